@@ -1,0 +1,9 @@
+"""Images and their labels. Nothing in here knows the model."""
+
+from project.data.cifar10 import CIFAR10DataModule
+from project.data.flowers import FlowersDataModule
+from project.data.folder import FolderDataModule
+from project.data.module import ImageDataModule
+from project.data.synthetic import SyntheticFlowersDataModule
+
+__all__ = ["CIFAR10DataModule", "FlowersDataModule", "FolderDataModule", "ImageDataModule", "SyntheticFlowersDataModule"]

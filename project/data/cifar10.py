@@ -1,0 +1,74 @@
+"""CIFAR-10: 60,000 pictures of 32 pixels in ten classes (Krizhevsky, 2009)."""
+
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+
+import torch
+from torchvision.datasets import CIFAR10
+
+from project.checkpoint import Preprocessing
+from project.data.batch import ArrayDataset, BatchDataset
+from project.data.module import ImageDataModule
+from project.data.splits import stratified_split
+from project.errors import UserError
+
+_CLASS_NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+_VAL_FRACTION = 0.1
+
+
+class CIFAR10DataModule(ImageDataModule):
+    """CIFAR-10 in memory: 45,000 images to train on, 5,000 to validate on, the original 10,000 to test on.
+
+    Args:
+        root: Where the folder ``cifar-10-batches-py`` is, or shall be downloaded to.
+        batch_size: Images in one optimizer step's forward passes on all devices together.
+        crop_padding: How far a training image is moved at most, in pixels; its mirrored edge fills the gap.
+        kwargs: See :class:`project.data.module.ImageDataModule`.
+    """
+
+    def __init__(self, root: str = "data", batch_size: int = 128, crop_padding: int = 4, **kwargs: Any) -> None:
+        super().__init__(batch_size=batch_size, crop_padding=crop_padding, **kwargs)
+        self.root = Path(root).expanduser()
+
+    @property
+    def class_names(self) -> list[str]:
+        """CIFAR-10's own names."""
+        return _CLASS_NAMES
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """The pictures as they are; mean and standard deviation of the training images."""
+        return {"resize": 32, "crop": 32, "mean": [0.4914, 0.4822, 0.4465], "std": [0.2470, 0.2435, 0.2616]}
+
+    def prepare_data(self) -> None:
+        """Downloads what is not there, once a machine.
+
+        Raises:
+            UserError: The archive cannot be fetched or is not the expected one.
+        """
+        try:
+            CIFAR10(str(self.root), download=True)
+        except (URLError, RuntimeError, OSError) as error:
+            raise UserError(
+                f"CIFAR-10 cannot be downloaded to '{self.root}' ({error}); connect to the network, or put the folder"
+                " cifar-10-batches-py there"
+            ) from error
+
+    def load(self) -> dict[str, BatchDataset]:
+        """Reads all images and sets a stratified part of the training images aside for validation."""
+        training, test = (self._read(train) for train in (True, False))
+        names = [str(position) for position in range(len(training))]
+        split = stratified_split(
+            names, training.labels.tolist(), {"val": _VAL_FRACTION}, seed=self.split_seed, class_names=_CLASS_NAMES
+        )
+        cut: dict[str, BatchDataset] = {
+            name: ArrayDataset(training.images[positions], training.labels[positions], f"CIFAR-10 {name}")
+            for name, positions in split.items()
+        }
+        return {**cut, "test": test}
+
+    def _read(self, train: bool) -> ArrayDataset:
+        data = CIFAR10(str(self.root), train=train)
+        images = torch.from_numpy(data.data).permute(0, 3, 1, 2).contiguous()
+        return ArrayDataset(images, torch.tensor(data.targets), f"CIFAR-10 {'train' if train else 'test'}")

@@ -1,0 +1,59 @@
+"""Random numbers as a function of (seed, epoch, sample index, purpose), on any device, for a whole batch at once.
+
+A generator has a history: what it yields depends on the worker, the process and the batch that asked before. A hash has none, so
+a sample is augmented alike on any number of workers and devices, and after any interruption.
+"""
+
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+_GOLDEN_RATIO = 0x9E3779B97F4A7C15 - (1 << 64)  # 2^64 divided by the golden ratio, odd, as a signed integer
+_MULTIPLIERS = 0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64)
+
+
+class Purpose(IntEnum):
+    """What a random number is for. Different purposes get independent numbers."""
+
+    CROP = 0
+    FLIP = 1
+    SHIFT = 2
+    CUTOUT = 3
+    ORDER = 4
+
+
+def uniform(seed: int, epoch: int, indices: Tensor, purpose: int, count: int = 1) -> Tensor:
+    """Hashes each sample to numbers that are uniform in [0, 1).
+
+    The mixing function is the finaliser of SplitMix64 (Steele et al., 2014, https://doi.org/10.1145/2660193.2660195).
+
+    Args:
+        seed: Any integer that fits 64 bits.
+        epoch: The number of the epoch, so that a sample changes from one to the next.
+        indices: int64 (N,), the samples' positions in their data set.
+        purpose: What the numbers are for, see :class:`Purpose`.
+        count: How many numbers each sample gets.
+
+    Returns:
+        float32 (N, count) on the device of ``indices``, in steps of 2^-24.
+    """
+    state = torch.tensor(0)
+    for part in (seed, epoch, purpose):
+        state = _mix(state + part)
+    samples = _mix(indices + int(state))
+    draws = torch.arange(1, count + 1, device=indices.device) * _GOLDEN_RATIO
+    bits = _shift_right(_mix(samples[:, None] + draws), 40)
+    return bits.to(torch.float32) * 2.0**-24
+
+
+def _mix(x: Tensor) -> Tensor:
+    x = x + _GOLDEN_RATIO
+    x = (x ^ _shift_right(x, 30)) * _MULTIPLIERS[0]
+    x = (x ^ _shift_right(x, 27)) * _MULTIPLIERS[1]
+    return x ^ _shift_right(x, 31)
+
+
+def _shift_right(x: Tensor, bits: int) -> Tensor:
+    """Shifts zeros in from the left: torch's own shift of a signed integer repeats the sign."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)

@@ -1,0 +1,171 @@
+"""The LightningDataModule that all kinds of data share: loaders, device-side augmentation, and one global batch size."""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from lightning.pytorch import LightningDataModule
+from torch.utils.data import DataLoader, DistributedSampler, Sampler
+
+from project.checkpoint import Preprocessing
+from project.data.augment import augment
+from project.data.batch import BatchDataset, ImageBatch
+from project.data.sampler import TrainingSampler
+from project.data.splits import SPLITS
+from project.errors import UserError
+
+
+class LazyDataLoader(DataLoader[ImageBatch]):
+    """A ``DataLoader`` that starts its workers and its sampler with the first batch, not with ``iter``.
+
+    Lightning calls ``iter`` before it knows the epoch, and workers fetch ahead at once: a resumed run would see the wrong samples.
+    """
+
+    def __iter__(self) -> Iterator[ImageBatch]:  # type: ignore[override]  # a generator is all that a ``for`` needs
+        yield from super().__iter__()
+
+
+class ImageDataModule(LightningDataModule, ABC):
+    """Serves images with three splits; a kind of data says what the splits hold.
+
+    Args:
+        batch_size: Images in one optimizer step's forward passes on all devices together.
+        num_workers: Processes that load images, for each device; by default one less than the cores there are, at most 8, or none
+            where the images lie in memory.
+        flip: Whether half of the training images are mirrored left to right.
+        crop_padding: How far a training image is moved at most, in pixels; its mirrored edge fills the gap.
+        cutout: The side of a square that is covered in each training image, in pixels; 0 covers nothing.
+        split_seed: Decides which images are validation's and which are test's, where the data does not say.
+        seed: Decides order and augmentation; the command line takes it from ``--seed_everything``.
+    """
+
+    in_memory = True
+
+    def __init__(
+        self,
+        batch_size: int = 64,
+        num_workers: int | None = None,
+        flip: bool = True,
+        crop_padding: int = 0,
+        cutout: int = 0,
+        split_seed: int = 0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        _require(batch_size >= 1, "--data.batch_size", batch_size, "at least 1")
+        _require(num_workers is None or num_workers >= 0, "--data.num_workers", num_workers, "0 or more")
+        _require(crop_padding >= 0, "--data.crop_padding", crop_padding, "0 or more")
+        _require(cutout >= 0, "--data.cutout", cutout, "0 or more")
+        self.batch_size, self.split_seed, self.seed = batch_size, split_seed, seed
+        self.num_workers = self._default_workers() if num_workers is None else num_workers
+        self.flip, self.crop_padding, self.cutout = flip, crop_padding, cutout
+        self.splits: dict[str, BatchDataset] = {}
+
+    @property
+    @abstractmethod
+    def class_names(self) -> list[str]:
+        """The classes in the order of their labels, known before anything is downloaded."""
+
+    @property
+    @abstractmethod
+    def preprocessing(self) -> Preprocessing:
+        """How a picture becomes input in evaluation."""
+
+    @abstractmethod
+    def load(self) -> dict[str, BatchDataset]:
+        """Opens the data sets ``train``, ``val`` and ``test``."""
+
+    def setup(self, stage: str) -> None:
+        """Opens the data sets once.
+
+        Raises:
+            UserError: The batch size is larger than the training set or does not divide by the number of devices.
+        """
+        if self.splits:
+            return
+        splits = self.load()
+        size = len(splits["train"])
+        _require(self.batch_size <= size, "--data.batch_size", self.batch_size, f"at most {size}, the number of training images")
+        world_size = self._world()[0]
+        _require(self.batch_size % world_size == 0, "--data.batch_size", self.batch_size, f"a multiple of the {world_size} devices")
+        self.splits = splits
+
+    def train_dataloader(self) -> DataLoader[ImageBatch]:
+        """Loads the training set in an order that depends on seed and epoch alone."""
+        world_size, rank = self._world()
+        train = self.splits["train"]
+        return self._loader("train", TrainingSampler(len(train), self.batch_size, self.seed, self._position, world_size, rank))
+
+    def val_dataloader(self) -> DataLoader[ImageBatch]:
+        """Loads the validation set in its order."""
+        return self._evaluation_loader("val")
+
+    def test_dataloader(self) -> DataLoader[ImageBatch]:
+        """Loads the test set in its order."""
+        return self._evaluation_loader("test")
+
+    def _evaluation_loader(self, split: str) -> DataLoader[ImageBatch]:
+        """Gives every process as many batches as the others: the sampler repeats images, which ``on_after_batch_transfer`` marks."""
+        world_size, rank = self._world()
+        data = cast("DistributedSampler[int]", range(len(self.splits[split])))
+        return self._loader(split, DistributedSampler(data, num_replicas=world_size, rank=rank, shuffle=False))
+
+    def _loader(self, split: str, sampler: Sampler[int]) -> DataLoader[ImageBatch]:
+        return LazyDataLoader(
+            cast(Any, self.splits[split]),
+            batch_size=max(1, self.batch_size // self._world()[0]),
+            sampler=sampler,
+            num_workers=self.num_workers,
+            collate_fn=_unchanged,
+            pin_memory=torch.cuda.is_available(),
+            persistent_workers=self.num_workers > 0,
+        )
+
+    def on_after_batch_transfer(self, batch: ImageBatch, dataloader_idx: int) -> ImageBatch:
+        """Augments a training batch; in evaluation, marks what another process counts already.
+
+        Images are dealt out in turns, so image ``i`` belongs to process ``i % world_size``; where the set does not divide, the sampler
+        fills up with images that belong to another.
+        """
+        if self.trainer is not None and self.trainer.training:
+            return self.augment(batch, self.trainer.current_epoch)
+        world_size, rank = self._world()
+        return batch._replace(labels=torch.where(batch.indices % world_size == rank, batch.labels, -1))
+
+    def augment(self, batch: ImageBatch, epoch: int) -> ImageBatch:
+        """Augments a batch as training does in that epoch."""
+        fill = (255 * torch.tensor(self.preprocessing["mean"])).round().to(batch.images)
+        return augment(
+            batch,
+            seed=self.seed,
+            epoch=epoch,
+            flipping=self.flip,
+            padding=self.crop_padding,
+            cutout_side=self.cutout,
+            fill=fill,
+        )
+
+    def _world(self) -> tuple[int, int]:
+        return (self.trainer.world_size, self.trainer.global_rank) if self.trainer is not None else (1, 0)
+
+    def _position(self) -> tuple[int, int]:
+        """Where training stands: the epoch, and how many batches of it are done."""
+        if self.trainer is None:
+            return 0, 0
+        loop = self.trainer.fit_loop
+        return loop.epoch_progress.current.processed, loop.epoch_loop.batch_progress.current.ready
+
+    def _default_workers(self) -> int:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return 0 if self.in_memory else min(8, max(1, cores - 1))
+
+
+def _unchanged(batch: ImageBatch) -> ImageBatch:
+    return batch
+
+
+def _require(condition: bool, option: str, value: object, wanted: str) -> None:
+    if not condition:
+        raise UserError(f"{option} {value} makes no sense here: it must be {wanted}")

@@ -1,0 +1,170 @@
+"""The LightningModule: a ResNet that takes ``uint8`` images, its loss, its figures and its optimizer."""
+
+import math
+from functools import partial
+from typing import Any, Literal, Protocol, cast
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor
+from torch.nn import functional as F
+from torch.optim import SGD
+from torch.optim.lr_scheduler import LambdaLR
+
+from project.checkpoint import Preprocessing
+from project.errors import UserError
+from project.model.metrics import ClassificationMetrics, Figures
+from project.model.optim import cosine_with_warmup, parameter_groups
+from project.model.resnet import Stem, build_resnet
+
+
+class Batch(Protocol):
+    """What a step needs of a batch, see ``project.data.batch``."""
+
+    @property
+    def images(self) -> Tensor:
+        """uint8 (N, 3, height, width)."""
+
+    @property
+    def labels(self) -> Tensor:
+        """int64 (N,)."""
+
+
+class ImageClassifier(LightningModule):
+    """Classifies images with a ResNet of torchvision.
+
+    Args:
+        class_names: The classes in the order of their labels. The command line takes them from the data.
+        preprocessing: How a picture becomes input. The command line takes it from the data.
+        arch: A ResNet of torchvision by name, ``resnet18`` to ``resnet152``, ``resnext…`` or ``wide_resnet…``.
+        stem: ``imagenet`` for pictures of about 64 pixels and more, ``cifar`` for smaller ones.
+        label_smoothing: The share of each label that is spread over all classes (Szegedy et al., 2016,
+            https://arxiv.org/abs/1512.00567).
+        optimizer: Any optimizer class; weight decay is kept off normalisation layers and biases.
+        lrf: The last learning rate of the cosine schedule as a fraction of the first.
+        warmup_epochs: How many epochs, or what part of one, the learning rate takes to rise at the start of the cosine schedule.
+        lr_scheduler: Any scheduler class, in place of the cosine schedule.
+        lr_scheduler_interval: What ``lr_scheduler`` is stepped after: every ``epoch`` or every optimizer ``step``.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        class_names: list[str],
+        preprocessing: Preprocessing,
+        arch: str = "resnet18",
+        stem: Stem = "imagenet",
+        label_smoothing: float = 0.0,
+        optimizer: OptimizerCallable = lambda params: SGD(params, lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4),
+        lrf: float = 0.01,
+        warmup_epochs: float = 0.0,
+        lr_scheduler: LRSchedulerCallable | None = None,
+        lr_scheduler_interval: Literal["epoch", "step"] = "epoch",
+    ) -> None:
+        super().__init__()
+        # a callable would keep the checkpoint from loading with weights_only=True
+        self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"], logger=False)
+        self.class_names = list(class_names)
+        self.preprocessing = preprocessing
+        self.arch, self.stem = arch, stem
+        self.label_smoothing = label_smoothing
+        self.optimizer, self.lr_scheduler, self.lr_scheduler_interval = optimizer, lr_scheduler, lr_scheduler_interval
+        self.lrf, self.warmup_epochs = lrf, warmup_epochs
+
+        self.network = build_resnet(arch, len(self.class_names), stem).to(memory_format=torch.channels_last)
+        for name in ("mean", "std"):
+            per_channel = 255 * torch.tensor(preprocessing[name]).view(1, 3, 1, 1)
+            self.register_buffer(name, per_channel, persistent=False)
+        self.train_metrics = ClassificationMetrics(len(self.class_names))
+        self.val_metrics = ClassificationMetrics(len(self.class_names))
+        self.test_metrics = ClassificationMetrics(len(self.class_names))
+        self.figures: dict[str, Figures] = {}
+        self._step = 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Converts, normalises and classifies.
+
+        Args:
+            images: uint8 (N, 3, height, width) on the model's device.
+
+        Returns:
+            Logits, float (N, classes).
+        """
+        x = images.to(dtype=self.mean.dtype, memory_format=torch.channels_last)
+        return self.network((x - self.mean) / self.std)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Returns the batch's mean loss; its figures are counted, and logged by ``on_train_batch_end``."""
+        logits = self(batch.images)
+        losses = F.cross_entropy(logits, batch.labels, label_smoothing=self.label_smoothing, reduction="none")
+        self.train_metrics.update(logits.detach(), batch.labels, losses.detach())
+        return losses.mean()
+
+    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        """Logs the mean over the steps since the last time; a log on every step would cost more than the metrics do."""
+        stepped, self._step = self.trainer.global_step > self._step, self.trainer.global_step
+        if stepped and self._step % self.trainer.log_every_n_steps == 0:
+            figures = self.train_metrics.compute()
+            self.train_metrics.reset()
+            self.log_dict({"train/loss": figures.loss, "train/accuracy": figures.accuracy}, prog_bar=True)
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Counts the batch and returns its logits, float (N, classes)."""
+        return self._evaluate(batch, self.val_metrics)
+
+    def test_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Counts the batch and returns its logits, float (N, classes)."""
+        return self._evaluate(batch, self.test_metrics)
+
+    def _evaluate(self, batch: Batch, metrics: ClassificationMetrics) -> Tensor:
+        logits = self(batch.images)
+        losses = F.cross_entropy(logits, batch.labels, ignore_index=-1, reduction="none")
+        metrics.update(logits, batch.labels, losses)
+        return logits
+
+    def on_validation_epoch_end(self) -> None:
+        """Logs the validation figures."""
+        self._conclude("val", self.val_metrics)
+
+    def on_test_epoch_end(self) -> None:
+        """Logs the test figures."""
+        self._conclude("test", self.test_metrics)
+
+    def _conclude(self, split: str, metrics: ClassificationMetrics) -> None:
+        figures = self.figures[split] = metrics.compute()
+        metrics.reset()
+        for name, value in figures.rates().items():
+            # every process has the same figures already; "max" leaves them so to the last bit, where a mean could round
+            self.log(f"{split}/{name}", value, prog_bar=name == "accuracy", reduce_fx="max", sync_dist=True)
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """Builds the optimizer over the groups that decay and do not, and its schedule."""
+        optimizer = self.optimizer(parameter_groups(self.network))
+        self._settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+        if self.lr_scheduler is None:
+            factor = partial(cosine_with_warmup, lrf=self.lrf, **self._horizon())
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": LambdaLR(optimizer, factor), "interval": "step", "name": "learning_rate"}}
+        schedule = {"scheduler": self.lr_scheduler(optimizer), "interval": self.lr_scheduler_interval, "monitor": "val/loss", "name": "learning_rate"}
+        return cast(OptimizerLRScheduler, {"optimizer": optimizer, "lr_scheduler": schedule})
+
+    def _horizon(self) -> dict[str, int]:
+        total_steps = self.trainer.estimated_stepping_batches
+        if not math.isfinite(total_steps):
+            raise UserError("the cosine schedule must know where training ends; set --trainer.max_epochs or --trainer.max_steps")
+        steps_per_epoch = math.ceil(self.trainer.num_training_batches / self.trainer.accumulate_grad_batches)
+        return {"total_steps": int(total_steps), "warmup_steps": round(self.warmup_epochs * steps_per_epoch)}
+
+    def on_train_start(self) -> None:
+        """Gives what the command says now precedence over what a resumed checkpoint remembers: it restored the old settings."""
+        for optimizer in self.trainer.optimizers:
+            for group, settings in zip(optimizer.param_groups, self._settings, strict=True):
+                lr, initial_lr = group["lr"], group.get("initial_lr", group["lr"])
+                group.update(settings)
+                group["lr"] = lr if initial_lr == settings["lr"] else lr * settings["lr"] / initial_lr
+        for config in self.trainer.lr_scheduler_configs:
+            if hasattr(config.scheduler, "base_lrs"):
+                config.scheduler.base_lrs = [settings["lr"] for settings in self._settings]

@@ -1,0 +1,42 @@
+"""Which parameters decay, and how the learning rate moves."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+
+
+def parameter_groups(network: nn.Module) -> list[dict[str, Any]]:
+    """Keeps weight decay off normalisation layers and biases, which it only hinders (He et al., 2019, section 3.1,
+    https://arxiv.org/abs/1812.01187).
+
+    Returns:
+        Two groups for an optimizer, of the parameters that require gradients: matrices and kernels, which take the optimizer's own
+        weight decay, and vectors, which take none.
+    """
+
+    def trained(vectors: bool) -> Iterator[nn.Parameter]:
+        return (p for p in network.parameters() if p.requires_grad and (p.ndim < 2) == vectors)
+
+    groups = [{"params": list(trained(vectors=False))}, {"params": list(trained(vectors=True)), "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+def cosine_with_warmup(step: int, *, total_steps: int, warmup_steps: int = 0, lrf: float = 0.0) -> float:
+    """A linear warmup, then half a cosine from the base rate down to a fraction of it (Loshchilov and Hutter, 2017,
+    https://arxiv.org/abs/1608.03983).
+
+    Args:
+        step: The number of an optimizer step, from 0.
+        total_steps: Optimizer steps in the whole run.
+        warmup_steps: Optimizer steps of the warmup; the first is taken at ``1 / warmup_steps`` of the base rate.
+        lrf: The final learning rate as a fraction of the base rate.
+
+    Returns:
+        The fraction of the base rate at which the step is taken.
+    """
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    progress = (step - warmup_steps) / max(total_steps - warmup_steps, 1)
+    return lrf + (1 - lrf) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
