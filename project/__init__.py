@@ -1,1 +1,1 @@
-"""Image classification with ResNets on PyTorch Lightning: ``python -m project.fit`` trains, the README tells the rest."""
+"""Image classification with ResNets on PyTorch Lightning; the README tells how to begin."""

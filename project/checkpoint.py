@@ -1,8 +1,8 @@
 """What goes into a checkpoint beside the weights, and reading a checkpoint safely.
 
 A checkpoint explains itself: under the key ``about`` it carries the class names, the preprocessing for evaluation, the
-architecture, the seed of the split, the versions it was made with and the figures it had reached. All of it is plain data, so that
-``torch.load(..., weights_only=True)`` reads the whole file.
+architecture, the data and the seed of its split, the versions it was made with and the figures it had reached. All of
+it is plain data, so that ``torch.load(..., weights_only=True)`` reads the whole file.
 """
 
 import platform
@@ -41,7 +41,8 @@ class About(TypedDict):
     preprocessing: Preprocessing
     arch: str
     stem: str
-    split_seed: int | None
+    data: dict[str, Any]
+    split_seed: int
     versions: dict[str, str]
     epoch: int
     step: int
@@ -63,7 +64,9 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except (FileNotFoundError, IsADirectoryError):
-        raise UserError(f"there is no checkpoint file at '{path}'; a run keeps its own under runs/<name>/checkpoints/") from None
+        raise UserError(
+            f"there is no checkpoint file at '{path}'; a run keeps its own under runs/<name>/checkpoints/"
+        ) from None
     except (UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
         raise UserError(
             f"'{path}' is damaged or is no checkpoint that can be read safely ({_first_line(error)})"
@@ -86,8 +89,8 @@ def require_match(about: About, path: str | Path, *, class_names: list[str], arc
         )
     if about["class_names"] != class_names:
         raise UserError(
-            f"'{path}' knows the {len(about['class_names'])} classes {_some(about['class_names'])}, but the data has the"
-            f" {len(class_names)} classes {_some(class_names)}; use the data it was trained on, or another --name"
+            f"'{path}' knows the {len(about['class_names'])} classes {_some(about['class_names'])}, but the data has"
+            f" the {len(class_names)} classes {_some(class_names)}; use the data it was trained on, or another --name"
         )
 
 

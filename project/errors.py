@@ -2,4 +2,4 @@
 
 
 class UserError(Exception):
-    """Something the user gave is wrong. The text says what, where, and what to do; commands print it without a traceback."""
+    """Something the user gave is wrong; the text says what, where and what to do, and commands print it alone."""

@@ -1,13 +1,151 @@
 """``python -m project.fit``: train a ResNet, then test its best checkpoint once."""
 
+from datetime import datetime
+from typing import Any
+
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser
+from lightning.pytorch.loggers import TensorBoardLogger
+
+from project.callbacks import (
+    AboutInCheckpoint,
+    ConfidentMistakesPicture,
+    ConfusionMatrixPicture,
+    FirstBatchPicture,
+    ImagesPerSecond,
+)
+from project.checkpoint import ABOUT, read_checkpoint, require_match
 from project.cli import ProjectCLI, one_line_errors, quiet_libraries
+from project.model import ImageClassifier
+from project.report import summary
+from project.run_folder import RunFolder, derived_name
+
+DEFAULTS: dict[str, Any] = {
+    "data": "project.data.SyntheticFlowersDataModule",
+    "trainer.max_epochs": 12,
+    "trainer.log_every_n_steps": 10,
+    "trainer.default_root_dir": "runs",
+    "trainer.enable_model_summary": False,
+}
+
+
+class RunLogger(TensorBoardLogger):
+    """TensorBoard's files alone: what Lightning's ``hparams.yaml`` would say, the run's ``config.yaml`` says better."""
+
+    def save(self) -> None:
+        """Flushes the event file."""
+        self.experiment.flush()
+
+
+class FitCLI(ProjectCLI):
+    """Trains in a run's folder.
+
+    Attributes:
+        run: The folder.
+    """
+
+    run: RunFolder
+
+    def __init__(self, args: ArgsType = None) -> None:
+        description = "Trains a ResNet, then tests its best checkpoint once. Without any option: on the built-in data."
+        super().__init__("project.fit", description, ImageClassifier, DEFAULTS, args)
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds the run's name, and what flows from data to model."""
+        super().add_arguments_to_parser(parser)
+        parser.add_argument(
+            "--name",
+            type=str | None,
+            default=None,
+            help="The run's folder under runs/, derived from data, model and time if not given; an unfinished run goes on.",
+        )
+        parser.link_arguments("data.class_names", "model.class_names", apply_on="instantiate")
+        parser.link_arguments("data.preprocessing", "model.preprocessing", apply_on="instantiate")
+
+    def before_instantiate_classes(self) -> None:
+        """Finds the run's folder, and refuses a finished one before anything is loaded."""
+        data = self.config.data.class_path.rsplit(".", 1)[-1]
+        name = self.config.name or derived_name(data, self.config.model.arch, datetime.now())
+        self.run = RunFolder(self.config.trainer.default_root_dir, name)
+        self.run.require_unfinished()
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Adds the callbacks and the logger that fill the run's folder."""
+        self.trainer_defaults["callbacks"] = self._callbacks()
+        if self.config_init.trainer.logger in (None, True):
+            kwargs["logger"] = RunLogger(self.run.path.parent, self.run.name, version="")
+        return super().instantiate_trainer(**kwargs)
+
+    def _callbacks(self) -> list[Callback]:
+        checkpoints: dict[str, Any] = {"dirpath": self.run.checkpoints, "enable_version_counter": False}
+        curves = [] if self.config_init.trainer.logger is False else [LearningRateMonitor("step"), ImagesPerSecond()]
+        return [
+            *curves,
+            FirstBatchPicture(),
+            ConfusionMatrixPicture(),
+            ConfidentMistakesPicture(),
+            AboutInCheckpoint(),
+            ModelCheckpoint(**checkpoints, filename="best", monitor="val/accuracy", mode="max"),
+            # without a monitor it always keeps the newest, whatever the figures do
+            ModelCheckpoint(**checkpoints, filename="last", save_on_train_epoch_end=True),
+        ]
+
+    def fit(self) -> None:
+        """Trains, or continues to; then tests the best checkpoint once and writes the final figures."""
+        if self.config.trainer.fast_dev_run:  # a rehearsal keeps nothing
+            self.trainer.fit(self.model, datamodule=self.datamodule)
+            self.trainer.test(self.model, datamodule=self.datamodule, verbose=False)
+            return
+        resume = self._open_run()
+        self.trainer.fit(self.model, datamodule=self.datamodule, ckpt_path=resume, weights_only=True)
+        self.trainer.test(
+            self.model, datamodule=self.datamodule, ckpt_path=self.run.best, weights_only=True, verbose=False
+        )
+        if self.trainer.is_global_zero:
+            self._conclude()
+
+    def _open_run(self) -> str | None:
+        """Prepares the folder and finds what to continue from."""
+        weights = sum(parameter.numel() * parameter.element_size() for parameter in self.model.parameters())
+        self.run.create(needed_bytes=2 * 2 * weights)  # two checkpoints, each with weights and momentum
+        if self.trainer.is_global_zero:
+            self.parser.save(self.config, self.run.config, skip_none=False, overwrite=True)
+        if not self.run.last.exists():
+            self.say(f"{self._description()}, in {self.run.path}")
+            return None
+        about = read_checkpoint(self.run.last)[ABOUT]
+        model = self.model
+        require_match(about, self.run.last, class_names=model.class_names, arch=model.arch, stem=model.stem)
+        self.say(f"continuing {self.run.path} after epoch {about['epoch']}, step {about['step']}")
+        return str(self.run.last)
+
+    def _description(self) -> str:
+        parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        classes = len(self.model.class_names)
+        devices = f"{self.trainer.world_size} x {self.trainer.strategy.root_device.type}"
+        return f"training {self.model.arch} ({parameters / 1e6:.1f} M parameters, {classes} classes) on {devices}"
+
+    def _conclude(self) -> None:
+        best = read_checkpoint(self.run.best)[ABOUT]
+        metrics = {
+            "checkpoint": str(self.run.best.relative_to(self.run.path)),
+            "epoch": best["epoch"],
+            "step": best["step"],
+            "class_names": best["class_names"],
+            "val": best["figures"]["val"],
+            "test": self.model.figures["test"].as_dict(),
+            "versions": best["versions"],
+        }
+        self.run.write_metrics(metrics)
+        self.say(summary(self.run, metrics))
 
 
 def main() -> None:
     """Runs the command."""
     quiet_libraries()
     with one_line_errors():
-        ProjectCLI().fit()
+        FitCLI().fit()
 
 
 if __name__ == "__main__":

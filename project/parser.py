@@ -12,14 +12,14 @@ from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
 
-def _start_afresh(parser_or_action: Any, previous: Any, value: Any) -> None:
+def _start_afresh(_parser_or_action: Any, previous: Any, value: Any) -> None:
     """Lets a newly named class start from its own defaults.
 
-    jsonargparse keeps whatever the old and the new class both accept, defaults too: ``--model.optimizer AdamW`` would start with the
-    learning rate of SGD. It has no setting for that.
+    jsonargparse keeps whatever the old and the new class both accept, defaults too: ``--model.optimizer AdamW`` would
+    start with the learning rate of SGD. It has no setting for that.
     """
     if previous and "init_args" in previous and previous["class_path"] != value["class_path"]:
-        previous["init_args"] = Namespace()
+        previous["init_args"] = Namespace()  # type: ignore[no-untyped-call]  # has no annotations
 
 
 jsonargparse_typehints.discard_init_args_on_class_path_change = _start_afresh
@@ -58,11 +58,14 @@ class OneLineErrorParser(LightningArgumentParser):
 
     def _explain_value(self, key: str, message: str) -> str:
         value = re.search(r"(?:Given value|Got value): (.+?)\s*$", message)
-        named = re.search(r"Expected a dot import path string: (\S+)|given class_path '([^']+)'|value: ([\w.]+)\s*$", message)
+        named = re.search(
+            r"Expected a dot import path string: (\S+)|given class_path '([^']+)'|value: ([\w.]+)\s*$", message
+        )
         if key in self.bases and named and "class" in message + "dot import path" and "init_args" not in message:
             name = next(group for group in named.groups() if group)
             classes = _subclasses(self.bases[key])
-            return f"--{key}: there is no {self.bases[key].__name__} '{name}'{_did_you_mean(name.rsplit('.')[-1], classes)}"
+            meant = _did_you_mean(name.rsplit(".")[-1], classes)
+            return f"--{key}: there is no {self.bases[key].__name__} '{name}'{meant}"
         wanted = dict.fromkeys(_readable(kind) for kind in re.findall(r"Expected an? (.+?)(?:\. Got|\n|$)", message))
         wanted.pop("none", None)
         if wanted and value:
@@ -84,12 +87,12 @@ def _did_you_mean(word: str, names: Iterable[str]) -> str:
 
 
 def _subclasses(base: type) -> list[str]:
-    direct = [cls for cls in base.__subclasses__() if not cls.__name__.startswith("_")]
+    direct: list[type] = [cls for cls in base.__subclasses__() if not cls.__name__.startswith("_")]
     return [cls.__name__ for cls in direct] + [name for cls in direct for name in _subclasses(cls)]
 
 
 def _parameters(base: type) -> list[str]:
-    classes = [base, *base.__subclasses__()]
+    classes: list[type] = [base, *base.__subclasses__()]
     return [name for cls in classes for name in inspect.signature(cls).parameters if name not in ("args", "kwargs")]
 
 

@@ -26,7 +26,14 @@ def confusion_figure(confusion: Tensor, class_names: Sequence[str]) -> Figure:
         axes.set_yticks(range(len(class_names)), class_names)
         for (row, column), count in np.ndenumerate(counts):
             if count:
-                axes.text(column, row, str(count), ha="center", va="center", color="white" if shares[row, column] > 0.5 else "black")
+                axes.text(
+                    column,
+                    row,
+                    str(count),
+                    ha="center",
+                    va="center",
+                    color="white" if shares[row, column] > 0.5 else "black",
+                )
     return figure
 
 

@@ -25,11 +25,6 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.best, self.last = self.checkpoints / "best.ckpt", self.checkpoints / "last.ckpt"
 
-    @property
-    def checkpoint_to_resume(self) -> Path | None:
-        """The newest checkpoint of an unfinished run."""
-        return self.last if self.last.exists() else None
-
     def require_unfinished(self) -> None:
         """Protects a finished run.
 
@@ -37,7 +32,9 @@ class RunFolder:
             UserError: The run has its final figures.
         """
         if self.metrics.exists():
-            raise UserError(f"the run '{self.path}' is finished; choose another --name, or remove that folder to repeat it")
+            raise UserError(
+                f"the run '{self.path}' is finished; choose another --name, or remove that folder to repeat it"
+            )
 
     def create(self, needed_bytes: int) -> None:
         """Makes the folder and sees to it that checkpoints will fit.
@@ -61,8 +58,8 @@ class RunFolder:
         free = shutil.disk_usage(self.path).free
         if free < needed_bytes:
             raise UserError(
-                f"'{self.path}' has {free / 1e6:.0f} MB left, but checkpoints take {needed_bytes / 1e6:.0f} MB; make room or"
-                " choose another place with --trainer.default_root_dir"
+                f"'{self.path}' has {free / 1e6:.0f} MB left, but checkpoints take {needed_bytes / 1e6:.0f} MB; make"
+                " room or choose another place with --trainer.default_root_dir"
             )
 
     def write_metrics(self, metrics: dict[str, Any]) -> None:

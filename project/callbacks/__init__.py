@@ -4,4 +4,10 @@ from project.callbacks.about import AboutInCheckpoint
 from project.callbacks.pictures import ConfidentMistakesPicture, ConfusionMatrixPicture, FirstBatchPicture
 from project.callbacks.throughput import ImagesPerSecond
 
-__all__ = ["AboutInCheckpoint", "ConfidentMistakesPicture", "ConfusionMatrixPicture", "FirstBatchPicture", "ImagesPerSecond"]
+__all__ = [
+    "AboutInCheckpoint",
+    "ConfidentMistakesPicture",
+    "ConfusionMatrixPicture",
+    "FirstBatchPicture",
+    "ImagesPerSecond",
+]

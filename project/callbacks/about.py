@@ -2,16 +2,18 @@
 
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 
 from project.checkpoint import ABOUT, About, versions
 
 
 class AboutInCheckpoint(Callback):
-    """Adds class names, preprocessing, architecture, split seed, versions and the figures of the moment to each checkpoint."""
+    """Adds what :class:`project.checkpoint.About` lists to each checkpoint."""
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Adds them as plain data, so that the file loads with ``weights_only=True``."""
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
+        kind = type(data)
         rates = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("train/")}
         measured = {split: figures.as_dict() for split, figures in pl_module.figures.items()}
         checkpoint[ABOUT] = About(
@@ -19,7 +21,8 @@ class AboutInCheckpoint(Callback):
             preprocessing=pl_module.preprocessing,
             arch=pl_module.arch,
             stem=pl_module.stem,
-            split_seed=getattr(trainer.datamodule, "split_seed", None),
+            data={"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": dict(data.hparams)},
+            split_seed=data.split_seed,
             versions=versions(),
             epoch=trainer.current_epoch,
             step=trainer.global_step,

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 
@@ -17,7 +17,7 @@ class FirstBatchPicture(Callback):
     def __init__(self, count: int = 32) -> None:
         self.count = count
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Draws the first ``count`` images of the run's first batch."""
         if trainer.global_step == 0 and batch_idx == 0 and trainer.is_global_zero:
             from project.plots import image_grid  # matplotlib takes a while to import, and --help has no use for it
@@ -29,16 +29,16 @@ class FirstBatchPicture(Callback):
 class ConfusionMatrixPicture(Callback):
     """Draws the confusion matrix of each evaluation."""
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Draws that of the validation set."""
         if not trainer.sanity_checking:
             self._draw(trainer, pl_module, "val")
 
-    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Draws that of the test set."""
         self._draw(trainer, pl_module, "test")
 
-    def _draw(self, trainer: Trainer, pl_module: LightningModule, split: str) -> None:
+    def _draw(self, trainer: Trainer, pl_module: Any, split: str) -> None:
         if trainer.is_global_zero:
             from project.plots import confusion_figure
 
@@ -58,7 +58,13 @@ class ConfidentMistakesPicture(Callback):
         self._best: Tensor | None = None
 
     def on_test_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self,
+        trainer: Trainer,
+        pl_module: Any,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         """Keeps the most confident mistakes so far."""
         confidence, predicted = outputs.softmax(1).max(1)
@@ -67,7 +73,7 @@ class ConfidentMistakesPicture(Callback):
         rows = torch.stack([confidence, batch.indices.float(), batch.labels.float(), predicted.float()], dim=1)
         self._best = self._largest(rows if self._best is None else torch.cat([self._best, rows]))
 
-    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Draws them, gathered from all processes."""
         if self._best is None:
             return
@@ -77,9 +83,12 @@ class ConfidentMistakesPicture(Callback):
         if mistakes and trainer.is_global_zero:
             from project.plots import image_grid
 
-            test, names = trainer.datamodule.splits["test"], pl_module.class_names
+            datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit or test
+            test, names = datamodule.splits["test"], pl_module.class_names
             titles = [f"{names[said]} {confidence:.0%}\nis {names[true]}" for confidence, _, true, said in mistakes]
-            add_figure(trainer, "test/confident_mistakes", image_grid([test.image(i) for _, i, _, _ in mistakes], titles))
+            add_figure(
+                trainer, "test/confident_mistakes", image_grid([test.image(i) for _, i, _, _ in mistakes], titles)
+            )
 
     def _largest(self, rows: Tensor) -> Tensor:
         rows = torch.nn.functional.pad(rows, (0, 0, 0, max(0, self.count - len(rows))), value=-1.0)

@@ -6,4 +6,10 @@ from project.data.folder import FolderDataModule
 from project.data.module import ImageDataModule
 from project.data.synthetic import SyntheticFlowersDataModule
 
-__all__ = ["CIFAR10DataModule", "FlowersDataModule", "FolderDataModule", "ImageDataModule", "SyntheticFlowersDataModule"]
+__all__ = [
+    "CIFAR10DataModule",
+    "FlowersDataModule",
+    "FolderDataModule",
+    "ImageDataModule",
+    "SyntheticFlowersDataModule",
+]

@@ -1,4 +1,4 @@
-"""Augmentation of whole ``uint8`` batches on the device; each image's random numbers are a hash of (seed, epoch, index)."""
+"""Augmentation of whole ``uint8`` batches on the device, by random numbers that are a hash of (seed, epoch, index)."""
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ def flip(images: Tensor, chance: Tensor) -> Tensor:
 
 
 def shift(images: Tensor, where: Tensor, padding: int) -> Tensor:
-    """Moves each image by up to ``padding`` pixels on each axis and mirrors its edge into the gap: padding and random crop in one.
+    """Moves each image on both axes and mirrors its edge into the gap: padding and random crop in one.
 
     Args:
         images: (N, channels, height, width).

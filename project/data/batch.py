@@ -23,7 +23,8 @@ class ImageBatch(NamedTuple):
 class BatchDataset(Protocol):
     """A data set that serves whole batches to a standard ``DataLoader``.
 
-    A key is ``epoch * len(dataset) + index``: what a sample looks like may depend on the epoch, and nothing else travels to a worker.
+    A key is ``epoch * len(dataset) + index``: what a sample looks like may depend on the epoch, and nothing else
+    travels to a worker.
     """
 
     labels: Tensor

@@ -1,4 +1,4 @@
-"""Reading single image files: decode, crop and resize, the only work that loader workers do; and telling whole files from broken."""
+"""Reading single image files: decode, crop and resize, the only work of loader workers; telling whole from broken."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ _ENDINGS = {"JPEG": b"\xff\xd9", "PNG": b"IEND\xaeB`\x82"}
 
 
 def centre_box(width: int, height: int, resize: int, crop: int) -> Box:
-    """The region of a picture that remains after scaling its shorter side to ``resize`` and cutting ``crop`` from the centre.
+    """The region that remains after scaling the shorter side to ``resize`` and cutting ``crop`` from the centre.
 
     Returns:
         Left, upper, right and lower edge in pixels of the picture.
@@ -28,14 +28,16 @@ def centre_box(width: int, height: int, resize: int, crop: int) -> Box:
 
 
 def random_box(width: int, height: int, draws: Tensor, scale: tuple[float, float]) -> Box:
-    """The region that Inception-style training crops (Szegedy et al., 2015, https://arxiv.org/abs/1409.4842): a random share of
-    the area, with an aspect ratio from 3:4 to 4:3, uniform in its logarithm.
+    """The region that Inception-style training crops.
+
+    It has a random share of the area and an aspect ratio from 3:4 to 4:3, uniform in its logarithm (Szegedy et al.,
+    2015, https://arxiv.org/abs/1409.4842).
 
     Args:
         width: The picture's width in pixels.
         height: The picture's height in pixels.
-        draws: float (tries, 4) in [0, 1): area, aspect ratio, horizontal and vertical place; the first try that fits is used, and
-            the largest central region with an allowed aspect ratio where none does.
+        draws: float (tries, 4) in [0, 1): area, aspect ratio, horizontal and vertical place; the first try that fits is
+            used, and the largest central region with an allowed aspect ratio where none does.
         scale: The smallest and largest share of the area.
     """
     for area, ratio, x, y in draws.tolist():
@@ -46,7 +48,7 @@ def random_box(width: int, height: int, draws: Tensor, scale: tuple[float, float
             left, upper = int(x * (width - w + 1)), int(y * (height - h + 1))
             return left, upper, left + w, upper + h
     w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
-    left, upper = (width - w) / 2, (height - h) / 2
+    left, upper = (width - w) // 2, (height - h) // 2
     return left, upper, left + w, upper + h
 
 

@@ -14,8 +14,8 @@ from project.errors import UserError
 def fetch_archive(url: str, md5: str, folder: Path) -> None:
     """Makes ``folder`` from the folder of the same name in a tar archive; does nothing where it is there already.
 
-    A download that was broken off is noticed by its checksum and restarted. What is unpacked appears under its name only when it is
-    complete, and nothing in the archive can reach outside its folder.
+    A download that was broken off is noticed by its checksum and restarted. What is unpacked appears under its name
+    only when it is complete, and nothing in the archive can reach outside its folder.
 
     Args:
         url: Where the archive is.
@@ -37,7 +37,8 @@ def fetch_archive(url: str, md5: str, folder: Path) -> None:
         _unpack(archive, folder)
     except URLError as error:
         raise UserError(
-            f"'{url}' cannot be reached ({error.reason}); connect to the network, or put the unpacked images into '{folder}'"
+            f"'{url}' cannot be reached ({error.reason}); connect to the network, or put the unpacked"
+            f" images into '{folder}'"
         ) from error
     except RuntimeError as error:
         raise UserError(f"what came from '{url}' is not the expected file: {error}; try again later") from error

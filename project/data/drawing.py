@@ -270,14 +270,10 @@ def _paint_garden(canvas: _Canvas) -> None:
     canvas.image += _pick(first, _SKIES)
     canvas.paint(_pick(second, _SKIES), ramp)
     wide, part = (-1.1, 1.1), (0, 1)
-    for x, y, size, colour, alpha in canvas.repeat(
-        8, _Purpose.DISCS, wide, wide, (0.08, 0.42), part, (0.1, 0.6)
-    ):
+    for x, y, size, colour, alpha in canvas.repeat(8, _Purpose.DISCS, wide, wide, (0.08, 0.42), part, (0.1, 0.6)):
         distance = ((size * size - (canvas.y - y).square()) - (canvas.x - x).square()) * (0.5 / size)
         canvas.paint(_pick(colour, _TONES), canvas.cover(distance, blur).mul_(alpha))
-    for foot, x, y, width, colour in canvas.repeat(
-        4, _Purpose.BLADES, wide, wide, (-0.5, 0.9), (0.02, 0.06), part
-    ):
+    for foot, x, y, width, colour in canvas.repeat(4, _Purpose.BLADES, wide, wide, (-0.5, 0.9), (0.02, 0.06), part):
         _paint_blade(canvas, (foot, x, y), width, _pick(colour, _GREENS), blur)
 
 
@@ -312,9 +308,7 @@ def _paint_leaves(canvas: _Canvas, bloom: _Bloom) -> None:
     canvas.image *= (1 - 0.45 * near)[:, None]
 
 
-def _measure(
-    outline: _Outline, along: Tensor, across: Tensor, length: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def _measure(outline: _Outline, along: Tensor, across: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Measures pixels (N, S, S) against a petal that starts at the origin.
 
     Returns:
@@ -388,9 +382,7 @@ def _vary(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gives each petal of a layer its length, brightness and contrast of its sides, each (N, most petals)."""
     most = species.petals[1]
-    lengths, tones = uniform(canvas.seed, 0, canvas.indices, _Purpose.PETALS + layer, 2 * most).chunk(
-        2, dim=1
-    )
+    lengths, tones = uniform(canvas.seed, 0, canvas.indices, _Purpose.PETALS + layer, 2 * most).chunk(2, dim=1)
     axis = 2 * pi * (torch.arange(most) - 0.5 * layer) / count[:, 0]
     lit = axis + (bloom.spin - bloom.light)[:, 0]
     below = species.uneven * axis.cos()

@@ -75,8 +75,8 @@ class FolderDataModule(ImageDataModule):
     """Image files in a folder for each class.
 
     Args:
-        root: Holds a folder for each class; or ``train`` and, where there are such, ``val`` and ``test``, with a folder for each
-            class in each. A split that is not there is cut from the training images.
+        root: Holds a folder for each class; or ``train`` and, where there are such, ``val`` and ``test``, with a folder
+            for each class in each. A split that is not there is cut from the training images.
         image_size: The side in pixels of what the network sees.
         crop_scale: The smallest and largest share of a picture that a random crop in training keeps.
         val_fraction: The share of each class that becomes validation data, where we split.
@@ -101,11 +101,13 @@ class FolderDataModule(ImageDataModule):
         if image_size < 8:
             raise UserError(f"--data.image_size {image_size} makes no sense here: it must be at least 8")
         if not 0 < crop_scale[0] <= crop_scale[1] <= 1:
-            raise UserError(f"--data.crop_scale {list(crop_scale)} makes no sense here: it must be two shares between 0 and 1, as in [0.08, 1.0]")
+            raise UserError(
+                f"--data.crop_scale {list(crop_scale)} makes no sense here: it must be two shares, as [0.08, 1]"
+            )
         if not (val_fraction > 0 and test_fraction > 0 and val_fraction + test_fraction < 1):
             raise UserError(
-                f"--data.val_fraction {val_fraction} and --data.test_fraction {test_fraction} make no sense here: both must be"
-                " above 0 and leave something to train on"
+                f"--data.val_fraction {val_fraction} and --data.test_fraction {test_fraction} make no sense here:"
+                " both must be above 0 and leave something to train on"
             )
         self.root, self.image_size, self.crop_scale = Path(root).expanduser(), image_size, crop_scale
         self.fractions = {"val": val_fraction, "test": test_fraction}
@@ -162,7 +164,9 @@ class FolderDataModule(ImageDataModule):
     def _find(self) -> dict[str, ClassFiles]:
         root = self.images_root
         if not root.is_dir():
-            raise UserError(f"--data.root: there is no folder '{root}'; it must hold one folder of images for each class")
+            raise UserError(
+                f"--data.root: there is no folder '{root}'; it must hold one folder of images for each class"
+            )
         given = [split for split in SPLITS if (root / split).is_dir()]
         if "train" not in given:
             return self._split(_classes(root), SPLITS[1:])
@@ -170,7 +174,9 @@ class FolderDataModule(ImageDataModule):
         for split in given[1:]:
             if list(found[split]) != list(found["train"]):
                 odd = sorted(set(found[split]) ^ set(found["train"]))
-                raise UserError(f"'{root / split}' and '{root / 'train'}' must have the same classes, but differ in {', '.join(odd)}")
+                raise UserError(
+                    f"'{root / split}' and '{root / 'train'}' need the same classes, but differ in: {', '.join(odd)}"
+                )
         return found | self._split(found["train"], [split for split in SPLITS if split not in given])
 
     def _split(self, files: ClassFiles, missing: list[str] | tuple[str, ...]) -> dict[str, ClassFiles]:
@@ -191,14 +197,20 @@ class FolderDataModule(ImageDataModule):
 def _classes(root: Path) -> ClassFiles:
     folders = sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     found = {
-        folder.name: sorted(file for file in folder.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES and file.is_file())
+        folder.name: sorted(
+            file for file in folder.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES and file.is_file()
+        )
         for folder in folders
     }
     if not any(found.values()):
-        raise UserError(f"--data.root: '{root}' has no images; it must hold one folder for each class, as in {root}/daisy/1.jpg")
+        raise UserError(
+            f"--data.root: '{root}' has no images; it must hold one folder for each class, as in {root}/daisy/1.jpg"
+        )
     empty = [name for name, files in found.items() if not files]
     if empty:
         raise UserError(f"the class folder '{root / empty[0]}' has no images; add some or remove the folder")
     if len(found) < 2:
-        raise UserError(f"--data.root: '{root}' has one class only, '{folders[0].name}'; there is nothing to tell apart")
+        raise UserError(
+            f"--data.root: '{root}' has one class only, '{folders[0].name}'; there is nothing to tell apart"
+        )
     return found

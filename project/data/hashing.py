@@ -1,7 +1,7 @@
 """Random numbers as a function of (seed, epoch, sample index, purpose), on any device, for a whole batch at once.
 
-A generator has a history: what it yields depends on the worker, the process and the batch that asked before. A hash has none, so
-a sample is augmented alike on any number of workers and devices, and after any interruption.
+A generator has a history: what it yields depends on the worker, the process and the batch that asked before. A hash has
+none, so a sample is augmented alike on any number of workers and devices, and after any interruption.
 """
 
 from enum import IntEnum

@@ -1,4 +1,4 @@
-"""The LightningDataModule that all kinds of data share: loaders, device-side augmentation, and one global batch size."""
+"""The LightningDataModule that all kinds of data share: loaders, device-side augmentation, one global batch size."""
 
 import os
 from abc import ABC, abstractmethod
@@ -7,20 +7,20 @@ from typing import Any, cast
 
 import torch
 from lightning.pytorch import LightningDataModule
-from torch.utils.data import DataLoader, DistributedSampler, Sampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler
 
 from project.checkpoint import Preprocessing
 from project.data.augment import augment
 from project.data.batch import BatchDataset, ImageBatch
 from project.data.sampler import TrainingSampler
-from project.data.splits import SPLITS
 from project.errors import UserError
 
 
 class LazyDataLoader(DataLoader[ImageBatch]):
     """A ``DataLoader`` that starts its workers and its sampler with the first batch, not with ``iter``.
 
-    Lightning calls ``iter`` before it knows the epoch, and workers fetch ahead at once: a resumed run would see the wrong samples.
+    Lightning calls ``iter`` before it knows the epoch, and workers fetch ahead at once: a resumed run would see the
+    wrong samples.
     """
 
     def __iter__(self) -> Iterator[ImageBatch]:  # type: ignore[override]  # a generator is all that a ``for`` needs
@@ -32,8 +32,8 @@ class ImageDataModule(LightningDataModule, ABC):
 
     Args:
         batch_size: Images in one optimizer step's forward passes on all devices together.
-        num_workers: Processes that load images, for each device; by default one less than the cores there are, at most 8, or none
-            where the images lie in memory.
+        num_workers: Processes that load images, for each device; by default one less than the cores there are, at most
+            8, or none where the images lie in memory.
         flip: Whether half of the training images are mirrored left to right.
         crop_padding: How far a training image is moved at most, in pixels; its mirrored edge fills the gap.
         cutout: The side of a square that is covered in each training image, in pixels; 0 covers nothing.
@@ -54,6 +54,7 @@ class ImageDataModule(LightningDataModule, ABC):
         seed: int = 0,
     ) -> None:
         super().__init__()
+        self.save_hyperparameters(logger=False)
         _require(batch_size >= 1, "--data.batch_size", batch_size, "at least 1")
         _require(num_workers is None or num_workers >= 0, "--data.num_workers", num_workers, "0 or more")
         _require(crop_padding >= 0, "--data.crop_padding", crop_padding, "0 or more")
@@ -87,16 +88,28 @@ class ImageDataModule(LightningDataModule, ABC):
             return
         splits = self.load()
         size = len(splits["train"])
-        _require(self.batch_size <= size, "--data.batch_size", self.batch_size, f"at most {size}, the number of training images")
+        _require(
+            self.batch_size <= size,
+            "--data.batch_size",
+            self.batch_size,
+            f"at most {size}, the number of training images",
+        )
         world_size = self._world()[0]
-        _require(self.batch_size % world_size == 0, "--data.batch_size", self.batch_size, f"a multiple of the {world_size} devices")
+        _require(
+            self.batch_size % world_size == 0,
+            "--data.batch_size",
+            self.batch_size,
+            f"a multiple of the {world_size} devices",
+        )
         self.splits = splits
 
     def train_dataloader(self) -> DataLoader[ImageBatch]:
         """Loads the training set in an order that depends on seed and epoch alone."""
         world_size, rank = self._world()
         train = self.splits["train"]
-        return self._loader("train", TrainingSampler(len(train), self.batch_size, self.seed, self._position, world_size, rank))
+        return self._loader(
+            "train", TrainingSampler(len(train), self.batch_size, self.seed, self._position, world_size, rank)
+        )
 
     def val_dataloader(self) -> DataLoader[ImageBatch]:
         """Loads the validation set in its order."""
@@ -107,9 +120,9 @@ class ImageDataModule(LightningDataModule, ABC):
         return self._evaluation_loader("test")
 
     def _evaluation_loader(self, split: str) -> DataLoader[ImageBatch]:
-        """Gives every process as many batches as the others: the sampler repeats images, which ``on_after_batch_transfer`` marks."""
+        """Gives every process as many batches; ``on_after_batch_transfer`` marks what the sampler repeats for that."""
         world_size, rank = self._world()
-        data = cast("DistributedSampler[int]", range(len(self.splits[split])))
+        data = cast("Dataset[int]", range(len(self.splits[split])))
         return self._loader(split, DistributedSampler(data, num_replicas=world_size, rank=rank, shuffle=False))
 
     def _loader(self, split: str, sampler: Sampler[int]) -> DataLoader[ImageBatch]:
@@ -126,8 +139,8 @@ class ImageDataModule(LightningDataModule, ABC):
     def on_after_batch_transfer(self, batch: ImageBatch, dataloader_idx: int) -> ImageBatch:
         """Augments a training batch; in evaluation, marks what another process counts already.
 
-        Images are dealt out in turns, so image ``i`` belongs to process ``i % world_size``; where the set does not divide, the sampler
-        fills up with images that belong to another.
+        Images are dealt out in turns, so image ``i`` belongs to process ``i % world_size``; where the set does not
+        divide, the sampler fills up with images that belong to another.
         """
         if self.trainer is not None and self.trainer.training:
             return self.augment(batch, self.trainer.current_epoch)
@@ -154,15 +167,17 @@ class ImageDataModule(LightningDataModule, ABC):
         """Where training stands: the epoch, and how many batches of it are done."""
         if self.trainer is None:
             return 0, 0
-        loop = self.trainer.fit_loop
-        return loop.epoch_progress.current.processed, loop.epoch_loop.batch_progress.current.ready
+        epochs: Any = (
+            self.trainer.fit_loop.epoch_progress.current
+        )  # not ``current_epoch``: a resumed run updates it later
+        return epochs.processed, self.trainer.fit_loop.epoch_loop.batch_progress.current.ready
 
     def _default_workers(self) -> int:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return 0 if self.in_memory else min(8, max(1, cores - 1))
 
 
-def _unchanged(batch: ImageBatch) -> ImageBatch:
+def _unchanged(batch: Any) -> Any:
     return batch
 
 

@@ -1,10 +1,11 @@
 """The order of the training samples."""
 
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import torch
 from torch import Tensor
-from torch.utils.data import DistributedSampler
+from torch.utils.data import Dataset, DistributedSampler
 
 from project.data.hashing import Purpose, uniform
 
@@ -12,14 +13,15 @@ from project.data.hashing import Purpose, uniform
 class TrainingSampler(DistributedSampler[int]):
     """Shuffles by (seed, epoch) and starts where training stands.
 
-    Lightning alone cannot do this: the sampler that it injects gives each process a run of its own, so that a global batch depends on
-    the number of devices, and after a restart it begins the epoch anew. Being a ``DistributedSampler``, this one is left alone by
-    Lightning. It deals the shuffled samples out in turns, so the k-th global batch is the same on any number of devices.
+    Lightning alone cannot do this: the sampler that it injects gives each process a run of its own, so that a global
+    batch depends on the number of devices, and after a restart it begins the epoch anew. Being a
+    ``DistributedSampler``, this one is left alone by Lightning. It deals the shuffled samples out in turns, so the k-th
+    global batch is the same on any number of devices.
 
     Args:
         size: How many samples the data set has.
-        batch_size: The global batch size, a multiple of ``world_size`` and at most ``size``; what is left of an epoch after the last
-            whole batch is not used in that epoch.
+        batch_size: The global batch size, a multiple of ``world_size`` and at most ``size``; what is left of an epoch
+            after the last whole batch is not used in that epoch.
         seed: The seed of the run.
         position: Tells the epoch and the number of batches of it that are done, when iteration begins.
         world_size: The number of processes.
@@ -29,7 +31,9 @@ class TrainingSampler(DistributedSampler[int]):
     def __init__(
         self, size: int, batch_size: int, seed: int, position: Callable[[], tuple[int, int]], world_size: int, rank: int
     ) -> None:
-        super().__init__(range(size), num_replicas=world_size, rank=rank, seed=seed, drop_last=True)
+        super().__init__(
+            cast("Dataset[int]", range(size)), num_replicas=world_size, rank=rank, seed=seed, drop_last=True
+        )
         self.size, self.batch_size, self.position = size, batch_size, position
         self.num_samples = size // batch_size * batch_size // world_size
 
@@ -42,6 +46,6 @@ class TrainingSampler(DistributedSampler[int]):
 
 
 def shuffled(size: int, seed: int, epoch: int) -> Tensor:
-    """The order of an epoch's samples, int64 (size,): sorted by a 48-bit hash, so the same with any version and on any machine."""
+    """The order of an epoch's samples, int64 (size,): sorted by a 48-bit hash, so the same on any machine."""
     coarse, fine = uniform(seed, epoch, torch.arange(size), Purpose.ORDER, 2).double().unbind(1)
     return (coarse + fine * 2.0**-24).argsort(stable=True)

@@ -14,8 +14,8 @@ def stratified_split(
 ) -> dict[str, list[int]]:
     """Sends the same share of every class to each split.
 
-    Where a sample goes is decided by a hash of its name, so the result is the same on every machine and in any order of listing, and
-    a file that is added later moves at most a few others.
+    Where a sample goes is decided by a hash of its name, so the result is the same on every machine and in any order of
+    listing, and a file that is added later moves at most a few others.
 
     Args:
         names: A name for each sample, unique among its class.

@@ -44,7 +44,8 @@ class ImageClassifier(LightningModule):
             https://arxiv.org/abs/1512.00567).
         optimizer: Any optimizer class; weight decay is kept off normalisation layers and biases.
         lrf: The last learning rate of the cosine schedule as a fraction of the first.
-        warmup_epochs: How many epochs, or what part of one, the learning rate takes to rise at the start of the cosine schedule.
+        warmup_epochs: How many epochs, or what part of one, the learning rate takes to rise at the start of the cosine
+            schedule.
         lr_scheduler: Any scheduler class, in place of the cosine schedule.
         lr_scheduler_interval: What ``lr_scheduler`` is stepped after: every ``epoch`` or every optimizer ``step``.
     """
@@ -59,7 +60,9 @@ class ImageClassifier(LightningModule):
         arch: str = "resnet18",
         stem: Stem = "imagenet",
         label_smoothing: float = 0.0,
-        optimizer: OptimizerCallable = lambda params: SGD(params, lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4),
+        optimizer: OptimizerCallable = lambda params: SGD(
+            params, lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4
+        ),
         lrf: float = 0.01,
         warmup_epochs: float = 0.0,
         lr_scheduler: LRSchedulerCallable | None = None,
@@ -95,7 +98,8 @@ class ImageClassifier(LightningModule):
             Logits, float (N, classes).
         """
         x = images.to(dtype=self.mean.dtype, memory_format=torch.channels_last)
-        return self.network((x - self.mean) / self.std)
+        logits: Tensor = self.network((x - self.mean) / self.std)
+        return logits
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Returns the batch's mean loss; its figures are counted, and logged by ``on_train_batch_end``."""
@@ -107,7 +111,8 @@ class ImageClassifier(LightningModule):
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """Logs the mean over the steps since the last time; a log on every step would cost more than the metrics do."""
         stepped, self._step = self.trainer.global_step > self._step, self.trainer.global_step
-        if stepped and self._step % self.trainer.log_every_n_steps == 0:
+        every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
+        if stepped and self._step % every == 0:
             figures = self.train_metrics.compute()
             self.train_metrics.reset()
             self.log_dict({"train/loss": figures.loss, "train/accuracy": figures.accuracy}, prog_bar=True)
@@ -121,7 +126,7 @@ class ImageClassifier(LightningModule):
         return self._evaluate(batch, self.test_metrics)
 
     def _evaluate(self, batch: Batch, metrics: ClassificationMetrics) -> Tensor:
-        logits = self(batch.images)
+        logits: Tensor = self(batch.images)
         losses = F.cross_entropy(logits, batch.labels, ignore_index=-1, reduction="none")
         metrics.update(logits, batch.labels, losses)
         return logits
@@ -147,19 +152,29 @@ class ImageClassifier(LightningModule):
         self._settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
         if self.lr_scheduler is None:
             factor = partial(cosine_with_warmup, lrf=self.lrf, **self._horizon())
-            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": LambdaLR(optimizer, factor), "interval": "step", "name": "learning_rate"}}
-        schedule = {"scheduler": self.lr_scheduler(optimizer), "interval": self.lr_scheduler_interval, "monitor": "val/loss", "name": "learning_rate"}
+            return {
+                "optimizer": optimizer,
+                "lr_scheduler": {"scheduler": LambdaLR(optimizer, factor), "interval": "step", "name": "learning_rate"},
+            }
+        schedule = {
+            "scheduler": self.lr_scheduler(optimizer),
+            "interval": self.lr_scheduler_interval,
+            "monitor": "val/loss",
+            "name": "learning_rate",
+        }
         return cast(OptimizerLRScheduler, {"optimizer": optimizer, "lr_scheduler": schedule})
 
     def _horizon(self) -> dict[str, int]:
         total_steps = self.trainer.estimated_stepping_batches
         if not math.isfinite(total_steps):
-            raise UserError("the cosine schedule must know where training ends; set --trainer.max_epochs or --trainer.max_steps")
+            raise UserError(
+                "the cosine schedule must know where training ends; set --trainer.max_epochs or --trainer.max_steps"
+            )
         steps_per_epoch = math.ceil(self.trainer.num_training_batches / self.trainer.accumulate_grad_batches)
         return {"total_steps": int(total_steps), "warmup_steps": round(self.warmup_epochs * steps_per_epoch)}
 
     def on_train_start(self) -> None:
-        """Gives what the command says now precedence over what a resumed checkpoint remembers: it restored the old settings."""
+        """Lets what the command says now win over the settings that a resumed checkpoint has just restored."""
         for optimizer in self.trainer.optimizers:
             for group, settings in zip(optimizer.param_groups, self._settings, strict=True):
                 lr, initial_lr = group["lr"], group.get("initial_lr", group["lr"])

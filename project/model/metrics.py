@@ -69,8 +69,8 @@ class Figures(NamedTuple):
 class ClassificationMetrics(Metric):
     """Counts everything a classifier is judged by in one pass, synchronised by torchmetrics.
 
-    All states are integers (the loss too, in units of 2^-20 nats): integers add up alike in any order, so 1 process and 7 report
-    the same figures to the last bit.
+    All states are integers (the loss too, in units of 2^-20 nats): integers add up alike in any order, so 1 process and
+    7 report the same figures to the last bit.
 
     Args:
         num_classes: How many classes there are.

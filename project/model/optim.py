@@ -8,24 +8,27 @@ from torch import nn
 
 
 def parameter_groups(network: nn.Module) -> list[dict[str, Any]]:
-    """Keeps weight decay off normalisation layers and biases, which it only hinders (He et al., 2019, section 3.1,
-    https://arxiv.org/abs/1812.01187).
+    """Keeps weight decay off normalisation layers and biases.
+
+    Decay only hinders these (He et al., 2019, section 3.1, https://arxiv.org/abs/1812.01187).
 
     Returns:
-        Two groups for an optimizer, of the parameters that require gradients: matrices and kernels, which take the optimizer's own
-        weight decay, and vectors, which take none.
+        Two groups for an optimizer, of the parameters that require gradients: matrices and kernels, which take the
+        optimizer's own weight decay, and vectors, which take none.
     """
 
     def trained(vectors: bool) -> Iterator[nn.Parameter]:
         return (p for p in network.parameters() if p.requires_grad and (p.ndim < 2) == vectors)
 
-    groups = [{"params": list(trained(vectors=False))}, {"params": list(trained(vectors=True)), "weight_decay": 0.0}]
-    return [group for group in groups if group["params"]]
+    kernels: dict[str, Any] = {"params": list(trained(vectors=False))}
+    vectors: dict[str, Any] = {"params": list(trained(vectors=True)), "weight_decay": 0.0}
+    return [group for group in (kernels, vectors) if group["params"]]
 
 
 def cosine_with_warmup(step: int, *, total_steps: int, warmup_steps: int = 0, lrf: float = 0.0) -> float:
-    """A linear warmup, then half a cosine from the base rate down to a fraction of it (Loshchilov and Hutter, 2017,
-    https://arxiv.org/abs/1608.03983).
+    """A linear warmup, then half a cosine from the base rate down to a fraction of it.
+
+    The cosine is that of Loshchilov and Hutter, 2017, https://arxiv.org/abs/1608.03983.
 
     Args:
         step: The number of an optimizer step, from 0.

@@ -1,10 +1,10 @@
 """torchvision's ResNets by name, with the stem for ImageNet's large pictures or for CIFAR's small ones."""
 
 from difflib import get_close_matches
-from typing import Literal
+from typing import Literal, cast
 
 from torch import nn
-from torchvision.models import get_model_builder, list_models
+from torchvision.models import get_model, list_models  # type: ignore[attr-defined]  # not in its __all__
 from torchvision.models.resnet import ResNet
 
 from project.errors import UserError
@@ -23,8 +23,9 @@ def build_resnet(arch: str, num_classes: int, stem: Stem = "imagenet") -> nn.Mod
     Args:
         arch: A ResNet of torchvision: ``resnet18`` … ``resnet152``, ``resnext…``, ``wide_resnet…``.
         num_classes: The width of the head.
-        stem: ``imagenet`` is torchvision's own, a 7x7 convolution of stride 2 and a 3x3 pool; ``cifar`` is one 3x3 convolution of
-            stride 1 and no pool (He et al., 2016, section 4.2, https://arxiv.org/abs/1512.03385), for pictures of about 32 pixels.
+        stem: ``imagenet`` is torchvision's own, a 7x7 convolution of stride 2 and a 3x3 pool; ``cifar`` is one 3x3
+            convolution of stride 1 and no pool (He et al., 2016, section 4.2, https://arxiv.org/abs/1512.03385), for
+            pictures of about 32 pixels.
 
     Raises:
         UserError: No ResNet has that name.
@@ -32,9 +33,9 @@ def build_resnet(arch: str, num_classes: int, stem: Stem = "imagenet") -> nn.Mod
     if arch not in resnet_names():
         nearest = get_close_matches(arch, resnet_names(), n=3) or resnet_names()
         raise UserError(f"--model.arch: there is no ResNet '{arch}'; did you mean {', '.join(nearest)}?")
-    network: ResNet = get_model_builder(arch)(weights=None, num_classes=num_classes)
+    network = cast(ResNet, get_model(arch, weights=None, num_classes=num_classes))
     if stem == "cifar":
         network.conv1 = nn.Conv2d(3, network.conv1.out_channels, kernel_size=3, padding=1, bias=False)
         nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
-        network.maxpool = nn.Identity()
+        network.maxpool = nn.Identity()  # type: ignore[assignment]  # any module will do
     return network

@@ -1,0 +1,96 @@
+"""``python -m project.evaluate``: exact figures of a checkpoint, class by class."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser
+
+from project.checkpoint import ABOUT, read_checkpoint, require_match
+from project.cli import ProjectCLI, one_line_errors, quiet_libraries
+from project.errors import UserError
+from project.model import ImageClassifier
+from project.report import class_table, figures_table
+
+DEFAULTS: dict[str, Any] = {
+    "trainer.logger": False,
+    "trainer.enable_checkpointing": False,
+    "trainer.enable_model_summary": False,
+}
+
+
+def load_classifier(ckpt_path: str) -> ImageClassifier:
+    """Builds the model that a checkpoint holds.
+
+    Args:
+        ckpt_path: The checkpoint.
+    """
+    read_checkpoint(ckpt_path)
+    return ImageClassifier.load_from_checkpoint(ckpt_path, map_location="cpu", weights_only=True)
+
+
+class EvaluateCLI(ProjectCLI):
+    """Measures a checkpoint."""
+
+    def __init__(self, args: ArgsType = None) -> None:
+        description = "Measures a checkpoint on the data it was trained with, or on what --data says."
+        super().__init__("project.evaluate", description, load_classifier, DEFAULTS | _remembered_data(args), args)
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds the checkpoint, the split and the place for the figures."""
+        super().add_arguments_to_parser(parser)
+        parser.add_argument(
+            "--ckpt_path", type=str, required=True, help="The checkpoint, as in runs/NAME/checkpoints/best.ckpt."
+        )
+        parser.add_argument("--split", type=Literal["val", "test"], default="test", help="The images to measure on.")
+        parser.add_argument(
+            "--output",
+            type=str | None,
+            default=None,
+            help="Where the figures go, by default beside the checkpoint, as JSON.",
+        )
+        parser.link_arguments("ckpt_path", "model.ckpt_path")
+
+    def evaluate(self) -> None:
+        """Measures, prints a table, and writes the figures."""
+        path, split = self.config.ckpt_path, self.config.split
+        about = read_checkpoint(path)[ABOUT]
+        require_match(about, path, class_names=self.datamodule.class_names, arch=about["arch"], stem=about["stem"])
+        measure = self.trainer.test if split == "test" else self.trainer.validate
+        measure(self.model, datamodule=self.datamodule, verbose=False)
+        if self.trainer.is_global_zero:
+            figures = self.model.figures[split]
+            output = Path(self.config.output or Path(path).with_suffix(f".{split}.metrics.json"))
+            per_class = dict(zip(about["class_names"], figures.per_class, strict=True))
+            _write(output, {"checkpoint": path, "split": split, **figures.as_dict(), "per_class": per_class})
+            self.say(
+                f"{class_table(about['class_names'], figures.per_class)}\n\n{figures_table({split: figures.as_dict()})}"
+            )
+            self.say(f"\n  written to {output}")
+
+
+def _remembered_data(args: ArgsType) -> dict[str, Any]:
+    """The data that the checkpoint named on the command line was trained with, as the default of ``--data``."""
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    parser.add_argument("--ckpt_path")
+    known, _ = parser.parse_known_args(args if isinstance(args, list) else None)
+    return {"data": read_checkpoint(known.ckpt_path)[ABOUT]["data"]} if known.ckpt_path else {}
+
+
+def _write(output: Path, figures: dict[str, Any]) -> None:
+    try:
+        output.write_text(json.dumps(figures, indent=2) + "\n")
+    except OSError as error:
+        raise UserError(f"--output: '{output}' cannot be written ({error.strerror})") from error
+
+
+def main() -> None:
+    """Runs the command."""
+    quiet_libraries()
+    with one_line_errors():
+        EvaluateCLI().evaluate()
+
+
+if __name__ == "__main__":
+    main()

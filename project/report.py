@@ -1,0 +1,51 @@
+"""Figures as a person reads them in a terminal."""
+
+from typing import Any
+
+from project.run_folder import RunFolder
+
+
+def summary(run: RunFolder, metrics: dict[str, Any]) -> str:
+    """What a person wants to know at the end of a run: figures, the best checkpoint, and what to do next."""
+    return "\n".join(
+        [
+            "",
+            figures_table({"validation": metrics["val"], "test": metrics["test"]}),
+            "",
+            f"  best checkpoint   {run.best} (epoch {metrics['epoch']})",
+            f"  curves, pictures  tensorboard --logdir {run.path.parent}",
+            f"  class by class    python -m project.evaluate --ckpt_path {run.best}",
+            "  explore           jupyter lab notebooks/explore_checkpoint.ipynb",
+            "  your own images   python -m project.fit --data FolderDataModule --data.root FOLDER",
+        ]
+    )
+
+
+def figures_table(columns: dict[str, dict[str, Any]]) -> str:
+    """A column for each set; counts stand beside the rates that they give.
+
+    Args:
+        columns: By heading, what :meth:`project.model.metrics.Figures.as_dict` returned.
+    """
+    rows = {"": list(columns)}
+    for name, count in (("accuracy", "correct"), ("top5", "top5_correct")):
+        if all(count in figures for figures in columns.values()):
+            rows[name] = [f"{f[name]:.2%} ({f[count]}/{f['total']})" for f in columns.values()]
+    rows["macro F1"] = [f"{figures['f1']:.4f}" for figures in columns.values()]
+    rows["loss"] = [f"{figures['loss']:.4f}" for figures in columns.values()]
+    return "\n".join(f"  {name:<10}" + "".join(f"{cell:>24}" for cell in cells) for name, cells in rows.items())
+
+
+def class_table(class_names: list[str], per_class: list[dict[str, Any]]) -> str:
+    """A row for each class.
+
+    Args:
+        class_names: The classes in the order of their labels.
+        per_class: See :attr:`project.model.metrics.Figures.per_class`.
+    """
+    width = max(len(name) for name in [*class_names, "class"])
+    rows = [f"  {'class':<{width}}{'precision':>12}{'recall':>10}{'F1':>10}{'images':>10}"]
+    for name, row in zip(class_names, per_class, strict=True):
+        rates = f"{row['precision']:>12.4f}{row['recall']:>10.4f}{row['f1']:>10.4f}"
+        rows.append(f"  {name:<{width}}{rates}{row['total']:>10}")
+    return "\n".join(rows)
