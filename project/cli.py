@@ -9,12 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
-from lightning.pytorch.loggers import Logger
-from lightning.pytorch.strategies import Strategy
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from project.data import ImageDataModule
 from project.errors import UserError
@@ -60,16 +56,7 @@ class ProjectCLI(LightningCLI):
         )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Adds what the kinds of classes are, the command's defaults, and the link from the seed to the data."""
-        assert isinstance(parser, OneLineErrorParser)
-        parser.bases = {
-            "data": ImageDataModule,
-            "model.optimizer": Optimizer,
-            "model.lr_scheduler": LRScheduler,
-            "trainer.callbacks": Callback,
-            "trainer.logger": Logger,
-            "trainer.strategy": Strategy,
-        }
+        """Adds the command's defaults, and the link from the seed to the data."""
         parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=int)
         parser.set_defaults(self.defaults)
 
@@ -81,7 +68,7 @@ class ProjectCLI(LightningCLI):
         """
         try:
             return super().instantiate_trainer(**kwargs)
-        except (MisconfigurationException, ValueError, RuntimeError) as error:
+        except (MisconfigurationException, TypeError, ValueError, RuntimeError) as error:
             raise UserError(f"these --trainer options do not work here: {' '.join(str(error).split())}") from error
 
     def say(self, text: str) -> None:
@@ -92,20 +79,27 @@ class ProjectCLI(LightningCLI):
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Ends the program with one line and code 2 where what the user gave is wrong."""
+    """Ends the program with one line and code 2 where what the user gave is wrong, or where the disk is full."""
     try:
         yield
-    except UserError as error:
-        # torch passes an error of a loader worker on with the worker's traceback in front of it
-        text = str(error).rsplit("project.errors.UserError: ", 1)[-1].strip()
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+    except Exception as error:
+        text = _for_the_user(error)
+        if text is None:
             raise
-        text = f"cannot write: {error.strerror}; make room and give the same command again to continue"
-    else:
-        return
-    sys.stderr.write(f"error: {text}\n")
-    sys.exit(2)
+        sys.stderr.write(f"error: {text}\n")
+        sys.exit(2)
+
+
+def _for_the_user(error: BaseException | None) -> str | None:
+    """The text of the error, or of what led to it, if it is meant for the user."""
+    if error is None:
+        return None
+    if isinstance(error, UserError):
+        # torch passes an error of a loader worker on with the worker's traceback in front of it
+        return str(error).rsplit("project.errors.UserError: ", 1)[-1].strip()
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        return f"cannot write: {error.strerror}; make room and give the same command again to continue"
+    return _for_the_user(error.__cause__ or error.__context__)
 
 
 def quiet_libraries() -> None:

@@ -58,7 +58,7 @@ class FitCLI(ProjectCLI):
             "--name",
             type=str | None,
             default=None,
-            help="The run's folder under runs/, derived from data, model and time if not given; an unfinished run goes on.",
+            help="The run's folder under runs/, by default derived from data, model and time.",
         )
         parser.link_arguments("data.class_names", "model.class_names", apply_on="instantiate")
         parser.link_arguments("data.preprocessing", "model.preprocessing", apply_on="instantiate")
@@ -110,7 +110,7 @@ class FitCLI(ProjectCLI):
         weights = sum(parameter.numel() * parameter.element_size() for parameter in self.model.parameters())
         self.run.create(needed_bytes=2 * 2 * weights)  # two checkpoints, each with weights and momentum
         if self.trainer.is_global_zero:
-            self.parser.save(self.config, self.run.config, skip_none=False, overwrite=True)
+            self.parser.save(self.config, self.run.config, skip_unset=False, overwrite=True)
         if not self.run.last.exists():
             self.say(f"{self._description()}, in {self.run.path}")
             return None

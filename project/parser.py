@@ -3,13 +3,29 @@
 import inspect
 import re
 import sys
-from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
 import jsonargparse._typehints as jsonargparse_typehints
 from jsonargparse import Namespace
+from lightning.pytorch import Callback
 from lightning.pytorch.cli import LightningArgumentParser
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.strategies import Strategy
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from project.data import ImageDataModule
+
+CLASS_OPTIONS: dict[str, type] = {
+    "data": ImageDataModule,
+    "model.optimizer": Optimizer,
+    "model.lr_scheduler": LRScheduler,
+    "trainer.callbacks": Callback,
+    "trainer.logger": Logger,
+    "trainer.strategy": Strategy,
+}
+"""The options that take a class, and what it must derive from."""
 
 
 def _start_afresh(_parser_or_action: Any, previous: Any, value: Any) -> None:
@@ -26,15 +42,7 @@ jsonargparse_typehints.discard_init_args_on_class_path_change = _start_afresh
 
 
 class OneLineErrorParser(LightningArgumentParser):
-    """Says what is wrong in one line, with the nearest valid names, and exits with code 2.
-
-    Attributes:
-        bases: For each option that takes a class, what the class must derive from.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.bases: dict[str, type] = {}
+    """Says what is wrong in one line, with the nearest valid names, and exits with code 2."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Prints the explanation of jsonargparse's message and exits."""
@@ -44,45 +52,55 @@ class OneLineErrorParser(LightningArgumentParser):
     def explain(self, message: str) -> str:
         """Rewords one of jsonargparse's messages."""
         if found := re.match(r"unrecognized arguments: (\S+)", message):
-            option = found[1].split("=")[0]
-            return f"there is no option '{option}'{_did_you_mean(option, self._options())}"
+            return self._unknown(found[1].split("=")[0])
         if found := re.match(r"Group '(\S+)' does not accept option '([^']+)'", message):
-            option = f"--{found[1]}.{found[2]}"
-            return f"there is no option '{option}'{_did_you_mean(option, self._options())}"
+            return self._unknown(f"--{found[1]}.{found[2]}")
         if found := re.match(r"Option '([^']+)' is not accepted", message):
-            names = [option.removeprefix("--") for option in self._options()] + self._parameters()
-            return f"there is no option '{found[1]}'{_did_you_mean(found[1], names)}"
+            return self._unknown(found[1])
+        if found := re.match(r"the following arguments are required: (\S+)", message):
+            return f"{self._in_full(found[1])} is required"
+        if found := re.match(r'Linked "([^"]+)" must be given via "([^"]+)"', message):
+            return f"--{found[1]} cannot be given: it follows from {found[2]}"
         if found := re.match(r'Parser key "([^"]+)"', message):
-            return self._explain_value(found[1], message)
+            return self._bad_value(found[1], message)
         return " ".join(message.split())
 
-    def _explain_value(self, key: str, message: str) -> str:
-        value = re.search(r"(?:Given value|Got value): (.+?)\s*$", message)
+    def _unknown(self, option: str) -> str:
+        nested = not option.startswith("--")
+        names = [name.rsplit(".")[-1] for name in self._options()] if nested and "." not in option else self._options()
+        nearest = [self._in_full(name) for name in get_close_matches(option, dict.fromkeys(names), n=3, cutoff=0.5)]
+        return f"there is no option '{option}'{_did_you_mean(nearest)}"
+
+    def _bad_value(self, key: str, message: str) -> str:
         named = re.search(
-            r"Expected a dot import path string: (\S+)|given class_path '([^']+)'|value: ([\w.]+)\s*$", message
+            r"dot import path string: (\S+)|given class_path '([^']+)'|not correspond[\s\S]*value: (\S+)\s*$", message
         )
-        if key in self.bases and named and "class" in message + "dot import path" and "init_args" not in message:
+        if key in CLASS_OPTIONS and named:
             name = next(group for group in named.groups() if group)
-            classes = _subclasses(self.bases[key])
-            meant = _did_you_mean(name.rsplit(".")[-1], classes)
-            return f"--{key}: there is no {self.bases[key].__name__} '{name}'{meant}"
-        wanted = dict.fromkeys(_readable(kind) for kind in re.findall(r"Expected an? (.+?)(?:\. Got|\n|$)", message))
-        wanted.pop("none", None)
+            nearest = get_close_matches(name.rsplit(".")[-1], _subclasses(CLASS_OPTIONS[key]), n=3, cutoff=0.5)
+            return f"--{key}: there is no {CLASS_OPTIONS[key].__name__} '{name}'{_did_you_mean(nearest)}"
+        value = re.search(r"(?:Given value|Got value): (.+?)\s*$", message)
+        kinds = (_readable(kind) for kind in re.findall(r"Expected an? (.+?)(?:\. Got|\n|$)", message))
+        wanted = dict.fromkeys(kind for kind in kinds if kind != "None")
         if wanted and value:
-            return f"--{key}: expected {' or '.join(wanted)}, not '{value[1]}'"
-        return f"--{key}: {' '.join(message.split(':', 1)[-1].split())}"
+            return f"{self._in_full(key)}: expected {' or '.join(wanted)}, not '{value[1]}'"
+        return f"{self._in_full(key)}: {' '.join(message.split(':', 1)[-1].split())}"
+
+    def _in_full(self, name: str) -> str:
+        """Finds the option that ends with what a class calls its argument."""
+        options = self._options()
+        return next(
+            (option for option in options if option in (name, f"--{name}") or option.endswith(f".{name}")), name
+        )
 
     def _options(self) -> list[str]:
         """All options, those of the classes that options take included."""
-        own = [option for action in self._actions for option in action.option_strings]
-        return own + [f"--{key}.{name}" for key, base in self.bases.items() for name in _parameters(base)]
-
-    def _parameters(self) -> list[str]:
-        return [name for base in self.bases.values() for name in _parameters(base)]
+        nested = [f"--{key}.{name}" for key, base in CLASS_OPTIONS.items() for name in _parameters(base)]
+        own = [option for action in self._actions for option in action.option_strings if option.startswith("--")]
+        return nested + own
 
 
-def _did_you_mean(word: str, names: Iterable[str]) -> str:
-    nearest = get_close_matches(word, dict.fromkeys(names), n=3, cutoff=0.5)
+def _did_you_mean(nearest: list[str]) -> str:
     return f"; did you mean {' or '.join(nearest)}?" if nearest else "; --help lists what there is"
 
 
@@ -93,10 +111,11 @@ def _subclasses(base: type) -> list[str]:
 
 def _parameters(base: type) -> list[str]:
     classes: list[type] = [base, *base.__subclasses__()]
-    return [name for cls in classes for name in inspect.signature(cls).parameters if name not in ("args", "kwargs")]
+    names = [name for cls in classes for name in inspect.signature(cls).parameters]
+    return [name for name in names if name not in ("args", "kwargs")]
 
 
 def _readable(kind: str) -> str:
     kind = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", kind).strip()
     kind = re.sub(r"typing\.Literal\[(.+)\]", lambda found: found[1].replace("'", ""), kind)
-    return "none" if kind == "NoneType" else kind
+    return "None" if kind == "NoneType" else kind

@@ -1,7 +1,7 @@
 """The built-in data set's pictures: flowers of eight species, drawn from a seed like botanical illustrations.
 
 The species share their colours, so that the count, the outline and the order of the petals tell them apart,
-under any pose, size, light and clutter. A canvas spans [-1, 1] both ways with y upwards, at any size in pixels.
+under any pose, size, light and clutter. A canvas spans [-1, 1] both ways with y upwards, however many pixels.
 Planes are float32 (N, S, S), numbers of a picture (N, 1, 1), and colours (N, 3, 1, 1) in [0, 1].
 
 A picture must not depend on the batch that it is drawn in, to the last bit. Hence the hashed random numbers,
@@ -312,9 +312,10 @@ def _measure(outline: _Outline, along: Tensor, across: Tensor, length: Tensor) -
     """Measures pixels (N, S, S) against a petal that starts at the origin.
 
     Returns:
-        The signed distance to its outline, to first order and positive inside; how far along the petal a pixel
-        is, from 0 to 1; how far across, from -1 to 1.
+        The signed distance to its outline, to first order and positive inside; how far along the petal a
+        pixel is, from 0 to 1; how far across, from -1 to 1.
     """
+    # The outline is where 1 - |across|^bluntness - x^2 is 0. Divided by its slope, that is a distance.
     along = along / length
     x = (2 * along).sub_(1)
     width = x.clamp(-1, 1).mul_(outline.taper).add_(1).mul_(length * outline.width)
@@ -436,7 +437,7 @@ def _develop(canvas: _Canvas, bloom: _Bloom) -> Tensor:
     )
     across = canvas.x * bloom.light.cos() + canvas.y * bloom.light.sin()
     light = gain * (1 + slant * across) * (1 - vignette * (canvas.x.square() + canvas.y.square()))
-    image = canvas.image.mul_(light[:, None]).mul_(torch.stack([1 + warmth, 1 + 0 * warmth, 1 - warmth], 1))
+    image = canvas.image.mul_(light[:, None]).mul_(torch.stack([1 + warmth, torch.ones_like(warmth), 1 - warmth], 1))
     image = image.sub_(0.5).mul_(contrast[:, None]).add_(0.5)
     return image.mul_(255).round_().clamp_(0, 255).to(torch.uint8)
 

@@ -167,9 +167,8 @@ class ImageDataModule(LightningDataModule, ABC):
         """Where training stands: the epoch, and how many batches of it are done."""
         if self.trainer is None:
             return 0, 0
-        epochs: Any = (
-            self.trainer.fit_loop.epoch_progress.current
-        )  # not ``current_epoch``: a resumed run updates it later
+        # not ``current_epoch``, which a resumed run updates later
+        epochs: Any = self.trainer.fit_loop.epoch_progress.current
         return epochs.processed, self.trainer.fit_loop.epoch_loop.batch_progress.current.ready
 
     def _default_workers(self) -> int:
