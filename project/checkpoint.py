@@ -69,7 +69,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         ) from None
     except (UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
         raise UserError(
-            f"'{path}' is damaged or is no checkpoint that can be read safely ({_first_line(error)})"
+            f"'{path}' is damaged or is no checkpoint that can be read safely ({_first_sentence(error)})"
         ) from error
     if not (isinstance(checkpoint, dict) and ABOUT in checkpoint and "state_dict" in checkpoint):
         raise UserError(f"'{path}' was not written by this project: it does not name its classes and preprocessing")
@@ -98,5 +98,5 @@ def _some(names: list[str], count: int = 4) -> str:
     return ", ".join(names[:count]) + (", …" if len(names) > count else "")
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
+def _first_sentence(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].split(". ")[0]

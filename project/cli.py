@@ -106,6 +106,10 @@ def quiet_libraries() -> None:
     """Silences what the libraries say of themselves and a user can do nothing about."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    # as it is when a run is continued
+    warnings.filterwarnings("ignore", message=".*Checkpoint directory .* exists and is not empty.*")
+    # as where training ends before the first validation; then it is made up for
+    warnings.filterwarnings("ignore", message=".*could not find the monitored key.*")
     # a training log is the mean since the last one, across the ends of epochs, so short epochs are no trouble
     warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
     # Lightning's model summary walks torch's pytrees by a deprecated class

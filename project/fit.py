@@ -79,6 +79,7 @@ class FitCLI(ProjectCLI):
 
     def _callbacks(self) -> list[Callback]:
         checkpoints: dict[str, Any] = {"dirpath": self.run.checkpoints, "enable_version_counter": False}
+        self._keep_best = ModelCheckpoint(**checkpoints, filename="best", monitor="val/accuracy", mode="max")
         curves = [] if self.config_init.trainer.logger is False else [LearningRateMonitor("step"), ImagesPerSecond()]
         return [
             *curves,
@@ -86,7 +87,7 @@ class FitCLI(ProjectCLI):
             ConfusionMatrixPicture(),
             ConfidentMistakesPicture(),
             AboutInCheckpoint(),
-            ModelCheckpoint(**checkpoints, filename="best", monitor="val/accuracy", mode="max"),
+            self._keep_best,
             # without a monitor it always keeps the newest, whatever the figures do
             ModelCheckpoint(**checkpoints, filename="last", save_on_train_epoch_end=True),
         ]
@@ -99,6 +100,11 @@ class FitCLI(ProjectCLI):
             return
         resume = self._open_run()
         self.trainer.fit(self.model, datamodule=self.datamodule, ckpt_path=resume, weights_only=True)
+        if (
+            not self.trainer.checkpoint_callback.best_model_path
+        ):  # as where --trainer.max_steps ends before an epoch does
+            self.trainer.validate(self.model, datamodule=self.datamodule, verbose=False)
+            self.trainer.save_checkpoint(self.run.best)
         self.trainer.test(
             self.model, datamodule=self.datamodule, ckpt_path=self.run.best, weights_only=True, verbose=False
         )

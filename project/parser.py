@@ -77,11 +77,14 @@ class OneLineErrorParser(LightningArgumentParser):
         )
         if key in CLASS_OPTIONS and named:
             name = next(group for group in named.groups() if group)
-            nearest = get_close_matches(name.rsplit(".")[-1], _subclasses(CLASS_OPTIONS[key]), n=3, cutoff=0.5)
+            names = [cls.__name__ for cls in _classes(CLASS_OPTIONS[key])[1:]]
+            nearest = get_close_matches(name.rsplit(".")[-1], names, n=3, cutoff=0.5)
             return f"--{key}: there is no {CLASS_OPTIONS[key].__name__} '{name}'{_did_you_mean(nearest)}"
         value = re.search(r"(?:Given value|Got value): (.+?)\s*$", message)
         kinds = (_readable(kind) for kind in re.findall(r"Expected an? (.+?)(?:\. Got|\n|$)", message))
         wanted = dict.fromkeys(kind for kind in kinds if kind != "None")
+        if value and value[1] == "None":
+            return f"{self._in_full(key)} is required"
         if wanted and value:
             return f"{self._in_full(key)}: expected {' or '.join(wanted)}, not '{value[1]}'"
         return f"{self._in_full(key)}: {' '.join(message.split(':', 1)[-1].split())}"
@@ -97,22 +100,21 @@ class OneLineErrorParser(LightningArgumentParser):
         """All options, those of the classes that options take included."""
         nested = [f"--{key}.{name}" for key, base in CLASS_OPTIONS.items() for name in _parameters(base)]
         own = [option for action in self._actions for option in action.option_strings if option.startswith("--")]
-        return nested + own
+        return nested + (own if "--config" in own else [])  # the parser of a class does not know its place
 
 
 def _did_you_mean(nearest: list[str]) -> str:
     return f"; did you mean {' or '.join(nearest)}?" if nearest else "; --help lists what there is"
 
 
-def _subclasses(base: type) -> list[str]:
-    direct: list[type] = [cls for cls in base.__subclasses__() if not cls.__name__.startswith("_")]
-    return [cls.__name__ for cls in direct] + [name for cls in direct for name in _subclasses(cls)]
+def _classes(base: type) -> list[type]:
+    derived: list[type] = base.__subclasses__()
+    return [base] + [found for cls in derived for found in _classes(cls)]
 
 
 def _parameters(base: type) -> list[str]:
-    classes: list[type] = [base, *base.__subclasses__()]
-    names = [name for cls in classes for name in inspect.signature(cls).parameters]
-    return [name for name in names if name not in ("args", "kwargs")]
+    names = [name for cls in _classes(base) for name in inspect.signature(cls).parameters]
+    return [name for name in dict.fromkeys(names) if name not in ("args", "kwargs")]
 
 
 def _readable(kind: str) -> str:

@@ -1,5 +1,6 @@
 """The pictures that people look at, drawn with matplotlib; used by callbacks and notebooks."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -71,6 +72,7 @@ def curves_figure(curves: Mapping[str, Mapping[int, float]]) -> Figure:
         "learning rate": [name for name in curves if name.startswith("learning_rate")],
         "images per second": ["train/images_per_second"],
     }
+    train = [value for value in curves.get("train/loss", {}).values() if 0 < value < math.inf]
     figure = Figure(figsize=(9, 5.4), layout="constrained", dpi=110)
     for position, (title, names) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(2, 2, position, title=title, xlabel="step")
@@ -84,6 +86,8 @@ def curves_figure(curves: Mapping[str, Mapping[int, float]]) -> Figure:
             axes.legend()
         axes.axhline(0, color="black", linewidth=0.8)  # heights compare only from zero
         axes.set_ylim(bottom=0)
+        if title == "loss" and train:  # the first validations can be hundreds of times higher and hide all else
+            axes.set_ylim(top=min(axes.get_ylim()[1], 2 * max(train)))
         axes.grid(alpha=0.3)
     return figure
 

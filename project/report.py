@@ -15,7 +15,7 @@ def summary(run: RunFolder, metrics: dict[str, Any]) -> str:
             f"  best checkpoint   {run.best} (epoch {metrics['epoch']})",
             f"  curves, pictures  tensorboard --logdir {run.path.parent}",
             f"  class by class    python -m project.evaluate --ckpt_path {run.best}",
-            "  explore           jupyter lab notebooks/explore_checkpoint.ipynb",
+            f"  explore           CHECKPOINT={run.best} make notebook",
             "  your own images   python -m project.fit --data FolderDataModule --data.root FOLDER",
         ]
     )

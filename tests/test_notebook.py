@@ -4,8 +4,6 @@ import base64
 import io
 import json
 import os
-import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -24,33 +22,18 @@ from project.report import class_table, figures_table
 REPOSITORY = Path(__file__).parents[1]
 NOTEBOOK = REPOSITORY / "notebooks" / "explore_checkpoint.ipynb"
 PICTURES = ["curves", "confusion", "classes", "mistakes", "filters"]
-TINY = (
-    "--name tiny --trainer.accelerator cpu --trainer.max_epochs 1 --trainer.log_every_n_steps 1"
-    " --trainer.enable_progress_bar false --data.train_size 64 --data.val_size 32 --data.test_size 32"
-    " --data.image_size 32 --data.batch_size 16"
-)
 
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
-    """One thread and no GPU, so that a run and the notebook calculate alike; and nothing written to the home folder."""
+    """The notebook calculates as this process does, without a GPU, and leaves nothing in the home folder."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
             patch.setenv(name, str(tmp_path_factory.mktemp(name)))
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
         patch.delenv("CHECKPOINT", raising=False)
         yield patch
-
-
-@pytest.fixture(scope="module")
-def tiny_run(environment, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tiny")
-    command = [sys.executable, "-m", "project.fit", *TINY.split()]
-    paths = {"PYTHONPATH": str(REPOSITORY)}
-    fit = subprocess.run(command, cwd=folder, env=os.environ | paths, capture_output=True, text=True, check=False)
-    assert fit.returncode == 0, fit.stderr
-    return folder / "runs" / "tiny"
 
 
 def execute(folder, *, cells=None, allow_errors=False):

@@ -17,6 +17,9 @@ import torch
 from torch import Tensor
 
 from project.data.hashing import uniform
+from project.data.species import GREENS, PAINTS, SKIES, SPECIES, TONES, Centre, Outline, Species, Stamens
+
+CLASS_NAMES: tuple[str, ...] = tuple(SPECIES)
 
 _CHUNK = 32  # pictures at a time: few enough for a plane to stay in the processor's cache
 
@@ -34,140 +37,6 @@ class _Purpose(IntEnum):
     LEAVES = 107
     FRONT = 108
     PETALS = 109  # and the numbers that follow, one per layer
-
-
-@dataclass(frozen=True)
-class _Outline:
-    """The outline of a petal or a leaf, in units of its length."""
-
-    width: float  # half of the greatest width
-    taper: float = 0.0  # how much wider the tip is than the base
-    bluntness: float = 2.0  # 1 is pointed like a lens, 2 an ellipse, more is blunter
-    teeth: float = 0.0  # depth of the teeth at the tip
-    lobes: float = 1.0  # how many teeth
-
-
-@dataclass(frozen=True)
-class _Centre:
-    """The dome in a flower's middle."""
-
-    middle: str
-    rim: str
-    radius: float
-    spirals: int  # of seeds
-
-
-@dataclass(frozen=True)
-class _Mark:
-    """The mark at the petals' base, about the centre."""
-
-    colour: str
-    reach: float
-    strength: float
-
-
-@dataclass(frozen=True)
-class _Stamens:
-    """The ring of stamens."""
-
-    count: int
-    reach: float
-    filament: str
-    anther: str
-
-
-@dataclass(frozen=True)
-class _Species:
-    """What tells one species from another. Lengths are in units of a petal's length, colours are "rrggbb"."""
-
-    petals: tuple[int, int]  # fewest and most in a layer
-    layers: int
-    outline: _Outline
-    paints: tuple[str, ...]
-    centre: _Centre
-    mark: _Mark
-    stamens: _Stamens | None = None
-    veins: float = 0.1  # how strongly they show
-    uneven: float = 0.0  # how much the lowest petal outgrows the others
-    roll: float = pi  # greatest angle by which the flower is turned from upright
-
-
-_PAINTS = {  # a petal's colours at its base and its tip
-    "white": ("dfe3bd", "fffdf8"),
-    "pink": ("f9dbe0", "ee86b0"),
-    "magenta": ("e268ad", "b81c72"),
-    "red": ("8e0d18", "ea3a32"),
-    "orange": ("e2530f", "ffac42"),
-    "yellow": ("ee9f12", "ffe556"),
-    "purple": ("51268f", "b288e0"),
-    "blue": ("3644a6", "93aef2"),
-}
-_GREENS = ("2f5a2c", "4d7a35", "6f9a45", "3c6b4c", "88a75a")
-_TONES = tuple(tone for paint in _PAINTS.values() for tone in paint) + 3 * _GREENS
-_SKIES = (
-    "1f4a35",
-    "35663a",
-    "6c9a50",
-    "a9c983",
-    "8cbfd0",
-    "cfe3d6",
-    "ecd3a4",
-    "5a5685",
-    "c39fc0",
-    "243a52",
-    "e8b8a8",
-)
-
-# fmt: off
-_SPECIES = {
-    "anemone": _Species(
-        petals=(6, 7), layers=2, outline=_Outline(0.36, taper=0.25, bluntness=2.2),
-        paints=("white", "pink", "red", "purple", "blue", "magenta"),
-        centre=_Centre("3a3550", "15121f", 0.17, 9), mark=_Mark("f6f1ea", 0.36, 0.85),
-        stamens=_Stamens(24, 0.31, "2a2440", "14101f"),
-    ),
-    "buttercup": _Species(
-        petals=(5, 5), layers=1, outline=_Outline(0.5, taper=0.38, bluntness=2.4),
-        paints=("yellow", "white", "orange", "pink", "red"),
-        centre=_Centre("9cb43c", "6f8f2a", 0.16, 8), mark=_Mark("b8b43a", 0.25, 0.5),
-        stamens=_Stamens(18, 0.31, "f3dc62", "e8b21c"),
-    ),
-    "cosmos": _Species(
-        petals=(8, 8), layers=1, outline=_Outline(0.3, taper=0.5, bluntness=3.2, teeth=-0.16, lobes=3),
-        paints=("pink", "white", "magenta", "orange", "yellow", "red"),
-        centre=_Centre("f6c62c", "c97a10", 0.16, 8), mark=_Mark("7a1440", 0.2, 0.3), veins=0.2,
-    ),
-    "daisy": _Species(
-        petals=(11, 13), layers=2, outline=_Outline(0.085, taper=0.25, bluntness=2.6),
-        paints=("white", "pink", "purple", "yellow", "blue"),
-        centre=_Centre("fbd643", "d98e12", 0.27, 11), mark=_Mark("d8d79a", 0.3, 0.3),
-    ),
-    "lily": _Species(
-        petals=(3, 3), layers=2, outline=_Outline(0.29, bluntness=1.15),
-        paints=("white", "orange", "pink", "yellow", "red", "magenta"),
-        centre=_Centre("c8d46a", "8ea63c", 0.07, 3), mark=_Mark("d7dc84", 0.3, 0.6),
-        stamens=_Stamens(6, 0.46, "dfe6b0", "6b2a10"), veins=0.16,
-    ),
-    "poppy": _Species(
-        petals=(2, 2), layers=2, outline=_Outline(0.66, taper=0.3, bluntness=2.6, teeth=0.06, lobes=5),
-        paints=("red", "orange", "pink", "white", "yellow", "purple"),
-        centre=_Centre("a9bd6a", "5f7a3a", 0.15, 5), mark=_Mark("1c1018", 0.34, 0.8),
-        stamens=_Stamens(26, 0.29, "2b2230", "191320"), veins=0.16,
-    ),
-    "sunflower": _Species(
-        petals=(11, 14), layers=2, outline=_Outline(0.13, taper=-0.1, bluntness=1.2),
-        paints=("yellow", "orange", "red", "white"),
-        centre=_Centre("7a4d24", "2e1a0e", 0.42, 13), mark=_Mark("f08a14", 0.5, 0.3),
-    ),
-    "violet": _Species(
-        petals=(5, 5), layers=1, outline=_Outline(0.4, taper=0.3, bluntness=2.3),
-        paints=("purple", "blue", "yellow", "white", "pink"),
-        centre=_Centre("f7c92e", "e89a14", 0.085, 3), mark=_Mark("2a1244", 0.36, 0.7),
-        veins=0.16, uneven=0.24, roll=0.6,
-    ),
-}
-# fmt: on
-CLASS_NAMES: tuple[str, ...] = tuple(_SPECIES)
 
 
 class _Canvas:
@@ -229,13 +98,13 @@ def draw_flowers(labels: Tensor, indices: Tensor, *, seed: int, size: int = 64) 
         uint8 (N, 3, size, size), RGB.
     """
     pictures = torch.empty(len(labels), 3, size, size, dtype=torch.uint8)
-    for label, species in enumerate(_SPECIES.values()):
+    for label, species in enumerate(SPECIES.values()):
         for rows in torch.split((labels == label).nonzero()[:, 0], _CHUNK):
             pictures[rows] = _draw(species, _Canvas(seed, indices[rows], size))
     return pictures
 
 
-def _draw(species: _Species, canvas: _Canvas) -> Tensor:
+def _draw(species: Species, canvas: _Canvas) -> Tensor:
     bloom = _pose(species, canvas)
     _paint_garden(canvas)
     _paint_leaves(canvas, bloom)
@@ -247,7 +116,7 @@ def _draw(species: _Species, canvas: _Canvas) -> Tensor:
     return _develop(canvas, bloom)
 
 
-def _pose(species: _Species, canvas: _Canvas) -> _Bloom:
+def _pose(species: Species, canvas: _Canvas) -> _Bloom:
     """Places the flower, tilts it away from the viewer and turns it about its own axis."""
     x, y, length, tilt, towards, roll, light = canvas.between(
         _Purpose.POSE, (-0.26, 0.26), (-0.16, 0.28), (0.4, 0.84), (0, 1), (0, 2 * pi), (-1, 1), (0.3, 2.8)
@@ -267,14 +136,14 @@ def _paint_garden(canvas: _Canvas) -> None:
     """Paints what lies far behind the flower: a gradient, blurred discs of light and colour, and grass."""
     first, second, angle, blur = canvas.between(_Purpose.SKY, (0, 1), (0, 1), (0, 2 * pi), (0.02, 0.25))
     ramp = (0.5 + 0.5 * (canvas.x * angle.cos() + canvas.y * angle.sin())).clamp_(0, 1)
-    canvas.image += _pick(first, _SKIES)
-    canvas.paint(_pick(second, _SKIES), ramp)
+    canvas.image += _pick(first, SKIES)
+    canvas.paint(_pick(second, SKIES), ramp)
     wide, part = (-1.1, 1.1), (0, 1)
     for x, y, size, colour, alpha in canvas.repeat(8, _Purpose.DISCS, wide, wide, (0.08, 0.42), part, (0.1, 0.6)):
         distance = ((size * size - (canvas.y - y).square()) - (canvas.x - x).square()) * (0.5 / size)
-        canvas.paint(_pick(colour, _TONES), canvas.cover(distance, blur).mul_(alpha))
+        canvas.paint(_pick(colour, TONES), canvas.cover(distance, blur).mul_(alpha))
     for foot, x, y, width, colour in canvas.repeat(4, _Purpose.BLADES, wide, wide, (-0.5, 0.9), (0.02, 0.06), part):
-        _paint_blade(canvas, (foot, x, y), width, _pick(colour, _GREENS), blur)
+        _paint_blade(canvas, (foot, x, y), width, _pick(colour, GREENS), blur)
 
 
 def _paint_blade(
@@ -294,21 +163,21 @@ def _paint_blade(
 def _paint_leaves(canvas: _Canvas, bloom: _Bloom) -> None:
     """Paints the stem, three leaves about it, and the shadow of the flower on all that is behind."""
     foot, width, colour = canvas.between(_Purpose.STEM, (-0.5, 0.5), (0.035, 0.055), (0, 1))
-    _paint_blade(canvas, (bloom.x + foot, bloom.x, bloom.y), width, _pick(colour, _GREENS), 0.01)
+    _paint_blade(canvas, (bloom.x + foot, bloom.x, bloom.y), width, _pick(colour, GREENS), 0.01)
     ranges = (-0.35, 0.35), (-0.9, -0.1), (-0.5, 3.6), (0.5, 0.95), (0, 1)
     for x, y, angle, length, colour in canvas.repeat(3, _Purpose.LEAVES, *ranges):
         along, across = canvas.locate(bloom.x + x, bloom.y + y, angle)
-        distance, along, across = _measure(_Outline(0.2, -0.25, 1.15), along, across, length)
+        distance, along, across = _measure(Outline(0.2, -0.25, 1.15), along, across, length)
         off = across.abs()
         veins = 0.08 * (22 * (along - 0.45 * off)).cos() + 0.3 * (1 - 9 * off).clamp_(0, 1)
         light = 0.8 + 0.25 * along.clamp(0, 1) + 0.14 * across.clamp(-1, 1) + veins
-        canvas.paint(_pick(colour, _GREENS) * light[:, None], canvas.cover(distance, 0.01))
+        canvas.paint(_pick(colour, GREENS) * light[:, None], canvas.cover(distance, 0.01))
     right, up = canvas.x - bloom.x + 0.15 * bloom.light.cos(), canvas.y - bloom.y + 0.15 * bloom.light.sin()
     near = (-1.4 * (right * right + up * up) / bloom.length.square()).exp()
     canvas.image *= (1 - 0.45 * near)[:, None]
 
 
-def _measure(outline: _Outline, along: Tensor, across: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _measure(outline: Outline, along: Tensor, across: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Measures pixels (N, S, S) against a petal that starts at the origin.
 
     Returns:
@@ -331,13 +200,13 @@ def _measure(outline: _Outline, along: Tensor, across: Tensor, length: Tensor) -
     return level.div_(steep.sqrt_().add_(1e-3)), along, across
 
 
-def _paint_petals(species: _Species, canvas: _Canvas, bloom: _Bloom) -> None:
+def _paint_petals(species: Species, canvas: _Canvas, bloom: _Bloom) -> None:
     """Paints the layers of petals from back to front, each one's petals between those of the one before."""
     fewest, most = species.petals
     count, paint, *tint = canvas.between(
         _Purpose.PAINT, (fewest, most + 1), (0, 1), (0.95, 1.05), (0.95, 1.05), (0.95, 1.05)
     )
-    base, tip = (_pick(paint, tuple(_PAINTS[name][end] for name in species.paints)) for end in (0, 1))
+    base, tip = (_pick(paint, tuple(PAINTS[name][end] for name in species.paints)) for end in (0, 1))
     mark = species.mark
     for layer in reversed(range(species.layers)):
         alpha, along, shade = _arrange(species, canvas, bloom, count.floor(), layer)
@@ -350,7 +219,7 @@ def _paint_petals(species: _Species, canvas: _Canvas, bloom: _Bloom) -> None:
 
 
 def _arrange(
-    species: _Species, canvas: _Canvas, bloom: _Bloom, count: Tensor, layer: int
+    species: Species, canvas: _Canvas, bloom: _Bloom, count: Tensor, layer: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Lays out one layer of petals, each overlapping the next all the way around.
 
@@ -378,9 +247,7 @@ def _arrange(
     return alpha, along, shade
 
 
-def _vary(
-    species: _Species, canvas: _Canvas, bloom: _Bloom, count: Tensor, layer: int
-) -> tuple[Tensor, Tensor, Tensor]:
+def _vary(species: Species, canvas: _Canvas, bloom: _Bloom, count: Tensor, layer: int) -> tuple[Tensor, Tensor, Tensor]:
     """Gives each petal of a layer its length, brightness and contrast of its sides, each (N, most petals)."""
     most = species.petals[1]
     lengths, tones = uniform(canvas.seed, 0, canvas.indices, _Purpose.PETALS + layer, 2 * most).chunk(2, dim=1)
@@ -394,7 +261,7 @@ def _vary(
     )
 
 
-def _paint_stamens(stamens: _Stamens, canvas: _Canvas, bloom: _Bloom) -> None:
+def _paint_stamens(stamens: Stamens, canvas: _Canvas, bloom: _Bloom) -> None:
     """Paints filaments from the centre outwards, and an anther at each one's end."""
     r = bloom.radius / bloom.length
     turn = bloom.angle * (stamens.count / (2 * pi))
@@ -407,7 +274,7 @@ def _paint_stamens(stamens: _Stamens, canvas: _Canvas, bloom: _Bloom) -> None:
     canvas.paint(_rgb((stamens.anther,)), canvas.cover(knob * bloom.length))
 
 
-def _paint_centre(centre: _Centre, canvas: _Canvas, bloom: _Bloom) -> None:
+def _paint_centre(centre: Centre, canvas: _Canvas, bloom: _Bloom) -> None:
     """Paints the domed centre with its crossing spirals of seeds, and its shadow on the petals."""
     r = bloom.radius / (bloom.length * centre.radius)
     spiral = centre.spirals * bloom.angle
@@ -425,8 +292,8 @@ def _paint_front(canvas: _Canvas) -> None:
         _Purpose.FRONT, (0, 1), (0, 2 * pi), (-0.5, 0.5), (0.75, 1.1), (0, 1), (0.12, 0.3), (0.7, 0.95)
     )
     along, across = canvas.locate(1.25 * around.cos(), 1.25 * around.sin(), around + pi + angle)
-    distance, along, _ = _measure(_Outline(0.32, 0.1, 1.6), along, across, length)
-    tone = _pick(colour, _TONES) * (0.75 + 0.3 * along.clamp(0, 1))[:, None]
+    distance, along, _ = _measure(Outline(0.32, 0.1, 1.6), along, across, length)
+    tone = _pick(colour, TONES) * (0.75 + 0.3 * along.clamp(0, 1))[:, None]
     canvas.paint(tone, alpha * (present < 0.5) * canvas.cover(distance, blur))
 
 

@@ -1,0 +1,65 @@
+"""What several tests share: tiny runs of the real command, and folders of small images."""
+
+import colorsys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from project.cli import quiet_libraries
+from project.fit import FitCLI
+
+TINY_DATA = [
+    "--data.train_size=64",
+    "--data.val_size=24",
+    "--data.test_size=26",
+    "--data.image_size=32",
+    "--data.batch_size=16",
+]
+TINY_TRAINER = ["--trainer.accelerator=cpu", "--trainer.max_epochs=1", "--trainer.log_every_n_steps=1"]
+QUIET = ["--trainer.enable_progress_bar=false", "--trainer.num_sanity_val_steps=0"]
+TINY = [*TINY_DATA, *TINY_TRAINER, *QUIET]
+
+
+def fit(*args: str) -> FitCLI:
+    """Runs ``python -m project.fit`` in this process, on tiny data unless told otherwise."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+        warnings.filterwarnings("ignore", message="LightningCLI's args parameter.*")  # pytest has arguments of its own
+        quiet_libraries()
+        cli = FitCLI([*args])
+        cli.fit()
+    return cli
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory) -> Path:
+    """The folder of a finished run, to be read only."""
+    root: Path = tmp_path_factory.mktemp("session") / "runs"
+    fit(*TINY, f"--trainer.default_root_dir={root}", "--name=tiny")
+    return Path(root / "tiny")
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch) -> Path:
+    """An empty folder to run commands in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def draw_image(hue: float, seed: int, size: tuple[int, int] = (40, 32)) -> Image.Image:
+    """A noisy picture of one colour."""
+    noise = np.random.default_rng(seed).normal(0, 12, (size[1], size[0], 3))
+    colour = 255 * np.array(colorsys.hsv_to_rgb(hue, 0.8, 0.8))
+    return Image.fromarray((colour + noise).clip(0, 255).astype(np.uint8))
+
+
+def make_folder(root: Path, classes: dict[str, int]) -> Path:
+    """A folder of image files for each class, with that many files each."""
+    for position, (name, count) in enumerate(classes.items()):
+        (root / name).mkdir(parents=True)
+        for number in range(count):
+            draw_image(position / len(classes), seed=number).save(root / name / f"{number}.jpg")
+    return root

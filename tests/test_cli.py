@@ -1,0 +1,141 @@
+"""The command line: which value wins, and what a mistake is answered with."""
+
+import sys
+
+import pytest
+import yaml
+
+from project.cli import one_line_errors
+from project.evaluate import EvaluateCLI
+from project.fit import FitCLI
+from tests.conftest import fit
+
+CONFIG_A = """
+data: {class_path: project.data.SyntheticFlowersDataModule, init_args: {batch_size: 8, train_size: 40}}
+model: {arch: resnet34, lrf: 0.3}
+"""
+CONFIG_B = """
+model: {lrf: 0.4}
+"""
+
+
+def printed_config(capsys, monkeypatch, *args):
+    """What ``--print_config`` prints, parsed."""
+    monkeypatch.setattr(sys, "argv", ["fit", *args, "--print_config"])
+    with pytest.raises(SystemExit) as stop:
+        FitCLI()
+    assert stop.value.code == 0
+    return yaml.safe_load(capsys.readouterr().out)
+
+
+@pytest.fixture
+def configs(workplace):
+    (workplace / "a.yaml").write_text(CONFIG_A)
+    (workplace / "b.yaml").write_text(CONFIG_B)
+
+
+def test_later_configs_and_then_flags_win(configs, capsys, monkeypatch):
+    args = ["--config=a.yaml", "--config=b.yaml", "--data.batch_size=4"]
+    config = printed_config(capsys, monkeypatch, *args)
+    assert config["model"]["arch"] == "resnet34"
+    assert config["model"]["lrf"] == 0.4
+    assert config["data"]["init_args"]["batch_size"] == 4
+    assert config["data"]["init_args"]["train_size"] == 40
+
+
+def test_the_printed_config_is_a_config(configs, capsys, monkeypatch, workplace):
+    config = printed_config(capsys, monkeypatch, "--config=a.yaml", "--model.optimizer=AdamW", "--name=x")
+    (workplace / "printed.yaml").write_text(yaml.safe_dump(config))
+    assert printed_config(capsys, monkeypatch, "--config=printed.yaml") == config
+
+
+@pytest.mark.parametrize(
+    ("option", "new", "argument", "own_default"),
+    [
+        ("--model.optimizer", "AdamW", "lr", 0.001),
+        ("--model.optimizer", "Adam", "weight_decay", 0),
+        ("--data", "CIFAR10DataModule", "batch_size", 128),
+    ],
+)
+def test_a_newly_named_class_starts_from_its_own_defaults(
+    configs, capsys, monkeypatch, option, new, argument, own_default
+):
+    config = printed_config(capsys, monkeypatch, "--config=a.yaml", f"{option}={new}")
+    for key in option.removeprefix("--").split("."):
+        config = config[key]
+    assert config["init_args"][argument] == own_default
+
+
+@pytest.mark.parametrize(
+    ("args", "answer"),
+    [
+        (["--trainer.max_epocs=2"], "there is no option '--trainer.max_epocs'; did you mean --trainer.max_epochs"),
+        (["--modl.arch=resnet18"], "there is no option '--modl.arch'; did you mean --model.arch"),
+        (["--data.batch_sise=2"], "there is no option 'batch_sise'; did you mean --data.batch_size"),
+        (["--model.optimizer.lrr=2"], "there is no option 'lrr'; did you mean --model.optimizer.lr"),
+        (["--data=FlowrsDataModule"], "there is no ImageDataModule 'FlowrsDataModule'; did you mean FlowersDataModule"),
+        (["--data=project.data.FlowrsDataModule"], "did you mean FlowersDataModule"),
+        (["--data=torch.nn.Linear"], "--data: there is no ImageDataModule 'torch.nn.Linear'"),
+        (["--model.optimizer=SDG"], "there is no Optimizer 'SDG'; did you mean SGD"),
+        (["--trainer.callbacks=EarlyStoping"], "there is no Callback 'EarlyStoping'; did you mean EarlyStopping?"),
+        (["--data.batch_size=many"], "--data.batch_size: expected int, not 'many'"),
+        (["--trainer.max_epochs=many"], "--trainer.max_epochs: expected int, not 'many'"),
+        (["--model.stem=cifra"], "--model.stem: expected imagenet, cifar, not 'cifra'"),
+        (["--model.class_names=x"], "--model.class_names cannot be given: it follows from data.class_names"),
+        (["--data=FolderDataModule"], "--data.root is required"),
+        (["--config=nowhere.yaml"], "--config: File does not exist"),
+        (["--config=typo.yaml"], "there is no option '--trainer.max_epocs'; did you mean --trainer.max_epochs"),
+        (["--config=torn.yaml"], "Problems parsing config"),
+        (["extra"], "there is no option 'extra'"),
+    ],
+)
+def test_a_typo_gives_one_line_with_the_nearest_names_and_code_2(workplace, capsys, monkeypatch, args, answer):
+    (workplace / "typo.yaml").write_text("trainer: {max_epocs: 3}")
+    (workplace / "torn.yaml").write_text("trainer: {max_epochs: [3")
+    monkeypatch.setattr(sys, "argv", ["fit", *args])
+    with pytest.raises(SystemExit) as stop:
+        FitCLI()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert stop.value.code == 2
+    assert line.startswith("error: ")
+    assert answer in line
+
+
+@pytest.mark.parametrize(
+    ("flag", "complaint"),
+    [
+        ("--model.arch=resnet19", "did you mean resnet18"),
+        ("--data.batch_size=0", "--data.batch_size 0 makes no sense"),
+        ("--data.num_workers=-1", "--data.num_workers -1 makes no sense"),
+        ("--data.crop_padding=-1", "--data.crop_padding -1 makes no sense"),
+        ("--name=a/b", "--name 'a/b' must be the name of one folder"),
+        ("--trainer.accelerator=gpuu", "these --trainer options do not work here"),
+        ("--trainer.devices=none", "these --trainer options do not work here"),
+        ("--data.batch_size=1000000", "at most 4000, the number of training images"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_training(workplace, tiny_drawing, capsys, flag, complaint):
+    with pytest.raises(SystemExit) as stop, one_line_errors():
+        fit(flag)
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert complaint in line
+
+
+@pytest.fixture
+def tiny_drawing(monkeypatch):
+    """Draws nothing, quickly: these tests end before a picture is looked at."""
+    import torch
+
+    def blank(labels, indices, *, seed, size):
+        return torch.zeros(1, dtype=torch.uint8).expand(len(labels), 3, size, size)
+
+    monkeypatch.setattr("project.data.synthetic.draw_flowers", blank)
+
+
+def test_evaluate_asks_for_its_checkpoint(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["evaluate"])
+    with pytest.raises(SystemExit) as stop:
+        EvaluateCLI()
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == "error: --ckpt_path is required\n"

@@ -1,0 +1,59 @@
+"""Every committed config trains."""
+
+import hashlib
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torchvision.datasets import CIFAR10
+
+from project.data.flowers import FlowersDataModule
+from tests.conftest import fit, make_folder
+
+CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
+TINY = {
+    "FlowersDataModule": ["--data.image_size=32", "--data.batch_size=4", "--data.num_workers=0"],
+    "CIFAR10DataModule": ["--data.batch_size=10"],
+    "SyntheticFlowersDataModule": [f"--data.{name}_size=8" for name in ("train", "val", "test", "batch")],
+}
+
+
+def write_cifar10(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writes CIFAR-10's files with 20 random images each, and lets torchvision expect these."""
+    folder = root / CIFAR10.base_folder
+    folder.mkdir(parents=True)
+    checksums: dict[str, str] = {}
+    for name, *_ in [*CIFAR10.train_list, *CIFAR10.test_list]:
+        pixels = np.random.default_rng(len(checksums)).integers(0, 256, (20, 3072), dtype=np.uint8)
+        (folder / name).write_bytes(pickle.dumps({"data": pixels, "labels": [i % 10 for i in range(20)]}))
+        checksums[name] = hashlib.md5((folder / name).read_bytes()).hexdigest()
+    meta = pickle.dumps({"label_names": list("abcdefghij")})
+    (folder / "batches.meta").write_bytes(meta)
+    monkeypatch.setattr(CIFAR10, "train_list", [[name, checksums[name]] for name, _ in CIFAR10.train_list])
+    monkeypatch.setattr(CIFAR10, "test_list", [[name, checksums[name]] for name, _ in CIFAR10.test_list])
+    monkeypatch.setattr(CIFAR10, "meta", {**CIFAR10.meta, "md5": hashlib.md5(meta).hexdigest()})
+
+
+def test_there_are_configs():
+    assert {"flowers_resnet34.yaml", "cifar10_resnet18.yaml", "cpu.yaml", "gpu.yaml"} <= {path.name for path in CONFIGS}
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_a_config_trains_on_its_own_kind_of_data(config, workplace, monkeypatch):
+    make_folder(workplace / "data" / "flower_photos", dict.fromkeys(FlowersDataModule().class_names, 4))
+    write_cifar10(workplace / "data", monkeypatch)
+    text = config.read_text()
+    kind = next((kind for kind in TINY if kind in text), "SyntheticFlowersDataModule")
+    cli = fit(
+        f"--config={config}",
+        *TINY[kind],
+        "--trainer.accelerator=cpu",
+        "--trainer.devices=1",
+        "--trainer.max_steps=1",
+        "--trainer.enable_progress_bar=false",
+        "--name=run",
+    )
+    assert cli.trainer.global_step == 1
+    assert json.loads((workplace / "runs" / "run" / "metrics.json").read_text())["test"]["total"] > 0

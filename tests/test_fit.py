@@ -1,0 +1,223 @@
+"""The promises of ``python -m project.fit``."""
+
+import json
+import shutil
+from collections import Counter
+
+import pytest
+import torch
+import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from project.checkpoint import ABOUT
+from project.errors import UserError
+from project.fit import FitCLI
+from project.model import ImageClassifier
+from tests.conftest import TINY, fit, make_folder
+
+
+def load(path):
+    return torch.load(path, weights_only=True)
+
+
+def events(run):
+    accumulator = EventAccumulator(str(run), size_guidance={"images": 0, "scalars": 0})
+    accumulator.Reload()
+    return accumulator
+
+
+def test_a_run_leaves_exactly_the_files_that_the_design_names(tiny_run):
+    left = Counter(path.name.split(".vm")[0].split(".tfevents")[0] for path in tiny_run.rglob("*") if path.is_file())
+    assert set(left) == {"config.yaml", "metrics.json", "best.ckpt", "last.ckpt", "events.out"}
+
+
+def test_metrics_count_every_image_once(tiny_run):
+    metrics = json.loads((tiny_run / "metrics.json").read_text())
+    for split, size in {"val": 24, "test": 26}.items():
+        figures = metrics[split]
+        assert figures["total"] == size == sum(map(sum, figures["confusion_matrix"]))
+        assert figures["correct"] == sum(row[i] for i, row in enumerate(figures["confusion_matrix"]))
+        assert figures["accuracy"] == figures["correct"] / size
+
+
+@pytest.mark.parametrize("name", ["best", "last"])
+def test_a_checkpoint_explains_itself_and_loads_safely(tiny_run, name):
+    about = load(tiny_run / "checkpoints" / f"{name}.ckpt")[ABOUT]
+    assert about["class_names"] == json.loads((tiny_run / "metrics.json").read_text())["class_names"]
+    assert about["preprocessing"]["crop"] == 32
+    assert (about["arch"], about["stem"], about["split_seed"]) == ("resnet18", "imagenet", 0)
+    assert about["versions"]["torch"] == torch.__version__.split("+")[0]
+    assert about["figures"]["val"]["total"] == 24
+    assert about["data"]["init_args"]["train_size"] == 64
+
+
+def test_a_checkpoint_needs_nothing_else(tiny_run):
+    model = ImageClassifier.load_from_checkpoint(tiny_run / "checkpoints" / "best.ckpt", weights_only=True)
+    assert model.class_names == load(tiny_run / "checkpoints" / "best.ckpt")[ABOUT]["class_names"]
+    assert model.eval()(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape == (2, len(model.class_names))
+
+
+def test_tensorboard_has_the_curves_and_the_pictures(tiny_run):
+    tags = events(tiny_run).Tags()
+    assert {
+        "train/loss",
+        "train/accuracy",
+        "train/images_per_second",
+        "learning_rate/pg1",
+        "val/loss",
+        "val/accuracy",
+        "val/top5",
+        "val/f1",
+        "test/accuracy",
+    } <= set(tags["scalars"])
+    assert set(tags["images"]) == {
+        "train/first_batch",
+        "val/confusion_matrix",
+        "test/confusion_matrix",
+        "test/confident_mistakes",
+    }
+
+
+def test_the_saved_config_repeats_the_run(tiny_run, workplace):
+    fit("--config", str(tiny_run / "config.yaml"), "--trainer.default_root_dir=runs", "--name=again")
+    first, again = (json.loads((run / "metrics.json").read_text()) for run in (tiny_run, workplace / "runs" / "again"))
+    assert first == again
+
+
+def test_a_finished_run_is_not_overwritten(tiny_run):
+    before = (tiny_run / "metrics.json").read_bytes()
+    with pytest.raises(UserError, match="finished; choose another --name"):
+        fit(*TINY, f"--trainer.default_root_dir={tiny_run.parent}", "--name=tiny")
+    assert (tiny_run / "metrics.json").read_bytes() == before
+
+
+class KilledError(Exception):
+    """Stands for the end of the process."""
+
+
+def test_an_unfinished_run_continues_to_the_same_weights(workplace, monkeypatch):
+    args = [*TINY, "--trainer.max_epochs=3"]
+    fit(*args, "--name=whole")
+
+    def kill_after_second_epoch(model):
+        if model.current_epoch == 2:
+            raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ImageClassifier, "on_train_epoch_start", kill_after_second_epoch)
+        with pytest.raises(KilledError):
+            fit(*args, "--name=broken")
+    fit(*args, "--name=broken")
+    whole, broken = (load(workplace / "runs" / name / "checkpoints" / "last.ckpt") for name in ("whole", "broken"))
+    for key, value in whole["state_dict"].items():
+        assert torch.equal(value, broken["state_dict"][key]), key
+    metrics = [json.loads((workplace / "runs" / name / "metrics.json").read_text()) for name in ("whole", "broken")]
+    assert metrics[0] == metrics[1]
+
+
+def test_a_flag_beats_what_a_resumed_checkpoint_remembers(tiny_run, workplace):
+    shutil.copytree(tiny_run, workplace / "runs" / "tiny")
+    (workplace / "runs" / "tiny" / "metrics.json").unlink()
+    flags = ["--model.optimizer.lr=0.001", "--model.optimizer.momentum=0.5", "--trainer.max_epochs=2", "--model.lrf=1"]
+    cli = fit(*TINY, *flags, "--name=tiny")
+    (group, *_) = cli.trainer.optimizers[0].param_groups
+    assert (group["lr"], group["momentum"]) == (pytest.approx(0.001), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--model.arch=resnet34"], "--model.arch resnet18"),
+        (["--model.stem=cifar"], "--model.stem imagenet"),
+        (["--data=FolderDataModule", "--data.root=images"], "knows the 8 classes"),
+    ],
+)
+def test_a_run_is_not_continued_with_another_model(tiny_run, workplace, flags, complaint):
+    shutil.copytree(tiny_run, workplace / "runs" / "tiny")
+    (workplace / "runs" / "tiny" / "metrics.json").unlink()
+    make_folder(workplace / "images", {"blue": 4, "red": 4})
+    args = [*flags, *TINY[5:]] if "--data=FolderDataModule" in flags else [*TINY, *flags]
+    with pytest.raises(UserError, match=complaint):
+        fit(*args, "--name=tiny")
+
+
+def test_a_damaged_last_checkpoint_is_named(tiny_run, workplace):
+    shutil.copytree(tiny_run, workplace / "runs" / "tiny")
+    (workplace / "runs" / "tiny" / "metrics.json").unlink()
+    last = workplace / "runs" / "tiny" / "checkpoints" / "last.ckpt"
+    last.write_bytes(last.read_bytes()[:1000])
+    with pytest.raises(UserError, match=r"last\.ckpt' is damaged"):
+        fit(*TINY, "--name=tiny")
+
+
+def test_best_is_best_on_validation_and_last_is_last(workplace, monkeypatch):
+    accuracies = iter([0.5, 0.75, 0.25])
+
+    def pretend(model):
+        model.log("val/accuracy", next(accuracies))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ImageClassifier, "on_validation_epoch_end", pretend)
+        patch.setattr("project.fit.ConfusionMatrixPicture.on_validation_end", lambda *_: None)
+        patch.setattr(FitCLI, "_conclude", lambda self: None)
+        fit(*TINY, "--trainer.max_epochs=3", "--name=run")
+    checkpoints = workplace / "runs" / "run" / "checkpoints"
+    assert load(checkpoints / "best.ckpt")["epoch"] == 1
+    assert load(checkpoints / "last.ckpt")["epoch"] == 2
+
+
+def test_the_test_set_is_touched_once_with_the_best_weights(workplace, monkeypatch):
+    tested = []
+
+    def remember(model):
+        tested.append({name: value.clone() for name, value in model.state_dict().items()})
+
+    monkeypatch.setattr(ImageClassifier, "on_test_start", remember)
+    fit(*TINY, "--trainer.max_epochs=2", "--name=run")
+    assert len(tested) == 1
+    best = load(workplace / "runs" / "run" / "checkpoints" / "best.ckpt")["state_dict"]
+    assert all(torch.equal(best[name], value) for name, value in tested[0].items())
+
+
+def test_a_rehearsal_leaves_nothing_behind(workplace):
+    fit(*TINY, "--trainer.fast_dev_run=true")
+    assert list(workplace.iterdir()) == []
+
+
+def test_without_a_name_the_run_is_called_after_data_model_and_time(workplace):
+    fit(*TINY)
+    (run,) = (workplace / "runs").iterdir()
+    assert run.name.startswith("syntheticflowers-resnet18-2")
+    assert yaml.safe_load((run / "config.yaml").read_text())["name"] is None
+
+
+def test_a_folder_of_classes_trains_without_saying_how_many(workplace):
+    make_folder(workplace / "images", {"blue": 12, "green": 12, "red and more": 12})
+    data = ["--data=FolderDataModule", "--data.root=images", "--data.image_size=32", "--data.batch_size=8"]
+    cli = fit(*data, *TINY[5:], "--data.num_workers=0", "--name=run")
+    assert cli.model.class_names == ["blue", "green", "red and more"]
+    assert cli.model(torch.zeros(1, 3, 32, 32, dtype=torch.uint8)).shape == (1, 3)
+    metrics = json.loads((workplace / "runs" / "run" / "metrics.json").read_text())
+    assert metrics["test"]["total"] == 3
+    assert "top5" not in metrics["test"]
+
+
+def test_a_place_that_cannot_be_written_is_named(workplace):
+    (workplace / "file").touch()
+    with pytest.raises(UserError, match="'file/run' cannot be written"):
+        fit(*TINY, "--trainer.default_root_dir=file", "--name=run")
+
+
+def test_a_disk_too_full_for_checkpoints_is_named_before_training(workplace, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("usage", (), {"free": 10_000_000}))
+    with pytest.raises(UserError, match="has 10 MB left, but checkpoints take"):
+        fit(*TINY, "--name=run")
+
+
+def test_a_broken_image_is_named_before_training(workplace):
+    root = make_folder(workplace / "images", {"blue": 6, "red": 6})
+    broken = root / "red" / "3.jpg"
+    broken.write_bytes(broken.read_bytes()[:-100])
+    with pytest.raises(UserError, match=r"red/3\.jpg' cannot be read as an image"):
+        fit("--data=FolderDataModule", "--data.root=images", "--data.batch_size=4", *TINY[5:], "--name=run")
+    assert not (workplace / "runs" / "run" / "checkpoints" / "last.ckpt").exists()
