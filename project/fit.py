@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 from lightning.pytorch.loggers import TensorBoardLogger
 
@@ -14,6 +14,7 @@ from project.callbacks import (
     ConfusionMatrixPicture,
     FirstBatchPicture,
     ImagesPerSecond,
+    RunCheckpoint,
 )
 from project.checkpoint import ABOUT, read_checkpoint, require_match
 from project.cli import ProjectCLI, one_line_errors, quiet_libraries
@@ -79,7 +80,7 @@ class FitCLI(ProjectCLI):
 
     def _callbacks(self) -> list[Callback]:
         checkpoints: dict[str, Any] = {"dirpath": self.run.checkpoints, "enable_version_counter": False}
-        self._keep_best = ModelCheckpoint(**checkpoints, filename="best", monitor="val/accuracy", mode="max")
+        self._keep_best = RunCheckpoint(**checkpoints, filename="best", monitor="val/accuracy", mode="max")
         curves = [] if self.config_init.trainer.logger is False else [LearningRateMonitor("step"), ImagesPerSecond()]
         return [
             *curves,
@@ -89,7 +90,7 @@ class FitCLI(ProjectCLI):
             AboutInCheckpoint(),
             self._keep_best,
             # without a monitor it always keeps the newest, whatever the figures do
-            ModelCheckpoint(**checkpoints, filename="last", save_on_train_epoch_end=True),
+            RunCheckpoint(**checkpoints, filename="last", save_on_train_epoch_end=True),
         ]
 
     def fit(self) -> None:
@@ -100,9 +101,7 @@ class FitCLI(ProjectCLI):
             return
         resume = self._open_run()
         self.trainer.fit(self.model, datamodule=self.datamodule, ckpt_path=resume, weights_only=True)
-        if (
-            not self.trainer.checkpoint_callback.best_model_path
-        ):  # as where --trainer.max_steps ends before an epoch does
+        if not self._keep_best.best_model_path:  # as where --trainer.max_steps ends before an epoch does
             self.trainer.validate(self.model, datamodule=self.datamodule, verbose=False)
             self.trainer.save_checkpoint(self.run.best)
         self.trainer.test(

@@ -92,9 +92,9 @@ class OneLineErrorParser(LightningArgumentParser):
     def _in_full(self, name: str) -> str:
         """Finds the option that ends with what a class calls its argument."""
         options = self._options()
-        return next(
-            (option for option in options if option in (name, f"--{name}") or option.endswith(f".{name}")), name
-        )
+        if f"--{name}" in options:
+            return f"--{name}"
+        return next((option for option in options if option.endswith(f".{name}")), name)
 
     def _options(self) -> list[str]:
         """All options, those of the classes that options take included."""

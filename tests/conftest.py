@@ -39,7 +39,7 @@ def tiny_run(tmp_path_factory) -> Path:
     """The folder of a finished run, to be read only."""
     root: Path = tmp_path_factory.mktemp("session") / "runs"
     fit(*TINY, f"--trainer.default_root_dir={root}", "--name=tiny")
-    return Path(root / "tiny")
+    return root / "tiny"
 
 
 @pytest.fixture

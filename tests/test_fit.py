@@ -124,6 +124,22 @@ def test_a_flag_beats_what_a_resumed_checkpoint_remembers(tiny_run, workplace):
     assert (group["lr"], group["momentum"]) == (pytest.approx(0.001), 0.5)
 
 
+def test_a_moved_run_still_knows_its_best_figure(tiny_run, workplace, monkeypatch):
+    shutil.copytree(tiny_run, workplace / "elsewhere" / "tiny")
+    (workplace / "elsewhere" / "tiny" / "metrics.json").unlink()
+    best = workplace / "elsewhere" / "tiny" / "checkpoints" / "best.ckpt"
+    before = best.read_bytes()
+
+    def pretend_to_be_worse(model):
+        model.log("val/accuracy", 0.0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ImageClassifier, "on_validation_epoch_end", pretend_to_be_worse)
+        patch.setattr("project.fit.ConfusionMatrixPicture.on_validation_end", lambda *_: None)
+        fit(*TINY, "--trainer.max_epochs=2", "--trainer.default_root_dir=elsewhere", "--name=tiny")
+    assert best.read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
@@ -196,7 +212,7 @@ def test_a_folder_of_classes_trains_without_saying_how_many(workplace):
     data = ["--data=FolderDataModule", "--data.root=images", "--data.image_size=32", "--data.batch_size=8"]
     cli = fit(*data, *TINY[5:], "--data.num_workers=0", "--name=run")
     assert cli.model.class_names == ["blue", "green", "red and more"]
-    assert cli.model(torch.zeros(1, 3, 32, 32, dtype=torch.uint8)).shape == (1, 3)
+    assert cli.model.eval()(torch.zeros(1, 3, 32, 32, dtype=torch.uint8)).shape == (1, 3)
     metrics = json.loads((workplace / "runs" / "run" / "metrics.json").read_text())
     assert metrics["test"]["total"] == 3
     assert "top5" not in metrics["test"]

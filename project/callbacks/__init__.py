@@ -1,6 +1,7 @@
 """Behaviours of a run that are no part of the model: one or a few closely related ones a file."""
 
 from project.callbacks.about import AboutInCheckpoint
+from project.callbacks.checkpoints import RunCheckpoint
 from project.callbacks.pictures import ConfidentMistakesPicture, ConfusionMatrixPicture, FirstBatchPicture
 from project.callbacks.throughput import ImagesPerSecond
 
@@ -10,4 +11,5 @@ __all__ = [
     "ConfusionMatrixPicture",
     "FirstBatchPicture",
     "ImagesPerSecond",
+    "RunCheckpoint",
 ]
