@@ -6,6 +6,7 @@ it is plain data, so that ``torch.load(..., weights_only=True)`` reads the whole
 """
 
 import platform
+import re
 from importlib.metadata import version
 from pathlib import Path
 from pickle import UnpicklingError
@@ -16,6 +17,7 @@ import torch
 from project.errors import UserError
 
 ABOUT = "about"
+_WRAPPERS = re.compile(r"^((module|_orig_mod|network)\.)+")  # of DistributedDataParallel, torch.compile and ours
 
 
 class Preprocessing(TypedDict):
@@ -61,19 +63,41 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     Raises:
         UserError: The file is missing, is damaged, holds more than plain data, or was not written by this project.
     """
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except (FileNotFoundError, IsADirectoryError):
-        raise UserError(
-            f"there is no checkpoint file at '{path}'; a run keeps its own under runs/<name>/checkpoints/"
-        ) from None
-    except (UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        raise UserError(
-            f"'{path}' is damaged or is no checkpoint that can be read safely ({_first_sentence(error)})"
-        ) from error
+    checkpoint = _read(path)
     if not (isinstance(checkpoint, dict) and ABOUT in checkpoint and "state_dict" in checkpoint):
         raise UserError(f"'{path}' was not written by this project: it does not name its classes and preprocessing")
     return checkpoint
+
+
+def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
+    """Reads weights that this project, torchvision or a hand-written script saved.
+
+    Args:
+        path: A file with a state dict, or with a dict that has one under ``state_dict``, ``model`` or
+            ``best_state_dict``. What wrappers put before the names, as in ``module.``, is taken away.
+
+    Raises:
+        UserError: The file is missing, is damaged, holds more than plain data, or has no weights.
+    """
+    found = _read(path)
+    for key in ("state_dict", "model", "best_state_dict"):
+        if isinstance(found, dict) and isinstance(found.get(key), dict):
+            found = found[key]
+            break
+    if not (isinstance(found, dict) and found and all(isinstance(value, torch.Tensor) for value in found.values())):
+        raise UserError(f"'{path}' has no weights that can be found: neither is it a state dict, nor has it one inside")
+    return {_WRAPPERS.sub("", name): value for name, value in found.items()}
+
+
+def _read(path: str | Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (FileNotFoundError, IsADirectoryError):
+        raise UserError(
+            f"there is no file '{path}'; a run keeps its checkpoints under runs/<name>/checkpoints/"
+        ) from None
+    except (UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        raise UserError(f"'{path}' is damaged or cannot be read safely ({_first_sentence(error)})") from error
 
 
 def require_match(about: About, path: str | Path, *, class_names: list[str], arch: str, stem: str) -> None:

@@ -64,12 +64,18 @@ class ProjectCLI(LightningCLI):
         """Builds the trainer.
 
         Raises:
-            UserError: Lightning does not accept the combination of options.
+            UserError: Lightning does not accept the combination of options, or torch has no such thing on this device.
         """
         try:
-            return super().instantiate_trainer(**kwargs)
+            trainer = super().instantiate_trainer(**kwargs)
         except (MisconfigurationException, TypeError, ValueError, RuntimeError) as error:
             raise UserError(f"these --trainer options do not work here: {' '.join(str(error).split())}") from error
+        on_cpu = trainer.strategy.root_device.type == "cpu"
+        if on_cpu and trainer.world_size > 1 and self.config.trainer.sync_batchnorm:
+            raise UserError(
+                "--trainer.sync_batchnorm: torch synchronises BatchNorm on GPUs only; leave it out on a CPU"
+            )
+        return trainer
 
     def say(self, text: str) -> None:
         """Prints once, however many processes there are."""
@@ -110,6 +116,8 @@ def quiet_libraries() -> None:
     warnings.filterwarnings("ignore", message=".*Checkpoint directory .* exists and is not empty.*")
     # as where training ends before the first validation; then it is made up for
     warnings.filterwarnings("ignore", message=".*could not find the monitored key.*")
+    # as a frozen backbone should be
+    warnings.filterwarnings("ignore", message=".*in eval mode at the start of training.*")
     # a training log is the mean since the last one, across the ends of epochs, so short epochs are no trouble
     warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
     # Lightning's model summary walks torch's pytrees by a deprecated class

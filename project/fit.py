@@ -18,6 +18,7 @@ from project.callbacks import (
 )
 from project.checkpoint import ABOUT, read_checkpoint, require_match
 from project.cli import ProjectCLI, one_line_errors, quiet_libraries
+from project.hardware import best_precision
 from project.model import ImageClassifier
 from project.report import summary
 from project.run_folder import RunFolder, derived_name
@@ -65,11 +66,13 @@ class FitCLI(ProjectCLI):
         parser.link_arguments("data.preprocessing", "model.preprocessing", apply_on="instantiate")
 
     def before_instantiate_classes(self) -> None:
-        """Finds the run's folder, and refuses a finished one before anything is loaded."""
+        """Finds the run's folder, refuses a finished one before anything is loaded, and settles the precision."""
         data = self.config.data.class_path.rsplit(".", 1)[-1]
         name = self.config.name or derived_name(data, self.config.model.arch, datetime.now())
         self.run = RunFolder(self.config.trainer.default_root_dir, name)
         self.run.require_unfinished()
+        if self.config.trainer.precision is None:
+            self.config.trainer.precision = best_precision(self.config.trainer.accelerator)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Adds the callbacks and the logger that fill the run's folder."""
@@ -117,7 +120,7 @@ class FitCLI(ProjectCLI):
         if self.trainer.is_global_zero:
             self.parser.save(self.config, self.run.config, skip_unset=False, overwrite=True)
         if not self.run.last.exists():
-            self.say(f"{self._description()}, in {self.run.path}")
+            self.say(f"{self._description()}: {self.run.path}")
             return None
         about = read_checkpoint(self.run.last)[ABOUT]
         model = self.model
@@ -128,8 +131,9 @@ class FitCLI(ProjectCLI):
     def _description(self) -> str:
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
         classes = len(self.model.class_names)
+        model = f"{self.model.arch} ({parameters / 1e6:.1f} M parameters, {classes} classes)"
         devices = f"{self.trainer.world_size} x {self.trainer.strategy.root_device.type}"
-        return f"training {self.model.arch} ({parameters / 1e6:.1f} M parameters, {classes} classes) on {devices}"
+        return f"training {model} on {devices} in {self.trainer.precision}"
 
     def _conclude(self) -> None:
         best = read_checkpoint(self.run.best)[ABOUT]

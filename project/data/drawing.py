@@ -119,7 +119,7 @@ def _draw(species: Species, canvas: _Canvas) -> Tensor:
 def _pose(species: Species, canvas: _Canvas) -> _Bloom:
     """Places the flower, tilts it away from the viewer and turns it about its own axis."""
     x, y, length, tilt, towards, roll, light = canvas.between(
-        _Purpose.POSE, (-0.26, 0.26), (-0.16, 0.28), (0.4, 0.84), (0, 1), (0, 2 * pi), (-1, 1), (0.3, 2.8)
+        _Purpose.POSE, (-0.26, 0.26), (-0.16, 0.28), (0.5, 0.88), (0, 0.9), (0, 2 * pi), (-1, 1), (0.3, 2.8)
     )
     spin = species.roll * roll - pi / 2
     along, across = canvas.locate(x, y, towards)
@@ -294,7 +294,7 @@ def _paint_front(canvas: _Canvas) -> None:
     along, across = canvas.locate(1.25 * around.cos(), 1.25 * around.sin(), around + pi + angle)
     distance, along, _ = _measure(Outline(0.32, 0.1, 1.6), along, across, length)
     tone = _pick(colour, TONES) * (0.75 + 0.3 * along.clamp(0, 1))[:, None]
-    canvas.paint(tone, alpha * (present < 0.5) * canvas.cover(distance, blur))
+    canvas.paint(tone, alpha * (present < 0.4) * canvas.cover(distance, blur))
 
 
 def _develop(canvas: _Canvas, bloom: _Bloom) -> Tensor:

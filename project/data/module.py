@@ -106,10 +106,9 @@ class ImageDataModule(LightningDataModule, ABC):
     def train_dataloader(self) -> DataLoader[ImageBatch]:
         """Loads the training set in an order that depends on seed and epoch alone."""
         world_size, rank = self._world()
-        train = self.splits["train"]
-        return self._loader(
-            "train", TrainingSampler(len(train), self.batch_size, self.seed, self._position, world_size, rank)
-        )
+        size = len(self.splits["train"])
+        sampler = TrainingSampler(size, self.batch_size, self.seed, self._position, world_size, rank)
+        return self._loader("train", sampler, self.batch_size // world_size)
 
     def val_dataloader(self) -> DataLoader[ImageBatch]:
         """Loads the validation set in its order."""
@@ -123,12 +122,14 @@ class ImageDataModule(LightningDataModule, ABC):
         """Gives every process as many batches; ``on_after_batch_transfer`` marks what the sampler repeats for that."""
         world_size, rank = self._world()
         data = cast("Dataset[int]", range(len(self.splits[split])))
-        return self._loader(split, DistributedSampler(data, num_replicas=world_size, rank=rank, shuffle=False))
+        sampler: Sampler[int] = DistributedSampler(data, num_replicas=world_size, rank=rank, shuffle=False)
+        # not divided by the number of devices: kernels may round differently for another number of images
+        return self._loader(split, sampler, self.batch_size)
 
-    def _loader(self, split: str, sampler: Sampler[int]) -> DataLoader[ImageBatch]:
+    def _loader(self, split: str, sampler: Sampler[int], batch_size: int) -> DataLoader[ImageBatch]:
         return LazyDataLoader(
             cast(Any, self.splits[split]),
-            batch_size=max(1, self.batch_size // self._world()[0]),
+            batch_size=batch_size,
             sampler=sampler,
             num_workers=self.num_workers,
             collate_fn=_unchanged,

@@ -7,17 +7,19 @@ from typing import Any, Literal, Protocol, cast
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from torch.nn import functional as F
-from torch.optim import SGD
+from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from project.checkpoint import Preprocessing
+from project.checkpoint import Preprocessing, read_weights
 from project.errors import UserError
 from project.model.metrics import ClassificationMetrics, Figures
 from project.model.optim import cosine_with_warmup, parameter_groups
 from project.model.resnet import Stem, build_resnet
+from project.model.weights import load_weights
 
 
 class Batch(Protocol):
@@ -40,9 +42,14 @@ class ImageClassifier(LightningModule):
         preprocessing: How a picture becomes input. The command line takes it from the data.
         arch: A ResNet of torchvision by name, ``resnet18`` to ``resnet152``, ``resnext…`` or ``wide_resnet…``.
         stem: ``imagenet`` for pictures of about 64 pixels and more, ``cifar`` for smaller ones.
+        weights: A file of weights to start from: torchvision's, a checkpoint of ours, or one of a hand-written script.
+            A head for other classes is left out.
+        freeze_backbone: Whether all but the head stays as it is, the running statistics of BatchNorm too.
         label_smoothing: The share of each label that is spread over all classes (Szegedy et al., 2016,
             https://arxiv.org/abs/1512.00567).
         optimizer: Any optimizer class; weight decay is kept off normalisation layers and biases.
+        base_batch_size: The batch size that the learning rate is meant for; another batch size scales the rate in
+            proportion (Goyal et al., 2017, https://arxiv.org/abs/1706.02677). By default the rate is taken as it is.
         lrf: The last learning rate of the cosine schedule as a fraction of the first.
         warmup_epochs: How many epochs, or what part of one, the learning rate takes to rise at the start of the cosine
             schedule.
@@ -59,26 +66,35 @@ class ImageClassifier(LightningModule):
         preprocessing: Preprocessing,
         arch: str = "resnet18",
         stem: Stem = "imagenet",
+        weights: str | None = None,
+        freeze_backbone: bool = False,
         label_smoothing: float = 0.0,
         optimizer: OptimizerCallable = lambda params: SGD(
             params, lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4
         ),
+        base_batch_size: int | None = None,
         lrf: float = 0.01,
         warmup_epochs: float = 0.0,
         lr_scheduler: LRSchedulerCallable | None = None,
         lr_scheduler_interval: Literal["epoch", "step"] = "epoch",
     ) -> None:
         super().__init__()
-        # a callable would keep the checkpoint from loading with weights_only=True
-        self.save_hyperparameters(ignore=["optimizer", "lr_scheduler"], logger=False)
+        # a callable would keep the checkpoint from loading with weights_only=True; a file may be gone by then
+        self.save_hyperparameters(ignore=["optimizer", "lr_scheduler", "weights"], logger=False)
         self.class_names = list(class_names)
         self.preprocessing = preprocessing
         self.arch, self.stem = arch, stem
         self.label_smoothing = label_smoothing
         self.optimizer, self.lr_scheduler, self.lr_scheduler_interval = optimizer, lr_scheduler, lr_scheduler_interval
-        self.lrf, self.warmup_epochs = lrf, warmup_epochs
+        self.base_batch_size, self.lrf, self.warmup_epochs = base_batch_size, lrf, warmup_epochs
+        self.freeze_backbone = freeze_backbone
 
         self.network = build_resnet(arch, len(self.class_names), stem).to(memory_format=torch.channels_last)
+        if weights is not None:
+            self._start_from(weights)
+        if freeze_backbone:
+            self.network.requires_grad_(False)
+            self.network.fc.requires_grad_(True)
         for name in ("mean", "std"):
             per_channel = 255 * torch.tensor(preprocessing[name]).view(1, 3, 1, 1)
             self.register_buffer(name, per_channel, persistent=False)
@@ -87,6 +103,21 @@ class ImageClassifier(LightningModule):
         self.test_metrics = ClassificationMetrics(len(self.class_names))
         self.figures: dict[str, Figures] = {}
         self._step = 0
+
+    def _start_from(self, path: str) -> None:
+        left_out = load_weights(self.network, read_weights(path), path)
+        if left_out:
+            names = ", ".join(left_out)
+            rank_zero_only(print)(
+                f"starting from '{path}', but with a new head for {len(self.class_names)} classes ({names})"
+            )
+
+    def train(self, mode: bool = True) -> "ImageClassifier":
+        """Switches between training and evaluation; a frozen backbone stays in evaluation."""
+        super().train(mode)
+        if self.freeze_backbone:
+            self.network.eval()
+        return self
 
     def forward(self, images: Tensor) -> Tensor:
         """Converts, normalises and classifies.
@@ -149,6 +180,7 @@ class ImageClassifier(LightningModule):
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Builds the optimizer over the groups that decay and do not, and its schedule."""
         optimizer = self.optimizer(parameter_groups(self.network))
+        self._scale_rate(optimizer)
         self._settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
         if self.lr_scheduler is None:
             factor = partial(cosine_with_warmup, lrf=self.lrf, **self._horizon())
@@ -163,6 +195,13 @@ class ImageClassifier(LightningModule):
             "name": "learning_rate",
         }
         return cast(OptimizerLRScheduler, {"optimizer": optimizer, "lr_scheduler": schedule})
+
+    def _scale_rate(self, optimizer: Optimizer) -> None:
+        if self.base_batch_size is not None:
+            data: Any = self.trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
+            batch_size = data.batch_size * self.trainer.accumulate_grad_batches
+            for group in optimizer.param_groups:
+                group["lr"] *= batch_size / self.base_batch_size
 
     def _horizon(self) -> dict[str, int]:
         total_steps = self.trainer.estimated_stepping_batches

@@ -1,0 +1,44 @@
+"""Starting from weights that were trained elsewhere."""
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from project.errors import UserError
+
+HEAD = "fc."
+
+
+def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str) -> list[str]:
+    """Copies weights into a network; a head for another number of classes is left out.
+
+    Args:
+        network: The network, as :func:`project.model.resnet.build_resnet` makes it.
+        weights: By the names that torchvision gives them.
+        source: Where they come from, for the error.
+
+    Returns:
+        The names of what was left out.
+
+    Raises:
+        UserError: Anything but the head does not fit; the text lists what.
+    """
+    own = network.state_dict()
+    other_shape = [name for name in own if name in weights and own[name].shape != weights[name].shape]
+    left_out = [name for name in own if name.startswith(HEAD) and (name in other_shape or name not in weights)]
+    problems = {
+        "missing": [name for name in own if name not in weights and name not in left_out],
+        "unknown": [name for name in weights if name not in own],
+        "of another shape": [name for name in other_shape if name not in left_out],
+    }
+    if any(problems.values()):
+        listed = "; ".join(f"{what}: {_some(names)}" for what, names in problems.items() if names)
+        raise UserError(
+            f"--model.weights: '{source}' does not fit this network ({listed}); see --model.arch and --model.stem"
+        )
+    network.load_state_dict({name: weights[name] for name in own if name not in left_out}, strict=False)
+    return left_out
+
+
+def _some(names: list[str], count: int = 5) -> str:
+    return ", ".join(names[:count]) + (f" and {len(names) - count} more" if len(names) > count else "")

@@ -1,0 +1,37 @@
+"""Image files for tests."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+
+def smooth(width: int, height: int) -> Image.Image:
+    """Colours that change gently, each channel in a way of its own."""
+    y, x = np.mgrid[0:height, 0:width]
+    waves = [
+        np.sin(2 * np.pi * x / width),
+        np.cos(3 * np.pi * y / height),
+        np.sin(2 * np.pi * (x / width + y / height)),
+    ]
+    return Image.fromarray((127.5 + 110 * np.stack(waves, axis=-1)).astype(np.uint8))
+
+
+def noise(width: int, height: int, seed: int = 0) -> Image.Image:
+    """Independent pixels."""
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def pixels(image: Image.Image) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """(height, width, 3), wide enough to take differences."""
+    return np.asarray(image.convert("RGB")).astype(np.int64)
+
+
+def write_folder(root: Path, classes: dict[str, int], size: tuple[int, int] = (30, 24)) -> Path:
+    """A folder of so many JPEG files for each class, no two alike."""
+    for label, (name, count) in enumerate(classes.items()):
+        (root / name).mkdir(parents=True)
+        for number in range(count):
+            noise(*size, seed=1000 * label + number).save(root / name / f"image {number}.jpg")
+    return root

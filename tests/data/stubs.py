@@ -1,0 +1,52 @@
+"""Stand-ins for Lightning's trainer, and a data module of noise."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from project.data.batch import ArrayDataset, BatchDataset
+from project.data.module import ImageDataModule
+
+
+class NoiseDataModule(ImageDataModule):
+    """Noise in memory."""
+
+    class_names = ["a", "b", "c"]
+    preprocessing = {"resize": 12, "crop": 12, "mean": [0.1, 0.5, 0.9], "std": [0.2, 0.2, 0.2]}
+
+    def __init__(self, train=60, val=7, test=11, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.sizes = {"train": train, "val": val, "test": test}
+
+    def load(self) -> dict[str, BatchDataset]:
+        generator = torch.Generator().manual_seed(0)
+        return {
+            split: ArrayDataset(
+                torch.randint(256, (size, 3, 12, 12), dtype=torch.uint8, generator=generator),
+                torch.arange(size) % 3,
+                split,
+            )
+            for split, size in self.sizes.items()
+        }
+
+
+def trainer(*, epoch=0, batches_done=0, world_size=1, rank=0, training=True) -> Any:
+    """What a data module asks Lightning's trainer for."""
+    progress = SimpleNamespace(current=SimpleNamespace(processed=epoch))
+    batch_progress = SimpleNamespace(current=SimpleNamespace(ready=batches_done))
+    return SimpleNamespace(
+        world_size=world_size,
+        global_rank=rank,
+        training=training,
+        current_epoch=epoch,
+        fit_loop=SimpleNamespace(epoch_progress=progress, epoch_loop=SimpleNamespace(batch_progress=batch_progress)),
+    )
+
+
+def attached(data: Any, **position: Any) -> Any:
+    """A data module that a trainer has set up."""
+    data.trainer = trainer(**position)
+    data.prepare_data()
+    data.setup("fit")
+    return data

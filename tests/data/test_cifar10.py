@@ -1,0 +1,105 @@
+import pickle
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from torchvision.datasets import CIFAR10
+
+from project.data import CIFAR10DataModule
+from project.errors import UserError
+from tests.data.archives import md5
+
+NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch):
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setattr(CIFAR10, "url", "http://127.0.0.1:9/cifar-10-python.tar.gz")
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """Three small files in CIFAR-10's format; gives their pictures and labels, those of the test set last."""
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    dice = np.random.default_rng(0)
+    batches = []
+    for name, count in {"data_batch_1": 120, "data_batch_2": 80, "test_batch": 30}.items():
+        images = dice.integers(0, 256, (count, 3, 32, 32), dtype=np.uint8)
+        labels = dice.permutation(np.arange(count) % 10).tolist()
+        (folder / name).write_bytes(pickle.dumps({"data": images.reshape(count, -1), "labels": labels}))
+        batches.append((torch.from_numpy(images), labels))
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": NAMES}))
+    sums = {path.name: md5(path) for path in folder.iterdir()}
+    monkeypatch.setattr(CIFAR10, "train_list", [[name, sums[name]] for name in ("data_batch_1", "data_batch_2")])
+    monkeypatch.setattr(CIFAR10, "test_list", [["test_batch", sums["test_batch"]]])
+    monkeypatch.setattr(CIFAR10, "meta", CIFAR10.meta | {"md5": sums["batches.meta"]})
+    return batches
+
+
+def module(root, **options):
+    data = CIFAR10DataModule(str(root), batch_size=20, num_workers=0, **options)
+    data.prepare_data()
+    data.setup("fit")
+    return data
+
+
+def contents(dataset):
+    """The dataset's pictures, as bytes, with their labels."""
+    batch = dataset.__getitems__(list(range(len(dataset))))
+    return [(image.numpy().tobytes(), label) for image, label in zip(batch.images, batch.labels.tolist(), strict=True)]
+
+
+def pairs(*batches):
+    return [
+        (image.numpy().tobytes(), label)
+        for images, labels in batches
+        for image, label in zip(images, labels, strict=True)
+    ]
+
+
+def test_training_and_validation_images_are_those_of_the_training_files(tmp_path, written):
+    splits = module(tmp_path).splits
+    assert sorted(contents(splits["train"]) + contents(splits["val"])) == sorted(pairs(*written[:2]))
+
+
+def test_the_test_set_is_the_original_one_in_its_order(tmp_path, written):
+    assert contents(module(tmp_path).splits["test"]) == pairs(written[2])
+
+
+def test_every_class_gives_a_tenth_to_validation(tmp_path, written):
+    splits = module(tmp_path).splits
+    assert Counter(splits["val"].labels.tolist()) == dict.fromkeys(range(10), 2)
+    assert Counter(splits["train"].labels.tolist()) == dict.fromkeys(range(10), 18)
+
+
+def test_the_split_is_decided_by_the_seed_alone(tmp_path, written):
+    first, same, other = (contents(module(tmp_path, split_seed=seed).splits["val"]) for seed in (0, 0, 1))
+    assert first == same != other
+
+
+def test_a_single_picture_is_the_one_in_the_batch(tmp_path, written):
+    dataset = module(tmp_path).splits["val"]
+    batch = dataset.__getitems__([3, 0])
+    assert torch.equal(batch.images[0], dataset.image(3))
+    assert (batch.images.dtype, batch.images.shape) == (torch.uint8, (2, 3, 32, 32))
+    assert batch.indices.tolist() == [3, 0]
+
+
+def test_class_names_are_torchvisions(tmp_path, written):
+    data = module(tmp_path)
+    assert data.class_names == CIFAR10(str(tmp_path)).classes
+
+
+def test_missing_files_and_no_network_give_one_error_that_tells_what_to_do(tmp_path):
+    with pytest.raises(UserError, match=rf"cannot be downloaded to '{tmp_path}'.*cifar-10-batches-py"):
+        CIFAR10DataModule(str(tmp_path)).prepare_data()
+
+
+def test_a_damaged_file_is_not_used(tmp_path, written):
+    with (tmp_path / "cifar-10-batches-py" / "data_batch_2").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(UserError, match="cannot be downloaded"):
+        module(tmp_path)

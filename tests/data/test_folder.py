@@ -1,0 +1,244 @@
+import shutil
+import warnings
+from itertools import chain
+
+import pytest
+import torch
+
+from project.data import FolderDataModule
+from project.data.decode import centre_box, crop_and_resize, open_image
+from project.errors import UserError
+from tests.data.pictures import noise, pixels, smooth, write_folder
+from tests.data.stubs import attached
+
+CLASSES = {"rose": 10, "daisy": 20, "tulip": 15}
+
+
+def module(root, **options):
+    return FolderDataModule(str(root), **{"image_size": 16, "batch_size": 4, "num_workers": 0} | options)
+
+
+def found(root, **options):
+    """The files of each split, relative to the root."""
+    files = module(root, **options).files()
+    return {
+        split: sorted(str(file.relative_to(root)) for names in classes.values() for file in names)
+        for split, classes in files.items()
+    }
+
+
+def listing(root, *parts):
+    return sorted(str(file.relative_to(root)) for part in parts or [""] for file in (root / part).rglob("*.jpg"))
+
+
+def epoch_of(loader):
+    batches = list(loader)
+    return [torch.cat(field) for field in zip(*batches, strict=True)]
+
+
+def test_every_file_lands_in_exactly_one_split(tmp_path):
+    root = write_folder(tmp_path, CLASSES)
+    splits = found(root)
+    assert list(splits) == ["train", "val", "test"]
+    assert sorted(chain(*splits.values())) == listing(root)
+    assert [len(files) for files in splits.values()] == [35, 5, 5]  # 1 or 2 of each class's 10, 20 and 15
+
+
+def test_the_split_is_the_same_in_another_place(tmp_path):
+    root = write_folder(tmp_path / "here", CLASSES)
+    there = shutil.copytree(root, tmp_path / "there")
+    assert found(root) == found(there)
+    assert found(root) != found(root, split_seed=1)
+
+
+def test_given_splits_are_taken_as_they_are(tmp_path):
+    for split, count in {"train": 6, "val": 1, "test": 2}.items():
+        write_folder(tmp_path / split, dict.fromkeys(CLASSES, count))
+    assert found(tmp_path) == {split: listing(tmp_path, split) for split in ("train", "val", "test")}
+
+
+@pytest.mark.parametrize(("given", "missing"), [("val", "test"), ("test", "val")])
+def test_a_missing_split_is_cut_from_the_training_images(tmp_path, given, missing):
+    write_folder(tmp_path / "train", CLASSES)
+    write_folder(tmp_path / given, dict.fromkeys(CLASSES, 2))
+    splits = found(tmp_path)
+    assert splits[given] == listing(tmp_path, given)
+    assert sorted(splits["train"] + splits[missing]) == listing(tmp_path, "train")
+    assert {name.split("/")[1] for name in splits[missing]} == set(CLASSES)
+
+
+def test_both_are_cut_from_the_training_images_where_only_these_are_given(tmp_path):
+    write_folder(tmp_path / "train", CLASSES)
+    splits = found(tmp_path)
+    assert sorted(chain(*splits.values())) == listing(tmp_path, "train")
+    assert all(splits.values())
+
+
+def test_labels_are_positions_among_the_sorted_class_names(tmp_path):
+    data = attached(module(write_folder(tmp_path, CLASSES)))
+    assert data.class_names == sorted(CLASSES)
+    for dataset in data.splits.values():
+        for index, label in enumerate(dataset.labels.tolist()):
+            assert dataset.name(index).split("/")[0] == data.class_names[label]
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_evaluation_sees_each_file_once_cropped_from_the_centre(tmp_path, split):
+    data = attached(module(write_folder(tmp_path, CLASSES)))
+    images, labels, indices = epoch_of(getattr(data, f"{split}_dataloader")())
+    dataset = data.splits[split]
+    assert indices.tolist() == list(range(len(dataset)))
+    assert torch.equal(labels, dataset.labels)
+    for image, file, index in zip(images, dataset.files, indices.tolist(), strict=True):
+        picture = open_image(file)
+        box = centre_box(*picture.size, 16 * 8 // 7, 16)
+        assert torch.equal(image, crop_and_resize(picture, box, 16, file))
+        assert torch.equal(image, dataset.image(index))
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_the_number_of_workers_changes_nothing(tmp_path, split):
+    root = write_folder(tmp_path, CLASSES)
+    alone, helped = (
+        epoch_of(getattr(attached(module(root, num_workers=count), epoch=3), f"{split}_dataloader")())
+        for count in (0, 2)
+    )
+    assert len(alone[1]) == {"train": 32, "val": 5}[split]
+    for first, second in zip(alone, helped, strict=True):
+        assert torch.equal(first, second)
+
+
+def test_a_random_crop_depends_on_seed_epoch_and_index_alone(tmp_path):
+    root = write_folder(tmp_path, CLASSES)
+    dataset = attached(module(root)).splits["train"]
+    size = len(dataset)
+    keys = [5 * size + index for index in range(size)]
+    images = dataset.__getitems__(keys).images
+    backwards = dataset.__getitems__(keys[::-1])
+    assert torch.equal(backwards.images.flip(0), images)
+    assert backwards.indices.tolist() == list(range(size))[::-1]
+    assert torch.equal(torch.cat([dataset.__getitems__([key]).images for key in keys]), images)
+    others = dataset.__getitems__(list(range(size))), attached(module(root, seed=1)).splits["train"].__getitems__(keys)
+    for other in others:
+        assert not (other.images == images).flatten(1).all(1).any()
+
+
+def test_training_crops_keep_the_wanted_share(tmp_path):
+    picture = noise(64, 64)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for number in range(5):
+            picture.save(tmp_path / name / f"{number}.png")
+    whole = torch.from_numpy(pixels(picture)).permute(2, 0, 1)
+    images = epoch_of(attached(module(tmp_path, image_size=64, crop_scale=(1.0, 1.0))).train_dataloader())[0]
+    assert all(torch.equal(image.long(), whole) for image in images)
+
+
+def test_a_file_is_closed_when_its_pixels_are_there(tmp_path):
+    frames = [smooth(32, 32), noise(32, 32)]
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for number in range(5):
+            frames[0].save(tmp_path / name / f"{number}.gif", save_all=True, append_images=frames[1:])
+    data = attached(module(tmp_path))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        epoch_of(data.train_dataloader())
+        epoch_of(data.val_dataloader())
+    assert not [str(warning.message) for warning in seen]
+
+
+@pytest.mark.parametrize("name", ["with space", "Größe", "向日葵", "μαργαρίτα", "100%", "a.b", "it's", "-x"])
+def test_any_name_of_a_folder_or_a_file_will_do(tmp_path, name):
+    root = write_folder(tmp_path / name, {name: 5, "other": 5})
+    for file in sorted((root / name).iterdir()):
+        file.rename(file.with_name(f"{name} {file.name}"))
+    data = attached(module(root))
+    assert name in data.class_names
+    assert len(epoch_of(data.train_dataloader())[0]) == 4
+    assert str(data.splits["val"].name(data.class_names.index(name))).startswith(f"{name}/{name}")
+
+
+def test_suffixes_in_capitals_count_and_other_files_do_not(tmp_path):
+    root = write_folder(tmp_path, {"a": 5, "b": 5})
+    noise(20, 20).save(root / "a" / "CAPITAL.PNG")
+    (root / "a" / "notes.txt").write_text("no image")
+    (root / "a" / "folder.jpg").mkdir()
+    (root / "LICENSE.txt").write_text("no class")
+    names = {name for files in found(root).values() for name in files}
+    assert names == {*listing(root), "a/CAPITAL.PNG"} - {"a/folder.jpg"}
+
+
+def test_hidden_folders_are_no_classes(tmp_path):
+    root = write_folder(tmp_path, {"a": 5, "b": 5, ".cache": 5})
+    assert module(root).class_names == ["a", "b"]
+
+
+@pytest.mark.parametrize("content", [b"", b"no image"])
+@pytest.mark.parametrize("place", ["train/b", "val/a", "test/b"])
+def test_a_broken_file_is_named_before_training(tmp_path, place, content):
+    for split in ("train", "val", "test"):
+        write_folder(tmp_path / split, {"a": 4, "b": 4})
+    (tmp_path / place / "bad apple.jpg").write_bytes(content)
+    with pytest.raises(UserError, match=rf"{place}/bad apple\.jpg' cannot be read"):
+        module(tmp_path).prepare_data()
+
+
+def test_a_file_cut_short_is_named_before_training(tmp_path):
+    root = write_folder(tmp_path, {"a": 5, "b": 5})
+    file = root / "b" / "image 3.jpg"
+    file.write_bytes(file.read_bytes()[:-200])
+    with pytest.raises(UserError, match=r"b/image 3\.jpg' cannot be read"):
+        module(root).prepare_data()
+
+
+def test_good_files_pass_the_check(tmp_path):
+    root = write_folder(tmp_path, CLASSES)
+    data = module(root)
+    data.prepare_data()
+    assert len(data.files()["train"]["daisy"]) == 16
+
+
+@pytest.mark.parametrize(
+    ("folders", "message"),
+    [
+        ({}, "has no images"),
+        ({"a": 0, "b": 0}, "has no images"),
+        ({"a": 5, "empty one": 0}, "'.*empty one' has no images"),
+        ({"only": 9}, "one class only, 'only'"),
+        ({"a": 5, "small": 2}, r"'small' has 2 image"),
+        ({"train/a": 5, "train/b": 5, "val/a": 1, "val/c": 1}, "differ in: b, c"),
+        ({"train/a": 5, "train/b": 5, "train/c": 5, "test/a": 1, "test/b": 1}, "differ in: c"),
+        ({"train/a": 5, "train/b": 5, "test/a": 1, "test/b": 1, "test/c": 1}, "differ in: c"),
+        ({"train/a": 5, "train/b": 1, "val/a": 1, "val/b": 1}, "'b' has 1 image"),
+        ({"train/a": 5, "train/b": 5, "val/a": 1, "val/b": 0}, "b' has no images"),
+    ],
+    ids=str,
+)
+def test_a_folder_that_cannot_be_learnt_from_is_refused(tmp_path, folders, message):
+    write_folder(tmp_path, folders)
+    with pytest.raises(UserError, match=message):
+        module(tmp_path).files()
+
+
+def test_a_root_that_is_not_there_is_refused_by_name(tmp_path):
+    with pytest.raises(UserError, match=r"no folder '.*nowhere'"):
+        module(tmp_path / "nowhere").prepare_data()
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"image_size": 0}, "image_size"),
+        ({"crop_scale": (0.0, 1.0)}, "crop_scale"),
+        ({"crop_scale": (0.5, 0.1)}, "crop_scale"),
+        ({"crop_scale": (0.5, 1.5)}, "crop_scale"),
+        ({"val_fraction": 0.0}, "val_fraction"),
+        ({"test_fraction": -0.1}, "test_fraction"),
+        ({"val_fraction": 0.5, "test_fraction": 0.5}, "val_fraction"),
+    ],
+    ids=str,
+)
+def test_options_without_sense_are_refused_by_name(tmp_path, options, name):
+    with pytest.raises(UserError, match=rf"--data\.{name}"):
+        module(tmp_path, **options)

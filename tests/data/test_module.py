@@ -1,0 +1,179 @@
+import multiprocessing
+from typing import Any, cast
+
+import pytest
+import torch
+
+from project.data.batch import ImageBatch
+from project.data.module import LazyDataLoader
+from project.errors import UserError
+from tests.data.stubs import NoiseDataModule, attached
+
+
+def epochs(data, loader):
+    """The batches as the model gets them."""
+    return [data.on_after_batch_transfer(batch, 0) for batch in loader]
+
+
+def counted(batches):
+    return [index for batch in batches for index, label in zip(*_numbers(batch), strict=True) if label >= 0]
+
+
+def _numbers(batch):
+    return batch.indices.tolist(), batch.labels.tolist()
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5])
+def test_over_all_processes_evaluation_counts_every_image_once(world_size):
+    for size in range(1, 13):
+        shares = []
+        for rank in range(world_size):
+            data = attached(
+                NoiseDataModule(val=size, batch_size=2 * world_size),
+                world_size=world_size,
+                rank=rank,
+                training=False,
+            )
+            shares.append(epochs(data, data.val_dataloader()))
+            labels = data.splits["val"].labels
+            for batch in shares[-1]:
+                assert torch.equal(batch.labels, torch.where(batch.labels >= 0, labels[batch.indices], -1))
+        assert len({len(share) for share in shares}) == 1  # a process with fewer batches would leave the others waiting
+        assert sorted(index for share in shares for index in counted(share)) == list(range(size))
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_evaluation_shows_the_pictures_in_order_as_they_are(split):
+    data = attached(NoiseDataModule(batch_size=4, crop_padding=3, cutout=4), training=False)
+    batches = epochs(data, getattr(data, f"{split}_dataloader")())
+    dataset = data.splits[split]
+    assert torch.equal(torch.cat([batch.images for batch in batches]), dataset.images)
+    assert torch.equal(torch.cat([batch.labels for batch in batches]), dataset.labels)
+    assert torch.equal(torch.cat([batch.indices for batch in batches]), torch.arange(len(dataset)))
+
+
+def training_batches(rank=0, world_size=1, epoch=0, done=0, **options):
+    """This process's batches of an epoch, augmented."""
+    data = NoiseDataModule(batch_size=12, crop_padding=3, cutout=4, seed=1, **options)
+    data = attached(data, epoch=epoch, batches_done=done, world_size=world_size, rank=rank)
+    return epochs(data, data.train_dataloader())
+
+
+def by_index(*batches):
+    """One batch of all, sorted by index."""
+    joined = [torch.cat(field) for field in zip(*batches, strict=True)]
+    order = joined[2].argsort()
+    return ImageBatch(*(field[order] for field in joined))
+
+
+def require_equal(first, second):
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 6])
+def test_the_augmented_global_batch_is_the_same_on_any_number_of_devices(world_size):
+    alone = training_batches(epoch=2)
+    shares = [training_batches(rank, world_size, epoch=2) for rank in range(world_size)]
+    assert len(alone) == 5
+    for whole, *parts in zip(alone, *shares, strict=True):
+        assert {len(part.labels) for part in parts} == {12 // world_size}
+        require_equal(by_index(whole), by_index(*parts))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("done", [1, 4])
+def test_a_continued_epoch_has_the_rest_of_its_batches(done, num_workers):
+    whole, rest = training_batches(epoch=1), training_batches(epoch=1, done=done, num_workers=num_workers)
+    assert len(rest) == 5 - done
+    for first, second in zip(whole[done:], rest, strict=True):
+        require_equal(first, second)
+
+
+def test_training_images_are_augmented_and_keep_their_labels():
+    for option, value in {"flip": True, "crop_padding": 2, "cutout": 4}.items():
+        data = attached(NoiseDataModule(**{"batch_size": 60, "flip": False} | {option: value}))
+        (batch,) = epochs(data, data.train_dataloader())
+        train = data.splits["train"]
+        assert not torch.equal(batch.images, train.images[batch.indices])
+        assert torch.equal(batch.labels, train.labels[batch.indices])
+
+
+def test_with_all_off_training_images_are_as_they_are():
+    data = attached(NoiseDataModule(batch_size=60, flip=False))
+    (batch,) = epochs(data, data.train_dataloader())
+    assert torch.equal(batch.images, data.splits["train"].images[batch.indices])
+
+
+def test_cutout_covers_with_the_mean_colour():
+    data = attached(NoiseDataModule(batch_size=60, flip=False, cutout=100))
+    (batch,) = epochs(data, data.train_dataloader())
+    mean = torch.tensor([0.1, 0.5, 0.9]) * 255
+    assert (batch.images.float() - mean.view(1, 3, 1, 1)).abs().max() <= 0.5001
+
+
+class Recorder:
+    """A data set and a sampler that write down what is asked of them."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __len__(self):
+        return 4
+
+    def __iter__(self):
+        self.asked.append("sampler")
+        return iter(range(4))
+
+    def __getitems__(self, keys):
+        self.asked.append("data")
+        return keys
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_loader_starts_nothing_before_its_first_batch(num_workers):
+    recorder = Recorder()
+    options: dict[str, Any] = {"sampler": recorder, "batch_size": 2, "collate_fn": list}
+    loader: Any = LazyDataLoader(cast(Any, recorder), num_workers=num_workers, **options)
+    before = len(multiprocessing.active_children())
+    iterator = iter(loader)
+    assert recorder.asked == []
+    assert len(multiprocessing.active_children()) == before
+    assert next(iterator) == [0, 1]
+    assert recorder.asked[0] == "sampler"
+    assert len(multiprocessing.active_children()) == before + num_workers
+    assert list(iterator) == [[2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"batch_size": 0}, "batch_size 0"),
+        ({"batch_size": -4}, "batch_size -4"),
+        ({"num_workers": -1}, "num_workers -1"),
+        ({"crop_padding": -1}, "crop_padding -1"),
+        ({"cutout": -2}, "cutout -2"),
+        ({"batch_size": 61}, "batch_size 61 .* at most 60"),
+        ({"crop_padding": 12}, "crop_padding 12"),
+    ],
+    ids=str,
+)
+def test_options_without_sense_are_refused_by_name(options, name):
+    with pytest.raises(UserError, match=rf"--data\.{name}"):
+        attached(NoiseDataModule(**{"batch_size": 12} | options))
+
+
+def test_a_batch_that_does_not_divide_among_the_devices_is_refused():
+    with pytest.raises(UserError, match=r"--data\.batch_size 10 .* a multiple of the 3 devices"):
+        attached(NoiseDataModule(batch_size=10), world_size=3)
+
+
+def test_a_batch_as_large_as_the_training_set_is_accepted():
+    data = attached(NoiseDataModule(batch_size=60))
+    assert len(list(data.train_dataloader())) == 1
+
+
+def test_the_data_are_opened_once():
+    data = attached(NoiseDataModule(batch_size=4))
+    before = data.splits["train"]
+    data.setup("test")
+    assert data.splits["train"] is before

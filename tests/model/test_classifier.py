@@ -1,0 +1,271 @@
+import math
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningDataModule, Trainer
+from sklearn.metrics import accuracy_score, f1_score
+from torch import Tensor
+from torch.nn import functional as F
+from torch.optim import SGD, Adam
+from torch.optim.lr_scheduler import StepLR
+
+from project.errors import UserError
+from project.model import ImageClassifier
+from project.model.metrics import ClassificationMetrics
+
+SIDE = 16
+PREPROCESSING: Any = {"resize": SIDE, "crop": SIDE, "mean": [0.2, 0.5, 0.7], "std": [0.1, 0.25, 0.4]}
+NAMES = ["red", "green", "blue"]
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*LeafSpec:FutureWarning",  # Lightning walks torch's pytrees by a deprecated class
+    "ignore:.*smaller than the logging interval",  # advice that has no use on data this small
+)
+
+
+class Batch(NamedTuple):
+    images: Tensor
+    labels: Tensor
+
+
+class Loader:
+    """Batches in their order; Lightning would take a list for many loaders."""
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __iter__(self):
+        return iter(self.batches)
+
+
+class Memory(LightningDataModule):
+    """Noisy pictures, each class of a colour of its own."""
+
+    def __init__(self, batch_size=16, count=32, classes=3):
+        super().__init__()
+        self.batch_size = batch_size
+        generator = torch.Generator().manual_seed(0)
+        self.labels = torch.arange(count) % classes
+        colours = 150 * torch.eye(3)[self.labels] + 40
+        noise = 25 * torch.randn(count, 3, SIDE, SIDE, generator=generator)
+        self.images = (colours[:, :, None, None] + noise).clamp(0, 255).to(torch.uint8)
+
+    def batches(self):
+        pairs = zip(self.images.split(self.batch_size), self.labels.split(self.batch_size), strict=True)
+        return [Batch(*pair) for pair in pairs]
+
+    def loader(self):
+        return Loader(self.batches())
+
+    train_dataloader = val_dataloader = test_dataloader = loader
+
+
+class Rates(Callback):
+    """The learning rate of every optimizer step."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+        self.seen.append([group["lr"] for group in optimizer.param_groups])
+
+
+def classifier(**options):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return ImageClassifier(NAMES, PREPROCESSING, **options)
+
+
+def trainer(**options):
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    return Trainer(accelerator="cpu", **quiet | options)
+
+
+def logits_of(model, images):
+    with torch.inference_mode():
+        return model.eval()(images)
+
+
+def pictures(count=5, side=SIDE):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8, generator=generator)
+
+
+@pytest.mark.parametrize("stem", ["imagenet", "cifar"])
+def test_forward_normalises_and_classifies(stem):
+    model, images = classifier(stem=stem).double().eval(), pictures()
+    channels = [
+        (images[:, channel].double() / 255 - PREPROCESSING["mean"][channel]) / PREPROCESSING["std"][channel]
+        for channel in range(3)
+    ]
+    with torch.inference_mode():
+        expected = model.network(torch.stack(channels, dim=1))
+        torch.testing.assert_close(model(images), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_forward_takes_uint8_in_any_memory_format_and_leaves_it_alone():
+    model, images = classifier(), pictures()
+    before = images.clone()
+    first = logits_of(model, images)
+    second = logits_of(model, images.to(memory_format=torch.channels_last))
+    assert (first.dtype, first.shape) == (torch.float32, (5, 3))
+    assert torch.equal(first, second)
+    assert torch.equal(images, before)
+
+
+@pytest.mark.parametrize("side", [SIDE, 33])
+def test_a_picture_is_classified_alike_in_any_batch(side):
+    model, images = classifier().double(), pictures(side=side)
+    alone = torch.cat([logits_of(model, image[None]) for image in images])
+    torch.testing.assert_close(logits_of(model, images), alone, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_training_loss_is_the_cross_entropy_in_double_precision(smoothing):
+    model, data = classifier(label_smoothing=smoothing), Memory()
+    loss = model.train().training_step(data.batches()[0], 0)
+    network = classifier().double().train()
+    logits = network(data.images[:16])
+    expected = F.log_softmax(logits, 1)
+    target = (1 - smoothing) * F.one_hot(data.labels[:16], 3) + smoothing / 3
+    assert loss.item() == pytest.approx(-(target * expected).sum(1).mean().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_it_learns_a_small_set_by_heart(classes):
+    model, data = classifier(optimizer=lambda parameters: Adam(parameters, lr=1e-3)), Memory(classes=classes)
+    trainer(max_epochs=12, limit_val_batches=0).fit(model, datamodule=data)
+    assert logits_of(model, data.images).argmax(1).tolist() == data.labels.tolist()
+
+
+def expected_rates(steps, base, lrf, warmup):
+    """By the formula of the tutorials, after a warmup in equal steps."""
+    rising = [base * (step + 1) / warmup for step in range(min(warmup, steps))]
+    falling = steps - warmup
+    return rising + [
+        base * (((1 + math.cos(step * math.pi / falling)) / 2) * (1 - lrf) + lrf) for step in range(max(falling, 0))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "steps", "warmup_epochs", "warmup_steps"),
+    [
+        # 32 images in batches of 7 are 5 batches, and with accumulation 3 steps, in an epoch
+        ({"max_epochs": 4, "accumulate_grad_batches": 2}, 12, 0, 0),
+        ({"max_epochs": 4, "accumulate_grad_batches": 2}, 12, 1.5, 4),
+        ({"max_epochs": 3}, 15, 1, 5),
+        ({"max_epochs": 3, "max_steps": 8}, 8, 0.4, 2),
+        ({"max_epochs": -1, "max_steps": 8}, 8, 0, 0),
+        ({"max_epochs": -1, "max_steps": 8}, 8, 0.4, 2),
+        ({"max_epochs": 3, "limit_train_batches": 4, "accumulate_grad_batches": 4}, 3, 0, 0),
+    ],
+    ids=str,
+)
+def test_the_learning_rate_follows_the_schedule_on_every_optimizer_step(options, steps, warmup_epochs, warmup_steps):
+    rates = Rates()
+    model = classifier(lrf=0.01, warmup_epochs=warmup_epochs, optimizer=lambda parameters: SGD(parameters, lr=0.02))
+    run = trainer(callbacks=[rates], limit_val_batches=0, **options)
+    run.fit(model, datamodule=Memory(batch_size=7))
+    assert len(rates.seen) == steps
+    for seen, wanted in zip(rates.seen, expected_rates(steps, 0.02, 0.01, warmup_steps), strict=True):
+        assert seen == pytest.approx([wanted, wanted], rel=1e-9)  # one for each of the two groups
+    assert run.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.02 * 0.01)
+
+
+def test_a_scheduler_of_ones_own_is_stepped_after_each_epoch_or_step():
+    for interval, expected in {"epoch": [1, 1, 0.5, 0.5], "step": [1, 0.5, 0.25, 0.125]}.items():
+        rates = Rates()
+        model = classifier(
+            optimizer=lambda parameters: SGD(parameters, lr=1e-3),
+            lr_scheduler=lambda optimizer: StepLR(optimizer, 1, gamma=0.5),
+            lr_scheduler_interval=interval,
+        )
+        trainer(max_epochs=2, callbacks=[rates], limit_val_batches=0).fit(model, datamodule=Memory())
+        assert [seen[0] for seen in rates.seen] == pytest.approx([1e-3 * factor for factor in expected])
+
+
+def test_without_an_end_the_cosine_schedule_is_refused():
+    with pytest.raises(UserError, match=r"--trainer\.max_epochs or --trainer\.max_steps"):
+        trainer(max_epochs=-1).fit(classifier(), datamodule=Memory())
+
+
+@pytest.mark.parametrize("batch_size", [3, 16, 32])
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_evaluation_measures_the_whole_set_however_it_is_cut(split, batch_size):
+    model, data = classifier(), Memory(batch_size=batch_size)
+    run = trainer()
+    (logged,) = (run.validate if split == "val" else run.test)(model, datamodule=data, verbose=False)
+    logits = logits_of(model, data.images)
+    figures = model.figures[split]
+    assert figures.total == 32
+    assert figures.accuracy == accuracy_score(data.labels, logits.argmax(1))
+    assert figures.f1 == pytest.approx(f1_score(data.labels, logits.argmax(1), average="macro", zero_division=0))
+    assert figures.loss == pytest.approx(F.cross_entropy(logits.double(), data.labels).item(), abs=1e-5)
+    assert logged == pytest.approx({f"{split}/{name}": value for name, value in figures.rates().items()}, rel=1e-6)
+
+
+def test_images_marked_as_counted_elsewhere_do_not_count():
+    model, data = classifier(), Memory()
+    logits = logits_of(model, data.images)
+    data.labels[::3] = -1
+    trainer().validate(model, datamodule=data, verbose=False)
+    kept = data.labels >= 0
+    figures = model.figures["val"]
+    assert figures.total == int(kept.sum()) == 21
+    assert figures.correct == int((logits.argmax(1) == data.labels)[kept].sum())
+    assert figures.loss == pytest.approx(F.cross_entropy(logits[kept], data.labels[kept]).item(), abs=1e-5)
+
+
+def test_each_evaluation_starts_anew():
+    model, run = classifier(), trainer()
+    for _ in range(2):
+        run.validate(model, datamodule=Memory(), verbose=False)
+        assert model.figures["val"].total == 32
+    assert isinstance(model.val_metrics, ClassificationMetrics)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A model after some training, and its checkpoint."""
+    model = classifier(stem="cifar", label_smoothing=0.1, optimizer=lambda parameters: Adam(parameters, lr=1e-3))
+    run = trainer(max_epochs=1)
+    run.fit(model, datamodule=Memory())
+    path = tmp_path_factory.mktemp("checkpoints") / "model.ckpt"
+    run.save_checkpoint(path)
+    return model, path
+
+
+def test_a_checkpoint_is_plain_data(trained):
+    checkpoint = torch.load(trained[1], weights_only=True)
+    assert checkpoint["hyper_parameters"]["class_names"] == NAMES
+    assert checkpoint["hyper_parameters"]["preprocessing"] == PREPROCESSING
+
+
+def test_a_checkpoint_needs_nothing_else_to_give_the_same_logits(trained):
+    model, path = trained
+    loaded = ImageClassifier.load_from_checkpoint(path, weights_only=True)
+    assert torch.equal(logits_of(loaded, pictures(32)), logits_of(model, pictures(32)))
+    assert (loaded.class_names, loaded.arch, loaded.stem) == (NAMES, "resnet18", "cifar")
+
+
+def test_a_loaded_model_trains_on_and_its_checkpoint_is_plain_data_too(trained, tmp_path):
+    loaded = ImageClassifier.load_from_checkpoint(trained[1], weights_only=True)
+    run = trainer(max_epochs=1, limit_val_batches=0)
+    run.fit(loaded, datamodule=Memory())
+    run.save_checkpoint(tmp_path / "again.ckpt")
+    again = ImageClassifier.load_from_checkpoint(tmp_path / "again.ckpt", weights_only=True)
+    assert torch.equal(logits_of(again, pictures()), logits_of(loaded, pictures()))
+    assert not torch.equal(logits_of(again, pictures()), logits_of(trained[0], pictures()))
+
+
+def test_the_state_dict_holds_the_network_alone(trained):
+    assert all(name.startswith("network.") for name in trained[0].state_dict())
