@@ -25,7 +25,7 @@ from project.run_folder import RunFolder, derived_name
 
 DEFAULTS: dict[str, Any] = {
     "data": "project.data.SyntheticFlowersDataModule",
-    "trainer.max_epochs": 12,
+    "trainer.max_epochs": 6,
     "trainer.log_every_n_steps": 10,
     "trainer.default_root_dir": "runs",
     "trainer.enable_model_summary": False,

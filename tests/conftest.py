@@ -6,10 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from project.cli import quiet_libraries
 from project.fit import FitCLI
+
+# tiny tensors gain nothing from more, and threads that outnumber the cores wait for each other
+torch.set_num_threads(1)
 
 TINY_DATA = [
     "--data.train_size=64",

@@ -111,7 +111,7 @@ def test_a_typo_gives_one_line_with_the_nearest_names_and_code_2(workplace, caps
         ("--name=a/b", "--name 'a/b' must be the name of one folder"),
         ("--trainer.accelerator=gpuu", "these --trainer options do not work here"),
         ("--trainer.devices=none", "these --trainer options do not work here"),
-        ("--data.batch_size=1000000", "at most 4000, the number of training images"),
+        ("--data.batch_size=1000000", "at most 3200, the number of training images"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_training(workplace, tiny_drawing, capsys, flag, complaint):

@@ -94,7 +94,7 @@ class FolderDataModule(ImageDataModule):
         crop_scale: tuple[float, float] = (0.08, 1.0),
         val_fraction: float = 0.1,
         test_fraction: float = 0.1,
-        batch_size: int = 32,
+        batch_size: int = 64,
         **kwargs: Any,
     ) -> None:
         super().__init__(batch_size=batch_size, **kwargs)

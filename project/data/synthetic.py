@@ -26,7 +26,7 @@ class SyntheticFlowersDataModule(ImageDataModule):
 
     def __init__(
         self,
-        train_size: int = 4000,
+        train_size: int = 3200,
         val_size: int = 800,
         test_size: int = 800,
         image_size: int = 64,

@@ -68,13 +68,13 @@ class ImageClassifier(LightningModule):
         stem: Stem = "imagenet",
         weights: str | None = None,
         freeze_backbone: bool = False,
-        label_smoothing: float = 0.0,
+        label_smoothing: float = 0.1,
         optimizer: OptimizerCallable = lambda params: SGD(
-            params, lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4
+            params, lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4
         ),
         base_batch_size: int | None = None,
         lrf: float = 0.01,
-        warmup_epochs: float = 0.0,
+        warmup_epochs: float = 1.0,
         lr_scheduler: LRSchedulerCallable | None = None,
         lr_scheduler_interval: Literal["epoch", "step"] = "epoch",
     ) -> None:
