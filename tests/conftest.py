@@ -2,6 +2,8 @@
 
 import colorsys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import torch
 from PIL import Image
 
 from project.cli import quiet_libraries
+from project.evaluate import EvaluateCLI
 from project.fit import FitCLI
 
 # tiny tensors gain nothing from more, and threads that outnumber the cores wait for each other
@@ -27,15 +30,35 @@ QUIET = ["--trainer.enable_progress_bar=false", "--trainer.num_sanity_val_steps=
 TINY = [*TINY_DATA, *TINY_TRAINER, *QUIET]
 
 
-def fit(*args: str) -> FitCLI:
-    """Runs ``python -m project.fit`` in this process, on tiny data unless told otherwise."""
+@contextmanager
+def as_in_a_terminal() -> Iterator[None]:
+    """Silences what the commands silence, and Lightning's advice to use more workers for tiny data."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-        warnings.filterwarnings("ignore", message="LightningCLI's args parameter.*")  # pytest has arguments of its own
         quiet_libraries()
+        yield
+
+
+def fit(*args: str) -> FitCLI:
+    """Runs ``python -m project.fit`` in this process."""
+    with as_in_a_terminal():
         cli = FitCLI([*args])
         cli.fit()
     return cli
+
+
+def evaluate(*args: str) -> None:
+    """Runs ``python -m project.evaluate`` in this process."""
+    with as_in_a_terminal():
+        EvaluateCLI([*args, *QUIET[:1], "--trainer.accelerator=cpu", "--trainer.devices=1"]).evaluate()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_arguments_of_pytest():
+    """Hides them from LightningCLI, which warns where there are two command lines."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["python"])
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -99,6 +99,18 @@ def test_a_random_box_has_the_wanted_share_of_the_area(shape):
         assert (right - left + 0.5) * (lower - upper + 0.5) >= 0.3 * width * height
 
 
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_random_box_reaches_every_corner(shape):
+    width, height = shape
+    for x, y in [(0, 0), (0, 1), (1, 0), (1, 1)]:
+        tries = draws(50)
+        tries[:, :, 2:] = (1 - 2.0**-24) * torch.tensor([x, y])
+        for one in tries:
+            left, upper, right, lower = random_box(width, height, one, (0.1, 0.3))
+            assert right == width if x else left == 0
+            assert lower == height if y else upper == 0
+
+
 @pytest.mark.parametrize("shape", [(1000, 20), (20, 1000), (600, 30)], ids=str)
 def test_a_panorama_gets_torchvisions_central_box(shape):
     upper, left, height, width = torchvisions_box(shape)

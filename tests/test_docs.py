@@ -1,0 +1,86 @@
+"""Every command that the README and the docs show is run here, shortened."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from project.data.flowers import FlowersDataModule
+from project.fit import FitCLI
+from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, evaluate, fit, make_folder
+from tests.test_configs import TINY, write_cifar10
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ONE_CPU = ["--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.num_nodes=1"]
+
+
+def commands(page: Path) -> list[str]:
+    """The indented lines of a page, without comments; continued lines are joined."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S).replace("\\\n", " ")
+    return [re.sub(r"\s+", " ", line.split(" #")[0]).strip() for line in re.findall(r"^    (\S.*)$", text, re.M)]
+
+
+COMMANDS = sorted({command for page in PAGES for command in commands(page)})
+FITS = [command for command in COMMANDS if "-m project.fit" in command]
+PRINTING = [command for command in FITS if "--help" in command or "--print_config" in command]
+
+
+def shortened(command: str) -> list[str]:
+    """The options of a command, with others behind them that make it short enough for a test."""
+    _, _, options = command.partition("-m project.fit")
+    args = shlex.split(options.replace("FOLDER", "images").split(">")[0])
+    kind = "CIFAR10DataModule" if "cifar10" in command else "FlowersDataModule" if "flowers" in command else None
+    if "FolderDataModule" in command:
+        kind = "FlowersDataModule"
+    data = TINY[kind] if kind else TINY_DATA
+    return [*args, *data, *TINY_TRAINER, *QUIET, *ONE_CPU, "--trainer.max_steps=1", "--model.arch=resnet18"]
+
+
+def test_the_pages_show_commands():
+    assert {"make fit", "make test", "make notebook"} <= set(COMMANDS)
+    assert len(FITS) > 10
+
+
+@pytest.mark.parametrize(
+    "command", [command for command in FITS if "--help" not in command and "--print" not in command]
+)
+def test_a_fit_command_is_true(command, workplace, monkeypatch):
+    (workplace / "configs").symlink_to(ROOT / "configs")
+    make_folder(workplace / "images", dict.fromkeys("abc", 4))
+    make_folder(workplace / "data" / "flower_photos", dict.fromkeys(FlowersDataModule().class_names, 4))
+    write_cifar10(workplace / "data", monkeypatch)
+    FitCLI([*shlex.split(command.partition("-m project.fit")[2].replace("FOLDER", "images")), *ONE_CPU])  # as it is
+    fit(*shortened(command))
+    assert list(workplace.glob("runs/*/metrics.json"))
+
+
+@pytest.mark.parametrize("command", PRINTING)
+def test_a_command_that_only_prints_is_true(command, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["fit", *shortened(command)[:1]])
+    with pytest.raises(SystemExit) as stop:
+        FitCLI()
+    assert stop.value.code == 0
+    assert "--trainer.max_epochs" in (printed := capsys.readouterr().out) or "max_epochs: 6" in printed
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if "-m project.evaluate" in command])
+def test_an_evaluate_command_is_true(command, tiny_run, monkeypatch):
+    monkeypatch.chdir(tiny_run.parents[1])
+    args = shlex.split(command.partition("-m project.evaluate")[2].replace("NAME", "tiny"))
+    evaluate(*args, "--output=evaluated.json")
+    assert Path("evaluated.json").exists()
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("make ")])
+def test_make_knows_its_targets(command):
+    subprocess.run([*shlex.split(command), "--dry-run"], cwd=ROOT, check=True, capture_output=True)
+
+
+def test_every_link_leads_somewhere():
+    for page in PAGES:
+        for link in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name} links to {link}"
