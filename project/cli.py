@@ -2,7 +2,7 @@
 
 import errno
 import logging
-import sys
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from project.data import ImageDataModule
-from project.errors import UserError
+from project.errors import UnreadableFileError, UserError, end_with_error
 from project.model import ImageClassifier
 from project.parser import OneLineErrorParser
 
@@ -92,8 +92,7 @@ def one_line_errors() -> Iterator[None]:
         text = _for_the_user(error)
         if text is None:
             raise
-        sys.stderr.write(f"error: {text}\n")
-        sys.exit(2)
+        end_with_error(text, alone=isinstance(error, UnreadableFileError | OSError))
 
 
 def _for_the_user(error: BaseException | None) -> str | None:
@@ -102,9 +101,11 @@ def _for_the_user(error: BaseException | None) -> str | None:
         return None
     if isinstance(error, UserError):
         # torch passes an error of a loader worker on with the worker's traceback in front of it
-        return str(error).rsplit("project.errors.UserError: ", 1)[-1].strip()
+        return re.split(r"project\.errors\.\w+: ", str(error))[-1].strip()
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
         return f"cannot write: {error.strerror}; make room and give the same command again to continue"
+    if isinstance(error, RuntimeError) and re.search("Connection (closed|reset) by peer", str(error)):
+        return "another process of this run has ended; it says why, unless the system killed it"
     return _for_the_user(error.__cause__ or error.__context__)
 
 
@@ -120,5 +121,7 @@ def quiet_libraries() -> None:
     warnings.filterwarnings("ignore", message=".*in eval mode at the start of training.*")
     # a training log is the mean since the last one, across the ends of epochs, so short epochs are no trouble
     warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
+    # Lightning gathers by a function that torch has renamed
+    warnings.filterwarnings("ignore", message=".*all_gather is deprecated.*")
     # Lightning's model summary walks torch's pytrees by a deprecated class
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")

@@ -1,5 +1,37 @@
-"""The one exception whose text is written for the person at the terminal."""
+"""What is written for the person at the terminal when something that they gave is wrong."""
+
+import os
+import sys
+import time
+from typing import NoReturn
 
 
 class UserError(Exception):
     """Something the user gave is wrong; the text says what, where and what to do, and commands print it alone."""
+
+
+class UnreadableFileError(UserError):
+    """A file cannot be read, which a process may find out alone."""
+
+
+def end_with_error(text: str, alone: bool = False) -> NoReturn:
+    """Ends the program with one line and code 2; of several processes on a machine, only the first says it.
+
+    Args:
+        text: What is wrong.
+        alone: Whether the other processes may not have noticed, so that this one must say it.
+    """
+    # Lightning's launcher and torchrun set the one, srun the other
+    rank = int(os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or 0)
+    if rank == 0 or alone:
+        sys.stderr.write(f"error: {text}\n")
+    else:
+        _let_the_first_speak()
+    sys.exit(2)
+
+
+def _let_the_first_speak(patience: float = 30.0) -> None:
+    """Waits, as launchers end all processes, the first too, as soon as one has ended."""
+    parent, end = os.getppid(), time.monotonic() + patience
+    while os.getppid() == parent and time.monotonic() < end:
+        time.sleep(0.1)

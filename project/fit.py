@@ -104,20 +104,19 @@ class FitCLI(ProjectCLI):
             return
         resume = self._open_run()
         self.trainer.fit(self.model, datamodule=self.datamodule, ckpt_path=resume, weights_only=True)
+        best = f"{self._keep_best.dirpath}/best.ckpt"  # where the first process put it: names without --name differ
         if not self._keep_best.best_model_path:  # as where --trainer.max_steps ends before an epoch does
             self.trainer.validate(self.model, datamodule=self.datamodule, verbose=False)
-            self.trainer.save_checkpoint(self.run.best)
-        self.trainer.test(
-            self.model, datamodule=self.datamodule, ckpt_path=self.run.best, weights_only=True, verbose=False
-        )
+            self.trainer.save_checkpoint(best)
+        self.trainer.test(self.model, datamodule=self.datamodule, ckpt_path=best, weights_only=True, verbose=False)
         if self.trainer.is_global_zero:
             self._conclude()
 
     def _open_run(self) -> str | None:
         """Prepares the folder and finds what to continue from."""
-        weights = sum(parameter.numel() * parameter.element_size() for parameter in self.model.parameters())
-        self.run.create(needed_bytes=2 * 2 * weights)  # two checkpoints, each with weights and momentum
         if self.trainer.is_global_zero:
+            weights = sum(parameter.numel() * parameter.element_size() for parameter in self.model.parameters())
+            self.run.create(needed_bytes=2 * 2 * weights)  # two checkpoints, each with weights and momentum
             self.parser.save(self.config, self.run.config, skip_unset=False, overwrite=True)
         if not self.run.last.exists():
             self.say(f"{self._description()}: {self.run.path}")

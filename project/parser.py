@@ -2,7 +2,6 @@
 
 import inspect
 import re
-import sys
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
@@ -16,6 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from project.data import ImageDataModule
+from project.errors import end_with_error
 
 CLASS_OPTIONS: dict[str, type] = {
     "data": ImageDataModule,
@@ -46,8 +46,7 @@ class OneLineErrorParser(LightningArgumentParser):
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Prints the explanation of jsonargparse's message and exits."""
-        sys.stderr.write(f"error: {self.explain(message)}\n")
-        sys.exit(2)
+        end_with_error(self.explain(message))
 
     def explain(self, message: str) -> str:
         """Rewords one of jsonargparse's messages."""

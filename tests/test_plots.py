@@ -51,10 +51,13 @@ def ticks(axis):
     return [label.get_text() for label in axis.get_ticklabels()]
 
 
-@pytest.mark.parametrize("classes", [2, 8, 40])
-@pytest.mark.parametrize("fill", [random_confusion, lambda classes: torch.zeros(classes, classes, dtype=torch.int64)])
-def test_a_confusion_matrix_is_drawn(classes, fill):
-    require_drawn(confusion_figure(fill(classes), names(classes)))
+@pytest.mark.parametrize("classes", [2, 12, 40])
+def test_a_confusion_matrix_is_drawn(classes):
+    require_drawn(confusion_figure(random_confusion(classes), names(classes)))
+
+
+def test_an_empty_confusion_matrix_is_drawn():
+    require_drawn(confusion_figure(torch.zeros(2, 2, dtype=torch.int64), names(2)))
 
 
 def test_a_confusion_matrix_shows_true_rows_and_their_counts():
@@ -71,8 +74,7 @@ def test_a_confusion_matrix_shows_true_rows_and_their_counts():
     }
 
 
-@pytest.mark.parametrize("count", [1, 2, 8, 40])
-@pytest.mark.parametrize("titled", [False, True])
+@pytest.mark.parametrize(("count", "titled"), [(1, True), (2, False), (9, True), (40, False)])
 def test_a_grid_shows_every_picture_as_it_is(count, titled):
     images, titles = pictures(count), names(count) if titled else []
     figure = image_grid(images, titles)

@@ -6,6 +6,7 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
+from torchmetrics import CatMetric
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -77,7 +78,9 @@ class ConfidentMistakesPicture(Callback):
         """Draws them, gathered from all processes."""
         if self._best is None:
             return
-        rows = self._largest(pl_module.all_gather(self._best).view(-1, 4)).tolist()
+        together = CatMetric(nan_strategy="disable").to(self._best.device)
+        together.update(self._best)
+        rows = self._largest(together.compute()).tolist()
         self._best = None
         mistakes = [(confidence, int(i), int(true), int(said)) for confidence, i, true, said in rows if confidence >= 0]
         if mistakes and trainer.is_global_zero:

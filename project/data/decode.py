@@ -7,7 +7,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from project.errors import UserError
+from project.errors import UnreadableFileError
 
 Box = tuple[float, float, float, float]
 IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
@@ -112,6 +112,6 @@ def check_image(path: str | Path) -> None:
         raise _unreadable(path, error) from error
 
 
-def _unreadable(path: str | Path, error: BaseException) -> UserError:
+def _unreadable(path: str | Path, error: BaseException) -> UnreadableFileError:
     reason = "not an image" if "cannot identify image file" in str(error) else str(error) or type(error).__name__
-    return UserError(f"'{path}' cannot be read as an image ({reason}); repair the file or remove it")
+    return UnreadableFileError(f"'{path}' cannot be read as an image ({reason}); repair the file or remove it")

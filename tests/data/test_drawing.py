@@ -22,7 +22,7 @@ def test_pictures_are_uint8_rgb_of_the_wanted_size(size):
 def test_a_picture_does_not_depend_on_its_batch(size):
     whole = draw(size=size)
     order = torch.randperm(len(INDICES), generator=torch.Generator().manual_seed(0))
-    for part in (order, order[:7], order[7:9], *torch.arange(12).split(1)):
+    for part in (order, order[:7], order[7:9], *torch.arange(6).split(1)):
         assert torch.equal(draw(part, size=size), whole[part])
 
 

@@ -19,7 +19,7 @@ def shapes_at_layer1(network, side):
     """What goes into the first residual stage, for pictures of that side."""
     seen = []
     hook = network.layer1.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape))
-    network.eval()(torch.zeros(1, 3, side, side))
+    network(torch.empty(2, 3, side, side, device="meta"))
     hook.remove()
     return tuple(seen[0])
 
@@ -37,8 +37,9 @@ def test_with_the_imagenet_stem_it_is_torchvisions_network(arch):
 @pytest.mark.parametrize("arch", resnet_names())
 def test_every_name_builds_with_a_head_of_the_right_width(arch, stem):
     with torch.device("meta"):
-        network = build_resnet(arch, 11, stem)
-        assert network(torch.empty(2, 3, 32, 32)).shape == (2, 11)
+        network = built(arch, 11, stem)
+    assert network.fc.out_features == 11
+    assert network.conv1.stride == {"imagenet": (2, 2), "cifar": (1, 1)}[stem]
 
 
 def test_the_names_are_those_of_torchvisions_resnets():
@@ -48,8 +49,10 @@ def test_the_names_are_those_of_torchvisions_resnets():
 
 @pytest.mark.parametrize("arch", ["resnet18", "resnet50"])
 def test_the_cifar_stem_keeps_the_resolution_and_imagenets_quarters_it(arch):
-    assert shapes_at_layer1(build_resnet(arch, 2, "cifar"), 32) == (1, 64, 32, 32)
-    assert shapes_at_layer1(build_resnet(arch, 2), 32) == (1, 64, 8, 8)
+    with torch.device("meta"):
+        cifar, imagenet = built(arch, 2, "cifar"), built(arch, 2)
+    assert shapes_at_layer1(cifar, 32) == (2, 64, 32, 32)
+    assert shapes_at_layer1(imagenet, 32) == (2, 64, 8, 8)
 
 
 def test_the_cifar_stem_is_drawn_as_torchvision_draws_convolutions():
