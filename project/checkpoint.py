@@ -7,9 +7,9 @@ it is plain data, so that ``torch.load(..., weights_only=True)`` reads the whole
 
 import platform
 import re
+import warnings
 from importlib.metadata import version
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, TypedDict
 
 import torch
@@ -91,12 +91,11 @@ def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
 
 def _read(path: str | Path) -> Any:
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):  # torch warns of an old pickle before it refuses it
+            return torch.load(path, map_location="cpu", weights_only=True)
     except (FileNotFoundError, IsADirectoryError):
-        raise UserError(
-            f"there is no file '{path}'; a run keeps its checkpoints under runs/<name>/checkpoints/"
-        ) from None
-    except (UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        raise UserError(f"there is no file '{path}'; runs keep their checkpoints in runs/<name>/checkpoints/") from None
+    except Exception as error:  # a damaged file raises all kinds
         raise UserError(f"'{path}' is damaged or cannot be read safely ({_first_sentence(error)})") from error
 
 
@@ -112,14 +111,20 @@ def require_match(about: About, path: str | Path, *, class_names: list[str], arc
             f" {stem} stem; use --model.arch {about['arch']} --model.stem {about['stem']}, or another --name"
         )
     if about["class_names"] != class_names:
+        pairs = zip(about["class_names"], class_names, strict=False)
+        first = next((place for place, (one, other) in enumerate(pairs) if one != other), 0)
         raise UserError(
-            f"'{path}' knows the {len(about['class_names'])} classes {_some(about['class_names'])}, but the data has"
-            f" the {len(class_names)} classes {_some(class_names)}; use the data it was trained on, or another --name"
+            f"'{path}' knows the {len(about['class_names'])} classes {_some(about['class_names'], first)}, but the data"
+            f" has the {len(class_names)} classes {_some(class_names, first)}; use the data it was trained on, or"
+            " another --name"
         )
 
 
-def _some(names: list[str], count: int = 4) -> str:
-    return ", ".join(names[:count]) + (", …" if len(names) > count else "")
+def _some(names: list[str], first: int, count: int = 4) -> str:
+    """A few names, among them the one at ``first``."""
+    start = first if first >= count else 0
+    shown = names[start : start + count]
+    return ("…, " if start else "") + ", ".join(shown) + (", …" if len(names) > start + count else "")
 
 
 def _first_sentence(error: BaseException) -> str:

@@ -119,6 +119,8 @@ def quiet_libraries() -> None:
     warnings.filterwarnings("ignore", message=".*could not find the monitored key.*")
     # as a frozen backbone should be
     warnings.filterwarnings("ignore", message=".*in eval mode at the start of training.*")
+    # the titles of pictures, where class names are in a script that matplotlib's font lacks
+    warnings.filterwarnings("ignore", message=".*Glyph .* missing from.*")
     # a training log is the mean since the last one, across the ends of epochs, so short epochs are no trouble
     warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
     # Lightning gathers by a function that torch has renamed

@@ -18,7 +18,7 @@ class RunFolder:
     """
 
     def __init__(self, root: str | Path, name: str) -> None:
-        if not name or Path(name).name != name:
+        if name in ("", "..") or Path(name).name != name:
             raise UserError(f"--name '{name}' must be the name of one folder, without '/'")
         self.name, self.path = name, Path(root) / name
         self.config, self.metrics = self.path / "config.yaml", self.path / "metrics.json"

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import numpy as np
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor
@@ -89,10 +90,19 @@ def crop_and_resize(image: Image.Image, box: Box, size: int, path: str | Path) -
         image.draft("RGB", (int(width * size / (right - left)), int(height * size / (lower - upper))))
         x, y = image.size[0] / width, image.size[1] / height
         box = (left * x, upper * y, right * x, lower * y)
-        scaled = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR, box=box)
+        scaled = _rgb(image).resize((size, size), Image.Resampling.BILINEAR, box=box)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise _unreadable(path, error) from error
     return torch.frombuffer(bytearray(scaled.tobytes()), dtype=torch.uint8).view(size, size, 3).permute(2, 0, 1)
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    """Converts to 8-bit RGB."""
+    if image.mode.startswith("I;16"):  # PIL would clip 16 bits to 8, not scale them
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if isinstance(image.info.get("transparency"), bytes):  # PIL warns unless the transparency is kept at first
+        image = image.convert("RGBA")
+    return image.convert("RGB")
 
 
 def check_image(path: str | Path) -> None:

@@ -42,7 +42,7 @@ def fetch_archive(url: str, md5: str, folder: Path) -> None:
         ) from error
     except RuntimeError as error:
         raise UserError(f"what came from '{url}' is not the expected file: {error}; try again later") from error
-    except (OSError, tarfile.TarError) as error:
+    except (OSError, EOFError, tarfile.TarError) as error:
         raise UserError(f"'{folder}' cannot be made from '{url}': {error}") from error
     archive.unlink()
 

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from project.data.download import fetch_archive
-from project.data.folder import FolderDataModule
+from project.data.folder import ClassFiles, FolderDataModule
+from project.errors import UserError
 
 URL = "https://storage.googleapis.com/download.tensorflow.org/example_images/flower_photos.tgz"
 MD5 = "6f87fb78e9cc9ab41eff2015b380011d"
@@ -30,6 +31,15 @@ class FlowersDataModule(FolderDataModule):
     def images_root(self) -> Path:
         """The folder that the archive holds."""
         return self.root / "flower_photos"
+
+    def _find(self) -> dict[str, ClassFiles]:
+        found = super()._find()
+        if list(found["train"]) != self.class_names:
+            raise UserError(
+                f"'{self.images_root}' does not hold the five classes of flower_photos; remove it to have it downloaded"
+                " again, or use --data FolderDataModule"
+            )
+        return found
 
     def prepare_data(self) -> None:
         """Downloads and unpacks once, then looks at every file."""

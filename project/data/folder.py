@@ -58,17 +58,19 @@ class FileDataset:
 
     def image(self, index: int) -> Tensor:
         """One picture as evaluation sees it, uint8 (3, crop, crop)."""
-        picture = open_image(self.files[index])
-        return crop_and_resize(picture, centre_box(*picture.size, self.resize, self.crop), self.crop, self.files[index])
+        file = self.files[index]
+        with open_image(file) as picture:
+            return crop_and_resize(picture, centre_box(*picture.size, self.resize, self.crop), self.crop, file)
 
     def name(self, index: int) -> str:
         """The file's class folder and name."""
         return str(Path(*self.files[index].parts[-2:]))
 
     def _random_crop(self, epoch: int, index: int, scale: tuple[float, float]) -> Tensor:
-        picture = open_image(self.files[index])
         draws = uniform(self.seed, epoch, torch.tensor([index]), Purpose.CROP, 4 * _CROP_TRIES).view(_CROP_TRIES, 4)
-        return crop_and_resize(picture, random_box(*picture.size, draws, scale), self.crop, self.files[index])
+        file = self.files[index]
+        with open_image(file) as picture:
+            return crop_and_resize(picture, random_box(*picture.size, draws, scale), self.crop, file)
 
 
 class FolderDataModule(ImageDataModule):
@@ -167,7 +169,7 @@ class FolderDataModule(ImageDataModule):
             raise UserError(
                 f"--data.root: there is no folder '{root}'; it must hold one folder of images for each class"
             )
-        given = [split for split in SPLITS if (root / split).is_dir()]
+        given = [split for split in SPLITS if _holds_folders(root / split)]
         if "train" not in given:
             return self._split(_classes(root), SPLITS[1:])
         found = {split: _classes(root / split) for split in given}
@@ -192,6 +194,10 @@ class FolderDataModule(ImageDataModule):
             for position in positions:
                 found[split][classes[flat[position][0]]].append(flat[position][1])
         return found
+
+
+def _holds_folders(folder: Path) -> bool:
+    return folder.is_dir() and any(entry.is_dir() for entry in folder.iterdir())
 
 
 def _classes(root: Path) -> ClassFiles:

@@ -82,26 +82,18 @@ class ImageDataModule(LightningDataModule, ABC):
         """Opens the data sets once.
 
         Raises:
-            UserError: The batch size is larger than the training set or does not divide by the number of devices.
+            UserError: Batch size or augmentation do not go with the training images or the number of devices.
         """
-        if self.splits:
+        self.splits = self.splits or self.load()
+        if stage != "fit":
             return
-        splits = self.load()
-        size = len(splits["train"])
+        size, side, world_size = len(self.splits["train"]), self.preprocessing["crop"], self._world()[0]
+        batch_size, padding = self.batch_size, self.crop_padding
+        _require(batch_size <= size, "--data.batch_size", batch_size, f"at most {size}, the number of training images")
         _require(
-            self.batch_size <= size,
-            "--data.batch_size",
-            self.batch_size,
-            f"at most {size}, the number of training images",
+            batch_size % world_size == 0, "--data.batch_size", batch_size, f"a multiple of the {world_size} devices"
         )
-        world_size = self._world()[0]
-        _require(
-            self.batch_size % world_size == 0,
-            "--data.batch_size",
-            self.batch_size,
-            f"a multiple of the {world_size} devices",
-        )
-        self.splits = splits
+        _require(padding < side, "--data.crop_padding", padding, f"below {side}, the side of a picture")
 
     def train_dataloader(self) -> DataLoader[ImageBatch]:
         """Loads the training set in an order that depends on seed and epoch alone."""

@@ -41,8 +41,9 @@ def stratified_split(
                 f" {', '.join(splits)}; add images or remove the class"
             )
         positions = sorted(positions, key=lambda position: _rank(seed, names[position]))
-        for name, fraction in fractions.items():
-            count = max(1, round(fraction * len(members[label])))
+        for left, (name, fraction) in zip(range(len(fractions), 0, -1), fractions.items(), strict=True):
+            # every split gets one at least, those still to come and ``train`` too
+            count = min(max(1, round(fraction * len(members[label]))), len(positions) - left)
             splits[name] += positions[:count]
             positions = positions[count:]
         splits["train"] += positions

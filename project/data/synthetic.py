@@ -50,6 +50,14 @@ class SyntheticFlowersDataModule(ImageDataModule):
 
     def load(self) -> dict[str, BatchDataset]:
         """Draws all pictures; the classes take turns, so every split is balanced."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # the planes are too small to share, and on a busy machine threads wait for each other
+        try:
+            return self._draw()
+        finally:
+            torch.set_num_threads(threads)
+
+    def _draw(self) -> dict[str, BatchDataset]:
         datasets: dict[str, BatchDataset] = {}
         first = 0
         for split, size in self.sizes.items():

@@ -206,6 +206,7 @@ class ImageClassifier(LightningModule):
                 group["lr"] *= batch_size / self.base_batch_size
 
     def _horizon(self) -> dict[str, int]:
+        self.trainer.fit_loop.setup_data()  # with max_steps alone, Lightning has not counted the batches yet
         total_steps = self.trainer.estimated_stepping_batches
         if not math.isfinite(total_steps):
             raise UserError(

@@ -7,13 +7,14 @@ from torch import Tensor
 from torchmetrics import Metric
 
 _LOSS_UNIT = 2.0**-20  # nats
+_LARGEST_LOSS = 2.0**20  # nats; 2^23 images of it still fit 64 bits
 
 
 class Figures(NamedTuple):
     """What was measured over a whole set.
 
     Attributes:
-        loss: Mean cross entropy in nats; NaN where any image's loss was not finite.
+        loss: Mean cross entropy in nats; NaN where any image's loss was not finite, or above 2^20.
         confusion: int64 (classes, classes) on the CPU; rows are the true classes, columns the predicted ones.
         top5_correct: How many images had their class among the five best; None with five classes or fewer.
     """
@@ -95,16 +96,16 @@ class ClassificationMetrics(Metric):
         Args:
             logits: float (N, classes).
             labels: int64 (N,); images with a negative label are not counted.
-            losses: float (N,), each image's cross entropy in nats.
+            losses: float (N,), each image's cross entropy in nats; above 2^20 it counts as not finite.
         """
         counted = labels >= 0
         nowhere = self.num_classes * self.num_classes  # the extra last cell takes what is not counted
         cells = torch.where(counted, labels * self.num_classes + logits.argmax(1), nowhere)
         self.confusion.scatter_add_(0, cells, torch.ones_like(cells))
         if self.num_classes > 5:
-            hits = (logits.topk(5).indices == labels[:, None]).any(1)
-            self.top5_hits += (hits & counted).sum()
-        finite = losses.isfinite()
+            # -1 is never among the best
+            self.top5_hits += (logits.topk(5).indices == labels[:, None]).sum()
+        finite = losses.abs() <= _LARGEST_LOSS  # nor is NaN
         units = torch.where(counted & finite, losses.float() / _LOSS_UNIT, 0).round().to(torch.int64)
         self.loss_units += units.sum()
         self.non_finite += (counted & ~finite).sum()

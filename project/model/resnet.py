@@ -31,7 +31,8 @@ def build_resnet(arch: str, num_classes: int, stem: Stem = "imagenet") -> nn.Mod
         UserError: No ResNet has that name.
     """
     if arch not in resnet_names():
-        nearest = get_close_matches(arch, resnet_names(), n=3) or resnet_names()
+        longer = [name for name in resnet_names() if name.startswith(arch)]
+        nearest = longer or get_close_matches(arch, resnet_names(), n=3) or resnet_names()
         raise UserError(f"--model.arch: there is no ResNet '{arch}'; did you mean {', '.join(nearest)}?")
     network = cast(ResNet, get_model(arch, weights=None, num_classes=num_classes))
     if stem == "cifar":

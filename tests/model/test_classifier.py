@@ -182,7 +182,7 @@ def test_the_learning_rate_follows_the_schedule_on_every_optimizer_step(options,
     rates = Rates()
     model = linear(lrf=0.01, warmup_epochs=warmup_epochs, optimizer=lambda parameters: SGD(parameters, lr=0.02))
     run = trainer(callbacks=[rates], limit_val_batches=0, **options)
-    run.fit(model, datamodule=Memory(batch_size=16))
+    run.fit(model, datamodule=Memory(batch_size=7))
     assert len(rates.seen) == steps
     for seen, wanted in zip(rates.seen, expected_rates(steps, 0.02, 0.01, warmup_steps), strict=True):
         assert seen == pytest.approx([wanted, wanted], rel=1e-9)  # one for each of the two groups
