@@ -1,0 +1,93 @@
+"""Evaluates sets of many sizes on all processes that torchrun has started; the first writes down the figures.
+
+Arguments: a folder for the figures of each number of processes, and for trained weights.
+"""
+
+import json
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.optim import SGD
+from torch.utils.data import DistributedSampler
+
+from project.data import ImageDataModule
+from project.model import ImageClassifier
+from tests.distributed.job import classifier, flowers, trainer
+
+TRAIN_SIZE, FIT_SIZE = 60, 13
+
+
+def sizes(world_size: int) -> list[int]:
+    """Sets smaller than the number of processes, and sets that divide by it and do not."""
+    return sorted({1, 2, max(1, world_size - 1), world_size, world_size + 1, 7, 12, 23})
+
+
+def data_of(size: int, world_size: int) -> ImageDataModule:
+    """A set of that size; several batches a process where it is large enough."""
+    batch_size = 4 if 4 % world_size == 0 else world_size
+    return flowers(TRAIN_SIZE, size, batch_size)
+
+
+def figures(model: ImageClassifier, split: str) -> dict[str, Any]:
+    """All that was measured."""
+    measured = model.figures[split]
+    return {**measured.as_dict(), "per_class": measured.per_class}
+
+
+def evaluate(model: ImageClassifier, size: int, world_size: int) -> dict[str, Any]:
+    """The figures of ``validate`` and ``test``."""
+    found = {}
+    for split, method in {"val": "validate", "test": "test"}.items():
+        getattr(trainer(world_size), method)(model, datamodule=data_of(size, world_size), verbose=False)
+        found[split] = figures(model, split)
+    return found
+
+
+def padded(model: ImageClassifier, size: int, world_size: int, rank: int) -> dict[str, int]:
+    """What a hand-written script reports: sums over all processes of what the padding sampler gave each."""
+    data = data_of(size, world_size)
+    data.setup("test")
+    test: Any = data.splits["test"]
+    mine = list(DistributedSampler(range(size), world_size, rank, shuffle=False))  # type: ignore[arg-type]  # has a length
+    with torch.no_grad():
+        batch = test.__getitems__(mine)
+        correct = (model.eval()(batch.images).argmax(1) == batch.labels).sum()
+    counts = torch.stack([correct, torch.tensor(len(mine))])
+    if world_size > 1:
+        distributed.all_reduce(counts)
+    return {"correct": int(counts[0]), "total": int(counts[1])}
+
+
+def fit_and_evaluate(world_size: int, weights: Path) -> dict[str, Any]:
+    """Validation inside ``fit`` after training steps, which leave every process BatchNorm statistics of its own."""
+    model = classifier(optimizer=partial(SGD, lr=0.01))
+    data = flowers(TRAIN_SIZE, FIT_SIZE, 4 * world_size)
+    one = trainer(world_size, limit_train_batches=3)
+    one.fit(model, datamodule=data)
+    one.test(model, datamodule=data, verbose=False)
+    if one.is_global_zero:
+        torch.save(model.state_dict(), weights)
+    return {split: figures(model, split) for split in ("val", "test")}
+
+
+def main(out: Path) -> None:
+    """Runs the job."""
+    world_size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+    model = classifier()
+    exact = {size: evaluate(model, size, world_size) for size in sizes(world_size)}
+    found = {
+        "exact": exact,
+        "padded": {size: padded(model, size, world_size, rank) for size in sizes(world_size)},
+        "fit": fit_and_evaluate(world_size, out / f"{world_size}.pt"),
+    }
+    if rank == 0:
+        (out / f"{world_size}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

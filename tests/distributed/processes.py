@@ -1,0 +1,121 @@
+"""Real processes for tests: started with a time limit, and never left behind."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LAUNCHER_VARIABLES = ("SLURM_", "TORCHELASTIC_", "PL_", "MASTER_", "LOCAL_", "GROUP_", "ROLE_", "NODE_RANK", "RANK")
+LOOPBACK = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
+
+
+class Finished(NamedTuple):
+    """A process that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    def __str__(self) -> str:
+        return f"exit code {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """This process's environment without a trace of a launcher, for one thread, the CPU and the loopback device."""
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(LAUNCHER_VARIABLES) and name != "WORLD_SIZE"
+    }
+    own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": LOOPBACK}
+    return {**clean, **own, **extra}
+
+
+def free_port() -> int:
+    """A port of the loopback device that nobody uses."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def torchrun(processes: int, module: str, *args: str) -> list[str]:
+    """What ``torchrun`` stands for, with a port of its own."""
+    options = ["--nproc-per-node", str(processes), "--master-port", str(free_port())]
+    return [sys.executable, "-m", "torch.distributed.run", *options, "-m", module, *args]
+
+
+def run_together(
+    commands: Sequence[tuple[Sequence[str], Mapping[str, str]]], cwd: Path, timeout: float = 120
+) -> list[Finished]:
+    """Runs commands, each with its environment, side by side to their ends.
+
+    Fails the test, with all that they wrote, where one takes longer than ``timeout`` seconds in all. Whatever they
+    started is ended with them.
+    """
+    with contextlib.ExitStack() as stack:
+        files = [[stack.enter_context(open(cwd / f".{i}.{kind}", "w+")) for kind in "oe"] for i in range(len(commands))]
+        processes: list[subprocess.Popen[str]] = []
+        stack.callback(lambda: _end(processes))
+        for (command, env), (out, err) in zip(commands, files, strict=True):
+            processes.append(
+                subprocess.Popen(
+                    command, env=dict(env), cwd=cwd, stdout=out, stderr=err, text=True, start_new_session=True
+                )
+            )
+        try:
+            for process in processes:
+                process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            _end(processes)
+            written = "\n".join(str(Finished(-1, out.read(), err.read())) for out, err in _rewound(files))
+            pytest.fail(f"not finished after {timeout:.0f} s\n{written}")
+        return [
+            Finished(process.returncode, out.read(), err.read())
+            for process, (out, err) in zip(processes, _rewound(files), strict=True)
+        ]
+
+
+def run(command: Sequence[str], cwd: Path, timeout: float = 120, **extra: str) -> Finished:
+    """Runs one command to its end."""
+    (finished,) = run_together([(command, environment(**extra))], cwd, timeout)
+    return finished
+
+
+def succeed(command: Sequence[str], cwd: Path, timeout: float = 120, **extra: str) -> Finished:
+    """Runs one command, which must end well."""
+    finished = run(command, cwd, timeout, **extra)
+    assert finished.code == 0, str(finished)
+    return finished
+
+
+def _rewound(files):
+    for pair in files:
+        for file in pair:
+            file.seek(0)
+        yield pair
+
+
+def _end(processes: list[subprocess.Popen[str]]) -> None:
+    """Kills process groups, and the groups that torchrun gave its workers."""
+    groups = {descendant for process in processes if process.poll() is None for descendant in _descendants(process.pid)}
+    for group in groups | {process.pid for process in processes}:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
+    for process in processes:
+        process.wait()
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    for child in children.read_text().split() if children.exists() else ():
+        yield int(child)
+        yield from _descendants(int(child))

@@ -1,0 +1,81 @@
+"""Evaluation counts every image once, on any number of processes."""
+
+import json
+import warnings
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from tests.distributed import job_evaluate
+from tests.distributed.job import classifier, quiet
+from tests.distributed.processes import succeed, torchrun
+
+WORLD_SIZES = [2, 3, pytest.param(1, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.slow)]
+
+
+@pytest.fixture(scope="module", params=WORLD_SIZES, ids=lambda number: f"{number} processes")
+def world_size(request) -> int:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def found(world_size, tmp_path_factory) -> dict[str, Any]:
+    """What that many processes measured, in one launch."""
+    out = tmp_path_factory.mktemp("evaluation")
+    succeed(torchrun(world_size, "tests.distributed.job_evaluate", str(out)), cwd=out, timeout=240)
+    measured = json.loads((out / f"{world_size}.json").read_text())
+    return measured | {"weights": torch.load(out / f"{world_size}.pt", weights_only=True)}
+
+
+@cache
+def on_one_process(size: int) -> dict[str, Any]:
+    with warnings.catch_warnings():
+        quiet()
+        return job_evaluate.evaluate(classifier(), size, 1)
+
+
+def require_equal(measured, expected):
+    for split in ("val", "test"):
+        assert measured[split]["loss"] == pytest.approx(expected[split]["loss"], rel=1e-5)
+        for name, value in expected[split].items():
+            assert name == "loss" or measured[split][name] == value, (split, name)
+
+
+def test_sets_of_every_size_have_the_same_figures_as_on_one_process(found, world_size):
+    assert [int(size) for size in found["exact"]] == job_evaluate.sizes(world_size)
+    for size, measured in found["exact"].items():
+        require_equal(measured, on_one_process(int(size)))
+
+
+def test_every_image_is_counted_once(found):
+    for size, measured in found["exact"].items():
+        for split in ("val", "test"):
+            assert measured[split]["total"] == int(size) == sum(map(sum, measured[split]["confusion_matrix"]))
+
+
+def test_validation_inside_fit_and_the_test_after_it_are_exact_too(found):
+    model = classifier()
+    model.load_state_dict(found["weights"])
+    assert not torch.equal(model.network.bn1.running_mean, classifier().network.bn1.running_mean)  # it did train
+    with warnings.catch_warnings():
+        quiet()
+        expected = job_evaluate.evaluate(model, job_evaluate.FIT_SIZE, 1)
+    require_equal(found["fit"], expected)
+
+
+def test_a_padding_sampler_would_have_reported_other_figures(found, world_size):
+    wrong = 0
+    for size, counts in found["padded"].items():
+        exact = found["exact"][size]["test"]
+        divides = int(size) % world_size == 0
+        assert (counts["total"] == exact["total"]) == divides
+        wrong += counts["correct"] / counts["total"] != exact["accuracy"]
+    assert (wrong > 0) == (world_size > 1)
+
+
+def test_the_predictions_are_of_several_classes():
+    confusion = torch.tensor(on_one_process(23)["test"]["confusion_matrix"])
+    assert (confusion.sum(0) > 0).sum() >= 3
+    assert 0 < confusion.diagonal().sum() < 23
