@@ -1,5 +1,7 @@
 """Prints the README's table of exact evaluation: ``python docs/exact_evaluation.py CHECKPOINT``, from the root.
 
+The checkpoint must be one of the built-in data.
+
 Each row is a run of ``project.evaluate`` on so many processes, and beside it what a padded sampler would have reported.
 """
 

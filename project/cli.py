@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import os
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -70,6 +71,7 @@ class ProjectCLI(LightningCLI):
             trainer = super().instantiate_trainer(**kwargs)
         except (MisconfigurationException, TypeError, ValueError, RuntimeError) as error:
             raise UserError(f"these --trainer options do not work here: {' '.join(str(error).split())}") from error
+        _require_every_process(trainer.world_size)
         on_cpu = trainer.strategy.root_device.type == "cpu"
         if on_cpu and trainer.world_size > 1 and self.config.trainer.sync_batchnorm:
             raise UserError(
@@ -81,6 +83,16 @@ class ProjectCLI(LightningCLI):
         """Prints once, however many processes there are."""
         if self.trainer.is_global_zero:
             print(text, flush=True)
+
+
+def _require_every_process(world_size: int) -> None:
+    """Notices what Lightning does not: processes of a launcher that would each train alone, in one folder."""
+    counter = "WORLD_SIZE" if "TORCHELASTIC_RUN_ID" in os.environ else "SLURM_STEP_NUM_TASKS"
+    started = int(os.environ.get(counter) or 1)
+    if started not in (1, world_size):
+        raise UserError(
+            f"{started} processes were started, but --trainer.devices times --trainer.num_nodes is {world_size}"
+        )
 
 
 @contextmanager

@@ -35,3 +35,19 @@ def _let_the_first_speak(patience: float = 30.0) -> None:
     parent, end = os.getppid(), time.monotonic() + patience
     while os.getppid() == parent and time.monotonic() < end:
         time.sleep(0.1)
+
+
+def require(condition: bool, option: str, value: object, wanted: str) -> None:
+    """Refuses the value of an option.
+
+    Args:
+        condition: Whether the value is acceptable.
+        option: The option as it is typed.
+        value: What was given.
+        wanted: What it must be.
+
+    Raises:
+        UserError: It is not.
+    """
+    if not condition:
+        raise UserError(f"{option} {value} makes no sense here: it must be {wanted}")

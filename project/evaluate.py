@@ -57,6 +57,11 @@ class EvaluateCLI(ProjectCLI):
         path, split = self.config.ckpt_path, self.config.split
         about = read_checkpoint(path)[ABOUT]
         require_match(about, path, class_names=self.datamodule.class_names, arch=about["arch"], stem=about["stem"])
+        prepared, expected = self.datamodule.preprocessing["crop"], about["preprocessing"]["crop"]
+        if prepared != expected:
+            raise UserError(
+                f"'{path}' was trained on {expected} pixels, but would get {prepared}; see --data.image_size"
+            )
         measure = self.trainer.test if split == "test" else self.trainer.validate
         measure(self.model, datamodule=self.datamodule, verbose=False)
         if self.trainer.is_global_zero:
@@ -73,7 +78,7 @@ class EvaluateCLI(ProjectCLI):
 def _remembered_data(args: ArgsType) -> dict[str, Any]:
     """The data that the checkpoint named on the command line was trained with, as the default of ``--data``."""
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
-    parser.add_argument("--ckpt_path")
+    parser.add_argument("--ckpt_path", nargs="?")  # the real parser complains where the path is missing
     known, _ = parser.parse_known_args(args if isinstance(args, list) else None)
     return {"data": read_checkpoint(known.ckpt_path)[ABOUT]["data"]} if known.ckpt_path else {}
 

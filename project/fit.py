@@ -18,6 +18,7 @@ from project.callbacks import (
 )
 from project.checkpoint import ABOUT, read_checkpoint, require_match
 from project.cli import ProjectCLI, one_line_errors, quiet_libraries
+from project.errors import UserError
 from project.hardware import best_precision
 from project.model import ImageClassifier
 from project.report import summary
@@ -71,12 +72,14 @@ class FitCLI(ProjectCLI):
         name = self.config.name or derived_name(data, self.config.model.arch, datetime.now())
         self.run = RunFolder(self.config.trainer.default_root_dir, name)
         self.run.require_unfinished()
-        if self.config.trainer.precision is None:
+        if self.config.trainer.precision is None and not self.config.trainer.plugins:  # a plugin may decide it
             self.config.trainer.precision = best_precision(self.config.trainer.accelerator)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Adds the callbacks and the logger that fill the run's folder."""
         self.trainer_defaults["callbacks"] = self._callbacks()
+        # where SLURM's automatic checkpoints go and are looked for: in one folder, a run would go on from another's
+        kwargs["default_root_dir"] = self.run.path
         if self.config_init.trainer.logger in (None, True):
             kwargs["logger"] = RunLogger(self.run.path.parent, self.run.name, version="")
         return super().instantiate_trainer(**kwargs)
@@ -98,6 +101,10 @@ class FitCLI(ProjectCLI):
 
     def fit(self) -> None:
         """Trains, or continues to; then tests the best checkpoint once and writes the final figures."""
+        if 0 in (self.config.trainer.limit_val_batches, self.config.trainer.limit_test_batches):
+            raise UserError(
+                "--trainer.limit_val_batches and --trainer.limit_test_batches must leave something to measure"
+            )
         if self.config.trainer.fast_dev_run:  # a rehearsal keeps nothing
             self.trainer.fit(self.model, datamodule=self.datamodule)
             self.trainer.test(self.model, datamodule=self.datamodule, verbose=False)

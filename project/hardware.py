@@ -14,8 +14,6 @@ def best_precision(accelerator: str) -> str:
     """
     if accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available():
         return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
-    if accelerator == "auto" and torch.backends.mps.is_available():
-        return "32-true"
     if accelerator in ("auto", "cpu"):
         # without these instructions a CPU emulates bfloat16, at a fraction of the speed of float32
         return "bf16-mixed" if torch.cpu._is_avx512_bf16_supported() else "32-true"

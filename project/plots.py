@@ -18,7 +18,7 @@ def confusion_figure(confusion: Tensor, class_names: Sequence[str]) -> Figure:
     """
     counts = confusion.cpu().numpy()
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    size = max(4.0, 0.55 * len(class_names) + 1.8)
+    size = 0.55 * min(max(len(class_names), 4), 30) + 1.8  # more than 30 classes share the space, without names
     figure = Figure(figsize=(size, size), layout="constrained", dpi=110)
     axes = figure.add_subplot()
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)

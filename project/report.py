@@ -1,5 +1,6 @@
 """Figures as a person reads them in a terminal."""
 
+import shlex
 from typing import Any
 
 from project.run_folder import RunFolder
@@ -7,15 +8,16 @@ from project.run_folder import RunFolder
 
 def summary(run: RunFolder, metrics: dict[str, Any]) -> str:
     """What a person wants to know at the end of a run: figures, the best checkpoint, and what to do next."""
+    best = shlex.quote(str(run.best))
     return "\n".join(
         [
             "",
             figures_table({"validation": metrics["val"], "test": metrics["test"]}),
             "",
             f"  best checkpoint   {run.best} (epoch {metrics['epoch']})",
-            f"  curves, pictures  tensorboard --logdir {run.path.parent}",
-            f"  class by class    python -m project.evaluate --ckpt_path {run.best}",
-            f"  explore           CHECKPOINT={run.best} make notebook",
+            f"  curves, pictures  tensorboard --logdir {shlex.quote(str(run.path.parent))}",
+            f"  class by class    python -m project.evaluate --ckpt_path {best}",
+            f"  explore           CHECKPOINT={best} make notebook",
             "  your own images   python -m project.fit --data FolderDataModule --data.root FOLDER",
         ]
     )

@@ -54,7 +54,7 @@ def test_a_fit_command_is_true(command, workplace, monkeypatch):
     make_folder(workplace / "data" / "flower_photos", dict.fromkeys(FlowersDataModule().class_names, 4))
     write_cifar10(workplace / "data", monkeypatch)
     FitCLI([*shlex.split(command.partition("-m project.fit")[2].replace("FOLDER", "images")), *ONE_CPU])  # as it is
-    fit(*shortened(command))
+    fit(*shortened(command), "--trainer.strategy=auto")
     assert list(workplace.glob("runs/*/metrics.json"))
 
 

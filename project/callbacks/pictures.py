@@ -20,7 +20,7 @@ class FirstBatchPicture(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Draws the first ``count`` images of the run's first batch."""
-        if trainer.global_step == 0 and batch_idx == 0 and trainer.is_global_zero:
+        if trainer.global_step == 0 and batch_idx == 0 and _tensorboards(trainer):
             from project.plots import image_grid  # matplotlib takes a while to import, and --help has no use for it
 
             titles = [pl_module.class_names[label] for label in batch.labels[: self.count].tolist()]
@@ -40,7 +40,7 @@ class ConfusionMatrixPicture(Callback):
         self._draw(trainer, pl_module, "test")
 
     def _draw(self, trainer: Trainer, pl_module: Any, split: str) -> None:
-        if trainer.is_global_zero:
+        if _tensorboards(trainer):
             from project.plots import confusion_figure
 
             figure = confusion_figure(pl_module.figures[split].confusion, pl_module.class_names)
@@ -83,7 +83,7 @@ class ConfidentMistakesPicture(Callback):
         rows = self._largest(together.compute()).tolist()
         self._best = None
         mistakes = [(confidence, int(i), int(true), int(said)) for confidence, i, true, said in rows if confidence >= 0]
-        if mistakes and trainer.is_global_zero:
+        if mistakes and _tensorboards(trainer):
             from project.plots import image_grid
 
             datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit or test
@@ -100,6 +100,11 @@ class ConfidentMistakesPicture(Callback):
 
 def add_figure(trainer: Trainer, tag: str, figure: "Figure") -> None:
     """Adds a picture to each TensorBoard of the run."""
-    for logger in trainer.loggers:
-        if isinstance(logger, TensorBoardLogger):
-            logger.experiment.add_figure(tag, figure, global_step=trainer.global_step)
+    for logger in _tensorboards(trainer):
+        logger.experiment.add_figure(tag, figure, global_step=trainer.global_step)
+
+
+def _tensorboards(trainer: Trainer) -> list[TensorBoardLogger]:
+    """Those that this process writes to."""
+    loggers = trainer.loggers if trainer.is_global_zero else []
+    return [logger for logger in loggers if isinstance(logger, TensorBoardLogger)]

@@ -23,7 +23,7 @@ class ImagesPerSecond(Callback):
         self._batches += 1
         stepped, self._step = trainer.global_step > self._step, trainer.global_step
         every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
-        if stepped and self._step % every == 0:
+        if stepped and every and self._step % every == 0:
             now = time.perf_counter()
             images = self._batches * len(batch.images) * trainer.world_size
             pl_module.log("train/images_per_second", images / (now - self._since))

@@ -48,10 +48,9 @@ def cutout(images: Tensor, where: Tensor, side: int, fill: Tensor) -> Tensor:
         side: The square's side in pixels; at an edge a part of it falls outside.
         fill: (channels,) of the images' dtype.
     """
-    sizes = torch.tensor(images.shape[-2:], device=images.device)
-    first = (where * sizes).long() - side // 2
-    rows = torch.arange(images.shape[-2], device=images.device) - first[:, :1]
-    columns = torch.arange(images.shape[-1], device=images.device) - first[:, 1:]
+    height, width = images.shape[-2:]
+    rows = torch.arange(height, device=images.device) - ((where[:, :1] * height).long() - side // 2)
+    columns = torch.arange(width, device=images.device) - ((where[:, 1:] * width).long() - side // 2)
     covered = ((rows >= 0) & (rows < side))[:, None, :, None] & ((columns >= 0) & (columns < side))[:, None, None, :]
     return torch.where(covered, fill[:, None, None], images)
 

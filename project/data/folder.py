@@ -14,7 +14,7 @@ from project.data.decode import IMAGE_SUFFIXES, centre_box, check_image, crop_an
 from project.data.hashing import Purpose, uniform
 from project.data.module import ImageDataModule
 from project.data.splits import SPLITS, stratified_split
-from project.errors import UserError
+from project.errors import UserError, require
 
 IMAGENET_MEAN, IMAGENET_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 _CROP_TRIES = 10
@@ -100,8 +100,7 @@ class FolderDataModule(ImageDataModule):
         **kwargs: Any,
     ) -> None:
         super().__init__(batch_size=batch_size, **kwargs)
-        if image_size < 8:
-            raise UserError(f"--data.image_size {image_size} makes no sense here: it must be at least 8")
+        require(image_size >= 8, "--data.image_size", image_size, "at least 8")
         if not 0 < crop_scale[0] <= crop_scale[1] <= 1:
             raise UserError(
                 f"--data.crop_scale {list(crop_scale)} makes no sense here: it must be two shares, as [0.08, 1]"
@@ -172,6 +171,9 @@ class FolderDataModule(ImageDataModule):
         given = [split for split in SPLITS if _holds_folders(root / split)]
         if "train" not in given:
             return self._split(_classes(root), SPLITS[1:])
+        for other in ("valid", "validation"):
+            if "val" not in given and _holds_folders(root / other):
+                raise UserError(f"'{root / other}' would be ignored; call it '{root / 'val'}'")
         found = {split: _classes(root / split) for split in given}
         for split in given[1:]:
             if list(found[split]) != list(found["train"]):
@@ -201,11 +203,9 @@ def _holds_folders(folder: Path) -> bool:
 
 
 def _classes(root: Path) -> ClassFiles:
-    folders = sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    folders = [entry for entry in _by_name(root) if entry.is_dir() and not entry.name.startswith(".")]
     found = {
-        folder.name: sorted(
-            file for file in folder.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES and file.is_file()
-        )
+        folder.name: [file for file in _by_name(folder) if file.suffix.lower() in IMAGE_SUFFIXES and file.is_file()]
         for folder in folders
     }
     if not any(found.values()):
@@ -220,3 +220,8 @@ def _classes(root: Path) -> ClassFiles:
             f"--data.root: '{root}' has one class only, '{folders[0].name}'; there is nothing to tell apart"
         )
     return found
+
+
+def _by_name(folder: Path) -> list[Path]:
+    """What is in a folder, in the same order on every system: paths themselves compare without case on Windows."""
+    return sorted(folder.iterdir(), key=lambda entry: entry.name)

@@ -7,13 +7,14 @@ from typing import Any, cast
 
 import torch
 from lightning.pytorch import LightningDataModule
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler
 
 from project.checkpoint import Preprocessing
 from project.data.augment import augment
 from project.data.batch import BatchDataset, ImageBatch
 from project.data.sampler import TrainingSampler
-from project.errors import UserError
+from project.errors import require
 
 
 class LazyDataLoader(DataLoader[ImageBatch]):
@@ -55,14 +56,15 @@ class ImageDataModule(LightningDataModule, ABC):
     ) -> None:
         super().__init__()
         self.save_hyperparameters(logger=False)
-        _require(batch_size >= 1, "--data.batch_size", batch_size, "at least 1")
-        _require(num_workers is None or num_workers >= 0, "--data.num_workers", num_workers, "0 or more")
-        _require(crop_padding >= 0, "--data.crop_padding", crop_padding, "0 or more")
-        _require(cutout >= 0, "--data.cutout", cutout, "0 or more")
+        require(batch_size >= 1, "--data.batch_size", batch_size, "at least 1")
+        require(num_workers is None or num_workers >= 0, "--data.num_workers", num_workers, "0 or more")
+        require(crop_padding >= 0, "--data.crop_padding", crop_padding, "0 or more")
+        require(cutout >= 0, "--data.cutout", cutout, "0 or more")
         self.batch_size, self.split_seed, self.seed = batch_size, split_seed, seed
-        self.num_workers = self._default_workers() if num_workers is None else num_workers
+        self.num_workers = num_workers
         self.flip, self.crop_padding, self.cutout = flip, crop_padding, cutout
         self.splits: dict[str, BatchDataset] = {}
+        self._fill: Tensor | None = None
 
     @property
     @abstractmethod
@@ -89,11 +91,11 @@ class ImageDataModule(LightningDataModule, ABC):
             return
         size, side, world_size = len(self.splits["train"]), self.preprocessing["crop"], self._world()[0]
         batch_size, padding = self.batch_size, self.crop_padding
-        _require(batch_size <= size, "--data.batch_size", batch_size, f"at most {size}, the number of training images")
-        _require(
-            batch_size % world_size == 0, "--data.batch_size", batch_size, f"a multiple of the {world_size} devices"
-        )
-        _require(padding < side, "--data.crop_padding", padding, f"below {side}, the side of a picture")
+        require(batch_size <= size, "--data.batch_size", batch_size, f"at most {size}, the number of training images")
+        divisible = batch_size // world_size * world_size or world_size
+        wanted = f"a multiple of {world_size}, the number of devices, such as {divisible}"
+        require(batch_size % world_size == 0, "--data.batch_size", batch_size, wanted)
+        require(padding < side, "--data.crop_padding", padding, f"below {side}, the side of a picture")
 
     def train_dataloader(self) -> DataLoader[ImageBatch]:
         """Loads the training set in an order that depends on seed and epoch alone."""
@@ -115,18 +117,18 @@ class ImageDataModule(LightningDataModule, ABC):
         world_size, rank = self._world()
         data = cast("Dataset[int]", range(len(self.splits[split])))
         sampler: Sampler[int] = DistributedSampler(data, num_replicas=world_size, rank=rank, shuffle=False)
-        # not divided by the number of devices: kernels may round differently for another number of images
-        return self._loader(split, sampler, self.batch_size)
+        return self._loader(split, sampler, max(1, self.batch_size // world_size))
 
     def _loader(self, split: str, sampler: Sampler[int], batch_size: int) -> DataLoader[ImageBatch]:
+        workers = self._workers()
         return LazyDataLoader(
             cast(Any, self.splits[split]),
             batch_size=batch_size,
             sampler=sampler,
-            num_workers=self.num_workers,
-            collate_fn=_unchanged,
-            pin_memory=torch.cuda.is_available(),
-            persistent_workers=self.num_workers > 0,
+            num_workers=workers,
+            collate_fn=_whole_batch,
+            pin_memory=self.trainer is not None and self.trainer.strategy.root_device.type == "cuda",
+            persistent_workers=workers > 0,
         )
 
     def on_after_batch_transfer(self, batch: ImageBatch, dataloader_idx: int) -> ImageBatch:
@@ -142,7 +144,8 @@ class ImageDataModule(LightningDataModule, ABC):
 
     def augment(self, batch: ImageBatch, epoch: int) -> ImageBatch:
         """Augments a batch as training does in that epoch."""
-        fill = (255 * torch.tensor(self.preprocessing["mean"])).round().to(batch.images)
+        if self._fill is None or self._fill.device != batch.images.device:  # once, as a copy waits for the device
+            self._fill = (255 * torch.tensor(self.preprocessing["mean"])).round().to(batch.images)
         return augment(
             batch,
             seed=self.seed,
@@ -150,7 +153,7 @@ class ImageDataModule(LightningDataModule, ABC):
             flipping=self.flip,
             padding=self.crop_padding,
             cutout_side=self.cutout,
-            fill=fill,
+            fill=self._fill,
         )
 
     def _world(self) -> tuple[int, int]:
@@ -164,15 +167,14 @@ class ImageDataModule(LightningDataModule, ABC):
         epochs: Any = self.trainer.fit_loop.epoch_progress.current
         return epochs.processed, self.trainer.fit_loop.epoch_loop.batch_progress.current.ready
 
-    def _default_workers(self) -> int:
+    def _workers(self) -> int:
+        if self.num_workers is not None or self.in_memory:
+            return self.num_workers or 0
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return 0 if self.in_memory else min(8, max(1, cores - 1))
+        devices = self.trainer.num_devices if self.trainer is not None else 1
+        return min(8, max(1, cores // devices - 1))
 
 
-def _unchanged(batch: Any) -> Any:
+def _whole_batch(batch: Any) -> Any:
+    """Keeps what the data set returned, which is a batch already."""
     return batch
-
-
-def _require(condition: bool, option: str, value: object, wanted: str) -> None:
-    if not condition:
-        raise UserError(f"{option} {value} makes no sense here: it must be {wanted}")

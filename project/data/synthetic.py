@@ -9,6 +9,7 @@ from project.data.batch import ArrayDataset, BatchDataset
 from project.data.drawing import CLASS_NAMES, draw_flowers
 from project.data.module import ImageDataModule
 from project.data.splits import SPLITS
+from project.errors import require
 
 
 class SyntheticFlowersDataModule(ImageDataModule):
@@ -35,6 +36,9 @@ class SyntheticFlowersDataModule(ImageDataModule):
         **kwargs: Any,
     ) -> None:
         super().__init__(batch_size=batch_size, crop_padding=crop_padding, **kwargs)
+        for name, size in {"train": train_size, "val": val_size, "test": test_size}.items():
+            require(size >= 1, f"--data.{name}_size", size, "at least 1")
+        require(image_size >= 8, "--data.image_size", image_size, "at least 8")
         self.sizes = dict(zip(SPLITS, (train_size, val_size, test_size), strict=True))
         self.image_size = image_size
 

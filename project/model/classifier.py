@@ -1,6 +1,9 @@
 """The LightningModule: a ResNet that takes ``uint8`` images, its loss, its figures and its optimizer."""
 
+import copy
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, Protocol, cast
 
@@ -15,9 +18,9 @@ from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from project.checkpoint import Preprocessing, read_weights
-from project.errors import UserError
+from project.errors import UserError, require
 from project.model.metrics import ClassificationMetrics, Figures
-from project.model.optim import cosine_with_warmup, parameter_groups
+from project.model.optim import Settings, apply_changes, cosine_with_warmup, parameter_groups
 from project.model.resnet import Stem, build_resnet
 from project.model.weights import load_weights
 
@@ -52,7 +55,7 @@ class ImageClassifier(LightningModule):
             proportion (Goyal et al., 2017, https://arxiv.org/abs/1706.02677). By default the rate is taken as it is.
         lrf: The last learning rate of the cosine schedule as a fraction of the first.
         warmup_epochs: How many epochs, or what part of one, the learning rate takes to rise at the start of the cosine
-            schedule.
+            schedule; at most half of the training.
         lr_scheduler: Any scheduler class, in place of the cosine schedule.
         lr_scheduler_interval: What ``lr_scheduler`` is stepped after: every ``epoch`` or every optimizer ``step``.
     """
@@ -79,6 +82,10 @@ class ImageClassifier(LightningModule):
         lr_scheduler_interval: Literal["epoch", "step"] = "epoch",
     ) -> None:
         super().__init__()
+        require(0 <= label_smoothing <= 1, "--model.label_smoothing", label_smoothing, "from 0 to 1")
+        require(0 <= lrf <= 1, "--model.lrf", lrf, "from 0 to 1")
+        require(warmup_epochs >= 0, "--model.warmup_epochs", warmup_epochs, "0 or more")
+        require(base_batch_size is None or base_batch_size > 0, "--model.base_batch_size", base_batch_size, "above 0")
         # a callable would keep the checkpoint from loading with weights_only=True; a file may be gone by then
         self.save_hyperparameters(ignore=["optimizer", "lr_scheduler", "weights"], logger=False)
         self.class_names = list(class_names)
@@ -95,6 +102,7 @@ class ImageClassifier(LightningModule):
         if freeze_backbone:
             self.network.requires_grad_(False)
             self.network.fc.requires_grad_(True)
+            self.network.eval()  # Lightning trains in the mode that it finds
         for name in ("mean", "std"):
             per_channel = 255 * torch.tensor(preprocessing[name]).view(1, 3, 1, 1)
             self.register_buffer(name, per_channel, persistent=False)
@@ -103,6 +111,7 @@ class ImageClassifier(LightningModule):
         self.test_metrics = ClassificationMetrics(len(self.class_names))
         self.figures: dict[str, Figures] = {}
         self._step = 0
+        self._settings_before: Settings | None = None
 
     def _start_from(self, path: str) -> None:
         left_out = load_weights(self.network, read_weights(path), path)
@@ -143,7 +152,7 @@ class ImageClassifier(LightningModule):
         """Logs the mean over the steps since the last time; a log on every step would cost more than the metrics do."""
         stepped, self._step = self.trainer.global_step > self._step, self.trainer.global_step
         every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
-        if stepped and self._step % every == 0:
+        if stepped and every and self._step % every == 0:
             figures = self.train_metrics.compute()
             self.train_metrics.reset()
             self.log_dict({"train/loss": figures.loss, "train/accuracy": figures.accuracy}, prog_bar=True)
@@ -173,30 +182,48 @@ class ImageClassifier(LightningModule):
         self._conclude("test", self.test_metrics)
 
     def _conclude(self, split: str, metrics: ClassificationMetrics) -> None:
-        figures = self.figures[split] = metrics.compute()
+        figures = metrics.compute()
         metrics.reset()
+        if self.trainer.sanity_checking:
+            return
+        self.figures[split] = figures
         for name, value in figures.rates().items():
             # every process has the same figures already; "max" leaves them so to the last bit, where a mean could round
             self.log(f"{split}/{name}", value, prog_bar=name == "accuracy", reduce_fx="max", sync_dist=True)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Builds the optimizer over the groups that decay and do not, and its schedule."""
-        optimizer = self.optimizer(parameter_groups(self.network))
+        """Builds the optimizer over the groups that decay and do not, and its schedule.
+
+        Raises:
+            UserError: Their classes do not accept the settings, or a run is continued with another optimizer.
+        """
+        with _explained("--model.optimizer"):
+            optimizer = self.optimizer(parameter_groups(self.network))
         self._scale_rate(optimizer)
-        self._settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-        if self.lr_scheduler is None:
-            factor = partial(cosine_with_warmup, lrf=self.lrf, **self._horizon())
-            return {
-                "optimizer": optimizer,
-                "lr_scheduler": {"scheduler": LambdaLR(optimizer, factor), "interval": "step", "name": "learning_rate"},
-            }
+        groups = [
+            {name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups
+        ]
+        with _explained("--model.lr_scheduler"):
+            scheduler, interval = self._schedule(optimizer)
+        self._settings = Settings(
+            optimizer=type(optimizer).__name__,
+            parameters=[len(group["params"]) for group in optimizer.param_groups],
+            groups=groups,
+            scheduler=copy.deepcopy(scheduler.state_dict()),
+        )
+        self._require_same_optimizer()
         schedule = {
-            "scheduler": self.lr_scheduler(optimizer),
-            "interval": self.lr_scheduler_interval,
-            "monitor": "val/loss",
+            "scheduler": scheduler,
+            "interval": interval,
+            "monitor": getattr(scheduler, "monitor", "val/loss"),
             "name": "learning_rate",
         }
         return cast(OptimizerLRScheduler, {"optimizer": optimizer, "lr_scheduler": schedule})
+
+    def _schedule(self, optimizer: Optimizer) -> tuple[Any, str]:
+        if self.lr_scheduler is not None:
+            return self.lr_scheduler(optimizer), self.lr_scheduler_interval
+        return LambdaLR(optimizer, partial(cosine_with_warmup, lrf=self.lrf, **self._horizon())), "step"
 
     def _scale_rate(self, optimizer: Optimizer) -> None:
         if self.base_batch_size is not None:
@@ -213,15 +240,40 @@ class ImageClassifier(LightningModule):
                 "the cosine schedule must know where training ends; set --trainer.max_epochs or --trainer.max_steps"
             )
         steps_per_epoch = math.ceil(self.trainer.num_training_batches / self.trainer.accumulate_grad_batches)
-        return {"total_steps": int(total_steps), "warmup_steps": round(self.warmup_epochs * steps_per_epoch)}
+        warmup_steps = min(round(self.warmup_epochs * steps_per_epoch), int(total_steps) // 2)
+        return {"total_steps": int(total_steps), "warmup_steps": warmup_steps}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds what the command asked of optimizer and schedule."""
+        checkpoint["settings"] = self._settings
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Remembers what an earlier command asked of optimizer and schedule."""
+        self._settings_before = checkpoint.get("settings")
+
+    def _require_same_optimizer(self) -> None:
+        before, now = self._settings_before, self._settings
+        if before is None or self.trainer.ckpt_path is None:
+            return
+        if (before["optimizer"], before["parameters"]) != (now["optimizer"], now["parameters"]):
+            trained = f"{before['optimizer']} on {sum(before['parameters'])} parameters"
+            asked = f"{now['optimizer']} on {sum(now['parameters'])}"
+            raise UserError(
+                f"this run was trained by {trained} and cannot go on by {asked}; keep --model.optimizer and"
+                " --model.freeze_backbone as they were, or use another --name"
+            )
 
     def on_train_start(self) -> None:
         """Lets what the command says now win over the settings that a resumed checkpoint has just restored."""
-        for optimizer in self.trainer.optimizers:
-            for group, settings in zip(optimizer.param_groups, self._settings, strict=True):
-                lr, initial_lr = group["lr"], group.get("initial_lr", group["lr"])
-                group.update(settings)
-                group["lr"] = lr if initial_lr == settings["lr"] else lr * settings["lr"] / initial_lr
-        for config in self.trainer.lr_scheduler_configs:
-            if hasattr(config.scheduler, "base_lrs"):
-                config.scheduler.base_lrs = [settings["lr"] for settings in self._settings]
+        if self._settings_before is not None and self.trainer.ckpt_path is not None:
+            optimizer, (config,) = self.trainer.optimizers[0], self.trainer.lr_scheduler_configs
+            apply_changes(optimizer, config.scheduler, self._settings_before, self._settings)
+
+
+@contextmanager
+def _explained(option: str) -> Iterator[None]:
+    """Tells the user which option a class of torch does not accept."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{option}: {error}") from error

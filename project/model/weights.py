@@ -26,8 +26,10 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str)
     own = network.state_dict()
     other_shape = [name for name in own if name in weights and own[name].shape != weights[name].shape]
     left_out = [name for name in own if name.startswith(HEAD) and (name in other_shape or name not in weights)]
+    # torchvision's older files do not count batches; BatchNorm does without
+    needed = [name for name in own if name not in left_out and not name.endswith("num_batches_tracked")]
     problems = {
-        "missing": [name for name in own if name not in weights and name not in left_out],
+        "missing": [name for name in needed if name not in weights],
         "unknown": [name for name in weights if name not in own],
         "of another shape": [name for name in other_shape if name not in left_out],
     }
@@ -36,7 +38,8 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str)
         raise UserError(
             f"--model.weights: '{source}' does not fit this network ({listed}); see --model.arch and --model.stem"
         )
-    network.load_state_dict({name: weights[name] for name in own if name not in left_out}, strict=False)
+    fitting = {name: value for name, value in weights.items() if name not in left_out}
+    network.load_state_dict(fitting, strict=False)
     return left_out
 
 

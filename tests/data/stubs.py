@@ -39,6 +39,8 @@ def trainer(*, epoch=0, batches_done=0, world_size=1, rank=0, training=True) -> 
         world_size=world_size,
         global_rank=rank,
         training=training,
+        num_devices=1,
+        strategy=SimpleNamespace(root_device=torch.device("cpu")),
         current_epoch=epoch,
         fit_loop=SimpleNamespace(epoch_progress=progress, epoch_loop=SimpleNamespace(batch_progress=batch_progress)),
     )

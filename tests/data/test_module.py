@@ -163,7 +163,7 @@ def test_options_without_sense_are_refused_by_name(options, name):
 
 
 def test_a_batch_that_does_not_divide_among_the_devices_is_refused():
-    with pytest.raises(UserError, match=r"--data\.batch_size 10 .* a multiple of the 3 devices"):
+    with pytest.raises(UserError, match=r"--data\.batch_size 10 .* a multiple of 3, the number of devices, such as 9"):
         attached(NoiseDataModule(batch_size=10), world_size=3)
 
 

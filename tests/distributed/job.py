@@ -56,11 +56,13 @@ def classifier(**options: Any) -> ImageClassifier:
     data.setup("fit")
     model = ImageClassifier(data.class_names, data.preprocessing, **options)
     layers = [layer for layer in model.modules() if isinstance(layer, nn.BatchNorm2d)]
+    modes = [layer.training for layer in layers]
     for layer in layers:
         layer.train()
         layer.momentum = None  # the mean over all batches
     with torch.no_grad():
         model(data.splits["train"].__getitems__(list(range(32))).images)
-    for layer in layers:
+    for layer, mode in zip(layers, modes, strict=True):
+        layer.train(mode)
         layer.momentum = 0.1
     return model

@@ -53,7 +53,8 @@ def padded(model: ImageClassifier, size: int, world_size: int, rank: int) -> dic
     data = data_of(size, world_size)
     data.setup("test")
     test: Any = data.splits["test"]
-    mine = list(DistributedSampler(range(size), world_size, rank, shuffle=False))  # type: ignore[arg-type]  # has a length
+    indices: Any = range(size)
+    mine: list[int] = list(DistributedSampler(indices, world_size, rank, shuffle=False))
     with torch.no_grad():
         batch = test.__getitems__(mine)
         correct = (model.eval()(batch.images).argmax(1) == batch.labels).sum()
