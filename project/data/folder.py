@@ -113,6 +113,7 @@ class FolderDataModule(ImageDataModule):
         self.root, self.image_size, self.crop_scale = Path(root).expanduser(), image_size, crop_scale
         self.fractions = {"val": val_fraction, "test": test_fraction}
         self._files: dict[str, ClassFiles] = {}
+        self._checked = False
 
     @property
     def class_names(self) -> list[str]:
@@ -135,11 +136,14 @@ class FolderDataModule(ImageDataModule):
         Raises:
             UserError: A file is not an image, is empty or is cut short.
         """
+        if self._checked:  # Lightning prepares the data again before the test
+            return
         files = sorted({file for split in self.files().values() for names in split.values() for file in names})
         with ThreadPoolExecutor() as pool:
             checks = pool.map(check_image, files)
             for _ in tqdm(checks, total=len(files), desc="checking images", unit="", delay=1, leave=False):
                 pass
+        self._checked = True
 
     def files(self) -> dict[str, ClassFiles]:
         """The image files of each split, found and split once.
