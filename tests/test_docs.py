@@ -75,6 +75,26 @@ def test_an_evaluate_command_is_true(command, tiny_run, monkeypatch):
     assert Path("evaluated.json").exists()
 
 
+def inline_options() -> list[str]:
+    """The options that stand within a sentence or a table, as in ``--trainer.devices 2``."""
+    spans = [span for page in PAGES for span in re.findall(r"`(--[^`]+)`", page.read_text())]
+    ours = ("--trainer.", "--model.", "--data", "--seed", "--config configs")
+    return sorted({span for span in spans if span.startswith(ours) and " " in span})
+
+
+@pytest.mark.parametrize("options", inline_options())
+def test_options_within_the_text_are_accepted(options, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["fit", *shlex.split(options), "--print_config"])
+    with pytest.raises(SystemExit) as stop:
+        FitCLI()
+    assert stop.value.code == 0, capsys.readouterr().err
+
+
+def test_no_page_waits_for_its_figures():
+    assert not [page.name for page in PAGES if "@@" in page.read_text()]
+
+
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("make ")])
 def test_make_knows_its_targets(command):
     subprocess.run([*shlex.split(command), "--dry-run"], cwd=ROOT, check=True, capture_output=True)

@@ -275,5 +275,15 @@ def test_a_loaded_model_trains_on_and_its_checkpoint_is_plain_data_too(trained, 
     assert not torch.equal(logits_of(again, pictures()), logits_of(trained[0], pictures()))
 
 
+def test_what_was_trained_with_synchronised_batchnorm_loads_anywhere(trained, tmp_path):
+    model, path = trained
+    checkpoint = torch.load(path, weights_only=True)
+    synchronised = nn.SyncBatchNorm.convert_sync_batchnorm(ImageClassifier.load_from_checkpoint(path))
+    assert any(isinstance(module, nn.SyncBatchNorm) for module in synchronised.modules())
+    torch.save({**checkpoint, "state_dict": synchronised.state_dict()}, tmp_path / "sync.ckpt")
+    loaded = ImageClassifier.load_from_checkpoint(tmp_path / "sync.ckpt", weights_only=True)
+    assert torch.equal(logits_of(loaded, pictures()), logits_of(model, pictures()))
+
+
 def test_the_state_dict_holds_the_network_alone(trained):
     assert all(name.startswith("network.") for name in trained[0].state_dict())
