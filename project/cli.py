@@ -67,6 +67,9 @@ class ProjectCLI(LightningCLI):
         Raises:
             UserError: Lightning does not accept the combination of options, or torch has no such thing on this device.
         """
+        strategy = self.config.trainer.strategy
+        if isinstance(strategy, str) and strategy.startswith(("ddp_spawn", "ddp_fork", "ddp_notebook")):
+            raise UserError(f"--trainer.strategy {strategy}: such processes cannot hand their figures back; use ddp")
         try:
             trainer = super().instantiate_trainer(**kwargs)
         except (MisconfigurationException, TypeError, ValueError, RuntimeError) as error:

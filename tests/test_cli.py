@@ -112,6 +112,15 @@ def test_a_typo_gives_one_line_with_the_nearest_names_and_code_2(workplace, caps
         ("--trainer.accelerator=gpuu", "these --trainer options do not work here"),
         ("--trainer.devices=none", "these --trainer options do not work here"),
         ("--data.batch_size=1000000", "at most 3200, the number of training images"),
+        ("--trainer.strategy=ddp_spawn", "cannot hand their figures back; use ddp"),
+        ("--trainer.limit_val_batches=0", "must leave something to measure"),
+        ("--data.val_size=0", "--data.val_size 0 makes no sense"),
+        ("--data.image_size=0", "--data.image_size 0 makes no sense"),
+        ("--data.crop_padding=64", "--data.crop_padding 64 makes no sense"),
+        ("--model.label_smoothing=2", "--model.label_smoothing 2.0 makes no sense"),
+        ("--model.base_batch_size=0", "--model.base_batch_size 0 makes no sense"),
+        ("--model.warmup_epochs=-1", "--model.warmup_epochs -1.0 makes no sense"),
+        ("--model.optimizer.lr=-1", "--model.optimizer: Invalid learning rate"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_training(workplace, tiny_drawing, capsys, flag, complaint):
