@@ -2,11 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help fit test test-slow lint notebook
+.PHONY: help fit test test-slow gpu lint notebook
 help:
 	@echo "make fit [ARGS='--trainer.max_epochs 3']   train on the built-in data"
 	@echo "make test                                  lint, types and the fast tests"
 	@echo "make test-slow                             the long tests"
+	@echo "make gpu                                   what needs a GPU: its tests, and CIFAR-10 in full"
 	@echo "make notebook                              explore a checkpoint in Jupyter"
 
 .venv/installed: requirements.txt
@@ -23,6 +24,10 @@ test: lint
 
 test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+gpu: .venv/installed
+	$(BIN)/python -m pytest -rs tests/distributed/test_sync_batchnorm.py
+	$(BIN)/python -m project.fit --config configs/cifar10_resnet18.yaml --config configs/hardware/gpu.yaml --name cifar10_gpu
 
 lint: .venv/installed
 	$(BIN)/ruff format --check .
