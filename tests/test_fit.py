@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torchvision.models import resnet18
 
 from project.checkpoint import ABOUT
 from project.errors import UserError
@@ -216,6 +217,17 @@ def test_a_folder_of_classes_trains_without_saying_how_many(workplace):
     metrics = json.loads((workplace / "runs" / "run" / "metrics.json").read_text())
     assert metrics["test"]["total"] == 3
     assert "top5" not in metrics["test"]
+
+
+def test_a_run_starts_from_weights_of_a_hand_written_script(workplace, capsys):
+    weights = {f"module.{name}": value + 1 for name, value in resnet18(num_classes=3).state_dict().items()}
+    torch.save({"best_state_dict": weights, "epoch": 7}, "theirs.pth")
+    flags = ["--model.weights=theirs.pth", "--model.freeze_backbone=true", "--model.optimizer.lr=0.001"]
+    cli = fit(*TINY, *flags, "--name=run")
+    assert "with a new head for 8 classes (fc.weight, fc.bias)" in capsys.readouterr().out
+    network = cli.model.network.state_dict()
+    for name, value in network.items():
+        assert name.startswith("fc.") or torch.equal(value, weights[f"module.{name}"]), name
 
 
 def test_a_place_that_cannot_be_written_is_named(workplace):
