@@ -1,5 +1,6 @@
 """``python -m project.fit``: train a ResNet, then test its best checkpoint once."""
 
+import shlex
 from datetime import datetime
 from typing import Any
 
@@ -110,7 +111,12 @@ class FitCLI(ProjectCLI):
             self.trainer.test(self.model, datamodule=self.datamodule, verbose=False)
             return
         resume = self._open_run()
-        self.trainer.fit(self.model, datamodule=self.datamodule, ckpt_path=resume, weights_only=True)
+        try:
+            self.trainer.fit(self.model, datamodule=self.datamodule, ckpt_path=resume, weights_only=True)
+        except SystemExit:  # Lightning's answer to Ctrl-C
+            name = shlex.quote(self.run.name)
+            self.say(f"\nstopped; the same command with --name {name} goes on after the last whole epoch")
+            raise
         best = f"{self._keep_best.dirpath}/best.ckpt"  # where the first process put it: names without --name differ
         if not self._keep_best.best_model_path:  # as where --trainer.max_steps ends before an epoch does
             self.trainer.validate(self.model, datamodule=self.datamodule, verbose=False)

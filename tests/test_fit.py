@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 from collections import Counter
 
 import pytest
@@ -114,6 +115,23 @@ def test_an_unfinished_run_continues_to_the_same_weights(workplace, monkeypatch)
         assert torch.equal(value, broken["state_dict"][key]), key
     metrics = [json.loads((workplace / "runs" / name / "metrics.json").read_text()) for name in ("whole", "broken")]
     assert metrics[0] == metrics[1]
+
+
+def test_a_run_stopped_by_the_keyboard_says_how_to_go_on(workplace, monkeypatch, capsys):
+    def interrupt(model):
+        raise KeyboardInterrupt
+
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(ImageClassifier, "on_train_epoch_end", interrupt)
+            with pytest.raises(SystemExit):
+                fit(*TINY, "--name=my run")
+    finally:
+        signal.signal(signal.SIGINT, handler)  # Lightning ignores further ones
+    assert "the same command with --name 'my run' goes on" in capsys.readouterr().out
+    fit(*TINY, "--name=my run")
+    assert (workplace / "runs" / "my run" / "metrics.json").exists()
 
 
 def test_a_flag_beats_what_a_resumed_checkpoint_remembers(tiny_run, workplace):
