@@ -110,11 +110,20 @@ def require_match(about: About, path: str | Path, *, class_names: list[str], arc
             f"'{path}' holds a {about['arch']} with the {about['stem']} stem, but this command asks for {arch} with the"
             f" {stem} stem; use --model.arch {about['arch']} --model.stem {about['stem']}, or another --name"
         )
-    if about["class_names"] != class_names:
-        pairs = zip(about["class_names"], class_names, strict=False)
+    require_same_classes(about["class_names"], path, class_names)
+
+
+def require_same_classes(known: list[str], path: str | Path, class_names: list[str]) -> None:
+    """Compares the classes that a checkpoint knows with those of the data.
+
+    Raises:
+        UserError: They differ, or stand in another order.
+    """
+    if known != class_names:
+        pairs = zip(known, class_names, strict=False)
         first = next((place for place, (one, other) in enumerate(pairs) if one != other), 0)
         raise UserError(
-            f"'{path}' knows the {len(about['class_names'])} classes {_some(about['class_names'], first)}, but the data"
+            f"'{path}' knows the {len(known)} classes {_some(known, first)}, but the data"
             f" has the {len(class_names)} classes {_some(class_names, first)}; use the data it was trained on, or"
             " another --name"
         )

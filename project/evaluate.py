@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 
-from project.checkpoint import ABOUT, read_checkpoint, require_match
+from project.checkpoint import ABOUT, read_checkpoint, require_same_classes
 from project.cli import ProjectCLI, one_line_errors, quiet_libraries
 from project.errors import UserError
 from project.model import ImageClassifier
@@ -55,9 +55,9 @@ class EvaluateCLI(ProjectCLI):
     def evaluate(self) -> None:
         """Measures, prints a table, and writes the figures."""
         path, split = self.config.ckpt_path, self.config.split
-        about = read_checkpoint(path)[ABOUT]
-        require_match(about, path, class_names=self.datamodule.class_names, arch=about["arch"], stem=about["stem"])
-        prepared, expected = self.datamodule.preprocessing["crop"], about["preprocessing"]["crop"]
+        class_names = self.model.class_names
+        require_same_classes(class_names, path, self.datamodule.class_names)
+        prepared, expected = self.datamodule.preprocessing["crop"], self.model.preprocessing["crop"]
         if prepared != expected:
             raise UserError(
                 f"'{path}' was trained on {expected} pixels, but would get {prepared}; see --data.image_size"
@@ -67,11 +67,9 @@ class EvaluateCLI(ProjectCLI):
         if self.trainer.is_global_zero:
             figures = self.model.figures[split]
             output = Path(self.config.output or Path(path).with_suffix(f".{split}.metrics.json"))
-            per_class = dict(zip(about["class_names"], figures.per_class, strict=True))
+            per_class = dict(zip(class_names, figures.per_class, strict=True))
             _write(output, {"checkpoint": path, "split": split, **figures.as_dict(), "per_class": per_class})
-            self.say(
-                f"{class_table(about['class_names'], figures.per_class)}\n\n{figures_table({split: figures.as_dict()})}"
-            )
+            self.say(f"{class_table(class_names, figures.per_class)}\n\n{figures_table({split: figures.as_dict()})}")
             self.say(f"\n  written to {output}")
 
 
