@@ -8,6 +8,7 @@ it is plain data, so that ``torch.load(..., weights_only=True)`` reads the whole
 import platform
 import re
 import warnings
+import zipfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypedDict
@@ -91,12 +92,22 @@ def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
 
 def _read(path: str | Path) -> Any:
     try:
+        _require_whole(path)
         with warnings.catch_warnings(action="ignore"):  # torch warns of an old pickle before it refuses it
             return torch.load(path, map_location="cpu", weights_only=True)
     except (FileNotFoundError, IsADirectoryError):
         raise UserError(f"there is no file '{path}'; runs keep their checkpoints in runs/<name>/checkpoints/") from None
     except Exception as error:  # a damaged file raises all kinds
         raise UserError(f"'{path}' is damaged or cannot be read safely ({_first_sentence(error)})") from error
+
+
+def _require_whole(path: str | Path) -> None:
+    """Compares the checksums (CRC-32) that are in the file, which ``torch.load`` does not."""
+    if zipfile.is_zipfile(path):  # an old pickle has none
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise ValueError(f"the checksum of {damaged} is wrong")
 
 
 def require_match(about: About, path: str | Path, *, class_names: list[str], arch: str, stem: str) -> None:

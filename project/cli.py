@@ -14,7 +14,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from project.data import ImageDataModule
-from project.errors import UnreadableFileError, UserError, end_with_error
+from project.errors import LocalError, UserError, end_with_error
 from project.model import ImageClassifier
 from project.parser import OneLineErrorParser
 
@@ -75,6 +75,7 @@ class ProjectCLI(LightningCLI):
         except (MisconfigurationException, TypeError, ValueError, RuntimeError) as error:
             raise UserError(f"these --trainer options do not work here: {' '.join(str(error).split())}") from error
         _require_every_process(trainer.world_size)
+        _switch_signal_handlers_off(trainer)
         on_cpu = trainer.strategy.root_device.type == "cpu"
         if on_cpu and trainer.world_size > 1 and self.config.trainer.sync_batchnorm:
             raise UserError(
@@ -86,6 +87,16 @@ class ProjectCLI(LightningCLI):
         """Prints once, however many processes there are."""
         if self.trainer.is_global_zero:
             print(text, flush=True)
+
+
+def _switch_signal_handlers_off(trainer: Trainer) -> None:
+    """Keeps Lightning from answering SIGTERM, and from asking in each step whether another process has received it.
+
+    Its handler starts a broadcast that the other processes may not take part in; then all wait forever. What stops a
+    run is in ``project.callbacks.last_checkpoint``.
+    """
+    trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
 
 
 def _require_every_process(world_size: int) -> None:
@@ -107,7 +118,7 @@ def one_line_errors() -> Iterator[None]:
         text = _for_the_user(error)
         if text is None:
             raise
-        end_with_error(text, alone=isinstance(error, UnreadableFileError | OSError))
+        end_with_error(text, alone=isinstance(error, LocalError | OSError))
 
 
 def _for_the_user(error: BaseException | None) -> str | None:

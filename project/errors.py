@@ -10,8 +10,12 @@ class UserError(Exception):
     """Something the user gave is wrong; the text says what, where and what to do, and commands print it alone."""
 
 
-class UnreadableFileError(UserError):
-    """A file cannot be read, which a process may find out alone."""
+class LocalError(UserError):
+    """What one process may find out alone, so that it must say it itself."""
+
+
+class UnreadableFileError(LocalError):
+    """A file cannot be read."""
 
 
 def end_with_error(text: str, alone: bool = False) -> NoReturn:

@@ -1,13 +1,14 @@
 """``python -m project.fit``: train a ResNet, then test its best checkpoint once."""
 
+import os
 import shlex
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser
-from lightning.pytorch.loggers import TensorBoardLogger
 
 from project.callbacks import (
     AboutInCheckpoint,
@@ -15,12 +16,19 @@ from project.callbacks import (
     ConfusionMatrixPicture,
     FirstBatchPicture,
     ImagesPerSecond,
+    LastCheckpoint,
     RunCheckpoint,
+    SeedEachBatch,
+    StopAtNonFinite,
+    StoppedError,
 )
+from project.callbacks.last_checkpoint import CURVES
 from project.checkpoint import ABOUT, read_checkpoint, require_match
+from project.checkpoint_io import WholeFileIO
 from project.cli import ProjectCLI, one_line_errors, quiet_libraries
 from project.errors import UserError
 from project.hardware import best_precision
+from project.logger import RunLogger, rewind
 from project.model import ImageClassifier
 from project.report import summary
 from project.run_folder import RunFolder, derived_name
@@ -32,14 +40,6 @@ DEFAULTS: dict[str, Any] = {
     "trainer.default_root_dir": "runs",
     "trainer.enable_model_summary": False,
 }
-
-
-class RunLogger(TensorBoardLogger):
-    """TensorBoard's files alone: what Lightning's ``hparams.yaml`` would say, the run's ``config.yaml`` says better."""
-
-    def save(self) -> None:
-        """Flushes the event file."""
-        self.experiment.flush()
 
 
 class FitCLI(ProjectCLI):
@@ -64,11 +64,18 @@ class FitCLI(ProjectCLI):
             default=None,
             help="The run's folder under runs/, by default derived from data, model and time.",
         )
+        parser.add_lightning_class_args(LastCheckpoint, "last_checkpoint")
         parser.link_arguments("data.class_names", "model.class_names", apply_on="instantiate")
         parser.link_arguments("data.preprocessing", "model.preprocessing", apply_on="instantiate")
 
     def before_instantiate_classes(self) -> None:
-        """Finds the run's folder, refuses a finished one before anything is loaded, and settles the precision."""
+        """Finds the run's folder, refuses a finished one before anything is loaded, and settles the precision.
+
+        Raises:
+            UserError: The run is finished, or torchrun would restart it under another name.
+        """
+        if self.config.name is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)) > 0:
+            raise UserError("--max-restarts needs a --name, by which the restarted processes find the run again")
         data = self.config.data.class_path.rsplit(".", 1)[-1]
         name = self.config.name or derived_name(data, self.config.model.arch, datetime.now())
         self.run = RunFolder(self.config.trainer.default_root_dir, name)
@@ -83,11 +90,18 @@ class FitCLI(ProjectCLI):
         kwargs["default_root_dir"] = self.run.path
         if self.config_init.trainer.logger in (None, True):
             kwargs["logger"] = RunLogger(self.run.path.parent, self.run.name, version="")
-        return super().instantiate_trainer(**kwargs)
+        plugins = self.config_init.trainer.plugins or []
+        kwargs["plugins"] = [WholeFileIO(), *(plugins if isinstance(plugins, list) else [plugins])]
+        trainer = super().instantiate_trainer(**kwargs)
+        # first, so that what others log at the start of a batch is not in the curves yet when it saves
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
+        callbacks.sort(key=lambda callback: not isinstance(callback, LastCheckpoint))
+        return trainer
 
     def _callbacks(self) -> list[Callback]:
-        checkpoints: dict[str, Any] = {"dirpath": self.run.checkpoints, "enable_version_counter": False}
-        self._keep_best = RunCheckpoint(**checkpoints, filename="best", monitor="val/accuracy", mode="max")
+        self._keep_best = RunCheckpoint(
+            self.run.checkpoints, "best", monitor="val/accuracy", mode="max", enable_version_counter=False
+        )
         curves = [] if self.config_init.trainer.logger is False else [LearningRateMonitor("step"), ImagesPerSecond()]
         return [
             *curves,
@@ -95,9 +109,9 @@ class FitCLI(ProjectCLI):
             ConfusionMatrixPicture(),
             ConfidentMistakesPicture(),
             AboutInCheckpoint(),
+            StopAtNonFinite(),
+            SeedEachBatch(int(self.config.seed_everything)),
             self._keep_best,
-            # without a monitor it always keeps the newest, whatever the figures do
-            RunCheckpoint(**checkpoints, filename="last", save_on_train_epoch_end=True),
         ]
 
     def fit(self) -> None:
@@ -113,9 +127,11 @@ class FitCLI(ProjectCLI):
         resume = self._open_run()
         try:
             self.trainer.fit(self.model, datamodule=self.datamodule, ckpt_path=resume, weights_only=True)
-        except SystemExit:  # Lightning's answer to Ctrl-C
-            name = shlex.quote(self.run.name)
-            self.say(f"\nstopped; the same command with --name {name} goes on after the last whole epoch")
+        except SystemExit as stop:  # Lightning's answer to Ctrl-C before the first step, or ours later
+            done = (
+                f"after step {self.trainer.global_step}" if isinstance(stop, StoppedError) else "before the first step"
+            )
+            self.say(f"\nstopped {done}; the same command with --name {shlex.quote(self.run.name)} goes on from there")
             raise
         best = f"{self._keep_best.dirpath}/best.ckpt"  # where the first process put it: names without --name differ
         if not self._keep_best.best_model_path:  # as where --trainer.max_steps ends before an epoch does
@@ -129,16 +145,32 @@ class FitCLI(ProjectCLI):
         """Prepares the folder and finds what to continue from."""
         if self.trainer.is_global_zero:
             weights = sum(parameter.numel() * parameter.element_size() for parameter in self.model.parameters())
-            self.run.create(needed_bytes=2 * 2 * weights)  # two checkpoints, each with weights and momentum
+            self.run.create(needed_bytes=3 * 2 * weights)  # three checkpoints, each with weights and momentum
             self.parser.save(self.config, self.run.config, skip_unset=False, overwrite=True)
-        if not self.run.last.exists():
+        path, checkpoint = self._newest_checkpoint()
+        if self.trainer.is_global_zero:
+            rewind(self.run.path, checkpoint.get(CURVES, {}))
+        if path is None:
             self.say(f"{self._description()}: {self.run.path}")
             return None
-        about = read_checkpoint(self.run.last)[ABOUT]
-        model = self.model
-        require_match(about, self.run.last, class_names=model.class_names, arch=model.arch, stem=model.stem)
-        self.say(f"continuing {self.run.path} after epoch {about['epoch']}, step {about['step']}")
-        return str(self.run.last)
+        about, model = checkpoint[ABOUT], self.model
+        require_match(about, path, class_names=model.class_names, arch=model.arch, stem=model.stem)
+        self.say(f"continuing {self.run.path} in epoch {about['epoch']} after step {about['step']}")
+        return str(path)
+
+    def _newest_checkpoint(self) -> tuple[Path | None, dict[str, Any]]:
+        """What to go on from: the last checkpoint, or the one before it where the last is damaged."""
+        damage = None
+        for path in (self.run.last, self.run.previous):
+            if path.exists():
+                try:
+                    return path, read_checkpoint(path)
+                except UserError as error:
+                    self.say(f"{error}; looking for the one before it")
+                    damage = error
+        if damage is not None:
+            raise damage
+        return None, {}
 
     def _description(self) -> str:
         parameters = sum(parameter.numel() for parameter in self.model.parameters())

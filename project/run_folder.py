@@ -1,6 +1,10 @@
 """A run's folder: where its files are, and whether the run is new, unfinished or finished."""
 
+import contextlib
+import fcntl
 import json
+import os
+import platform
 import shutil
 from datetime import datetime
 from pathlib import Path
@@ -24,6 +28,8 @@ class RunFolder:
         self.config, self.metrics = self.path / "config.yaml", self.path / "metrics.json"
         self.checkpoints = self.path / "checkpoints"
         self.best, self.last = self.checkpoints / "best.ckpt", self.checkpoints / "last.ckpt"
+        self.previous = self.checkpoints / "previous.ckpt"
+        self._lock, self._held = self.path / ".lock", -1
 
     def require_unfinished(self) -> None:
         """Protects a finished run.
@@ -37,13 +43,13 @@ class RunFolder:
             )
 
     def create(self, needed_bytes: int) -> None:
-        """Makes the folder and sees to it that checkpoints will fit.
+        """Makes the folder, keeps other processes out of it, and sees to it that checkpoints will fit.
 
         Args:
             needed_bytes: What the checkpoints will take at least.
 
         Raises:
-            UserError: The folder cannot be written to, or the disk is full.
+            UserError: The folder cannot be written to, the disk is full, or another process trains in the folder.
         """
         probe = self.checkpoints / ".writable"
         try:
@@ -55,6 +61,8 @@ class RunFolder:
                 f"the run folder '{self.path}' cannot be written ({error.strerror}); choose another place with"
                 " --trainer.default_root_dir"
             ) from error
+        self._keep_others_out()
+        self.require_unfinished()  # it may have been finished just now
         free = shutil.disk_usage(self.path).free
         if free < needed_bytes:
             raise UserError(
@@ -62,11 +70,31 @@ class RunFolder:
                 " room or choose another place with --trainer.default_root_dir"
             )
 
+    def _keep_others_out(self) -> None:
+        """Takes a lock that the system takes back when this process ends, however that happens.
+
+        It is a POSIX lock, which loader workers do not inherit: they outlive a killed run for a while.
+        """
+        self._held = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.lockf(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            holder = self._lock.read_text().strip() or "another process"
+            raise UserError(f"the run '{self.path}' is being trained by {holder}; choose another --name") from None
+        except OSError:
+            return  # a file system without locks
+        os.truncate(self._held, 0)
+        os.write(self._held, f"process {os.getpid()} on {platform.node()}\n".encode())
+
     def write_metrics(self, metrics: dict[str, Any]) -> None:
-        """Writes the final figures, the mark of a finished run."""
+        """Writes the final figures, the mark of a finished run, and leaves behind what it shall keep."""
         partial = self.metrics.with_suffix(".partial")
         partial.write_text(json.dumps(metrics, indent=2) + "\n")
         partial.rename(self.metrics)
+        self.previous.unlink(missing_ok=True)
+        self._lock.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            os.close(self._held)
 
 
 def derived_name(data: str, arch: str, now: datetime) -> str:

@@ -197,8 +197,8 @@ def test_best_is_best_on_validation_and_last_is_last(workplace, monkeypatch):
         patch.setattr(FitCLI, "_conclude", lambda self: None)
         fit(*TINY, "--trainer.max_epochs=3", "--name=run")
     checkpoints = workplace / "runs" / "run" / "checkpoints"
-    assert load(checkpoints / "best.ckpt")["epoch"] == 1
-    assert load(checkpoints / "last.ckpt")["epoch"] == 2
+    assert load(checkpoints / "best.ckpt")["global_step"] == 2 * 4
+    assert load(checkpoints / "last.ckpt")["global_step"] == 3 * 4
 
 
 def test_the_test_set_is_touched_once_with_the_best_weights(workplace, monkeypatch):

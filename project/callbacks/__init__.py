@@ -2,7 +2,10 @@
 
 from project.callbacks.about import AboutInCheckpoint
 from project.callbacks.checkpoints import RunCheckpoint
+from project.callbacks.finite import StopAtNonFinite
+from project.callbacks.last_checkpoint import LastCheckpoint, StoppedError
 from project.callbacks.pictures import ConfidentMistakesPicture, ConfusionMatrixPicture, FirstBatchPicture
+from project.callbacks.randomness import SeedEachBatch
 from project.callbacks.throughput import ImagesPerSecond
 
 __all__ = [
@@ -11,5 +14,9 @@ __all__ = [
     "ConfusionMatrixPicture",
     "FirstBatchPicture",
     "ImagesPerSecond",
+    "LastCheckpoint",
     "RunCheckpoint",
+    "SeedEachBatch",
+    "StopAtNonFinite",
+    "StoppedError",
 ]

@@ -2,11 +2,18 @@
 
 from typing import Any
 
+from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import Tensor
 
 
 class RunCheckpoint(ModelCheckpoint):
-    """Lightning's ``ModelCheckpoint``, but it still knows the best figure when the run's folder was moved."""
+    """Lightning's ``ModelCheckpoint``, but no loss that is not finite makes a best one, and the folder may be moved."""
+
+    def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:
+        """Whether the figures are worth keeping."""
+        loss = trainer.callback_metrics.get("val/loss")
+        return (loss is None or bool(loss.isfinite())) and super().check_monitor_top_k(trainer, current)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores the state with the places that it names put where the folder is now."""

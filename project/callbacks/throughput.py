@@ -12,6 +12,10 @@ class ImagesPerSecond(Callback):
     def __init__(self) -> None:
         self._since, self._batches, self._step = 0.0, 0, 0
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Starts the clock where a run goes on within an epoch."""
+        self._since, self._batches, self._step = time.perf_counter(), 0, trainer.global_step
+
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the clock."""
         self._since, self._batches = time.perf_counter(), 0

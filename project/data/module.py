@@ -1,6 +1,7 @@
 """The LightningDataModule that all kinds of data share: loaders, device-side augmentation, one global batch size."""
 
 import os
+import signal
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, cast
@@ -26,6 +27,13 @@ class LazyDataLoader(DataLoader[ImageBatch]):
 
     def __iter__(self) -> Iterator[ImageBatch]:  # type: ignore[override]  # a generator is all that a ``for`` needs
         yield from super().__iter__()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: that there is a state tells Lightning that the loader goes on where training does."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Needs nothing: the sampler asks where training stands."""
 
 
 class ImageDataModule(LightningDataModule, ABC):
@@ -129,6 +137,7 @@ class ImageDataModule(LightningDataModule, ABC):
             collate_fn=_whole_batch,
             pin_memory=self.trainer is not None and self.trainer.strategy.root_device.type == "cuda",
             persistent_workers=workers > 0,
+            worker_init_fn=_leave_signals_to_the_run,
         )
 
     def on_after_batch_transfer(self, batch: ImageBatch, dataloader_idx: int) -> ImageBatch:
@@ -173,6 +182,12 @@ class ImageDataModule(LightningDataModule, ABC):
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         devices = self.trainer.num_devices if self.trainer is not None else 1
         return min(8, max(1, cores // devices - 1))
+
+
+def _leave_signals_to_the_run(_worker: int) -> None:
+    """A signal to the whole process group asks the run to stop after its step, for which it needs its workers."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _whole_batch(batch: Any) -> Any:

@@ -60,9 +60,6 @@ class ImageClassifier(LightningModule):
         lr_scheduler_interval: What ``lr_scheduler`` is stepped after: every ``epoch`` or every optimizer ``step``.
     """
 
-    mean: Tensor
-    std: Tensor
-
     def __init__(
         self,
         class_names: list[str],
@@ -103,9 +100,8 @@ class ImageClassifier(LightningModule):
             self.network.requires_grad_(False)
             self.network.fc.requires_grad_(True)
             self.network.eval()  # Lightning trains in the mode that it finds
-        for name in ("mean", "std"):
-            per_channel = 255 * torch.tensor(preprocessing[name]).view(1, 3, 1, 1)
-            self.register_buffer(name, per_channel, persistent=False)
+        # no buffers, which a moving average of the model would average too, and round
+        self._mean, self._std = (255 * torch.tensor(preprocessing[name]).view(1, 3, 1, 1) for name in ("mean", "std"))
         self.train_metrics = ClassificationMetrics(len(self.class_names))
         self.val_metrics = ClassificationMetrics(len(self.class_names))
         self.test_metrics = ClassificationMetrics(len(self.class_names))
@@ -137,8 +133,11 @@ class ImageClassifier(LightningModule):
         Returns:
             Logits, float (N, classes).
         """
-        x = images.to(dtype=self.mean.dtype, memory_format=torch.channels_last)
-        logits: Tensor = self.network((x - self.mean) / self.std)
+        like = next(self.network.parameters())
+        if (self._mean.device, self._mean.dtype) != (like.device, like.dtype):
+            self._mean, self._std = self._mean.to(like), self._std.to(like)
+        x = images.to(dtype=like.dtype, memory_format=torch.channels_last)
+        logits: Tensor = self.network((x - self._mean) / self._std)
         return logits
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -244,12 +243,15 @@ class ImageClassifier(LightningModule):
         return {"total_steps": int(total_steps), "warmup_steps": warmup_steps}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds what the command asked of optimizer and schedule."""
+        """Adds what the command asked of optimizer and schedule, and what was counted since the last training log."""
         checkpoint["settings"] = self._settings
+        checkpoint["counts"] = self.train_metrics.counts()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Remembers what an earlier command asked of optimizer and schedule."""
+        """Remembers what an earlier command asked of optimizer and schedule, and takes the counts up."""
         self._settings_before = checkpoint.get("settings")
+        if self._trainer is not None and self.trainer.is_global_zero:  # they are those of all processes
+            self.train_metrics.set_counts(checkpoint["counts"])
 
     def _require_same_optimizer(self) -> None:
         before, now = self._settings_before, self._settings
@@ -265,6 +267,7 @@ class ImageClassifier(LightningModule):
 
     def on_train_start(self) -> None:
         """Lets what the command says now win over the settings that a resumed checkpoint has just restored."""
+        self._step = self.trainer.global_step
         if self._settings_before is not None and self.trainer.ckpt_path is not None:
             optimizer, (config,) = self.trainer.optimizers[0], self.trainer.lr_scheduler_configs
             apply_changes(optimizer, config.scheduler, self._settings_before, self._settings)

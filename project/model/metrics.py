@@ -110,6 +110,16 @@ class ClassificationMetrics(Metric):
         self.loss_units += units.sum()
         self.non_finite += (counted & ~finite).sum()
 
+    def counts(self) -> dict[str, Tensor]:
+        """What was counted since the last reset, on all processes together; all must ask."""
+        with self.sync_context():
+            return {name: getattr(self, name).cpu().clone() for name in self._defaults}
+
+    def set_counts(self, counts: dict[str, Tensor]) -> None:
+        """Goes on from counts, which one process takes up and the others do not."""
+        for name, value in counts.items():
+            setattr(self, name, value.to(self.device))
+
     def compute(self) -> Figures:
         """The figures of all images counted since the last reset, on all processes."""
         confusion = self.confusion[:-1].view(self.num_classes, self.num_classes).cpu()
