@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -111,9 +112,15 @@ def _require_every_process(world_size: int) -> None:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Ends the program with one line and code 2 where what the user gave is wrong, or where the disk is full."""
+    """Ends the program with one line and code 2 where what the user gave is wrong, or where the disk is full.
+
+    Ctrl-C ends it with the code that shells give to that, 130.
+    """
     try:
         yield
+    except KeyboardInterrupt:
+        sys.stderr.write("\nstopped\n")
+        sys.exit(130)
     except Exception as error:
         text = _for_the_user(error)
         if text is None:

@@ -10,6 +10,7 @@ import pytest
 
 from project.data.flowers import FlowersDataModule
 from project.fit import FitCLI
+from project.inspect import inspect, parse
 from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, evaluate, fit, make_folder
 from tests.test_configs import TINY, write_cifar10
 
@@ -73,6 +74,15 @@ def test_an_evaluate_command_is_true(command, tiny_run, monkeypatch):
     args = shlex.split(command.partition("-m project.evaluate")[2].replace("NAME", "tiny"))
     evaluate(*args, "--output=evaluated.json")
     assert Path("evaluated.json").exists()
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if "-m project.inspect" in command])
+def test_an_inspect_command_is_true(command, workplace, monkeypatch, capsys):
+    make_folder(workplace / "images", dict.fromkeys("abc", 4))
+    args = shlex.split(command.partition("-m project.inspect")[2].replace("FOLDER", "images"))
+    assert inspect(parse(args)) == 0
+    assert "python -m project.fit --data FolderDataModule --data.root images" in capsys.readouterr().out
+    assert Path("found.json").exists() == ("--output" in command)
 
 
 def inline_options() -> list[str]:

@@ -238,7 +238,7 @@ def test_a_folder_of_classes_trains_without_saying_how_many(workplace):
 
 
 def test_a_run_starts_from_weights_of_a_hand_written_script(workplace, capsys):
-    weights = {f"module.{name}": value + 1 for name, value in resnet18(num_classes=3).state_dict().items()}
+    weights = {f"module.{name}": value for name, value in resnet18(num_classes=3).state_dict().items()}
     torch.save({"best_state_dict": weights, "epoch": 7}, "theirs.pth")
     flags = ["--model.weights=theirs.pth", "--model.freeze_backbone=true", "--model.optimizer.lr=0.001"]
     cli = fit(*TINY, *flags, "--name=run")

@@ -1,6 +1,11 @@
 """Reading single image files: decode, crop and resize, the only work of loader workers; telling whole from broken."""
 
 import os
+import struct
+import warnings
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +18,36 @@ from project.errors import UnreadableFileError
 Box = tuple[float, float, float, float]
 IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
+MAX_PIXELS = 2**28
+"""The most pixels that a picture may have, a gigabyte once decoded; a file that claims more is refused unread."""
+Image.MAX_IMAGE_PIXELS = MAX_PIXELS
+# PIL refuses twice that; in between it would warn and decode
+warnings.filterwarnings("error", category=Image.DecompressionBombWarning)
+
+Image.init()
+# not all that PIL can open, whatever a file is called: for EPS it would run Ghostscript
+_FORMATS: list[str] = [
+    name
+    for name in ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+    if name in Image.OPEN  # AVIF is not in every PIL
+]
 _EXIF_ORIENTATION = 0x0112
 _ENDINGS = {"JPEG": b"\xff\xd9", "PNG": b"IEND\xaeB`\x82"}
+# what PIL raises for one damaged file or another
+_BROKEN = (
+    OSError,
+    EOFError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    SyntaxError,
+    MemoryError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+    Image.DecompressionBombWarning,
+)
 
 
 def centre_box(width: int, height: int, resize: int, crop: int) -> Box:
@@ -57,15 +90,42 @@ def open_image(path: str | Path) -> Image.Image:
     """Opens a picture the right way up; its pixels are decoded when they are first used.
 
     Raises:
-        UserError: The file cannot be read as an image.
+        UnreadableFileError: The file cannot be read as an image.
     """
-    try:
-        image = Image.open(path)
-        if image.getexif().get(_EXIF_ORIENTATION, 1) != 1:
-            return ImageOps.exif_transpose(image)
+    return upright(open_as_stored(path), path)
+
+
+def open_as_stored(path: str | Path) -> Image.Image:
+    """Opens a picture without turning it; its pixels are decoded when they are first used.
+
+    Raises:
+        UnreadableFileError: The file is not an image, has more than ``MAX_PIXELS``, or has pixels of 32 bits.
+    """
+    with named(path):
+        image = Image.open(path, formats=_FORMATS)
+        if image.mode in ("I", "F"):  # PIL would cut off what is not between 0 and 255
+            image.close()
+            raise ValueError("its pixels have 32 bits and an unknown range; save it with 8 or 16")
         return image
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise _unreadable(path, error) from error
+
+
+def is_turned(image: Image.Image) -> bool:
+    """Whether the EXIF data say that the stored picture is not upright."""
+    return bool(image.getexif().get(_EXIF_ORIENTATION, 1) != 1)
+
+
+def upright(image: Image.Image, path: str | Path) -> Image.Image:
+    """Turns a picture the way its EXIF data say.
+
+    Args:
+        image: As :func:`open_as_stored` returns it.
+        path: The file, for the error.
+
+    Raises:
+        UnreadableFileError: The file is cut short or damaged.
+    """
+    with named(path):
+        return ImageOps.exif_transpose(image) if is_turned(image) else image
 
 
 def crop_and_resize(image: Image.Image, box: Box, size: int, path: str | Path) -> Tensor:
@@ -81,23 +141,23 @@ def crop_and_resize(image: Image.Image, box: Box, size: int, path: str | Path) -
         uint8 (3, size, size).
 
     Raises:
-        UserError: The file is cut short or damaged.
+        UnreadableFileError: The file is cut short or damaged.
     """
     width, height = image.size
     left, upper, right, lower = box
-    try:
+    with named(path):
         # JPEG decodes at 1/2, 1/4 or 1/8 of its size for a fraction of the cost, where that still has enough pixels
         image.draft("RGB", (int(width * size / (right - left)), int(height * size / (lower - upper))))
         x, y = image.size[0] / width, image.size[1] / height
         box = (left * x, upper * y, right * x, lower * y)
-        scaled = _rgb(image).resize((size, size), Image.Resampling.BILINEAR, box=box)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise _unreadable(path, error) from error
+        scaled = rgb(image).resize((size, size), Image.Resampling.BILINEAR, box=box)
     return torch.frombuffer(bytearray(scaled.tobytes()), dtype=torch.uint8).view(size, size, 3).permute(2, 0, 1)
 
 
-def _rgb(image: Image.Image) -> Image.Image:
+def rgb(image: Image.Image) -> Image.Image:
     """Converts to 8-bit RGB."""
+    if image.mode == "RGB":  # PIL would copy it, and a panorama is large
+        return image
     if image.mode.startswith("I;16"):  # PIL would clip 16 bits to 8, not scale them
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if isinstance(image.info.get("transparency"), bytes):  # PIL warns unless the transparency is kept at first
@@ -109,19 +169,41 @@ def check_image(path: str | Path) -> None:
     """Tells a whole file from a broken one, nearly always from its header and its last bytes alone.
 
     Raises:
-        UserError: The file is empty, is not an image, or is cut short.
+        UnreadableFileError: The file is empty, is not an image, or is cut short.
+    """
+    with open_as_stored(path) as image, named(path):
+        with open(path, "rb") as file:
+            file.seek(-min(12, os.path.getsize(path)), os.SEEK_END)
+            ending = file.read()
+        if _ENDINGS.get(image.format or "", b"none") not in ending:
+            image.load()  # other formats, and files with something after their end, are decoded to be sure
+
+
+@contextmanager
+def named(path: str | Path) -> Iterator[None]:
+    """Makes of whatever PIL raises an error of one line, with the file's name.
+
+    Raises:
+        UnreadableFileError: The file cannot be read as an image.
     """
     try:
-        with Image.open(path) as image:
-            with open(path, "rb") as file:
-                file.seek(-min(12, os.path.getsize(path)), os.SEEK_END)
-                ending = file.read()
-            if _ENDINGS.get(image.format or "", b"none") not in ending:
-                image.load()  # other formats, and files with something after their end, are decoded to be sure
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise _unreadable(path, error) from error
+        yield
+    except _BROKEN as error:
+        text = f"'{printable(path)}' cannot be read as an image ({_why(error)}); repair the file or remove it"
+        raise UnreadableFileError(text) from error
 
 
-def _unreadable(path: str | Path, error: BaseException) -> UnreadableFileError:
-    reason = "not an image" if "cannot identify image file" in str(error) else str(error) or type(error).__name__
-    return UnreadableFileError(f"'{path}' cannot be read as an image ({reason}); repair the file or remove it")
+def reason(error: UnreadableFileError) -> str:
+    """Why the file cannot be read, without its name."""
+    return _why(error.__cause__ or error)
+
+
+def _why(error: BaseException) -> str:
+    if "cannot identify image file" in str(error):
+        return "not an image"
+    return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+
+
+def printable(path: str | Path) -> str:
+    """A name without what would break a line or move a terminal's cursor."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(path))

@@ -1,76 +1,25 @@
 """Any folder of classes: ``root/<class>/*``, split by us, or ``root/{train,val,test}/<class>/*``, taken as they are."""
 
-from concurrent.futures import ThreadPoolExecutor
+import shlex
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
 from tqdm import tqdm
 
 from project.checkpoint import Preprocessing
 from project.data.batch import BatchDataset, ImageBatch
-from project.data.decode import IMAGE_SUFFIXES, centre_box, check_image, crop_and_resize, open_image, random_box
-from project.data.hashing import Purpose, uniform
+from project.data.decode import IMAGE_SUFFIXES, printable
+from project.data.files import FileDataset
+from project.data.inspection import few, find_broken, leave_out
 from project.data.module import ImageDataModule
 from project.data.splits import SPLITS, stratified_split
-from project.errors import UserError, require
+from project.errors import UnreadableFileError, UserError, require
 
 IMAGENET_MEAN, IMAGENET_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-_CROP_TRIES = 10
 
 ClassFiles = dict[str, list[Path]]
-
-
-class FileDataset:
-    """Image files, decoded and cropped when a batch asks for them.
-
-    Args:
-        files: The image files.
-        labels: int64 (N,).
-        preprocessing: Gives the sizes.
-        crop_scale: The smallest and largest share of a picture that a random crop keeps; None cuts from the centre.
-        seed: Decides the random crops.
-    """
-
-    def __init__(
-        self,
-        files: list[Path],
-        labels: Tensor,
-        preprocessing: Preprocessing,
-        crop_scale: tuple[float, float] | None = None,
-        seed: int = 0,
-    ) -> None:
-        self.files, self.labels = files, labels
-        self.resize, self.crop = preprocessing["resize"], preprocessing["crop"]
-        self.crop_scale, self.seed = crop_scale, seed
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitems__(self, keys: list[int]) -> ImageBatch:
-        indices = torch.tensor(keys) % len(self)
-        if self.crop_scale is None:
-            images = [self.image(index) for index in indices.tolist()]
-        else:
-            images = [self._random_crop(*divmod(key, len(self)), self.crop_scale) for key in keys]
-        return ImageBatch(torch.stack(images), self.labels[indices], indices)
-
-    def image(self, index: int) -> Tensor:
-        """One picture as evaluation sees it, uint8 (3, crop, crop)."""
-        file = self.files[index]
-        with open_image(file) as picture:
-            return crop_and_resize(picture, centre_box(*picture.size, self.resize, self.crop), self.crop, file)
-
-    def name(self, index: int) -> str:
-        """The file's class folder and name."""
-        return str(Path(*self.files[index].parts[-2:]))
-
-    def _random_crop(self, epoch: int, index: int, scale: tuple[float, float]) -> Tensor:
-        draws = uniform(self.seed, epoch, torch.tensor([index]), Purpose.CROP, 4 * _CROP_TRIES).view(_CROP_TRIES, 4)
-        file = self.files[index]
-        with open_image(file) as picture:
-            return crop_and_resize(picture, random_box(*picture.size, draws, scale), self.crop, file)
 
 
 class FolderDataModule(ImageDataModule):
@@ -83,6 +32,7 @@ class FolderDataModule(ImageDataModule):
         crop_scale: The smallest and largest share of a picture that a random crop in training keeps.
         val_fraction: The share of each class that becomes validation data, where we split.
         test_fraction: The share of each class that becomes test data, where we split.
+        on_bad_image: What to do where a file cannot be read: end the run with its name, or go on without it.
         batch_size: Images in one optimizer step's forward passes on all devices together.
         kwargs: See :class:`project.data.module.ImageDataModule`.
     """
@@ -96,6 +46,7 @@ class FolderDataModule(ImageDataModule):
         crop_scale: tuple[float, float] = (0.08, 1.0),
         val_fraction: float = 0.1,
         test_fraction: float = 0.1,
+        on_bad_image: Literal["error", "skip"] = "error",
         batch_size: int = 64,
         **kwargs: Any,
     ) -> None:
@@ -112,8 +63,10 @@ class FolderDataModule(ImageDataModule):
             )
         self.root, self.image_size, self.crop_scale = Path(root).expanduser(), image_size, crop_scale
         self.fractions = {"val": val_fraction, "test": test_fraction}
+        self.skip_bad = on_bad_image == "skip"
         self._files: dict[str, ClassFiles] = {}
         self._checked = False
+        self._reported: set[Path] = set()
 
     @property
     def class_names(self) -> list[str]:
@@ -134,15 +87,19 @@ class FolderDataModule(ImageDataModule):
         """Looks at every file once before training starts, on one process a machine.
 
         Raises:
-            UserError: A file is not an image, is empty or is cut short.
+            UnreadableFileError: A file is not an image, is empty or is cut short.
         """
-        if self._checked:  # Lightning prepares the data again before the test
+        if self._checked or self.skip_bad:  # Lightning prepares the data again before the test; ``load`` skips
             return
-        files = sorted({file for split in self.files().values() for names in split.values() for file in names})
-        with ThreadPoolExecutor() as pool:
-            checks = pool.map(check_image, files)
-            for _ in tqdm(checks, total=len(files), desc="checking images", unit="", delay=1, leave=False):
-                pass
+        files = _all(self.files())
+        if broken := find_broken(files):
+            many = f"{len(broken):,} of {len(files):,} files cannot be read as images: {few(broken)}"
+            (first, why), *others = broken.items()
+            what = many if others else f"'{printable(first)}' cannot be read as an image ({why})"
+            raise UnreadableFileError(
+                f"{what}; repair or remove such files, or go on without them by --data.on_bad_image skip;"
+                f" python -m project.inspect {shlex.quote(str(self.images_root))} lists all that is wrong"
+            )
         self._checked = True
 
     def files(self) -> dict[str, ClassFiles]:
@@ -152,19 +109,60 @@ class FolderDataModule(ImageDataModule):
             UserError: The root does not exist or has no images, a class has none, or splits have different classes.
         """
         if not self._files:
-            self._files = self._find()
+            try:
+                self._files = self._find()
+            except OSError as error:
+                raise UserError(f"--data.root: '{error.filename}' cannot be read ({error.strerror})") from error
         return self._files
 
     def load(self) -> dict[str, BatchDataset]:
         """Opens the three splits."""
+        splits = self._readable() if self.skip_bad else self.files()
         datasets: dict[str, BatchDataset] = {}
         for split in SPLITS:
-            files = self.files()[split]
-            labels = [label for label, name in enumerate(self.class_names) for _ in files[name]]
-            flat = [file for name in self.class_names for file in files[name]]
+            labels = [label for label, name in enumerate(self.class_names) for _ in splits[split][name]]
+            flat = [file for name in self.class_names for file in splits[split][name]]
             crop_scale = self.crop_scale if split == "train" else None
-            datasets[split] = FileDataset(flat, torch.tensor(labels), self.preprocessing, crop_scale, self.seed)
+            datasets[split] = FileDataset(
+                flat, torch.tensor(labels), self.preprocessing, crop_scale, self.seed, self.skip_bad
+            )
         return datasets
+
+    def _readable(self) -> dict[str, ClassFiles]:
+        """The splits without broken files; each process looks for itself, so that all have the same."""
+        files, first = _all(self.files()), self._world()[1] == 0
+        broken = find_broken(files, visible=first)
+        left = leave_out(self.files(), broken)
+        if broken and first:
+            _warn(f"{len(broken):,} of {len(files):,} files cannot be read as images and are left out: {few(broken)}")
+        return left
+
+    def on_before_batch_transfer(self, batch: ImageBatch, dataloader_idx: int) -> ImageBatch:
+        """Takes what could not be read out of a training batch; in evaluation, its label of -1 keeps it from counting.
+
+        Raises:
+            UnreadableFileError: Nothing is left of a training batch.
+        """
+        if not self.skip_bad or self.trainer is None or bool((batch.labels >= 0).all()):
+            return batch
+        readable = batch.labels >= 0
+        split = "train" if self.trainer.training else "test" if self.trainer.testing else "val"
+        self._report(split, batch.indices[~readable].tolist())
+        if split != "train":
+            return batch
+        if not readable.any():
+            raise UnreadableFileError(
+                f"no image of a training batch of {len(readable)} can be read; is '{self.images_root}' still there?"
+            )
+        return ImageBatch(*(field[readable] for field in batch))
+
+    def _report(self, split: str, indices: list[int]) -> None:
+        """Names files that could not be read, each once; other processes do not know of them."""
+        dataset: Any = self.splits[split]
+        for file in dict.fromkeys(dataset.files[index] for index in indices):
+            if file not in self._reported:
+                self._reported.add(file)
+                _warn(f"'{printable(file)}' cannot be read as an image and is left out ({len(self._reported)} so far)")
 
     def _find(self) -> dict[str, ClassFiles]:
         root = self.images_root
@@ -189,7 +187,7 @@ class FolderDataModule(ImageDataModule):
 
     def _split(self, files: ClassFiles, missing: list[str] | tuple[str, ...]) -> dict[str, ClassFiles]:
         flat = [(label, file) for label, name in enumerate(files) for file in files[name]]
-        names = [f"{file.parent.name}/{file.name}" for _, file in flat]
+        names = [_spelt(f"{file.parent.name}/{file.name}") for _, file in flat]
         fractions = {split: self.fractions[split] for split in missing}
         splits = stratified_split(
             names, [label for label, _ in flat], fractions, seed=self.split_seed, class_names=list(files)
@@ -207,11 +205,11 @@ def _holds_folders(folder: Path) -> bool:
 
 
 def _classes(root: Path) -> ClassFiles:
-    folders = [entry for entry in _by_name(root) if entry.is_dir() and not entry.name.startswith(".")]
-    found = {
-        folder.name: [file for file in _by_name(folder) if file.suffix.lower() in IMAGE_SUFFIXES and file.is_file()]
-        for folder in folders
-    }
+    entries = [entry for entry in _by_name(root) if not entry.name.startswith(".")]
+    if dead := [entry for entry in entries if _leads_nowhere(entry)]:
+        raise UserError(f"'{dead[0]}' is a link that leads nowhere; repair or remove it")
+    folders = [entry for entry in entries if entry.is_dir()]
+    found = {folder.name: [file for file in _by_name(folder) if _is_image_file(file)] for folder in folders}
     if not any(found.values()):
         raise UserError(
             f"--data.root: '{root}' has no images; it must hold one folder for each class, as in {root}/daisy/1.jpg"
@@ -229,3 +227,26 @@ def _classes(root: Path) -> ClassFiles:
 def _by_name(folder: Path) -> list[Path]:
     """What is in a folder, in the same order on every system: paths themselves compare without case on Windows."""
     return sorted(folder.iterdir(), key=lambda entry: entry.name)
+
+
+def _is_image_file(entry: Path) -> bool:
+    # a dead link is a picture that is missed, which reading it will report
+    return entry.suffix.lower() in IMAGE_SUFFIXES and (entry.is_file() or _leads_nowhere(entry))
+
+
+def _leads_nowhere(entry: Path) -> bool:
+    return entry.is_symlink() and not entry.exists()
+
+
+def _spelt(name: str) -> str:
+    """The name itself, unless it has bytes that are not UTF-8, which Python smuggles into it."""
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+def _all(splits: dict[str, ClassFiles]) -> list[Path]:
+    return sorted({file for classes in splits.values() for files in classes.values() for file in files})
+
+
+def _warn(text: str) -> None:
+    """Says it beside a progress bar, if there is one."""
+    tqdm.write(f"warning: {text}", file=sys.stderr)

@@ -1,10 +1,14 @@
 """Image files for tests."""
 
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
+
+from project.data.decode import centre_box, crop_and_resize, open_image
 
 
 def smooth(width: int, height: int) -> Image.Image:
@@ -35,3 +39,53 @@ def write_folder(root: Path, classes: dict[str, int], size: tuple[int, int] = (3
         for number in range(count):
             noise(*size, seed=1000 * label + number).save(root / name / f"image {number}.jpg")
     return root
+
+
+def png_chunk(kind: bytes, content: bytes) -> bytes:
+    """A part of a PNG file."""
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def claiming_png(width: int, height: int) -> bytes:
+    """A PNG file of a few bytes whose header says how large it is."""
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    pixels = zlib.compress(bytes(1000))
+    return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + png_chunk(b"IDAT", pixels) + png_chunk(b"IEND", b"")
+
+
+def claiming_gif(width: int, height: int) -> bytes:
+    """A GIF file of a few bytes whose header says how large it is."""
+    size = struct.pack("<HH", width, height)
+    return b"GIF89a" + size + b"\x80\0\0" + bytes(6) + b"," + bytes(4) + size + b"\0\x02\x02D\x01\0;"
+
+
+def damage_deep_inside(path: Path) -> None:
+    """Writes a PNG file, whatever its name, that only decoding all of it finds broken."""
+    noise(64, 64).save(path, format="PNG")
+    data = bytearray(path.read_bytes())
+    data[2000:2100] = bytes(100)
+    path.write_bytes(data)
+
+
+def save(image, path, **options):
+    """Saves a picture and gives the path."""
+    image.save(path, **options)
+    return path
+
+
+def centre(path, resize=36, crop=32):
+    """The centre crop of a file as evaluation sees it, uint8 (3, crop, crop)."""
+    with open_image(path) as picture:
+        return crop_and_resize(picture, centre_box(*picture.size, resize, crop), crop, path)
+
+
+def centre_of(image, resize, crop):
+    """What ``centre`` should give for a picture, by PIL alone."""
+    return image.resize(
+        (crop, crop), Image.Resampling.BILINEAR, box=centre_box(image.width, image.height, resize, crop)
+    )
+
+
+def difference(found, expected):
+    """Between our (3, S, S) and PIL's picture."""
+    return np.abs(found.permute(1, 2, 0).numpy().astype(np.int64) - pixels(expected))

@@ -9,7 +9,7 @@ from torchvision.transforms import CenterCrop, InterpolationMode, RandomResizedC
 
 from project.data.decode import centre_box, check_image, crop_and_resize, open_image, random_box
 from project.errors import UserError
-from tests.data.pictures import noise, pixels, smooth
+from tests.data.pictures import centre, centre_of, difference, noise, pixels, save, smooth
 
 SHAPES = [(500, 375), (375, 500), (64, 64), (333, 200), (40, 30)]
 ODD_SHAPES = [*SHAPES, (1000, 20), (20, 1000), (300, 120), (120, 300), (7, 5), (1, 1), (3, 200), (2, 2)]
@@ -26,16 +26,6 @@ UPRIGHT: dict[int, Any] = {
 }
 
 
-def save(image, path, **options):
-    image.save(path, **options)
-    return path
-
-
-def centre(path, resize=36, crop=32):
-    with open_image(path) as picture:
-        return crop_and_resize(picture, centre_box(*picture.size, resize, crop), crop, path)
-
-
 def draws(count, tries=10, seed=0):
     return torch.rand(count, tries, 4, generator=torch.Generator().manual_seed(seed))
 
@@ -44,11 +34,6 @@ def torchvisions_box(shape):
     """Upper and left edge, height and width."""
     image: Any = Image.new("L", shape)
     return RandomResizedCrop.get_params(image, [0.08, 1.0], [3 / 4, 4 / 3])
-
-
-def difference(found, expected):
-    """Between our (3, S, S) and PIL's picture."""
-    return np.abs(found.permute(1, 2, 0).numpy().astype(np.int64) - pixels(expected))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -142,12 +127,6 @@ def test_a_picture_is_turned_the_way_its_exif_data_say(tmp_path, suffix, orienta
     assert (pixels(open_image(path)) == UPRIGHT[orientation](stored)).all()
     upright = Image.fromarray(np.ascontiguousarray(UPRIGHT[orientation](stored)).astype(np.uint8))
     assert difference(centre(path, 18, 16), centre_of(upright, 18, 16)).mean() < 2
-
-
-def centre_of(image, resize, crop):
-    return image.resize(
-        (crop, crop), Image.Resampling.BILINEAR, box=centre_box(image.width, image.height, resize, crop)
-    )
 
 
 def sixteen_bits(image):

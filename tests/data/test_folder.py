@@ -1,3 +1,4 @@
+import os
 import shutil
 import warnings
 from itertools import chain
@@ -190,6 +191,73 @@ def test_a_file_cut_short_is_named_before_training(tmp_path):
     file.write_bytes(file.read_bytes()[:-200])
     with pytest.raises(UserError, match=r"b/image 3\.jpg' cannot be read"):
         module(root).prepare_data()
+
+
+def test_of_many_broken_files_the_first_are_named_and_all_are_counted(tmp_path):
+    root = write_folder(tmp_path / "my images", {"a": 5, "b": 5})
+    for number in range(7):
+        (root / "b" / f"bad {number}.jpg").touch()
+    with pytest.raises(UserError) as caught:
+        module(root).prepare_data()
+    text = str(caught.value)
+    assert text.startswith("7 of 17 files cannot be read as images: ")
+    assert [f"bad {number}.jpg' (not an image)" in text for number in range(4)] == [True, True, True, False]
+    assert " and 4 more; " in text
+    assert "--data.on_bad_image skip" in text
+    assert f"python -m project.inspect '{root}'" in text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize("target", ["loop.jpg", "nowhere.jpg"])
+def test_a_picture_that_is_a_dead_link_is_named(tmp_path, target):
+    root = write_folder(tmp_path, {"a": 5, "b": 5})
+    (root / "a" / "loop.jpg").symlink_to(target)
+    with pytest.raises(UserError, match=r"a/loop\.jpg' cannot be read"):
+        module(root).prepare_data()
+
+
+def test_a_link_to_a_picture_or_a_folder_is_as_good_as_itself(tmp_path):
+    away = write_folder(tmp_path / "away", {"a": 5, "b": 5})
+    (tmp_path / "root" / "b").mkdir(parents=True)
+    (tmp_path / "root" / "a").symlink_to(away / "a")
+    for file in (away / "b").iterdir():
+        (tmp_path / "root" / "b" / file.name).symlink_to(file)
+    data = attached(module(tmp_path / "root"))
+    assert sum(len(dataset) for dataset in data.splits.values()) == 10
+
+
+def test_a_class_folder_that_is_a_dead_link_is_named(tmp_path):
+    root = write_folder(tmp_path, {"a": 5, "b": 5})
+    (root / "c").symlink_to("c")
+    with pytest.raises(UserError, match=r"c' is a link that leads nowhere"):
+        module(root).files()
+
+
+def test_a_link_back_to_the_root_is_no_class(tmp_path):
+    root = write_folder(tmp_path, {"a": 5, "b": 5})
+    (root / "a" / "back").symlink_to(root)
+    assert module(root).class_names == ["a", "b"]
+    (root / "back").symlink_to(root)
+    with pytest.raises(UserError, match=r"back' has no images"):
+        module(root).files()
+
+
+def test_a_name_that_is_not_utf8_is_split_and_read_like_any_other(tmp_path):
+    root = write_folder(tmp_path, {"a": 5, "b": 5})
+    try:
+        (root / "a" / "image 0.jpg").rename(root / "a" / os.fsdecode(b"Gr\xf6\xdfe.jpg"))
+    except OSError:
+        pytest.skip("this file system wants UTF-8")
+    data = attached(module(root))
+    assert sum(len(dataset) for dataset in data.splits.values()) == 10
+
+
+@pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="nothing is forbidden to root")
+def test_a_folder_that_must_not_be_read_is_named(tmp_path):
+    root = write_folder(tmp_path, {"a": 5, "b": 5})
+    (root / "b").chmod(0)
+    with pytest.raises(UserError, match=r"b' cannot be read \(Permission denied\)"):
+        module(root).files()
 
 
 def test_good_files_pass_the_check(tmp_path):
