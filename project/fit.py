@@ -6,6 +6,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import torch
+from jsonargparse.typing import PositiveInt
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser
@@ -27,7 +29,7 @@ from project.checkpoint import ABOUT, read_checkpoint, require_match
 from project.checkpoint_io import WholeFileIO
 from project.cli import ProjectCLI, one_line_errors, quiet_libraries
 from project.errors import UserError
-from project.hardware import best_precision
+from project.hardware import best_precision, describe, keep_freed_memory
 from project.logger import RunLogger, rewind
 from project.model import ImageClassifier
 from project.report import summary
@@ -64,12 +66,18 @@ class FitCLI(ProjectCLI):
             default=None,
             help="The run's folder under runs/, by default derived from data, model and time.",
         )
+        parser.add_argument(
+            "--threads",
+            type=PositiveInt | None,
+            default=None,
+            help="Threads that compute, for each process on a CPU; by default one for each core.",
+        )
         parser.add_lightning_class_args(LastCheckpoint, "last_checkpoint")
         parser.link_arguments("data.class_names", "model.class_names", apply_on="instantiate")
         parser.link_arguments("data.preprocessing", "model.preprocessing", apply_on="instantiate")
 
     def before_instantiate_classes(self) -> None:
-        """Finds the run's folder, refuses a finished one before anything is loaded, and settles the precision.
+        """Finds the run's folder, refuses a finished one before anything is loaded, and settles precision and threads.
 
         Raises:
             UserError: The run is finished, or torchrun would restart it under another name.
@@ -82,6 +90,9 @@ class FitCLI(ProjectCLI):
         self.run.require_unfinished()
         if self.config.trainer.precision is None and not self.config.trainer.plugins:  # a plugin may decide it
             self.config.trainer.precision = best_precision(self.config.trainer.accelerator)
+        if self.config.threads is not None:
+            torch.set_num_threads(self.config.threads)
+        keep_freed_memory()
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Adds the callbacks and the logger that fill the run's folder."""
@@ -150,12 +161,13 @@ class FitCLI(ProjectCLI):
         path, checkpoint = self._newest_checkpoint()
         if self.trainer.is_global_zero:
             rewind(self.run.path, checkpoint.get(CURVES, {}))
+        settings = describe(self.trainer, self.model, self.datamodule)
         if path is None:
-            self.say(f"{self._description()}: {self.run.path}")
+            self.say(f"{self._description()}: {self.run.path}\n{settings}")
             return None
         about, model = checkpoint[ABOUT], self.model
         require_match(about, path, class_names=model.class_names, arch=model.arch, stem=model.stem)
-        self.say(f"continuing {self.run.path} in epoch {about['epoch']} after step {about['step']}")
+        self.say(f"continuing {self.run.path} in epoch {about['epoch']} after step {about['step']}\n{settings}")
         return str(path)
 
     def _newest_checkpoint(self) -> tuple[Path | None, dict[str, Any]]:
@@ -177,7 +189,7 @@ class FitCLI(ProjectCLI):
         classes = len(self.model.class_names)
         model = f"{self.model.arch} ({parameters / 1e6:.1f} M parameters, {classes} classes)"
         devices = f"{self.trainer.world_size} x {self.trainer.strategy.root_device.type}"
-        return f"training {model} on {devices} in {self.trainer.precision}"
+        return f"training {model} on {devices}"
 
     def _conclude(self) -> None:
         best = read_checkpoint(self.run.best)[ABOUT]

@@ -1,6 +1,35 @@
 """Settings that follow from the machine where the command leaves them open."""
 
+import ctypes
+import sys
+from typing import Any
+
 import torch
+from lightning.pytorch import Trainer
+
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of malloc.h
+
+
+def keep_freed_memory() -> None:
+    """Lets glibc keep what a step frees for the next one, which then need not be zeroed by the system page by page.
+
+    By default glibc gives large blocks back at once. Other systems and C libraries are left as they are.
+    """
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "gnu_get_libc_version"):
+        libc.mallopt(_M_MMAP_MAX, 0)
+        libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def describe(trainer: Trainer, model: Any, data: Any) -> str:
+    """The settings that decide the speed, those that chose themselves too, for one line at the start."""
+    workers = data.workers()
+    memory = "pinned" if data.pins_memory() else "not pinned"
+    loaded = (
+        f"{workers} per device, 1 thread each, {data.prefetch_factor} batches ahead, {memory}" if workers else "none"
+    )
+    layout = "channels_last" if model.channels_last else "contiguous"
+    compiled = "compiled" if model.compile_network else "not compiled"
+    return f"{trainer.precision}, {layout}, {compiled}, {torch.get_num_threads()} threads; loader workers: {loaded}"
 
 
 def best_precision(accelerator: str) -> str:

@@ -52,11 +52,13 @@ class LastCheckpoint(Callback):
         self.every_minutes, self.every_n_steps = every_minutes, every_n_steps
         self._request = StopRequest()
         self._resumed = False
+        self._figures: dict[str, float] = {}
         self._saved_at, self._save_took = 0.0, 0.0
         self._agreed_at, self._agreed_step, self._next_agreement = 0.0, 0, 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the clock, and listens for signals from here on."""
+        trainer.callback_metrics.update({name: torch.tensor(value) for name, value in self._figures.items()})
         self._saved_at = self._agreed_at = time.monotonic()
         self._agreed_step = trainer.global_step
         self._request.listen()
@@ -85,10 +87,9 @@ class LastCheckpoint(Callback):
         checkpoint[_FIGURES] = {name: float(value) for name, value in trainer.callback_metrics.items()}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Restores the newest figures, which schedules and other callbacks may look at before there are new ones."""
-        if trainer.state.fn == TrainerFn.FITTING:
-            self._resumed = True
-            trainer.callback_metrics.update({name: torch.tensor(value) for name, value in checkpoint[_FIGURES].items()})
+        """Remembers the newest figures, which schedules and other callbacks may look at before there are new ones."""
+        if trainer.state.fn == TrainerFn.FITTING:  # where Lightning clears the figures once more before it trains
+            self._resumed, self._figures = True, checkpoint[_FIGURES]
 
     def _agree(self, trainer: Trainer, between_epochs: bool) -> Wish:
         """What all processes do now; they ask each other between epochs and about once a second, not in each step."""

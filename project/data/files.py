@@ -7,8 +7,19 @@ from torch import Tensor
 
 from project.checkpoint import Preprocessing
 from project.data.batch import ImageBatch
-from project.data.decode import centre_box, crop_and_resize, open_image, random_box
+from project.data.cache import ImageCache, open_cache
+from project.data.decode import (
+    centre_box,
+    crop_and_resize,
+    crop_and_resize_fast,
+    decode_small,
+    open_image,
+    random_box,
+    scaled_region,
+    upright_size,
+)
 from project.data.hashing import Purpose, uniform
+from project.data.inspection import in_threads
 from project.errors import UnreadableFileError
 
 _CROP_TRIES = 10
@@ -24,6 +35,8 @@ class FileDataset:
         crop_scale: The smallest and largest share of a picture that a random crop keeps; None cuts from the centre.
         seed: Decides the random crops.
         skip: Whether a file that cannot be read comes as a black picture with the label -1, and is no error.
+        cache: A folder for decoded images, by which later epochs and runs are faster. Training then crops from pictures
+            whose shorter side is scaled down to ``resize``.
     """
 
     def __init__(
@@ -34,10 +47,12 @@ class FileDataset:
         crop_scale: tuple[float, float] | None = None,
         seed: int = 0,
         skip: bool = False,
+        cache: Path | None = None,
     ) -> None:
         self.files, self.labels = files, labels
         self.resize, self.crop = preprocessing["resize"], preprocessing["crop"]
         self.crop_scale, self.seed, self.skip = crop_scale, seed, skip
+        self.cache = self._open_cache(cache) if cache is not None and files else None
 
     def __len__(self) -> int:
         return len(self.files)
@@ -45,30 +60,56 @@ class FileDataset:
     def __getitems__(self, keys: list[int]) -> ImageBatch:
         indices = torch.tensor(keys) % len(self)
         labels = self.labels[indices]
-        images = torch.zeros(len(keys), 3, self.crop, self.crop, dtype=torch.uint8)
-        for position, key in enumerate(keys):
+        images = torch.empty(len(keys), 3, self.crop, self.crop, dtype=torch.uint8)
+        draws = uniform(self.seed, keys[0] // len(self), indices, Purpose.CROP, 4 * _CROP_TRIES)  # all of one epoch
+        for position, index in enumerate(indices.tolist()):
             try:
-                images[position] = self._crop(*divmod(key, len(self)))
+                images[position] = self._crop(index, draws[position].view(_CROP_TRIES, 4))
             except UnreadableFileError:
                 if not self.skip:
                     raise
-                labels[position] = -1
+                images[position], labels[position] = 0, -1
         return ImageBatch(images, labels, indices)
 
     def image(self, index: int) -> Tensor:
         """One picture as evaluation sees it, uint8 (3, crop, crop)."""
-        file = self.files[index]
-        with open_image(file) as picture:
-            return crop_and_resize(picture, centre_box(*picture.size, self.resize, self.crop), self.crop, file)
+        if self.cache is not None and self.crop_scale is None:
+            return self.cache.fetch(index, lambda: self._centre(index))
+        return self._centre(index)
 
     def name(self, index: int) -> str:
         """The file's class folder and name."""
         return str(Path(*self.files[index].parts[-2:]))
 
-    def _crop(self, epoch: int, index: int) -> Tensor:
-        if self.crop_scale is None:
-            return self.image(index)
-        draws = uniform(self.seed, epoch, torch.tensor([index]), Purpose.CROP, 4 * _CROP_TRIES).view(_CROP_TRIES, 4)
+    def _centre(self, index: int) -> Tensor:
         file = self.files[index]
         with open_image(file) as picture:
-            return crop_and_resize(picture, random_box(*picture.size, draws, self.crop_scale), self.crop, file)
+            return crop_and_resize(picture, centre_box(*picture.size, self.resize, self.crop), self.crop, file)
+
+    def _crop(self, index: int, draws: Tensor) -> Tensor:
+        if self.crop_scale is None:
+            return self.image(index)
+        file = self.files[index]
+        if self.cache is not None:
+            small = self.cache.fetch(index, lambda: self._small(index))
+            box = random_box(small.shape[2], small.shape[1], draws, self.crop_scale)
+            return scaled_region(small, box, (self.crop, self.crop))
+        with open_image(file) as picture:
+            return crop_and_resize_fast(picture, random_box(*picture.size, draws, self.crop_scale), self.crop, file)
+
+    def _small(self, index: int) -> Tensor:
+        file = self.files[index]
+        with open_image(file) as picture:
+            return decode_small(picture, self._small_shape(picture.size), file)
+
+    def _small_shape(self, size: tuple[int, int]) -> tuple[int, int]:
+        width, height = size
+        scale = min(1.0, self.resize / min(width, height))
+        return max(1, round(height * scale)), max(1, round(width * scale))
+
+    def _open_cache(self, folder: Path) -> ImageCache | None:
+        if self.crop_scale is None:
+            shapes = [(self.crop, self.crop)] * len(self)
+            return open_cache(folder, self.files, shapes, f"evaluation {self.resize} {self.crop}")
+        shapes = [self._small_shape(size) for size in in_threads(upright_size, self.files, "reading sizes")]
+        return open_cache(folder, self.files, shapes, f"training {self.resize}")

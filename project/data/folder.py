@@ -33,6 +33,9 @@ class FolderDataModule(ImageDataModule):
         val_fraction: The share of each class that becomes validation data, where we split.
         test_fraction: The share of each class that becomes test data, where we split.
         on_bad_image: What to do where a file cannot be read: end the run with its name, or go on without it.
+        cache: A folder for decoded images, by which later epochs and runs are faster; it takes about 0.2 MB an image,
+            and training crops from pictures whose shorter side is 8/7 of ``image_size``. By default images are decoded
+            each time.
         batch_size: Images in one optimizer step's forward passes on all devices together.
         kwargs: See :class:`project.data.module.ImageDataModule`.
     """
@@ -47,6 +50,7 @@ class FolderDataModule(ImageDataModule):
         val_fraction: float = 0.1,
         test_fraction: float = 0.1,
         on_bad_image: Literal["error", "skip"] = "error",
+        cache: str | None = None,
         batch_size: int = 64,
         **kwargs: Any,
     ) -> None:
@@ -64,6 +68,7 @@ class FolderDataModule(ImageDataModule):
         self.root, self.image_size, self.crop_scale = Path(root).expanduser(), image_size, crop_scale
         self.fractions = {"val": val_fraction, "test": test_fraction}
         self.skip_bad = on_bad_image == "skip"
+        self.cache = Path(cache).expanduser() if cache is not None else None
         self._files: dict[str, ClassFiles] = {}
         self._checked = False
         self._reported: set[Path] = set()
@@ -123,9 +128,11 @@ class FolderDataModule(ImageDataModule):
             labels = [label for label, name in enumerate(self.class_names) for _ in splits[split][name]]
             flat = [file for name in self.class_names for file in splits[split][name]]
             crop_scale = self.crop_scale if split == "train" else None
-            datasets[split] = FileDataset(
-                flat, torch.tensor(labels), self.preprocessing, crop_scale, self.seed, self.skip_bad
+            datasets[split] = dataset = FileDataset(
+                flat, torch.tensor(labels), self.preprocessing, crop_scale, self.seed, self.skip_bad, self.cache
             )
+            if self.cache is not None and dataset.cache is None and self._world()[1] == 0:
+                _warn(f"--data.cache: '{self.cache}' has no room for the decoded {split} images; going on without")
         return datasets
 
     def _readable(self) -> dict[str, ClassFiles]:

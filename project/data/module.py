@@ -43,6 +43,8 @@ class ImageDataModule(LightningDataModule, ABC):
         batch_size: Images in one optimizer step's forward passes on all devices together.
         num_workers: Processes that load images, for each device; by default one less than the cores there are, at most
             8, or none where the images lie in memory.
+        prefetch_factor: Batches that each of these holds ready.
+        pin_memory: Whether batches are put where a GPU can fetch them by itself; by default where there is a GPU.
         flip: Whether half of the training images are mirrored left to right.
         crop_padding: How far a training image is moved at most, in pixels; its mirrored edge fills the gap.
         cutout: The side of a square that is covered in each training image, in pixels; 0 covers nothing.
@@ -56,6 +58,8 @@ class ImageDataModule(LightningDataModule, ABC):
         self,
         batch_size: int = 64,
         num_workers: int | None = None,
+        prefetch_factor: int = 2,
+        pin_memory: bool | None = None,
         flip: bool = True,
         crop_padding: int = 0,
         cutout: int = 0,
@@ -66,10 +70,11 @@ class ImageDataModule(LightningDataModule, ABC):
         self.save_hyperparameters(logger=False)
         require(batch_size >= 1, "--data.batch_size", batch_size, "at least 1")
         require(num_workers is None or num_workers >= 0, "--data.num_workers", num_workers, "0 or more")
+        require(prefetch_factor >= 1, "--data.prefetch_factor", prefetch_factor, "at least 1")
         require(crop_padding >= 0, "--data.crop_padding", crop_padding, "0 or more")
         require(cutout >= 0, "--data.cutout", cutout, "0 or more")
         self.batch_size, self.split_seed, self.seed = batch_size, split_seed, seed
-        self.num_workers = num_workers
+        self.num_workers, self.prefetch_factor, self.pin_memory = num_workers, prefetch_factor, pin_memory
         self.flip, self.crop_padding, self.cutout = flip, crop_padding, cutout
         self.splits: dict[str, BatchDataset] = {}
         self._fill: Tensor | None = None
@@ -128,14 +133,15 @@ class ImageDataModule(LightningDataModule, ABC):
         return self._loader(split, sampler, max(1, self.batch_size // world_size))
 
     def _loader(self, split: str, sampler: Sampler[int], batch_size: int) -> DataLoader[ImageBatch]:
-        workers = self._workers()
+        workers = self.workers()
         return LazyDataLoader(
             cast(Any, self.splits[split]),
             batch_size=batch_size,
             sampler=sampler,
             num_workers=workers,
             collate_fn=_whole_batch,
-            pin_memory=self.trainer is not None and self.trainer.strategy.root_device.type == "cuda",
+            prefetch_factor=self.prefetch_factor if workers else None,
+            pin_memory=self.pins_memory(),
             persistent_workers=workers > 0,
             worker_init_fn=_leave_signals_to_the_run,
         )
@@ -176,7 +182,14 @@ class ImageDataModule(LightningDataModule, ABC):
         epochs: Any = self.trainer.fit_loop.epoch_progress.current
         return epochs.processed, self.trainer.fit_loop.epoch_loop.batch_progress.current.ready
 
-    def _workers(self) -> int:
+    def pins_memory(self) -> bool:
+        """Whether batches are put where a GPU can fetch them by itself."""
+        if self.pin_memory is not None:
+            return self.pin_memory
+        return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
+
+    def workers(self) -> int:
+        """How many processes load images for this device."""
         if self.num_workers is not None or self.in_memory:
             return self.num_workers or 0
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -47,6 +47,9 @@ class ImageClassifier(LightningModule):
         stem: ``imagenet`` for pictures of about 64 pixels and more, ``cifar`` for smaller ones.
         weights: A file of weights to start from: torchvision's, a checkpoint of ours, or one of a hand-written script.
             A head for other classes is left out.
+        channels_last: Whether the network computes with channels as the fastest dimension, which is faster nearly
+            everywhere.
+        compile: Whether ``torch.compile`` prepares the network for training; it takes a while, and pays on GPUs.
         freeze_backbone: Whether all but the head stays as it is, the running statistics of BatchNorm too.
         label_smoothing: The share of each label that is spread over all classes (Szegedy et al., 2016,
             https://arxiv.org/abs/1512.00567).
@@ -67,6 +70,8 @@ class ImageClassifier(LightningModule):
         arch: str = "resnet18",
         stem: Stem = "imagenet",
         weights: str | None = None,
+        channels_last: bool = True,
+        compile: bool = False,  # noqa: A002  # what torch calls it
         freeze_backbone: bool = False,
         label_smoothing: float = 0.1,
         optimizer: OptimizerCallable = lambda params: SGD(
@@ -84,7 +89,7 @@ class ImageClassifier(LightningModule):
         require(warmup_epochs >= 0, "--model.warmup_epochs", warmup_epochs, "0 or more")
         require(base_batch_size is None or base_batch_size > 0, "--model.base_batch_size", base_batch_size, "above 0")
         # a callable would keep the checkpoint from loading with weights_only=True; a file may be gone by then
-        self.save_hyperparameters(ignore=["optimizer", "lr_scheduler", "weights"], logger=False)
+        self.save_hyperparameters(ignore=["optimizer", "lr_scheduler", "weights", "compile"], logger=False)
         self.class_names = list(class_names)
         self.preprocessing = preprocessing
         self.arch, self.stem = arch, stem
@@ -93,7 +98,9 @@ class ImageClassifier(LightningModule):
         self.base_batch_size, self.lrf, self.warmup_epochs = base_batch_size, lrf, warmup_epochs
         self.freeze_backbone = freeze_backbone
 
-        self.network = build_resnet(arch, len(self.class_names), stem).to(memory_format=torch.channels_last)
+        self.channels_last, self.compile_network = channels_last, compile
+        self._layout = torch.channels_last if channels_last else torch.contiguous_format
+        self.network = build_resnet(arch, len(self.class_names), stem).to(memory_format=self._layout)
         if weights is not None:
             self._start_from(weights)
         if freeze_backbone:
@@ -117,6 +124,11 @@ class ImageClassifier(LightningModule):
                 f"starting from '{path}', but with a new head for {len(self.class_names)} classes ({names})"
             )
 
+    def setup(self, stage: str) -> None:
+        """Prepares the network for training."""
+        if self.compile_network and stage == "fit":
+            self.network.compile()  # in place, so that the names of the weights stay
+
     def train(self, mode: bool = True) -> "ImageClassifier":
         """Switches between training and evaluation; a frozen backbone stays in evaluation."""
         super().train(mode)
@@ -136,7 +148,7 @@ class ImageClassifier(LightningModule):
         like = next(self.network.parameters())
         if (self._mean.device, self._mean.dtype) != (like.device, like.dtype):
             self._mean, self._std = self._mean.to(like), self._std.to(like)
-        x = images.to(dtype=like.dtype, memory_format=torch.channels_last)
+        x = images.to(dtype=like.dtype, memory_format=self._layout)
         logits: Tensor = self.network((x - self._mean) / self._std)
         return logits
 

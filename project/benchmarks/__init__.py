@@ -1,0 +1,1 @@
+"""What ``python -m project.benchmark`` measures: loading, training, evaluation and the start, beside plain loops."""

@@ -1,0 +1,112 @@
+"""Decoded images that are kept: the same pixels, decoded once, by whichever process comes first."""
+
+import os
+from typing import Any
+
+import pytest
+import torch
+
+from project.data import FolderDataModule
+from project.data.cache import open_cache
+from project.errors import UserError
+from tests.conftest import make_folder
+
+CLASSES = {"blue": 12, "red": 12}
+
+
+@pytest.fixture
+def images(tmp_path):
+    return make_folder(tmp_path / "images", CLASSES)
+
+
+def splits(images, cache, **options):
+    data = FolderDataModule(str(images), image_size=16, num_workers=0, cache=cache and str(cache), **options)
+    data.setup("validate")
+    return data.splits
+
+
+def epoch(dataset, number=0):
+    return dataset.__getitems__([number * len(dataset) + index for index in range(len(dataset))])
+
+
+def test_a_second_epoch_and_a_second_run_need_no_file(images, tmp_path):
+    first, second = (splits(images, tmp_path / "cache")["train"] for _ in range(2))
+    cropped = epoch(first)
+    for file in first.files:
+        file.rename(file.with_suffix(".gone"))
+    assert torch.equal(epoch(first).images, cropped.images)
+    assert torch.equal(epoch(second).images, cropped.images)
+    assert not torch.equal(epoch(second, 1).images, cropped.images)
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_evaluation_sees_the_same_pixels_with_and_without(images, tmp_path, split):
+    plain, cached = (splits(images, cache)[split] for cache in (None, tmp_path / "cache"))
+    for _ in range(2):
+        assert torch.equal(epoch(cached).images, epoch(plain).images)
+    assert torch.equal(cached.image(1), plain.image(1))
+
+
+def test_pixels_do_not_depend_on_what_was_there_before(images, tmp_path):
+    half, fresh = (splits(images, tmp_path / name)["train"] for name in ("half", "fresh"))
+    half.__getitems__([3, 5])
+    assert torch.equal(epoch(half, 2).images, epoch(fresh, 2).images)
+
+
+def test_another_process_fills_the_same_file(images, tmp_path):
+    train = splits(images, tmp_path / "cache")["train"]
+    child = os.fork()
+    if child == 0:
+        epoch(train)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    for file in train.files:
+        file.unlink()
+    assert torch.equal(epoch(train).labels, train.labels)
+
+
+@pytest.mark.parametrize("change", ["picture", "size", "crops"])
+def test_what_decides_the_pixels_decides_the_file(images, tmp_path, change):
+    first, second = (splits(images, tmp_path / "cache")["train"] for _ in range(2))
+    before, again = first.cache.path, second.cache.path
+    if change == "picture":
+        first.files[0].write_bytes(first.files[-1].read_bytes())
+    data = FolderDataModule(str(images), image_size=24 if change == "size" else 16, cache=str(tmp_path / "cache"))
+    data.setup("validate")
+    changed: Any = data.splits["val" if change == "crops" else "train"]
+    after = changed.cache.path
+    assert before == again != after
+
+
+def test_a_picture_of_which_a_killed_process_left_a_part_is_decoded_again(images, tmp_path):
+    train = splits(images, tmp_path / "cache")["train"]
+    whole = epoch(train).images
+    with open(train.cache.path, "r+b") as file:
+        file.seek(4)  # the mark of the fifth image, and then some of its pixels
+        file.write(b"\0")
+        file.seek(int(train.cache._starts[4]))
+        file.write(bytes(100))
+    assert torch.equal(epoch(splits(images, tmp_path / "cache")["train"]).images, whole)
+
+
+def test_where_it_does_not_fit_that_is_said_and_images_are_decoded(images, tmp_path, monkeypatch, capsys):
+    full = type("usage", (), {"free": 1000})
+    monkeypatch.setattr("shutil.disk_usage", lambda path: full)
+    train = splits(images, tmp_path / "cache")["train"]
+    assert "has no room for the decoded train images; going on without" in capsys.readouterr().err
+    assert torch.equal(epoch(train).images, epoch(splits(images, None)["train"]).images)
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_a_place_that_cannot_be_written_is_named(images, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"--data.cache '.*file' cannot be written"):
+        splits(images, tmp_path / "file")
+
+
+def test_the_room_is_taken_before_the_first_picture(images, tmp_path):
+    files = sorted((images / "red").iterdir())
+    cache = open_cache(tmp_path, files, [(10, 20)] * len(files), "")
+    assert cache is not None
+    assert cache.path.stat().st_size == len(files) * (1 + 3 * 10 * 20)
+    assert cache.path.stat().st_blocks * 512 >= cache.path.stat().st_size
