@@ -2,11 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help fit test test-slow gpu lint notebook
+.PHONY: help fit test test-slow torture benchmark gpu lint notebook
 help:
 	@echo "make fit [ARGS='--trainer.max_epochs 3']   train on the built-in data"
 	@echo "make test                                  lint, types and the fast tests"
 	@echo "make test-slow                             the long tests"
+	@echo "make torture                               kill trainings a hundred times and compare every bit"
+	@echo "make benchmark                             this machine's figures beside a plain PyTorch loop"
 	@echo "make gpu                                   what needs a GPU: its tests, and CIFAR-10 in full"
 	@echo "make notebook                              explore a checkpoint in Jupyter"
 
@@ -24,6 +26,12 @@ test: lint
 
 test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+torture: .venv/installed
+	$(BIN)/python -m tests.killing $(ARGS)
+
+benchmark: .venv/installed
+	$(BIN)/python -m project.benchmark $(ARGS)
 
 gpu: .venv/installed
 	$(BIN)/python -m pytest -rs tests/distributed/test_sync_batchnorm.py

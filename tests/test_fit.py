@@ -267,3 +267,12 @@ def test_a_broken_image_is_named_before_training(workplace):
     with pytest.raises(UserError, match=r"red/3\.jpg' cannot be read as an image"):
         fit("--data=FolderDataModule", "--data.root=images", "--data.batch_size=4", *TINY[5:], "--name=run")
     assert not (workplace / "runs" / "run" / "checkpoints" / "last.ckpt").exists()
+
+
+def test_images_that_are_kept_on_the_device_train_to_the_same_weights(tiny_run, workplace):
+    fit(*TINY, "--data.resident=true", "--name=resident")
+    (one, other) = (load(run / "checkpoints" / "last.ckpt") for run in (tiny_run, workplace / "runs" / "resident"))
+    for name, value in one["state_dict"].items():
+        assert torch.equal(value, other["state_dict"][name]), name
+    metrics = [json.loads((run / "metrics.json").read_text()) for run in (tiny_run, workplace / "runs" / "resident")]
+    assert metrics[0] == metrics[1]

@@ -5,6 +5,7 @@ from project.callbacks.checkpoints import RunCheckpoint
 from project.callbacks.finite import StopAtNonFinite
 from project.callbacks.last_checkpoint import LastCheckpoint, StoppedError
 from project.callbacks.pictures import ConfidentMistakesPicture, ConfusionMatrixPicture, FirstBatchPicture
+from project.callbacks.progressive import ProgressiveResizing
 from project.callbacks.randomness import SeedEachBatch
 from project.callbacks.throughput import ImagesPerSecond
 
@@ -15,6 +16,7 @@ __all__ = [
     "FirstBatchPicture",
     "ImagesPerSecond",
     "LastCheckpoint",
+    "ProgressiveResizing",
     "RunCheckpoint",
     "SeedEachBatch",
     "StopAtNonFinite",

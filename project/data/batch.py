@@ -43,6 +43,24 @@ class BatchDataset(Protocol):
         """What to call one picture: a file's path, or where it comes from."""
 
 
+class WithoutImages:
+    """A data set whose images are on the device already: its batches have labels and indices alone.
+
+    Args:
+        dataset: The data set.
+    """
+
+    def __init__(self, dataset: BatchDataset) -> None:
+        self.labels = dataset.labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitems__(self, keys: list[int]) -> ImageBatch:
+        indices = torch.tensor(keys) % len(self)
+        return ImageBatch(torch.empty(len(keys), 0, dtype=torch.uint8), self.labels[indices], indices)
+
+
 class ArrayDataset:
     """Images of one size that lie in memory.
 

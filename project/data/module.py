@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler
 
 from project.checkpoint import Preprocessing
 from project.data.augment import augment
-from project.data.batch import BatchDataset, ImageBatch
+from project.data.batch import BatchDataset, ImageBatch, WithoutImages
 from project.data.sampler import TrainingSampler
 from project.errors import require
 
@@ -45,6 +45,8 @@ class ImageDataModule(LightningDataModule, ABC):
             8, or none where the images lie in memory.
         prefetch_factor: Batches that each of these holds ready.
         pin_memory: Whether batches are put where a GPU can fetch them by itself; by default where there is a GPU.
+        resident: Whether images that lie in memory are kept on the device as well, so that no batch has to travel; it
+            takes 3 bytes a pixel there.
         flip: Whether half of the training images are mirrored left to right.
         crop_padding: How far a training image is moved at most, in pixels; its mirrored edge fills the gap.
         cutout: The side of a square that is covered in each training image, in pixels; 0 covers nothing.
@@ -60,6 +62,7 @@ class ImageDataModule(LightningDataModule, ABC):
         num_workers: int | None = None,
         prefetch_factor: int = 2,
         pin_memory: bool | None = None,
+        resident: bool = False,
         flip: bool = True,
         crop_padding: int = 0,
         cutout: int = 0,
@@ -76,7 +79,10 @@ class ImageDataModule(LightningDataModule, ABC):
         self.batch_size, self.split_seed, self.seed = batch_size, split_seed, seed
         self.num_workers, self.prefetch_factor, self.pin_memory = num_workers, prefetch_factor, pin_memory
         self.flip, self.crop_padding, self.cutout = flip, crop_padding, cutout
+        require(not resident or self.in_memory, "--data.resident", resident, "false where images are read from files")
+        self.resident = resident
         self.splits: dict[str, BatchDataset] = {}
+        self._on_device: dict[str, Tensor] = {}
         self._fill: Tensor | None = None
 
     @property
@@ -135,7 +141,7 @@ class ImageDataModule(LightningDataModule, ABC):
     def _loader(self, split: str, sampler: Sampler[int], batch_size: int) -> DataLoader[ImageBatch]:
         workers = self.workers()
         return LazyDataLoader(
-            cast(Any, self.splits[split]),
+            cast(Any, WithoutImages(self.splits[split]) if self.resident else self.splits[split]),
             batch_size=batch_size,
             sampler=sampler,
             num_workers=workers,
@@ -152,10 +158,21 @@ class ImageDataModule(LightningDataModule, ABC):
         Images are dealt out in turns, so image ``i`` belongs to process ``i % world_size``; where the set does not
         divide, the sampler fills up with images that belong to another.
         """
+        if self.resident:
+            batch = batch._replace(images=self._images(batch.indices))
         if self.trainer is not None and self.trainer.training:
             return self.augment(batch, self.trainer.current_epoch)
         world_size, rank = self._world()
         return batch._replace(labels=torch.where(batch.indices % world_size == rank, batch.labels, -1))
+
+    def _images(self, indices: Tensor) -> Tensor:
+        """Takes images from those that are on the device already."""
+        trainer = self.trainer
+        split = "train" if trainer is None or trainer.training else "test" if trainer.testing else "val"
+        if split not in self._on_device:
+            every = list(range(len(self.splits[split])))
+            self._on_device[split] = self.splits[split].__getitems__(every).images.to(indices.device)
+        return self._on_device[split][indices]
 
     def augment(self, batch: ImageBatch, epoch: int) -> ImageBatch:
         """Augments a batch as training does in that epoch."""

@@ -113,6 +113,7 @@ class ImageClassifier(LightningModule):
         self.val_metrics = ClassificationMetrics(len(self.class_names))
         self.test_metrics = ClassificationMetrics(len(self.class_names))
         self.figures: dict[str, Figures] = {}
+        self.training_side: int | None = None
         self._step = 0
         self._settings_before: Settings | None = None
 
@@ -154,10 +155,16 @@ class ImageClassifier(LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Returns the batch's mean loss; its figures are counted, and logged by ``on_train_batch_end``."""
-        logits = self(batch.images)
+        logits = self(self._at_training_side(batch.images))
         losses = F.cross_entropy(logits, batch.labels, label_smoothing=self.label_smoothing, reduction="none")
         self.train_metrics.update(logits.detach(), batch.labels, losses.detach())
         return losses.mean()
+
+    def _at_training_side(self, images: Tensor) -> Tensor:
+        if self.training_side is None or self.training_side == images.shape[-1]:
+            return images
+        size = (self.training_side, self.training_side)
+        return F.interpolate(images.float(), size=size, mode="bilinear", antialias=True)
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """Logs the mean over the steps since the last time; a log on every step would cost more than the metrics do."""

@@ -33,8 +33,11 @@ def test_with_the_imagenet_stem_it_is_torchvisions_network(arch):
         assert torch.equal(ours.eval()(images), theirs.eval()(images))
 
 
+TORCHVISIONS = [name for name in resnet_names() if not name.startswith("resnet9")]
+
+
 @pytest.mark.parametrize("stem", ["imagenet", "cifar"])
-@pytest.mark.parametrize("arch", resnet_names())
+@pytest.mark.parametrize("arch", TORCHVISIONS)
 def test_every_name_builds_with_a_head_of_the_right_width(arch, stem):
     with torch.device("meta"):
         network = built(arch, 11, stem)
@@ -44,7 +47,20 @@ def test_every_name_builds_with_a_head_of_the_right_width(arch, stem):
 
 def test_the_names_are_those_of_torchvisions_resnets():
     assert set(SOME) <= set(resnet_names())
-    assert all(callable(getattr(torchvision.models, name)) for name in resnet_names())
+    assert all(callable(getattr(torchvision.models, name)) for name in TORCHVISIONS)
+
+
+@pytest.mark.parametrize(("arch", "width"), [("resnet9", 64), ("resnet9_slim", 32)])
+def test_resnet9_has_eight_convolutions_and_a_head(arch, width):
+    network = built(arch, 11, "cifar")
+    convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
+    assert [layer.out_channels // width for layer in convolutions] == [1, 2, 2, 2, 4, 8, 8, 8]
+    assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 11)
+
+
+def test_resnet9_has_no_stem_for_large_pictures():
+    with pytest.raises(UserError, match=r"use it with --model\.stem cifar"):
+        build_resnet("resnet9", 10, "imagenet")
 
 
 @pytest.mark.parametrize("arch", ["resnet18", "resnet50"])
