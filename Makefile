@@ -1,5 +1,6 @@
 # Every target sets up what it needs: .venv with what requirements.txt lists, once.
 PYTHON ?= python3
+SEEDS ?= 0 1 2 3 4
 BIN := .venv/bin
 
 .PHONY: help fit test test-slow torture benchmark gpu lint notebook
@@ -9,7 +10,7 @@ help:
 	@echo "make test-slow                             the long tests"
 	@echo "make torture                               kill trainings a hundred times and compare every bit"
 	@echo "make benchmark                             this machine's figures beside a plain PyTorch loop"
-	@echo "make gpu                                   what needs a GPU: its tests, and CIFAR-10 in full"
+	@echo "make gpu [SEEDS='0 1 2 3 4']               what needs a GPU: its tests, its speed, CIFAR-10 for each seed"
 	@echo "make notebook                              explore a checkpoint in Jupyter"
 
 .venv/installed: requirements.txt
@@ -35,7 +36,15 @@ benchmark: .venv/installed
 
 gpu: .venv/installed
 	$(BIN)/python -m pytest -rs tests/distributed/test_sync_batchnorm.py
-	$(BIN)/python -m project.fit --config configs/cifar10_resnet18.yaml --config configs/hardware/gpu.yaml --name cifar10_gpu
+	$(BIN)/python -m project.benchmark --output gpu.json --plot gpu.png
+	for seed in $(SEEDS); do \
+		$(BIN)/python -m project.fit --config configs/cifar10_fast.yaml --seed_everything $$seed --name cifar10_fast_$$seed; \
+		$(BIN)/python -m project.fit --config configs/cifar10_resnet18.yaml --config configs/hardware/gpu.yaml \
+			--data.resident true --model.compile true --data.batch_size 512 --model.optimizer.lr 0.4 \
+			--trainer.max_epochs 30 --seed_everything $$seed --name cifar10_resnet18_$$seed; \
+	done
+	$(BIN)/python docs/seeds.py runs/cifar10_fast_*
+	$(BIN)/python docs/seeds.py runs/cifar10_resnet18_*
 
 lint: .venv/installed
 	$(BIN)/ruff format --check .

@@ -1,7 +1,7 @@
 """Draws the README's picture: ``python docs/pictures.py``, from the repository's root."""
 
 import torch
-from torchvision.io import write_jpeg
+from PIL import Image
 from torchvision.utils import make_grid
 
 from project.data.drawing import CLASS_NAMES, draw_flowers
@@ -13,7 +13,8 @@ def main() -> None:
     """Writes ``docs/flowers.jpg``: the built-in data, the eight species in turns."""
     indices = torch.arange(COLUMNS * ROWS)
     flowers = draw_flowers(indices % len(CLASS_NAMES), indices, seed=3, size=SIZE)
-    write_jpeg(make_grid(flowers, nrow=COLUMNS, padding=2, pad_value=255), "docs/flowers.jpg", quality=88)
+    grid = make_grid(flowers, nrow=COLUMNS, padding=2, pad_value=255)
+    Image.fromarray(grid.permute(1, 2, 0).numpy()).save("docs/flowers.jpg", quality=88)
 
 
 if __name__ == "__main__":

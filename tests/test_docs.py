@@ -1,6 +1,8 @@
 """Every command that the README and the docs show is run here, shortened."""
 
+import json
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from project import benchmark
 from project.data.flowers import FlowersDataModule
 from project.fit import FitCLI
 from project.inspect import inspect, parse
@@ -85,6 +88,13 @@ def test_an_inspect_command_is_true(command, workplace, monkeypatch, capsys):
     assert Path("found.json").exists() == ("--output" in command)
 
 
+@pytest.mark.parametrize("command", [command for command in COMMANDS if "-m project.benchmark" in command])
+def test_a_benchmark_command_is_accepted(command):
+    args = shlex.split(command.partition("-m project.benchmark")[2])
+    options = benchmark.parse(args)
+    assert [str(options[option.removeprefix("--")]) for option in args[::2]] == args[1::2]
+
+
 def inline_options() -> list[str]:
     """The options that stand within a sentence or a table, as in ``--trainer.devices 2``."""
     spans = [span for page in PAGES for span in re.findall(r"`(--[^`]+)`", page.read_text())]
@@ -114,3 +124,12 @@ def test_every_link_leads_somewhere():
     for page in PAGES:
         for link in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
             assert (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+def test_the_table_of_seeds_has_mean_and_spread(tiny_run, capsys):
+    runpy.run_path(str(ROOT / "docs" / "seeds.py"))["main"]([tiny_run, tiny_run])
+    count, _, test, training = capsys.readouterr().out.splitlines()
+    accuracy = 100 * json.loads((tiny_run / "metrics.json").read_text())["test"]["accuracy"]
+    assert count == "n = 2"
+    assert test.split()[3:6] == [f"{accuracy:.2f}", "±", "0.00"]
+    assert float(training.split()[2]) > 0
