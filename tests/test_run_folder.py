@@ -1,5 +1,10 @@
+import errno
 import json
+import os
+import platform
 import shutil
+import subprocess
+import sys
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +13,8 @@ import pytest
 
 from project.errors import UserError
 from project.run_folder import RunFolder, derived_name
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -34,10 +41,10 @@ def test_all_its_files_lie_inside(run):
     assert len({run.config, run.metrics, run.best, run.last}) == 4
 
 
-def test_creating_makes_the_checkpoint_folder_and_leaves_nothing_else(run):
+def test_creating_makes_the_checkpoint_folder_and_a_lock_and_leaves_nothing_else(run):
     for _ in range(2):
         run.create(0)
-        assert [path.name for path in run.path.rglob("*")] == ["checkpoints"]
+        assert {path.name for path in run.path.rglob("*")} == {"checkpoints", ".lock"}
 
 
 def test_creating_again_keeps_what_is_there(run):
@@ -92,6 +99,68 @@ def test_a_run_is_not_finished_by_figures_that_were_not_written_whole(run, monke
         run.write_metrics({"test": 1})
     run.require_unfinished()
     assert not run.metrics.exists()
+
+
+HOLD = """
+import sys
+from project.run_folder import RunFolder
+
+RunFolder(*sys.argv[1:]).create(0)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(run):
+    """A process that trains in the run's folder."""
+    command = [sys.executable, "-c", HOLD, str(run.path.parent), run.name]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_a_folder_in_which_another_process_trains_is_refused_until_that_ends(run, holder):
+    for _ in range(2):
+        with pytest.raises(UserError, match=rf"is being trained by process {holder.pid} on .*; choose another --name"):
+            run.create(0)
+    holder.kill()
+    holder.wait()
+    run.create(0)
+
+
+def test_a_lock_that_nobody_holds_is_no_obstacle(run):
+    run.path.mkdir(parents=True)
+    lock = run.path / ".lock"
+    lock.write_text("process 1 on another machine with a long name\n")
+    run.create(0)
+    assert lock.read_text() == f"process {os.getpid()} on {platform.node()}\n"
+
+
+def test_a_file_system_without_locks_is_no_obstacle(run, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.lockf", refuse)
+    run.create(0)
+
+
+def test_a_run_that_was_finished_just_now_is_not_trained_again(run):
+    run.create(0)
+    run.write_metrics({})
+    with pytest.raises(UserError, match="is finished"):
+        run.create(0)
+
+
+def test_a_finished_run_keeps_neither_its_lock_nor_the_checkpoint_before_the_last(run):
+    run.create(0)
+    for path in (run.best, run.last, run.previous):
+        path.write_text("weights")
+    run.write_metrics({})
+    left = {path.name for path in run.path.rglob("*") if path.is_file()}
+    assert left == {"best.ckpt", "last.ckpt", "metrics.json"}
 
 
 def test_a_derived_name_tells_data_model_and_time_apart():

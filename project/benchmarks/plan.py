@@ -75,9 +75,13 @@ class Plan:
 def plan_for(device: torch.device) -> Plan:
     """The plan for a GPU, which takes larger batches and more steps, or for a CPU."""
     on_gpu = device.type == "cuda"
-    large, small, steps, warm_up = (256, 1024, 20, 10) if on_gpu else (16, 128, 4, 2)
+    large, small, warm_up = (256, 1024, 10) if on_gpu else (16, 128, 2)
     training = {
-        "resnet34": Work(f"ResNet-34, 224 px, batches of {large}", "resnet34", "imagenet", 224, large, steps, warm_up),
-        "resnet18": Work(f"ResNet-18, 32 px, batches of {small}", "resnet18", "cifar", 32, small, steps, warm_up),
+        "resnet34": Work(
+            f"ResNet-34, 224 px, batches of {large}", "resnet34", "imagenet", 224, large, 20 if on_gpu else 4, warm_up
+        ),
+        "resnet18": Work(
+            f"ResNet-18, 32 px, batches of {small}", "resnet18", "cifar", 32, small, 20 if on_gpu else 3, warm_up
+        ),
     }
     return Plan(Files(), training, evaluation=training["resnet18"])

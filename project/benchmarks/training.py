@@ -12,7 +12,7 @@ OURS, OUR_SETTINGS = "ours, through Lightning", "plain loop, our settings"
 
 def training_variants(work: Work, device: torch.device) -> dict[str, Measure]:
     """Measures how many images a second are trained on: a tutorial's loop, one with our settings, and ours."""
-    data = _data(work, device)
+    data = images_for(work, device)
     return {
         "plain loop, as in tutorials": lambda _: _rate(plain.train_as_tutorials_do(work, data, device), work),
         OUR_SETTINGS: lambda _: _rate(plain.train_as_we_do(work, data, device)[0], work),
@@ -22,14 +22,15 @@ def training_variants(work: Work, device: torch.device) -> dict[str, Measure]:
 
 def evaluation_variants(work: Work, device: torch.device) -> dict[str, Measure]:
     """Measures how many images a second are evaluated: by a tutorial's loop, and by ours."""
-    data = _data(work, device)
+    data = images_for(work, device)
     return {
         "plain loop, as in tutorials": lambda _: _rate(plain.evaluate_as_tutorials_do(work, data, device), work),
         OURS: lambda _: _rate(through_lightning.evaluate(work, device), work),
     }
 
 
-def _data(work: Work, device: torch.device) -> RandomImagesDataModule:
+def images_for(work: Work, device: torch.device) -> RandomImagesDataModule:
+    """As many images as the steps take, for all loops the same."""
     return RandomImagesDataModule(work.images, work.side, device=str(device), batch_size=work.batch_size, flip=False)
 
 

@@ -137,7 +137,8 @@ def _correct_progress(trainer: Trainer) -> None:
     It counts the batch that was fetched and the step before it twice, and would leave a schedule that watches a figure
     out at the end of the epoch.
     """
-    trainer.fit_loop.restarting = False
     loop = trainer.fit_loop.epoch_loop
+    # not by way of the property of the first, which makes that True where --trainer.max_steps is given
+    trainer.fit_loop._restarting = loop.restarting = False
     loop.batch_progress.total.ready = loop.batch_progress.total.completed + 1
     loop._batches_that_stepped = trainer.global_step

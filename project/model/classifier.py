@@ -149,8 +149,9 @@ class ImageClassifier(LightningModule):
         like = next(self.network.parameters())
         if (self._mean.device, self._mean.dtype) != (like.device, like.dtype):
             self._mean, self._std = self._mean.to(like), self._std.to(like)
-        x = images.to(dtype=like.dtype, memory_format=self._layout)
-        logits: Tensor = self.network((x - self._mean) / self._std)
+        # first the numbers, then their order: the other way round takes three times as long on a CPU
+        x = (images.to(like.dtype) - self._mean).div_(self._std).contiguous(memory_format=self._layout)
+        logits: Tensor = self.network(x)
         return logits
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:

@@ -1,0 +1,36 @@
+"""The best checkpoint is one of finite figures."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from project.model.metrics import Figures
+from tests.small import load, small
+
+BEST = Path("runs/run/checkpoints/best.ckpt")
+
+
+@pytest.mark.parametrize(
+    ("losses", "step"),
+    [
+        ([1.0, 1.0, 1.0], 12),
+        ([1.0, math.nan, 1.0], 12),
+        ([1.0, 1.0, math.nan], 8),
+        ([1.0, math.nan, math.inf], 4),
+        ([math.nan, math.nan, 1.0], 12),
+    ],
+)
+def test_a_loss_that_is_not_finite_makes_no_best_checkpoint(workplace, monkeypatch, losses, step):
+    measured = iter([*zip(losses, [0.25, 0.5, 0.75], strict=True), (1.0, 0.5)])  # the last is the test's
+
+    def pretend(figures):
+        loss, accuracy = next(measured)
+        return {"loss": loss, "accuracy": accuracy}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Figures, "rates", pretend)
+        patch.setattr(Figures, "as_dict", lambda figures: {})
+        patch.setattr("project.fit.FitCLI._conclude", lambda cli: None)
+        small("--trainer.max_epochs=3")
+    assert load(BEST)["global_step"] == step

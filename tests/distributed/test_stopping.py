@@ -1,0 +1,107 @@
+"""Real runs that lose a process or are asked to stop, from outside."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from project.errors import UserError
+from project.fit import FitCLI
+from tests.conftest import TINY as TINY_IN_PROCESS
+from tests.distributed.processes import _end, environment, succeed, torchrun
+from tests.distributed.tiny import TINY
+from tests.killing import differences, outcome
+
+FLAGS = [*TINY, "--name=run", "--last_checkpoint.every_n_steps=1"]
+FIT = [sys.executable, "-m", "project.fit", *FLAGS, "--trainer.max_epochs=200"]
+LAST = Path("runs/run/checkpoints/last.ckpt")
+
+
+@contextlib.contextmanager
+def started(command: list[str], place: Path, **extra: str) -> Iterator[subprocess.Popen[str]]:
+    """A command that runs in a process group of its own, writes to the file ``log``, and is not left behind."""
+    with open(place / "log", "w") as log:
+        process = subprocess.Popen(
+            command, cwd=place, env=environment(**extra), stdout=log, stderr=log, text=True, start_new_session=True
+        )
+        try:
+            yield process
+        finally:
+            _end([process])
+
+
+def wait_until(condition: Callable[[], object], place: Path, patience: float = 120) -> None:
+    """Waits for something that must come to pass."""
+    end = time.monotonic() + patience
+    while not condition():
+        if time.monotonic() > end:
+            pytest.fail(f"not within {patience:.0f} s\n{(place / 'log').read_text()}")
+        time.sleep(0.01)
+
+
+def members(group: int) -> list[int]:
+    """The processes of a group that live."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, pgrp = stat.read_text().rsplit(")", 1)[1].split()[:3]
+            found += [int(stat.parent.name)] if int(pgrp) == group and state not in "ZX" else []
+    return found
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_processes_that_are_started_again_need_a_name(workplace, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    with pytest.raises(UserError, match="--max-restarts needs a --name") as caught:
+        FitCLI(TINY_IN_PROCESS)
+    assert "\n" not in str(caught.value)
+    assert list(workplace.iterdir()) == []
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "0")
+    FitCLI(TINY_IN_PROCESS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_signal_to_the_first_process_stops_all_and_is_answered(tmp_path, devices):
+    with started([*FIT, f"--trainer.devices={devices}"], tmp_path) as process:
+        wait_until(lambda: (tmp_path / LAST).exists() or process.poll() is not None, tmp_path)
+        assert len(members(process.pid)) == devices
+        process.send_signal(signal.SIGTERM)
+        wait_until(lambda: process.poll() is not None, tmp_path)
+        wait_until(lambda: not members(process.pid), tmp_path, patience=30)
+        log = (tmp_path / "log").read_text()
+        assert process.returncode == 75, log
+    assert log.count("the same command with --name run goes on from there") == 1
+    assert "Traceback" not in log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_torchrun_starts_a_run_again_that_lost_a_process(tmp_path, victim):
+    places = {name: tmp_path / name for name in ("whole", "broken")}
+    for place in places.values():
+        place.mkdir()
+    flags = [*FLAGS, "--trainer.devices=2", "--trainer.max_epochs=6"]
+    succeed(torchrun(2, "project.fit", *flags), places["whole"])
+    # not with a --master-port: then what is started again meets what the killed processes left in torchrun's own store
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=3"]
+    command, place = [*launcher, "-m", "project.fit", *flags], places["broken"]
+    with started(command, place, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1") as process:
+        wait_until(lambda: (place / LAST).exists() or process.poll() is not None, place)
+        workers = [pid for pid in children(process.pid) if b"project.fit" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        assert len(workers) == 2
+        os.kill(workers[victim], signal.SIGKILL)
+        wait_until(lambda: process.poll() is not None, place)
+        log = (place / "log").read_text()
+        assert process.returncode == 0, log
+    assert log.count("continuing runs/run in epoch") == 1
+    assert differences(outcome(places["whole"] / "runs/run"), outcome(place / "runs/run")) == []

@@ -1,0 +1,88 @@
+"""Runs of the real command that take no time: a small network, and a black square for each picture that is drawn."""
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+
+from project.callbacks import StoppedError
+from project.cli import one_line_errors
+from project.fit import FitCLI
+from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, fit
+from tests.killing import SmallNetwork, differences, outcome
+
+DATA = [*TINY_DATA, "--data.cutout=8"]
+SMALL = [*TINY_TRAINER, *QUIET, "--trainer.precision=32-true", "--trainer.max_epochs=2", "--name=run"]  # 8 steps
+
+
+class AtStep(Callback):
+    """Sends this process a signal in the middle of a step, as the system might.
+
+    Args:
+        step: The number of the step, counted from 1; 0 stands for the start of training.
+        number: The signal.
+    """
+
+    def __init__(self, step: int, number: int = signal.SIGTERM) -> None:
+        self.step, self.number = step, number
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        if self.step == 0:
+            os.kill(os.getpid(), self.number)
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        if trainer.global_step + 1 == self.step:
+            os.kill(os.getpid(), self.number)
+
+
+def small(*args: str, data: Sequence[str] = DATA, callbacks: Sequence[Callback] = ()) -> FitCLI:
+    """Runs ``python -m project.fit`` in this process, by default on drawn flowers, with further callbacks."""
+    own = FitCLI._callbacks
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("project.model.classifier.build_resnet", lambda arch, classes, stem: SmallNetwork(classes))
+        patch.setattr("project.plots.image_grid", lambda *_: None)
+        patch.setattr("project.plots.confusion_figure", lambda *_: None)
+        patch.setattr("project.callbacks.pictures.add_figure", _add_square)
+        patch.setattr(FitCLI, "_callbacks", lambda cli: [*own(cli), *callbacks])
+        return fit(*data, *SMALL, *args)
+
+
+def stop_at(step: int, *args: str, number: int = signal.SIGTERM) -> StoppedError:
+    """Runs until a signal comes in that step."""
+    with pytest.raises(StoppedError) as stopped:
+        small(*args, callbacks=[AtStep(step, number)])
+    return stopped.value
+
+
+def require_same_end(run: Path, expected: dict[str, Any]) -> None:
+    """Compares a finished run with the outcome of another, to the last bit."""
+    found = differences(expected, outcome(run))
+    assert not found, "\n".join(found)
+    assert [folder.name for folder in run.parent.iterdir()] == [run.name]
+
+
+def one_line(command: Any, capsys: Any) -> str:
+    """What a command writes that ends with an error of one line."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended, one_line_errors():
+        command()
+    written = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert written.startswith("error: ")
+    assert written.count("\n") == 1
+    return str(written)
+
+
+def load(path: Path) -> Any:
+    """What a checkpoint holds."""
+    return torch.load(path, weights_only=True)
+
+
+def _add_square(trainer: Any, tag: str, figure: None) -> None:
+    for logger in trainer.loggers:
+        logger.experiment.add_image(tag, torch.zeros(3, 1, 1), global_step=trainer.global_step)

@@ -1,0 +1,128 @@
+"""A damaged checkpoint is noticed before it is used, and the one before it takes its place."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from project.checkpoint import read_checkpoint
+from project.checkpoint_io import WholeFileIO
+from project.errors import UserError
+from tests.killing import differences, outcome
+from tests.small import load, one_line, require_same_end, small, stop_at
+from tests.test_checkpoint import GOOD, Malicious
+
+CHECKPOINTS = Path("runs/run/checkpoints")
+LAST, PREVIOUS = CHECKPOINTS / "last.ckpt", CHECKPOINTS / "previous.ckpt"
+EVERY_STEP = "--last_checkpoint.every_n_steps=1"
+
+
+def flipped(content: bytes, bit: int) -> bytes:
+    changed = bytearray(content)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory) -> Path:
+    """The last checkpoint of a finished run."""
+    place: Path = tmp_path_factory.mktemp("real")
+    small("--trainer.max_epochs=1", f"--trainer.default_root_dir={place}")
+    return place / "run" / "checkpoints" / "last.ckpt"
+
+
+def require_noticed(path: Path, content: bytes, expected: Any) -> bool:
+    """Whether damage is noticed; where it is not, it must have changed nothing."""
+    path.write_bytes(content)
+    try:
+        read = read_checkpoint(path)
+    except UserError:
+        return True
+    assert differences(expected, read) == []
+    return False
+
+
+@pytest.mark.parametrize("kind", ["small", "real"])
+def test_a_flipped_bit_is_noticed_or_has_changed_nothing(tmp_path, real, kind):
+    path, dice = tmp_path / "flipped.ckpt", random.Random(kind)
+    if kind == "small":
+        torch.save(GOOD, path)
+    content = path.read_bytes() if kind == "small" else real.read_bytes()
+    expected = GOOD if kind == "small" else load(real)
+    noticed = [require_noticed(path, flipped(content, dice.randrange(8 * len(content))), expected) for _ in range(600)]
+    assert sum(noticed) > 200
+
+
+def test_a_checkpoint_cut_short_anywhere_is_noticed(tmp_path, real):
+    content, dice = real.read_bytes(), random.Random(0)
+    lengths = {0, 1, len(content) - 1, *(dice.randrange(len(content)) for _ in range(100))}
+    assert all(require_noticed(tmp_path / "short.ckpt", content[:length], None) for length in lengths)
+
+
+def flip_in_the_middle(path: Path) -> None:
+    """Changes one bit of a weight, which ``torch.load`` does not notice."""
+    content, weight = path.read_bytes(), load(path)["state_dict"]["network.fc.weight"]
+    path.unlink()  # the other name of the file, if it has one, stays whole
+    path.write_bytes(flipped(content, 8 * content.index(weight.numpy().tobytes()) + 20))
+    assert not torch.equal(load(path)["state_dict"]["network.fc.weight"], weight)
+
+
+def cut_short(path: Path) -> None:
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content[: len(content) // 2])
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory) -> dict[str, Any]:
+    """How an undisturbed run ends."""
+    place: Path = tmp_path_factory.mktemp("undisturbed")
+    small(f"--trainer.default_root_dir={place}")
+    return outcome(place / "run")
+
+
+@pytest.mark.parametrize("damage", [flip_in_the_middle, cut_short])
+def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(workplace, capsys, expected, damage):
+    stop_at(6, EVERY_STEP)
+    damage(LAST)
+    small(EVERY_STEP)
+    said = capsys.readouterr().out
+    assert f"'{LAST}' is damaged" in said
+    assert "looking for the one before it" in said
+    assert "continuing runs/run in epoch 1 after step 5" in said
+    require_same_end(Path("runs/run"), expected)
+
+
+def test_a_damaged_checkpoint_never_takes_the_place_of_a_whole_one(workplace, monkeypatch, expected):
+    stop_at(6, EVERY_STEP)
+    flip_in_the_middle(LAST)
+    before = PREVIOUS.read_bytes()
+
+    def fail(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WholeFileIO, "save_checkpoint", fail)  # the first one after the run goes on
+        with pytest.raises(SystemExit):
+            small(EVERY_STEP)
+    assert PREVIOUS.read_bytes() == before
+    small()
+    require_same_end(Path("runs/run"), expected)
+
+
+def test_two_damaged_checkpoints_are_an_error_of_one_line(workplace, capsys):
+    stop_at(3, EVERY_STEP)
+    for path in (LAST, PREVIOUS):
+        cut_short(path)
+    said = one_line(small, capsys)
+    assert f"'{PREVIOUS}' is damaged" in said or f"'{LAST}' is damaged" in said
+    assert not (CHECKPOINTS.parent / "metrics.json").exists()
+
+
+def test_a_checkpoint_of_a_stranger_is_refused_and_not_executed(workplace, capsys):
+    stop_at(3)
+    torch.save(load(LAST) | {"extra": Malicious(workplace / "executed")}, LAST)
+    assert f"'{LAST}' is damaged or cannot be read safely" in one_line(small, capsys)
+    assert not (workplace / "executed").exists()
