@@ -137,20 +137,21 @@ class FitCLI(ProjectCLI):
             return
         resume = self._open_run()
         try:
-            self.trainer.fit(self.model, datamodule=self.datamodule, ckpt_path=resume, weights_only=True)
-        except SystemExit as stop:  # Lightning's answer to Ctrl-C before the first step, or ours later
-            done = (
-                f"after step {self.trainer.global_step}" if isinstance(stop, StoppedError) else "before the first step"
-            )
-            self.say(f"\nstopped {done}; the same command with --name {shlex.quote(self.run.name)} goes on from there")
+            self._train_and_test(resume)
+        except SystemExit as stop:  # ours, or Lightning's answer to Ctrl-C before the first step and after the last
+            done = f" after step {self.trainer.global_step}" if isinstance(stop, StoppedError) else ""
+            self.say(f"\nstopped{done}; the same command with --name {shlex.quote(self.run.name)} goes on")
             raise
+        if self.trainer.is_global_zero:
+            self._conclude()
+
+    def _train_and_test(self, resume: str | None) -> None:
+        self.trainer.fit(self.model, datamodule=self.datamodule, ckpt_path=resume, weights_only=True)
         best = f"{self._keep_best.dirpath}/best.ckpt"  # where the first process put it: names without --name differ
         if not self._keep_best.best_model_path:  # as where --trainer.max_steps ends before an epoch does
             self.trainer.validate(self.model, datamodule=self.datamodule, verbose=False)
             self.trainer.save_checkpoint(best)
         self.trainer.test(self.model, datamodule=self.datamodule, ckpt_path=best, weights_only=True, verbose=False)
-        if self.trainer.is_global_zero:
-            self._conclude()
 
     def _open_run(self) -> str | None:
         """Prepares the folder and finds what to continue from."""

@@ -104,7 +104,7 @@ def test_a_typo_gives_one_line_with_the_nearest_names_and_code_2(workplace, caps
 @pytest.mark.parametrize(
     ("flag", "complaint"),
     [
-        ("--model.arch=resnet19", "did you mean resnet18"),
+        ("--model.arch=resnet17", "did you mean resnet18"),
         ("--data.batch_size=0", "--data.batch_size 0 makes no sense"),
         ("--data.num_workers=-1", "--data.num_workers -1 makes no sense"),
         ("--data.crop_padding=-1", "--data.crop_padding -1 makes no sense"),

@@ -47,8 +47,8 @@ class LastCheckpoint(Callback):
 
     def __init__(self, every_minutes: float = 3.0, every_n_steps: int | None = None) -> None:
         require(every_minutes > 0, "--last_checkpoint.every_minutes", every_minutes, "above 0")
-        wanted = "above 0"
-        require(every_n_steps is None or every_n_steps > 0, "--last_checkpoint.every_n_steps", every_n_steps, wanted)
+        sensible = every_n_steps is None or every_n_steps > 0
+        require(sensible, "--last_checkpoint.every_n_steps", every_n_steps, "above 0")
         self.every_minutes, self.every_n_steps = every_minutes, every_n_steps
         self._request = StopRequest()
         self._resumed = False
@@ -99,7 +99,8 @@ class LastCheckpoint(Callback):
             return wish
         if not (between_epochs or step >= self._next_agreement or self._is_due(step)):
             return Wish.GO_ON
-        rate = (step - self._agreed_step) / (now - self._agreed_at)  # steps a second, the same for all once agreed
+        elapsed = max(now - self._agreed_at, 1e-3)
+        rate = (step - self._agreed_step) / elapsed  # steps a second, the same for all once agreed
         mine = torch.tensor([float(wish), rate], device=trainer.strategy.root_device)
         largest, rate = trainer.strategy.reduce(mine, reduce_op="max").tolist()
         self._agreed_at, self._agreed_step, self._next_agreement = now, step, step + max(1, int(rate))

@@ -1,5 +1,7 @@
 """The LightningDataModule that all kinds of data share: loaders, device-side augmentation, one global batch size."""
 
+import atexit
+import multiprocessing
 import os
 import signal
 from abc import ABC, abstractmethod
@@ -26,6 +28,8 @@ class LazyDataLoader(DataLoader[ImageBatch]):
     """
 
     def __iter__(self) -> Iterator[ImageBatch]:  # type: ignore[override]  # a generator is all that a ``for`` needs
+        if self.num_workers:
+            atexit.register(_end_workers)
         yield from super().__iter__()
 
     def state_dict(self) -> dict[str, Any]:
@@ -218,6 +222,13 @@ def _leave_signals_to_the_run(_worker: int) -> None:
     """A signal to the whole process group asks the run to stop after its step, for which it needs its workers."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
+
+
+def _end_workers() -> None:
+    """Ends workers that an error has left; Python would ask them by a signal that they leave to the run, and wait."""
+    for process in multiprocessing.active_children():
+        if process.daemon:
+            process.kill()
 
 
 def _whole_batch(batch: Any) -> Any:

@@ -84,7 +84,7 @@ def test_a_run_that_is_stopped_once_ends_as_if_undisturbed(undisturbed, workplac
 def test_whoever_stops_a_run_is_told_how_to_go_on(workplace, capsys, number):
     before = signal.getsignal(number)
     assert stop_at(3, number=number).code == 75
-    assert "stopped after step 3; the same command with --name run goes on from there" in capsys.readouterr().out
+    assert "stopped after step 3; the same command with --name run goes on" in capsys.readouterr().out
     assert signal.getsignal(number) == before
 
 

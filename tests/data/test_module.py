@@ -1,4 +1,5 @@
 import multiprocessing
+import sys
 from typing import Any, cast
 
 import pytest
@@ -8,6 +9,7 @@ from project.data.batch import ImageBatch
 from project.data.module import LazyDataLoader
 from project.errors import UserError
 from tests.data.stubs import NoiseDataModule, attached
+from tests.distributed.processes import run
 
 
 def epochs(data, loader):
@@ -177,3 +179,18 @@ def test_the_data_are_opened_once():
     before = data.splits["train"]
     data.setup("test")
     assert data.splits["train"] is before
+
+
+LEAVE = """
+from tests.data.stubs import NoiseDataModule, attached
+from tests.distributed.processes import run
+
+data = attached(NoiseDataModule(batch_size=4, num_workers=2), training=False)
+batches = iter(data.val_dataloader())
+next(batches)
+raise SystemExit(3)
+"""
+
+
+def test_workers_that_an_error_leaves_behind_do_not_keep_the_process_from_ending(tmp_path):
+    assert run([sys.executable, "-c", LEAVE], tmp_path, timeout=60).code == 3
