@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -110,12 +111,22 @@ def _require_every_process(world_size: int) -> None:
         )
 
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+def _unless_the_disk_is_full(failed: threading.ExceptHookArgs) -> None:
+    """Prints what ended a thread, but not TensorBoard's on a full disk: the main one meets that too, and says it."""
+    if not (isinstance(failed.exc_value, OSError) and failed.exc_value.errno in _NO_ROOM):
+        threading.__excepthook__(failed)
+
+
 @contextmanager
 def one_line_errors() -> Iterator[None]:
     """Ends the program with one line and code 2 where what the user gave is wrong, or where the disk is full.
 
     Ctrl-C ends it with the code that shells give to that, 130.
     """
+    threading.excepthook = _unless_the_disk_is_full
     try:
         yield
     except KeyboardInterrupt:
@@ -135,7 +146,7 @@ def _for_the_user(error: BaseException | None) -> str | None:
     if isinstance(error, UserError):
         # torch passes an error of a loader worker on with the worker's traceback in front of it
         return re.split(r"project\.errors\.\w+: ", str(error))[-1].strip()
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
         return f"cannot write: {error.strerror}; make room and give the same command again to continue"
     if isinstance(error, RuntimeError) and re.search("Connection (closed|reset) by peer", str(error)):
         return "another process of this run has ended; it says why, unless the system killed it"

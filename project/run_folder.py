@@ -63,11 +63,11 @@ class RunFolder:
             ) from error
         self._keep_others_out()
         self.require_unfinished()  # it may have been finished just now
-        free = shutil.disk_usage(self.path).free
+        free = shutil.disk_usage(self.path).free + sum(path.stat().st_size for path in self.checkpoints.iterdir())
         if free < needed_bytes:
             raise UserError(
-                f"'{self.path}' has {free / 1e6:.0f} MB left, but checkpoints take {needed_bytes / 1e6:.0f} MB; make"
-                " room or choose another place with --trainer.default_root_dir"
+                f"'{self.path}' has room for {free / 1e6:.0f} MB, but checkpoints take {needed_bytes / 1e6:.0f} MB;"
+                " make room or choose another place with --trainer.default_root_dir"
             )
 
     def _keep_others_out(self) -> None:

@@ -256,7 +256,7 @@ def test_a_place_that_cannot_be_written_is_named(workplace):
 
 def test_a_disk_too_full_for_checkpoints_is_named_before_training(workplace, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("usage", (), {"free": 10_000_000}))
-    with pytest.raises(UserError, match="has 10 MB left, but checkpoints take"):
+    with pytest.raises(UserError, match="has room for 10 MB, but checkpoints take"):
         fit(*TINY, "--name=run")
 
 

@@ -65,7 +65,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path, run, obstacle):
 def test_a_disk_that_is_too_full_is_reported_with_what_is_needed(run, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=5_000_000))
     run.create(5_000_000)
-    with pytest.raises(UserError, match="has 5 MB left, but checkpoints take 6 MB"):
+    with pytest.raises(UserError, match="has room for 5 MB, but checkpoints take 6 MB"):
         run.create(6_000_000)
 
 
