@@ -1,6 +1,5 @@
 """``python -m project.benchmark``: how fast this machine loads, trains, evaluates and starts, beside plain loops."""
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,23 +17,17 @@ from project.benchmarks.startup import startup_variants
 from project.benchmarks.timing import Measure, Section, in_turns
 from project.benchmarks.training import OUR_SETTINGS, OURS, evaluation_variants, training_variants
 from project.cli import one_line_errors, quiet_libraries
-from project.errors import UserError, require
+from project.errors import require
 from project.hardware import keep_freed_memory
-from project.parser import OneLineErrorParser
+from project.parser import PlainParser
+from project.report import write_json, writing
 
 _RATE = "images per second"
 
 
-class BenchmarkParser(OneLineErrorParser):
-    """Knows the few options of this command."""
-
-    def _options(self) -> list[str]:
-        return [option for action in self._actions for option in action.option_strings]
-
-
 def parse(args: list[str] | None = None) -> Namespace:
     """Parses the command line, ``sys.argv`` by default."""
-    parser = BenchmarkParser(
+    parser = PlainParser(
         prog="python -m project.benchmark",
         description="Measures how fast this machine loads, trains, evaluates and starts, beside plain loops that do the"
         " same. Needs no data, and takes about three minutes on two CPU cores.",
@@ -123,31 +116,20 @@ def _range(spread: dict[str, Any], digits: int) -> str:
 
 def _require_writable(option: str, path: str | None) -> None:
     """Notices before minutes of measuring; what the file holds stays until there is something better."""
-    if path is None:
-        return
-    try:
-        with open(path, "ab"):
+    if path is not None:
+        with writing(option, path), open(path, "ab"):
             pass
-    except OSError as error:
-        raise _not_writable(option, path, error) from error
 
 
 def _write(options: Namespace, found: dict[str, Any]) -> None:
-    option, path = "--output", options.output
-    try:
-        if path is not None:
-            Path(path).write_text(json.dumps(found, indent=2) + "\n")
-        option, path = "--plot", options.plot
-        if path is not None:
-            from project.benchmarks.plot import benchmark_figure  # matplotlib takes a while to import
+    if options.output is not None:
+        write_json("--output", options.output, found)
+    if options.plot is not None:
+        from project.benchmarks.plot import benchmark_figure  # matplotlib takes a while to import
 
-            benchmark_figure(found["sections"], machine_line(found["machine"])).savefig(path, format="png")
-    except OSError as error:
-        raise _not_writable(option, path, error) from error
-
-
-def _not_writable(option: str, path: str, error: OSError) -> UserError:
-    return UserError(f"{option}: '{path}' cannot be written ({error.strerror})")
+        figure = benchmark_figure(found["sections"], machine_line(found["machine"]))
+        with writing("--plot", options.plot):
+            figure.savefig(options.plot, format="png")
 
 
 def main() -> None:

@@ -1,7 +1,6 @@
 """``python -m project.evaluate``: exact figures of a checkpoint, class by class."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +10,7 @@ from project.checkpoint import ABOUT, read_checkpoint, require_same_classes
 from project.cli import ProjectCLI, one_line_errors, quiet_libraries
 from project.errors import UserError
 from project.model import ImageClassifier
-from project.report import class_table, figures_table
+from project.report import class_table, figures_table, write_json
 
 DEFAULTS: dict[str, Any] = {
     "trainer.logger": False,
@@ -68,7 +67,8 @@ class EvaluateCLI(ProjectCLI):
             figures = self.model.figures[split]
             output = Path(self.config.output or Path(path).with_suffix(f".{split}.metrics.json"))
             per_class = dict(zip(class_names, figures.per_class, strict=True))
-            _write(output, {"checkpoint": path, "split": split, **figures.as_dict(), "per_class": per_class})
+            found = {"checkpoint": path, "split": split, **figures.as_dict(), "per_class": per_class}
+            write_json("--output", output, found)
             self.say(f"{class_table(class_names, figures.per_class)}\n\n{figures_table({split: figures.as_dict()})}")
             self.say(f"\n  written to {output}")
 
@@ -79,13 +79,6 @@ def _remembered_data(args: ArgsType) -> dict[str, Any]:
     parser.add_argument("--ckpt_path", nargs="?")  # the real parser complains where the path is missing
     known, _ = parser.parse_known_args(args if isinstance(args, list) else None)
     return {"data": read_checkpoint(known.ckpt_path)[ABOUT]["data"]} if known.ckpt_path else {}
-
-
-def _write(output: Path, figures: dict[str, Any]) -> None:
-    try:
-        output.write_text(json.dumps(figures, indent=2) + "\n")
-    except OSError as error:
-        raise UserError(f"--output: '{output}' cannot be written ({error.strerror})") from error
 
 
 def main() -> None:

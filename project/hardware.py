@@ -1,6 +1,7 @@
 """Settings that follow from the machine where the command leaves them open."""
 
 import ctypes
+import os
 import sys
 from typing import Any
 
@@ -18,6 +19,11 @@ def keep_freed_memory() -> None:
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "gnu_get_libc_version"):
         libc.mallopt(_M_MMAP_MAX, 0)
         libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def usable_cores() -> int:
+    """How many cores this process may use, which in a container or a job can be fewer than there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def describe(trainer: Trainer, model: Any, data: Any) -> str:

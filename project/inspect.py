@@ -1,11 +1,9 @@
 """``python -m project.inspect``: reads every image of a folder once; says what is there and whether it can train."""
 
-import json
 import shlex
 import sys
 import warnings
 from io import TextIOWrapper
-from pathlib import Path
 from typing import Any
 from unicodedata import combining, east_asian_width
 
@@ -17,22 +15,16 @@ from project.data.decode import printable
 from project.data.inspection import leave_out
 from project.data.survey import survey
 from project.errors import UserError
-from project.parser import OneLineErrorParser
+from project.parser import PlainParser
+from project.report import write_json
 
 _LISTED = 10
 _BATCH_SIZE = 64  # the default of project.fit, where it has to be lowered for a small set
 
 
-class InspectParser(OneLineErrorParser):
-    """Knows the few options of this command."""
-
-    def _options(self) -> list[str]:
-        return [option for action in self._actions for option in action.option_strings]
-
-
 def parse(args: list[str] | None = None) -> Namespace:
     """Parses the command line, ``sys.argv`` by default."""
-    parser = InspectParser(
+    parser = PlainParser(
         prog="python -m project.inspect",
         description="Reads every image of a folder once and says what is there: classes, unreadable files, duplicates,"
         " sizes. Ends with code 0 where project.fit can train on the folder, with code 1 where it would refuse it.",
@@ -61,9 +53,8 @@ def inspect(options: Namespace) -> int:
         UserError: An option makes no sense, or the output cannot be written.
     """
     data = _folder(options)
-    output = Path(options.output) if options.output is not None else None
-    if output is not None:
-        _write(output, {})  # reading everything first could be in vain
+    if options.output is not None:
+        write_json("--output", options.output, {})  # reading everything first could be in vain
     found: dict[str, Any] = {"root": options.root}
     try:
         splits = data.files()
@@ -73,8 +64,8 @@ def inspect(options: Namespace) -> int:
         found |= survey(data.root, splits)
         print(survey_table(found), flush=True)
         refusal = _refusal(found, data)
-    if output is not None:
-        _write(output, found | {"trains": refusal is None, "refusal": refusal})
+    if options.output is not None:
+        write_json("--output", options.output, found | {"trains": refusal is None, "refusal": refusal})
     if refusal is not None:
         sys.stderr.write(f"error: {refusal}\n")
         return 1
@@ -107,13 +98,6 @@ def _fit_command(found: dict[str, Any]) -> str:
     command = f"python -m project.fit --data FolderDataModule --data.root {shlex.quote(found['root'])}"
     training = sum(counts["train"] for counts in found["classes"].values())
     return command if training >= _BATCH_SIZE else f"{command} --data.batch_size {max(1, training // 2)}"
-
-
-def _write(output: Path, found: dict[str, Any]) -> None:
-    try:
-        output.write_text(json.dumps(found, indent=2) + "\n")
-    except OSError as error:
-        raise UserError(f"--output: '{output}' cannot be written ({error.strerror})") from error
 
 
 def survey_table(found: dict[str, Any]) -> str:

@@ -1,7 +1,8 @@
-"""TensorBoard's files of a run, which go on where a checkpoint was made."""
+"""TensorBoard's files of a run, which go on where a checkpoint was made, and when training writes to them."""
 
 from pathlib import Path
 
+from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
 _EVENT_FILES = "events.out.tfevents.*"
@@ -18,6 +19,13 @@ class RunLogger(TensorBoardLogger):
         """How long each event file is once everything is written, in bytes, by name."""
         self.save()
         return {path.name: path.stat().st_size for path in Path(self.log_dir).glob(_EVENT_FILES)}
+
+
+def is_logged(trainer: Trainer) -> bool:
+    """Whether the batch that ends now has concluded one of the optimizer steps after which training is logged."""
+    every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
+    stepped = not trainer.fit_loop._should_accumulate()
+    return stepped and every > 0 and trainer.global_step % every == 0
 
 
 def rewind(folder: Path, lengths: dict[str, int]) -> None:

@@ -102,6 +102,13 @@ class OneLineErrorParser(LightningArgumentParser):
         return nested + (own if "--config" in own else [])  # the parser of a class does not know its place
 
 
+class PlainParser(OneLineErrorParser):
+    """The parser of a command with a few options of its own, none of which takes a class."""
+
+    def _options(self) -> list[str]:
+        return [option for action in self._actions for option in action.option_strings]
+
+
 def _did_you_mean(nearest: list[str]) -> str:
     return f"; did you mean {' or '.join(nearest)}?" if nearest else "; --help lists what there is"
 

@@ -1,8 +1,13 @@
-"""Figures as a person reads them in a terminal."""
+"""Figures as a person reads them in a terminal, and as a file that a command was told to write."""
 
+import json
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from project.errors import UserError
 from project.run_folder import RunFolder
 
 
@@ -51,3 +56,27 @@ def class_table(class_names: list[str], per_class: list[dict[str, Any]]) -> str:
         rates = f"{row['precision']:>12.4f}{row['recall']:>10.4f}{row['f1']:>10.4f}"
         rows.append(f"  {name:<{width}}{rates}{row['total']:>10}")
     return "\n".join(rows)
+
+
+def write_json(option: str, path: str | Path, found: dict[str, Any]) -> None:
+    """Writes figures for other programs.
+
+    Args:
+        option: The option that names the file.
+        path: The file, which is replaced.
+        found: What it shall hold.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
+    with writing(option, path):
+        Path(path).write_text(json.dumps(found, indent=2) + "\n")
+
+
+@contextmanager
+def writing(option: str, path: str | Path) -> Iterator[None]:
+    """Explains why a file that an option names cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{option}: '{path}' cannot be written ({error.strerror})") from error

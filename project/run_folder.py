@@ -12,6 +12,8 @@ from typing import Any
 
 from project.errors import UserError
 
+CHECKPOINTS, LAST, PREVIOUS = "checkpoints", "last.ckpt", "previous.ckpt"
+
 
 class RunFolder:
     """``runs/<name>/`` with everything that a run leaves behind.
@@ -26,9 +28,9 @@ class RunFolder:
             raise UserError(f"--name '{name}' must be the name of one folder, without '/'")
         self.name, self.path = name, Path(root) / name
         self.config, self.metrics = self.path / "config.yaml", self.path / "metrics.json"
-        self.checkpoints = self.path / "checkpoints"
-        self.best, self.last = self.checkpoints / "best.ckpt", self.checkpoints / "last.ckpt"
-        self.previous = self.checkpoints / "previous.ckpt"
+        self.checkpoints = self.path / CHECKPOINTS
+        self.best, self.last = self.checkpoints / "best.ckpt", self.checkpoints / LAST
+        self.previous = self.checkpoints / PREVIOUS
         self._lock, self._held = self.path / ".lock", -1
 
     def require_unfinished(self) -> None:

@@ -16,10 +16,7 @@ from project.errors import UserError
 from project.fit import FitCLI
 from project.model import ImageClassifier
 from tests.conftest import TINY, fit, make_folder
-
-
-def load(path):
-    return torch.load(path, weights_only=True)
+from tests.small import load
 
 
 def events(run):

@@ -1,6 +1,5 @@
 """What the figures were measured on."""
 
-import os
 import platform
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import torch
 
 from project.checkpoint import versions
-from project.hardware import best_precision
+from project.hardware import best_precision, usable_cores
 
 
 def machine() -> dict[str, Any]:
@@ -16,7 +15,7 @@ def machine() -> dict[str, Any]:
     on_gpu = torch.cuda.is_available()
     return {
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": usable_cores(),
         "torch_threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name(0) if on_gpu else None,
         "precision": best_precision("auto"),

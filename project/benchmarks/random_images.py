@@ -4,10 +4,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Sampler
 
 from project.checkpoint import Preprocessing
-from project.data.batch import ArrayDataset, BatchDataset, ImageBatch
+from project.data.batch import ArrayDataset, ImageBatch
 from project.data.folder import IMAGENET_MEAN, IMAGENET_STD
 from project.data.module import ImageDataModule
 from project.data.splits import SPLITS
@@ -25,7 +24,7 @@ class RandomImagesDataModule(ImageDataModule):
     """
 
     def __init__(self, size: int, side: int, classes: int = 10, device: str = "cpu", **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        super().__init__(pin_memory=False, **kwargs)  # only what is not on the device yet can be pinned
         self.size, self.side, self.classes, self.device = size, side, classes, device
 
     @property
@@ -38,7 +37,7 @@ class RandomImagesDataModule(ImageDataModule):
         """ImageNet's statistics."""
         return {"resize": self.side, "crop": self.side, "mean": IMAGENET_MEAN, "std": IMAGENET_STD}
 
-    def load(self) -> dict[str, BatchDataset]:
+    def load(self) -> dict[str, ArrayDataset]:
         """Makes the images, on any device the same."""
         random = torch.Generator().manual_seed(0)
         images = torch.randint(0, 256, (self.size, 3, self.side, self.side), dtype=torch.uint8, generator=random)
@@ -50,11 +49,6 @@ class RandomImagesDataModule(ImageDataModule):
         """What training gives the model in the first epoch, in that order."""
         self.setup("fit")
         return list(self.train_dataloader())
-
-    def _loader(self, split: str, sampler: Sampler[int], batch_size: int) -> DataLoader[ImageBatch]:
-        loader = super()._loader(split, sampler, batch_size)
-        loader.pin_memory = False  # only what is not on the device yet can be pinned
-        return loader
 
 
 def as_tutorials_do(batch: ImageBatch) -> tuple[Tensor, Tensor]:

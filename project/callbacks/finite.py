@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from project.errors import LocalError, UserError
+from project.logger import is_logged
 
 _NAMES_SHOWN = 8
 
@@ -66,8 +67,7 @@ class StopAtNonFinite(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Shows how many steps were skipped, if any."""
-        every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
-        if self.skipped and every and trainer.global_step % every == 0:
+        if self.skipped and is_logged(trainer):
             pl_module.log("train/skipped_steps", float(self.skipped), prog_bar=True)
 
     def _stop(self, trainer: Trainer, seen: list[tuple[Tensor, Tensor]]) -> None:

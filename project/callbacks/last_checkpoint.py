@@ -10,12 +10,12 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
-from project.callbacks.stop_request import EXIT_CODE, StopRequest
 from project.checkpoint_io import keep_as
 from project.errors import require
 from project.logger import RunLogger
+from project.run_folder import CHECKPOINTS, LAST, PREVIOUS
+from project.stop_request import EXIT_CODE, StopRequest
 
-LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
 CURVES, _FIGURES = "curves", "newest_figures"
 _SHARE_OF_TIME = 0.05  # what saves at the ends of epochs may take
 
@@ -120,7 +120,7 @@ class LastCheckpoint(Callback):
     def _do(self, wish: Wish, trainer: Trainer) -> None:
         if wish > Wish.GO_ON and not trainer.fast_dev_run:  # type: ignore[attr-defined]  # set by a connector
             began = time.monotonic()
-            last = Path(trainer.default_root_dir) / "checkpoints" / LAST
+            last = Path(trainer.default_root_dir) / CHECKPOINTS / LAST
             written_or_read = self._save_took > 0 or trainer.ckpt_path == str(last)  # otherwise it may be damaged
             if trainer.is_global_zero and written_or_read:
                 keep_as(last, PREVIOUS)

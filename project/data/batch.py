@@ -11,8 +11,8 @@ class ImageBatch(NamedTuple):
 
     Attributes:
         images: uint8 (N, 3, height, width), RGB.
-        labels: int64 (N,), positions in the list of class names; -1 marks an image that
-            another process counts, or a file that cannot be read.
+        labels: int64 (N,), positions in the list of class names; -1 marks an image that another process counts, or a
+            file that cannot be read.
         indices: int64 (N,), positions in the data set.
     """
 

@@ -1,7 +1,6 @@
 """Looking at image files before training: quickly for what is broken, thoroughly for what they are."""
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +11,7 @@ from tqdm import tqdm
 
 from project.data.decode import check_image, is_turned, named, open_as_stored, printable, reason, rgb, upright
 from project.errors import UnreadableFileError, UserError
+from project.hardware import usable_cores
 
 _AT_ONCE = 512  # files that wait for a thread; as many results wait to be taken
 _NAMED = 3
@@ -116,11 +116,7 @@ def leave_out(splits: dict[str, dict[str, list[Path]]], broken: Mapping[Path, st
 def read_facts(files: Sequence[Path]) -> Iterator[Facts]:
     """Decodes each file in full; the facts come in the order of the files."""
     # each thread holds a decoded picture, so no more of them than can work
-    return in_threads(_facts, files, "reading images", threads=_cores())
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return in_threads(_facts, files, "reading images", threads=usable_cores())
 
 
 def _facts(file: Path) -> Facts:

@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from project.checkpoint import Preprocessing, read_weights
 from project.errors import UserError, require
+from project.logger import is_logged
 from project.model.metrics import ClassificationMetrics, Figures
 from project.model.optim import Settings, apply_changes, cosine_with_warmup, parameter_groups
 from project.model.resnet import Stem, build_resnet
@@ -114,7 +115,6 @@ class ImageClassifier(LightningModule):
         self.test_metrics = ClassificationMetrics(len(self.class_names))
         self.figures: dict[str, Figures] = {}
         self.training_side: int | None = None
-        self._step = 0
         self._settings_before: Settings | None = None
 
     def _start_from(self, path: str) -> None:
@@ -150,7 +150,7 @@ class ImageClassifier(LightningModule):
         if (self._mean.device, self._mean.dtype) != (like.device, like.dtype):
             self._mean, self._std = self._mean.to(like), self._std.to(like)
         # first the numbers, then their order: the other way round takes three times as long on a CPU
-        x = (images.to(like.dtype) - self._mean).div_(self._std).contiguous(memory_format=self._layout)
+        x = images.to(like.dtype, copy=True).sub_(self._mean).div_(self._std).contiguous(memory_format=self._layout)
         logits: Tensor = self.network(x)
         return logits
 
@@ -169,9 +169,7 @@ class ImageClassifier(LightningModule):
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """Logs the mean over the steps since the last time; a log on every step would cost more than the metrics do."""
-        stepped, self._step = self.trainer.global_step > self._step, self.trainer.global_step
-        every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
-        if stepped and every and self._step % every == 0:
+        if is_logged(self.trainer):
             figures = self.train_metrics.compute()
             self.train_metrics.reset()
             self.log_dict({"train/loss": figures.loss, "train/accuracy": figures.accuracy}, prog_bar=True)
@@ -287,7 +285,6 @@ class ImageClassifier(LightningModule):
 
     def on_train_start(self) -> None:
         """Lets what the command says now win over the settings that a resumed checkpoint has just restored."""
-        self._step = self.trainer.global_step
         if self._settings_before is not None and self.trainer.ckpt_path is not None:
             optimizer, (config,) = self.trainer.optimizers[0], self.trainer.lr_scheduler_configs
             apply_changes(optimizer, config.scheduler, self._settings_before, self._settings)

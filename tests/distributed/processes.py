@@ -64,7 +64,7 @@ def run_together(
     with contextlib.ExitStack() as stack:
         files = [[stack.enter_context(open(cwd / f".{i}.{kind}", "w+")) for kind in "oe"] for i in range(len(commands))]
         processes: list[subprocess.Popen[str]] = []
-        stack.callback(lambda: _end(processes))
+        stack.callback(lambda: end(processes))
         for (command, env), (out, err) in zip(commands, files, strict=True):
             processes.append(
                 subprocess.Popen(
@@ -75,7 +75,7 @@ def run_together(
             for process in processes:
                 process.wait(timeout)
         except subprocess.TimeoutExpired:
-            _end(processes)
+            end(processes)
             written = "\n".join(str(Finished(-1, out.read(), err.read())) for out, err in _rewound(files))
             pytest.fail(f"not finished after {timeout:.0f} s\n{written}")
         return [
@@ -104,9 +104,9 @@ def _rewound(files):
         yield pair
 
 
-def _end(processes: list[subprocess.Popen[str]]) -> None:
+def end(processes: list[subprocess.Popen[str]]) -> None:
     """Kills process groups, and the groups that torchrun gave its workers."""
-    groups = {descendant for process in processes if process.poll() is None for descendant in _descendants(process.pid)}
+    groups = {descendant for process in processes if process.poll() is None for descendant in descendants(process.pid)}
     for group in groups | {process.pid for process in processes}:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
@@ -114,8 +114,9 @@ def _end(processes: list[subprocess.Popen[str]]) -> None:
         process.wait()
 
 
-def _descendants(pid: int) -> Iterator[int]:
+def descendants(pid: int) -> Iterator[int]:
+    """The processes that a process has started, and those that these have."""
     children = Path(f"/proc/{pid}/task/{pid}/children")
     for child in children.read_text().split() if children.exists() else ():
         yield int(child)
-        yield from _descendants(int(child))
+        yield from descendants(int(child))

@@ -14,7 +14,7 @@ import pytest
 from project.errors import UserError
 from project.fit import FitCLI
 from tests.conftest import TINY as TINY_IN_PROCESS
-from tests.distributed.processes import _end, environment, succeed, torchrun
+from tests.distributed.processes import descendants, end, environment, succeed, torchrun
 from tests.distributed.tiny import TINY
 from tests.killing import differences, outcome
 
@@ -33,14 +33,14 @@ def started(command: list[str], place: Path, **extra: str) -> Iterator[subproces
         try:
             yield process
         finally:
-            _end([process])
+            end([process])
 
 
 def wait_until(condition: Callable[[], object], place: Path, patience: float = 120) -> None:
     """Waits for something that must come to pass."""
-    end = time.monotonic() + patience
+    deadline = time.monotonic() + patience
     while not condition():
-        if time.monotonic() > end:
+        if time.monotonic() > deadline:
             pytest.fail(f"not within {patience:.0f} s\n{(place / 'log').read_text()}")
         time.sleep(0.01)
 
@@ -53,10 +53,6 @@ def members(group: int) -> list[int]:
             state, _, pgrp = stat.read_text().rsplit(")", 1)[1].split()[:3]
             found += [int(stat.parent.name)] if int(pgrp) == group and state not in "ZX" else []
     return found
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def test_processes_that_are_started_again_need_a_name(workplace, monkeypatch):
@@ -97,7 +93,9 @@ def test_torchrun_starts_a_run_again_that_lost_a_process(tmp_path, victim):
     command, place = [*launcher, "-m", "project.fit", *flags], places["broken"]
     with started(command, place, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1") as process:
         wait_until(lambda: (place / LAST).exists() or process.poll() is not None, place)
-        workers = [pid for pid in children(process.pid) if b"project.fit" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        workers = [
+            pid for pid in descendants(process.pid) if b"project.fit" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
         assert len(workers) == 2
         os.kill(workers[victim], signal.SIGKILL)
         wait_until(lambda: process.poll() is not None, place)

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from project.callbacks.stop_request import StopRequest
+from project.stop_request import StopRequest
 
 
 @pytest.fixture
