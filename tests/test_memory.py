@@ -1,7 +1,7 @@
-"""Memory: as much at the end of a run as at its start, and one copy of the images however many workers there are."""
+"""Memory: as much at the end of a run as at its start, and one copy of the images however many processes there are."""
 
-import re
-from pathlib import Path
+import tempfile
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,16 +9,13 @@ import torch
 from lightning.pytorch import Callback
 
 from project.data.batch import ArrayDataset
+from project.data.share import load_once_a_machine
+from project.errors import UserError
 from tests.data.stubs import NoiseDataModule
+from tests.distributed.processes import succeed, torchrun
+from tests.distributed.tiny import read
+from tests.memory import memory, needs_linux, private_memory
 from tests.small import small
-
-pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="only Linux says it like this")
-
-
-def memory(kind: str, process: int | str = "self") -> int:
-    """Bytes that a process has in memory, of a kind that Linux tells apart."""
-    lines = Path(f"/proc/{process}/smaps_rollup").read_text()
-    return sum(1024 * int(size) for size in re.findall(rf"^{kind}:\s+(\d+) kB", lines, re.M))
 
 
 class Watch(Callback):
@@ -31,12 +28,14 @@ class Watch(Callback):
         self.seen.append(memory("Rss"))
 
 
+@needs_linux
 def test_memory_does_not_grow_over_epochs(workplace):
     watch = Watch()
     small("--trainer.max_epochs=16", callbacks=[watch])
     assert max(watch.seen[8:]) - max(watch.seen[:8]) < 4e6
 
 
+@needs_linux
 def test_loader_workers_share_one_copy_of_the_images():
     images = torch.full((1000, 3, 256, 256), 7, dtype=torch.uint8)
     data = NoiseDataModule(batch_size=8, num_workers=2)
@@ -45,4 +44,45 @@ def test_loader_workers_share_one_copy_of_the_images():
     next(batches)
     loader: Any = batches.gi_yieldfrom
     for worker in loader._workers:
-        assert memory("Private_(?:Clean|Dirty)", worker.pid) < images.nbytes / 2
+        assert private_memory(worker.pid) < images.nbytes / 2
+
+
+@needs_linux
+def test_processes_of_a_machine_share_one_copy_of_the_images(tmp_path):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    succeed(torchrun(2, "tests.distributed.job_memory", str(tmp_path)), tmp_path, TMPDIR=str(temporary))
+    found = [read(tmp_path / f"rank{rank}.json") for rank in range(2)]
+    assert [process["loads"] for process in found] == [1, 0]
+    assert found[0]["sums"] == found[1]["sums"]
+    for process in found:
+        assert process["kept"] < process["size"] / 2
+    assert not list(temporary.glob("images-*"))
+
+
+@pytest.fixture
+def first_of_two(monkeypatch):
+    """What sharing asks the trainer of the first process for."""
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    strategy = SimpleNamespace(broadcast=lambda name: name, barrier=lambda: None)
+    return SimpleNamespace(strategy=strategy, node_rank=0, local_rank=0)
+
+
+def test_images_that_do_not_fit_are_refused_by_name(first_of_two, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10))
+    with pytest.raises(UserError, match=f"'{tmp_path}' has no room for the 0 MB of images .* TMPDIR"):
+        load_once_a_machine(NoiseDataModule().load, first_of_two)
+    assert not list(tmp_path.iterdir())
+
+
+def test_shared_images_are_those_that_were_loaded(first_of_two, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    expected = NoiseDataModule().load()
+    found = load_once_a_machine(NoiseDataModule().load, first_of_two)
+    assert list(found) == list(expected)
+    for split, data in found.items():
+        assert torch.equal(data.images, expected[split].images)
+        assert torch.equal(data.labels, expected[split].labels)
+        assert data.name(3) == expected[split].name(3)
+    assert not list(tmp_path.iterdir())

@@ -15,8 +15,10 @@ def flip(images: Tensor, chance: Tensor) -> Tensor:
         chance: float (N, 1) in [0, 1).
     """
     mirrored = chance[:, 0] < 0.5
-    if images.device.type == "cpu":  # half the work; elsewhere the device would have to say first how many there are
-        return images.index_copy(0, mirrored.nonzero()[:, 0], images[mirrored].flip(-1))
+    if images.device.type == "cpu":  # elsewhere each image would be a command of its own
+        return torch.stack(
+            [image.flip(-1) if turn else image for image, turn in zip(images, mirrored.tolist(), strict=True)]
+        )
     return torch.where(mirrored[:, None, None, None], images.flip(-1), images)
 
 

@@ -8,7 +8,7 @@ import torch
 from torchvision.datasets import CIFAR10
 
 from project.checkpoint import Preprocessing
-from project.data.batch import ArrayDataset, BatchDataset
+from project.data.batch import ArrayDataset
 from project.data.module import ImageDataModule
 from project.data.splits import stratified_split
 from project.errors import UserError
@@ -55,14 +55,14 @@ class CIFAR10DataModule(ImageDataModule):
                 " cifar-10-batches-py there"
             ) from error
 
-    def load(self) -> dict[str, BatchDataset]:
+    def load(self) -> dict[str, ArrayDataset]:
         """Reads all images and sets a stratified part of the training images aside for validation."""
         training, test = (self._read(train) for train in (True, False))
         names = [str(position) for position in range(len(training))]
         split = stratified_split(
             names, training.labels.tolist(), {"val": _VAL_FRACTION}, seed=self.split_seed, class_names=_CLASS_NAMES
         )
-        cut: dict[str, BatchDataset] = {
+        cut: dict[str, ArrayDataset] = {
             name: ArrayDataset(training.images[positions], training.labels[positions], f"CIFAR-10 {name}")
             for name, positions in split.items()
         }

@@ -2,10 +2,9 @@
 
 import atexit
 import multiprocessing
-import os
 import signal
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import torch
@@ -17,7 +16,10 @@ from project.checkpoint import Preprocessing
 from project.data.augment import augment
 from project.data.batch import BatchDataset, ImageBatch, WithoutImages
 from project.data.sampler import TrainingSampler
+from project.data.share import load_once_a_machine
 from project.errors import require
+from project.hardware import usable_cores
+from project.stop_request import StopRequest
 
 
 class LazyDataLoader(DataLoader[ImageBatch]):
@@ -59,6 +61,7 @@ class ImageDataModule(LightningDataModule, ABC):
     """
 
     in_memory = True
+    """Whether the images lie in memory, once for all processes of a machine."""
 
     def __init__(
         self,
@@ -85,7 +88,7 @@ class ImageDataModule(LightningDataModule, ABC):
         self.flip, self.crop_padding, self.cutout = flip, crop_padding, cutout
         require(not resident or self.in_memory, "--data.resident", resident, "false where images are read from files")
         self.resident = resident
-        self.splits: dict[str, BatchDataset] = {}
+        self.splits: Mapping[str, BatchDataset] = {}
         self._on_device: dict[str, Tensor] = {}
         self._fill: Tensor | None = None
 
@@ -100,8 +103,8 @@ class ImageDataModule(LightningDataModule, ABC):
         """How a picture becomes input in evaluation."""
 
     @abstractmethod
-    def load(self) -> dict[str, BatchDataset]:
-        """Opens the data sets ``train``, ``val`` and ``test``."""
+    def load(self) -> Mapping[str, BatchDataset]:
+        """Opens the data sets ``train``, ``val`` and ``test``, as :class:`ArrayDataset` where ``in_memory`` is true."""
 
     def setup(self, stage: str) -> None:
         """Opens the data sets once.
@@ -109,7 +112,8 @@ class ImageDataModule(LightningDataModule, ABC):
         Raises:
             UserError: Batch size or augmentation do not go with the training images or the number of devices.
         """
-        self.splits = self.splits or self.load()
+        if not self.splits:
+            self.splits = load_once_a_machine(cast(Any, self.load), self.trainer) if self.in_memory else self.load()
         if stage != "fit":
             return
         size, side, world_size = len(self.splits["train"]), self.preprocessing["crop"], self._world()[0]
@@ -213,14 +217,13 @@ class ImageDataModule(LightningDataModule, ABC):
         """How many processes load images for this device."""
         if self.num_workers is not None or self.in_memory:
             return self.num_workers or 0
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         devices = self.trainer.num_devices if self.trainer is not None else 1
-        return min(8, max(1, cores // devices - 1))
+        return min(8, max(1, usable_cores() // devices - 1))
 
 
 def _leave_signals_to_the_run(_worker: int) -> None:
     """A signal to the whole process group asks the run to stop after its step, for which it needs its workers."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+    for number in StopRequest.SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from project.checkpoint import Preprocessing
-from project.data.batch import ArrayDataset, BatchDataset
+from project.data.batch import ArrayDataset
 from project.data.drawing import CLASS_NAMES, draw_flowers
 from project.data.module import ImageDataModule
 from project.data.splits import SPLITS
@@ -52,7 +52,7 @@ class SyntheticFlowersDataModule(ImageDataModule):
         """The pictures as they are, centred roughly."""
         return {"resize": self.image_size, "crop": self.image_size, "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}
 
-    def load(self) -> dict[str, BatchDataset]:
+    def load(self) -> dict[str, ArrayDataset]:
         """Draws all pictures; the classes take turns, so every split is balanced."""
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # the planes are too small to share, and on a busy machine threads wait for each other
@@ -61,8 +61,8 @@ class SyntheticFlowersDataModule(ImageDataModule):
         finally:
             torch.set_num_threads(threads)
 
-    def _draw(self) -> dict[str, BatchDataset]:
-        datasets: dict[str, BatchDataset] = {}
+    def _draw(self) -> dict[str, ArrayDataset]:
+        datasets: dict[str, ArrayDataset] = {}
         first = 0
         for split, size in self.sizes.items():
             indices = torch.arange(first, first + size)

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from project.data.batch import ArrayDataset, BatchDataset
+from project.data.batch import ArrayDataset
 from project.data.module import ImageDataModule
 
 
@@ -19,7 +19,7 @@ class NoiseDataModule(ImageDataModule):
         super().__init__(**kwargs)
         self.sizes = {"train": train, "val": val, "test": test}
 
-    def load(self) -> dict[str, BatchDataset]:
+    def load(self) -> dict[str, ArrayDataset]:
         generator = torch.Generator().manual_seed(0)
         return {
             split: ArrayDataset(

@@ -1,0 +1,19 @@
+"""What processes have in memory, as Linux tells it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+needs_linux = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="only Linux says it like this")
+
+
+def memory(kind: str, process: int | str = "self") -> int:
+    """Bytes that a process has in memory, of a kind that Linux tells apart."""
+    lines = Path(f"/proc/{process}/smaps_rollup").read_text()
+    return sum(1024 * int(size) for size in re.findall(rf"^{kind}:\s+(\d+) kB", lines, re.M))
+
+
+def private_memory(process: int | str = "self") -> int:
+    """Bytes that a process has in memory and shares with no other."""
+    return memory("Private_(?:Clean|Dirty)", process)
