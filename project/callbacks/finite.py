@@ -50,8 +50,7 @@ class StopAtNonFinite(Callback):
         """
         seen, self._seen = self._seen, []
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        size = torch.nn.utils.get_total_norm([*gradients, *(loss for loss, _ in seen)])
-        finite = bool(size.isfinite())
+        finite = _all_finite([*gradients, *(loss for loss, _ in seen)])
         self._in_a_row = 0 if finite else self._in_a_row + 1
         if not finite and not self._is_skipped(trainer):
             self._stop(trainer, seen)
@@ -96,3 +95,10 @@ class StopAtNonFinite(Callback):
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
         """Takes the counts up."""
         self.skipped, self._in_a_row = state_dict["skipped"], state_dict["in_a_row"]
+
+
+def _all_finite(tensors: list[Tensor]) -> bool:
+    """Whether no number is infinite or NaN, for which it waits for the device once."""
+    if tensors[0].device.type == "cpu":  # half the time of the norm; elsewhere each sum would be a command of its own
+        return bool(torch.stack([tensor.sum(dtype=torch.float32) for tensor in tensors]).sum().isfinite())
+    return bool(torch.nn.utils.get_total_norm(tensors).isfinite())

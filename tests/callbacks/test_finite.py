@@ -11,6 +11,7 @@ from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor
 
 from project.callbacks import StopAtNonFinite
+from project.callbacks.finite import _all_finite
 from project.errors import UserError
 from project.model import ImageClassifier
 from tests.conftest import make_folder
@@ -182,3 +183,19 @@ class TestLossScaler:
         with pytest.raises(UserError, match="step 2 of training is not taken"):
             scaled(monkeypatch, after, 1, 2)
         assert after.skipped == 4
+
+
+@pytest.mark.parametrize(
+    ("values", "finite"),
+    [
+        ([1.0, 2.0], True),
+        ([1e30, -1e30], True),
+        ([math.nan, 1], False),
+        ([math.inf, 1], False),
+        ([math.inf, -math.inf], False),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_finite_is_told_from_what_is_not(values, finite, dtype):
+    tensors = [torch.tensor(0.5), torch.zeros(2, 3, dtype=dtype), torch.tensor(values, dtype=dtype)]
+    assert _all_finite(tensors) is finite
