@@ -8,12 +8,16 @@ from typing import Any
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+Curve = list[tuple[float, float]]
+"""Seconds since the first step, and validation accuracy, at the end of each validation."""
 
-def training_seconds(run: Path) -> float:
-    """From the start of the first step to the end of the last validation, as TensorBoard's files have it."""
-    curves: Any = EventAccumulator(str(run))  # type: ignore[no-untyped-call]
-    curves.Reload()
-    return float(curves.Scalars("val/loss")[-1].wall_time - curves.Scalars("learning_rate/pg1")[0].wall_time)
+
+def curve(run: Path) -> Curve:
+    """Reads a run's TensorBoard files."""
+    events: Any = EventAccumulator(str(run))  # type: ignore[no-untyped-call]
+    events.Reload()
+    start = events.Scalars("learning_rate/pg1")[0].wall_time
+    return [(event.wall_time - start, event.value) for event in events.Scalars("val/accuracy")]
 
 
 def line(name: str, values: list[float]) -> str:
@@ -28,7 +32,7 @@ def main(runs: list[Path]) -> None:
     print(f"n = {len(runs)}")
     for split in ("val", "test"):
         print(line(f"{split} accuracy, %", [100 * figure[split]["accuracy"] for figure in figures]))
-    print(line("training, seconds", [training_seconds(run) for run in runs]))
+    print(line("training, seconds", [curve(run)[-1][0] for run in runs]))
 
 
 if __name__ == "__main__":

@@ -7,21 +7,9 @@ import statistics
 import sys
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from matplotlib.figure import Figure
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-Curve = list[tuple[float, float]]
-"""Seconds since the first step, and validation accuracy, at the end of each epoch."""
-
-
-def curve(run: Path) -> Curve:
-    """Reads a run's TensorBoard files."""
-    events: Any = EventAccumulator(str(run))  # type: ignore[no-untyped-call]
-    events.Reload()
-    start = events.Scalars("learning_rate/pg1")[0].wall_time
-    return [(event.wall_time - start, event.value) for event in events.Scalars("val/accuracy")]
+from seeds import Curve, curve
 
 
 def seconds_to(accuracy: float, run: Curve) -> float | None:

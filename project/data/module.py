@@ -31,6 +31,7 @@ class LazyDataLoader(DataLoader[ImageBatch]):
 
     def __iter__(self) -> Iterator[ImageBatch]:  # type: ignore[override]  # a generator is all that a ``for`` needs
         if self.num_workers:
+            atexit.unregister(_end_workers)  # once, not for each epoch
             atexit.register(_end_workers)
         yield from super().__iter__()
 

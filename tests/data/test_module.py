@@ -183,7 +183,6 @@ def test_the_data_are_opened_once():
 
 LEAVE = """
 from tests.data.stubs import NoiseDataModule, attached
-from tests.distributed.processes import run
 
 data = attached(NoiseDataModule(batch_size=4, num_workers=2), training=False)
 batches = iter(data.val_dataloader())
