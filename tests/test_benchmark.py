@@ -253,13 +253,13 @@ def test_the_process_ends_after_the_first_step(tmp_path, monkeypatch):
 
 
 def test_pictures_are_as_large_as_photographs(tmp_path):
-    write_pictures(tmp_path, count=2, width=500, height=375)
+    write_pictures(tmp_path, count=2, width=Files().width, height=Files().height)
     files = sorted(tmp_path.glob("train/*/*.jpg"))
     assert [file.parent.name for file in files] == ["a", "b"]
     for file in files:
-        assert 50_000 < file.stat().st_size < 120_000
+        assert 40_000 < file.stat().st_size < 80_000
         with Image.open(file) as picture:
-            assert picture.size == (500, 375)
+            assert picture.size == (366, 276)
 
 
 def test_a_gpu_is_given_more_to_do():

@@ -45,7 +45,7 @@ class ImageCache:
             decode: Decodes it: uint8 (3, height, width).
         """
         if self._map is None:  # not before the first image, so that each process opens the file itself
-            self._map = np.memmap(self.path, np.uint8, mode="r+")
+            self._map = np.asarray(np.memmap(self.path, np.uint8, mode="r+"))  # its own class makes slices slow
         pixels = self._map[self._starts[index] : self._starts[index + 1]].reshape(*self.shapes[index], 3)
         if not self._map[index]:
             pixels[:] = decode().permute(1, 2, 0).numpy()

@@ -60,7 +60,9 @@ class FileDataset:
     def __getitems__(self, keys: list[int]) -> ImageBatch:
         indices = torch.tensor(keys) % len(self)
         labels = self.labels[indices]
-        images = torch.empty(len(keys), 3, self.crop, self.crop, dtype=torch.uint8)
+        shape = (len(keys), 3, self.crop, self.crop)
+        # as decoders write them and the network wants them
+        images = torch.empty(shape, dtype=torch.uint8, memory_format=torch.channels_last)
         draws = uniform(self.seed, keys[0] // len(self), indices, Purpose.CROP, 4 * _CROP_TRIES)  # all of one epoch
         for position, index in enumerate(indices.tolist()):
             try:

@@ -5,6 +5,7 @@ none, so a sample is augmented alike on any number of workers and devices, and a
 """
 
 from enum import IntEnum
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -38,13 +39,19 @@ def uniform(seed: int, epoch: int, indices: Tensor, purpose: int, count: int = 1
     Returns:
         float32 (N, count) on the device of ``indices``, in steps of 2^-24.
     """
-    state = torch.tensor(0)
-    for part in (seed, epoch, purpose):
-        state = _mix(state + part)
-    samples = _mix(indices + int(state))
+    samples = _mix(indices + _state(seed, epoch, purpose))
     draws = torch.arange(1, count + 1, device=indices.device) * _GOLDEN_RATIO
     bits = _shift_right(_mix(samples[:, None] + draws), 40)
     return bits.to(torch.float32) * 2.0**-24
+
+
+@lru_cache(maxsize=16)
+def _state(*parts: int) -> int:
+    """What all samples of an epoch share; as costly as the numbers of a batch."""
+    state = torch.tensor(0)
+    for part in parts:
+        state = _mix(state + part)
+    return int(state)
 
 
 def _mix(x: Tensor) -> Tensor:

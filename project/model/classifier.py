@@ -21,6 +21,7 @@ from project.checkpoint import Preprocessing, read_weights
 from project.errors import UserError, require
 from project.logger import is_logged
 from project.model.metrics import ClassificationMetrics, Figures
+from project.model.normalize import normalize
 from project.model.optim import Settings, apply_changes, cosine_with_warmup, parameter_groups
 from project.model.resnet import Stem, build_resnet
 from project.model.weights import load_weights
@@ -149,9 +150,8 @@ class ImageClassifier(LightningModule):
         like = next(self.network.parameters())
         if (self._mean.device, self._mean.dtype) != (like.device, like.dtype):
             self._mean, self._std = self._mean.to(like), self._std.to(like)
-        # first the numbers, then their order: the other way round takes three times as long on a CPU
-        x = images.to(like.dtype, copy=True).sub_(self._mean).div_(self._std).contiguous(memory_format=self._layout)
-        logits: Tensor = self.network(x)
+        x = normalize(images, self._mean, self._std)
+        logits: Tensor = self.network(x.contiguous(memory_format=self._layout))
         return logits
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
