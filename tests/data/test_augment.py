@@ -140,6 +140,13 @@ def test_the_memory_format_makes_no_difference():
     assert torch.equal(first, second)
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_flipping_keeps_the_memory_format(layout):
+    batch = batch_of(pictures().contiguous(memory_format=layout))
+    flipped = augment(batch, seed=0, epoch=0, fill=FILL, **OFF | {"flipping": True}).images
+    assert flipped.is_contiguous(memory_format=layout)
+
+
 def test_half_of_the_pictures_are_flipped_and_every_offset_is_as_likely():
     count, padding = 4000, 2
     ramp = torch.arange(64, dtype=torch.uint8).view(1, 1, 8, 8).expand(count, 3, 8, 8)
