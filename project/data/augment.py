@@ -16,7 +16,7 @@ def flip(images: Tensor, chance: Tensor) -> Tensor:
     """
     mirrored = chance[:, 0] < 0.5
     if images.device.type == "cpu":  # elsewhere each image would be a command of its own
-        parts = zip(images.split(1), mirrored.tolist(), strict=True)
+        parts = zip(torch.split(images, 1), mirrored.tolist(), strict=True)
         return torch.cat([image.flip(-1) if turn else image for image, turn in parts])
     return torch.where(mirrored[:, None, None, None], images.flip(-1), images)
 
