@@ -246,5 +246,5 @@ def test_what_the_first_process_alone_finds_wrong_is_all_that_is_said(tmp_path):
     flags = ["--data=FolderDataModule", "--data.root=images", "--data.batch_size=4", "--trainer.devices=2"]
     finished = run([*FIT[:3], *flags, "--trainer.accelerator=cpu"], tmp_path)
     assert finished.code == 2, str(finished)
-    assert ["cannot be read as an image" in line for line in errors(finished)] == [True], str(finished)
+    assert ["16 of 16 files cannot be read" in line for line in errors(finished)] == [True], str(finished)
     assert "Traceback" not in finished.err
