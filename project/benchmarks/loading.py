@@ -16,7 +16,7 @@ from project.benchmarks.plan import Files
 from project.benchmarks.timing import Measure, StepClock
 from project.data import FolderDataModule
 from project.data.folder import IMAGENET_MEAN, IMAGENET_STD
-from project.model.normalize import normalize
+from project.model.normalize import as_levels, normalize
 
 _CPU = torch.device("cpu")
 
@@ -65,7 +65,7 @@ def _ours(data: FolderDataModule, files: Files, round_: int) -> float:
 
 
 def _load(data: FolderDataModule, files: Files, epoch: int) -> float:
-    mean, std = (255 * torch.tensor(values).view(1, 3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
+    mean, std = (as_levels(values) for values in (IMAGENET_MEAN, IMAGENET_STD))
     dataset, clock = data.splits["train"], _clock(files)
     with _one_thread():
         order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(epoch)) + epoch * len(dataset)

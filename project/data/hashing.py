@@ -45,7 +45,7 @@ def uniform(seed: int, epoch: int, indices: Tensor, purpose: int, count: int = 1
     return bits.to(torch.float32) * 2.0**-24
 
 
-@lru_cache(maxsize=16)
+@lru_cache
 def _state(*parts: int) -> int:
     """What all samples of an epoch share; as costly as the numbers of a batch."""
     state = torch.tensor(0)

@@ -21,7 +21,7 @@ from project.checkpoint import Preprocessing, read_weights
 from project.errors import UserError, require
 from project.logger import is_logged
 from project.model.metrics import ClassificationMetrics, Figures
-from project.model.normalize import normalize
+from project.model.normalize import as_levels, normalize
 from project.model.optim import Settings, apply_changes, cosine_with_warmup, parameter_groups
 from project.model.resnet import Stem, build_resnet
 from project.model.weights import load_weights
@@ -110,7 +110,7 @@ class ImageClassifier(LightningModule):
             self.network.fc.requires_grad_(True)
             self.network.eval()  # Lightning trains in the mode that it finds
         # no buffers, which a moving average of the model would average too, and round
-        self._mean, self._std = (255 * torch.tensor(preprocessing[name]).view(1, 3, 1, 1) for name in ("mean", "std"))
+        self._mean, self._std = (as_levels(preprocessing[name]) for name in ("mean", "std"))
         self.train_metrics = ClassificationMetrics(len(self.class_names))
         self.val_metrics = ClassificationMetrics(len(self.class_names))
         self.test_metrics = ClassificationMetrics(len(self.class_names))

@@ -1,7 +1,18 @@
 """From the bytes of images to the numbers that a network takes."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+
+def as_levels(values: Sequence[float]) -> Tensor:
+    """A mean or deviation of each channel, from 0 to 1, as :func:`normalize` takes it: in the 255 levels of bytes.
+
+    Returns:
+        float32 (1, channels, 1, 1).
+    """
+    return 255 * torch.tensor(values).view(1, -1, 1, 1)
 
 
 def normalize(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
