@@ -18,7 +18,7 @@ from project.benchmarks.timing import Measure, Section, in_turns
 from project.benchmarks.training import OUR_SETTINGS, OURS, evaluation_variants, training_variants
 from project.cli import one_line_errors, quiet_libraries
 from project.errors import require
-from project.hardware import keep_freed_memory
+from project.hardware import tune_malloc
 from project.parser import PlainParser
 from project.report import write_json, writing
 
@@ -58,7 +58,7 @@ def benchmark(options: Namespace, plan: Plan | None = None) -> dict[str, Any]:
     found: dict[str, Any] = {"rounds": options.rounds, "machine": machine(), "sections": []}
     print(machine_line(found["machine"]), flush=True)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    keep_freed_memory()  # for all alike: it is a setting of the process, and ours would leave it behind
+    tune_malloc()  # for all alike: it is a setting of the process, and ours would leave it behind
     with TemporaryDirectory() as folder:
         for section in _sections(plan or plan_for(device), device, options.rounds, Path(folder)):
             found["sections"].append(section.as_dict())

@@ -29,7 +29,7 @@ from project.checkpoint import ABOUT, read_checkpoint, require_match
 from project.checkpoint_io import WholeFileIO
 from project.cli import ProjectCLI, one_line_errors, quiet_libraries
 from project.errors import UserError
-from project.hardware import best_precision, describe, keep_freed_memory
+from project.hardware import best_precision, describe, tune_malloc
 from project.logger import RunLogger, rewind
 from project.model import ImageClassifier
 from project.report import summary
@@ -92,7 +92,7 @@ class FitCLI(ProjectCLI):
             self.config.trainer.precision = best_precision(self.config.trainer.accelerator)
         if self.config.threads is not None:
             torch.set_num_threads(self.config.threads)
-        keep_freed_memory()
+        tune_malloc()
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Adds the callbacks and the logger that fill the run's folder."""

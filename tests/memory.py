@@ -17,3 +17,16 @@ def memory(kind: str, process: int | str = "self") -> int:
 def private_memory(process: int | str = "self") -> int:
     """Bytes that a process has in memory and shares with no other."""
     return memory("Private_(?:Clean|Dirty)", process)
+
+
+def flags(address: int) -> list[str]:
+    """What the kernel's ``VmFlags`` say of the region of this process's memory that holds an address."""
+    here = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, *words = line.split()
+        if "-" in name and not name.endswith(":"):
+            first, end = (int(edge, 16) for edge in name.split("-"))
+            here = first <= address < end
+        elif here and name == "VmFlags:":
+            return words
+    raise ValueError(f"{address:x} is not mapped")
