@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import Trainer
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of malloc.h
-_HUGE_BYTES = 4 * 2**30
+_HUGE_BYTES = 4 * 2**30  # more than most steps on a CPU take
 
 
 def tune_malloc() -> None:

@@ -21,12 +21,8 @@ def private_memory(process: int | str = "self") -> int:
 
 def flags(address: int) -> list[str]:
     """What the kernel's ``VmFlags`` say of the region of this process's memory that holds an address."""
-    here = False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        name, *words = line.split()
-        if "-" in name and not name.endswith(":"):
-            first, end = (int(edge, 16) for edge in name.split("-"))
-            here = first <= address < end
-        elif here and name == "VmFlags:":
-            return words
+    regions = r"^([0-9a-f]+)-([0-9a-f]+) .*?^VmFlags:(.*?)$"
+    for first, end, words in re.findall(regions, Path("/proc/self/smaps").read_text(), re.M | re.S):
+        if int(first, 16) <= address < int(end, 16):
+            return words.split()
     raise ValueError(f"{address:x} is not mapped")
