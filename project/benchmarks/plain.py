@@ -13,7 +13,7 @@ from project.benchmarks.random_images import RandomImagesDataModule, as_tutorial
 from project.benchmarks.timing import StepClock
 from project.hardware import best_precision
 from project.model import ImageClassifier
-from project.model.optim import cosine_with_warmup, parameter_groups
+from project.model.optim import cosine_with_warmup, fuse_on_cpu, parameter_groups
 from project.model.resnet import build_resnet
 
 SEED = 0
@@ -46,6 +46,7 @@ def train_as_we_do(work: Work, data: RandomImagesDataModule, device: torch.devic
     torch.manual_seed(SEED)
     model = ImageClassifier(data.class_names, data.preprocessing, work.arch, work.stem).to(device)
     optimizer = model.optimizer(parameter_groups(model.network))
+    fuse_on_cpu(optimizer)
     total = work.warm_up + work.steps
     schedule = LambdaLR(
         optimizer, partial(cosine_with_warmup, total_steps=total, warmup_steps=total // 2, lrf=model.lrf)

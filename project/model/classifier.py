@@ -22,7 +22,7 @@ from project.errors import UserError, require
 from project.logger import is_logged
 from project.model.metrics import ClassificationMetrics, Figures
 from project.model.normalize import as_levels, normalize
-from project.model.optim import Settings, apply_changes, cosine_with_warmup, parameter_groups
+from project.model.optim import Settings, apply_changes, cosine_with_warmup, fuse_on_cpu, parameter_groups
 from project.model.resnet import Stem, build_resnet
 from project.model.weights import load_weights
 
@@ -212,10 +212,13 @@ class ImageClassifier(LightningModule):
         """Builds the optimizer over the groups that decay and do not, and its schedule.
 
         Raises:
-            UserError: Their classes do not accept the settings, or a run is continued with another optimizer.
+            UserError: Their classes or Lightning do not accept the settings, or a run is continued with another
+                optimizer.
         """
         with _explained("--model.optimizer"):
             optimizer = self.optimizer(parameter_groups(self.network))
+        self._require_clippable(optimizer)
+        fuse_on_cpu(optimizer)
         self._scale_rate(optimizer)
         groups = [
             {name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups
@@ -236,6 +239,15 @@ class ImageClassifier(LightningModule):
             "name": "learning_rate",
         }
         return cast(OptimizerLRScheduler, {"optimizer": optimizer, "lr_scheduler": schedule})
+
+    def _require_clippable(self, optimizer: Optimizer) -> None:
+        """Says in advance what Lightning finds at the first step."""
+        undoes_scales = getattr(optimizer, "_step_supports_amp_scaling", False)
+        if self.trainer.gradient_clip_val and undoes_scales and "mixed" in self.trainer.precision:
+            raise UserError(
+                f"--trainer.gradient_clip_val: with {self.trainer.precision}, Lightning does not clip gradients for an"
+                " optimizer that is fused by its own option; leave out --model.optimizer.fused"
+            )
 
     def _schedule(self, optimizer: Optimizer) -> tuple[Any, str]:
         if self.lr_scheduler is not None:

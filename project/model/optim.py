@@ -26,6 +26,21 @@ def parameter_groups(network: nn.Module) -> list[dict[str, Any]]:
     return [group for group in (kernels, vectors) if group["params"]]
 
 
+def fuse_on_cpu(optimizer: Optimizer) -> None:
+    """Lets an optimizer take each step in one pass over memory where torch can, unless another way was asked for.
+
+    By default torch makes a pass on a CPU for each operation of the formula. Its groups are told and not its class:
+    then Lightning still clips gradients, which it refuses where the class could be undoing a loss scale by itself.
+
+    Args:
+        optimizer: Before its first step.
+    """
+    for group in optimizer.param_groups:
+        undecided = group.get("fused", False) is None and not group["foreach"] and not group["differentiable"]
+        if undecided and all(parameter.device.type == "cpu" for parameter in group["params"]):
+            group["fused"] = True
+
+
 def cosine_with_warmup(step: int, *, total_steps: int, warmup_steps: int = 0, lrf: float = 0.0) -> float:
     """A linear warmup, then half a cosine from the base rate down to a fraction of it.
 

@@ -7,6 +7,7 @@ from lightning.pytorch import Callback, LightningDataModule, Trainer
 from sklearn.metrics import accuracy_score, f1_score
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import parameters_to_vector
 from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import StepLR
 
@@ -199,6 +200,22 @@ def test_a_scheduler_of_ones_own_is_stepped_after_each_epoch_or_step():
         )
         trainer(max_epochs=2, callbacks=[rates], limit_val_batches=0).fit(model, datamodule=Memory())
         assert [seen[0] for seen in rates.seen] == pytest.approx([1e-3 * factor for factor in expected])
+
+
+def test_gradients_are_clipped_under_bfloat16():
+    model = linear(warmup_epochs=0, lrf=1.0, optimizer=lambda parameters: SGD(parameters, lr=1.0))
+    before = parameters_to_vector(model.parameters()).detach().clone()
+    run = trainer(max_epochs=-1, max_steps=1, gradient_clip_val=1e-3, precision="bf16-mixed", limit_val_batches=0)
+    run.fit(model, datamodule=Memory())
+    moved = parameters_to_vector(model.parameters()).detach() - before
+    assert moved.norm() == pytest.approx(1e-3, rel=1e-2)
+
+
+def test_clipping_that_lightning_refuses_is_refused_in_one_line_before_the_first_step():
+    model = linear(optimizer=lambda parameters: SGD(parameters, lr=1.0, fused=True))
+    with pytest.raises(UserError, match=r"gradient_clip_val: .* leave out --model\.optimizer\.fused"):
+        trainer(max_epochs=1, gradient_clip_val=1.0, precision="bf16-mixed").fit(model, datamodule=Memory())
+    trainer(max_epochs=1, gradient_clip_val=1.0).fit(model, datamodule=Memory())
 
 
 def test_without_an_end_the_cosine_schedule_is_refused():

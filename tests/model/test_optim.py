@@ -2,11 +2,12 @@ import math
 from itertools import pairwise
 
 import pytest
+import torch
 from torch import nn
-from torch.optim import SGD
+from torch.optim import SGD, Adagrad, Adam, AdamW, RMSprop
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
-from project.model.optim import cosine_with_warmup, parameter_groups
+from project.model.optim import cosine_with_warmup, fuse_on_cpu, parameter_groups
 from project.model.resnet import build_resnet
 
 
@@ -51,6 +52,49 @@ def test_what_is_frozen_is_left_out(network):
 
 def test_a_group_that_would_be_empty_is_not_made():
     assert [len(group["params"]) for group in parameter_groups(nn.Linear(2, 2, bias=False))] == [1]
+
+
+def after_steps(optimizer_class, fused, **options):
+    generator = torch.Generator().manual_seed(0)
+    weight = nn.Parameter(torch.randn(65, 67, generator=generator).to(torch.float32 if fused else torch.float64))
+    optimizer = optimizer_class([weight], lr=0.01, **options)
+    if fused:
+        fuse_on_cpu(optimizer)
+        assert optimizer.param_groups[0]["fused"]
+    for _ in range(5):
+        weight.grad = torch.randn(65, 67, generator=generator).to(weight.dtype)
+        optimizer.step()
+    return weight.detach().double()
+
+
+@pytest.mark.parametrize(
+    ("optimizer_class", "options"),
+    [
+        (SGD, {}),
+        (SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+        (Adam, {}),
+        (AdamW, {}),
+        (Adagrad, {}),
+    ],
+    ids=str,
+)
+def test_fused_steps_are_the_steps_of_the_formula_in_float64(optimizer_class, options):
+    fused, formula = (after_steps(optimizer_class, fused, **options) for fused in (True, False))
+    torch.testing.assert_close(fused, formula, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("asked", [{"fused": False}, {"foreach": True}, {"differentiable": True}], ids=str)
+def test_another_way_of_stepping_that_was_asked_for_stays(asked):
+    (group,) = (optimizer := SGD([nn.Parameter(torch.zeros(1))], **asked)).param_groups
+    before = group["fused"]
+    fuse_on_cpu(optimizer)
+    assert group["fused"] is before
+
+
+def test_an_optimizer_without_fused_steps_stays_as_it_is():
+    (group,) = (optimizer := RMSprop([nn.Parameter(torch.zeros(1))])).param_groups
+    fuse_on_cpu(optimizer)
+    assert "fused" not in group
 
 
 @pytest.mark.parametrize("total", [1, 2, 10, 997])
