@@ -1,5 +1,6 @@
 """CIFAR-10: 60,000 pictures of 32 pixels in ten classes (Krizhevsky, 2009)."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -9,6 +10,7 @@ from torchvision.datasets import CIFAR10
 
 from project.checkpoint import Preprocessing
 from project.data.batch import ArrayDataset
+from project.data.download import one_at_a_time
 from project.data.module import ImageDataModule
 from project.data.splits import stratified_split
 from project.errors import UserError
@@ -47,8 +49,10 @@ class CIFAR10DataModule(ImageDataModule):
         Raises:
             UserError: The archive cannot be fetched or is not the expected one.
         """
+        folder = self.root / CIFAR10.base_folder
         try:
-            CIFAR10(str(self.root), download=True)
+            with nullcontext() if folder.is_dir() else one_at_a_time(folder):
+                CIFAR10(str(self.root), download=True)
         except (URLError, RuntimeError, OSError) as error:
             raise UserError(
                 f"CIFAR-10 cannot be downloaded to '{self.root}' ({error}); connect to the network, or put the folder"

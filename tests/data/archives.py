@@ -31,13 +31,6 @@ def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarIn
     return info
 
 
-def claiming(name: str, size: int) -> tarfile.TarInfo:
-    """A member of an archive that is said to be of that size, and has nothing in it."""
-    info = tarfile.TarInfo(name)
-    info.size = size
-    return info
-
-
 def md5(path: Path) -> str:
     """A file's MD5, in hexadecimal."""
     return hashlib.md5(path.read_bytes()).hexdigest()
