@@ -1,9 +1,11 @@
 """What the commands share: one LightningCLI, and errors of one line."""
 
+import atexit
 import errno
 import logging
 import os
 import re
+import subprocess
 import sys
 import threading
 import warnings
@@ -11,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
@@ -60,7 +63,7 @@ class ProjectCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the command's defaults, and the link from the seed to the data."""
-        parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=int)
+        parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=_number)
         parser.set_defaults(self.defaults)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -76,8 +79,10 @@ class ProjectCLI(LightningCLI):
             trainer = super().instantiate_trainer(**kwargs)
         except (MisconfigurationException, TypeError, ValueError, RuntimeError) as error:
             raise UserError(f"these --trainer options do not work here: {' '.join(str(error).split())}") from error
+        torch.backends.cudnn.allow_tf32 = False  # evaluation is in float32, which this would round to 10 bits
         _require_every_process(trainer.world_size)
         _switch_signal_handlers_off(trainer)
+        atexit.register(_end_processes, trainer.strategy.launcher)
         on_cpu = trainer.strategy.root_device.type == "cpu"
         if on_cpu and trainer.world_size > 1 and self.config.trainer.sync_batchnorm:
             raise UserError(
@@ -91,6 +96,13 @@ class ProjectCLI(LightningCLI):
             print(text, flush=True)
 
 
+def _number(seed: bool | int) -> int:
+    """The seed, which Lightning may also be told to leave open; data and training would then have different ones."""
+    if isinstance(seed, bool):
+        raise ValueError(f"--seed_everything {str(seed).lower()}: give a number")
+    return seed
+
+
 def _switch_signal_handlers_off(trainer: Trainer) -> None:
     """Keeps Lightning from answering SIGTERM, and from asking in each step whether another process has received it.
 
@@ -99,6 +111,16 @@ def _switch_signal_handlers_off(trainer: Trainer) -> None:
     """
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+
+
+def _end_processes(launcher: Any, patience: float = 5.0) -> None:
+    """Ends what Lightning has started and forgets where the first process fails: on GPUs they would wait for it."""
+    for process in getattr(launcher, "procs", []):
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _require_every_process(world_size: int) -> None:
@@ -148,6 +170,8 @@ def _for_the_user(error: BaseException | None) -> str | None:
         return re.split(r"project\.errors\.\w+: ", str(error))[-1].strip()
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
         return f"cannot write: {error.strerror}; make room and give the same command again to continue"
+    if isinstance(error, torch.OutOfMemoryError):
+        return "the GPU has too little memory for this; a smaller --data.batch_size needs less"
     if isinstance(error, RuntimeError) and re.search("Connection (closed|reset) by peer", str(error)):
         return "another process of this run has ended; it says why, unless the system killed it"
     return _for_the_user(error.__cause__ or error.__context__)

@@ -21,6 +21,7 @@ from project.callbacks import (
     LastCheckpoint,
     RunCheckpoint,
     SeedEachBatch,
+    SpeedSettings,
     StopAtNonFinite,
     StoppedError,
 )
@@ -29,7 +30,7 @@ from project.checkpoint import ABOUT, read_checkpoint, require_match
 from project.checkpoint_io import WholeFileIO
 from project.cli import ProjectCLI, one_line_errors, quiet_libraries
 from project.errors import UserError
-from project.hardware import best_precision, describe, tune_malloc
+from project.hardware import best_precision, tune_malloc
 from project.logger import RunLogger, rewind
 from project.model import ImageClassifier
 from project.report import summary
@@ -70,7 +71,8 @@ class FitCLI(ProjectCLI):
             "--threads",
             type=PositiveInt | None,
             default=None,
-            help="Threads that compute, for each process on a CPU; by default one for each core.",
+            help="Threads that compute, for each process on a CPU; by default the cores, shared out among the processes"
+            " (torchrun gives one).",
         )
         parser.add_lightning_class_args(LastCheckpoint, "last_checkpoint")
         parser.link_arguments("data.class_names", "model.class_names", apply_on="instantiate")
@@ -92,6 +94,7 @@ class FitCLI(ProjectCLI):
             self.config.trainer.precision = best_precision(self.config.trainer.accelerator)
         if self.config.threads is not None:
             torch.set_num_threads(self.config.threads)
+            os.environ["OMP_NUM_THREADS"] = str(self.config.threads)  # or Lightning shares the cores out all the same
         tune_malloc()
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -116,6 +119,7 @@ class FitCLI(ProjectCLI):
         curves = [] if self.config_init.trainer.logger is False else [LearningRateMonitor("step"), ImagesPerSecond()]
         return [
             *curves,
+            SpeedSettings(),
             FirstBatchPicture(),
             ConfusionMatrixPicture(),
             ConfidentMistakesPicture(),
@@ -162,13 +166,12 @@ class FitCLI(ProjectCLI):
         path, checkpoint = self._newest_checkpoint()
         if self.trainer.is_global_zero:
             rewind(self.run.path, checkpoint.get(CURVES, {}))
-        settings = describe(self.trainer, self.model, self.datamodule)
         if path is None:
-            self.say(f"{self._description()}: {self.run.path}\n{settings}")
+            self.say(f"{self._description()}: {self.run.path}")
             return None
         about, model = checkpoint[ABOUT], self.model
         require_match(about, path, class_names=model.class_names, arch=model.arch, stem=model.stem)
-        self.say(f"continuing {self.run.path} in epoch {about['epoch']} after step {about['step']}\n{settings}")
+        self.say(f"continuing {self.run.path} in epoch {about['epoch']} after step {about['step']}")
         return str(path)
 
     def _newest_checkpoint(self) -> tuple[Path | None, dict[str, Any]]:

@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+import torch
 import yaml
 
 from project.cli import one_line_errors
@@ -113,6 +114,7 @@ def test_a_typo_gives_one_line_with_the_nearest_names_and_code_2(workplace, caps
         ("--trainer.devices=none", "these --trainer options do not work here"),
         ("--data.batch_size=1000000", "at most 3200, the number of training images"),
         ("--trainer.strategy=ddp_spawn", "cannot hand their figures back; use ddp"),
+        ("--seed_everything=true", "--seed_everything true: give a number"),
         ("--trainer.limit_val_batches=0", "must leave something to measure"),
         ("--data.val_size=0", "--data.val_size 0 makes no sense"),
         ("--data.image_size=0", "--data.image_size 0 makes no sense"),
@@ -131,10 +133,17 @@ def test_what_makes_no_sense_is_refused_before_training(workplace, tiny_drawing,
     assert complaint in line
 
 
+def test_too_little_memory_on_a_gpu_is_one_line(capsys):
+    with pytest.raises(SystemExit) as stop, one_line_errors():
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "a smaller --data.batch_size" in line
+
+
 @pytest.fixture
 def tiny_drawing(monkeypatch):
     """Draws nothing, quickly: these tests end before a picture is looked at."""
-    import torch
 
     def blank(labels, indices, *, seed, size):
         return torch.zeros(1, dtype=torch.uint8).expand(len(labels), 3, size, size)

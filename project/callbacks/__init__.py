@@ -7,7 +7,7 @@ from project.callbacks.last_checkpoint import LastCheckpoint, StoppedError
 from project.callbacks.pictures import ConfidentMistakesPicture, ConfusionMatrixPicture, FirstBatchPicture
 from project.callbacks.progressive import ProgressiveResizing
 from project.callbacks.randomness import SeedEachBatch
-from project.callbacks.throughput import ImagesPerSecond
+from project.callbacks.throughput import ImagesPerSecond, SpeedSettings
 
 __all__ = [
     "AboutInCheckpoint",
@@ -19,6 +19,7 @@ __all__ = [
     "ProgressiveResizing",
     "RunCheckpoint",
     "SeedEachBatch",
+    "SpeedSettings",
     "StopAtNonFinite",
     "StoppedError",
 ]

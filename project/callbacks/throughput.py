@@ -1,11 +1,21 @@
-"""How fast training is."""
+"""How fast training is, and with which settings."""
 
 import time
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from project.hardware import describe
 from project.logger import is_logged
+
+
+class SpeedSettings(Callback):
+    """Says which settings decide the speed, when the processes have been started and Lightning has settled the rest."""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Says it before training."""
+        if stage == "fit" and trainer.is_global_zero:
+            print(describe(trainer, pl_module, trainer.datamodule), flush=True)  # type: ignore[attr-defined]
 
 
 class ImagesPerSecond(Callback):

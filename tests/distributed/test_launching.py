@@ -205,6 +205,14 @@ def errors(finished: Finished) -> list[str]:
     return [line for line in finished.err.splitlines() if line.startswith("error: ")]
 
 
+def test_threads_are_those_that_were_asked_for_in_several_processes_too(tmp_path):
+    unset = {name: value for name, value in environment().items() if name != "OMP_NUM_THREADS"}
+    command = [*FIT, "--trainer.devices=2", "--trainer.max_steps=1", "--threads=3"]
+    (finished,) = run_together([(command, unset)], tmp_path)
+    assert finished.code == 0, str(finished)
+    assert finished.out.count("3 threads; loader workers: none") == 1
+
+
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
@@ -218,6 +226,15 @@ def test_an_error_is_one_line_printed_once(flags, complaint, tmp_path):
     assert finished.code == 2, str(finished)
     assert [line.startswith(f"error: {complaint}") for line in errors(finished)] == [True]
     assert finished.err.count("\n") == 1, finished.err
+
+
+def test_where_the_first_process_fails_alone_none_is_left(tmp_path):
+    hang = "--trainer.callbacks+=tests.distributed.callbacks.FirstFails"
+    finished = run([*FIT, "--trainer.devices=2", hang], tmp_path)
+    assert finished.code == 2, str(finished)
+    assert errors(finished) == ["error: only the first one fails"]
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "busy").read_text()), 0)
 
 
 @pytest.mark.parametrize(
