@@ -42,7 +42,8 @@ def shortened(command: str) -> list[str]:
     if "FolderDataModule" in command:
         kind = "FlowersDataModule"
     data = TINY[kind] if kind else TINY_DATA
-    return [*args, *data, *TINY_TRAINER, *QUIET, *ONE_CPU, "--trainer.max_steps=1", "--model.arch=resnet18"]
+    finer = ["--trainer.callbacks.multiple=8"] if "ProgressiveResizing" in command else []  # for smaller pictures
+    return [*args, *finer, *data, *TINY_TRAINER, *QUIET, *ONE_CPU, "--trainer.max_steps=1", "--model.arch=resnet18"]
 
 
 def test_the_pages_show_commands():
@@ -70,6 +71,15 @@ def test_a_command_that_only_prints_is_true(command, monkeypatch, capsys):
         FitCLI()
     assert stop.value.code == 0
     assert "--trainer.max_epochs" in (printed := capsys.readouterr().out) or "max_epochs: 6" in printed
+
+
+@pytest.mark.parametrize(("code", "requeued"), [(0, ""), (75, "requeue 7\n"), (2, "")])
+def test_slurms_batch_script_asks_for_another_turn_after_a_stop_alone(code, requeued):
+    (line,) = re.findall(r"^srun .*", (ROOT / "docs" / "reproducibility.md").read_text(), re.M)
+    stubs = f'srun() {{ return {code}; }}\nscontrol() {{ echo "$@"; }}\n'
+    script = ["bash", "-c", stubs + line]
+    found = subprocess.run(script, env={"SLURM_JOB_ID": "7"}, capture_output=True, text=True, check=False)
+    assert found.stdout == requeued
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if "-m project.evaluate" in command])
