@@ -135,8 +135,7 @@ def require_same_classes(known: list[str], path: str | Path, class_names: list[s
         first = next((place for place, (one, other) in enumerate(pairs) if one != other), 0)
         raise UserError(
             f"'{path}' knows the {len(known)} classes {_some(known, first)}, but the data"
-            f" has the {len(class_names)} classes {_some(class_names, first)}; use the data it was trained on, or"
-            " another --name"
+            f" has the {len(class_names)} classes {_some(class_names, first)}; use the data it was trained on"
         )
 
 

@@ -39,13 +39,17 @@ class WholeFileIO(TorchCheckpointIO):
 def keep_as(path: Path, name: str) -> None:
     """Gives a file a second name in its folder, in place of what had that name; does nothing where there is no file.
 
-    Both names are whole files at every moment.
+    Both names are whole files at every moment. Where the file system has no second names, the file gets the new one.
     """
     if path.exists():
         linked = path.with_name(f".{name}.partial")
         linked.unlink(missing_ok=True)
-        linked.hardlink_to(path)
-        linked.replace(path.with_name(name))
+        try:
+            linked.hardlink_to(path)
+        except OSError:  # some file systems have no second names
+            path.replace(path.with_name(name))
+        else:
+            linked.replace(path.with_name(name))
 
 
 def _wait_for_disk(folder: Path) -> None:

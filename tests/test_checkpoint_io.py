@@ -81,6 +81,19 @@ def test_a_file_with_a_second_name_keeps_it_when_the_first_is_written_anew(tmp_p
     assert sorted(file.name for file in tmp_path.iterdir()) == ["last.ckpt", "previous.ckpt"]
 
 
+def test_a_file_system_without_second_names_keeps_the_earlier_file_too(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    for number in range(3):
+        keep_as(tmp_path / "last.ckpt", "previous.ckpt")
+        WholeFileIO().save_checkpoint({"number": number}, tmp_path / "last.ckpt")
+        assert load(tmp_path / "last.ckpt") == {"number": number}
+    assert load(tmp_path / "previous.ckpt") == {"number": 1}
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["last.ckpt", "previous.ckpt"]
+
+
 def test_what_a_killed_process_left_is_no_obstacle(tmp_path):
     path = tmp_path / "last.ckpt"
     for left in (".last.ckpt.partial", ".previous.ckpt.partial"):

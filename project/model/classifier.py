@@ -45,7 +45,8 @@ class ImageClassifier(LightningModule):
     Args:
         class_names: The classes in the order of their labels. The command line takes them from the data.
         preprocessing: How a picture becomes input. The command line takes it from the data.
-        arch: A ResNet of torchvision by name, ``resnet18`` to ``resnet152``, ``resnext…`` or ``wide_resnet…``.
+        arch: A ResNet of torchvision by name, ``resnet18`` to ``resnet152``, ``resnext…`` or ``wide_resnet…``; or
+            ``resnet9`` or ``resnet9_slim``, which are ours, for small pictures.
         stem: ``imagenet`` for pictures of about 64 pixels and more, ``cifar`` for smaller ones.
         weights: A file of weights to start from: torchvision's, a checkpoint of ours, or one of a hand-written script.
             A head for other classes is left out.
