@@ -262,8 +262,11 @@ def test_pictures_are_as_large_as_photographs(tmp_path):
             assert picture.size == (366, 276)
 
 
-def test_a_gpu_is_given_more_to_do():
+@pytest.mark.parametrize(("gigabytes", "batch_sizes"), [(8, [64, 512]), (80, [256, 1024])])
+def test_a_gpu_is_given_more_to_do_as_far_as_its_memory_goes(gigabytes, batch_sizes, monkeypatch):
+    memory = SimpleNamespace(total_memory=gigabytes * 10**9)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: memory)
     cpu, gpu = (plan_for(torch.device(kind)) for kind in ("cpu", "cuda"))
     assert [work.batch_size for work in cpu.training.values()] == [16, 128]
-    assert [work.batch_size for work in gpu.training.values()] == [256, 1024]
+    assert [work.batch_size for work in gpu.training.values()] == batch_sizes
     assert cpu.commands == gpu.commands

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils.data import DataLoader
@@ -69,10 +69,12 @@ def _load(data: FolderDataModule, files: Files, epoch: int) -> float:
     dataset, clock = data.splits["train"], _clock(files)
     with _one_thread():
         order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(epoch)) + epoch * len(dataset)
-        for start in range(0, len(dataset) - files.batch_size + 1, files.batch_size):
-            keys = order[start : start + files.batch_size]
-            batch = data.augment(dataset.__getitems__(keys.tolist()), epoch)
-            normalize(batch.images, mean, std)  # the model's first act, which the other way does here
+        loader = DataLoader(
+            cast(Any, dataset), files.batch_size, sampler=order.tolist(), collate_fn=lambda batch: batch, drop_last=True
+        )
+        for batch in loader:
+            images = data.augment(batch, epoch).images
+            normalize(images, mean, std)  # the model's first act, which the other way does here
             clock.tick()
     return clock.rate(files.batch_size)
 

@@ -73,9 +73,11 @@ class Plan:
 
 
 def plan_for(device: torch.device) -> Plan:
-    """The plan for a GPU, which takes larger batches and more steps, or for a CPU."""
+    """The plan for a GPU, which takes more steps and such batches as its memory has room for, or for a CPU."""
     on_gpu = device.type == "cuda"
-    large, small, warm_up = (256, 1024, 10) if on_gpu else (16, 128, 2)
+    roomy = on_gpu and torch.cuda.get_device_properties(device).total_memory > 32e9
+    large, small = (256, 1024) if roomy else (64, 512) if on_gpu else (16, 128)
+    warm_up = 10 if on_gpu else 2
     training = {
         "resnet34": Work(
             f"ResNet-34, 224 px, batches of {large}", "resnet34", "imagenet", 224, large, 20 if on_gpu else 4, warm_up
