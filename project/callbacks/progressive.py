@@ -37,10 +37,16 @@ class ProgressiveResizing(Callback):
         return min(full, max(self.multiple, int(full * share) // self.multiple * self.multiple)) if share < 1 else full
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Sets the side for the batch."""
+        """Sets the side for the batch.
+
+        Raises:
+            UserError: The pictures are so small that no smaller side is a multiple of ``multiple``.
+        """
         model: Any = pl_module
-        done = trainer.global_step / trainer.estimated_stepping_batches
-        model.training_side = self.side(done, batch.images.shape[-1])
+        full = batch.images.shape[-1]
+        possible = self.start == 1 or self.multiple < full
+        require(possible, "ProgressiveResizing's multiple", self.multiple, f"below {full}, the side of a picture")
+        model.training_side = self.side(trainer.global_step / trainer.estimated_stepping_batches, full)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leaves the model as it was."""

@@ -48,6 +48,11 @@ def test_the_network_sees_it_batch_by_batch_and_evaluation_does_not(workplace):
     assert cli.model.training_side is None
 
 
+def test_pictures_that_cannot_shrink_are_refused(workplace):
+    with pytest.raises(UserError, match="multiple 32 makes no sense here: it must be below 32"):
+        fit(*TINY, "--trainer.callbacks+=ProgressiveResizing", "--name=run")
+
+
 def test_at_full_size_nothing_changes():
     model = ImageClassifier(["a", "b"], {"resize": 8, "crop": 8, "mean": [0.5] * 3, "std": [0.5] * 3})
     images = torch.randint(256, (2, 3, 8, 8), dtype=torch.uint8)
