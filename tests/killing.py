@@ -252,9 +252,10 @@ def torment(name: str, folder: Path, kills: int, dice: random.Random) -> Tally:
             how = dice.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
             after = dice.uniform(0, 0.9 * length) if sent < kills else None
             ended = attempt(run, scenario, after, how, dice.randrange(scenario.processes))
-            sent, continued = sent + ended.disturbed, continued + ended.disturbed
+            sent += ended.disturbed
             if not ended.disturbed and any(ended.codes):
                 raise RuntimeError(f"{name}: {ended.codes}\n{run.with_suffix('.log').read_text()}")
+        continued += run.with_suffix(".log").read_text().count(f"continuing {run} ")
         found += differences(expected, outcome(run))
         number += 1
     return Tally(sent, continued, found)
