@@ -35,16 +35,16 @@ benchmark: .venv/installed
 	$(BIN)/python -m project.benchmark $(ARGS)
 
 gpu: .venv/installed
-	$(BIN)/python -m pytest -rs tests/distributed/test_sync_batchnorm.py
 	$(BIN)/python -m project.benchmark --output gpu.json --plot gpu.png
 	for seed in $(SEEDS); do \
-		$(BIN)/python -m project.fit --config configs/cifar10_fast.yaml --seed_everything $$seed --name cifar10_fast_$$seed; \
+		$(BIN)/python -m project.fit --config configs/cifar10_fast.yaml --seed_everything $$seed --name cifar10_fast_$$seed || exit 1; \
 		$(BIN)/python -m project.fit --config configs/cifar10_resnet18.yaml --config configs/hardware/gpu.yaml \
 			--data.resident true --model.compile true --data.batch_size 512 --model.optimizer.lr 0.4 \
-			--trainer.max_epochs 30 --seed_everything $$seed --name cifar10_resnet18_$$seed; \
+			--trainer.max_epochs 30 --seed_everything $$seed --name cifar10_resnet18_$$seed || exit 1; \
 	done
 	$(BIN)/python docs/seeds.py runs/cifar10_fast_*
 	$(BIN)/python docs/seeds.py runs/cifar10_resnet18_*
+	$(BIN)/python -m pytest -rs tests/test_gpu.py tests/distributed/test_sync_batchnorm.py
 
 lint: .venv/installed
 	$(BIN)/ruff format --check .

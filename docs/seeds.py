@@ -9,21 +9,21 @@ from typing import Any
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 Curve = list[tuple[float, float]]
-"""Seconds since the first step, and validation accuracy, at the end of each validation."""
+"""Seconds since the first batch, and validation accuracy, at the end of each validation."""
 
 
 def curve(run: Path) -> Curve:
     """Reads a run's TensorBoard files."""
     events: Any = EventAccumulator(str(run))  # type: ignore[no-untyped-call]
     events.Reload()
-    start = events.Scalars("learning_rate/pg1")[0].wall_time
+    start = events.Images("train/first_batch")[0].wall_time
     return [(event.wall_time - start, event.value) for event in events.Scalars("val/accuracy")]
 
 
 def line(name: str, values: list[float]) -> str:
     """Mean, standard deviation, smallest and largest value."""
-    spread = statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{name:20} {statistics.mean(values):8.2f} ± {spread:.2f}  ({min(values):.2f} to {max(values):.2f})"
+    spread = f" ± {statistics.stdev(values):.2f}  ({min(values):.2f} to {max(values):.2f})" if len(values) > 1 else ""
+    return f"{name:20} {statistics.mean(values):8.2f}{spread}"
 
 
 def main(runs: list[Path]) -> None:
