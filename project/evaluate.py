@@ -61,6 +61,9 @@ class EvaluateCLI(ProjectCLI):
             raise UserError(
                 f"'{path}' was trained on {expected} pixels, but would get {prepared}; see --data.image_size"
             )
+        scaled, meant = self.datamodule.preprocessing["resize"], self.model.preprocessing["resize"]
+        if scaled != meant:
+            self.say(f"pictures are scaled to {scaled} pixels before they are cut, in training it was {meant}")
         measure = self.trainer.test if split == "test" else self.trainer.validate
         measure(self.model, datamodule=self.datamodule, verbose=False)
         if self.trainer.is_global_zero:

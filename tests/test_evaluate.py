@@ -37,12 +37,13 @@ def test_the_table_has_a_row_for_each_class_and_the_file_says_the_same(checkpoin
     assert sum(row["total"] for row in written["per_class"].values()) == written["total"]
 
 
-def test_other_images_of_the_same_classes_can_be_measured(checkpoint, tmp_path):
+def test_other_images_of_the_same_classes_can_be_measured(checkpoint, tmp_path, capsys):
     names = torch.load(checkpoint, weights_only=True)[ABOUT]["class_names"]
     root = make_folder(tmp_path / "images", dict.fromkeys(names, 5))
     data = ["--data=FolderDataModule", f"--data.root={root}", "--data.image_size=32", "--data.num_workers=0"]
     evaluate(f"--ckpt_path={checkpoint}", *data, "--data.batch_size=8")
     assert json.loads((tmp_path / "alone.test.metrics.json").read_text())["total"] == len(names)
+    assert "scaled to 36 pixels before they are cut, in training it was 32" in capsys.readouterr().out
 
 
 def test_other_classes_are_refused(checkpoint, tmp_path):

@@ -21,6 +21,7 @@ SEED = 0
 
 def train_as_tutorials_do(work: Work, data: RandomImagesDataModule, device: torch.device) -> StepClock:
     """Trains in float32, and asks for the loss in each step."""
+    torch.backends.cudnn.allow_tf32 = True  # as torch has it by default and our commands do not
     network = build_resnet(work.arch, len(data.class_names), work.stem).to(device)
     optimizer = SGD(network.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
     criterion = nn.CrossEntropyLoss()
@@ -67,6 +68,7 @@ def train_as_we_do(work: Work, data: RandomImagesDataModule, device: torch.devic
 
 def evaluate_as_tutorials_do(work: Work, data: RandomImagesDataModule, device: torch.device) -> StepClock:
     """Evaluates in float32, and asks for the figures in each step."""
+    torch.backends.cudnn.allow_tf32 = True  # as torch has it by default and our commands do not
     network = build_resnet(work.arch, len(data.class_names), work.stem).to(device)
     criterion = nn.CrossEntropyLoss()
     batches = [as_tutorials_do(batch) for batch in data.training_batches()]
