@@ -21,8 +21,7 @@ SEED = 0
 
 def train_as_tutorials_do(work: Work, data: RandomImagesDataModule, device: torch.device) -> StepClock:
     """Trains in float32, and asks for the loss in each step."""
-    torch.backends.cudnn.allow_tf32 = True  # as torch has it by default and our commands do not
-    network = build_resnet(work.arch, len(data.class_names), work.stem).to(device)
+    network = _network_of_tutorials(work, data, device)
     optimizer = SGD(network.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
     criterion = nn.CrossEntropyLoss()
     batches = [as_tutorials_do(batch) for batch in data.training_batches()]
@@ -36,6 +35,11 @@ def train_as_tutorials_do(work: Work, data: RandomImagesDataModule, device: torc
         running_loss += loss.item()
         clock.tick()
     return clock
+
+
+def _network_of_tutorials(work: Work, data: RandomImagesDataModule, device: torch.device) -> nn.Module:
+    torch.backends.cudnn.allow_tf32 = True  # as torch has it by default and our commands do not
+    return build_resnet(work.arch, len(data.class_names), work.stem).to(device)
 
 
 def train_as_we_do(work: Work, data: RandomImagesDataModule, device: torch.device) -> tuple[StepClock, ImageClassifier]:
@@ -68,8 +72,7 @@ def train_as_we_do(work: Work, data: RandomImagesDataModule, device: torch.devic
 
 def evaluate_as_tutorials_do(work: Work, data: RandomImagesDataModule, device: torch.device) -> StepClock:
     """Evaluates in float32, and asks for the figures in each step."""
-    torch.backends.cudnn.allow_tf32 = True  # as torch has it by default and our commands do not
-    network = build_resnet(work.arch, len(data.class_names), work.stem).to(device)
+    network = _network_of_tutorials(work, data, device)
     criterion = nn.CrossEntropyLoss()
     batches = [as_tutorials_do(batch) for batch in data.training_batches()]
     clock, running_loss, correct = StepClock(work.warm_up, work.steps, device), 0.0, 0

@@ -15,7 +15,8 @@ class SpeedSettings(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Says it before training."""
         if stage == "fit" and trainer.is_global_zero:
-            print(describe(trainer, pl_module, trainer.datamodule), flush=True)  # type: ignore[attr-defined]
+            data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
+            print(describe(trainer, pl_module, data), flush=True)
 
 
 class ImagesPerSecond(Callback):

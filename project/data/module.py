@@ -154,7 +154,7 @@ class ImageDataModule(LightningDataModule, ABC):
             batch_size=batch_size,
             sampler=sampler,
             num_workers=workers,
-            collate_fn=_whole_batch,
+            collate_fn=whole_batch,
             prefetch_factor=self.prefetch_factor if workers else None,
             pin_memory=self.pins_memory(),
             persistent_workers=workers > 0,
@@ -235,6 +235,6 @@ def _end_workers() -> None:
             process.kill()
 
 
-def _whole_batch(batch: Any) -> Any:
+def whole_batch(batch: Any) -> Any:
     """Keeps what the data set returned, which is a batch already."""
     return batch
