@@ -15,9 +15,9 @@ from typing import cast
 import torch
 from torch.utils.data import Dataset, DistributedSampler
 
-from project.checkpoint import ABOUT, read_checkpoint
 from project.data import SyntheticFlowersDataModule
 from project.evaluate import load_classifier
+from project.run.checkpoint import ABOUT, read_checkpoint
 
 TEST_SIZE = 797  # a prime, so that no number of processes divides it
 

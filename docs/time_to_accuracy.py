@@ -53,12 +53,12 @@ def draw(ways: dict[str, list[Curve]]) -> Figure:
     return figure
 
 
-def main(picture: Path, runs: list[Path]) -> None:
-    """Prints the table and writes the picture."""
+def main(plot: Path, runs: list[Path]) -> None:
+    """Prints the table and writes the plot."""
     grouped = groupby(sorted(runs), key=lambda run: run.name.rpartition("_")[0])
     ways = {name: [curve(run) for run in members] for name, members in grouped}
     print(table(ways))
-    draw(ways).savefig(picture, dpi=100)
+    draw(ways).savefig(plot, dpi=100)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from project.data import ImageDataModule
 from project.errors import LocalError, UserError, end_with_error
 from project.model import ImageClassifier
 from project.parser import OneLineErrorParser
+from project.upstream import disable_signal_handling
 
 
 class ProjectCLI(LightningCLI):
@@ -74,14 +75,14 @@ class ProjectCLI(LightningCLI):
         """
         strategy = self.config.trainer.strategy
         if isinstance(strategy, str) and strategy.startswith(("ddp_spawn", "ddp_fork", "ddp_notebook")):
-            raise UserError(f"--trainer.strategy {strategy}: such processes cannot hand their figures back; use ddp")
+            raise UserError(f"--trainer.strategy {strategy}: such processes cannot hand their metrics back; use ddp")
         try:
             trainer = super().instantiate_trainer(**kwargs)
         except (MisconfigurationException, TypeError, ValueError, RuntimeError) as error:
             raise UserError(f"these --trainer options do not work here: {' '.join(str(error).split())}") from error
         torch.backends.cudnn.allow_tf32 = False  # evaluation is in float32, which this would round to 10 bits
         _require_every_process(trainer.world_size)
-        _switch_signal_handlers_off(trainer)
+        disable_signal_handling(trainer)
         atexit.register(_end_processes, trainer.strategy.launcher)
         on_cpu = trainer.strategy.root_device.type == "cpu"
         if on_cpu and trainer.world_size > 1 and self.config.trainer.sync_batchnorm:
@@ -101,16 +102,6 @@ def _number(seed: bool | int) -> int:
     if isinstance(seed, bool):
         raise ValueError(f"--seed_everything {str(seed).lower()}: give a number")
     return seed
-
-
-def _switch_signal_handlers_off(trainer: Trainer) -> None:
-    """Keeps Lightning from answering SIGTERM, and from asking in each step whether another process has received it.
-
-    Its handler starts a broadcast that the other processes may not take part in; then all wait forever. What stops a
-    run is in ``project.callbacks.last_checkpoint``.
-    """
-    trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
-    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
 
 
 def _end_processes(launcher: Any, patience: float = 5.0) -> None:
@@ -187,7 +178,7 @@ def quiet_libraries() -> None:
     warnings.filterwarnings("ignore", message=".*could not find the monitored key.*")
     # as a frozen backbone should be
     warnings.filterwarnings("ignore", message=".*in eval mode at the start of training.*")
-    # the titles of pictures, where class names are in a script that matplotlib's font lacks
+    # the titles of images, where class names are in a script that matplotlib's font lacks
     warnings.filterwarnings("ignore", message=".*Glyph .* missing from.*")
     # a training log is the mean since the last one, across the ends of epochs, so short epochs are no trouble
     warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")

@@ -54,4 +54,4 @@ def require(condition: bool, option: str, value: object, wanted: str) -> None:
         UserError: It is not.
     """
     if not condition:
-        raise UserError(f"{option} {value} makes no sense here: it must be {wanted}")
+        raise UserError(f"{option} must be {wanted}, got {value}")

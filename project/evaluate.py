@@ -1,4 +1,4 @@
-"""``python -m project.evaluate``: exact figures of a checkpoint, class by class."""
+"""``python -m project.evaluate``: exact metrics of a checkpoint, class by class."""
 
 import argparse
 from pathlib import Path
@@ -6,11 +6,11 @@ from typing import Any, Literal
 
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 
-from project.checkpoint import ABOUT, read_checkpoint, require_same_classes
 from project.cli import ProjectCLI, one_line_errors, quiet_libraries
 from project.errors import UserError
+from project.explore.tables import class_table, metrics_table, write_json
 from project.model import ImageClassifier
-from project.report import class_table, figures_table, write_json
+from project.run.checkpoint import ABOUT, read_checkpoint, require_same_classes
 
 DEFAULTS: dict[str, Any] = {
     "trainer.logger": False,
@@ -37,7 +37,7 @@ class EvaluateCLI(ProjectCLI):
         super().__init__("project.evaluate", description, load_classifier, DEFAULTS | _remembered_data(args), args)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Adds the checkpoint, the split and the place for the figures."""
+        """Adds the checkpoint, the split and the place for the metrics."""
         super().add_arguments_to_parser(parser)
         parser.add_argument(
             "--ckpt_path", type=str, required=True, help="The checkpoint, as in runs/NAME/checkpoints/best.ckpt."
@@ -47,12 +47,12 @@ class EvaluateCLI(ProjectCLI):
             "--output",
             type=str | None,
             default=None,
-            help="Where the figures go, by default beside the checkpoint, as JSON.",
+            help="Where the metrics go, by default beside the checkpoint, as JSON.",
         )
         parser.link_arguments("ckpt_path", "model.ckpt_path")
 
     def evaluate(self) -> None:
-        """Measures, prints a table, and writes the figures."""
+        """Measures, prints a table, and writes the metrics."""
         path, split = self.config.ckpt_path, self.config.split
         class_names = self.model.class_names
         require_same_classes(class_names, path, self.datamodule.class_names)
@@ -63,16 +63,16 @@ class EvaluateCLI(ProjectCLI):
             )
         scaled, meant = self.datamodule.preprocessing["resize"], self.model.preprocessing["resize"]
         if scaled != meant:
-            self.say(f"pictures are scaled to {scaled} pixels before they are cut, in training it was {meant}")
+            self.say(f"images are scaled to {scaled} pixels before they are cut, in training it was {meant}")
         measure = self.trainer.test if split == "test" else self.trainer.validate
         measure(self.model, datamodule=self.datamodule, verbose=False)
         if self.trainer.is_global_zero:
-            figures = self.model.figures[split]
+            metrics = self.model.results[split]
             output = Path(self.config.output or Path(path).with_suffix(f".{split}.metrics.json"))
-            per_class = dict(zip(class_names, figures.per_class, strict=True))
-            found = {"checkpoint": path, "split": split, **figures.as_dict(), "per_class": per_class}
+            per_class = dict(zip(class_names, metrics.per_class, strict=True))
+            found = {"checkpoint": path, "split": split, **metrics.as_dict(), "per_class": per_class}
             write_json("--output", output, found)
-            self.say(f"{class_table(class_names, figures.per_class)}\n\n{figures_table({split: figures.as_dict()})}")
+            self.say(f"{class_table(class_names, metrics.per_class)}\n\n{metrics_table({split: metrics.as_dict()})}")
             self.say(f"\n  written to {output}")
 
 

@@ -14,27 +14,27 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 
 from project.callbacks import (
     AboutInCheckpoint,
-    ConfidentMistakesPicture,
-    ConfusionMatrixPicture,
-    FirstBatchPicture,
+    BestCheckpoint,
+    ConfidentMistakesPlot,
+    ConfusionMatrixPlot,
+    FirstBatchPlot,
     ImagesPerSecond,
     LastCheckpoint,
-    RunCheckpoint,
     SeedEachBatch,
     SpeedSettings,
-    StopAtNonFinite,
+    StopOnNonFinite,
     StoppedError,
 )
 from project.callbacks.last_checkpoint import CURVES
-from project.checkpoint import ABOUT, read_checkpoint, require_match
-from project.checkpoint_io import WholeFileIO
 from project.cli import ProjectCLI, one_line_errors, quiet_libraries
 from project.errors import UserError
+from project.explore.tables import summary
 from project.hardware import best_precision, tune_malloc
-from project.logger import RunLogger, rewind
 from project.model import ImageClassifier
-from project.report import summary
-from project.run_folder import RunFolder, derived_name
+from project.run.checkpoint import ABOUT, read_checkpoint, require_match
+from project.run.checkpoint_io import AtomicCheckpointIO
+from project.run.folder import RunFolder, derived_name
+from project.run.tensorboard import RunLogger, rewind
 
 DEFAULTS: dict[str, Any] = {
     "data": "project.data.SyntheticFlowersDataModule",
@@ -105,7 +105,7 @@ class FitCLI(ProjectCLI):
         if self.config_init.trainer.logger in (None, True):
             kwargs["logger"] = RunLogger(self.run.path.parent, self.run.name, version="")
         plugins = self.config_init.trainer.plugins or []
-        kwargs["plugins"] = [WholeFileIO(), *(plugins if isinstance(plugins, list) else [plugins])]
+        kwargs["plugins"] = [AtomicCheckpointIO(), *(plugins if isinstance(plugins, list) else [plugins])]
         trainer = super().instantiate_trainer(**kwargs)
         # first, so that what others log at the start of a batch is not in the curves yet when it saves
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
@@ -113,24 +113,24 @@ class FitCLI(ProjectCLI):
         return trainer
 
     def _callbacks(self) -> list[Callback]:
-        self._keep_best = RunCheckpoint(
+        self._keep_best = BestCheckpoint(
             self.run.checkpoints, "best", monitor="val/accuracy", mode="max", enable_version_counter=False
         )
         curves = [] if self.config_init.trainer.logger is False else [LearningRateMonitor("step"), ImagesPerSecond()]
         return [
             *curves,
             SpeedSettings(),
-            FirstBatchPicture(),
-            ConfusionMatrixPicture(),
-            ConfidentMistakesPicture(),
+            FirstBatchPlot(),
+            ConfusionMatrixPlot(),
+            ConfidentMistakesPlot(),
             AboutInCheckpoint(),
-            StopAtNonFinite(),
+            StopOnNonFinite(),
             SeedEachBatch(int(self.config.seed_everything)),
             self._keep_best,
         ]
 
     def fit(self) -> None:
-        """Trains, or continues to; then tests the best checkpoint once and writes the final figures."""
+        """Trains, or continues to; then tests the best checkpoint once and writes the final metrics."""
         if 0 in (self.config.trainer.limit_val_batches, self.config.trainer.limit_test_batches):
             raise UserError(
                 "--trainer.limit_val_batches and --trainer.limit_test_batches must leave something to measure"
@@ -202,8 +202,8 @@ class FitCLI(ProjectCLI):
             "epoch": best["epoch"],
             "step": best["step"],
             "class_names": best["class_names"],
-            "val": best["figures"]["val"],
-            "test": self.model.figures["test"].as_dict(),
+            "val": best["metrics"]["val"],
+            "test": self.model.results["test"].as_dict(),
             "versions": best["versions"],
         }
         self.run.write_metrics(metrics)

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from lightning.pytorch import Trainer
 
+from project.upstream import cpu_computes_in_bfloat16
+
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of malloc.h
 _HUGE_BYTES = 4 * 2**30  # more than most steps on a CPU take
 
@@ -65,6 +67,5 @@ def best_precision(accelerator: str) -> str:
     if accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available():
         return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
     if accelerator in ("auto", "cpu"):
-        # without these instructions a CPU emulates bfloat16, at a fraction of the speed of float32
-        return "bf16-mixed" if torch.cpu._is_avx512_bf16_supported() else "32-true"
+        return "bf16-mixed" if cpu_computes_in_bfloat16() else "32-true"
     return "32-true"

@@ -77,7 +77,7 @@ def workplace(tmp_path, monkeypatch) -> Path:
 
 
 def draw_image(hue: float, seed: int, size: tuple[int, int] = (40, 32)) -> Image.Image:
-    """A noisy picture of one colour."""
+    """A noisy image of one colour."""
     noise = np.random.default_rng(seed).normal(0, 12, (size[1], size[0], 3))
     colour = 255 * np.array(colorsys.hsv_to_rgb(hue, 0.8, 0.8))
     return Image.fromarray((colour + noise).clip(0, 255).astype(np.uint8))

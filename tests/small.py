@@ -1,4 +1,4 @@
-"""Runs of the real command that take no time: a small network, and a black square for each picture that is drawn."""
+"""Runs of the real command that take no time: a small network, and a black square for each image that is drawn."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from project.callbacks import StoppedError
 from project.cli import one_line_errors
 from project.fit import FitCLI
 from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, fit
-from tests.killing import SmallNetwork, differences, outcome
+from tests.stress import SmallNetwork, differences, outcome
 
 DATA = [*TINY_DATA, "--data.cutout=8"]
 SMALL = [*TINY_TRAINER, *QUIET, "--trainer.precision=32-true", "--trainer.max_epochs=2", "--name=run"]  # 8 steps
@@ -45,9 +45,10 @@ def small(*args: str, data: Sequence[str] = DATA, callbacks: Sequence[Callback] 
     own = FitCLI._callbacks
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("project.model.classifier.build_resnet", lambda arch, classes, stem: SmallNetwork(classes))
-        patch.setattr("project.plots.image_grid", lambda *_: None)
-        patch.setattr("project.plots.confusion_figure", lambda *_: None)
-        patch.setattr("project.callbacks.pictures.add_figure", _add_square)
+        patch.setattr("project.explore.plots.image_grid", lambda *_: None)
+        patch.setattr("project.explore.plots.confusion_figure", lambda *_: None)
+        for module in ("first_batch", "confusion_matrix", "confident_mistakes"):
+            patch.setattr(f"project.callbacks.{module}.add_figure", _add_square)
         patch.setattr(FitCLI, "_callbacks", lambda cli: [*own(cli), *callbacks])
         return fit(*data, *SMALL, *args)
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from project.checkpoint import read_checkpoint
-from project.checkpoint_io import WholeFileIO
 from project.errors import UserError
-from tests.killing import differences, outcome
+from project.run.checkpoint import read_checkpoint
+from project.run.checkpoint_io import AtomicCheckpointIO
+from tests.run.test_checkpoint import GOOD, Malicious
 from tests.small import load, one_line, require_same_end, small, stop_at
-from tests.test_checkpoint import GOOD, Malicious
+from tests.stress import differences, outcome
 
 CHECKPOINTS = Path("runs/run/checkpoints")
 LAST, PREVIOUS = CHECKPOINTS / "last.ckpt", CHECKPOINTS / "previous.ckpt"
@@ -104,7 +104,7 @@ def test_a_damaged_checkpoint_never_takes_the_place_of_a_whole_one(workplace, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(WholeFileIO, "save_checkpoint", fail)  # the first one after the run goes on
+        patch.setattr(AtomicCheckpointIO, "save_checkpoint", fail)  # the first one after the run goes on
         with pytest.raises(SystemExit):
             small(EVERY_STEP)
     assert PREVIOUS.read_bytes() == before

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from project import benchmark
+import project.benchmark.__main__ as benchmark
+from project.check_data import check_data, parse
 from project.data.flowers import FlowersDataModule
 from project.fit import FitCLI
-from project.inspect import inspect, parse
 from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, evaluate, fit, make_folder
 from tests.test_configs import TINY, write_cifar10
 
@@ -42,7 +42,7 @@ def shortened(command: str) -> list[str]:
     if "FolderDataModule" in command:
         kind = "FlowersDataModule"
     data = TINY[kind] if kind else TINY_DATA
-    finer = ["--trainer.callbacks.multiple=8"] if "ProgressiveResizing" in command else []  # for smaller pictures
+    finer = ["--trainer.callbacks.multiple=8"] if "ProgressiveResizing" in command else []  # for smaller images
     return [*args, *finer, *data, *TINY_TRAINER, *QUIET, *ONE_CPU, "--trainer.max_steps=1", "--model.arch=resnet18"]
 
 
@@ -90,11 +90,11 @@ def test_an_evaluate_command_is_true(command, tiny_run, monkeypatch):
     assert Path("evaluated.json").exists()
 
 
-@pytest.mark.parametrize("command", [command for command in COMMANDS if "-m project.inspect" in command])
-def test_an_inspect_command_is_true(command, workplace, monkeypatch, capsys):
+@pytest.mark.parametrize("command", [command for command in COMMANDS if "-m project.check_data" in command])
+def test_a_check_data_command_is_true(command, workplace, monkeypatch, capsys):
     make_folder(workplace / "images", dict.fromkeys("abc", 4))
-    args = shlex.split(command.partition("-m project.inspect")[2].replace("FOLDER", "images"))
-    assert inspect(parse(args)) == 0
+    args = shlex.split(command.partition("-m project.check_data")[2].replace("FOLDER", "images"))
+    assert check_data(parse(args)) == 0
     assert "python -m project.fit --data FolderDataModule --data.root images" in capsys.readouterr().out
     assert Path("found.json").exists() == ("--output" in command)
 

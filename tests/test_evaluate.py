@@ -6,8 +6,8 @@ import shutil
 import pytest
 import torch
 
-from project.checkpoint import ABOUT
 from project.errors import UserError
+from project.run.checkpoint import ABOUT
 from tests.conftest import evaluate, make_folder
 
 

@@ -11,10 +11,10 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torchvision.models import resnet18
 
-from project.checkpoint import ABOUT
 from project.errors import UserError
 from project.fit import FitCLI
 from project.model import ImageClassifier
+from project.run.checkpoint import ABOUT
 from tests.conftest import TINY, fit, make_folder
 from tests.small import load
 
@@ -33,10 +33,10 @@ def test_a_run_leaves_exactly_the_files_that_the_design_names(tiny_run):
 def test_metrics_count_every_image_once(tiny_run):
     metrics = json.loads((tiny_run / "metrics.json").read_text())
     for split, size in {"val": 24, "test": 26}.items():
-        figures = metrics[split]
-        assert figures["total"] == size == sum(map(sum, figures["confusion_matrix"]))
-        assert figures["correct"] == sum(row[i] for i, row in enumerate(figures["confusion_matrix"]))
-        assert figures["accuracy"] == figures["correct"] / size
+        found = metrics[split]
+        assert found["total"] == size == sum(map(sum, found["confusion_matrix"]))
+        assert found["correct"] == sum(row[i] for i, row in enumerate(found["confusion_matrix"]))
+        assert found["accuracy"] == found["correct"] / size
 
 
 @pytest.mark.parametrize("name", ["best", "last"])
@@ -46,7 +46,7 @@ def test_a_checkpoint_explains_itself_and_loads_safely(tiny_run, name):
     assert about["preprocessing"]["crop"] == 32
     assert (about["arch"], about["stem"], about["split_seed"]) == ("resnet18", "imagenet", 0)
     assert about["versions"]["torch"] == torch.__version__.split("+")[0]
-    assert about["figures"]["val"]["total"] == 24
+    assert about["metrics"]["val"]["total"] == 24
     assert about["data"]["init_args"]["train_size"] == 64
 
 
@@ -56,7 +56,7 @@ def test_a_checkpoint_needs_nothing_else(tiny_run):
     assert model.eval()(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape == (2, len(model.class_names))
 
 
-def test_tensorboard_has_the_curves_and_the_pictures(tiny_run):
+def test_tensorboard_has_the_curves_and_the_images(tiny_run):
     tags = events(tiny_run).Tags()
     assert {
         "train/loss",
@@ -151,7 +151,7 @@ def test_a_moved_run_still_knows_its_best_figure(tiny_run, workplace, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(ImageClassifier, "on_validation_epoch_end", pretend_to_be_worse)
-        patch.setattr("project.fit.ConfusionMatrixPicture.on_validation_end", lambda *_: None)
+        patch.setattr("project.fit.ConfusionMatrixPlot.on_validation_end", lambda *_: None)
         fit(*TINY, "--trainer.max_epochs=2", "--trainer.default_root_dir=elsewhere", "--name=tiny")
     assert best.read_bytes() == before
 
@@ -190,7 +190,7 @@ def test_best_is_best_on_validation_and_last_is_last(workplace, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(ImageClassifier, "on_validation_epoch_end", pretend)
-        patch.setattr("project.fit.ConfusionMatrixPicture.on_validation_end", lambda *_: None)
+        patch.setattr("project.fit.ConfusionMatrixPlot.on_validation_end", lambda *_: None)
         patch.setattr(FitCLI, "_conclude", lambda self: None)
         fit(*TINY, "--trainer.max_epochs=3", "--name=run")
     checkpoints = workplace / "runs" / "run" / "checkpoints"
@@ -267,9 +267,11 @@ def test_a_broken_image_is_named_before_training(workplace):
 
 
 def test_images_that_are_kept_on_the_device_train_to_the_same_weights(tiny_run, workplace):
-    fit(*TINY, "--data.resident=true", "--name=resident")
-    (one, other) = (load(run / "checkpoints" / "last.ckpt") for run in (tiny_run, workplace / "runs" / "resident"))
+    fit(*TINY, "--data.device_cache=true", "--name=device_cache")
+    (one, other) = (load(run / "checkpoints" / "last.ckpt") for run in (tiny_run, workplace / "runs" / "device_cache"))
     for name, value in one["state_dict"].items():
         assert torch.equal(value, other["state_dict"][name]), name
-    metrics = [json.loads((run / "metrics.json").read_text()) for run in (tiny_run, workplace / "runs" / "resident")]
+    metrics = [
+        json.loads((run / "metrics.json").read_text()) for run in (tiny_run, workplace / "runs" / "device_cache")
+    ]
     assert metrics[0] == metrics[1]

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from project.data.augment import augment
+from project.data.augmentation import augment
 from project.data.batch import ImageBatch
-from tests.killing import outcome
 from tests.small import require_same_end, small, stop_at
+from tests.stress import outcome
 
 GPU = ["--trainer.accelerator=gpu", "--trainer.devices=1", "--trainer.deterministic=true"]
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is 
 def test_augmentation_is_that_of_a_cpu_to_the_last_bit():
     images = torch.randint(0, 256, (64, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     batch, fill = ImageBatch(images, torch.zeros(64).long(), torch.arange(64) * 977), torch.tensor([1, 2, 3]).byte()
-    options: dict[str, Any] = {"seed": 5, "epoch": 3, "flipping": True, "padding": 4, "cutout_side": 8}
+    options: dict[str, Any] = {"seed": 5, "epoch": 3, "flipping": True, "padding": 4, "cutout_size": 8}
     there = augment(ImageBatch(*(field.cuda() for field in batch)), fill=fill.cuda(), **options)
     assert torch.equal(there.images.cpu(), augment(batch, fill=fill, **options).images)
 
@@ -27,8 +27,8 @@ def test_augmentation_is_that_of_a_cpu_to_the_last_bit():
 def test_a_run_that_is_stopped_and_goes_on_with_images_on_the_gpu_ends_as_one_that_fetches_each_batch(workplace):
     try:
         small(*GPU, "--trainer.default_root_dir=whole")
-        stop_at(3, *GPU, "--data.resident=true", "--last_checkpoint.every_n_steps=2")
-        small(*GPU, "--data.resident=true")
+        stop_at(3, *GPU, "--data.device_cache=true", "--last_checkpoint.every_n_steps=2")
+        small(*GPU, "--data.device_cache=true")
     finally:
         torch.use_deterministic_algorithms(False)
     require_same_end(Path("runs/run"), outcome(Path("whole/run")))

@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch import Callback
 
 from project.data.batch import ArrayDataset
-from project.data.share import load_once_a_machine
+from project.data.sharing import load_once_a_machine
 from project.errors import UserError
 from tests.data.stubs import NoiseDataModule
 from tests.distributed.processes import succeed, torchrun
@@ -39,7 +39,7 @@ def test_memory_does_not_grow_over_epochs(workplace):
 def test_loader_workers_share_one_copy_of_the_images():
     images = torch.full((1000, 3, 256, 256), 7, dtype=torch.uint8)
     data = NoiseDataModule(batch_size=8, num_workers=2)
-    data.splits = {"val": ArrayDataset(images, torch.zeros(len(images), dtype=torch.int64), "picture")}
+    data.splits = {"val": ArrayDataset(images, torch.zeros(len(images), dtype=torch.int64), "image")}
     batches: Any = iter(data.val_dataloader())
     next(batches)
     loader: Any = batches.gi_yieldfrom

@@ -1,4 +1,4 @@
-"""The notebook runs from top to bottom on a checkpoint, and its figures are those of the run."""
+"""The notebook runs from top to bottom on a checkpoint, and its metrics are those of the run."""
 
 import base64
 import io
@@ -16,8 +16,8 @@ from PIL import Image
 
 from project.data import ImageDataModule
 from project.errors import UserError
-from project.model.metrics import Figures
-from project.report import class_table, figures_table
+from project.explore.tables import class_table, metrics_table
+from project.model.metrics import Metrics
 
 REPOSITORY = Path(__file__).parents[1]
 NOTEBOOK = REPOSITORY / "notebooks" / "explore_checkpoint.ipynb"
@@ -80,16 +80,16 @@ def test_every_cell_runs_without_an_error_or_a_warning(executed):
 
 
 def test_test_figures_are_those_of_the_run(executed, metrics):
-    assert printed(executed["test"]) == figures_table({"test": metrics["test"]})
+    assert printed(executed["test"]) == metrics_table({"test": metrics["test"]})
 
 
 def test_figures_of_each_class_are_those_of_the_run(executed, metrics):
-    figures = Figures(0.0, torch.tensor(metrics["test"]["confusion_matrix"]), None)
-    assert printed(executed["classes"]) == class_table(metrics["class_names"], figures.per_class)
+    measured = Metrics(0.0, torch.tensor(metrics["test"]["confusion_matrix"]), None)
+    assert printed(executed["classes"]) == class_table(metrics["class_names"], measured.per_class)
 
 
 def test_validation_figures_are_those_of_the_run(executed, metrics):
-    assert printed(executed["figures"]) == figures_table({"val": metrics["val"]})
+    assert printed(executed["metrics"]) == metrics_table({"val": metrics["val"]})
 
 
 def test_checkpoint_tells_classes_and_versions(executed, metrics):
@@ -99,10 +99,10 @@ def test_checkpoint_tells_classes_and_versions(executed, metrics):
 
 
 @pytest.mark.parametrize("cell", PICTURES)
-def test_picture_is_drawn(executed, cell):
-    pictures = [output.data["image/png"] for output in executed[cell] if "image/png" in output.get("data", {})]
-    assert len(pictures) == 1
-    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(pictures[0]))).convert("RGB"))
+def test_image_is_drawn(executed, cell):
+    images = [output.data["image/png"] for output in executed[cell] if "image/png" in output.get("data", {})]
+    assert len(images) == 1
+    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(images[0]))).convert("RGB"))
     assert min(pixels.shape[:2]) > 100
     assert pixels.std() > 0
 

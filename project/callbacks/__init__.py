@@ -1,25 +1,27 @@
 """Behaviours of a run that are no part of the model: one or a few closely related ones a file."""
 
 from project.callbacks.about import AboutInCheckpoint
-from project.callbacks.checkpoints import RunCheckpoint
-from project.callbacks.finite import StopAtNonFinite
+from project.callbacks.best_checkpoint import BestCheckpoint
+from project.callbacks.confident_mistakes import ConfidentMistakesPlot
+from project.callbacks.confusion_matrix import ConfusionMatrixPlot
+from project.callbacks.first_batch import FirstBatchPlot
 from project.callbacks.last_checkpoint import LastCheckpoint, StoppedError
-from project.callbacks.pictures import ConfidentMistakesPicture, ConfusionMatrixPicture, FirstBatchPicture
-from project.callbacks.progressive import ProgressiveResizing
-from project.callbacks.randomness import SeedEachBatch
+from project.callbacks.non_finite import StopOnNonFinite
+from project.callbacks.progressive_resizing import ProgressiveResizing
+from project.callbacks.seed_each_batch import SeedEachBatch
 from project.callbacks.throughput import ImagesPerSecond, SpeedSettings
 
 __all__ = [
     "AboutInCheckpoint",
-    "ConfidentMistakesPicture",
-    "ConfusionMatrixPicture",
-    "FirstBatchPicture",
+    "BestCheckpoint",
+    "ConfidentMistakesPlot",
+    "ConfusionMatrixPlot",
+    "FirstBatchPlot",
     "ImagesPerSecond",
     "LastCheckpoint",
     "ProgressiveResizing",
-    "RunCheckpoint",
     "SeedEachBatch",
     "SpeedSettings",
-    "StopAtNonFinite",
+    "StopOnNonFinite",
     "StoppedError",
 ]

@@ -4,18 +4,18 @@ from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 
-from project.checkpoint import ABOUT, About, versions
+from project.run.checkpoint import ABOUT, About, versions
 
 
 class AboutInCheckpoint(Callback):
-    """Adds what :class:`project.checkpoint.About` lists to each checkpoint."""
+    """Adds what :class:`project.run.checkpoint.About` lists to each checkpoint."""
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Adds them as plain data, so that the file loads with ``weights_only=True``."""
         data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
         kind = type(data)
         rates = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("train/")}
-        measured = {split: figures.as_dict() for split, figures in pl_module.figures.items()}
+        measured = {split: metrics.as_dict() for split, metrics in pl_module.results.items()}
         checkpoint[ABOUT] = About(
             class_names=pl_module.class_names,
             preprocessing=pl_module.preprocessing,
@@ -26,5 +26,5 @@ class AboutInCheckpoint(Callback):
             versions=versions(),
             epoch=trainer.current_epoch,
             step=trainer.global_step,
-            figures={**rates, **measured},
+            metrics={**rates, **measured},
         )

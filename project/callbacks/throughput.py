@@ -6,7 +6,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from project.hardware import describe
-from project.logger import is_logged
+from project.run.tensorboard import is_logged
 
 
 class SpeedSettings(Callback):

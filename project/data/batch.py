@@ -37,10 +37,10 @@ class BatchDataset(Protocol):
         """The batch of these samples."""
 
     def image(self, index: int) -> Tensor:
-        """One picture as evaluation sees it, uint8 (3, height, width)."""
+        """One image as evaluation sees it, uint8 (3, height, width)."""
 
     def name(self, index: int) -> str:
-        """What to call one picture: a file's path, or where it comes from."""
+        """What to call one image: a file's path, or where it comes from."""
 
 
 class WithoutImages:
@@ -67,7 +67,7 @@ class ArrayDataset:
     Args:
         images: uint8 (N, 3, height, width).
         labels: int64 (N,).
-        names: What to call a picture, before its number.
+        names: What to call an image, before its number.
     """
 
     def __init__(self, images: Tensor, labels: Tensor, names: str) -> None:
@@ -81,9 +81,9 @@ class ArrayDataset:
         return ImageBatch(self.images[indices], self.labels[indices], indices)
 
     def image(self, index: int) -> Tensor:
-        """One picture, uint8 (3, height, width)."""
+        """One image, uint8 (3, height, width)."""
         return self.images[index]
 
     def name(self, index: int) -> str:
-        """The set's name and the picture's number in it."""
+        """The set's name and the image's number in it."""
         return f"{self.names} {index}"

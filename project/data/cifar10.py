@@ -1,4 +1,4 @@
-"""CIFAR-10: 60,000 pictures of 32 pixels in ten classes (Krizhevsky, 2009)."""
+"""CIFAR-10: 60,000 images of 32 pixels in ten classes (Krizhevsky, 2009)."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -8,12 +8,12 @@ from urllib.error import URLError
 import torch
 from torchvision.datasets import CIFAR10
 
-from project.checkpoint import Preprocessing
 from project.data.batch import ArrayDataset
 from project.data.download import one_at_a_time
 from project.data.module import ImageDataModule
 from project.data.splits import stratified_split
 from project.errors import UserError
+from project.run.checkpoint import Preprocessing
 
 _CLASS_NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 _VAL_FRACTION = 0.1
@@ -40,7 +40,7 @@ class CIFAR10DataModule(ImageDataModule):
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """The pictures as they are; mean and standard deviation of the training images."""
+        """The images as they are; mean and standard deviation of the training images."""
         return {"resize": 32, "crop": 32, "mean": [0.4914, 0.4822, 0.4465], "std": [0.2470, 0.2435, 0.2616]}
 
     def prepare_data(self) -> None:

@@ -22,7 +22,7 @@ WholeBox = tuple[int, int, int, int]
 IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
 MAX_PIXELS = 2**28
-"""The most pixels that a picture may have, a gigabyte once decoded; a file that claims more is refused unread."""
+"""The most pixels that an image may have, a gigabyte once decoded; a file that claims more is refused unread."""
 Image.MAX_IMAGE_PIXELS = MAX_PIXELS
 # PIL refuses twice that; in between it would warn and decode
 warnings.filterwarnings("error", category=Image.DecompressionBombWarning)
@@ -58,7 +58,7 @@ def centre_box(width: int, height: int, resize: int, crop: int) -> Box:
     """The region that remains after scaling the shorter side to ``resize`` and cutting ``crop`` from the centre.
 
     Returns:
-        Left, upper, right and lower edge in pixels of the picture.
+        Left, upper, right and lower edge in pixels of the image.
     """
     side = min(width, height) * crop / resize
     left, upper = (width - side) / 2, (height - side) / 2
@@ -72,8 +72,8 @@ def random_box(width: int, height: int, draws: Tensor, scale: tuple[float, float
     2015, https://arxiv.org/abs/1409.4842).
 
     Args:
-        width: The picture's width in pixels.
-        height: The picture's height in pixels.
+        width: The image's width in pixels.
+        height: The image's height in pixels.
         draws: float (tries, 4) in [0, 1): area, aspect ratio, horizontal and vertical place; the first try that fits is
             used, and the largest central region with an allowed aspect ratio where none does.
         scale: The smallest and largest share of the area.
@@ -91,7 +91,7 @@ def random_box(width: int, height: int, draws: Tensor, scale: tuple[float, float
 
 
 def open_image(path: str | Path) -> Image.Image:
-    """Opens a picture the right way up; its pixels are decoded when they are first used.
+    """Opens an image the right way up; its pixels are decoded when they are first used.
 
     Raises:
         UnreadableFileError: The file cannot be read as an image.
@@ -100,7 +100,7 @@ def open_image(path: str | Path) -> Image.Image:
 
 
 def open_as_stored(path: str | Path) -> Image.Image:
-    """Opens a picture without turning it; its pixels are decoded when they are first used.
+    """Opens an image without turning it; its pixels are decoded when they are first used.
 
     Raises:
         UnreadableFileError: The file is not an image, has more than ``MAX_PIXELS``, or has pixels of 32 bits.
@@ -114,12 +114,12 @@ def open_as_stored(path: str | Path) -> Image.Image:
 
 
 def is_turned(image: Image.Image) -> bool:
-    """Whether the EXIF data say that the stored picture is not upright."""
+    """Whether the EXIF data say that the stored image is not upright."""
     return bool(image.getexif().get(_EXIF_ORIENTATION, 1) != 1)
 
 
 def upright_size(path: str | Path) -> tuple[int, int]:
-    """Width and height of the picture once it is upright, from its header.
+    """Width and height of the image once it is upright, from its header.
 
     Raises:
         UnreadableFileError: The file is not an image.
@@ -130,7 +130,7 @@ def upright_size(path: str | Path) -> tuple[int, int]:
 
 
 def upright(image: Image.Image, path: str | Path) -> Image.Image:
-    """Turns a picture the way its EXIF data say.
+    """Turns an image the way its EXIF data say.
 
     Args:
         image: As :func:`open_as_stored` returns it.
@@ -144,11 +144,11 @@ def upright(image: Image.Image, path: str | Path) -> Image.Image:
 
 
 def crop_and_resize(image: Image.Image, box: Box, size: int, path: str | Path) -> Tensor:
-    """Cuts a region out of a picture and scales it, bilinear with antialiasing, to the last digit as PIL does.
+    """Cuts a region out of an image and scales it, bilinear with antialiasing, to the last digit as PIL does.
 
     Args:
         image: As :func:`open_image` returns it.
-        box: The region in pixels of the picture.
+        box: The region in pixels of the image.
         size: The side of the result in pixels.
         path: The file, for the error.
 
@@ -169,11 +169,11 @@ def crop_and_resize(image: Image.Image, box: Box, size: int, path: str | Path) -
 
 
 def crop_and_resize_fast(image: Image.Image, box: WholeBox, size: int, path: str | Path) -> Tensor:
-    """Cuts a region of whole pixels out of a picture and scales it, bilinear with antialiasing, by torch's kernels.
+    """Cuts a region of whole pixels out of an image and scales it, bilinear with antialiasing, by torch's kernels.
 
     Args:
         image: As :func:`open_image` returns it.
-        box: The region in pixels of the picture.
+        box: The region in pixels of the image.
         size: The side of the result in pixels.
         path: The file, which is read again.
 
@@ -195,7 +195,7 @@ def crop_and_resize_fast(image: Image.Image, box: WholeBox, size: int, path: str
 
 
 def decode_small(image: Image.Image, shape: tuple[int, int], path: str | Path) -> Tensor:
-    """Decodes a whole picture at a size of its own or below.
+    """Decodes a whole image at a size of its own or below.
 
     Args:
         image: As :func:`open_image` returns it.

@@ -5,9 +5,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from project.checkpoint import Preprocessing
 from project.data.batch import ImageBatch
 from project.data.cache import ImageCache, open_cache
+from project.data.checks import in_threads
 from project.data.decode import (
     centre_box,
     crop_and_resize,
@@ -18,9 +18,9 @@ from project.data.decode import (
     scaled_region,
     upright_size,
 )
-from project.data.hashing import Purpose, uniform
-from project.data.inspection import in_threads
+from project.data.randomness import Purpose, uniform
 from project.errors import UnreadableFileError
+from project.run.checkpoint import Preprocessing
 
 _CROP_TRIES = 10
 
@@ -32,10 +32,10 @@ class FileDataset:
         files: The image files.
         labels: int64 (N,).
         preprocessing: Gives the sizes.
-        crop_scale: The smallest and largest share of a picture that a random crop keeps; None cuts from the centre.
+        crop_scale: The smallest and largest share of an image that a random crop keeps; None cuts from the centre.
         seed: Decides the random crops.
-        skip: Whether a file that cannot be read comes as a black picture with the label -1, and is no error.
-        cache: A folder for decoded images, by which later epochs and runs are faster. Training then crops from pictures
+        skip: Whether a file that cannot be read comes as a black image with the label -1, and is no error.
+        cache: A folder for decoded images, by which later epochs and runs are faster. Training then crops from images
             whose shorter side is scaled down to ``resize``.
     """
 
@@ -74,7 +74,7 @@ class FileDataset:
         return ImageBatch(images, labels, indices)
 
     def image(self, index: int) -> Tensor:
-        """One picture as evaluation sees it, uint8 (3, crop, crop)."""
+        """One image as evaluation sees it, uint8 (3, crop, crop)."""
         if self.cache is not None and self.crop_scale is None:
             return self.cache.fetch(index, lambda: self._centre(index))
         return self._centre(index)
@@ -85,8 +85,8 @@ class FileDataset:
 
     def _centre(self, index: int) -> Tensor:
         file = self.files[index]
-        with open_image(file) as picture:
-            return crop_and_resize(picture, centre_box(*picture.size, self.resize, self.crop), self.crop, file)
+        with open_image(file) as image:
+            return crop_and_resize(image, centre_box(*image.size, self.resize, self.crop), self.crop, file)
 
     def _crop(self, index: int, draws: Tensor) -> Tensor:
         if self.crop_scale is None:
@@ -96,13 +96,13 @@ class FileDataset:
             small = self.cache.fetch(index, lambda: self._small(index))
             box = random_box(small.shape[2], small.shape[1], draws, self.crop_scale)
             return scaled_region(small, box, (self.crop, self.crop))
-        with open_image(file) as picture:
-            return crop_and_resize_fast(picture, random_box(*picture.size, draws, self.crop_scale), self.crop, file)
+        with open_image(file) as image:
+            return crop_and_resize_fast(image, random_box(*image.size, draws, self.crop_scale), self.crop, file)
 
     def _small(self, index: int) -> Tensor:
         file = self.files[index]
-        with open_image(file) as picture:
-            return decode_small(picture, self._small_shape(picture.size), file)
+        with open_image(file) as image:
+            return decode_small(image, self._small_shape(image.size), file)
 
     def _small_shape(self, size: tuple[int, int]) -> tuple[int, int]:
         width, height = size

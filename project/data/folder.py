@@ -8,14 +8,14 @@ from typing import Any, Literal
 import torch
 from tqdm import tqdm
 
-from project.checkpoint import Preprocessing
 from project.data.batch import BatchDataset, ImageBatch
+from project.data.checks import few, find_broken, leave_out
 from project.data.decode import IMAGE_SUFFIXES, printable
 from project.data.files import FileDataset
-from project.data.inspection import few, find_broken, leave_out
 from project.data.module import ImageDataModule
 from project.data.splits import SPLITS, stratified_split
 from project.errors import UnreadableFileError, UserError, require
+from project.run.checkpoint import Preprocessing
 
 IMAGENET_MEAN, IMAGENET_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
@@ -29,12 +29,12 @@ class FolderDataModule(ImageDataModule):
         root: Holds a folder for each class; or ``train`` and, where there are such, ``val`` and ``test``, with a folder
             for each class in each. A split that is not there is cut from the training images.
         image_size: The side in pixels of what the network sees.
-        crop_scale: The smallest and largest share of a picture that a random crop in training keeps.
+        crop_scale: The smallest and largest share of an image that a random crop in training keeps.
         val_fraction: The share of each class that becomes validation data, where we split.
         test_fraction: The share of each class that becomes test data, where we split.
         on_bad_image: What to do where a file cannot be read: end the run with its name, or go on without it.
         cache: A folder for decoded images, by which later epochs and runs are faster; it takes about 0.2 MB an image,
-            and training crops from pictures whose shorter side is 8/7 of ``image_size``. By default images are decoded
+            and training crops from images whose shorter side is 8/7 of ``image_size``. By default images are decoded
             each time.
         batch_size: Images in one optimizer step's forward passes on all devices together.
         kwargs: See :class:`project.data.module.ImageDataModule`.
@@ -57,13 +57,11 @@ class FolderDataModule(ImageDataModule):
         super().__init__(batch_size=batch_size, **kwargs)
         require(image_size >= 8, "--data.image_size", image_size, "at least 8")
         if not 0 < crop_scale[0] <= crop_scale[1] <= 1:
-            raise UserError(
-                f"--data.crop_scale {list(crop_scale)} makes no sense here: it must be two shares, as [0.08, 1]"
-            )
+            raise UserError(f"--data.crop_scale must be two shares, as in [0.08, 1], got {list(crop_scale)}")
         if not (val_fraction > 0 and test_fraction > 0 and val_fraction + test_fraction < 1):
             raise UserError(
-                f"--data.val_fraction {val_fraction} and --data.test_fraction {test_fraction} make no sense here:"
-                " both must be above 0 and leave something to train on"
+                "--data.val_fraction and --data.test_fraction must be above 0 and leave something to train on, got"
+                f" {val_fraction} and {test_fraction}"
             )
         self.root, self.image_size, self.crop_scale = Path(root).expanduser(), image_size, crop_scale
         self.fractions = {"val": val_fraction, "test": test_fraction}
@@ -103,7 +101,7 @@ class FolderDataModule(ImageDataModule):
             what = many if others else f"'{printable(first)}' cannot be read as an image ({why})"
             raise UnreadableFileError(
                 f"{what}; repair or remove such files, or go on without them by --data.on_bad_image skip;"
-                f" python -m project.inspect {shlex.quote(str(self.images_root))} lists all that is wrong"
+                f" python -m project.check_data {shlex.quote(str(self.images_root))} lists all that is wrong"
             )
         self._checked = True
 
@@ -237,7 +235,7 @@ def _by_name(folder: Path) -> list[Path]:
 
 
 def _is_image_file(entry: Path) -> bool:
-    # a dead link is a picture that is missed, which reading it will report
+    # a dead link is an image that is missed, which reading it will report
     return entry.suffix.lower() in IMAGE_SUFFIXES and (entry.is_file() or _leads_nowhere(entry))
 
 

@@ -12,14 +12,14 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler
 
-from project.checkpoint import Preprocessing
-from project.data.augment import augment
+from project.data.augmentation import augment
 from project.data.batch import BatchDataset, ImageBatch, WithoutImages
 from project.data.sampler import TrainingSampler
-from project.data.share import load_once_a_machine
+from project.data.sharing import load_once_a_machine
 from project.errors import require
 from project.hardware import usable_cores
-from project.stop_request import StopRequest
+from project.run.checkpoint import Preprocessing
+from project.run.signals import StopRequest
 
 
 class LazyDataLoader(DataLoader[ImageBatch]):
@@ -52,8 +52,8 @@ class ImageDataModule(LightningDataModule, ABC):
             8, or none where the images lie in memory.
         prefetch_factor: Batches that each of these holds ready.
         pin_memory: Whether batches are put where a GPU can fetch them by itself; by default where there is a GPU.
-        resident: Whether images that lie in memory are kept on the device as well, so that no batch has to travel; it
-            takes 3 bytes a pixel there.
+        device_cache: Whether images that lie in memory are cached on the device as well, which saves copying
+            each batch; it takes 3 bytes a pixel there.
         flip: Whether half of the training images are mirrored left to right.
         crop_padding: How far a training image is moved at most, in pixels; its mirrored edge fills the gap.
         cutout: The side of a square that is covered in each training image, in pixels; 0 covers nothing.
@@ -70,7 +70,7 @@ class ImageDataModule(LightningDataModule, ABC):
         num_workers: int | None = None,
         prefetch_factor: int = 2,
         pin_memory: bool | None = None,
-        resident: bool = False,
+        device_cache: bool = False,
         flip: bool = True,
         crop_padding: int = 0,
         cutout: int = 0,
@@ -87,8 +87,13 @@ class ImageDataModule(LightningDataModule, ABC):
         self.batch_size, self.split_seed, self.seed = batch_size, split_seed, seed
         self.num_workers, self.prefetch_factor, self.pin_memory = num_workers, prefetch_factor, pin_memory
         self.flip, self.crop_padding, self.cutout = flip, crop_padding, cutout
-        require(not resident or self.in_memory, "--data.resident", resident, "false where images are read from files")
-        self.resident = resident
+        require(
+            not device_cache or self.in_memory,
+            "--data.device_cache",
+            device_cache,
+            "false where images are read from files",
+        )
+        self.device_cache = device_cache
         self.splits: Mapping[str, BatchDataset] = {}
         self._on_device: dict[str, Tensor] = {}
         self._fill: Tensor | None = None
@@ -101,7 +106,7 @@ class ImageDataModule(LightningDataModule, ABC):
     @property
     @abstractmethod
     def preprocessing(self) -> Preprocessing:
-        """How a picture becomes input in evaluation."""
+        """How an image becomes input in evaluation."""
 
     @abstractmethod
     def load(self) -> Mapping[str, BatchDataset]:
@@ -123,7 +128,7 @@ class ImageDataModule(LightningDataModule, ABC):
         divisible = batch_size // world_size * world_size or world_size
         wanted = f"a multiple of {world_size}, the number of devices, such as {divisible}"
         require(batch_size % world_size == 0, "--data.batch_size", batch_size, wanted)
-        require(padding < side, "--data.crop_padding", padding, f"below {side}, the side of a picture")
+        require(padding < side, "--data.crop_padding", padding, f"below {side}, the side of an image")
 
     def train_dataloader(self) -> DataLoader[ImageBatch]:
         """Loads the training set in an order that depends on seed and epoch alone."""
@@ -150,7 +155,7 @@ class ImageDataModule(LightningDataModule, ABC):
     def _loader(self, split: str, sampler: Sampler[int], batch_size: int) -> DataLoader[ImageBatch]:
         workers = self.workers()
         return LazyDataLoader(
-            cast(Any, WithoutImages(self.splits[split]) if self.resident else self.splits[split]),
+            cast(Any, WithoutImages(self.splits[split]) if self.device_cache else self.splits[split]),
             batch_size=batch_size,
             sampler=sampler,
             num_workers=workers,
@@ -167,7 +172,7 @@ class ImageDataModule(LightningDataModule, ABC):
         Images are dealt out in turns, so image ``i`` belongs to process ``i % world_size``; where the set does not
         divide, the sampler fills up with images that belong to another.
         """
-        if self.resident:
+        if self.device_cache:
             batch = batch._replace(images=self._images(batch.indices))
         if self.trainer is not None and self.trainer.training:
             return self.augment(batch, self.trainer.current_epoch)
@@ -193,7 +198,7 @@ class ImageDataModule(LightningDataModule, ABC):
             epoch=epoch,
             flipping=self.flip,
             padding=self.crop_padding,
-            cutout_side=self.cutout,
+            cutout_size=self.cutout,
             fill=self._fill,
         )
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, DistributedSampler
 
-from project.data.hashing import Purpose, uniform
+from project.data.randomness import Purpose, uniform
 
 
 class TrainingSampler(DistributedSampler[int]):

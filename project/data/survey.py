@@ -1,4 +1,4 @@
-"""What a folder of images holds, as plain data: classes, broken files, duplicates, sizes and kinds of pictures."""
+"""What a folder of images holds, as plain data: classes, broken files, duplicates, sizes and kinds of images."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import median_low
 from typing import Any, NamedTuple
 
-from project.data.inspection import Facts, read_facts
+from project.data.checks import Facts, read_facts
 
 
 class Entry(NamedTuple):
@@ -40,7 +40,7 @@ def survey(root: Path, splits: dict[str, dict[str, list[Path]]]) -> dict[str, An
             {**_place(root, entry), "reason": entry.facts.defect} for entry in entries if entry.facts.defect
         ],
         "duplicates": list(_duplicates(root, entries)),
-        **_pictures([entry.facts for entry in entries if not entry.facts.defect]),
+        **_images([entry.facts for entry in entries if not entry.facts.defect]),
     }
 
 
@@ -49,7 +49,7 @@ def _place(root: Path, entry: Entry) -> dict[str, str]:
 
 
 def _duplicates(root: Path, entries: list[Entry]) -> Iterator[dict[str, Any]]:
-    """Groups of files that training sees as the same picture; copies of a file are among them."""
+    """Groups of files that training sees as the same image; copies of a file are among them."""
     alike: dict[bytes, list[Entry]] = defaultdict(list)
     for entry in entries:
         if not entry.facts.defect:
@@ -64,7 +64,7 @@ def _duplicates(root: Path, entries: list[Entry]) -> Iterator[dict[str, Any]]:
             }
 
 
-def _pictures(facts: list[Facts]) -> dict[str, Any]:
+def _images(facts: list[Facts]) -> dict[str, Any]:
     return {
         "width": _range([fact.width for fact in facts]),
         "height": _range([fact.height for fact in facts]),

@@ -1,4 +1,4 @@
-"""The LightningModule: a ResNet that takes ``uint8`` images, its loss, its figures and its optimizer."""
+"""The LightningModule: a ResNet that takes ``uint8`` images, its loss, its metrics and its optimizer."""
 
 import copy
 import math
@@ -17,14 +17,17 @@ from torch.nn import functional as F
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from project.checkpoint import Preprocessing, read_weights
 from project.errors import UserError, require
-from project.logger import is_logged
-from project.model.metrics import ClassificationMetrics, Figures
-from project.model.normalize import as_levels, normalize
-from project.model.optim import Settings, apply_changes, cosine_with_warmup, fuse_on_cpu, parameter_groups
-from project.model.resnet import Stem, build_resnet
+from project.model.metrics import ClassificationMetrics, Metrics
+from project.model.networks import Stem, build_resnet
+from project.model.normalize import normalize, to_255_scale
+from project.model.optimizers import fuse_on_cpu, parameter_groups
+from project.model.resume import Settings, apply_changes
+from project.model.schedules import cosine_with_warmup
 from project.model.weights import load_weights
+from project.run.checkpoint import Preprocessing, read_weights
+from project.run.tensorboard import is_logged
+from project.upstream import handles_unscaling
 
 
 class Batch(Protocol):
@@ -44,10 +47,10 @@ class ImageClassifier(LightningModule):
 
     Args:
         class_names: The classes in the order of their labels. The command line takes them from the data.
-        preprocessing: How a picture becomes input. The command line takes it from the data.
+        preprocessing: How an image becomes input. The command line takes it from the data.
         arch: A ResNet of torchvision by name, ``resnet18`` to ``resnet152``, ``resnext…`` or ``wide_resnet…``; or
-            ``resnet9`` or ``resnet9_slim``, which are ours, for small pictures.
-        stem: ``imagenet`` for pictures of about 64 pixels and more, ``cifar`` for smaller ones.
+            ``resnet9`` or ``resnet9_slim``, which are ours, for small images.
+        stem: ``imagenet`` for images of about 64 pixels and more, ``cifar`` for smaller ones.
         weights: A file of weights to start from: torchvision's, a checkpoint of ours, or one of a hand-written script.
             A head for other classes is left out.
         channels_last: Whether the network computes with channels as the fastest dimension, which is faster nearly
@@ -111,12 +114,12 @@ class ImageClassifier(LightningModule):
             self.network.fc.requires_grad_(True)
             self.network.eval()  # Lightning trains in the mode that it finds
         # no buffers, which a moving average of the model would average too, and round
-        self._mean, self._std = (as_levels(preprocessing[name]) for name in ("mean", "std"))
+        self._mean, self._std = (to_255_scale(preprocessing[name]) for name in ("mean", "std"))
         self.train_metrics = ClassificationMetrics(len(self.class_names))
         self.val_metrics = ClassificationMetrics(len(self.class_names))
         self.test_metrics = ClassificationMetrics(len(self.class_names))
-        self.figures: dict[str, Figures] = {}
-        self.training_side: int | None = None
+        self.results: dict[str, Metrics] = {}
+        self.train_image_size: int | None = None
         self._settings_before: Settings | None = None
 
     def _start_from(self, path: str) -> None:
@@ -156,24 +159,24 @@ class ImageClassifier(LightningModule):
         return logits
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Returns the batch's mean loss; its figures are counted, and logged by ``on_train_batch_end``."""
-        logits = self(self._at_training_side(batch.images))
+        """Returns the batch's mean loss; its metrics are counted, and logged by ``on_train_batch_end``."""
+        logits = self(self._at_train_size(batch.images))
         losses = F.cross_entropy(logits, batch.labels, label_smoothing=self.label_smoothing, reduction="none")
         self.train_metrics.update(logits.detach(), batch.labels, losses.detach())
         return losses.mean()
 
-    def _at_training_side(self, images: Tensor) -> Tensor:
-        if self.training_side is None or self.training_side == images.shape[-1]:
+    def _at_train_size(self, images: Tensor) -> Tensor:
+        if self.train_image_size is None or self.train_image_size == images.shape[-1]:
             return images
-        size = (self.training_side, self.training_side)
+        size = (self.train_image_size, self.train_image_size)
         return F.interpolate(images.float(), size=size, mode="bilinear", antialias=True)
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """Logs the mean over the steps since the last time; a log on every step would cost more than the metrics do."""
         if is_logged(self.trainer):
-            figures = self.train_metrics.compute()
+            results = self.train_metrics.compute()
             self.train_metrics.reset()
-            self.log_dict({"train/loss": figures.loss, "train/accuracy": figures.accuracy}, prog_bar=True)
+            self.log_dict({"train/loss": results.loss, "train/accuracy": results.accuracy}, prog_bar=True)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Counts the batch and returns its logits, float (N, classes)."""
@@ -192,21 +195,21 @@ class ImageClassifier(LightningModule):
         return logits
 
     def on_validation_epoch_end(self) -> None:
-        """Logs the validation figures."""
+        """Logs the validation metrics."""
         self._conclude("val", self.val_metrics)
 
     def on_test_epoch_end(self) -> None:
-        """Logs the test figures."""
+        """Logs the test metrics."""
         self._conclude("test", self.test_metrics)
 
     def _conclude(self, split: str, metrics: ClassificationMetrics) -> None:
-        figures = metrics.compute()
+        results = metrics.compute()
         metrics.reset()
         if self.trainer.sanity_checking:
             return
-        self.figures[split] = figures
-        for name, value in figures.rates().items():
-            # every process has the same figures already; "max" leaves them so to the last bit, where a mean could round
+        self.results[split] = results
+        for name, value in results.rates().items():
+            # every process has the same results already; "max" leaves them so to the last bit, where a mean could round
             self.log(f"{split}/{name}", value, prog_bar=name == "accuracy", reduce_fx="max", sync_dist=True)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
@@ -243,8 +246,7 @@ class ImageClassifier(LightningModule):
 
     def _require_clippable(self, optimizer: Optimizer) -> None:
         """Says in advance what Lightning finds at the first step."""
-        undoes_scales = getattr(optimizer, "_step_supports_amp_scaling", False)
-        if self.trainer.gradient_clip_val and undoes_scales and "mixed" in self.trainer.precision:
+        if self.trainer.gradient_clip_val and handles_unscaling(optimizer) and "mixed" in self.trainer.precision:
             raise UserError(
                 f"--trainer.gradient_clip_val: with {self.trainer.precision}, Lightning does not clip gradients for an"
                 " optimizer that is fused by its own option; leave out --model.optimizer.fused"

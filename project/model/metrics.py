@@ -1,4 +1,4 @@
-"""Classification figures as integer counts, so that they are exact however a set was cut into batches and processes."""
+"""Classification metrics as integer counts, so that they are exact however a set was cut into batches and processes."""
 
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ _LOSS_UNIT = 2.0**-20  # nats
 _LARGEST_LOSS = 2.0**20  # nats; 2^23 images of it still fit 64 bits
 
 
-class Figures(NamedTuple):
+class Metrics(NamedTuple):
     """What was measured over a whole set.
 
     Attributes:
@@ -56,7 +56,7 @@ class Figures(NamedTuple):
         return sum(scores) / max(len(scores), 1)
 
     def rates(self) -> dict[str, float]:
-        """The figures worth a curve, by their short names."""
+        """The metrics worth a curve, by their short names."""
         top5 = {} if self.top5_correct is None else {"top5": self.top5_correct / max(self.total, 1)}
         return {"loss": self.loss, "accuracy": self.accuracy, **top5, "f1": self.f1}
 
@@ -71,7 +71,7 @@ class ClassificationMetrics(Metric):
     """Counts everything a classifier is judged by in one pass, synchronised by torchmetrics.
 
     All states are integers (the loss too, in units of 2^-20 nats): integers add up alike in any order, so 1 process and
-    7 report the same figures to the last bit.
+    7 report the same metrics to the last bit.
 
     Args:
         num_classes: How many classes there are.
@@ -120,11 +120,11 @@ class ClassificationMetrics(Metric):
         for name, value in counts.items():
             setattr(self, name, value.to(self.device))
 
-    def compute(self) -> Figures:
-        """The figures of all images counted since the last reset, on all processes."""
+    def compute(self) -> Metrics:
+        """The metrics of all images counted since the last reset, on all processes."""
         confusion = self.confusion[:-1].view(self.num_classes, self.num_classes).cpu()
         loss = int(self.loss_units) * _LOSS_UNIT / max(int(confusion.sum()), 1)
-        return Figures(
+        return Metrics(
             loss=float("nan") if self.non_finite else loss,
             confusion=confusion,
             top5_correct=int(self.top5_hits) if self.num_classes > 5 else None,

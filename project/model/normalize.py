@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def as_levels(values: Sequence[float]) -> Tensor:
+def to_255_scale(values: Sequence[float]) -> Tensor:
     """A mean or deviation of each channel, from 0 to 1, as :func:`normalize` takes it: in the 255 levels of bytes.
 
     Returns:

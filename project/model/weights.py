@@ -13,7 +13,7 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str)
     """Copies weights into a network; a head for another number of classes is left out.
 
     Args:
-        network: The network, as :func:`project.model.resnet.build_resnet` makes it.
+        network: The network, as :func:`project.model.networks.build_resnet` makes it.
         weights: By the names that torchvision gives them.
         source: Where they come from, for the error.
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 
-from project.checkpoint_io import WholeFileIO
 from project.data.batch import ArrayDataset
-from tests.killing import outcome
+from project.run.checkpoint_io import AtomicCheckpointIO
 from tests.small import load, one_line, require_same_end, small, stop_at
+from tests.stress import outcome
 
 STEPS = 8
 RUN = Path("runs/run")
@@ -135,14 +135,16 @@ class Clock(Callback):
     def on_train_batch_end(self, *_: Any) -> None:
         self.now += 60
 
-    def save(self, io: WholeFileIO, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+    def save(
+        self, io: AtomicCheckpointIO, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
         if Path(path).name == "last.ckpt":
             self.now += self.saving
             self.saved.append(checkpoint["global_step"])
         WHOLE(io, checkpoint, path)
 
 
-WHOLE = WholeFileIO.save_checkpoint
+WHOLE = AtomicCheckpointIO.save_checkpoint
 
 
 @pytest.mark.parametrize(
@@ -158,7 +160,7 @@ WHOLE = WholeFileIO.save_checkpoint
 def test_a_run_saves_when_it_is_time(workplace, monkeypatch, flags, saving, steps):
     clock = Clock(saving)
     monkeypatch.setattr("project.callbacks.last_checkpoint.time", SimpleNamespace(monotonic=lambda: clock.now))
-    monkeypatch.setattr(WholeFileIO, "save_checkpoint", lambda *args, **kwargs: clock.save(*args, **kwargs))
+    monkeypatch.setattr(AtomicCheckpointIO, "save_checkpoint", lambda *args, **kwargs: clock.save(*args, **kwargs))
     small("--trainer.max_epochs=3", *flags, callbacks=[clock])
     assert clock.saved == steps
 
@@ -195,6 +197,6 @@ def test_whoever_watches_a_figure_sees_the_newest_before_there_is_a_new_one(work
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             seen.append(trainer.callback_metrics["val/loss"])
 
-    expected = load(RUN / "checkpoints" / "best.ckpt")["about"]["figures"]["val"]["loss"]
+    expected = load(RUN / "checkpoints" / "best.ckpt")["about"]["metrics"]["val"]["loss"]
     small(callbacks=[Witness()])
     assert [float(loss) for loss in seen] == pytest.approx([expected])

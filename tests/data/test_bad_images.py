@@ -7,7 +7,7 @@ from project.data import FolderDataModule
 from project.data.batch import ImageBatch
 from project.errors import UnreadableFileError, UserError
 from tests.conftest import QUIET, TINY_TRAINER, fit, make_folder
-from tests.data.pictures import damage_deep_inside, write_folder
+from tests.data.image_files import damage_deep_inside, write_folder
 from tests.data.stubs import attached, trainer
 
 CLASSES = {"a": 20, "b": 20}
@@ -156,7 +156,7 @@ def test_training_goes_on_without_a_broken_and_a_damaged_file(workplace, capsys)
     assert "warning: 1 of 25 files cannot be read as images" in printed
     assert printed.count(f"'{files['train']['b'][0]}' cannot be read") == 1
     assert printed.count(f"'{files['val']['b'][0]}' cannot be read") == 1
-    assert cli.model.figures["val"].total == sum(map(len, files["val"].values())) - 1
+    assert cli.model.results["val"].total == sum(map(len, files["val"].values())) - 1
 
 
 def test_a_trainer_is_not_needed_to_look_at_the_data(damaged):

@@ -65,11 +65,11 @@ def test_another_process_fills_the_same_file(images, tmp_path):
     assert torch.equal(epoch(train).labels, train.labels)
 
 
-@pytest.mark.parametrize("change", ["picture", "size", "crops"])
+@pytest.mark.parametrize("change", ["image", "size", "crops"])
 def test_what_decides_the_pixels_decides_the_file(images, tmp_path, change):
     first, second = (splits(images, tmp_path / "cache")["train"] for _ in range(2))
     before, again = first.cache.path, second.cache.path
-    if change == "picture":
+    if change == "image":
         first.files[0].write_bytes(first.files[-1].read_bytes())
     data = FolderDataModule(str(images), image_size=24 if change == "size" else 16, cache=str(tmp_path / "cache"))
     data.setup("validate")
@@ -78,7 +78,7 @@ def test_what_decides_the_pixels_decides_the_file(images, tmp_path, change):
     assert before == again != after
 
 
-def test_a_picture_of_which_a_killed_process_left_a_part_is_decoded_again(images, tmp_path):
+def test_an_image_of_which_a_killed_process_left_a_part_is_decoded_again(images, tmp_path):
     train = splits(images, tmp_path / "cache")["train"]
     whole = epoch(train).images
     with open(train.cache.path, "r+b") as file:
@@ -104,7 +104,7 @@ def test_a_place_that_cannot_be_written_is_named(images, tmp_path):
         splits(images, tmp_path / "file")
 
 
-def test_the_room_is_taken_before_the_first_picture(images, tmp_path):
+def test_the_room_is_taken_before_the_first_image(images, tmp_path):
     files = sorted((images / "red").iterdir())
     cache = open_cache(tmp_path, files, [(10, 20)] * len(files), "")
     assert cache is not None

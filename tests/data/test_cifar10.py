@@ -21,7 +21,7 @@ def _no_network(monkeypatch):
 
 @pytest.fixture
 def written(tmp_path, monkeypatch):
-    """Three small files in CIFAR-10's format; gives their pictures and labels, those of the test set last."""
+    """Three small files in CIFAR-10's format; gives their images and labels, those of the test set last."""
     folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()
     dice = np.random.default_rng(0)
@@ -47,7 +47,7 @@ def module(root, **options):
 
 
 def contents(dataset):
-    """The dataset's pictures, as bytes, with their labels."""
+    """The dataset's images, as bytes, with their labels."""
     batch = dataset.__getitems__(list(range(len(dataset))))
     return [(image.numpy().tobytes(), label) for image, label in zip(batch.images, batch.labels.tolist(), strict=True)]
 
@@ -80,7 +80,7 @@ def test_the_split_is_decided_by_the_seed_alone(tmp_path, written):
     assert first == same != other
 
 
-def test_a_single_picture_is_the_one_in_the_batch(tmp_path, written):
+def test_a_single_image_is_the_one_in_the_batch(tmp_path, written):
     dataset = module(tmp_path).splits["val"]
     batch = dataset.__getitems__([3, 0])
     assert torch.equal(batch.images[0], dataset.image(3))

@@ -9,7 +9,7 @@ from torchvision.transforms import CenterCrop, InterpolationMode, RandomResizedC
 
 from project.data.decode import centre_box, check_image, crop_and_resize, open_image, random_box
 from project.errors import UserError
-from tests.data.pictures import centre, centre_of, difference, noise, pixels, save, smooth
+from tests.data.image_files import centre, centre_of, difference, noise, pixels, save, smooth
 
 SHAPES = [(500, 375), (375, 500), (64, 64), (333, 200), (40, 30)]
 ODD_SHAPES = [*SHAPES, (1000, 20), (20, 1000), (300, 120), (120, 300), (7, 5), (1, 1), (3, 200), (2, 2)]
@@ -44,7 +44,7 @@ def test_the_centre_crop_agrees_with_torchvision(tmp_path, shape, resize, crop):
     steps = Resize(resize, InterpolationMode.BILINEAR, antialias=True), CenterCrop(crop)
     off = difference(found, steps[1](steps[0](Image.open(path))))
     assert (found.shape, found.dtype) == ((3, crop, crop), torch.uint8)
-    assert off.mean() < 3  # torchvision rounds the scaled picture and the crop to whole pixels
+    assert off.mean() < 3  # torchvision rounds the scaled image and the crop to whole pixels
     assert np.quantile(off, 0.99) < 10
 
 
@@ -119,7 +119,7 @@ def test_random_boxes_are_distributed_as_torchvisions(shape):
 
 @pytest.mark.parametrize("suffix", ["jpg", "png"])
 @pytest.mark.parametrize("orientation", UPRIGHT)
-def test_a_picture_is_turned_the_way_its_exif_data_say(tmp_path, suffix, orientation):
+def test_an_image_is_turned_the_way_its_exif_data_say(tmp_path, suffix, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     path = save(smooth(48, 32), tmp_path / f"image.{suffix}", exif=exif)
@@ -149,7 +149,7 @@ def half_transparent(image):
         pytest.param(sixteen_bits, "tif", 1, id="16-bit grey TIFF"),
     ],
 )
-def test_a_picture_in_grey_comes_out_as_rgb(tmp_path, convert, suffix, tolerance):
+def test_an_image_in_grey_comes_out_as_rgb(tmp_path, convert, suffix, tolerance):
     path = save(convert(smooth(64, 48)), tmp_path / f"image.{suffix}")
     found = centre(path)
     assert found.shape == (3, 32, 32)
@@ -177,7 +177,7 @@ def test_a_picture_in_grey_comes_out_as_rgb(tmp_path, convert, suffix, tolerance
         pytest.param(lambda image: image.convert("CMYK"), "tif", {}, 2, id="CMYK TIFF"),
     ],
 )
-def test_a_picture_in_colour_comes_out_as_rgb(tmp_path, convert, suffix, options, tolerance):
+def test_an_image_in_colour_comes_out_as_rgb(tmp_path, convert, suffix, options, tolerance):
     path = save(convert(smooth(64, 48)), tmp_path / f"image.{suffix}", **options)
     found = centre(path)
     assert found.shape == (3, 32, 32)
@@ -188,10 +188,10 @@ def test_a_picture_in_colour_comes_out_as_rgb(tmp_path, convert, suffix, options
 @pytest.mark.parametrize("box", [(0, 0, 800, 600), (100, 50, 700, 590), (301, 33, 512, 300)], ids=str)
 def test_a_large_jpeg_is_decoded_small_with_nearly_the_same_pixels(tmp_path, mode, box):
     path = save(smooth(800, 600).convert(mode), tmp_path / "image.jpg", quality=95)
-    picture = open_image(path)
-    found = crop_and_resize(picture, box, 48, path)
+    image = open_image(path)
+    found = crop_and_resize(image, box, 48, path)
     expected = Image.open(path).convert("RGB").resize((48, 48), Image.Resampling.BILINEAR, box=box)
-    assert picture.size[0] < 800
+    assert image.size[0] < 800
     assert difference(found, expected).mean() < 1.5
 
 
@@ -218,7 +218,7 @@ def test_a_good_file_with_something_after_its_end_is_accepted(tmp_path, suffix, 
     assert centre(path).shape == (3, 32, 32)
 
 
-@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # of a picture that cannot be opened
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # of an image that cannot be opened
 @pytest.mark.parametrize("suffix", ["jpg", "png", "bmp", "webp"])
 @pytest.mark.parametrize("read", [check_image, centre])
 def test_a_file_cut_short_anywhere_is_refused_by_name(tmp_path, suffix, read):
@@ -248,10 +248,10 @@ def test_a_file_that_is_gone_is_refused_by_name(tmp_path, read):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")  # on the damage that it gets over
-@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # of a picture that cannot be opened
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # of an image that cannot be opened
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("read", [check_image, centre])
-def test_a_damaged_file_gives_a_picture_or_our_own_error(tmp_path, suffix, read):
+def test_a_damaged_file_gives_an_image_or_our_own_error(tmp_path, suffix, read):
     path = save(smooth(40, 32), tmp_path / f"image.{suffix}")
     data, dice = path.read_bytes(), random.Random(0)
     refused = 0

@@ -3,7 +3,7 @@ import pytest
 from project.data import FlowersDataModule, flowers
 from project.errors import UserError
 from tests.data.archives import serving, write_archive
-from tests.data.pictures import write_folder
+from tests.data.image_files import write_folder
 
 CLASSES = ["daisy", "dandelion", "roses", "sunflowers", "tulips"]
 

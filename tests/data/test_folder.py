@@ -9,7 +9,7 @@ import torch
 from project.data import FolderDataModule
 from project.data.decode import centre_box, crop_and_resize, open_image
 from project.errors import UserError
-from tests.data.pictures import noise, pixels, smooth, write_folder
+from tests.data.image_files import noise, pixels, smooth, write_folder
 from tests.data.stubs import attached
 
 CLASSES = {"rose": 10, "daisy": 20, "tulip": 15}
@@ -91,9 +91,9 @@ def test_evaluation_sees_each_file_once_cropped_from_the_centre(tmp_path, split)
     assert indices.tolist() == list(range(len(dataset)))
     assert torch.equal(labels, dataset.labels)
     for image, file, index in zip(images, dataset.files, indices.tolist(), strict=True):
-        picture = open_image(file)
-        box = centre_box(*picture.size, 16 * 8 // 7, 16)
-        assert torch.equal(image, crop_and_resize(picture, box, 16, file))
+        opened = open_image(file)
+        box = centre_box(*opened.size, 16 * 8 // 7, 16)
+        assert torch.equal(image, crop_and_resize(opened, box, 16, file))
         assert torch.equal(image, dataset.image(index))
 
 
@@ -125,12 +125,12 @@ def test_a_random_crop_depends_on_seed_epoch_and_index_alone(tmp_path):
 
 
 def test_training_crops_keep_the_wanted_share(tmp_path):
-    picture = noise(64, 64)
+    image = noise(64, 64)
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         for number in range(5):
-            picture.save(tmp_path / name / f"{number}.png")
-    whole = torch.from_numpy(pixels(picture)).permute(2, 0, 1)
+            image.save(tmp_path / name / f"{number}.png")
+    whole = torch.from_numpy(pixels(image)).permute(2, 0, 1)
     images = epoch_of(attached(module(tmp_path, image_size=64, crop_scale=(1.0, 1.0))).train_dataloader())[0]
     assert all(torch.equal(image.long(), whole) for image in images)
 
@@ -204,19 +204,19 @@ def test_of_many_broken_files_the_first_are_named_and_all_are_counted(tmp_path):
     assert [f"bad {number}.jpg' (not an image)" in text for number in range(4)] == [True, True, True, False]
     assert " and 4 more; " in text
     assert "--data.on_bad_image skip" in text
-    assert f"python -m project.inspect '{root}'" in text
+    assert f"python -m project.check_data '{root}'" in text
     assert "\n" not in text
 
 
 @pytest.mark.parametrize("target", ["loop.jpg", "nowhere.jpg"])
-def test_a_picture_that_is_a_dead_link_is_named(tmp_path, target):
+def test_an_image_that_is_a_dead_link_is_named(tmp_path, target):
     root = write_folder(tmp_path, {"a": 5, "b": 5})
     (root / "a" / "loop.jpg").symlink_to(target)
     with pytest.raises(UserError, match=r"a/loop\.jpg' cannot be read"):
         module(root).prepare_data()
 
 
-def test_a_link_to_a_picture_or_a_folder_is_as_good_as_itself(tmp_path):
+def test_a_link_to_an_image_or_a_folder_is_as_good_as_itself(tmp_path):
     away = write_folder(tmp_path / "away", {"a": 5, "b": 5})
     (tmp_path / "root" / "b").mkdir(parents=True)
     (tmp_path / "root" / "a").symlink_to(away / "a")

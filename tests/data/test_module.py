@@ -45,7 +45,7 @@ def test_over_all_processes_evaluation_counts_every_image_once(world_size):
 
 
 @pytest.mark.parametrize("split", ["val", "test"])
-def test_evaluation_shows_the_pictures_in_order_as_they_are(split):
+def test_evaluation_shows_the_images_in_order_as_they_are(split):
     data = attached(NoiseDataModule(batch_size=4, crop_padding=3, cutout=4), training=False)
     batches = epochs(data, getattr(data, f"{split}_dataloader")())
     dataset = data.splits[split]
@@ -149,13 +149,13 @@ def test_a_loader_starts_nothing_before_its_first_batch(num_workers):
 @pytest.mark.parametrize(
     ("options", "name"),
     [
-        ({"batch_size": 0}, "batch_size 0"),
-        ({"batch_size": -4}, "batch_size -4"),
-        ({"num_workers": -1}, "num_workers -1"),
-        ({"crop_padding": -1}, "crop_padding -1"),
-        ({"cutout": -2}, "cutout -2"),
-        ({"batch_size": 61}, "batch_size 61 .* at most 60"),
-        ({"crop_padding": 12}, "crop_padding 12"),
+        ({"batch_size": 0}, "batch_size must be"),
+        ({"batch_size": -4}, "batch_size must be"),
+        ({"num_workers": -1}, "num_workers must be"),
+        ({"crop_padding": -1}, "crop_padding must be"),
+        ({"cutout": -2}, "cutout must be"),
+        ({"batch_size": 61}, "batch_size must be at most 60"),
+        ({"crop_padding": 12}, "crop_padding must be"),
     ],
     ids=str,
 )
@@ -165,7 +165,9 @@ def test_options_without_sense_are_refused_by_name(options, name):
 
 
 def test_a_batch_that_does_not_divide_among_the_devices_is_refused():
-    with pytest.raises(UserError, match=r"--data\.batch_size 10 .* a multiple of 3, the number of devices, such as 9"):
+    with pytest.raises(
+        UserError, match=r"--data\.batch_size must be a multiple of 3, the number of devices, such as 9"
+    ):
         attached(NoiseDataModule(batch_size=10), world_size=3)
 
 

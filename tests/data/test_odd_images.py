@@ -8,7 +8,7 @@ from PIL import Image
 
 from project.data.decode import MAX_PIXELS, check_image, open_as_stored, open_image
 from project.errors import UserError
-from tests.data.pictures import (
+from tests.data.image_files import (
     centre,
     centre_of,
     claiming_gif,

@@ -1,6 +1,6 @@
-"""Evaluates sets of many sizes on all processes that torchrun has started; the first writes down the figures.
+"""Evaluates sets of many sizes on all processes that torchrun has started; the first writes down the metrics.
 
-Arguments: a folder for the figures of each number of processes, and for trained weights.
+Arguments: a folder for the metrics of each number of processes, and for trained weights.
 """
 
 import json
@@ -33,18 +33,18 @@ def data_of(size: int, world_size: int) -> ImageDataModule:
     return flowers(TRAIN_SIZE, size, batch_size)
 
 
-def figures(model: ImageClassifier, split: str) -> dict[str, Any]:
+def metrics(model: ImageClassifier, split: str) -> dict[str, Any]:
     """All that was measured."""
-    measured = model.figures[split]
+    measured = model.results[split]
     return {**measured.as_dict(), "per_class": measured.per_class}
 
 
 def evaluate(model: ImageClassifier, size: int, world_size: int) -> dict[str, Any]:
-    """The figures of ``validate`` and ``test``."""
+    """The metrics of ``validate`` and ``test``."""
     found = {}
     for split, method in {"val": "validate", "test": "test"}.items():
         getattr(trainer(world_size), method)(model, datamodule=data_of(size, world_size), verbose=False)
-        found[split] = figures(model, split)
+        found[split] = metrics(model, split)
     return found
 
 
@@ -73,7 +73,7 @@ def fit_and_evaluate(world_size: int, weights: Path) -> dict[str, Any]:
     one.test(model, datamodule=data, verbose=False)
     if one.is_global_zero:
         torch.save(model.state_dict(), weights)
-    return {split: figures(model, split) for split in ("val", "test")}
+    return {split: metrics(model, split) for split in ("val", "test")}
 
 
 def main(out: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from torch.optim import SGD
 
-from project.callbacks import StopAtNonFinite
+from project.callbacks import StopOnNonFinite
 from project.cli import one_line_errors
 from project.model import ImageClassifier
 from tests.distributed.job import classifier, flowers, trainer
@@ -52,7 +52,7 @@ def main(out: Path) -> None:
     model.__class__ = OneBadLoss
     witness = Witness()
     try:
-        options = {"callbacks": [witness, StopAtNonFinite()], "limit_val_batches": 0}
+        options = {"callbacks": [witness, StopOnNonFinite()], "limit_val_batches": 0}
         trainer(world_size, **options).fit(model, datamodule=flowers(40, 5, 8))
     except BaseException as error:
         seen = {"step": witness.step, "images": witness.images, "error": str(error)}

@@ -5,7 +5,7 @@ import torch
 
 from tests.distributed.job_finite import BAD_RANK, BAD_STEP
 from tests.distributed.processes import run, torchrun
-from tests.killing import differences
+from tests.stress import differences
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from project.fit import FitCLI
 from tests.conftest import TINY as TINY_IN_PROCESS
 from tests.distributed.processes import descendants, end, environment, succeed, torchrun
 from tests.distributed.tiny import TINY
-from tests.killing import differences, outcome
+from tests.stress import differences, outcome
 
 FLAGS = [*TINY, "--name=run", "--last_checkpoint.every_n_steps=1"]
 FIT = [sys.executable, "-m", "project.fit", *FLAGS, "--trainer.max_epochs=200"]

@@ -44,7 +44,7 @@ class Loader:
 
 
 class Memory(LightningDataModule):
-    """Noisy pictures, each class of a colour of its own."""
+    """Noisy images, each class of a colour of its own."""
 
     def __init__(self, batch_size=16, count=32, classes=3):
         super().__init__()
@@ -103,14 +103,14 @@ def logits_of(model, images):
         return model.eval()(images)
 
 
-def pictures(count=5, side=SIDE):
+def make_images(count=5, side=SIDE):
     generator = torch.Generator().manual_seed(1)
     return torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8, generator=generator)
 
 
 @pytest.mark.parametrize("stem", ["imagenet", "cifar"])
 def test_forward_normalises_and_classifies(stem):
-    model, images = classifier(stem=stem).double().eval(), pictures()
+    model, images = classifier(stem=stem).double().eval(), make_images()
     channels = [
         (images[:, channel].double() / 255 - PREPROCESSING["mean"][channel]) / PREPROCESSING["std"][channel]
         for channel in range(3)
@@ -121,7 +121,7 @@ def test_forward_normalises_and_classifies(stem):
 
 
 def test_forward_takes_uint8_in_any_memory_format_and_leaves_it_alone():
-    model, images = classifier(), pictures()
+    model, images = classifier(), make_images()
     before = images.clone()
     first = logits_of(model, images)
     second = logits_of(model, images.to(memory_format=torch.channels_last))
@@ -131,8 +131,8 @@ def test_forward_takes_uint8_in_any_memory_format_and_leaves_it_alone():
 
 
 @pytest.mark.parametrize("side", [SIDE, 33])
-def test_a_picture_is_classified_alike_in_any_batch(side):
-    model, images = classifier().double(), pictures(side=side)
+def test_an_image_is_classified_alike_in_any_batch(side):
+    model, images = classifier().double(), make_images(side=side)
     alone = torch.cat([logits_of(model, image[None]) for image in images])
     torch.testing.assert_close(logits_of(model, images), alone, rtol=1e-9, atol=1e-12)
 
@@ -230,12 +230,12 @@ def test_evaluation_measures_the_whole_set_however_it_is_cut(split, batch_size):
     run = trainer()
     (logged,) = (run.validate if split == "val" else run.test)(model, datamodule=data, verbose=False)
     logits = logits_of(model, data.images)
-    figures = model.figures[split]
-    assert figures.total == 32
-    assert figures.accuracy == accuracy_score(data.labels, logits.argmax(1))
-    assert figures.f1 == pytest.approx(f1_score(data.labels, logits.argmax(1), average="macro", zero_division=0))
-    assert figures.loss == pytest.approx(F.cross_entropy(logits.double(), data.labels).item(), abs=1e-5)
-    assert logged == pytest.approx({f"{split}/{name}": value for name, value in figures.rates().items()}, rel=1e-6)
+    metrics = model.results[split]
+    assert metrics.total == 32
+    assert metrics.accuracy == accuracy_score(data.labels, logits.argmax(1))
+    assert metrics.f1 == pytest.approx(f1_score(data.labels, logits.argmax(1), average="macro", zero_division=0))
+    assert metrics.loss == pytest.approx(F.cross_entropy(logits.double(), data.labels).item(), abs=1e-5)
+    assert logged == pytest.approx({f"{split}/{name}": value for name, value in metrics.rates().items()}, rel=1e-6)
 
 
 def test_images_marked_as_counted_elsewhere_do_not_count():
@@ -244,17 +244,17 @@ def test_images_marked_as_counted_elsewhere_do_not_count():
     data.labels[::3] = -1
     trainer().validate(model, datamodule=data, verbose=False)
     kept = data.labels >= 0
-    figures = model.figures["val"]
-    assert figures.total == int(kept.sum()) == 21
-    assert figures.correct == int((logits.argmax(1) == data.labels)[kept].sum())
-    assert figures.loss == pytest.approx(F.cross_entropy(logits[kept], data.labels[kept]).item(), abs=1e-5)
+    metrics = model.results["val"]
+    assert metrics.total == int(kept.sum()) == 21
+    assert metrics.correct == int((logits.argmax(1) == data.labels)[kept].sum())
+    assert metrics.loss == pytest.approx(F.cross_entropy(logits[kept], data.labels[kept]).item(), abs=1e-5)
 
 
 def test_each_evaluation_starts_anew():
     model, run = classifier(), trainer()
     for _ in range(2):
         run.validate(model, datamodule=Memory(), verbose=False)
-        assert model.figures["val"].total == 32
+        assert model.results["val"].total == 32
     assert isinstance(model.val_metrics, ClassificationMetrics)
 
 
@@ -278,7 +278,7 @@ def test_a_checkpoint_is_plain_data(trained):
 def test_a_checkpoint_needs_nothing_else_to_give_the_same_logits(trained):
     model, path = trained
     loaded = ImageClassifier.load_from_checkpoint(path, weights_only=True)
-    assert torch.equal(logits_of(loaded, pictures(32)), logits_of(model, pictures(32)))
+    assert torch.equal(logits_of(loaded, make_images(32)), logits_of(model, make_images(32)))
     assert (loaded.class_names, loaded.arch, loaded.stem) == (NAMES, "resnet18", "cifar")
 
 
@@ -288,8 +288,8 @@ def test_a_loaded_model_trains_on_and_its_checkpoint_is_plain_data_too(trained, 
     run.fit(loaded, datamodule=Memory())
     run.save_checkpoint(tmp_path / "again.ckpt")
     again = ImageClassifier.load_from_checkpoint(tmp_path / "again.ckpt", weights_only=True)
-    assert torch.equal(logits_of(again, pictures()), logits_of(loaded, pictures()))
-    assert not torch.equal(logits_of(again, pictures()), logits_of(trained[0], pictures()))
+    assert torch.equal(logits_of(again, make_images()), logits_of(loaded, make_images()))
+    assert not torch.equal(logits_of(again, make_images()), logits_of(trained[0], make_images()))
 
 
 def test_what_was_trained_with_synchronised_batchnorm_loads_anywhere(trained, tmp_path):
@@ -299,7 +299,7 @@ def test_what_was_trained_with_synchronised_batchnorm_loads_anywhere(trained, tm
     assert any(isinstance(module, nn.SyncBatchNorm) for module in synchronised.modules())
     torch.save({**checkpoint, "state_dict": synchronised.state_dict()}, tmp_path / "sync.ckpt")
     loaded = ImageClassifier.load_from_checkpoint(tmp_path / "sync.ckpt", weights_only=True)
-    assert torch.equal(logits_of(loaded, pictures()), logits_of(model, pictures()))
+    assert torch.equal(logits_of(loaded, make_images()), logits_of(model, make_images()))
 
 
 def test_the_state_dict_holds_the_network_alone(trained):

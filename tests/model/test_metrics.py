@@ -14,7 +14,7 @@ from sklearn.metrics import (
 )
 from torch.nn import functional as F
 
-from project.model.metrics import ClassificationMetrics, Figures
+from project.model.metrics import ClassificationMetrics, Metrics
 
 CLASSES = [2, 3, 5, 6, 10, 40]
 EQUAL = pytest.approx
@@ -36,7 +36,7 @@ def measure(classes, *batches):
     return metric.compute()
 
 
-def same(first: Figures, second: Figures):
+def same(first: Metrics, second: Metrics):
     """To the last bit."""
     return (
         first.loss == second.loss
@@ -49,10 +49,10 @@ def same(first: Figures, second: Figures):
 @pytest.mark.parametrize("classes", CLASSES)
 def test_the_confusion_matrix_and_accuracy_are_scikit_learns(classes):
     logits, labels, losses = predictions(classes)
-    figures, predicted = measure(classes, (logits, labels, losses)), logits.argmax(1)
-    assert (figures.confusion.numpy() == confusion_matrix(labels, predicted, labels=range(classes))).all()
-    assert (figures.correct, figures.total) == (int((labels == predicted).sum()), 200)
-    assert figures.accuracy == EQUAL(accuracy_score(labels, predicted), rel=1e-12)
+    metrics, predicted = measure(classes, (logits, labels, losses)), logits.argmax(1)
+    assert (metrics.confusion.numpy() == confusion_matrix(labels, predicted, labels=range(classes))).all()
+    assert (metrics.correct, metrics.total) == (int((labels == predicted).sum()), 200)
+    assert metrics.accuracy == EQUAL(accuracy_score(labels, predicted), rel=1e-12)
 
 
 @pytest.mark.parametrize("classes", CLASSES)
@@ -69,21 +69,21 @@ def test_precision_recall_and_f1_of_each_class_are_scikit_learns(classes):
 def test_macro_f1_is_scikit_learns_with_some_classes_absent(classes, present):
     labels = torch.arange(30) % min(present, classes)
     logits, labels, losses = predictions(classes, labels=labels)
-    figures = measure(classes, (logits, labels, losses))
-    assert figures.f1 == EQUAL(f1_score(labels, logits.argmax(1), average="macro", zero_division=0), rel=1e-12)
+    metrics = measure(classes, (logits, labels, losses))
+    assert metrics.f1 == EQUAL(f1_score(labels, logits.argmax(1), average="macro", zero_division=0), rel=1e-12)
 
 
 @pytest.mark.parametrize("classes", CLASSES)
 def test_top_5_is_scikit_learns_where_there_are_more_than_five_classes(classes):
     logits, labels, losses = predictions(classes)
-    figures = measure(classes, (logits, labels, losses))
+    metrics = measure(classes, (logits, labels, losses))
     if classes > 5:
         correct = top_k_accuracy_score(labels, logits, k=5, labels=range(classes), normalize=False)
-        assert figures.top5_correct == correct
-        assert figures.rates()["top5"] == correct / 200
+        assert metrics.top5_correct == correct
+        assert metrics.rates()["top5"] == correct / 200
     else:
-        assert figures.top5_correct is None
-        assert "top5" not in figures.as_dict()
+        assert metrics.top5_correct is None
+        assert "top5" not in metrics.as_dict()
 
 
 @pytest.mark.parametrize("classes", CLASSES)
@@ -145,9 +145,9 @@ def test_what_is_not_counted_may_have_any_loss():
 def test_one_loss_that_is_not_finite_shows_in_the_mean(value):
     logits, labels, losses = predictions(10)
     losses[17] = value
-    figures = measure(10, *zip(logits.split(10), labels.split(10), losses.split(10), strict=True))
-    assert math.isnan(figures.loss)
-    assert figures.total == 200
+    metrics = measure(10, *zip(logits.split(10), labels.split(10), losses.split(10), strict=True))
+    assert math.isnan(metrics.loss)
+    assert metrics.total == 200
 
 
 @pytest.mark.parametrize("value", [1e-4, 80.0, 1e5, 1e13, 2e19, 3e38])
@@ -172,13 +172,13 @@ def test_reset_forgets_everything():
 def test_figures_stay_as_they_are_when_the_metric_goes_on():
     metric = ClassificationMetrics(10)
     metric.update(*predictions(10))
-    figures = metric.compute()
-    before = figures.as_dict()
+    metrics = metric.compute()
+    before = metrics.as_dict()
     metric.update(*predictions(10, seed=1))
     metric.compute()
     metric.reset()
     metric.update(*predictions(10, seed=2))
-    assert figures.as_dict() == before
+    assert metrics.as_dict() == before
 
 
 def test_counting_leaves_its_input_alone():
@@ -190,10 +190,10 @@ def test_counting_leaves_its_input_alone():
 
 @pytest.mark.parametrize("classes", [3, 10])
 def test_figures_as_a_dict_are_plain_data_that_add_up(classes):
-    figures = measure(classes, predictions(classes))
-    plain = figures.as_dict()
+    metrics = measure(classes, predictions(classes))
+    plain = metrics.as_dict()
     assert json.loads(json.dumps(plain)) == plain
     assert np.trace(plain["confusion_matrix"]) == plain["correct"]
     assert np.sum(plain["confusion_matrix"]) == plain["total"] == 200
     assert plain["accuracy"] == plain["correct"] / plain["total"]
-    assert set(figures.rates()) <= set(plain)
+    assert set(metrics.rates()) <= set(plain)

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torchvision.models import resnet18
 
-from project.checkpoint import read_weights
 from project.errors import UserError
-from project.model.resnet import build_resnet
+from project.model.networks import build_resnet
 from project.model.weights import load_weights
+from project.run.checkpoint import read_weights
 
 CLASSES = 7
 

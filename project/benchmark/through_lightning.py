@@ -1,0 +1,98 @@
+"""The same work through Lightning, with everything that ``project.fit`` adds to it."""
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from project.benchmark.plain import SEED
+from project.benchmark.plan import Work
+from project.benchmark.timing import StepClock
+from project.fit import FitCLI
+from project.model import ImageClassifier
+
+_DATA = "project.benchmark.random_images.RandomImagesDataModule"
+
+
+class ClockedSteps(Callback):
+    """Tells a clock of each batch's end.
+
+    Args:
+        clock: The clock.
+    """
+
+    def __init__(self, clock: StepClock) -> None:
+        self.clock = clock
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Tells it of a training step."""
+        self.clock.tick()
+
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Tells it of an evaluated batch."""
+        self.clock.tick()
+
+
+def train(work: Work, device: torch.device) -> tuple[StepClock, ImageClassifier]:
+    """Takes the steps as ``project.fit`` does, validation aside.
+
+    Returns:
+        The clock, and the trained model.
+    """
+    with _command(work, device, "--trainer.limit_val_batches=0") as (cli, clock):
+        cli.trainer.fit(cli.model, datamodule=cli.datamodule)
+    return clock, cli.model
+
+
+def evaluate(work: Work, device: torch.device) -> StepClock:
+    """Evaluates as ``project.fit`` does."""
+    with _command(work, device) as (cli, clock):
+        cli.trainer.validate(cli.model, datamodule=cli.datamodule, verbose=False)
+    return clock
+
+
+@contextmanager
+def _command(work: Work, device: torch.device, *args: str) -> Iterator[tuple[FitCLI, StepClock]]:
+    """Builds what ``project.fit`` builds, in a folder that is gone afterwards; what it prints goes nowhere."""
+    clock = StepClock(work.warm_up, work.steps, device)
+    with TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # as of a command line within another
+        cli = FitCLI([*_arguments(work, device), f"--trainer.default_root_dir={folder}", *args])
+        cli.trainer.callbacks.append(ClockedSteps(clock))  # type: ignore[attr-defined]  # set by a connector
+        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere), _interruptible():
+            yield cli, clock
+
+
+def _arguments(work: Work, device: torch.device) -> list[str]:
+    return [
+        *(f"--seed_everything={SEED}", f"--data={_DATA}", f"--data.device={device}", "--name=run"),
+        *(f"--data.size={work.images}", f"--data.image_size={work.image_size}", f"--data.batch_size={work.batch_size}"),
+        *("--data.flip=false", f"--model.arch={work.arch}", f"--model.stem={work.stem}"),
+        *("--trainer.max_epochs=1", f"--trainer.accelerator={device.type}", "--trainer.devices=1"),
+        # the default of 10 where there are so many steps, and more often where there are not
+        f"--trainer.log_every_n_steps={min(10, work.steps)}",
+    ]
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C, to which Lightning and we answer in ways of our own, ends this command like any other."""
+    try:
+        yield
+    except SystemExit as stop:
+        raise KeyboardInterrupt from stop

@@ -1,0 +1,40 @@
+"""Training steps and evaluation, images per second without loading."""
+
+import torch
+
+from project.benchmark import plain, through_lightning
+from project.benchmark.plan import Work
+from project.benchmark.random_images import RandomImagesDataModule
+from project.benchmark.timing import Measure, StepClock
+
+OURS, OUR_SETTINGS = "ours, through Lightning", "plain loop, our settings"
+
+
+def training_variants(work: Work, device: torch.device) -> dict[str, Measure]:
+    """Measures how many images a second are trained on: a tutorial's loop, one with our settings, and ours."""
+    data = images_for(work, device)
+    return {
+        "plain loop, as in tutorials": lambda _: _rate(plain.train_as_tutorials_do(work, data, device), work),
+        OUR_SETTINGS: lambda _: _rate(plain.train_as_we_do(work, data, device)[0], work),
+        OURS: lambda _: _rate(through_lightning.train(work, device)[0], work),
+    }
+
+
+def evaluation_variants(work: Work, device: torch.device) -> dict[str, Measure]:
+    """Measures how many images a second are evaluated: by a tutorial's loop, and by ours."""
+    data = images_for(work, device)
+    return {
+        "plain loop, as in tutorials": lambda _: _rate(plain.evaluate_as_tutorials_do(work, data, device), work),
+        OURS: lambda _: _rate(through_lightning.evaluate(work, device), work),
+    }
+
+
+def images_for(work: Work, device: torch.device) -> RandomImagesDataModule:
+    """As many images as the steps take, for all loops the same."""
+    return RandomImagesDataModule(
+        work.images, work.image_size, device=str(device), batch_size=work.batch_size, flip=False
+    )
+
+
+def _rate(clock: StepClock, work: Work) -> float:
+    return clock.rate(work.batch_size)

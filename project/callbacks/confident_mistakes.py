@@ -1,0 +1,61 @@
+"""The most confident mistakes on the test set in TensorBoard."""
+
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, Trainer
+from torch import Tensor
+from torchmetrics import CatMetric
+
+from project.run.tensorboard import add_figure, tensorboards
+
+
+class ConfidentMistakesPlot(Callback):
+    """Draws the test images that were classified wrongly with the greatest confidence.
+
+    Args:
+        count: How many.
+    """
+
+    def __init__(self, count: int = 24) -> None:
+        self.count = count
+        self._best: Tensor | None = None
+
+    def on_test_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: Any,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Keeps the most confident mistakes so far."""
+        confidence, predicted = outputs.softmax(1).max(1)
+        wrong = (predicted != batch.labels) & (batch.labels >= 0)
+        confidence = torch.where(wrong, confidence, -1.0).float()
+        rows = torch.stack([confidence, batch.indices.float(), batch.labels.float(), predicted.float()], dim=1)
+        self._best = self._largest(rows if self._best is None else torch.cat([self._best, rows]))
+
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Draws them, gathered from all processes."""
+        if self._best is None:
+            return
+        together = CatMetric(nan_strategy="disable").to(self._best.device)
+        together.update(self._best)
+        rows = self._largest(together.compute()).tolist()
+        self._best = None
+        mistakes = [(confidence, int(i), int(true), int(said)) for confidence, i, true, said in rows if confidence >= 0]
+        if mistakes and tensorboards(trainer):
+            from project.explore.plots import image_grid
+
+            datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit or test
+            test, names = datamodule.splits["test"], pl_module.class_names
+            titles = [f"{names[said]} {confidence:.0%}\nis {names[true]}" for confidence, _, true, said in mistakes]
+            add_figure(
+                trainer, "test/confident_mistakes", image_grid([test.image(i) for _, i, _, _ in mistakes], titles)
+            )
+
+    def _largest(self, rows: Tensor) -> Tensor:
+        rows = torch.nn.functional.pad(rows, (0, 0, 0, max(0, self.count - len(rows))), value=-1.0)
+        return rows[rows[:, 0].topk(self.count).indices]

@@ -1,0 +1,54 @@
+"""Trains on small images first."""
+
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from project.errors import require
+
+
+class ProgressiveResizing(Callback):
+    """Scales training images down at first, where a step costs less, and lets them grow to their full size.
+
+    The side grows linearly with the share of training that is done (Howard, 2018,
+    https://www.fast.ai/posts/2018-08-10-fastai-diu-imagenet.html), batch by batch. It is a function of the step alone,
+    so a continued run goes on with the same sizes. Evaluation always sees full size.
+
+    Args:
+        start: The first side as a share of the full one.
+        until: The share of training after which images have their full size.
+        multiple: Sides are multiples of so many pixels; a ResNet reduces them by 32.
+    """
+
+    def __init__(self, start: float = 0.5, until: float = 0.75, multiple: int = 32) -> None:
+        require(0 < start <= 1, "ProgressiveResizing's start", start, "above 0 and at most 1")
+        require(0 < until <= 1, "ProgressiveResizing's until", until, "above 0 and at most 1")
+        require(multiple >= 1, "ProgressiveResizing's multiple", multiple, "at least 1")
+        self.start, self.until, self.multiple = start, until, multiple
+
+    def side(self, done: float, full: int) -> int:
+        """The side of training images in pixels.
+
+        Args:
+            done: The share of training that is done, in [0, 1].
+            full: The full side in pixels.
+        """
+        share = self.start + (1 - self.start) * min(1.0, done / self.until)
+        return min(full, max(self.multiple, int(full * share) // self.multiple * self.multiple)) if share < 1 else full
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Sets the side for the batch.
+
+        Raises:
+            UserError: The images are so small that no smaller side is a multiple of ``multiple``.
+        """
+        model: Any = pl_module
+        full = batch.images.shape[-1]
+        possible = self.start == 1 or self.multiple < full
+        require(possible, "ProgressiveResizing's multiple", self.multiple, f"below {full}, the side of an image")
+        model.train_image_size = self.side(trainer.global_step / trainer.estimated_stepping_batches, full)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Leaves the model as it was."""
+        model: Any = pl_module
+        model.train_image_size = None

@@ -1,0 +1,187 @@
+"""``python -m project.check_data``: reads every image of a folder once; says what is there and whether it can train."""
+
+import shlex
+import sys
+import warnings
+from io import TextIOWrapper
+from typing import Any
+from unicodedata import combining, east_asian_width
+
+from jsonargparse import Namespace
+
+from project.cli import one_line_errors
+from project.data import FolderDataModule
+from project.data.checks import leave_out
+from project.data.decode import printable
+from project.data.survey import survey
+from project.errors import UserError
+from project.explore.tables import write_json
+from project.parser import PlainParser
+
+_LISTED = 10
+_BATCH_SIZE = 64  # the default of project.fit, where it has to be lowered for a small set
+
+
+def parse(args: list[str] | None = None) -> Namespace:
+    """Parses the command line, ``sys.argv`` by default."""
+    parser = PlainParser(
+        prog="python -m project.check_data",
+        description="Reads every image of a folder once and says what is there: classes, unreadable files, duplicates,"
+        " sizes. Ends with code 0 where project.fit can train on the folder, with code 1 where it would refuse it.",
+    )
+    parser.add_argument("root", type=str, help="The folder, as --data.root of project.fit takes it.")
+    parser.add_argument("--output", type=str | None, default=None, help="Where everything goes as JSON, if anywhere.")
+    for split in ("val", "test"):
+        help_ = f"The share of each class that becomes {split} data, as --data.{split}_fraction of project.fit."
+        parser.add_argument(f"--{split}_fraction", type=float, default=0.1, help=help_)
+    parser.add_argument(
+        "--split_seed", type=int, default=0, help="Decides which images those are, as --data.split_seed of project.fit."
+    )
+    return parser.parse_args(args)
+
+
+def check_data(options: Namespace) -> int:
+    """Checks, prints, and writes the JSON file.
+
+    Args:
+        options: As :func:`parse` returns them.
+
+    Returns:
+        The exit code: 0 where training would work, 1 where it would not.
+
+    Raises:
+        UserError: An option has no acceptable value, or the output cannot be written.
+    """
+    data = _folder(options)
+    if options.output is not None:
+        write_json("--output", options.output, {})  # reading everything first could be in vain
+    found: dict[str, Any] = {"root": options.root}
+    try:
+        splits = data.files()
+    except UserError as error:
+        refusal: str | None = str(error).removeprefix("--data.root: ")
+    else:
+        found |= survey(data.root, splits)
+        print(survey_table(found), flush=True)
+        refusal = _refusal(found, data)
+    if options.output is not None:
+        write_json("--output", options.output, found | {"trains": refusal is None, "refusal": refusal})
+    if refusal is not None:
+        sys.stderr.write(f"error: {refusal}\n")
+        return 1
+    print(f"\n  train   {_fit_command(found)}")
+    return 0
+
+
+def _folder(options: Namespace) -> FolderDataModule:
+    shares = {"val_fraction": options.val_fraction, "test_fraction": options.test_fraction}
+    try:
+        return FolderDataModule(options.root, **shares, split_seed=options.split_seed)
+    except UserError as error:  # the options have shorter names here
+        raise UserError(str(error).replace("--data.", "--")) from error
+
+
+def _refusal(found: dict[str, Any], data: FolderDataModule) -> str | None:
+    """Why project.fit would end with an error, if it would."""
+    unreadable = {data.root / entry["file"]: entry["reason"] for entry in found["unreadable"]}
+    if not unreadable:
+        return None
+    try:
+        leave_out(data.files(), unreadable)
+    except UserError as error:
+        return str(error)
+    count = f"{len(unreadable):,} of {found['images']:,} files cannot be read as images"
+    return f"{count}; repair or remove them, or train without them by --data.on_bad_image skip"
+
+
+def _fit_command(found: dict[str, Any]) -> str:
+    command = f"python -m project.fit --data FolderDataModule --data.root {shlex.quote(found['root'])}"
+    training = sum(counts["train"] for counts in found["classes"].values())
+    return command if training >= _BATCH_SIZE else f"{command} --data.batch_size {max(1, training // 2)}"
+
+
+def survey_table(found: dict[str, Any]) -> str:
+    """Lays out classes, sizes, kinds, unreadable files and duplicates for a terminal.
+
+    Args:
+        found: As :func:`project.data.survey.survey` returns it.
+    """
+    unreadable = [f"{entry['file']} ({entry['reason']})" for entry in found["unreadable"]]
+    return "\n".join(
+        [
+            *_class_rows(found["classes"]),
+            *_image_rows(found),
+            *_listed("unreadable", unreadable),
+            *_listed("same image in two classes", _groups(found["duplicates"], "across_classes")),
+            *_listed("same image in two splits", _groups(found["duplicates"], "across_splits")),
+        ]
+    )
+
+
+def _class_rows(classes: dict[str, dict[str, int]]) -> list[str]:
+    splits = list(next(iter(classes.values())))
+    total = {split: sum(counts[split] for counts in classes.values()) for split in splits}
+    width = max(_cells(printable(name)) for name in [*classes, "class"])
+    rows = [f"  {_padded('class', width)}" + "".join(f"{heading:>10}" for heading in [*splits, "all", "share"])]
+    for name, counts in [*classes.items(), ("", total)]:
+        together = sum(counts.values())
+        numbers = "".join(f"{count:>10,}" for count in [*counts.values(), together])
+        rows.append(f"  {_padded(printable(name), width)}{numbers}{together / sum(total.values()):>10.1%}")
+    return rows
+
+
+def _image_rows(found: dict[str, Any]) -> list[str]:
+    rows = [""]
+    for side in ("width", "height"):
+        if found[side]:
+            sizes = found[side]
+            rows.append(_row(side, f"{sizes['min']:,} to {sizes['max']:,} pixels, median {sizes['median']:,}"))
+    for kind in ("formats", "modes"):
+        counts = [f"{name} {count:,}" for name, count in found[kind].items()]
+        rows.append(_row(kind, ", ".join(counts) or "none"))
+    if found["animated"]:
+        rows.append(_row("animated", f"{found['animated']:,}, of which the first frame is used"))
+    if found["turned_by_exif"]:
+        rows.append(_row("turned by EXIF", f"{found['turned_by_exif']:,}, which are used upright"))
+    return rows
+
+
+def _listed(title: str, lines: list[str]) -> list[str]:
+    """A title with a count, and the first lines."""
+    more = [f"    and {len(lines) - _LISTED:,} more, all of which --output writes"] if len(lines) > _LISTED else []
+    return [
+        _row(title, f"{len(lines):,}" if lines else "none"),
+        *(f"    {printable(line)}" for line in lines[:_LISTED]),
+        *more,
+    ]
+
+
+def _groups(duplicates: list[dict[str, Any]], flag: str) -> list[str]:
+    groups = [group["files"] for group in duplicates if group[flag]]
+    return [" = ".join(f"{entry['file']} ({entry['split']})" for entry in files) for files in groups]
+
+
+def _row(name: str, text: str) -> str:
+    return f"  {name:<30}{text}"
+
+
+def _padded(text: str, width: int) -> str:
+    return text + " " * (width - _cells(text))
+
+
+def _cells(text: str) -> int:
+    """How wide a terminal shows it: Chinese takes two cells a character, an accent of its own none."""
+    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def main() -> None:
+    """Runs the command."""
+    if isinstance(sys.stdout, TextIOWrapper):  # a file's name may have what the terminal has not
+        sys.stdout.reconfigure(errors="backslashreplace")
+    warnings.filterwarnings("ignore", module="PIL")  # on what it gets over
+    with one_line_errors():
+        sys.exit(check_data(parse()))
+
+
+if __name__ == "__main__":
+    main()

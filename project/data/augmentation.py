@@ -1,0 +1,83 @@
+"""Augmentation of whole ``uint8`` batches on the device, by random numbers that are a hash of (seed, epoch, index)."""
+
+import torch
+from torch import Tensor
+
+from project.data.batch import ImageBatch
+from project.data.randomness import Purpose, uniform
+
+
+def flip(images: Tensor, chance: Tensor) -> Tensor:
+    """Mirrors an image left to right where its number is below one half.
+
+    Args:
+        images: (N, channels, height, width).
+        chance: float (N, 1) in [0, 1).
+    """
+    mirrored = chance[:, 0] < 0.5
+    if images.device.type == "cpu":  # elsewhere each image would be a command of its own
+        parts = zip(torch.split(images, 1), mirrored.tolist(), strict=True)
+        return torch.cat([image.flip(-1) if turn else image for image, turn in parts])
+    return torch.where(mirrored[:, None, None, None], images.flip(-1), images)
+
+
+def shift(images: Tensor, where: Tensor, padding: int) -> Tensor:
+    """Moves each image on both axes and mirrors its edge into the gap: padding and random crop in one.
+
+    Args:
+        images: (N, channels, height, width).
+        where: float (N, 2) in [0, 1), for the vertical and the horizontal offset.
+        padding: The largest offset in pixels, below both sides of the image.
+    """
+    count, channels, height, width = images.shape
+    offsets = (where * (2 * padding + 1)).long() - padding
+    rows = _mirrored(torch.arange(height, device=images.device) + offsets[:, :1], height)
+    columns = _mirrored(torch.arange(width, device=images.device) + offsets[:, 1:], width)
+    samples = torch.arange(count, device=images.device)[:, None, None, None]
+    planes = torch.arange(channels, device=images.device)[:, None, None]
+    return images[samples, planes, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+def _mirrored(positions: Tensor, length: int) -> Tensor:
+    inside = positions.abs()
+    return (length - 1) - ((length - 1) - inside).abs()
+
+
+def cutout(images: Tensor, where: Tensor, side: int, fill: Tensor) -> Tensor:
+    """Covers one square of each image, centred anywhere (DeVries and Taylor, 2017, https://arxiv.org/abs/1708.04552).
+
+    Args:
+        images: (N, channels, height, width).
+        where: float (N, 2) in [0, 1), for the square's vertical and horizontal centre.
+        side: The square's side in pixels; at an edge a part of it falls outside.
+        fill: (channels,) of the images' dtype.
+    """
+    height, width = images.shape[-2:]
+    rows = torch.arange(height, device=images.device) - ((where[:, :1] * height).long() - side // 2)
+    columns = torch.arange(width, device=images.device) - ((where[:, 1:] * width).long() - side // 2)
+    covered = ((rows >= 0) & (rows < side))[:, None, :, None] & ((columns >= 0) & (columns < side))[:, None, None, :]
+    return torch.where(covered, fill[:, None, None], images)
+
+
+def augment(
+    batch: ImageBatch, *, seed: int, epoch: int, flipping: bool, padding: int, cutout_size: int, fill: Tensor
+) -> ImageBatch:
+    """Applies what is switched on, in the order shift, flip, cutout.
+
+    Args:
+        batch: The batch, on the device.
+        seed: The seed of the run.
+        epoch: The number of the epoch.
+        flipping: Whether half of the images are mirrored left to right.
+        padding: How far an image is moved at most, in pixels; 0 leaves it in place.
+        cutout_size: The side of the covered square in pixels; 0 covers nothing.
+        fill: uint8 (3,), the colour of the covered square.
+    """
+    images = batch.images
+    if padding:
+        images = shift(images, uniform(seed, epoch, batch.indices, Purpose.SHIFT, 2), padding)
+    if flipping:
+        images = flip(images, uniform(seed, epoch, batch.indices, Purpose.FLIP))
+    if cutout_size:
+        images = cutout(images, uniform(seed, epoch, batch.indices, Purpose.CUTOUT, 2), cutout_size, fill)
+    return batch._replace(images=images)

@@ -1,0 +1,157 @@
+"""Looking at image files before training: quickly for what is broken, thoroughly for what they are."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from PIL import Image
+from tqdm import tqdm
+
+from project.data.decode import check_image, is_turned, named, open_as_stored, printable, reason, rgb, upright
+from project.errors import UnreadableFileError, UserError
+from project.hardware import usable_cores
+
+_AT_ONCE = 512  # files that wait for a thread; as many results wait to be taken
+_NAMED = 3
+_PIXELS_AT_ONCE = 2**22
+_ANIMATED = ("AVIF", "GIF", "PNG", "TIFF", "WEBP")  # not a camera's JPEG, whose second image is a preview
+
+T = TypeVar("T")
+
+
+class Facts(NamedTuple):
+    """What a file holds.
+
+    Attributes:
+        defect: Why it cannot be read, and then the rest is empty; None where it can.
+        format: What it is, whatever it is called, as in ``"JPEG"``.
+        mode: PIL's name of its kind of pixels, as in ``"RGB"``.
+        width: Of the upright image, in pixels.
+        height: Of the upright image, in pixels.
+        animated: Whether it has more frames or pages, of which training sees the first.
+        turned: Whether the EXIF data say that the stored image is not upright.
+        content: A hash of the file's bytes.
+        pixels: A hash of the upright image in RGB, as training sees it.
+    """
+
+    defect: str | None
+    format: str = ""
+    mode: str = ""
+    width: int = 0
+    height: int = 0
+    animated: bool = False
+    turned: bool = False
+    content: bytes = b""
+    pixels: bytes = b""
+
+
+def in_threads(
+    look: Callable[[Path], T], files: Sequence[Path], text: str, threads: int | None = None, visible: bool = True
+) -> Iterator[T]:
+    """Applies a function to files, with a progress bar where it takes longer.
+
+    Args:
+        look: What to do with each; PIL lets go of Python's lock while it decodes.
+        files: The files.
+        text: What is being done, beside the bar.
+        threads: How many files are looked at at once; by default what ``ThreadPoolExecutor`` chooses.
+        visible: Whether there is a bar.
+
+    Returns:
+        The results in the order of the files.
+    """
+    bar = tqdm(total=len(files), desc=text, unit="", delay=1, leave=False, disable=not visible)
+    with bar, ThreadPoolExecutor(threads) as pool:
+        for first in range(0, len(files), _AT_ONCE):  # ``map`` takes in everything at once, and sets can be huge
+            for result in pool.map(look, files[first : first + _AT_ONCE]):
+                bar.update()
+                yield result
+
+
+def find_broken(files: Sequence[Path], visible: bool = True) -> dict[Path, str]:
+    """The files that ``check_image`` refuses, in their order, with the reasons."""
+    reasons = in_threads(_defect, files, "checking images", visible=visible)
+    return {file: why for file, why in zip(files, reasons, strict=True) if why is not None}
+
+
+def _defect(file: Path) -> str | None:
+    try:
+        check_image(file)
+    except UnreadableFileError as error:
+        return reason(error)
+    return None
+
+
+def few(broken: Mapping[Path, str]) -> str:
+    """Names the first of some broken files, with the reasons, and counts the others."""
+    names = ", ".join(f"'{printable(file)}' ({why})" for file, why in list(broken.items())[:_NAMED])
+    return names + (f" and {len(broken) - _NAMED:,} more" if len(broken) > _NAMED else "")
+
+
+def leave_out(splits: dict[str, dict[str, list[Path]]], broken: Mapping[Path, str]) -> dict[str, dict[str, list[Path]]]:
+    """Takes broken files out of splits and lets the others stay where they are.
+
+    Args:
+        splits: The files of each class in each split.
+        broken: The files to leave out, with the reasons.
+
+    Raises:
+        UserError: A class has nothing left to train on, or a split has nothing left.
+    """
+    left = {
+        split: {name: [file for file in files if file not in broken] for name, files in classes.items()}
+        for split, classes in splits.items()
+    }
+    for name, files in left["train"].items():
+        if not files:
+            raise UserError(f"class '{name}' has no training image that can be read: {few(broken)}")
+    for split, classes in left.items():
+        if not any(classes.values()):
+            raise UserError(f"{split} has no image that can be read: {few(broken)}")
+    return left
+
+
+def read_facts(files: Sequence[Path]) -> Iterator[Facts]:
+    """Decodes each file in full; the facts come in the order of the files."""
+    # each thread holds a decoded image, so no more of them than can work
+    return in_threads(_facts, files, "reading images", threads=usable_cores())
+
+
+def _facts(file: Path) -> Facts:
+    try:
+        check_image(file)
+        with open_as_stored(file) as image, named(file):
+            turned = is_turned(image)
+            format_, mode = image.format or "", image.mode
+            seen = rgb(upright(image, file))
+            pixels = _hash_of_pixels(seen)
+            with file.open("rb") as opened:
+                content = hashlib.file_digest(opened, _hash).digest()
+            animated = format_ in _ANIMATED and _has_more_frames(image)
+    except UnreadableFileError as error:
+        return Facts(reason(error))
+    return Facts(None, format_, mode, *seen.size, animated, turned, content, pixels)
+
+
+def _hash() -> hashlib.blake2b:
+    return hashlib.blake2b(digest_size=16)
+
+
+def _hash_of_pixels(image: Image.Image) -> bytes:
+    """Hashes the size and the pixels, a few rows at a time, as all of a panorama's bytes would be another copy."""
+    width, height = image.size
+    hashed, rows = _hash(), max(1, _PIXELS_AT_ONCE // width)
+    hashed.update(f"{width} {height} ".encode())
+    for top in range(0, height, rows):
+        hashed.update(image.crop((0, top, width, min(top + rows, height))).tobytes())
+    return hashed.digest()
+
+
+def _has_more_frames(image: Image.Image) -> bool:
+    try:
+        with named("the second frame"):
+            return bool(getattr(image, "is_animated", False))
+    except UnreadableFileError:  # of no consequence to training
+        return True

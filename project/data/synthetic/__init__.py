@@ -1,0 +1,5 @@
+"""The built-in data set: drawn flowers, so that the first run needs no download."""
+
+from project.data.synthetic.module import SyntheticFlowersDataModule
+
+__all__ = ["SyntheticFlowersDataModule"]

@@ -1,0 +1,73 @@
+"""The built-in data: drawn flowers, so that the first run needs no download."""
+
+from typing import Any
+
+import torch
+
+from project.data.batch import ArrayDataset
+from project.data.module import ImageDataModule
+from project.data.splits import SPLITS
+from project.data.synthetic.drawing import CLASS_NAMES, draw_flowers
+from project.errors import require
+from project.run.checkpoint import Preprocessing
+
+
+class SyntheticFlowersDataModule(ImageDataModule):
+    """Images of flowers that are drawn in memory when a run starts.
+
+    Args:
+        train_size: How many images there are to train on.
+        val_size: How many to validate on.
+        test_size: How many to test on.
+        image_size: The side of an image in pixels.
+        batch_size: Images in one optimizer step's forward passes on all devices together.
+        crop_padding: How far a training image is moved at most, in pixels; its mirrored edge fills the gap.
+        kwargs: See :class:`project.data.module.ImageDataModule`.
+    """
+
+    def __init__(
+        self,
+        train_size: int = 3200,
+        val_size: int = 800,
+        test_size: int = 800,
+        image_size: int = 64,
+        batch_size: int = 64,
+        crop_padding: int = 4,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(batch_size=batch_size, crop_padding=crop_padding, **kwargs)
+        for name, size in {"train": train_size, "val": val_size, "test": test_size}.items():
+            require(size >= 1, f"--data.{name}_size", size, "at least 1")
+        require(image_size >= 8, "--data.image_size", image_size, "at least 8")
+        self.sizes = dict(zip(SPLITS, (train_size, val_size, test_size), strict=True))
+        self.image_size = image_size
+
+    @property
+    def class_names(self) -> list[str]:
+        """The species that can be drawn."""
+        return list(CLASS_NAMES)
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """The images as they are, centred roughly."""
+        return {"resize": self.image_size, "crop": self.image_size, "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}
+
+    def load(self) -> dict[str, ArrayDataset]:
+        """Draws all images; the classes take turns, so every split is balanced."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # the planes are too small to share, and on a busy machine threads wait for each other
+        try:
+            return self._draw()
+        finally:
+            torch.set_num_threads(threads)
+
+    def _draw(self) -> dict[str, ArrayDataset]:
+        datasets: dict[str, ArrayDataset] = {}
+        first = 0
+        for split, size in self.sizes.items():
+            indices = torch.arange(first, first + size)
+            labels = indices % len(CLASS_NAMES)
+            images = draw_flowers(labels, indices, seed=self.split_seed, size=self.image_size)
+            datasets[split] = ArrayDataset(images, labels, f"drawing for {split}, number")
+            first += size
+        return datasets

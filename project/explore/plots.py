@@ -1,0 +1,133 @@
+"""The images that people look at, drawn with matplotlib; used by callbacks and notebooks."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def confusion_figure(confusion: Tensor, class_names: Sequence[str]) -> Figure:
+    """Draws a confusion matrix, each row as shares of its true class, with the counts in the cells.
+
+    Args:
+        confusion: int64 (classes, classes); rows are true classes, columns predicted ones.
+        class_names: The classes in the order of their labels.
+    """
+    counts = confusion.cpu().numpy()
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    size = 0.55 * min(max(len(class_names), 4), 30) + 1.8  # more than 30 classes share the space, without names
+    figure = Figure(figsize=(size, size), layout="constrained", dpi=110)
+    axes = figure.add_subplot()
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    axes.set(xlabel="predicted", ylabel="true")
+    if len(class_names) <= 30:
+        axes.set_xticks(
+            range(len(class_names)), class_names, rotation=45, ha="right", rotation_mode="anchor", parse_math=False
+        )
+        axes.set_yticks(range(len(class_names)), class_names, parse_math=False)
+        for (row, column), count in np.ndenumerate(counts):
+            if count:
+                axes.text(
+                    column,
+                    row,
+                    str(count),
+                    ha="center",
+                    va="center",
+                    color="white" if shares[row, column] > 0.5 else "black",
+                )
+    return figure
+
+
+def image_grid(images: Sequence[Tensor], titles: Sequence[str] = (), columns: int = 8) -> Figure:
+    """Draws images in rows.
+
+    Args:
+        images: uint8 (3, height, width) each.
+        titles: One for each image, or none at all.
+        columns: How many stand in a row.
+    """
+    columns = max(1, min(columns, len(images)))
+    rows = max(1, -(-len(images) // columns))
+    height = 1.25 if not titles else 1.25 + 0.16 * (1 + max(title.count("\n") for title in titles))
+    figure = Figure(figsize=(1.35 * columns, height * rows), layout="constrained", dpi=110)
+    for position, image in enumerate(images):
+        axes = figure.add_subplot(rows, columns, position + 1)
+        axes.imshow(image.cpu().permute(1, 2, 0).numpy())
+        axes.axis("off")
+        if titles:
+            axes.set_title(titles[position], fontsize=7, pad=2, parse_math=False)
+    return figure
+
+
+def curves_figure(curves: Mapping[str, Mapping[int, float]]) -> Figure:
+    """Draws how training went: loss, accuracy, learning rate and speed over the steps.
+
+    Args:
+        curves: By the names that a run logs, as ``train/loss``, the value at each step; what is missing stays empty.
+    """
+    panels = {
+        "loss": ["train/loss", "val/loss"],
+        "accuracy": ["train/accuracy", "val/accuracy"],
+        "learning rate": [name for name in curves if name.startswith("learning_rate")],
+        "images per second": ["train/images_per_second"],
+    }
+    train = [value for value in curves.get("train/loss", {}).values() if 0 < value < math.inf]
+    figure = Figure(figsize=(9, 5.4), layout="constrained", dpi=110)
+    for position, (title, names) in enumerate(panels.items(), start=1):
+        axes = figure.add_subplot(2, 2, position, title=title, xlabel="step")
+        for name in names:
+            points = sorted(curves.get(name, {}).items())
+            marker = "o" if len(points) < 30 else ""  # a line through a single point shows nothing
+            steps, values = [step for step, _ in points], [value for _, value in points]
+            colour = "C1" if name.startswith("val/") else "C0"
+            axes.plot(steps, values, marker=marker, markersize=4, color=colour, label=name.split("/")[0])
+        if title in ("loss", "accuracy"):
+            axes.legend()
+        axes.axhline(0, color="black", linewidth=0.8)  # heights compare only from zero
+        axes.set_ylim(bottom=0)
+        if title == "loss" and train:  # the first validations can be hundreds of times higher and hide all else
+            axes.set_ylim(top=min(axes.get_ylim()[1], 2 * max(train)))
+        axes.grid(alpha=0.3)
+    return figure
+
+
+def class_figure(per_class: Sequence[Mapping[str, float]], class_names: Sequence[str]) -> Figure:
+    """Draws precision, recall and F1 as bars, three for each class.
+
+    Args:
+        per_class: See :attr:`project.model.metrics.Metrics.per_class`.
+        class_names: The classes in the order of their labels.
+    """
+    figure = Figure(figsize=(7, 0.42 * len(class_names) + 1.1), layout="constrained", dpi=110)
+    axes = figure.add_subplot(xlim=(0, 1), axisbelow=True)
+    positions = np.arange(len(class_names))
+    for offset, (key, label) in enumerate({"precision": "precision", "recall": "recall", "f1": "F1"}.items()):
+        axes.barh(positions + 0.25 * (offset - 1), [row[key] for row in per_class], height=0.25, label=label)
+    axes.set_yticks(positions, class_names, parse_math=False)
+    axes.set_ylim(len(class_names) - 0.5, -0.5)  # the first class on top
+    axes.grid(axis="x", alpha=0.3)
+    figure.legend(loc="outside upper center", ncols=3, frameon=False)
+    return figure
+
+
+def filters_figure(weight: Tensor, columns: int = 16) -> Figure:
+    """Draws the filters of a convolution over RGB as coloured tiles; grey is zero, each filter on a scale of its own.
+
+    Args:
+        weight: float (filters, 3, height, width).
+        columns: How many stand in a row.
+    """
+    weight = weight.detach().float().cpu()
+    tiles = 0.5 + 0.5 * weight / weight.abs().amax((1, 2, 3), keepdim=True).clamp(min=1e-12)
+    rows = -(-len(tiles) // columns)
+    tiles = F.pad(tiles, (0, 0, 0, 0, 0, 0, 0, rows * columns - len(tiles)), value=1.0)
+    tiles = F.pad(tiles, (1, 1, 1, 1), value=1.0)  # a white frame
+    mosaic = tiles.view(rows, columns, *tiles.shape[1:]).permute(0, 3, 1, 4, 2).flatten(2, 3).flatten(0, 1)
+    figure = Figure(figsize=(0.6 * columns, 0.6 * rows), layout="constrained", dpi=110)
+    axes = figure.add_subplot()
+    axes.imshow(mosaic.numpy(), interpolation="nearest")
+    axes.axis("off")
+    return figure

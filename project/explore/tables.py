@@ -1,0 +1,82 @@
+"""Metrics as a person reads them in a terminal, and as a file that a command was told to write."""
+
+import json
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from project.errors import UserError
+from project.run.folder import RunFolder
+
+
+def summary(run: RunFolder, metrics: dict[str, Any]) -> str:
+    """What a person wants to know at the end of a run: metrics, the best checkpoint, and what to do next."""
+    best = shlex.quote(str(run.best))
+    return "\n".join(
+        [
+            "",
+            metrics_table({"validation": metrics["val"], "test": metrics["test"]}),
+            "",
+            f"  best checkpoint   {run.best} (epoch {metrics['epoch']})",
+            f"  curves, images  tensorboard --logdir {shlex.quote(str(run.path.parent))}",
+            f"  class by class    python -m project.evaluate --ckpt_path {best}",
+            f"  explore           CHECKPOINT={best} make notebook",
+            "  your own images   python -m project.fit --data FolderDataModule --data.root FOLDER",
+        ]
+    )
+
+
+def metrics_table(columns: dict[str, dict[str, Any]]) -> str:
+    """A column for each set; counts stand beside the rates that they give.
+
+    Args:
+        columns: By heading, what :meth:`project.model.metrics.Metrics.as_dict` returned.
+    """
+    rows = {"": list(columns)}
+    for name, count in (("accuracy", "correct"), ("top5", "top5_correct")):
+        if all(count in metrics for metrics in columns.values()):
+            rows[name] = [f"{f[name]:.2%} ({f[count]}/{f['total']})" for f in columns.values()]
+    rows["macro F1"] = [f"{metrics['f1']:.4f}" for metrics in columns.values()]
+    rows["loss"] = [f"{metrics['loss']:.4f}" for metrics in columns.values()]
+    return "\n".join(f"  {name:<10}" + "".join(f"{cell:>24}" for cell in cells) for name, cells in rows.items())
+
+
+def class_table(class_names: list[str], per_class: list[dict[str, Any]]) -> str:
+    """A row for each class.
+
+    Args:
+        class_names: The classes in the order of their labels.
+        per_class: See :attr:`project.model.metrics.Metrics.per_class`.
+    """
+    width = max(len(name) for name in [*class_names, "class"])
+    rows = [f"  {'class':<{width}}{'precision':>12}{'recall':>10}{'F1':>10}{'images':>10}"]
+    for name, row in zip(class_names, per_class, strict=True):
+        rates = f"{row['precision']:>12.4f}{row['recall']:>10.4f}{row['f1']:>10.4f}"
+        rows.append(f"  {name:<{width}}{rates}{row['total']:>10}")
+    return "\n".join(rows)
+
+
+def write_json(option: str, path: str | Path, found: dict[str, Any]) -> None:
+    """Writes metrics for other programs.
+
+    Args:
+        option: The option that names the file.
+        path: The file, which is replaced.
+        found: What it shall hold.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
+    with writing(option, path):
+        Path(path).write_text(json.dumps(found, indent=2) + "\n")
+
+
+@contextmanager
+def writing(option: str, path: str | Path) -> Iterator[None]:
+    """Explains why a file that an option names cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{option}: '{path}' cannot be written ({error.strerror})") from error

@@ -1,0 +1,150 @@
+"""What goes into a checkpoint beside the weights, and reading a checkpoint safely.
+
+A checkpoint explains itself: under the key ``about`` it carries the class names, the preprocessing for evaluation, the
+architecture, the data and the seed of its split, the versions it was made with and the metrics it had reached. All of
+it is plain data, so that ``torch.load(..., weights_only=True)`` reads the whole file.
+"""
+
+import platform
+import re
+import warnings
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypedDict
+
+import torch
+
+from project.errors import UserError
+
+ABOUT = "about"
+_WRAPPERS = re.compile(r"^((module|_orig_mod|network)\.)+")  # of DistributedDataParallel, torch.compile and ours
+
+
+class Preprocessing(TypedDict):
+    """How an image becomes the network's input in evaluation.
+
+    Attributes:
+        resize: The length in pixels that the image's shorter side is scaled to, bilinear with antialiasing.
+        crop: The side in pixels of the square then cut from the centre.
+        mean: What is subtracted from each RGB channel, on a scale of 0 to 1.
+        std: What each RGB channel is then divided by, on the same scale.
+    """
+
+    resize: int
+    crop: int
+    mean: list[float]
+    std: list[float]
+
+
+class About(TypedDict):
+    """What a checkpoint says of itself."""
+
+    class_names: list[str]
+    preprocessing: Preprocessing
+    arch: str
+    stem: str
+    data: dict[str, Any]
+    split_seed: int
+    versions: dict[str, str]
+    epoch: int
+    step: int
+    metrics: dict[str, Any]
+
+
+def versions() -> dict[str, str]:
+    """The versions that decide what a checkpoint's numbers are."""
+    packages = {name: version(name) for name in ("torch", "torchvision", "lightning", "torchmetrics")}
+    return {"python": platform.python_version(), **packages}
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
+    """Reads a checkpoint of this project onto the CPU without executing anything it says.
+
+    Raises:
+        UserError: The file is missing, is damaged, holds more than plain data, or was not written by this project.
+    """
+    checkpoint = _read(path)
+    if not (isinstance(checkpoint, dict) and ABOUT in checkpoint and "state_dict" in checkpoint):
+        raise UserError(f"'{path}' was not written by this project: it does not name its classes and preprocessing")
+    return checkpoint
+
+
+def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
+    """Reads weights that this project, torchvision or a hand-written script saved.
+
+    Args:
+        path: A file with a state dict, or with a dict that has one under ``state_dict``, ``model`` or
+            ``best_state_dict``. What wrappers put before the names, as in ``module.``, is taken away.
+
+    Raises:
+        UserError: The file is missing, is damaged, holds more than plain data, or has no weights.
+    """
+    found = _read(path)
+    for key in ("state_dict", "model", "best_state_dict"):
+        if isinstance(found, dict) and isinstance(found.get(key), dict):
+            found = found[key]
+            break
+    if not (isinstance(found, dict) and found and all(isinstance(value, torch.Tensor) for value in found.values())):
+        raise UserError(f"'{path}' has no weights that can be found: neither is it a state dict, nor has it one inside")
+    return {_WRAPPERS.sub("", name): value for name, value in found.items()}
+
+
+def _read(path: str | Path) -> Any:
+    try:
+        _require_whole(path)
+        with warnings.catch_warnings(action="ignore"):  # torch warns of an old pickle before it refuses it
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except (FileNotFoundError, IsADirectoryError):
+        raise UserError(f"there is no file '{path}'; runs keep their checkpoints in runs/<name>/checkpoints/") from None
+    except Exception as error:  # a damaged file raises all kinds
+        raise UserError(f"'{path}' is damaged or cannot be read safely ({_first_sentence(error)})") from error
+
+
+def _require_whole(path: str | Path) -> None:
+    """Compares the checksums (CRC-32) that are in the file, which ``torch.load`` does not."""
+    if zipfile.is_zipfile(path):  # an old pickle has none
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise ValueError(f"the checksum of {damaged} is wrong")
+
+
+def require_match(about: About, path: str | Path, *, class_names: list[str], arch: str, stem: str) -> None:
+    """Compares a checkpoint with the model that is to take it up.
+
+    Raises:
+        UserError: The checkpoint is of another architecture or of other classes.
+    """
+    if (about["arch"], about["stem"]) != (arch, stem):
+        raise UserError(
+            f"'{path}' holds a {about['arch']} with the {about['stem']} stem, but this command asks for {arch} with the"
+            f" {stem} stem; use --model.arch {about['arch']} --model.stem {about['stem']}, or another --name"
+        )
+    require_same_classes(about["class_names"], path, class_names)
+
+
+def require_same_classes(known: list[str], path: str | Path, class_names: list[str]) -> None:
+    """Compares the classes that a checkpoint knows with those of the data.
+
+    Raises:
+        UserError: They differ, or stand in another order.
+    """
+    if known != class_names:
+        pairs = zip(known, class_names, strict=False)
+        first = next((place for place, (one, other) in enumerate(pairs) if one != other), 0)
+        raise UserError(
+            f"'{path}' knows the {len(known)} classes {_some(known, first)}, but the data"
+            f" has the {len(class_names)} classes {_some(class_names, first)}; use the data it was trained on"
+        )
+
+
+def _some(names: list[str], first: int, count: int = 4) -> str:
+    """A few names, among them the one at ``first``."""
+    start = first if first >= count else 0
+    shown = names[start : start + count]
+    return ("…, " if start else "") + ", ".join(shown) + (", …" if len(names) > start + count else "")
+
+
+def _first_sentence(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].split(". ")[0]

@@ -1,0 +1,61 @@
+"""Writing checkpoints so that each appears whole or not at all."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes beside the target, waits for the disk, then renames.
+
+    Lightning writes where temporary files go and moves the result, which is no rename across file systems, and leaves
+    it to the system when the bytes reach the disk: a crash can leave a part of a file under the final name.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        """Writes the file, or leaves what was there before.
+
+        Raises:
+            OSError: It cannot be written, as on a full disk.
+        """
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.partial")
+        try:
+            with open(partial, "wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+        _wait_for_disk(path.parent)
+
+
+def hard_link(path: Path, name: str) -> None:
+    """Gives a file a second name in its folder, in place of what had that name; does nothing where there is no file.
+
+    Both names are whole files at every moment. Where the file system has no second names, the file gets the new one.
+    """
+    if path.exists():
+        linked = path.with_name(f".{name}.partial")
+        linked.unlink(missing_ok=True)
+        try:
+            linked.hardlink_to(path)
+        except OSError:  # some file systems have no second names
+            path.replace(path.with_name(name))
+        else:
+            linked.replace(path.with_name(name))
+
+
+def _wait_for_disk(folder: Path) -> None:
+    """A rename is on the disk when its folder is."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,104 @@
+"""A run's folder: where its files are, and whether the run is new, unfinished or finished."""
+
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import shutil
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from project.errors import UserError
+
+CHECKPOINTS, LAST, PREVIOUS = "checkpoints", "last.ckpt", "previous.ckpt"
+
+
+class RunFolder:
+    """``runs/<name>/`` with everything that a run leaves behind.
+
+    Args:
+        root: The folder of all runs.
+        name: The run's name.
+    """
+
+    def __init__(self, root: str | Path, name: str) -> None:
+        if name in ("", "..") or Path(name).name != name:
+            raise UserError(f"--name '{name}' must be the name of one folder, without '/'")
+        self.name, self.path = name, Path(root) / name
+        self.config, self.metrics = self.path / "config.yaml", self.path / "metrics.json"
+        self.checkpoints = self.path / CHECKPOINTS
+        self.best, self.last = self.checkpoints / "best.ckpt", self.checkpoints / LAST
+        self.previous = self.checkpoints / PREVIOUS
+        self._lock, self._held = self.path / ".lock", -1
+
+    def require_unfinished(self) -> None:
+        """Protects a finished run.
+
+        Raises:
+            UserError: The run has its final metrics.
+        """
+        if self.metrics.exists():
+            raise UserError(
+                f"the run '{self.path}' is finished; choose another --name, or remove that folder to repeat it"
+            )
+
+    def create(self, needed_bytes: int) -> None:
+        """Makes the folder, keeps other processes out of it, and sees to it that checkpoints will fit.
+
+        Args:
+            needed_bytes: What the checkpoints will take at least.
+
+        Raises:
+            UserError: The folder cannot be written to, the disk is full, or another process trains in the folder.
+        """
+        probe = self.checkpoints / ".writable"
+        try:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise UserError(
+                f"the run folder '{self.path}' cannot be written ({error.strerror}); choose another place with"
+                " --trainer.default_root_dir"
+            ) from error
+        self._keep_others_out()
+        self.require_unfinished()  # it may have been finished just now
+        free = shutil.disk_usage(self.path).free + sum(path.stat().st_size for path in self.checkpoints.iterdir())
+        if free < needed_bytes:
+            raise UserError(
+                f"'{self.path}' has room for {free / 1e6:.0f} MB, but checkpoints take {needed_bytes / 1e6:.0f} MB;"
+                " make room or choose another place with --trainer.default_root_dir"
+            )
+
+    def _keep_others_out(self) -> None:
+        """Takes a lock that the system takes back when this process ends, however that happens.
+
+        It is a POSIX lock, which loader workers do not inherit: they outlive a killed run for a while.
+        """
+        self._held = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.lockf(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            holder = self._lock.read_text().strip() or "another process"
+            raise UserError(f"the run '{self.path}' is being trained by {holder}; choose another --name") from None
+        except OSError:
+            return  # a file system without locks
+        os.truncate(self._held, 0)
+        os.write(self._held, f"process {os.getpid()} on {platform.node()}\n".encode())
+
+    def write_metrics(self, metrics: dict[str, Any]) -> None:
+        """Writes the final metrics, the mark of a finished run, and leaves behind what it shall keep."""
+        partial = self.metrics.with_suffix(".partial")
+        partial.write_text(json.dumps(metrics, indent=2) + "\n")
+        partial.rename(self.metrics)
+        self.previous.unlink(missing_ok=True)
+        self._lock.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            os.close(self._held)
+
+
+def derived_name(data: str, arch: str, now: datetime) -> str:
+    """A name that tells data, model and time apart, as in ``flowers-resnet34-20250131-142501``."""
+    return f"{data.removesuffix('DataModule').lower()}-{arch}-{now:%Y%m%d-%H%M%S}"

@@ -1,0 +1,61 @@
+"""TensorBoard's files of a run, which go on where a checkpoint was made, and when training writes to them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+
+from project.upstream import is_accumulating
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_EVENT_FILES = "events.out.tfevents.*"
+
+
+class RunLogger(TensorBoardLogger):
+    """TensorBoard's files alone: what Lightning's ``hparams.yaml`` would say, the run's ``config.yaml`` says better."""
+
+    def save(self) -> None:
+        """Flushes the event file."""
+        self.experiment.flush()
+
+    def lengths(self) -> dict[str, int]:
+        """How long each event file is once everything is written, in bytes, by name."""
+        self.save()
+        return {path.name: path.stat().st_size for path in Path(self.log_dir).glob(_EVENT_FILES)}
+
+
+def is_logged(trainer: Trainer) -> bool:
+    """Whether the batch that ends now has concluded one of the optimizer steps after which training is logged."""
+    every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
+    stepped = not is_accumulating(trainer)
+    return stepped and every > 0 and trainer.global_step % every == 0
+
+
+def rewind(folder: Path, lengths: dict[str, int]) -> None:
+    """Takes away what was logged after a checkpoint, as it will be logged again.
+
+    Args:
+        folder: The run's folder.
+        lengths: What :meth:`RunLogger.lengths` was when the checkpoint was made.
+    """
+    for path in folder.glob(_EVENT_FILES):
+        if path.name not in lengths:
+            path.unlink()
+        elif path.stat().st_size > lengths[path.name]:
+            with open(path, "r+b") as file:
+                file.truncate(lengths[path.name])
+
+
+def add_figure(trainer: Trainer, tag: str, figure: "Figure") -> None:
+    """Adds an image to each TensorBoard of the run."""
+    for logger in tensorboards(trainer):
+        logger.experiment.add_figure(tag, figure, global_step=trainer.global_step)
+
+
+def tensorboards(trainer: Trainer) -> list[TensorBoardLogger]:
+    """Those that this process writes to."""
+    loggers = trainer.loggers if trainer.is_global_zero else []
+    return [logger for logger in loggers if isinstance(logger, TensorBoardLogger)]

@@ -1,0 +1,67 @@
+"""Training images grow to their full size."""
+
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+
+from project.callbacks import ProgressiveResizing
+from project.errors import UserError
+from project.model import ImageClassifier
+from tests.conftest import TINY, fit
+
+
+class Sides(Callback):
+    """Remembers the sides of what the network is given in training."""
+
+    seen: list[int] = []
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self.seen.clear()
+        pl_module.network.register_forward_pre_hook(
+            lambda network, inputs: self.seen.append(inputs[0].shape[-1]) if network.training else None
+        )
+
+
+@pytest.mark.parametrize("full", [64, 100, 224])
+@pytest.mark.parametrize(("start", "until"), [(0.5, 0.75), (0.1, 1.0), (1.0, 0.5)])
+def test_the_side_grows_from_its_start_to_the_full_one(full, start, until):
+    resizing = ProgressiveResizing(start, until, multiple=8)
+    sides = [resizing.side(step / 200, full) for step in range(201)]
+    assert sides == sorted(sides)
+    assert abs(sides[0] - start * full) <= 8
+    assert set(sides[round(200 * until) :]) == {full}
+    assert all(side % 8 == 0 or side == full for side in sides)
+
+
+def test_the_network_sees_it_batch_by_batch_and_evaluation_does_not(workplace):
+    flags = [
+        "--trainer.callbacks+=ProgressiveResizing",
+        "--trainer.callbacks.start=0.5",
+        "--trainer.callbacks.multiple=4",
+    ]
+    watch = ["--trainer.callbacks+=tests.callbacks.test_progressive_resizing.Sides", "--trainer.max_epochs=2"]
+    # in bfloat16, oneDNN reads memory that nobody wrote where a strided convolution gets a single pixel
+    cli = fit(*TINY, *flags, *watch, "--trainer.precision=32-true", "--name=run")
+    assert Sides.seen == [16, 16, 20, 24, 24, 28, 32, 32]
+    assert cli.model.train_image_size is None
+
+
+def test_images_that_cannot_shrink_are_refused(workplace):
+    with pytest.raises(UserError, match="multiple must be below 32"):
+        fit(*TINY, "--trainer.callbacks+=ProgressiveResizing", "--name=run")
+
+
+def test_at_full_size_nothing_changes():
+    model = ImageClassifier(["a", "b"], {"resize": 8, "crop": 8, "mean": [0.5] * 3, "std": [0.5] * 3})
+    images = torch.randint(256, (2, 3, 8, 8), dtype=torch.uint8)
+    for side in (None, 8):
+        model.train_image_size = side
+        assert model._at_train_size(images) is images
+
+
+@pytest.mark.parametrize("options", [{"start": 0.0}, {"start": 1.5}, {"until": 0.0}, {"multiple": 0}])
+def test_what_makes_no_sense_is_refused(options):
+    with pytest.raises(UserError, match=f"ProgressiveResizing's {next(iter(options))}"):
+        ProgressiveResizing(**options)

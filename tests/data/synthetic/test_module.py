@@ -1,0 +1,54 @@
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+
+from project.data import SyntheticFlowersDataModule
+
+SIZES = {"train": 40, "val": 16, "test": 17}
+
+
+def module(**options) -> Any:
+    data = SyntheticFlowersDataModule(
+        **{f"{split}_size": size for split, size in SIZES.items()}, image_size=32, batch_size=8, **options
+    )
+    data.prepare_data()
+    data.setup("fit")
+    return data
+
+
+@pytest.fixture(scope="module")
+def data():
+    return module()
+
+
+def test_the_splits_have_the_sizes_asked_for(data):
+    assert {split: len(dataset) for split, dataset in data.splits.items()} == SIZES
+    assert data.splits["val"].images.shape == (16, 3, data.preprocessing["crop"], 32)
+
+
+def test_every_split_is_balanced(data):
+    for dataset in data.splits.values():
+        counts = Counter(dataset.labels.tolist())
+        assert set(counts) == set(range(len(data.class_names)))
+        assert max(counts.values()) - min(counts.values()) <= 1
+
+
+def test_no_image_is_in_two_splits(data):
+    images = torch.cat([dataset.images for dataset in data.splits.values()]).flatten(1)
+    assert len(images.unique(dim=0)) == sum(SIZES.values())
+
+
+def test_the_images_are_decided_by_the_split_seed_alone(data):
+    again, reseeded, other = module(), module(seed=5), module(split_seed=1)
+    for split, dataset in data.splits.items():
+        assert torch.equal(dataset.images, again.splits[split].images)
+        assert torch.equal(dataset.images, reseeded.splits[split].images)
+        assert not torch.equal(dataset.images, other.splits[split].images)
+
+
+def test_more_training_images_leave_the_first_ones_as_they_are(data):
+    larger: Any = SyntheticFlowersDataModule(60, 16, 17, image_size=32, batch_size=8)
+    larger.setup("fit")
+    assert torch.equal(larger.splits["train"].images[:40], data.splits["train"].images)

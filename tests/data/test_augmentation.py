@@ -1,0 +1,159 @@
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from project.data.augmentation import augment, cutout, flip, shift
+from project.data.batch import ImageBatch
+from project.data.randomness import Purpose, uniform
+
+ALMOST_1 = 1 - 2.0**-24
+FILL = torch.tensor([10, 20, 30], dtype=torch.uint8)
+OFF: dict[str, Any] = {"flipping": False, "padding": 0, "cutout_size": 0}
+ON: dict[str, Any] = {"flipping": True, "padding": 3, "cutout_size": 5}
+
+
+def make_images(count=24, height=9, width=13):
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(40, 256, (count, 3, height, width), dtype=torch.uint8, generator=generator)
+
+
+def batch_of(images):
+    return ImageBatch(images, torch.arange(len(images)) % 3, 5 * torch.arange(len(images)) + 2)
+
+
+def places(count):
+    """Random places, among them the extremes."""
+    where = torch.rand(count, 2, generator=torch.Generator().manual_seed(1))
+    where[:4] = torch.tensor([[0, 0], [0, ALMOST_1], [ALMOST_1, 0], [ALMOST_1, ALMOST_1]])
+    return where
+
+
+def flip_one(image, chance):
+    return torch.stack([image[:, :, -1 - column] for column in range(image.shape[2])], dim=2) if chance < 0.5 else image
+
+
+def shift_one(image, place, padding):
+    (y, x), (height, width) = place, image.shape[1:]
+    down, right = int(y * (2 * padding + 1)), int(x * (2 * padding + 1))
+    padded = F.pad(image[None].float(), (padding,) * 4, mode="reflect")[0]
+    return padded[:, down : down + height, right : right + width].to(torch.uint8)
+
+
+def cutout_one(image, place, side, fill):
+    (y, x), (height, width) = place, image.shape[1:]
+    top, left = int(y * height) - side // 2, int(x * width) - side // 2
+    image = image.clone()
+    for row in range(max(top, 0), min(top + side, height)):
+        for column in range(max(left, 0), min(left + side, width)):
+            image[:, row, column] = fill
+    return image
+
+
+def test_flip_agrees_with_a_plain_loop():
+    images = make_images()
+    chance = torch.rand(len(images), 1, generator=torch.Generator().manual_seed(2))
+    chance[:3, 0] = torch.tensor([0.0, 0.5, ALMOST_1])
+    expected = [flip_one(image, float(c)) for image, c in zip(images, chance, strict=True)]
+    assert torch.equal(flip(images, chance), torch.stack(expected))
+
+
+@pytest.mark.parametrize("padding", [1, 2, 4, 8])
+def test_shift_agrees_with_reflection_padding_and_a_crop(padding):
+    images, where = make_images(), places(24)
+    expected = [shift_one(image, w.tolist(), padding) for image, w in zip(images, where, strict=True)]
+    assert torch.equal(shift(images, where, padding), torch.stack(expected))
+
+
+@pytest.mark.parametrize("side", [1, 2, 5, 9, 30])
+def test_cutout_agrees_with_a_plain_loop(side):
+    images, where = make_images(), places(24)
+    expected = [cutout_one(image, w.tolist(), side, FILL) for image, w in zip(images, where, strict=True)]
+    found = cutout(images, where, side, FILL)
+    assert torch.equal(found, torch.stack(expected))
+    assert (found != images).flatten(1).any(1).all()
+
+
+@pytest.mark.parametrize(
+    ("place", "covered"),
+    [((0.0, 0.0), 2 * 2), ((0.0, 0.5), 2 * 4), ((0.5, 0.5), 4 * 4), ((ALMOST_1, ALMOST_1), 3 * 3)],
+)
+def test_a_part_of_the_square_falls_outside_at_an_edge(place, covered):
+    images = make_images(1, 10, 10)
+    changed = (cutout(images, torch.tensor([place]), 4, FILL) != images).any(1)
+    assert int(changed.sum()) == covered
+
+
+def test_a_batch_is_shifted_then_flipped_then_covered():
+    batch = batch_of(make_images())
+    found = augment(batch, seed=3, epoch=2, fill=FILL, **ON)
+    offset = uniform(3, 2, batch.indices, Purpose.SHIFT, 2).tolist()
+    chance = uniform(3, 2, batch.indices, Purpose.FLIP)[:, 0].tolist()
+    centre = uniform(3, 2, batch.indices, Purpose.CUTOUT, 2).tolist()
+    for i, image in enumerate(batch.images):
+        expected = cutout_one(flip_one(shift_one(image, offset[i], 3), chance[i]), centre[i], 5, FILL)
+        assert torch.equal(found.images[i], expected)
+
+
+@pytest.mark.parametrize(
+    "options", [OFF | {"flipping": True}, OFF | {"padding": 3}, OFF | {"cutout_size": 5}, ON], ids=str
+)
+def test_an_image_is_augmented_alike_in_any_batch(options):
+    batch = batch_of(make_images())
+    whole = augment(batch, seed=0, epoch=1, fill=FILL, **options).images
+    assert not torch.equal(whole, batch.images)
+    order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(0))
+    for part in (*torch.arange(len(whole)).split(1), order, order[:7]):
+        one = ImageBatch(*(field[part] for field in batch))
+        assert torch.equal(augment(one, seed=0, epoch=1, fill=FILL, **options).images, whole[part])
+
+
+@pytest.mark.parametrize("changed", [{"seed": 1}, {"epoch": 1}], ids=str)
+def test_another_seed_or_epoch_augments_otherwise(changed):
+    batch, when = batch_of(make_images()), {"seed": 0, "epoch": 0}
+    first, second = (augment(batch, fill=FILL, **w, **ON).images for w in (when, when | changed))
+    assert not torch.equal(first, second)
+
+
+def test_with_all_off_a_batch_stays_as_it_is():
+    batch = batch_of(make_images())
+    before = batch.images.clone()
+    after = augment(batch, seed=0, epoch=0, fill=FILL, **OFF)
+    assert torch.equal(after.images, before)
+
+
+def test_labels_indices_and_the_batch_itself_are_left_alone():
+    batch = batch_of(make_images())
+    before = [field.clone() for field in batch]
+    after = augment(batch, seed=0, epoch=0, fill=FILL, **ON)
+    assert all(torch.equal(old, new) for old, new in zip(before, batch, strict=True))
+    assert torch.equal(after.labels, batch.labels)
+    assert torch.equal(after.indices, batch.indices)
+    assert (after.images.dtype, after.images.shape) == (torch.uint8, batch.images.shape)
+
+
+def test_the_memory_format_makes_no_difference():
+    batch = batch_of(make_images())
+    strided = batch._replace(images=batch.images.to(memory_format=torch.channels_last))
+    first, second = (augment(b, seed=0, epoch=0, fill=FILL, **ON).images for b in (batch, strided))
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_flipping_keeps_the_memory_format(layout):
+    batch = batch_of(make_images().contiguous(memory_format=layout))
+    flipped = augment(batch, seed=0, epoch=0, fill=FILL, **OFF | {"flipping": True}).images
+    assert flipped.is_contiguous(memory_format=layout)
+
+
+def test_half_of_the_images_are_flipped_and_every_offset_is_as_likely():
+    count, padding = 4000, 2
+    ramp = torch.arange(64, dtype=torch.uint8).view(1, 1, 8, 8).expand(count, 3, 8, 8)
+    batch = batch_of(ramp)
+    flipped = augment(batch, seed=0, epoch=0, fill=FILL, **OFF | {"flipping": True}).images[:, 0, 0, 0] == 7
+    assert abs(int(flipped.sum()) - count / 2) < 4 * (count / 4) ** 0.5
+    corner = augment(batch, seed=0, epoch=0, fill=FILL, **OFF | {"padding": padding}).images[:, 0, 4, 4]
+    offsets = corner.bincount(minlength=64).view(8, 8)[4 - padding : 5 + padding, 4 - padding : 5 + padding]
+    assert int(offsets.sum()) == count
+    assert (offsets - count / 25).abs().max() < 4 * (count / 25) ** 0.5

@@ -1,0 +1,55 @@
+import pytest
+import torch
+
+from project.explore.tables import class_table, metrics_table, summary
+from project.model.metrics import Metrics
+from project.run.folder import RunFolder
+
+
+def metrics(classes):
+    confusion = torch.randint(0, 9, (classes, classes), generator=torch.Generator().manual_seed(0))
+    return Metrics(0.123456, confusion, 7 if classes > 5 else None)
+
+
+@pytest.mark.parametrize("classes", [3, 10])
+def test_rates_stand_beside_their_counts(classes):
+    measured = metrics(classes)
+    lines = metrics_table({"validation": measured.as_dict(), "test": measured.as_dict()}).splitlines()
+    cells = {line[:12].strip(): line[12:] for line in lines}
+    assert cells[""].split() == ["validation", "test"]
+    both = f"{100 * measured.accuracy:.2f}% ({measured.correct}/{measured.total})"
+    assert cells["accuracy"].count(both) == 2
+    assert cells["macro F1"].split() == [f"{measured.f1:.4f}"] * 2
+    assert cells["loss"].split() == ["0.1235"] * 2
+    assert ("top5" in cells) == (classes > 5)
+    assert classes <= 5 or cells["top5"].count(f"(7/{measured.total})") == 2
+
+
+def test_the_columns_stand_one_below_another():
+    lines = metrics_table({"validation": metrics(10).as_dict(), "test": metrics(10).as_dict()}).splitlines()
+    assert len({len(line) for line in lines}) == 1
+
+
+@pytest.mark.parametrize("names", [["a", "b", "c"], ["short", "a very long name of a class", "x"]])
+def test_every_class_has_a_row_under_the_headings(names):
+    measured = metrics(3)
+    heading, *lines = class_table(names, measured.per_class).splitlines()
+    assert heading.split() == ["class", "precision", "recall", "F1", "images"]
+    assert len({len(line) for line in (heading, *lines)}) == 1
+    for name, line, row in zip(names, lines, measured.per_class, strict=True):
+        numbers = [*(f"{row[key]:.4f}" for key in ("precision", "recall", "f1")), str(row["total"])]
+        assert line.strip().removeprefix(name).split() == numbers
+
+
+def test_a_class_without_a_figure_is_not_dropped_in_silence():
+    with pytest.raises(ValueError, match="zip"):
+        class_table(["a", "b"], metrics(3).per_class)
+
+
+def test_the_summary_names_the_best_checkpoint_and_what_to_do_with_it(tmp_path):
+    run = RunFolder(tmp_path, "mine")
+    text = summary(run, {"val": metrics(3).as_dict(), "test": metrics(3).as_dict(), "epoch": 17})
+    assert f"--ckpt_path {run.best}" in text
+    assert f"tensorboard --logdir {tmp_path}" in text
+    assert "epoch 17" in text
+    assert metrics_table({"validation": metrics(3).as_dict(), "test": metrics(3).as_dict()}) in text

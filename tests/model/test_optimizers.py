@@ -1,0 +1,137 @@
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, Adagrad, Adam, AdamW, RMSprop
+from torch.optim.lr_scheduler import CosineAnnealingLR
+
+from project.model.networks import build_resnet
+from project.model.optimizers import fuse_on_cpu, parameter_groups
+from project.model.schedules import cosine_with_warmup
+
+
+@pytest.fixture(scope="module")
+def network():
+    return build_resnet("resnet18", 3)
+
+
+def names_of(network, group):
+    by_id = {id(parameter): name for name, parameter in network.named_parameters()}
+    return [by_id[id(parameter)] for parameter in group["params"]]
+
+
+def test_every_parameter_is_in_exactly_one_group(network):
+    grouped = [name for group in parameter_groups(network) for name in names_of(network, group)]
+    assert sorted(grouped) == sorted(name for name, _ in network.named_parameters())
+
+
+def test_normalisation_and_biases_do_not_decay_and_all_else_does(network):
+    spared = {
+        f"{prefix}.{name}"
+        for prefix, module in network.named_modules()
+        for name, _ in module.named_parameters(recurse=False)
+        if isinstance(module, nn.BatchNorm2d) or name == "bias"
+    }
+    optimizer = SGD(parameter_groups(network), lr=0.1, weight_decay=0.01)
+    for group in optimizer.param_groups:
+        for name in names_of(network, group):
+            assert group["weight_decay"] == (0.0 if name in spared else 0.01)
+    assert "fc.bias" in spared
+
+
+def test_what_is_frozen_is_left_out(network):
+    network.requires_grad_(False)
+    network.fc.requires_grad_(True)
+    try:
+        grouped = [name for group in parameter_groups(network) for name in names_of(network, group)]
+    finally:
+        network.requires_grad_(True)
+    assert sorted(grouped) == ["fc.bias", "fc.weight"]
+
+
+def test_a_group_that_would_be_empty_is_not_made():
+    assert [len(group["params"]) for group in parameter_groups(nn.Linear(2, 2, bias=False))] == [1]
+
+
+def after_steps(optimizer_class, fused, **options):
+    generator = torch.Generator().manual_seed(0)
+    weight = nn.Parameter(torch.randn(65, 67, generator=generator).to(torch.float32 if fused else torch.float64))
+    optimizer = optimizer_class([weight], lr=0.01, **options)
+    if fused:
+        fuse_on_cpu(optimizer)
+        assert optimizer.param_groups[0]["fused"]
+    for _ in range(5):
+        weight.grad = torch.randn(65, 67, generator=generator).to(weight.dtype)
+        optimizer.step()
+    return weight.detach().double()
+
+
+@pytest.mark.parametrize(
+    ("optimizer_class", "options"),
+    [
+        (SGD, {}),
+        (SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+        (Adam, {}),
+        (AdamW, {}),
+        (Adagrad, {}),
+    ],
+    ids=str,
+)
+def test_fused_steps_are_the_steps_of_the_formula_in_float64(optimizer_class, options):
+    fused, formula = (after_steps(optimizer_class, fused, **options) for fused in (True, False))
+    torch.testing.assert_close(fused, formula, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("asked", [{"fused": False}, {"foreach": True}, {"differentiable": True}], ids=str)
+def test_another_way_of_stepping_that_was_asked_for_stays(asked):
+    (group,) = (optimizer := SGD([nn.Parameter(torch.zeros(1))], **asked)).param_groups
+    before = group["fused"]
+    fuse_on_cpu(optimizer)
+    assert group["fused"] is before
+
+
+def test_an_optimizer_without_fused_steps_stays_as_it_is():
+    (group,) = (optimizer := RMSprop([nn.Parameter(torch.zeros(1))])).param_groups
+    fuse_on_cpu(optimizer)
+    assert "fused" not in group
+
+
+@pytest.mark.parametrize("total", [1, 2, 10, 997])
+@pytest.mark.parametrize("lrf", [0.0, 0.01, 0.5, 1.0])
+def test_the_schedule_is_the_tutorials_formula(total, lrf):
+    for step in range(total + 1):
+        expected = ((1 + math.cos(step * math.pi / total)) / 2) * (1 - lrf) + lrf
+        assert cosine_with_warmup(step, total_steps=total, lrf=lrf) == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_schedule_is_torchs_cosine_annealing():
+    optimizer = SGD([nn.Parameter()], lr=0.2)
+    scheduler = CosineAnnealingLR(optimizer, T_max=40, eta_min=0.2 * 0.05)
+    for step in range(40):
+        assert 0.2 * cosine_with_warmup(step, total_steps=40, lrf=0.05) == pytest.approx(scheduler.get_last_lr()[0])
+        optimizer.step()
+        scheduler.step()
+
+
+@pytest.mark.parametrize("warmup", [1, 2, 5, 30])
+def test_warmup_rises_in_equal_steps_from_above_zero_to_the_base_rate(warmup):
+    rates = [cosine_with_warmup(step, total_steps=100, warmup_steps=warmup) for step in range(warmup)]
+    assert rates[0] > 0
+    assert rates == pytest.approx([(step + 1) / warmup for step in range(warmup)])
+    assert cosine_with_warmup(warmup, total_steps=100, warmup_steps=warmup) == 1
+
+
+@pytest.mark.parametrize("warmup", [0, 5])
+@pytest.mark.parametrize("lrf", [0.0, 0.01, 0.5])
+def test_after_warmup_the_rate_falls_to_the_last_one_and_stays(warmup, lrf):
+    rates = [cosine_with_warmup(step, total_steps=50, warmup_steps=warmup, lrf=lrf) for step in range(warmup, 60)]
+    assert all(first >= second for first, second in pairwise(rates))
+    assert rates[0] == 1
+    assert rates[50 - warmup :] == pytest.approx([lrf] * 10)
+
+
+def test_a_warmup_longer_than_the_run_only_rises():
+    rates = [cosine_with_warmup(step, total_steps=10, warmup_steps=20) for step in range(10)]
+    assert rates == pytest.approx([(step + 1) / 20 for step in range(10)])

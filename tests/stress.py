@@ -1,0 +1,297 @@
+"""Kills real trainings at random moments, lets them go on, and compares how they end with one that nobody disturbed.
+
+``python -m tests.stress --kills 100`` does it at length. Each training is a fork of a process that has imported
+everything, so that an attempt costs no start-up; what is killed is a process like any other.
+"""
+
+import argparse
+import json
+import math
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import Tensor, nn
+
+from project.cli import one_line_errors, quiet_libraries
+from project.fit import FitCLI
+from tests.conftest import QUIET
+from tests.distributed.processes import LAUNCHER_VARIABLES, LOOPBACK, free_port
+
+SMALL = [
+    "--data.train_size=96",
+    "--data.val_size=40",
+    "--data.test_size=24",
+    "--data.image_size=32",
+    "--data.batch_size=8",
+    "--data.crop_padding=4",
+    "--data.cutout=8",
+    "--model.optimizer.lr=0.02",
+    "--trainer.accelerator=cpu",
+    "--trainer.max_epochs=3",
+    "--trainer.log_every_n_steps=5",
+    "--last_checkpoint.every_n_steps=2",
+    *QUIET,
+]
+
+
+class Scenario(NamedTuple):
+    """A kind of training."""
+
+    args: list[str]
+    processes: int = 1
+
+
+SCENARIOS = {
+    "one process": Scenario([]),
+    "loader workers, several validations an epoch": Scenario(
+        ["--data.num_workers=2", "--trainer.val_check_interval=5", "--trainer.precision=32-true"]
+    ),
+    "accumulation, a moving average of the weights": Scenario(
+        ["--trainer.accumulate_grad_batches=5", "--trainer.callbacks=EMAWeightAveraging"]
+    ),
+    "a schedule that watches validation, until a step": Scenario(
+        [
+            "--model.lr_scheduler=lightning.pytorch.cli.ReduceLROnPlateau",
+            "--model.lr_scheduler.monitor=val/loss",
+            "--model.lr_scheduler.patience=0",
+            "--model.optimizer=AdamW",
+            "--model.optimizer.lr=0.001",
+            "--trainer.max_epochs=null",
+            "--trainer.max_steps=30",
+        ]
+    ),
+    "two processes": Scenario(["--trainer.devices=2", "--data.num_workers=1"], 2),
+    "two processes, accumulation": Scenario(["--trainer.devices=2", "--trainer.accumulate_grad_batches=5"], 2),
+}
+
+
+class SmallNetwork(nn.Module):
+    """Has what makes a continuation hard, batch statistics and dropout, and is written to the disk in no time."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 8, 3, stride=2, bias=False)
+        self.bn1 = nn.BatchNorm2d(8)
+        self.conv2 = nn.Conv2d(8, 16, 3, stride=2, bias=False)
+        self.bn2 = nn.BatchNorm2d(16)
+        self.dropout = nn.Dropout(0.2)
+        self.fc = nn.Linear(16, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits, float (N, classes)."""
+        x = self.bn1(self.conv1(x)).relu()
+        x = self.bn2(self.conv2(x)).relu()
+        logits: Tensor = self.fc(self.dropout(x.mean((2, 3))))
+        return logits
+
+
+class Ended(NamedTuple):
+    """How an attempt ended: the processes' exit codes, negative for a signal, and whether they were disturbed."""
+
+    codes: list[int]
+    disturbed: bool
+
+
+def _train(args: list[str], environment: dict[str, str], log: Path) -> None:
+    """The life of one forked process."""
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.environ.update(environment)
+    patch = pytest.MonkeyPatch()
+    patch.setattr("project.model.classifier.build_resnet", lambda arch, num_classes, stem: SmallNetwork(num_classes))
+    sys.argv = ["fit"]
+    quiet_libraries()
+    warnings.filterwarnings("ignore")
+    with one_line_errors():
+        FitCLI(args).fit()
+
+
+def _fork(args: list[str], environment: dict[str, str], log: Path) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        os.setpgid(0, 0)
+        _train(args, environment, log)
+        code = 0
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def attempt(
+    folder: Path, scenario: Scenario, after: float | None = None, number: int = signal.SIGKILL, whom: int = 0
+) -> Ended:
+    """Starts or continues the training in ``folder`` and disturbs it.
+
+    Args:
+        folder: The run's folder.
+        scenario: What to train.
+        after: When to send the signal, in seconds; None disturbs nothing.
+        number: The signal.
+        whom: The process that it is sent to.
+    """
+    args = [*SMALL, *scenario.args, f"--trainer.default_root_dir={folder.parent}", f"--name={folder.name}"]
+    port, world = str(free_port()), str(scenario.processes)
+    pids = []
+    for rank in map(str, range(scenario.processes)):
+        places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "GROUP_RANK": "0"}
+        launcher = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test", **places}
+        one_device = {"GLOO_SOCKET_IFNAME": LOOPBACK}
+        pids.append(_fork(args, launcher if scenario.processes > 1 else one_device, folder.with_suffix(".log")))
+    disturbed = False
+    if after is not None:
+        time.sleep(after)
+        disturbed = os.waitid(os.P_PID, pids[whom], os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        if disturbed:
+            os.kill(pids[whom], number)
+    return Ended(_wait(pids), disturbed)
+
+
+def _wait(pids: list[int], patience: float = 5.0) -> list[int]:
+    """The exit codes; like every launcher, it ends the other processes some time after one has failed."""
+    codes: dict[int, int] = {}
+    end = math.inf
+    while len(codes) < len(pids):
+        for pid in set(pids) - set(codes):
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                codes[pid] = os.waitstatus_to_exitcode(status)
+                end = min(end, time.monotonic() + patience) if codes[pid] else end
+            elif time.monotonic() > end:
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+    return [codes[pid] for pid in pids]
+
+
+def outcome(run: Path) -> dict[str, Any]:
+    """Everything in which a continued run must not differ from an undisturbed one."""
+    kept: dict[str, Any] = {"metrics.json": json.loads((run / "metrics.json").read_text())}
+    for name in ("best", "last"):
+        checkpoint = torch.load(run / "checkpoints" / f"{name}.ckpt", weights_only=True)
+        names = ("state_dict", "optimizer_states", "lr_schedulers", "counts", "global_step", "epoch")
+        kept |= {
+            f"{name}: {key}": checkpoint[key]
+            for key in (*names, "current_model_state", "averaging_state")
+            if key in checkpoint
+        }
+    accumulator = EventAccumulator(str(run), size_guidance={"images": 0, "scalars": 0}, purge_orphaned_data=False)
+    accumulator.Reload()
+    for tag in accumulator.Tags()["scalars"]:
+        # files of one second, as runs that follow each other within a test may have, are read in any order
+        points = sorted((event.step, event.value) for event in accumulator.Scalars(tag))
+        kept[tag] = [step for step, _ in points] if tag == "train/images_per_second" else points
+    for tag in accumulator.Tags()["images"]:
+        kept[tag] = sorted(event.step for event in accumulator.Images(tag))
+    return kept
+
+
+def differences(one: Any, other: Any, where: str = "") -> list[str]:
+    """The places at which two nested structures differ in any bit."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        keys = sorted(set(one) | set(other), key=str)
+        return [text for key in keys for text in differences(one.get(key), other.get(key), f"{where}/{key}")]
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        return [
+            text for i, pair in enumerate(zip(one, other, strict=True)) for text in differences(*pair, f"{where}/{i}")
+        ]
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        same = one.dtype == other.dtype and _bits(one) == _bits(other)
+        return [] if same else [f"{where}: tensors differ"]
+    return [] if one == other else [f"{where}: {one} is not {other}"]
+
+
+def _bits(tensor: Tensor) -> bytes:
+    return tensor.contiguous().numpy().tobytes()
+
+
+class Tally(NamedTuple):
+    """What came of a scenario."""
+
+    kills: int
+    continuations: int
+    differences: list[str]
+
+
+def torment(name: str, folder: Path, kills: int, dice: random.Random) -> Tally:
+    """Disturbs trainings of one kind until ``kills`` signals have been sent, and compares their ends with the first's.
+
+    Raises:
+        RuntimeError: An attempt ended in a way that it should not.
+    """
+    scenario = SCENARIOS[name]
+    began = time.monotonic()
+    undisturbed = attempt(folder / "whole", scenario)
+    length = time.monotonic() - began
+    if any(undisturbed.codes):
+        raise RuntimeError(f"{name}: {undisturbed.codes}\n{(folder / 'whole.log').read_text()}")
+    expected = outcome(folder / "whole")
+    sent, continued, found, number = 0, 0, [], 0
+    while sent < kills:
+        run = folder / f"run{number}"
+        while not (run / "metrics.json").exists():
+            how = dice.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
+            after = dice.uniform(0, 0.9 * length) if sent < kills else None
+            ended = attempt(run, scenario, after, how, dice.randrange(scenario.processes))
+            sent += ended.disturbed
+            if not ended.disturbed and any(ended.codes):
+                raise RuntimeError(f"{name}: {ended.codes}\n{run.with_suffix('.log').read_text()}")
+        continued += run.with_suffix(".log").read_text().count(f"continuing {run} ")
+        found += differences(expected, outcome(run))
+        number += 1
+    return Tally(sent, continued, found)
+
+
+def main() -> None:
+    """Disturbs trainings of all kinds in turn and says what came of it."""
+    parser = argparse.ArgumentParser(prog="python -m tests.stress", description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=102, help="how many signals to send in all")
+    parser.add_argument("--seed", type=int, default=0, help="decides when they are sent")
+    parser.add_argument("--scenario", action="append", choices=SCENARIOS, help="may be repeated; all by default")
+    options = parser.parse_args()
+    names = options.scenario or list(SCENARIOS)
+    prepare()
+    total: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        for i, name in enumerate(names):
+            place = Path(folder) / str(i)
+            place.mkdir()
+            began = time.monotonic()
+            tally = torment(name, place, -(-options.kills // len(names)), random.Random(f"{options.seed} {name}"))
+            took = time.monotonic() - began
+            print(f"{name:50} {tally.kills:4} kills {len(tally.differences):4} differences {took:6.0f} s", flush=True)
+            print("".join(f"    {text[:200]}\n" for text in tally.differences[:10]), end="")
+            total.update(kills=tally.kills, continuations=tally.continuations, differences=len(tally.differences))
+    print(f"{total['kills']} kills, {total['continuations']} continuations, {total['differences']} differences")
+    sys.exit(total["differences"] > 0)
+
+
+def prepare() -> None:
+    """Makes this process one to fork trainings from: without threads, and without a trace of a launcher."""
+    torch.set_num_threads(1)
+    for name in [name for name in os.environ if name.startswith(LAUNCHER_VARIABLES) or name == "WORLD_SIZE"]:
+        del os.environ[name]
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+if __name__ == "__main__":
+    main()

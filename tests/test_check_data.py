@@ -1,0 +1,212 @@
+import json
+import shutil
+from itertools import count
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from project import check_data as command
+from project.data import FolderDataModule
+from tests.data.image_files import damage_deep_inside, noise, smooth, write_folder
+
+CLASSES = {"daisy": 12, "rose": 10, "向日葵": 8}
+
+
+def run(monkeypatch, *args):
+    """The exit code of the command."""
+    monkeypatch.setattr("sys.argv", ["check_data", *map(str, args)])
+    with pytest.raises(SystemExit) as stop:
+        command.main()
+    return stop.value.code
+
+
+@pytest.fixture
+def inspected(tmp_path, monkeypatch, capsys):
+    """Runs the command on a folder; gives the exit code, its JSON and what it printed."""
+
+    def inspect(root, *args):
+        code = run(monkeypatch, root, f"--output={tmp_path / 'found.json'}", *args)
+        return code, json.loads((tmp_path / "found.json").read_text()), capsys.readouterr()
+
+    return inspect
+
+
+@pytest.fixture
+def root(tmp_path):
+    return write_folder(tmp_path / "my images", CLASSES)
+
+
+def rows(text):
+    return [line.split() for line in text.splitlines()]
+
+
+def test_a_good_folder_can_train(root, inspected):
+    code, found, printed = inspected(root)
+    assert code == 0
+    assert (found["trains"], found["refusal"], found["images"]) == (True, None, 30)
+    assert (found["unreadable"], found["duplicates"]) == ([], [])
+    assert f"python -m project.fit --data FolderDataModule --data.root '{root}' --data.batch_size 12" in printed.out
+
+
+def test_classes_are_counted_in_the_splits_of_training(root, inspected):
+    options: dict[str, Any] = {"val_fraction": 0.2, "test_fraction": 0.3, "split_seed": 5}
+    _, found, printed = inspected(root, *(f"--{name}={value}" for name, value in options.items()))
+    files = FolderDataModule(str(root), **options).files()
+    expected = {name: {split: len(files[split][name]) for split in files} for name in files["train"]}
+    assert found["classes"] == expected
+    assert ["daisy", *(str(images) for images in expected["daisy"].values()), "12", "40.0%"] in rows(printed.out)
+    assert ["30", "100.0%"] in [row[-2:] for row in rows(printed.out)]
+
+
+def test_splits_that_are_given_are_taken_as_they_are(tmp_path, inspected):
+    for split, images in {"train": 6, "val": 1, "test": 2}.items():
+        write_folder(tmp_path / "root" / split, dict.fromkeys(CLASSES, images))
+    _, found, _ = inspected(tmp_path / "root")
+    assert found["classes"] == {name: {"train": 6, "val": 1, "test": 2} for name in CLASSES}
+    assert {len(group["files"]) for group in found["duplicates"]} == {2, 3}
+    assert all(group["across_splits"] for group in found["duplicates"])
+
+
+def test_every_unreadable_file_is_named_even_where_only_decoding_tells(root, inspected):
+    (root / "rose" / "empty.jpg").touch()
+    (root / "rose" / "text.jpg").write_text("no image")
+    (root / "rose" / "gone.jpg").symlink_to("nowhere")
+    damage_deep_inside(root / "daisy" / "deep.png")
+    code, found, printed = inspected(root)
+    reasons = {entry["file"]: entry["reason"] for entry in found["unreadable"]}
+    assert code == 1
+    assert set(reasons) == {f"rose/{name}.jpg" for name in ("empty", "text", "gone")} | {"daisy/deep.png"}
+    assert reasons["rose/text.jpg"] == "not an image"
+    assert all(f"{file} ({reason})" in printed.out for file, reason in reasons.items())
+    assert printed.err.splitlines()[-1] == f"error: {found['refusal']}"
+    assert found["refusal"].startswith("4 of 34 files cannot be read")
+    assert "--data.on_bad_image skip" in found["refusal"]
+    assert "project.fit" not in printed.out
+
+
+def test_of_many_unreadable_files_the_table_lists_some_and_counts_all(root, inspected):
+    for number in range(25):
+        (root / "rose" / f"bad {number}.jpg").touch()
+    _, found, printed = inspected(root)
+    assert ["unreadable", "25"] in rows(printed.out)
+    assert printed.out.count("(not an image)") == 10
+    assert "and 15 more" in printed.out
+    assert len(found["unreadable"]) == 25
+
+
+def test_where_skipping_would_not_help_it_is_not_offered(root, inspected):
+    for file in (root / "rose").iterdir():
+        file.write_bytes(b"")
+    code, found, _ = inspected(root)
+    assert code == 1
+    assert "class 'rose' has no training image that can be read" in found["refusal"]
+    assert "on_bad_image" not in found["refusal"]
+
+
+def test_the_same_image_is_found_across_splits_and_classes(tmp_path, inspected):
+    seeds = count()
+    for split in ("train", "val", "test"):
+        for name in "ab":
+            (tmp_path / "root" / split / name).mkdir(parents=True)
+            for number in range(3):
+                noise(20, 20, next(seeds)).save(tmp_path / "root" / split / name / f"{number}.png")
+    root = tmp_path / "root"
+    shutil.copy(root / "train/a/0.png", root / "val/a/0.png")  # leaks
+    shutil.copy(root / "train/a/1.png", root / "train/b/1.png")  # contradicts
+    Image.open(root / "train/b/2.png").save(root / "test/b/2.bmp")  # the same pixels in another file
+    _, found, printed = inspected(root)
+    groups = {tuple(entry["file"] for entry in group["files"]): group for group in found["duplicates"]}
+    flags = {files: (g["same"], g["across_splits"], g["across_classes"]) for files, g in groups.items()}
+    assert flags == {
+        ("train/a/0.png", "val/a/0.png"): ("bytes", True, False),
+        ("train/a/1.png", "train/b/1.png"): ("bytes", False, True),
+        ("train/b/2.png", "test/b/2.bmp"): ("pixels", True, False),
+    }
+    assert "train/a/1.png (train) = train/b/1.png (train)" in printed.out
+    assert ["same", "image", "in", "two", "splits", "2"] in rows(printed.out)
+
+
+def test_sizes_formats_modes_frames_and_turns_are_counted(root, inspected):
+    frames = [smooth(32, 32), noise(32, 32)]
+    for suffix in ("gif", "webp"):
+        frames[0].save(root / "rose" / f"moving.{suffix}", save_all=True, append_images=frames[1:])
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    smooth(60, 20).save(root / "rose" / "turned.jpg", exif=exif)
+    smooth(500, 10).convert("L").save(root / "rose" / "panorama called.jpg", format="PNG")
+    _, found, printed = inspected(root)
+    assert found["width"] == {"min": 20, "median": 30, "max": 500}
+    assert found["height"] == {"min": 10, "median": 24, "max": 60}
+    assert found["formats"] == {"JPEG": 31, "GIF": 1, "PNG": 1, "WEBP": 1}
+    assert found["modes"]["L"] == 1
+    assert (found["animated"], found["turned_by_exif"]) == (2, 1)
+    assert "20 to 500 pixels, median 30" in printed.out
+
+
+def test_the_same_folder_gives_the_same_report_anywhere(root, tmp_path, inspected):
+    there = shutil.copytree(root, tmp_path / "there")
+    first, second = (inspected(place)[1] for place in (root, there))
+    assert first | {"root": None} == second | {"root": None}
+    assert list(first["formats"]) == list(second["formats"])
+
+
+@pytest.mark.parametrize(
+    ("folders", "reason"),
+    [
+        (None, "there is no folder"),
+        ({}, "has no images"),
+        ({"a": 5, "empty": 0}, "empty' has no images"),
+        ({"only": 9}, "one class only"),
+        ({"a": 5, "small": 2}, "'small' has 2 image"),
+        ({"train/a": 5, "train/b": 5, "val/a": 1, "val/c": 1}, "differ in: b, c"),
+    ],
+    ids=str,
+)
+def test_a_folder_that_training_refuses_is_refused_in_one_line(tmp_path, inspected, folders, reason):
+    if folders is not None:
+        write_folder(tmp_path / "root", folders).mkdir(exist_ok=True)
+    code, found, printed = inspected(tmp_path / "root")
+    assert (code, found["trains"], printed.out) == (1, False, "")
+    assert reason in found["refusal"]
+    assert printed.err == f"error: {found['refusal']}\n"
+    assert "--data." not in printed.err
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--val_fraction=2"], "--val_fraction and --test_fraction must be above 0"),
+        (["--split_seed=x"], "--split_seed: expected int, not 'x'"),
+        (["--val_fracton=0.1"], "there is no option '--val_fracton'; did you mean --val_fraction"),
+        (["--output=nowhere/found.json"], "--output: 'nowhere/found.json' cannot be written"),
+    ],
+    ids=str,
+)
+def test_a_wrong_option_is_named_in_one_line(root, monkeypatch, capsys, args, message):
+    assert run(monkeypatch, root, *args) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith(f"error: {message}")
+    assert (printed.err.count("\n"), printed.out) == (1, "")
+
+
+def test_help_explains_every_option(monkeypatch, capsys):
+    assert run(monkeypatch, "--help") == 0
+    text = capsys.readouterr().out
+    assert all(option in text for option in ("root", "--output", "--val_fraction", "--test_fraction", "--split_seed"))
+
+
+def test_ctrl_c_ends_with_one_line(root, monkeypatch, capsys):
+    def interrupted(file):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("project.data.checks._facts", interrupted)
+    assert run(monkeypatch, root) == 130
+    assert capsys.readouterr().err == "\nstopped\n"
+
+
+def test_a_name_cannot_move_the_cursor(root, inspected):
+    (root / "rose" / "a\x1b[2J\nb.jpg").touch()
+    _, found, printed = inspected(root)
+    assert "rose/a\\x1b[2J\\nb.jpg (not an image)" in printed.out
+    assert found["unreadable"][0]["file"] == "rose/a\x1b[2J\nb.jpg"

@@ -1,0 +1,63 @@
+"""The private names of torch and Lightning that we touch are there, unchanged, and used in one module alone."""
+
+import ast
+import hashlib
+import inspect
+from functools import reduce
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from project.upstream import PRIVATE_NAMES, PrivateName
+
+PROJECT = Path(__file__).parents[1] / "project"
+
+
+def source_digest(private: PrivateName) -> str:
+    found = reduce(getattr, private.name.split("."), import_module(private.module))
+    source = inspect.getsource(found.fset if isinstance(found, property) else found)
+    return hashlib.blake2b(source.encode()).hexdigest()[:12]
+
+
+@pytest.mark.parametrize("private", PRIVATE_NAMES, ids=lambda private: private.name)
+def test_a_private_name_is_what_it_was(private):
+    package = private.module.partition(".")[0]
+    now = f"{package} {version(package)}"
+    try:
+        digest = source_digest(private)
+    except (ImportError, AttributeError) as error:
+        pytest.fail(f"{now} has no {private.module}.{private.name}, needed for {private.purpose} ({error})")
+    assert digest == private.digest, (
+        f"{now} has changed {private.module}.{private.name}; read it, see that project.upstream still does what it says"
+        f" ({private.purpose}), and then write {digest} there"
+    )
+
+
+def private_attributes(path: Path) -> set[str]:
+    """Attributes with a leading underscore of anything but ``self``, ``cls`` and ``super()``."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            owner = ast.unparse(node.value)
+            if owner not in ("self", "cls", "super()") and (owner, node.attr) != ("os", "_exit"):
+                found.add(f"{path.relative_to(PROJECT)}: {owner}.{node.attr}")
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = getattr(node, "module", None) or ""
+            for name in [module, *(alias.name for alias in node.names)]:
+                if (
+                    any(part.startswith("_") and part != "__main__" for part in name.split("."))
+                    and name != "__future__"
+                ):
+                    found.add(f"{path.relative_to(PROJECT)}: import {name}")
+    return found
+
+
+NAMED_TUPLES = {"._replace", "._asdict"}
+
+
+def test_no_other_module_touches_a_private_name():
+    modules = [path for path in PROJECT.rglob("*.py") if path.name != "upstream.py"]
+    found = set().union(*map(private_attributes, modules))
+    assert not {line for line in found if not any(line.endswith(public) for public in NAMED_TUPLES)}
