@@ -1,22 +1,26 @@
-# Every target sets up what it needs: .venv with what requirements.txt lists, once.
+# Every target sets up what it needs, once: .venv with requirements.txt and the extras of pyproject.toml, by uv or else pip.
 PYTHON ?= python3
 SEEDS ?= 0 1 2 3 4
 BIN := .venv/bin
+INSTALL := --editable ".[explore,test]"
 
-.PHONY: help fit test test-slow torture benchmark gpu lint notebook
+.PHONY: help fit test test-slow stress benchmark gpu lock rename lint notebook
 help:
 	@echo "make fit [ARGS='--trainer.max_epochs 3']   train on the built-in data"
 	@echo "make test                                  lint, types and the fast tests"
 	@echo "make test-slow                             the long tests"
-	@echo "make torture                               kill trainings a hundred times and compare every bit"
-	@echo "make benchmark                             this machine's figures beside a plain PyTorch loop"
+	@echo "make stress                                kill trainings a hundred times and compare every bit"
+	@echo "make benchmark                             this machine's speed beside a plain PyTorch loop"
 	@echo "make gpu [SEEDS='0 1 2 3 4']               what needs a GPU: its tests, its speed, CIFAR-10 for each seed"
+	@echo "make rename NAME=flowernet                 give the package, project/, a name of your own"
+	@echo "make lock                                  pin every package with its hashes in requirements.lock"
 	@echo "make notebook                              explore a checkpoint in Jupyter"
 
-.venv/installed: requirements.txt
+.venv/installed: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv && $(BIN)/uv pip install --quiet --python $(BIN)/python $(INSTALL) \
+		|| $(BIN)/python -m pip install --disable-pip-version-check $(INSTALL)
 	@touch $@
 
 fit: .venv/installed
@@ -28,8 +32,8 @@ test: lint
 test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
-torture: .venv/installed
-	$(BIN)/python -m tests.killing $(ARGS)
+stress: .venv/installed
+	$(BIN)/python -m tests.stress $(ARGS)
 
 benchmark: .venv/installed
 	$(BIN)/python -m project.benchmark $(ARGS)
@@ -39,12 +43,21 @@ gpu: .venv/installed
 	for seed in $(SEEDS); do \
 		$(BIN)/python -m project.fit --config configs/cifar10_fast.yaml --seed_everything $$seed --name cifar10_fast_$$seed || exit 1; \
 		$(BIN)/python -m project.fit --config configs/cifar10_resnet18.yaml --config configs/hardware/gpu.yaml \
-			--data.resident true --model.compile true --data.batch_size 512 --model.optimizer.lr 0.4 \
+			--data.device_cache true --model.compile true --data.batch_size 512 --model.optimizer.lr 0.4 \
 			--trainer.max_epochs 30 --seed_everything $$seed --name cifar10_resnet18_$$seed || exit 1; \
 	done
 	$(BIN)/python docs/seeds.py runs/cifar10_fast_*
 	$(BIN)/python docs/seeds.py runs/cifar10_resnet18_*
 	$(BIN)/python -m pytest -rs tests/test_gpu.py tests/distributed/test_sync_batchnorm.py
+
+lock: .venv/installed
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --all-extras pyproject.toml \
+		--output-file requirements.lock --custom-compile-command 'make lock'
+
+rename: .venv/installed
+	$(BIN)/python docs/rename.py $(NAME)
+	$(BIN)/ruff check --quiet --select I --fix .
+	$(BIN)/ruff format --quiet .
 
 lint: .venv/installed
 	$(BIN)/ruff format --check .
