@@ -1,45 +1,26 @@
 """The LightningModule: a ResNet that takes ``uint8`` images, its loss, its metrics and its optimizer."""
 
-import copy
-import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
-from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from torch.nn import functional as F
-from torch.optim import SGD, Optimizer
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim import SGD
 
-from project.errors import UserError, require
+from project.errors import require
+from project.model.batch import Batch
 from project.model.metrics import ClassificationMetrics, Metrics
 from project.model.networks import Stem, build_resnet
-from project.model.normalize import normalize, to_255_scale
-from project.model.optimizers import fuse_on_cpu, parameter_groups
-from project.model.resume import Settings, apply_changes
-from project.model.schedules import cosine_with_warmup
-from project.model.weights import load_weights
-from project.run.checkpoint import Preprocessing, read_weights
+from project.model.normalize import Normalization, resized
+from project.model.optimizers import build_optimizer, explained
+from project.model.resume import Settings, apply_changes, group_settings, require_same_optimizer, settings_of
+from project.model.schedules import build_cosine
+from project.model.weights import start_from
+from project.run.checkpoint import Preprocessing
 from project.run.tensorboard import is_logged
-from project.upstream import handles_unscaling
-
-
-class Batch(Protocol):
-    """What a step needs of a batch, see ``project.data.batch``."""
-
-    @property
-    def images(self) -> Tensor:
-        """uint8 (N, 3, height, width)."""
-
-    @property
-    def labels(self) -> Tensor:
-        """int64 (N,)."""
 
 
 class ImageClassifier(LightningModule):
@@ -108,27 +89,18 @@ class ImageClassifier(LightningModule):
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
         self.network = build_resnet(arch, len(self.class_names), stem).to(memory_format=self._layout)
         if weights is not None:
-            self._start_from(weights)
+            start_from(self.network, weights)
         if freeze_backbone:
             self.network.requires_grad_(False)
             self.network.fc.requires_grad_(True)
             self.network.eval()  # Lightning trains in the mode that it finds
-        # no buffers, which a moving average of the model would average too, and round
-        self._mean, self._std = (to_255_scale(preprocessing[name]) for name in ("mean", "std"))
+        self.normalization = Normalization(preprocessing["mean"], preprocessing["std"])
         self.train_metrics = ClassificationMetrics(len(self.class_names))
         self.val_metrics = ClassificationMetrics(len(self.class_names))
         self.test_metrics = ClassificationMetrics(len(self.class_names))
         self.results: dict[str, Metrics] = {}
         self.train_image_size: int | None = None
         self._settings_before: Settings | None = None
-
-    def _start_from(self, path: str) -> None:
-        left_out = load_weights(self.network, read_weights(path), path)
-        if left_out:
-            names = ", ".join(left_out)
-            rank_zero_only(print)(
-                f"starting from '{path}', but with a new head for {len(self.class_names)} classes ({names})"
-            )
 
     def setup(self, stage: str) -> None:
         """Prepares the network for training."""
@@ -151,25 +123,16 @@ class ImageClassifier(LightningModule):
         Returns:
             Logits, float (N, classes).
         """
-        like = next(self.network.parameters())
-        if (self._mean.device, self._mean.dtype) != (like.device, like.dtype):
-            self._mean, self._std = self._mean.to(like), self._std.to(like)
-        x = normalize(images, self._mean, self._std)
+        x = self.normalization(images, like=next(self.network.parameters()))
         logits: Tensor = self.network(x.contiguous(memory_format=self._layout))
         return logits
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Returns the batch's mean loss; its metrics are counted, and logged by ``on_train_batch_end``."""
-        logits = self(self._at_train_size(batch.images))
+        logits = self(resized(batch.images, self.train_image_size))
         losses = F.cross_entropy(logits, batch.labels, label_smoothing=self.label_smoothing, reduction="none")
         self.train_metrics.update(logits.detach(), batch.labels, losses.detach())
         return losses.mean()
-
-    def _at_train_size(self, images: Tensor) -> Tensor:
-        if self.train_image_size is None or self.train_image_size == images.shape[-1]:
-            return images
-        size = (self.train_image_size, self.train_image_size)
-        return F.interpolate(images.float(), size=size, mode="bilinear", antialias=True)
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """Logs the mean over the steps since the last time; a log on every step would cost more than the metrics do."""
@@ -219,61 +182,23 @@ class ImageClassifier(LightningModule):
             UserError: Their classes or Lightning do not accept the settings, or a run is continued with another
                 optimizer.
         """
-        with _explained("--model.optimizer"):
-            optimizer = self.optimizer(parameter_groups(self.network))
-        self._require_clippable(optimizer)
-        fuse_on_cpu(optimizer)
-        self._scale_rate(optimizer)
-        groups = [
-            {name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups
-        ]
-        with _explained("--model.lr_scheduler"):
-            scheduler, interval = self._schedule(optimizer)
-        self._settings = Settings(
-            optimizer=type(optimizer).__name__,
-            parameters=[len(group["params"]) for group in optimizer.param_groups],
-            groups=groups,
-            scheduler=copy.deepcopy(scheduler.state_dict()),
-        )
-        self._require_same_optimizer()
+        optimizer = build_optimizer(self.optimizer, self.network, self.trainer, self.base_batch_size)
+        groups = group_settings(optimizer)
+        with explained("--model.lr_scheduler"):
+            if self.lr_scheduler is None:
+                scheduler: Any = build_cosine(optimizer, self.trainer, self.lrf, self.warmup_epochs)
+            else:
+                scheduler = self.lr_scheduler(optimizer)
+        self._settings = settings_of(optimizer, groups, scheduler)
+        if self.trainer.ckpt_path is not None:
+            require_same_optimizer(self._settings_before, self._settings)
         schedule = {
             "scheduler": scheduler,
-            "interval": interval,
+            "interval": "step" if self.lr_scheduler is None else self.lr_scheduler_interval,
             "monitor": getattr(scheduler, "monitor", "val/loss"),
             "name": "learning_rate",
         }
         return cast(OptimizerLRScheduler, {"optimizer": optimizer, "lr_scheduler": schedule})
-
-    def _require_clippable(self, optimizer: Optimizer) -> None:
-        """Says in advance what Lightning finds at the first step."""
-        if self.trainer.gradient_clip_val and handles_unscaling(optimizer) and "mixed" in self.trainer.precision:
-            raise UserError(
-                f"--trainer.gradient_clip_val: with {self.trainer.precision}, Lightning does not clip gradients for an"
-                " optimizer that is fused by its own option; leave out --model.optimizer.fused"
-            )
-
-    def _schedule(self, optimizer: Optimizer) -> tuple[Any, str]:
-        if self.lr_scheduler is not None:
-            return self.lr_scheduler(optimizer), self.lr_scheduler_interval
-        return LambdaLR(optimizer, partial(cosine_with_warmup, lrf=self.lrf, **self._horizon())), "step"
-
-    def _scale_rate(self, optimizer: Optimizer) -> None:
-        if self.base_batch_size is not None:
-            data: Any = self.trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
-            batch_size = data.batch_size * self.trainer.accumulate_grad_batches
-            for group in optimizer.param_groups:
-                group["lr"] *= batch_size / self.base_batch_size
-
-    def _horizon(self) -> dict[str, int]:
-        self.trainer.fit_loop.setup_data()  # with max_steps alone, Lightning has not counted the batches yet
-        total_steps = self.trainer.estimated_stepping_batches
-        if not math.isfinite(total_steps):
-            raise UserError(
-                "the cosine schedule must know where training ends; set --trainer.max_epochs or --trainer.max_steps"
-            )
-        steps_per_epoch = math.ceil(self.trainer.num_training_batches / self.trainer.accumulate_grad_batches)
-        warmup_steps = min(round(self.warmup_epochs * steps_per_epoch), int(total_steps) // 2)
-        return {"total_steps": int(total_steps), "warmup_steps": warmup_steps}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds what the command asked of optimizer and schedule, and what was counted since the last training log."""
@@ -286,29 +211,8 @@ class ImageClassifier(LightningModule):
         if self._trainer is not None and self.trainer.is_global_zero:  # they are those of all processes
             self.train_metrics.set_counts(checkpoint["counts"])
 
-    def _require_same_optimizer(self) -> None:
-        before, now = self._settings_before, self._settings
-        if before is None or self.trainer.ckpt_path is None:
-            return
-        if (before["optimizer"], before["parameters"]) != (now["optimizer"], now["parameters"]):
-            trained = f"{before['optimizer']} on {sum(before['parameters'])} parameters"
-            asked = f"{now['optimizer']} on {sum(now['parameters'])}"
-            raise UserError(
-                f"this run was trained by {trained} and cannot go on by {asked}; keep --model.optimizer and"
-                " --model.freeze_backbone as they were, or use another --name"
-            )
-
     def on_train_start(self) -> None:
         """Lets what the command says now win over the settings that a resumed checkpoint has just restored."""
         if self._settings_before is not None and self.trainer.ckpt_path is not None:
             optimizer, (config,) = self.trainer.optimizers[0], self.trainer.lr_scheduler_configs
             apply_changes(optimizer, config.scheduler, self._settings_before, self._settings)
-
-
-@contextmanager
-def _explained(option: str) -> Iterator[None]:
-    """Tells the user which option a class of torch does not accept."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{option}: {error}") from error

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
 def to_255_scale(values: Sequence[float]) -> Tensor:
@@ -33,3 +34,46 @@ def normalize(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     row = (1, x.shape[1], 1, x.shape[3])
     scale, shift = (values.expand(row).contiguous(memory_format=layout) for values in (1 / std, -mean / std))
     return torch.addcmul(shift, x, scale, out=x)
+
+
+class Normalization:
+    """Normalises on any device and in any type.
+
+    It is no module: its numbers would be buffers, which a moving average of the model would average too, and round.
+
+    Args:
+        mean: Of each channel, on a scale of 0 to 1.
+        std: The deviation of each channel, on the same scale.
+    """
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        self._mean, self._std = to_255_scale(mean), to_255_scale(std)
+
+    def __call__(self, images: Tensor, like: Tensor) -> Tensor:
+        """Converts images to the type of another tensor on the same device, and normalises them.
+
+        Args:
+            images: uint8 or float (N, channels, height, width), in 255 levels.
+            like: Any tensor of the network.
+
+        Returns:
+            (N, channels, height, width), in the images' memory format.
+        """
+        if (self._mean.device, self._mean.dtype) != (like.device, like.dtype):
+            self._mean, self._std = self._mean.to(like), self._std.to(like)
+        return normalize(images, self._mean, self._std)
+
+
+def resized(images: Tensor, size: int | None) -> Tensor:
+    """Scales square images to another size, bilinear with antialiasing.
+
+    Args:
+        images: uint8 (N, channels, side, side).
+        size: The side in pixels; None leaves images as they are.
+
+    Returns:
+        The images themselves where they have that size, otherwise float (N, channels, size, size) in 255 levels.
+    """
+    if size is None or size == images.shape[-1]:
+        return images
+    return F.interpolate(images.float(), size=(size, size), mode="bilinear", antialias=True)

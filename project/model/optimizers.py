@@ -1,10 +1,50 @@
-"""Parameter groups of an optimizer, and its fastest implementation."""
+"""Building an optimizer: its parameter groups, its learning rate and its fastest implementation."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from lightning.pytorch import Trainer
+from lightning.pytorch.cli import OptimizerCallable
 from torch import nn
 from torch.optim import Optimizer
+
+from project.errors import UserError
+from project.upstream import handles_unscaling
+
+
+def build_optimizer(
+    make: OptimizerCallable, network: nn.Module, trainer: Trainer, base_batch_size: int | None
+) -> Optimizer:
+    """Builds a network's optimizer.
+
+    Args:
+        make: Makes it from parameter groups.
+        network: What it is to train.
+        trainer: What it is to train with.
+        base_batch_size: The batch size that the learning rate is meant for; None takes the rate as it is.
+
+    Raises:
+        UserError: The class or Lightning does not accept the settings.
+    """
+    with explained("--model.optimizer"):
+        optimizer = make(parameter_groups(network))
+    _require_clippable(optimizer, trainer)
+    fuse_on_cpu(optimizer)
+    if base_batch_size is not None:
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
+        for group in optimizer.param_groups:
+            group["lr"] *= data.batch_size * trainer.accumulate_grad_batches / base_batch_size
+    return optimizer
+
+
+@contextmanager
+def explained(option: str) -> Iterator[None]:
+    """Tells the user which option a class of torch does not accept."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{option}: {error}") from error
 
 
 def parameter_groups(network: nn.Module) -> list[dict[str, Any]]:
@@ -38,3 +78,12 @@ def fuse_on_cpu(optimizer: Optimizer) -> None:
         undecided = group.get("fused", False) is None and not group["foreach"] and not group["differentiable"]
         if undecided and all(parameter.device.type == "cpu" for parameter in group["params"]):
             group["fused"] = True
+
+
+def _require_clippable(optimizer: Optimizer, trainer: Trainer) -> None:
+    """Says in advance what Lightning finds at the first step."""
+    if trainer.gradient_clip_val and handles_unscaling(optimizer) and "mixed" in trainer.precision:
+        raise UserError(
+            f"--trainer.gradient_clip_val: with {trainer.precision}, Lightning does not clip gradients for an"
+            " optimizer that is fused by its own option; leave out --model.optimizer.fused"
+        )

@@ -1,8 +1,11 @@
 """What a resumed run may change of its optimizer and schedule."""
 
+import copy
 from typing import Any, TypedDict
 
 from torch.optim import Optimizer
+
+from project.errors import UserError
 
 
 class Settings(TypedDict):
@@ -19,6 +22,47 @@ class Settings(TypedDict):
     parameters: list[int]
     groups: list[dict[str, Any]]
     scheduler: dict[str, Any]
+
+
+def group_settings(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """Lists each parameter group's settings; asked for before a schedule changes them."""
+    return [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+
+
+def settings_of(optimizer: Optimizer, groups: list[dict[str, Any]], scheduler: Any) -> Settings:
+    """Collects what a command asks for.
+
+    Args:
+        optimizer: Before its first step.
+        groups: What :func:`group_settings` found.
+        scheduler: Before its first step; any that torch has.
+    """
+    return Settings(
+        optimizer=type(optimizer).__name__,
+        parameters=[len(group["params"]) for group in optimizer.param_groups],
+        groups=groups,
+        scheduler=copy.deepcopy(scheduler.state_dict()),
+    )
+
+
+def require_same_optimizer(before: Settings | None, now: Settings) -> None:
+    """Compares the optimizer of a checkpoint with the one that is to continue.
+
+    Args:
+        before: What was asked for when the checkpoint was made, if it says.
+        now: What is asked for now.
+
+    Raises:
+        UserError: The optimizer is another one, or has other parameters.
+    """
+    if before is None or (before["optimizer"], before["parameters"]) == (now["optimizer"], now["parameters"]):
+        return
+    trained = f"{before['optimizer']} on {sum(before['parameters'])} parameters"
+    asked = f"{now['optimizer']} on {sum(now['parameters'])}"
+    raise UserError(
+        f"this run was trained by {trained} and cannot go on by {asked}; keep --model.optimizer and"
+        " --model.freeze_backbone as they were, or use another --name"
+    )
 
 
 def apply_changes(optimizer: Optimizer, scheduler: Any, before: Settings, now: Settings) -> None:

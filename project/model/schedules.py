@@ -1,6 +1,13 @@
 """Learning-rate schedules."""
 
 import math
+from functools import partial
+
+from lightning.pytorch import Trainer
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from project.errors import UserError
 
 
 def cosine_with_warmup(step: int, *, total_steps: int, warmup_steps: int = 0, lrf: float = 0.0) -> float:
@@ -21,3 +28,27 @@ def cosine_with_warmup(step: int, *, total_steps: int, warmup_steps: int = 0, lr
         return (step + 1) / warmup_steps
     progress = (step - warmup_steps) / max(total_steps - warmup_steps, 1)
     return lrf + (1 - lrf) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
+
+
+def build_cosine(optimizer: Optimizer, trainer: Trainer, lrf: float, warmup_epochs: float) -> LambdaLR:
+    """Builds the schedule of :func:`cosine_with_warmup` over all of training, to be stepped after each optimizer step.
+
+    Args:
+        optimizer: What it is for.
+        trainer: Knows how long training takes.
+        lrf: The final learning rate as a fraction of the optimizer's.
+        warmup_epochs: How many epochs the warmup takes; at most half of the training.
+
+    Raises:
+        UserError: Training has no end.
+    """
+    trainer.fit_loop.setup_data()  # with max_steps alone, Lightning has not counted the batches yet
+    total_steps = trainer.estimated_stepping_batches
+    if not math.isfinite(total_steps):
+        raise UserError(
+            "the cosine schedule must know where training ends; set --trainer.max_epochs or --trainer.max_steps"
+        )
+    steps_per_epoch = math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches)
+    warmup_steps = min(round(warmup_epochs * steps_per_epoch), int(total_steps) // 2)
+    factor = partial(cosine_with_warmup, total_steps=int(total_steps), warmup_steps=warmup_steps, lrf=lrf)
+    return LambdaLR(optimizer, factor)

@@ -2,11 +2,27 @@
 
 from collections.abc import Mapping
 
+from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 
 from project.errors import UserError
+from project.run.checkpoint import read_weights
 
 HEAD = "fc."
+
+
+def start_from(network: nn.Module, path: str) -> None:
+    """Copies the weights of a file into a network, and says which part of the head is new, if it is.
+
+    Raises:
+        UserError: The file cannot be read, or anything but the head does not fit.
+    """
+    left_out = load_weights(network, read_weights(path), path)
+    if left_out:
+        classes = network.get_submodule(HEAD.rstrip(".")).out_features
+        rank_zero_only(print)(
+            f"starting from '{path}', but with a new head for {classes} classes ({', '.join(left_out)})"
+        )
 
 
 def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str) -> list[str]:

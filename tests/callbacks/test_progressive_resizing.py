@@ -3,12 +3,10 @@
 from typing import Any
 
 import pytest
-import torch
 from lightning.pytorch import Callback
 
 from project.callbacks import ProgressiveResizing
 from project.errors import UserError
-from project.model import ImageClassifier
 from tests.conftest import TINY, fit
 
 
@@ -51,14 +49,6 @@ def test_the_network_sees_it_batch_by_batch_and_evaluation_does_not(workplace):
 def test_images_that_cannot_shrink_are_refused(workplace):
     with pytest.raises(UserError, match="multiple must be below 32"):
         fit(*TINY, "--trainer.callbacks+=ProgressiveResizing", "--name=run")
-
-
-def test_at_full_size_nothing_changes():
-    model = ImageClassifier(["a", "b"], {"resize": 8, "crop": 8, "mean": [0.5] * 3, "std": [0.5] * 3})
-    images = torch.randint(256, (2, 3, 8, 8), dtype=torch.uint8)
-    for side in (None, 8):
-        model.train_image_size = side
-        assert model._at_train_size(images) is images
 
 
 @pytest.mark.parametrize("options", [{"start": 0.0}, {"start": 1.5}, {"until": 0.0}, {"multiple": 0}])
