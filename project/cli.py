@@ -1,11 +1,9 @@
 """What the commands share: one LightningCLI, and errors of one line."""
 
-import atexit
 import errno
 import logging
 import os
 import re
-import subprocess
 import sys
 import threading
 import warnings
@@ -22,6 +20,7 @@ from project.data import ImageDataModule
 from project.errors import LocalError, UserError, end_with_error
 from project.model import ImageClassifier
 from project.parser import OneLineErrorParser
+from project.run.processes import let_the_watch_speak, watch_processes
 from project.upstream import disable_signal_handling
 
 
@@ -83,13 +82,17 @@ class ProjectCLI(LightningCLI):
         torch.backends.cudnn.allow_tf32 = False  # evaluation is in float32, which this would round to 10 bits
         _require_every_process(trainer.world_size)
         disable_signal_handling(trainer)
-        atexit.register(_end_processes, trainer.strategy.launcher)
+        watch_processes(trainer.strategy.launcher, self.advice_after_death)
         on_cpu = trainer.strategy.root_device.type == "cpu"
         if on_cpu and trainer.world_size > 1 and self.config.trainer.sync_batchnorm:
             raise UserError(
                 "--trainer.sync_batchnorm: torch synchronises BatchNorm on GPUs only; leave it out on a CPU"
             )
         return trainer
+
+    def advice_after_death(self) -> str:
+        """What to do where a process of this command was killed."""
+        return "run the same command again"
 
     def say(self, text: str) -> None:
         """Prints once, however many processes there are."""
@@ -104,16 +107,6 @@ def _number(seed: bool | int) -> int:
     return seed
 
 
-def _end_processes(launcher: Any, patience: float = 5.0) -> None:
-    """Ends what Lightning has started and forgets where the first process fails: on GPUs they would wait for it."""
-    for process in getattr(launcher, "procs", []):
-        try:
-            process.wait(patience)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
 def _require_every_process(world_size: int) -> None:
     """Notices what Lightning does not: processes of a launcher that would each train alone, in one folder."""
     counter = "WORLD_SIZE" if "TORCHELASTIC_RUN_ID" in os.environ else "SLURM_STEP_NUM_TASKS"
@@ -124,6 +117,7 @@ def _require_every_process(world_size: int) -> None:
         )
 
 
+_LOST = "another process of this run has ended; it says why, unless the system killed it"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -149,6 +143,8 @@ def one_line_errors() -> Iterator[None]:
         text = _for_the_user(error)
         if text is None:
             raise
+        if text == _LOST:
+            let_the_watch_speak()
         end_with_error(text, alone=isinstance(error, LocalError | OSError))
 
 
@@ -164,7 +160,7 @@ def _for_the_user(error: BaseException | None) -> str | None:
     if isinstance(error, torch.OutOfMemoryError):
         return "the GPU has too little memory for this; a smaller --data.batch_size needs less"
     if isinstance(error, RuntimeError) and re.search("Connection (closed|reset) by peer", str(error)):
-        return "another process of this run has ended; it says why, unless the system killed it"
+        return _LOST
     return _for_the_user(error.__cause__ or error.__context__)
 
 

@@ -34,7 +34,7 @@ def end_with_error(text: str, alone: bool = False) -> NoReturn:
     sys.exit(2)
 
 
-def _let_the_first_speak(patience: float = 30.0) -> None:
+def _let_the_first_speak(patience: float = 5.0) -> None:
     """Waits, as launchers end all processes, the first too, as soon as one has ended."""
     parent, end = os.getppid(), time.monotonic() + patience
     while os.getppid() == parent and time.monotonic() < end:

@@ -129,6 +129,11 @@ class FitCLI(ProjectCLI):
             self._keep_best,
         ]
 
+    def advice_after_death(self) -> str:
+        """The command that resumes the run."""
+        folder = Path(self._keep_best.dirpath or self.run.checkpoints).parent  # the first process's, once they agreed
+        return f"to resume, run the same command with --name {shlex.quote(folder.name)}"
+
     def fit(self) -> None:
         """Trains, or continues to; then tests the best checkpoint once and writes the final metrics."""
         if 0 in (self.config.trainer.limit_val_batches, self.config.trainer.limit_test_batches):

@@ -4,10 +4,12 @@ Nothing else in ``project/`` uses one. ``tests/test_upstream.py`` compares the s
 read when this page was written, so an upgrade that renames or changes one fails there, by name, before it fails here.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.strategies.launchers import subprocess_script
 from torch.optim import Optimizer
 
 
@@ -43,6 +45,12 @@ PRIVATE_NAMES = [
         "_TrainingEpochLoop._broadcast_sigterm_tensor",
         "disable_signal_handling: a broadcast in each step, for the handlers that are disabled",
         "f669f58bdf01",
+    ),
+    PrivateName(
+        f"{_LIGHTNING}.strategies.launchers.subprocess_script",
+        "_SubprocessScriptLauncher.launch",
+        "replace_process_observer: Lightning's ends all by SIGKILL, up to five seconds later and without a word",
+        "ff7ec5266312",
     ),
     PrivateName(
         f"{_LIGHTNING}.loops.training_epoch_loop",
@@ -82,6 +90,16 @@ def disable_signal_handling(trainer: Trainer) -> None:
     """
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+
+
+def replace_process_observer(observe: Callable[[list[Any]], None]) -> None:
+    """Has the further processes that Lightning starts on this machine watched by another function than its own.
+
+    Args:
+        observe: Is called once these are started, with their ``Popen`` objects in the order of their ranks, from 1 on.
+    """
+    module: Any = subprocess_script
+    module._launch_process_observer = observe
 
 
 def is_accumulating(trainer: Trainer) -> bool:

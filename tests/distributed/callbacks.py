@@ -1,6 +1,7 @@
 """Callbacks that commands of tests name, for processes that do not do the same."""
 
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -19,3 +20,20 @@ class FirstFails(Callback):
             raise LocalError("only the first one fails")
         Path("busy").write_text(str(os.getpid()))
         time.sleep(600)
+
+
+class Dies(Callback):
+    """One process is killed, as by the system where memory runs out.
+
+    Args:
+        rank: Which.
+        hook: When: a method of Lightning's callbacks.
+    """
+
+    def __init__(self, rank: int, hook: str) -> None:
+        self.rank = rank
+        setattr(self, hook, self._die)
+
+    def _die(self, trainer: Any, *_: Any) -> None:
+        if trainer.global_rank == self.rank and not trainer.sanity_checking:
+            os.kill(os.getpid(), signal.SIGKILL)
