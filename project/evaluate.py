@@ -1,6 +1,10 @@
 """``python -m project.evaluate``: exact metrics of a checkpoint, class by class."""
 
 import argparse
+import contextlib
+import re
+import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -8,9 +12,10 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 
 from project.cli import ProjectCLI, one_line_errors, quiet_libraries
 from project.errors import UserError
+from project.explore.data import remembered_data, require_there
 from project.explore.tables import class_table, metrics_table, write_json
 from project.model import ImageClassifier
-from project.run.checkpoint import ABOUT, read_checkpoint, require_same_classes
+from project.run.checkpoint import ABOUT, About, read_checkpoint, require_same_classes
 
 DEFAULTS: dict[str, Any] = {
     "trainer.logger": False,
@@ -25,8 +30,7 @@ def load_classifier(ckpt_path: str) -> ImageClassifier:
     Args:
         ckpt_path: The checkpoint.
     """
-    read_checkpoint(ckpt_path)
-    return ImageClassifier.load_from_checkpoint(ckpt_path, map_location="cpu", weights_only=True)
+    return ImageClassifier.load_from_checkpoint(ckpt_path)
 
 
 class EvaluateCLI(ProjectCLI):
@@ -34,7 +38,11 @@ class EvaluateCLI(ProjectCLI):
 
     def __init__(self, args: ArgsType = None) -> None:
         description = "Measures a checkpoint on the data it was trained with, or on what --data says."
-        super().__init__("project.evaluate", description, load_classifier, DEFAULTS | _remembered_data(args), args)
+        options = list(map(str, args)) if isinstance(args, list) else sys.argv[1:]
+        self._remembered = _remembered_data(options)
+        self._root_is_given = any(re.match(r"--data(\.init_args)?\.root\b", option) for option in options)
+        data = {"data": self._remembered} if self._remembered else {}
+        super().__init__("project.evaluate", description, load_classifier, DEFAULTS | data, args)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the checkpoint, the split and the place for the metrics."""
@@ -55,6 +63,8 @@ class EvaluateCLI(ProjectCLI):
         """Measures, prints a table, and writes the metrics."""
         path, split = self.config.ckpt_path, self.config.split
         class_names = self.model.class_names
+        if not self._root_is_given:
+            require_there(self.datamodule, self._remembered.get("init_args", {}))
         require_same_classes(class_names, path, self.datamodule.class_names)
         prepared, expected = self.datamodule.preprocessing["crop"], self.model.preprocessing["crop"]
         if prepared != expected:
@@ -76,12 +86,31 @@ class EvaluateCLI(ProjectCLI):
             self.say(f"\n  written to {output}")
 
 
-def _remembered_data(args: ArgsType) -> dict[str, Any]:
+def _remembered_data(options: list[str]) -> dict[str, Any]:
     """The data that the checkpoint named on the command line was trained with, as the default of ``--data``."""
-    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     parser.add_argument("--ckpt_path", nargs="?")  # the real parser complains where the path is missing
-    known, _ = parser.parse_known_args(args if isinstance(args, list) else None)
-    return {"data": read_checkpoint(known.ckpt_path)[ABOUT]["data"]} if known.ckpt_path else {}
+    parser.add_argument("--data", nargs="?")
+    known, _ = parser.parse_known_args(options)
+    if not known.ckpt_path:
+        return {}
+    about: About = read_checkpoint(known.ckpt_path)[ABOUT]
+    try:
+        _import_module_of(known.data)
+        found, remembered = remembered_data(about)
+    except UserError:
+        if known.data:
+            return {}  # it is named, so nothing need be remembered
+        raise
+    return {"class_path": f"{found.__module__}.{found.__qualname__}", "init_args": remembered}
+
+
+def _import_module_of(data: str | None) -> None:
+    """Imports the user's own data module that the command line names, so that it is found by its name."""
+    module = (data or "").rpartition(".")[0]
+    if module:
+        with contextlib.suppress(ImportError):  # the real parser explains it
+            import_module(module)
 
 
 def main() -> None:

@@ -4,7 +4,6 @@ import base64
 import io
 import json
 import os
-from importlib import import_module
 from pathlib import Path
 
 import nbformat
@@ -14,8 +13,8 @@ import torch
 from nbclient import NotebookClient
 from PIL import Image
 
-from project.data import ImageDataModule
 from project.errors import UserError
+from project.explore.data import open_data
 from project.explore.tables import class_table, metrics_table
 from project.model.metrics import Metrics
 
@@ -128,9 +127,8 @@ def test_checkpoint_cannot_choose_what_is_run(tmp_path):
     mark = tmp_path / "mark"
     data = {"class_path": "subprocess.Popen", "init_args": {"args": ["touch", str(mark)]}}
     source = next(cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.id == "data")
-    names = {"ImageDataModule": ImageDataModule, "UserError": UserError, "import_module": import_module}
-    with pytest.raises(UserError, match=r"names subprocess\.Popen as its data, which is no ImageDataModule"):
-        exec(source, {**names, "about": {"data": data}})
+    with pytest.raises(UserError, match=r"trained on subprocess\.Popen, which is no data module"):
+        exec(source, {"open_data": open_data, "about": {"data": data}})
     assert not mark.exists()
 
 

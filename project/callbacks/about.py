@@ -13,7 +13,6 @@ class AboutInCheckpoint(Callback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Adds them as plain data, so that the file loads with ``weights_only=True``."""
         data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
-        kind = type(data)
         rates = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("train/")}
         measured = {split: metrics.as_dict() for split, metrics in pl_module.results.items()}
         checkpoint[ABOUT] = About(
@@ -21,7 +20,7 @@ class AboutInCheckpoint(Callback):
             preprocessing=pl_module.preprocessing,
             arch=pl_module.arch,
             stem=pl_module.stem,
-            data={"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": dict(data.hparams)},
+            data={"class_path": type(data).__name__, "init_args": dict(data.hparams)},
             split_seed=data.split_seed,
             versions=versions(),
             epoch=trainer.current_epoch,

@@ -43,13 +43,18 @@ class CIFAR10DataModule(ImageDataModule):
         """The images as they are; mean and standard deviation of the training images."""
         return {"resize": 32, "crop": 32, "mean": [0.4914, 0.4822, 0.4465], "std": [0.2470, 0.2435, 0.2616]}
 
+    @property
+    def images_root(self) -> Path:
+        """The folder that the archive holds."""
+        return self.root / CIFAR10.base_folder
+
     def prepare_data(self) -> None:
         """Downloads what is not there, once a machine.
 
         Raises:
             UserError: The archive cannot be fetched or is not the expected one.
         """
-        folder = self.root / CIFAR10.base_folder
+        folder = self.images_root
         try:
             with nullcontext() if folder.is_dir() else one_at_a_time(folder):
                 CIFAR10(str(self.root), download=True)

@@ -1,6 +1,7 @@
 """The LightningModule: a ResNet that takes ``uint8`` images, its loss, its metrics and its optimizer."""
 
-from typing import Any, Literal, cast
+from pathlib import Path
+from typing import Any, Literal, Self, cast
 
 import torch
 from lightning.pytorch import LightningModule
@@ -19,8 +20,12 @@ from project.model.optimizers import build_optimizer, explained
 from project.model.resume import Settings, apply_changes, group_settings, require_same_optimizer, settings_of
 from project.model.schedules import build_cosine
 from project.model.weights import start_from
-from project.run.checkpoint import Preprocessing
+from project.run.checkpoint import Preprocessing, read_model
+from project.run.settings import plain_options
 from project.run.tensorboard import is_logged
+
+# a callable would keep a checkpoint from loading with weights_only=True; a file may be gone by then
+_NOT_REMEMBERED = ["optimizer", "lr_scheduler", "weights", "compile"]
 
 
 class ImageClassifier(LightningModule):
@@ -75,8 +80,7 @@ class ImageClassifier(LightningModule):
         require(0 <= lrf <= 1, "--model.lrf", lrf, "from 0 to 1")
         require(warmup_epochs >= 0, "--model.warmup_epochs", warmup_epochs, "0 or more")
         require(base_batch_size is None or base_batch_size > 0, "--model.base_batch_size", base_batch_size, "above 0")
-        # a callable would keep the checkpoint from loading with weights_only=True; a file may be gone by then
-        self.save_hyperparameters(ignore=["optimizer", "lr_scheduler", "weights", "compile"], logger=False)
+        self.save_hyperparameters(ignore=_NOT_REMEMBERED, logger=False)
         self.class_names = list(class_names)
         self.preprocessing = preprocessing
         self.arch, self.stem = arch, stem
@@ -101,6 +105,35 @@ class ImageClassifier(LightningModule):
         self.results: dict[str, Metrics] = {}
         self.train_image_size: int | None = None
         self._settings_before: Settings | None = None
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]  # a file of hyperparameters could name what is imported
+        cls,
+        checkpoint_path: str | Path,
+        map_location: torch.device | str = "cpu",
+        strict: bool = True,
+        weights_only: Literal[True] = True,  # noqa: ARG003  # as callers of Lightning's own give it
+        **kwargs: Any,
+    ) -> Self:
+        """Builds the model that a checkpoint holds, and imports or runs nothing that the file says.
+
+        Args:
+            checkpoint_path: The checkpoint.
+            map_location: The device that the model shall be on.
+            strict: Whether the weights must be exactly those of the network.
+            weights_only: Always true.
+            kwargs: Arguments of the constructor that are other than then.
+
+        Raises:
+            UserError: The file is missing, is damaged, or holds no model.
+        """
+        checkpoint = read_model(checkpoint_path)
+        options = plain_options(checkpoint["hyper_parameters"], cls)
+        remembered = {name: value for name, value in options.items() if name not in _NOT_REMEMBERED}
+        model = cls(**remembered | kwargs)
+        model.on_load_checkpoint(checkpoint)
+        model.load_state_dict(checkpoint["state_dict"], strict=strict)
+        return model.to(map_location)
 
     def setup(self, stage: str) -> None:
         """Prepares the network for training."""

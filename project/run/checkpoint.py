@@ -37,6 +37,18 @@ class Preprocessing(TypedDict):
     std: list[float]
 
 
+class RememberedData(TypedDict):
+    """The data module that a checkpoint was trained with.
+
+    Attributes:
+        class_path: The class's name without its module: a name finds what is imported, and imports nothing.
+        init_args: Its options.
+    """
+
+    class_path: str
+    init_args: dict[str, Any]
+
+
 class About(TypedDict):
     """What a checkpoint says of itself."""
 
@@ -44,7 +56,7 @@ class About(TypedDict):
     preprocessing: Preprocessing
     arch: str
     stem: str
-    data: dict[str, Any]
+    data: RememberedData
     split_seed: int
     versions: dict[str, str]
     epoch: int
@@ -67,6 +79,18 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     checkpoint = _read(path)
     if not (isinstance(checkpoint, dict) and ABOUT in checkpoint and "state_dict" in checkpoint):
         raise UserError(f"'{path}' was not written by this project: it does not name its classes and preprocessing")
+    return checkpoint
+
+
+def read_model(path: str | Path) -> dict[str, Any]:
+    """Reads a checkpoint that holds a model of Lightning, whether it explains itself or not; executes nothing it says.
+
+    Raises:
+        UserError: The file is missing, is damaged, holds more than plain data, or is no checkpoint of a model.
+    """
+    checkpoint = _read(path)
+    if not (isinstance(checkpoint, dict) and {"state_dict", "hyper_parameters"} <= checkpoint.keys()):
+        raise UserError(f"'{path}' holds no model: it has no weights, or does not say what network they are for")
     return checkpoint
 
 

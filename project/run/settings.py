@@ -1,0 +1,77 @@
+"""Settings that a checkpoint remembers, taken so that nothing in the file chooses what is imported."""
+
+from collections.abc import Mapping
+from inspect import Parameter, isfunction, signature
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+_PLAIN = (bool, int, float, str, type(None))
+_CONTAINERS = (list, dict, tuple, Union, UnionType)
+_INERT = (*_PLAIN, list, dict, tuple, Any, object, ...)
+_NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+
+
+def imported_class(name: str, base: type) -> type | None:
+    """Finds a class by its name among those that are imported already; of several, the one defined last.
+
+    Args:
+        name: The class's name; a module in front of it is ignored.
+        base: What it must derive from.
+
+    Returns:
+        The class; None where nothing imported has that name.
+    """
+    wanted = name.rpartition(".")[-1]
+    return next((cls for cls in reversed(_derived(base)) if cls.__name__ == wanted), None)
+
+
+def plain_options(options: Any, owner: type) -> dict[str, Any]:
+    """Keeps the options of a class that are plain settings.
+
+    Left out is what its constructors do not name, what is more than numbers, text, lists and dicts of these, and
+    whatever is meant for a parameter that takes a class or a function: there, a parser would import what a text names.
+
+    Args:
+        options: What a checkpoint remembers, unchecked.
+        owner: The class that the options are for.
+    """
+    inert = {name: _is_inert(annotation) for name, annotation in _parameters(owner).items()}
+    found = options.items() if isinstance(options, Mapping) else ()
+    return {name: value for name, value in found if name in inert and _is_plain(value, names_nothing=inert[name])}
+
+
+def _derived(base: type) -> list[type]:
+    derived: list[type] = base.__subclasses__()
+    return derived + [found for cls in derived for found in _derived(cls)]
+
+
+def _parameters(owner: type) -> dict[str, Any]:
+    """The annotations of the parameters of a class's constructor, and of those that it passes its own on to."""
+    found: dict[str, Any] = {}
+    for cls in reversed(owner.__mro__):
+        constructor = vars(cls).get("__init__")
+        if isfunction(constructor):
+            hints = get_type_hints(constructor)
+            named = [parameter for parameter in signature(constructor).parameters.values() if parameter.kind in _NAMED]
+            found |= {parameter.name: hints.get(parameter.name, Any) for parameter in named[1:]}  # without self
+    return found
+
+
+def _is_inert(annotation: Any) -> bool:
+    """Whether a parser takes a text for such a parameter as nothing but a text."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if is_typeddict(annotation):
+        parts = tuple(get_type_hints(annotation).values())
+    elif origin not in _CONTAINERS:
+        return origin is Literal or annotation in _INERT
+    return all(_is_inert(part) for part in parts)
+
+
+def _is_plain(value: Any, names_nothing: bool = True) -> bool:
+    if isinstance(value, str | list | tuple | dict) and not names_nothing:
+        return False
+    if isinstance(value, list | tuple):
+        return all(_is_plain(item) for item in value)
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
+    return isinstance(value, _PLAIN)
