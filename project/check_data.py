@@ -16,7 +16,7 @@ from project.data.decode import printable
 from project.data.survey import survey
 from project.errors import UserError
 from project.explore.tables import write_json
-from project.parser import PlainParser
+from project.options.parser import OneLineErrorParser
 
 _LISTED = 10
 _BATCH_SIZE = 64  # the default of project.fit, where it has to be lowered for a small set
@@ -24,7 +24,7 @@ _BATCH_SIZE = 64  # the default of project.fit, where it has to be lowered for a
 
 def parse(args: list[str] | None = None) -> Namespace:
     """Parses the command line, ``sys.argv`` by default."""
-    parser = PlainParser(
+    parser = OneLineErrorParser(
         prog="python -m project.check_data",
         description="Reads every image of a folder once and says what is there: classes, unreadable files, duplicates,"
         " sizes. Ends with code 0 where project.fit can train on the folder, with code 1 where it would refuse it.",

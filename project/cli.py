@@ -19,7 +19,7 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 from project.data import ImageDataModule
 from project.errors import LocalError, UserError, end_with_error
 from project.model import ImageClassifier
-from project.parser import OneLineErrorParser
+from project.options.parser import OneLineErrorParser
 from project.run.processes import let_the_watch_speak, watch_processes
 from project.upstream import disable_signal_handling
 
@@ -65,6 +65,12 @@ class ProjectCLI(LightningCLI):
         """Adds the command's defaults, and the link from the seed to the data."""
         parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=_number)
         parser.set_defaults(self.defaults)
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        """Parses the command line, in which nothing that was given is dropped, whatever the order."""
+        assert isinstance(parser, OneLineErrorParser)
+        assert args is None or isinstance(args, list)
+        self.config = parser.parse_command_line(sys.argv[1:] if args is None else args)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Builds the trainer.

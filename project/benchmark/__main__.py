@@ -20,14 +20,14 @@ from project.cli import one_line_errors, quiet_libraries
 from project.errors import require
 from project.explore.tables import write_json, writing
 from project.hardware import tune_malloc
-from project.parser import PlainParser
+from project.options.parser import OneLineErrorParser
 
 _RATE = "images per second"
 
 
 def parse(args: list[str] | None = None) -> Namespace:
     """Parses the command line, ``sys.argv`` by default."""
-    parser = PlainParser(
+    parser = OneLineErrorParser(
         prog="python -m project.benchmark",
         description="Measures how fast this machine loads, trains, evaluates and starts, beside plain loops that do the"
         " same. Needs no data, and takes about three minutes on two CPU cores.",

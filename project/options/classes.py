@@ -1,0 +1,109 @@
+"""Options that take a class: which classes there are, and what each accepts."""
+
+import inspect
+from collections.abc import Iterable
+from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from jsonargparse import ArgumentParser
+from lightning.pytorch import Callback
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.profilers import Profiler
+from lightning.pytorch.strategies import Strategy
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from project.data import ImageDataModule
+
+CLASS_OPTIONS: dict[str, type] = {
+    "data": ImageDataModule,
+    "model.optimizer": Optimizer,
+    "model.lr_scheduler": LRScheduler,
+    "trainer.logger": Logger,
+    "trainer.strategy": Strategy,
+    "trainer.profiler": Profiler,
+    "trainer.callbacks": Callback,
+}
+"""The options that take a class, and what it must derive from."""
+
+_GIVEN_BY_US = {"params", "optimizer"}
+"""What optimizers and schedulers get from the model, not from the command line."""
+
+_USUAL = {"FolderDataModule", "SGD", "AdamW", "StepLR", "EarlyStopping"}
+"""What is meant most often, named first."""
+
+
+def subclasses(base: type) -> list[type]:
+    """The class and all that derive from it, each once."""
+    derived: list[type] = base.__subclasses__()
+    return list(dict.fromkeys([base, *(found for cls in derived for found in subclasses(cls))]))
+
+
+def find_class(key: str, name: object) -> type | None:
+    """Finds a class as jsonargparse does.
+
+    Args:
+        key: The option, without dashes.
+        name: The class, alone or with its module.
+
+    Returns:
+        The class, or None where there is none of this kind, or more than one.
+    """
+    if not isinstance(name, str):
+        return None
+    module, _, last = name.rpartition(".")
+    if module:
+        try:
+            found = [getattr(import_module(module), last)]
+        except (ImportError, AttributeError, ValueError):
+            return None
+    else:
+        found = [cls for cls in subclasses(CLASS_OPTIONS[key]) if cls.__name__ == last and not inspect.isabstract(cls)]
+    found = [cls for cls in found if isinstance(cls, type) and issubclass(cls, CLASS_OPTIONS[key])]
+    return found[0] if len(found) == 1 else None
+
+
+@cache
+def accepted(cls: type) -> dict[str, Any]:
+    """What a class accepts, those of the classes that it passes ``**kwargs`` to included, with the defaults."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(cls, skip=_GIVEN_BY_US & {*inspect.signature(cls).parameters}, fail_untyped=False)
+    return parser.get_defaults().as_dict()
+
+
+def option_of(cls: type) -> str | None:
+    """The option that takes such a class, without dashes."""
+    return next((key for key, base in CLASS_OPTIONS.items() if issubclass(cls, base)), None)
+
+
+def no_such_option(key: str, cls: type, name: str) -> str:
+    """Says that a class has no such option, and which has, or what was meant.
+
+    Args:
+        key: The option that takes the class, without dashes.
+        cls: The class.
+        name: What was given to it.
+    """
+    text = f"--{key}.{name}: {cls.__name__} has no option '{name}'"
+    having = [other for other in subclasses(CLASS_OPTIONS[key]) if _shown(other) and name in accepted(other)]
+    having.sort(key=lambda other: other.__name__ not in _USUAL)
+    if having:
+        verb = "has it" if len(having) == 1 else "have it"
+        add = "" if key == "trainer.callbacks" else f", as in --{key} {having[0].__name__}"
+        return f"{text}; {listed([other.__name__ for other in having][:3])} {verb}{add}"
+    nearest = get_close_matches(name, accepted(cls), n=1, cutoff=0.6)
+    if nearest:
+        return f"{text}; did you mean --{key}.{nearest[0]}?"
+    return f"{text}; it has {', '.join(accepted(cls)) or 'none'}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Joins names as in ``a, b and c``."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _shown(cls: type) -> bool:
+    return not inspect.isabstract(cls) and not cls.__name__.startswith("_")

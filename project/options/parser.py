@@ -1,0 +1,167 @@
+"""The command line's parser: LightningCLI's own, with errors of one line that name what was meant."""
+
+import inspect
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any, ClassVar, NoReturn
+
+from jsonargparse import Namespace
+from lightning.pytorch.cli import LightningArgumentParser
+
+from project.errors import UserError, end_with_error
+from project.options.classes import CLASS_OPTIONS, no_such_option, option_of, subclasses
+from project.options.config_file import Config
+from project.options.given import arrange
+
+
+class OneLineErrorParser(LightningArgumentParser):
+    """Says what is wrong in one line, with the nearest valid names, and exits with code 2.
+
+    jsonargparse makes one for each class that an option takes, too. Options are not abbreviated.
+
+    Attributes:
+        configs: The configs on the command line; all parsers share it, so that those of classes know it too.
+        flags: The options that are given by flags, without dashes.
+    """
+
+    configs: ClassVar[list[Config]] = []
+    flags: ClassVar[set[str]] = set()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
+        self._class: type | None = None
+
+    def add_class_arguments(
+        self, theclass: type, nested_key: str | None = None, *args: Any, **kwargs: Any
+    ) -> list[str]:
+        """Remembers the class whose parser this is, for messages."""
+        if nested_key is None:
+            self._class = theclass
+        added: list[str] = super().add_class_arguments(theclass, nested_key, *args, **kwargs)
+        return added
+
+    def parse_command_line(self, args: Sequence[str]) -> Namespace:
+        """Parses a command line in whatever order it gives configs, classes, and what is given to these.
+
+        Args:
+            args: The command line.
+        """
+        known = {action.dest for action in self._actions}
+        defaults = {key: self.get_default(key) for key in CLASS_OPTIONS if key in known}
+        try:
+            arranged, OneLineErrorParser.configs = arrange([*args], self)
+            OneLineErrorParser.flags = {word.split("=")[0].removeprefix("--") for word in arranged} - {"config"}
+            return self.parse_args(arranged)
+        except UserError as error:
+            end_with_error(str(error))
+        finally:
+            self.set_defaults(defaults)  # without those of classes that others replaced
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Prints the explanation of jsonargparse's message and exits."""
+        end_with_error(self.explain(message))
+
+    def explain(self, message: str) -> str:
+        """Rewords one of jsonargparse's messages."""
+        if found := re.match(r"unrecognized arguments: (\S+)", message):
+            return self._unknown(found[1].split("=")[0])
+        if found := re.match(r"Group '(\S+)' does not accept option '([^']+)'", message):
+            return self._unknown(f"--{found[1]}.{found[2]}")
+        if found := re.match(r"Option '([^']+)' is not accepted", message):
+            return self._unknown(found[1])
+        if found := re.match(r"the following arguments are required: (.+)", message):
+            return self._required(found[1].split(", ")[0])
+        if found := re.match(r'Linked "([^"]+)" must be given via "([^"]+)"', message):
+            return f"--{found[1]} cannot be given: it follows from {found[2]}"
+        if found := re.match(r'Parser key "([^"]+)"', message):
+            return self._bad_value(found[1], message)
+        return " ".join(message.split())
+
+    def _unknown(self, option: str) -> str:
+        name = option.removeprefix("--")
+        key = option_of(self._class) if self._class else None
+        if key is not None and self._class is not None:
+            return f"{self._place(f'{key}.{name}')}{no_such_option(key, self._class, name.removesuffix('+'))}"
+        if name.removesuffix("+") in CLASS_OPTIONS or not option.startswith("-"):
+            return f"{self._place(name)}there is no option '{option}'; --help lists what there is"
+        nearest = nearest_options(option, self._options())
+        return f"{self._place(name)}there is no option '{option}'{_did_you_mean(nearest)}"
+
+    def _required(self, name: str) -> str:
+        return f"{self._in_full(name)} is required" + (f" by {self._class.__name__}" if self._class else "")
+
+    def _bad_value(self, key: str, message: str) -> str:
+        named = re.search(
+            r"dot import path string: (\S+)|given class_path '([^']+)'|not correspond[\s\S]*value: (\S+)\s*$", message
+        )
+        option, place = self._in_full(key), self._place(self._in_full(key).removeprefix("--"))
+        if key in CLASS_OPTIONS and named:
+            name = next(group for group in named.groups() if group)
+            names = [cls.__name__ for cls in subclasses(CLASS_OPTIONS[key])[1:]]
+            nearest = get_close_matches(name.rsplit(".")[-1], names, n=3, cutoff=0.5)
+            kind = CLASS_OPTIONS[key].__name__
+            folder = " and no such folder" if key == "data" and "/" in name else ""
+            return f"{place}{option}: there is no {kind} '{name}'{folder}{_did_you_mean(nearest)}"
+        value = re.search(r"(?:Given value|Got value): (.+?)\s*$", message)
+        kinds = (_readable(kind) for kind in re.findall(r"Expected an? (.+?)(?:\. Got|\n|$)", message))
+        wanted = dict.fromkeys(kind for kind in kinds if kind != "None")
+        if value and value[1] == "None":
+            return self._required(key)
+        if wanted and value:
+            return f"{place}{option}: expected {' or '.join(wanted)}, not '{value[1]}'"
+        return f"{place}{option}: {' '.join(message.split(':', 1)[-1].split())}"
+
+    def _in_full(self, name: str) -> str:
+        """The option for what a class calls its argument."""
+        key = option_of(self._class) if self._class else None
+        return f"--{key}.{name}" if key else f"--{name}"
+
+    def _place(self, name: str) -> str:
+        """Where a config says this, to be put before a message."""
+        if name in self.flags:
+            return ""
+        parts = name.split(".")
+        paths = [
+            (*parts[:at], *inner, *parts[at:]) for at in range(len(parts), 0, -1) for inner in ((), ("init_args",))
+        ]
+        found = (config.place(*path) for config in reversed(self.configs) for path in paths if path in config.lines)
+        place = next(found, None)
+        return f"{place}: " if place else ""
+
+    def _options(self) -> list[str]:
+        """All options, those of the classes that options take included."""
+        nested = [
+            f"--{key}.{name}"
+            for key, base in CLASS_OPTIONS.items()
+            for cls in subclasses(base)
+            for name in inspect.signature(cls).parameters
+            if name not in ("args", "kwargs", "params", "optimizer")
+        ]
+        own = [option for action in self._actions for option in action.option_strings if option.startswith("--")]
+        return list(dict.fromkeys(own + nested)) if "--config" in own else own
+
+
+def nearest_options(option: str, options: list[str]) -> list[str]:
+    """Finds what was meant: an option of the same name elsewhere, or one that is spelled much alike."""
+    wanted = _last(option)
+    same = [name for name in options if _last(name) == wanted]
+    if same:
+        return same[:3]
+    close = get_close_matches(option, options, n=3, cutoff=0.8)
+    last = get_close_matches(wanted, {_last(name) for name in options}, n=2, cutoff=0.6)
+    return close or [name for name in options if _last(name) in last][:3]
+
+
+def _last(option: str) -> str:
+    return option.rsplit(".", 1)[-1].lstrip("-")
+
+
+def _did_you_mean(nearest: list[str]) -> str:
+    return f"; did you mean {' or '.join(nearest)}?" if nearest else "; --help lists what there is"
+
+
+def _readable(kind: str) -> str:
+    kind = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", kind).strip()
+    kind = re.sub(r"typing\.Literal\[(.+)\]", lambda found: found[1].replace("'", ""), kind)
+    return "None" if kind == "NoneType" else kind
