@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 
 from project.callbacks import (
@@ -20,6 +19,7 @@ from project.callbacks import (
     FirstBatchPlot,
     ImagesPerSecond,
     LastCheckpoint,
+    LearningRate,
     SeedEachBatch,
     SpeedSettings,
     StopOnNonFinite,
@@ -116,7 +116,7 @@ class FitCLI(ProjectCLI):
         self._keep_best = BestCheckpoint(
             self.run.checkpoints, "best", monitor="val/accuracy", mode="max", enable_version_counter=False
         )
-        curves = [] if self.config_init.trainer.logger is False else [LearningRateMonitor("step"), ImagesPerSecond()]
+        curves = [] if self.config_init.trainer.logger is False else [LearningRate(), ImagesPerSecond()]
         return [
             *curves,
             SpeedSettings(),
@@ -160,7 +160,30 @@ class FitCLI(ProjectCLI):
         if not self._keep_best.best_model_path:  # as where --trainer.max_steps ends before an epoch does
             self.trainer.validate(self.model, datamodule=self.datamodule, verbose=False)
             self.trainer.save_checkpoint(best)
-        self.trainer.test(self.model, datamodule=self.datamodule, ckpt_path=best, weights_only=True, verbose=False)
+        self._test(best)
+
+    def _test(self, best: str) -> None:
+        """Tests what the file holds.
+
+        Lightning lets callbacks take part where it loads a checkpoint itself, and those that average weights put the raw
+        ones back.
+
+        Raises:
+            UserError: A callback has changed the weights.
+        """
+        checkpoint = read_checkpoint(best)
+        weights = checkpoint["state_dict"]
+        self.model.load_state_dict(weights)
+        self.model.weights_step = checkpoint["global_step"]
+        self.trainer.test(self.model, datamodule=self.datamodule, verbose=False)
+        changed = [
+            name for name, value in self.model.state_dict().items() if not torch.equal(value.cpu(), weights[name])
+        ]
+        if changed:
+            raise UserError(
+                f"a callback changed the weights before the test ({changed[0]}): these are no metrics of '{best}'; leave"
+                f" the callback out and measure it with python -m project.evaluate --ckpt_path {shlex.quote(best)}"
+            )
 
     def _open_run(self) -> str | None:
         """Prepares the folder and finds what to continue from."""

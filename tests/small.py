@@ -84,6 +84,8 @@ def load(path: Path) -> Any:
     return torch.load(path, weights_only=True)
 
 
-def _add_square(trainer: Any, tag: str, figure: None) -> None:
+def _add_square(trainer: Any, tag: str, figure: None, step: int | None = None) -> None:
     for logger in trainer.loggers:
-        logger.experiment.add_image(tag, torch.zeros(3, 1, 1), global_step=trainer.global_step)
+        logger.experiment.add_image(
+            tag, torch.zeros(3, 1, 1), global_step=trainer.global_step if step is None else step
+        )

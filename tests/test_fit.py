@@ -62,13 +62,17 @@ def test_tensorboard_has_the_curves_and_the_images(tiny_run):
         "train/loss",
         "train/accuracy",
         "train/images_per_second",
-        "learning_rate/pg1",
+        "learning_rate",
         "val/loss",
         "val/accuracy",
         "val/top5",
         "val/f1",
         "test/accuracy",
     } <= set(tags["scalars"])
+    # a step's own rate, in one curve although there are two parameter groups: two of warmup, then the cosine from 1 to 0.01
+    assert [name for name in tags["scalars"] if "learning_rate" in name] == ["learning_rate"]
+    rates = [point.value for point in events(tiny_run).Scalars("learning_rate")]
+    assert rates == pytest.approx([0.05, 0.1, 0.1, 0.1 * (0.01 + 0.99 / 2)])
     assert set(tags["images"]) == {
         "train/first_batch",
         "val/confusion_matrix",
@@ -196,6 +200,10 @@ def test_best_is_best_on_validation_and_last_is_last(workplace, monkeypatch):
     checkpoints = workplace / "runs" / "run" / "checkpoints"
     assert load(checkpoints / "best.ckpt")["global_step"] == 2 * 4
     assert load(checkpoints / "last.ckpt")["global_step"] == 3 * 4
+    logged = events(workplace / "runs" / "run")
+    for points in (logged.Scalars("test/accuracy"), logged.Images("test/confusion_matrix")):
+        assert [point.step for point in points] == [2 * 4]
+    assert "step" not in logged.Tags()["scalars"]
 
 
 def test_the_test_set_is_touched_once_with_the_best_weights(workplace, monkeypatch):

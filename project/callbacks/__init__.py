@@ -6,6 +6,7 @@ from project.callbacks.confident_mistakes import ConfidentMistakesPlot
 from project.callbacks.confusion_matrix import ConfusionMatrixPlot
 from project.callbacks.first_batch import FirstBatchPlot
 from project.callbacks.last_checkpoint import LastCheckpoint, StoppedError
+from project.callbacks.learning_rate import LearningRate
 from project.callbacks.non_finite import StopOnNonFinite
 from project.callbacks.progressive_resizing import ProgressiveResizing
 from project.callbacks.seed_each_batch import SeedEachBatch
@@ -19,6 +20,7 @@ __all__ = [
     "FirstBatchPlot",
     "ImagesPerSecond",
     "LastCheckpoint",
+    "LearningRate",
     "ProgressiveResizing",
     "SeedEachBatch",
     "SpeedSettings",

@@ -52,9 +52,8 @@ class ConfidentMistakesPlot(Callback):
             datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit or test
             test, names = datamodule.splits["test"], pl_module.class_names
             titles = [f"{names[said]} {confidence:.0%}\nis {names[true]}" for confidence, _, true, said in mistakes]
-            add_figure(
-                trainer, "test/confident_mistakes", image_grid([test.image(i) for _, i, _, _ in mistakes], titles)
-            )
+            figure = image_grid([test.image(i) for _, i, _, _ in mistakes], titles)
+            add_figure(trainer, "test/confident_mistakes", figure, pl_module.weights_step)
 
     def _largest(self, rows: Tensor) -> Tensor:
         rows = torch.nn.functional.pad(rows, (0, 0, 0, max(0, self.count - len(rows))), value=-1.0)

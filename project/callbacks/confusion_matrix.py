@@ -24,4 +24,5 @@ class ConfusionMatrixPlot(Callback):
             from project.explore.plots import confusion_figure
 
             figure = confusion_figure(pl_module.results[split].confusion, pl_module.class_names)
-            add_figure(trainer, f"{split}/confusion_matrix", figure)
+            step = pl_module.weights_step if split == "test" else None
+            add_figure(trainer, f"{split}/confusion_matrix", figure, step)

@@ -53,6 +53,12 @@ class ImageClassifier(LightningModule):
             schedule; at most half of the training.
         lr_scheduler: Any scheduler class, in place of the cosine schedule.
         lr_scheduler_interval: What ``lr_scheduler`` is stepped after: every ``epoch`` or every optimizer ``step``.
+
+    Attributes:
+        results: The newest metrics of ``val`` and ``test``.
+        train_image_size: The size in pixels that training images are scaled to on the device, if not their own.
+        weights_step: The optimizer step after which the weights were saved that are tested, where the trainer has moved
+            past it; test metrics are logged at that step.
     """
 
     def __init__(
@@ -104,6 +110,7 @@ class ImageClassifier(LightningModule):
         self.test_metrics = ClassificationMetrics(len(self.class_names))
         self.results: dict[str, Metrics] = {}
         self.train_image_size: int | None = None
+        self.weights_step: int | None = None
         self._settings_before: Settings | None = None
 
     @classmethod
@@ -197,6 +204,8 @@ class ImageClassifier(LightningModule):
     def on_test_epoch_end(self) -> None:
         """Logs the test metrics."""
         self._conclude("test", self.test_metrics)
+        if self.weights_step is not None:
+            self.log("step", float(self.weights_step), prog_bar=False)  # where Lightning's loggers put what is logged
 
     def _conclude(self, split: str, metrics: ClassificationMetrics) -> None:
         results = metrics.compute()

@@ -49,10 +49,17 @@ def rewind(folder: Path, lengths: dict[str, int]) -> None:
                 file.truncate(lengths[path.name])
 
 
-def add_figure(trainer: Trainer, tag: str, figure: "Figure") -> None:
-    """Adds an image to each TensorBoard of the run."""
+def add_figure(trainer: Trainer, tag: str, figure: "Figure", step: int | None = None) -> None:
+    """Adds an image to each TensorBoard of the run.
+
+    Args:
+        trainer: The run's.
+        tag: The image's name.
+        figure: What it shows.
+        step: The optimizer step that it belongs to; the trainer's by default.
+    """
     for logger in tensorboards(trainer):
-        logger.experiment.add_figure(tag, figure, global_step=trainer.global_step)
+        logger.experiment.add_figure(tag, figure, global_step=trainer.global_step if step is None else step)
 
 
 def tensorboards(trainer: Trainer) -> list[TensorBoardLogger]:

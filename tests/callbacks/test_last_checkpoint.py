@@ -57,7 +57,7 @@ def undisturbed(request, tmp_path_factory) -> tuple[list[str], dict[str, Any]]:
 def test_an_undisturbed_run_has_the_curves_that_are_compared(undisturbed):
     _, expected = undisturbed
     assert [step for step, _ in expected["train/loss"]] == [2, 5]
-    assert {step for step, _ in expected["learning_rate/pg1"]} == {2, 5}
+    assert {step for step, _ in expected["learning_rate"]} == {2, 5}
     assert expected["last: global_step"] == STEPS
     assert {"val/loss", "val/confusion_matrix", "test/accuracy", "last: optimizer_states"} <= set(expected)
 

@@ -1,0 +1,34 @@
+"""The learning rate as a curve."""
+
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.optim import Optimizer
+
+from project.run.tensorboard import is_logged
+
+
+class LearningRate(Callback):
+    """Logs ``learning_rate``, that of the step that has just been taken.
+
+    Lightning's ``LearningRateMonitor`` draws a curve for each parameter group. Ours have the same rate, as they differ in
+    weight decay alone; only where they differ in the rate is there a curve for each, ``learning_rate/pg1`` and so on.
+    """
+
+    def __init__(self) -> None:
+        self._rates: list[float] = []
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        """Remembers the rates that the step is taken with, which a schedule changes right after it."""
+        self._rates = [float(group["lr"]) for group in optimizer.param_groups]
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Logs them with the loss."""
+        if not is_logged(trainer):
+            return
+        if len(set(self._rates)) == 1:
+            pl_module.log("learning_rate", self._rates[0])
+        else:
+            pl_module.log_dict({f"learning_rate/pg{i}": rate for i, rate in enumerate(self._rates, start=1)})
