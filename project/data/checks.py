@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from PIL import Image
+from torch import Tensor
 from tqdm import tqdm
 
-from project.data.decode import check_image, is_turned, named, open_as_stored, printable, reason, rgb, upright
+from project.data.decode import check_image, decode, is_turned, named, open_image, printable, reason
 from project.errors import UnreadableFileError, UserError
 from project.hardware import usable_cores
 
 _AT_ONCE = 512  # files that wait for a thread; as many results wait to be taken
 _NAMED = 3
-_PIXELS_AT_ONCE = 2**22
 _ANIMATED = ("AVIF", "GIF", "PNG", "TIFF", "WEBP")  # not a camera's JPEG, whose second image is a preview
 
 T = TypeVar("T")
@@ -122,30 +122,28 @@ def read_facts(files: Sequence[Path]) -> Iterator[Facts]:
 def _facts(file: Path) -> Facts:
     try:
         check_image(file)
-        with open_as_stored(file) as image, named(file):
+        with open_image(file) as image, named(file):
             turned = is_turned(image)
             format_, mode = image.format or "", image.mode
-            seen = rgb(upright(image, file))
-            pixels = _hash_of_pixels(seen)
+            pixels = decode(image, file)
             with file.open("rb") as opened:
                 content = hashlib.file_digest(opened, _hash).digest()
             animated = format_ in _ANIMATED and _has_more_frames(image)
     except UnreadableFileError as error:
         return Facts(reason(error))
-    return Facts(None, format_, mode, *seen.size, animated, turned, content, pixels)
+    height, width = pixels.shape[1:]
+    return Facts(None, format_, mode, width, height, animated, turned, content, _hash_of_pixels(pixels))
 
 
 def _hash() -> hashlib.blake2b:
     return hashlib.blake2b(digest_size=16)
 
 
-def _hash_of_pixels(image: Image.Image) -> bytes:
-    """Hashes the size and the pixels, a few rows at a time, as all of a panorama's bytes would be another copy."""
-    width, height = image.size
-    hashed, rows = _hash(), max(1, _PIXELS_AT_ONCE // width)
-    hashed.update(f"{width} {height} ".encode())
-    for top in range(0, height, rows):
-        hashed.update(image.crop((0, top, width, min(top + rows, height))).tobytes())
+def _hash_of_pixels(pixels: Tensor) -> bytes:
+    """Hashes the size and the pixels."""
+    hashed = _hash()
+    hashed.update(repr(tuple(pixels.shape)).encode())
+    hashed.update(pixels.permute(1, 2, 0).contiguous().numpy().data)  # without a copy, as panoramas are large
     return hashed.digest()
 
 

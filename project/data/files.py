@@ -8,16 +8,8 @@ from torch import Tensor
 from project.data.batch import ImageBatch
 from project.data.cache import ImageCache, open_cache
 from project.data.checks import in_threads
-from project.data.decode import (
-    centre_box,
-    crop_and_resize,
-    crop_and_resize_fast,
-    decode_small,
-    open_image,
-    random_box,
-    scaled_region,
-    upright_size,
-)
+from project.data.crops import centre_crop, random_box, reduced_box, scaled_region, sufficient_size
+from project.data.decode import decode, open_image, upright_size
 from project.data.randomness import Purpose, uniform
 from project.errors import UnreadableFileError
 from project.run.checkpoint import Preprocessing
@@ -86,7 +78,7 @@ class FileDataset:
     def _centre(self, index: int) -> Tensor:
         file = self.files[index]
         with open_image(file) as image:
-            return crop_and_resize(image, centre_box(*image.size, self.resize, self.crop), self.crop, file)
+            return centre_crop(decode(image, file), self.resize, self.crop)
 
     def _crop(self, index: int, draws: Tensor) -> Tensor:
         if self.crop_scale is None:
@@ -97,12 +89,17 @@ class FileDataset:
             box = random_box(small.shape[2], small.shape[1], draws, self.crop_scale)
             return scaled_region(small, box, (self.crop, self.crop))
         with open_image(file) as image:
-            return crop_and_resize_fast(image, random_box(*image.size, draws, self.crop_scale), self.crop, file)
+            size = upright_size(image, file)
+            box = random_box(*size, draws, self.crop_scale)
+            pixels = decode(image, file, sufficient_size(size, box, self.crop))
+        return scaled_region(pixels, reduced_box(box, size, pixels), (self.crop, self.crop))
 
     def _small(self, index: int) -> Tensor:
         file = self.files[index]
         with open_image(file) as image:
-            return decode_small(image, self._small_shape(image.size), file)
+            height, width = shape = self._small_shape(upright_size(image, file))
+            pixels = decode(image, file, (width, height))
+        return scaled_region(pixels, (0, 0, pixels.shape[2], pixels.shape[1]), shape)
 
     def _small_shape(self, size: tuple[int, int]) -> tuple[int, int]:
         width, height = size
@@ -112,6 +109,11 @@ class FileDataset:
     def _open_cache(self, folder: Path) -> ImageCache | None:
         if self.crop_scale is None:
             shapes = [(self.crop, self.crop)] * len(self)
-            return open_cache(folder, self.files, shapes, f"evaluation {self.resize} {self.crop}")
-        shapes = [self._small_shape(size) for size in in_threads(upright_size, self.files, "reading sizes")]
-        return open_cache(folder, self.files, shapes, f"training {self.resize}")
+            return open_cache(folder, self.files, shapes, f"centre crop {self.resize} {self.crop}")
+        shapes = [self._small_shape(size) for size in in_threads(_size, self.files, "reading sizes")]
+        return open_cache(folder, self.files, shapes, f"shorter side {self.resize}")
+
+
+def _size(file: Path) -> tuple[int, int]:
+    with open_image(file) as image:
+        return upright_size(image, file)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from project.data.decode import centre_box, crop_and_resize, open_image
+from project.data.crops import centre_crop
+from project.data.decode import decode, open_image
 
 
 def smooth(width: int, height: int) -> Image.Image:
@@ -76,14 +77,15 @@ def save(image, path, **options):
 def centre(path, resize=36, crop=32):
     """The centre crop of a file as evaluation sees it, uint8 (3, crop, crop)."""
     with open_image(path) as image:
-        return crop_and_resize(image, centre_box(*image.size, resize, crop), crop, path)
+        return centre_crop(decode(image, path), resize, crop)
 
 
 def centre_of(image, resize, crop):
-    """What ``centre`` should give for an image, by PIL alone."""
-    return image.resize(
-        (crop, crop), Image.Resampling.BILINEAR, box=centre_box(image.width, image.height, resize, crop)
-    )
+    """About what ``centre`` should give for an image, by PIL alone, without rounding to whole pixels."""
+    side = min(image.size) * crop / resize
+    left, upper = (image.width - side) / 2, (image.height - side) / 2
+    box = (left, upper, left + side, upper + side)
+    return image.resize((crop, crop), Image.Resampling.BILINEAR, box=box)
 
 
 def difference(found, expected):

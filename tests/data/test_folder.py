@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from project.data import FolderDataModule
-from project.data.decode import centre_box, crop_and_resize, open_image
 from project.errors import UserError
-from tests.data.image_files import noise, pixels, smooth, write_folder
+from tests.data.image_files import centre, noise, pixels, smooth, write_folder
 from tests.data.stubs import attached
 
 CLASSES = {"rose": 10, "daisy": 20, "tulip": 15}
@@ -91,9 +90,7 @@ def test_evaluation_sees_each_file_once_cropped_from_the_centre(tmp_path, split)
     assert indices.tolist() == list(range(len(dataset)))
     assert torch.equal(labels, dataset.labels)
     for image, file, index in zip(images, dataset.files, indices.tolist(), strict=True):
-        opened = open_image(file)
-        box = centre_box(*opened.size, 16 * 8 // 7, 16)
-        assert torch.equal(image, crop_and_resize(opened, box, 16, file))
+        assert torch.equal(image, centre(file, 16 * 8 // 7, 16))
         assert torch.equal(image, dataset.image(index))
 
 

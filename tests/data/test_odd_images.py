@@ -6,7 +6,7 @@ import zlib
 import pytest
 from PIL import Image
 
-from project.data.decode import MAX_PIXELS, check_image, open_as_stored, open_image
+from project.data.decode import MAX_PIXELS, check_image, open_image
 from project.errors import UserError
 from tests.data.image_files import (
     centre,
@@ -76,7 +76,7 @@ def test_pixels_of_32_bits_are_refused_rather_than_cut_off(tmp_path, mode, read)
         read(path)
 
 
-@pytest.mark.parametrize("read", [check_image, open_as_stored])
+@pytest.mark.parametrize("read", [check_image, open_image])
 def test_a_link_to_itself_is_refused_by_name(tmp_path, read):
     (tmp_path / "rose.jpg").symlink_to("rose.jpg")
     with pytest.raises(UserError, match=r"rose\.jpg' cannot be read as an image \(Too many levels of symbolic links\)"):

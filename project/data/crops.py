@@ -1,0 +1,116 @@
+"""Regions of decoded images: exactly what a checkpoint says for evaluation, a random one for training."""
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+Box = tuple[int, int, int, int]
+
+_PANORAMA = 8  # the longer side over the shorter one, above which scaling all of an image would take too much memory
+
+
+def centre_crop(image: Tensor, resize: int, crop: int) -> Tensor:
+    """Scales the shorter side to ``resize``, bilinear with antialiasing, and cuts ``crop`` from the centre.
+
+    It is what ``Resize(resize, antialias=True)`` and ``CenterCrop(crop)`` of ``torchvision.transforms.v2`` make of the
+    same tensor; of a panorama, up to rounding.
+
+    Args:
+        image: uint8 (3, height, width).
+        resize: The length in pixels that the shorter side is scaled to; the longer one is rounded down.
+        crop: The side of the result in pixels, ``resize`` or less.
+
+    Returns:
+        uint8 (3, crop, crop).
+    """
+    height, width = image.shape[1:]
+    shorter = min(height, width)
+    scaled_height, scaled_width = (int(resize * side / shorter) for side in (height, width))
+    # Python rounds halves to even numbers, and so does torchvision
+    upper, left = round((scaled_height - crop) / 2), round((scaled_width - crop) / 2)
+    if max(height, width) > _PANORAMA * shorter:
+        x, y = width / scaled_width, height / scaled_height
+        return _by_pil(image, (left * x, upper * y, (left + crop) * x, (upper + crop) * y), crop)
+    scaled = scaled_region(image, (0, 0, width, height), (scaled_height, scaled_width))
+    return scaled[:, upper : upper + crop, left : left + crop]
+
+
+def random_box(width: int, height: int, draws: Tensor, scale: tuple[float, float]) -> Box:
+    """The region that Inception-style training crops.
+
+    It has a random share of the area and an aspect ratio from 3:4 to 4:3, uniform in its logarithm (Szegedy et al.,
+    2015, https://arxiv.org/abs/1409.4842).
+
+    Args:
+        width: The image's width in pixels.
+        height: The image's height in pixels.
+        draws: float (tries, 4) in [0, 1): area, aspect ratio, horizontal and vertical place; the first try that fits is
+            used, and the largest central region with an allowed aspect ratio where none does.
+        scale: The smallest and largest share of the area.
+
+    Returns:
+        Left, upper, right and lower edge in pixels of the image.
+    """
+    for area, ratio, x, y in draws.tolist():
+        pixels = width * height * (scale[0] + (scale[1] - scale[0]) * area)
+        aspect = (3 / 4) ** (1 - 2 * ratio)
+        w, h = round((pixels * aspect) ** 0.5), round((pixels / aspect) ** 0.5)
+        if 0 < w <= width and 0 < h <= height:
+            left, upper = int(x * (width - w + 1)), int(y * (height - h + 1))
+            return left, upper, left + w, upper + h
+    w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
+    left, upper = (width - w) // 2, (height - h) // 2
+    return left, upper, left + w, upper + h
+
+
+def sufficient_size(size: tuple[int, int], box: Box, crop: int) -> tuple[int, int]:
+    """The width and height that an image must be decoded at, so that a region has ``crop`` pixels on each side.
+
+    Args:
+        size: The image's width and height in pixels.
+        box: The region in pixels of the image.
+        crop: The side in pixels that the region will be scaled to.
+    """
+    left, upper, right, lower = box
+    return int(size[0] * crop / (right - left)), int(size[1] * crop / (lower - upper))
+
+
+def reduced_box(box: Box, size: tuple[int, int], image: Tensor) -> Box:
+    """A region of an image, in whole pixels of what was decoded of it.
+
+    Args:
+        box: The region in pixels of the image.
+        size: The image's width and height in pixels.
+        image: What was decoded: (3, height, width), at the image's size or a fraction of it.
+    """
+    height, width = image.shape[1:]
+    if (width, height) == size:
+        return box
+    x, y = width / size[0], height / size[1]
+    left, upper, right, lower = box
+    return round(left * x), round(upper * y), round(right * x), round(lower * y)
+
+
+def scaled_region(image: Tensor, box: Box, shape: tuple[int, int]) -> Tensor:
+    """Cuts a region out of decoded pixels and scales it, bilinear with antialiasing.
+
+    Args:
+        image: uint8 (3, height, width).
+        box: The region in whole pixels.
+        shape: Height and width of the result in pixels.
+
+    Returns:
+        uint8 (3, *shape).
+    """
+    left, upper, right, lower = box
+    # torch's kernel for three interleaved channels is the fastest, but not for a view
+    region = image[None, :, upper:lower, left:right].contiguous(memory_format=torch.channels_last)
+    return interpolate(region, size=shape, mode="bilinear", antialias=True)[0]
+
+
+def _by_pil(image: Tensor, box: tuple[float, float, float, float], crop: int) -> Tensor:
+    """Scales a region that need not be of whole pixels, and nothing else of the image."""
+    whole = Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
+    scaled = whole.resize((crop, crop), Image.Resampling.BILINEAR, box=box)
+    return torch.frombuffer(bytearray(scaled.tobytes()), dtype=torch.uint8).view(crop, crop, 3).permute(2, 0, 1)
