@@ -3,6 +3,8 @@ PYTHON ?= python3
 SEEDS ?= 0 1 2 3 4
 BIN := .venv/bin
 INSTALL := --editable ".[explore,test]"
+# Jupyter refuses to run as root, as whom containers often do, unless it is told to
+ALLOW_ROOT = $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .PHONY: help fit test test-slow stress benchmark gpu lock rename lint notebook
 help:
@@ -65,4 +67,4 @@ lint: .venv/installed
 	$(BIN)/mypy
 
 notebook: .venv/installed
-	$(BIN)/jupyter lab notebooks/explore_checkpoint.ipynb
+	$(BIN)/jupyter lab $(ALLOW_ROOT) notebooks/explore_checkpoint.ipynb

@@ -1,6 +1,7 @@
 """The promises of ``python -m project.fit``."""
 
 import json
+import shlex
 import shutil
 import signal
 from collections import Counter
@@ -89,9 +90,21 @@ def test_the_saved_config_repeats_the_run(tiny_run, workplace):
 
 def test_a_finished_run_is_not_overwritten(tiny_run):
     before = (tiny_run / "metrics.json").read_bytes()
-    with pytest.raises(UserError, match="finished; choose another --name"):
+    with pytest.raises(UserError, match="finished, its test set measured"):
         fit(*TINY, f"--trainer.default_root_dir={tiny_run.parent}", "--name=tiny")
     assert (tiny_run / "metrics.json").read_bytes() == before
+
+
+def test_a_finished_run_names_the_way_to_train_longer_which_works(tiny_run, workplace):
+    longer = [*TINY, f"--trainer.default_root_dir={tiny_run.parent}", "--trainer.max_epochs=2"]
+    with pytest.raises(UserError, match="to train longer, start another from its weights: ") as refused:
+        fit(*longer, "--name=tiny")
+    way = shlex.split(str(refused.value).split("weights: ")[1].split(";")[0])
+    assert way == ["--name", "tiny_longer", "--model.weights", str(tiny_run / "checkpoints" / "best.ckpt")]
+    started = FitCLI([*longer, *way])
+    before = load(tiny_run / "checkpoints" / "best.ckpt")["state_dict"]
+    for name, value in started.model.state_dict().items():
+        assert torch.equal(value, before[name]), name
 
 
 class KilledError(Exception):

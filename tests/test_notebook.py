@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import nbformat
@@ -130,6 +131,18 @@ def test_checkpoint_cannot_choose_what_is_run(tmp_path):
     with pytest.raises(UserError, match=r"trained on subprocess\.Popen, which is no data module"):
         exec(source, {"open_data": open_data, "about": {"data": data}})
     assert not mark.exists()
+
+
+@pytest.mark.parametrize(("user", "option"), [(0, True), (1000, False)])
+def test_make_notebook_lets_root_alone_start_jupyter_as_root(tmp_path, user, option):
+    fake = tmp_path / "id"
+    fake.write_text(f"#!/bin/sh\necho {user}\n")
+    fake.chmod(0o755)
+    make = ["make", "--dry-run", "--old-file=.venv/installed", "notebook"]
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    said = subprocess.run(make, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=True).stdout
+    (line,) = (line for line in said.splitlines() if "jupyter" in line)
+    assert ("--allow-root" in line.split()) == option
 
 
 def test_committed_notebook_has_no_outputs():

@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import platform
+import shlex
 import shutil
 from datetime import datetime
 from pathlib import Path
@@ -41,7 +42,9 @@ class RunFolder:
         """
         if self.metrics.exists():
             raise UserError(
-                f"the run '{self.path}' is finished; choose another --name, or remove that folder to repeat it"
+                f"the run '{self.path}' is finished, its test set measured; to train longer, start another from its"
+                f" weights: --name {shlex.quote(self.name)}_longer --model.weights {shlex.quote(str(self.best))};"
+                " to repeat it, remove that folder"
             )
 
     def create(self, needed_bytes: int) -> None:

@@ -75,7 +75,7 @@ def test_a_run_is_finished_when_its_figures_are_written(run):
     run.best.write_text("weights")
     run.require_unfinished()
     run.write_metrics({"test": {"accuracy": 0.5}})
-    with pytest.raises(UserError, match=r"first try' is finished; choose another --name"):
+    with pytest.raises(UserError, match=r"first try' is finished, its test set measured"):
         run.require_unfinished()
 
 
