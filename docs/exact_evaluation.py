@@ -64,8 +64,11 @@ def _correct_by_image(checkpoint: str) -> torch.Tensor:
     data = SyntheticFlowersDataModule(**{**options, "test_size": TEST_SIZE})
     data.setup("test")
     model = load_classifier(checkpoint).eval()
+    correct = torch.empty(TEST_SIZE, dtype=torch.bool)
     with torch.inference_mode():
-        return torch.cat([model(batch.images).argmax(1) == batch.labels for batch in data.test_dataloader()])
+        for batch in data.test_dataloader():
+            correct[batch.indices] = model(batch.images).argmax(1) == batch.labels
+    return correct
 
 
 if __name__ == "__main__":

@@ -151,7 +151,7 @@ class FolderDataModule(ImageDataModule):
         if not self.skip_bad or self.trainer is None or bool((batch.labels >= 0).all()):
             return batch
         readable = batch.labels >= 0
-        split = "train" if self.trainer.training else "test" if self.trainer.testing else "val"
+        split = self._split()
         self._report(split, batch.indices[~readable].tolist())
         if split != "train":
             return batch
@@ -177,7 +177,7 @@ class FolderDataModule(ImageDataModule):
             )
         given = [split for split in SPLITS if _holds_folders(root / split)]
         if "train" not in given:
-            return self._split(_classes(root), SPLITS[1:])
+            return self._cut(_classes(root), SPLITS[1:])
         for other in ("valid", "validation"):
             if "val" not in given and _holds_folders(root / other):
                 raise UserError(f"'{root / other}' would be ignored; call it '{root / 'val'}'")
@@ -188,9 +188,9 @@ class FolderDataModule(ImageDataModule):
                 raise UserError(
                     f"'{root / split}' and '{root / 'train'}' need the same classes, but differ in: {', '.join(odd)}"
                 )
-        return found | self._split(found["train"], [split for split in SPLITS if split not in given])
+        return found | self._cut(found["train"], [split for split in SPLITS if split not in given])
 
-    def _split(self, files: ClassFiles, missing: list[str] | tuple[str, ...]) -> dict[str, ClassFiles]:
+    def _cut(self, files: ClassFiles, missing: list[str] | tuple[str, ...]) -> dict[str, ClassFiles]:
         flat = [(label, file) for label, name in enumerate(files) for file in files[name]]
         names = [_spelt(f"{file.parent.name}/{file.name}") for _, file in flat]
         fractions = {split: self.fractions[split] for split in missing}

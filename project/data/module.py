@@ -10,11 +10,11 @@ from typing import Any, cast
 import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler
+from torch.utils.data import DataLoader, Sampler
 
 from project.data.augmentation import augment
 from project.data.batch import BatchDataset, ImageBatch, WithoutImages
-from project.data.sampler import TrainingSampler
+from project.data.sampler import EvaluationSampler, TrainingSampler
 from project.data.sharing import load_once_a_machine
 from project.errors import require
 from project.hardware import usable_cores
@@ -96,6 +96,7 @@ class ImageDataModule(LightningDataModule, ABC):
         self.device_cache = device_cache
         self.splits: Mapping[str, BatchDataset] = {}
         self._on_device: dict[str, Tensor] = {}
+        self._repeats: dict[str, int | None] = {}
         self._fill: Tensor | None = None
 
     @property
@@ -131,26 +132,28 @@ class ImageDataModule(LightningDataModule, ABC):
         require(padding < side, "--data.crop_padding", padding, f"below {side}, the side of an image")
 
     def train_dataloader(self) -> DataLoader[ImageBatch]:
-        """Loads the training set in an order that depends on seed and epoch alone."""
+        """Loads the training set in an order that depends on seed and epoch alone; to overfit, always in the same."""
         world_size, rank = self._world()
         size = len(self.splits["train"])
-        sampler = TrainingSampler(size, self.batch_size, self.seed, self._position, world_size, rank)
+        trainer: Any = self.trainer
+        overfits = trainer is not None and trainer.overfit_batches > 0
+        sampler = TrainingSampler(size, self.batch_size, self.seed, self._position, world_size, rank, overfits)
         return self._loader("train", sampler, self.batch_size // world_size)
 
     def val_dataloader(self) -> DataLoader[ImageBatch]:
-        """Loads the validation set in its order."""
+        """Loads the validation set, always in the same shuffled order."""
         return self._evaluation_loader("val")
 
     def test_dataloader(self) -> DataLoader[ImageBatch]:
-        """Loads the test set in its order."""
+        """Loads the test set, always in the same shuffled order."""
         return self._evaluation_loader("test")
 
     def _evaluation_loader(self, split: str) -> DataLoader[ImageBatch]:
-        """Gives every process as many batches; ``on_after_batch_transfer`` marks what the sampler repeats for that."""
-        world_size, rank = self._world()
-        data = cast("Dataset[int]", range(len(self.splits[split])))
-        sampler: Sampler[int] = DistributedSampler(data, num_replicas=world_size, rank=rank, shuffle=False)
-        return self._loader(split, sampler, max(1, self.batch_size // world_size))
+        return self._loader(split, self._evaluation_sampler(split), max(1, self.batch_size // self._world()[0]))
+
+    def _evaluation_sampler(self, split: str) -> EvaluationSampler:
+        # not by the seed of the run: runs that differ in it alone are measured on the same first batches
+        return EvaluationSampler(len(self.splits[split]), self.split_seed, *self._world())
 
     def _loader(self, split: str, sampler: Sampler[int], batch_size: int) -> DataLoader[ImageBatch]:
         workers = self.workers()
@@ -167,22 +170,30 @@ class ImageDataModule(LightningDataModule, ABC):
         )
 
     def on_after_batch_transfer(self, batch: ImageBatch, dataloader_idx: int) -> ImageBatch:
-        """Augments a training batch; in evaluation, marks what another process counts already.
-
-        Images are dealt out in turns, so image ``i`` belongs to process ``i % world_size``; where the set does not
-        divide, the sampler fills up with images that belong to another.
-        """
+        """Augments a training batch; in evaluation, marks what another process counts already."""
         if self.device_cache:
             batch = batch._replace(images=self._images(batch.indices))
         if self.trainer is not None and self.trainer.training:
             return self.augment(batch, self.trainer.current_epoch)
-        world_size, rank = self._world()
-        return batch._replace(labels=torch.where(batch.indices % world_size == rank, batch.labels, -1))
+        repeated = self._repeated(self._split())
+        return batch if repeated is None else _uncounted(batch, repeated)
+
+    def _split(self) -> str:
+        """What the trainer works on."""
+        trainer = self.trainer
+        return "train" if trainer is None or trainer.training else "test" if trainer.testing else "val"
+
+    def _repeated(self, split: str) -> int | None:
+        """The image that another process counts, if there is one."""
+        if self._world()[0] == 1:
+            return None
+        if split not in self._repeats:  # once, as it shuffles the whole set
+            self._repeats[split] = self._evaluation_sampler(split).repeated
+        return self._repeats[split]
 
     def _images(self, indices: Tensor) -> Tensor:
         """Takes images from those that are on the device already."""
-        trainer = self.trainer
-        split = "train" if trainer is None or trainer.training else "test" if trainer.testing else "val"
+        split = self._split()
         if split not in self._on_device:
             every = list(range(len(self.splits[split])))
             self._on_device[split] = self.splits[split].__getitems__(every).images.to(indices.device)
@@ -238,6 +249,10 @@ def _end_workers() -> None:
     for process in multiprocessing.active_children():
         if process.daemon:
             process.kill()
+
+
+def _uncounted(batch: ImageBatch, index: int) -> ImageBatch:
+    return batch._replace(labels=torch.where(batch.indices == index, -1, batch.labels))
 
 
 def whole_batch(batch: Any) -> Any:

@@ -31,7 +31,7 @@ class NoiseDataModule(ImageDataModule):
         }
 
 
-def trainer(*, epoch=0, batches_done=0, world_size=1, rank=0, training=True) -> Any:
+def trainer(*, epoch=0, batches_done=0, world_size=1, rank=0, training=True, overfit_batches=0.0) -> Any:
     """What a data module asks Lightning's trainer for."""
     progress = SimpleNamespace(current=SimpleNamespace(processed=epoch))
     batch_progress = SimpleNamespace(current=SimpleNamespace(ready=batches_done))
@@ -39,6 +39,8 @@ def trainer(*, epoch=0, batches_done=0, world_size=1, rank=0, training=True) -> 
         world_size=world_size,
         global_rank=rank,
         training=training,
+        testing=False,
+        overfit_batches=overfit_batches,
         num_devices=1,
         strategy=SimpleNamespace(root_device=torch.device("cpu")),
         current_epoch=epoch,

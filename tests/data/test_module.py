@@ -1,14 +1,18 @@
 import multiprocessing
 import sys
+import warnings
+from collections import defaultdict
 from typing import Any, cast
 
 import pytest
 import torch
+from lightning.pytorch import LightningModule
 
-from project.data.batch import ImageBatch
+from project.data.batch import ArrayDataset, ImageBatch
 from project.data.module import LazyDataLoader
 from project.errors import UserError
 from tests.data.stubs import NoiseDataModule, attached
+from tests.distributed.job import trainer
 from tests.distributed.processes import run
 
 
@@ -45,13 +49,19 @@ def test_over_all_processes_evaluation_counts_every_image_once(world_size):
 
 
 @pytest.mark.parametrize("split", ["val", "test"])
-def test_evaluation_shows_the_images_in_order_as_they_are(split):
-    data = attached(NoiseDataModule(batch_size=4, crop_padding=3, cutout=4), training=False)
+def test_evaluation_shows_the_images_as_they_are_always_in_the_same_order(split):
+    data, again = (
+        attached(NoiseDataModule(batch_size=4, crop_padding=3, cutout=4, seed=seed), epoch=seed, training=False)
+        for seed in (0, 1)
+    )
     batches = epochs(data, getattr(data, f"{split}_dataloader")())
+    images, labels, indices = by_index(*batches)
     dataset = data.splits[split]
-    assert torch.equal(torch.cat([batch.images for batch in batches]), dataset.images)
-    assert torch.equal(torch.cat([batch.labels for batch in batches]), dataset.labels)
-    assert torch.equal(torch.cat([batch.indices for batch in batches]), torch.arange(len(dataset)))
+    assert torch.equal(images, dataset.images)
+    assert torch.equal(labels, dataset.labels)
+    assert torch.equal(indices, torch.arange(len(dataset)))
+    for first, second in zip(batches, epochs(again, getattr(again, f"{split}_dataloader")()), strict=True):
+        require_equal(first, second)
 
 
 def training_batches(rank=0, world_size=1, epoch=0, done=0, **options):
@@ -111,6 +121,47 @@ def test_cutout_covers_with_the_mean_colour():
     (batch,) = epochs(data, data.train_dataloader())
     mean = torch.tensor([0.1, 0.5, 0.9]) * 255
     assert (batch.images.float() - mean.view(1, 3, 1, 1)).abs().max() <= 0.5001
+
+
+class Witness(LightningModule):
+    """Trains nothing, and writes down which images it sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.seen = defaultdict(list)
+
+    def configure_optimizers(self):
+        return None
+
+    def training_step(self, batch, batch_idx):
+        self.seen["train", self.current_epoch] += batch.indices.tolist()
+
+    def validation_step(self, batch, batch_idx):
+        self.seen["val", self.current_epoch] += batch.indices.tolist()
+
+
+class SortedDataModule(NoiseDataModule):
+    """Images of one class after the other, as a folder of classes has them."""
+
+    def load(self):
+        return {
+            split: ArrayDataset(data.images, data.labels.sort().values, split) for split, data in super().load().items()
+        }
+
+
+@pytest.mark.parametrize("limits", [{"limit_val_batches": 2}, {"overfit_batches": 2}], ids=str)
+def test_a_part_of_sorted_data_is_a_shuffle_of_all_classes_and_the_same_each_epoch(limits):
+    data, model = SortedDataModule(val=60, batch_size=8), Witness()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*returned `None`.*")
+        trainer(1, max_epochs=3, **limits).fit(model, datamodule=data)
+    for split in ("train", "val") if "overfit_batches" in limits else ("val",):
+        first, *others = (model.seen[split, epoch] for epoch in range(3))
+        assert len(first) == 16
+        assert all(other == first for other in others)
+        assert set(data.splits[split].labels[first].tolist()) == {0, 1, 2}
+        assert sorted(first) != list(range(16))
 
 
 class Recorder:

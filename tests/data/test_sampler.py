@@ -1,14 +1,15 @@
+from collections import Counter
 from itertools import chain
 
 import pytest
 
-from project.data.sampler import TrainingSampler
+from project.data.sampler import EvaluationSampler, TrainingSampler
 
 SIZE, BATCH = 50, 12
 
 
-def sampler(epoch=0, batches_done=0, *, world_size=1, rank=0, size=SIZE, batch_size=BATCH, seed=0):
-    return TrainingSampler(size, batch_size, seed, lambda: (epoch, batches_done), world_size, rank)
+def sampler(epoch=0, batches_done=0, *, world_size=1, rank=0, size=SIZE, batch_size=BATCH, seed=0, **options):
+    return TrainingSampler(size, batch_size, seed, lambda: (epoch, batches_done), world_size, rank, **options)
 
 
 def keys(*args, **kwargs):
@@ -85,3 +86,39 @@ def test_the_length_is_that_of_a_whole_epoch(world_size):
     for rank in range(world_size):
         one = sampler(world_size=world_size, rank=rank)
         assert len(one) == len(list(one))
+
+
+def test_for_overfitting_every_epoch_has_the_order_of_the_first_under_its_own_keys():
+    for epoch in (0, 1, 5):
+        same = sampler(epoch, same_each_epoch=True)
+        assert list(same) == [key + epoch * SIZE for key in keys(0)]
+
+
+def shares(size, world_size, seed=0):
+    """What each process evaluates, and the image that it leaves to another."""
+    samplers = [EvaluationSampler(size, seed, world_size, rank) for rank in range(world_size)]
+    return [(list(one), one.repeated) for one in samplers]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
+def test_without_its_repeats_an_evaluation_has_every_image_once_on_any_number_of_devices(world_size):
+    for size in range(1, 14):
+        found = shares(size, world_size)
+        assert len({len(indices) for indices, _ in found}) == 1
+        counted = [index for indices, repeated in found for index in indices if index != repeated]
+        assert sorted(counted) == list(range(size))
+        assert all(repeated is None or indices[-1] == repeated for indices, repeated in found)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 6])
+def test_the_first_images_of_an_evaluation_are_the_same_on_any_number_of_devices(world_size):
+    (alone, _), *_ = shares(50, 1)
+    first = 12 // world_size
+    together = [index for indices, _ in shares(50, world_size) for index in indices[:first]]
+    assert sorted(together) == sorted(alone[:12])
+
+
+def test_the_first_images_of_an_evaluation_come_from_everywhere():
+    times = Counter(index for seed in range(400) for index in shares(60, 1, seed)[0][0][:12])
+    assert set(times) == set(range(60))
+    assert all(abs(count - 80) < 5 * (400 * 0.2 * 0.8) ** 0.5 for count in times.values())
