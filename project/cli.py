@@ -20,6 +20,7 @@ from project.data import ImageDataModule
 from project.errors import LocalError, UserError, end_with_error
 from project.model import ImageClassifier
 from project.options.parser import OneLineErrorParser
+from project.options.trainer import ExactTrainer
 from project.run.processes import let_the_watch_speak, watch_processes
 from project.upstream import disable_signal_handling
 
@@ -51,6 +52,7 @@ class ProjectCLI(LightningCLI):
             model_class,
             ImageDataModule,
             save_config_callback=None,
+            trainer_class=ExactTrainer,
             seed_everything_default=0,
             parser_class=OneLineErrorParser,
             parser_kwargs={"prog": f"python -m {command}", "description": description},
