@@ -5,6 +5,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from project.errors import require
+from project.model.steps import PlannedSteps
 
 
 class ProgressiveResizing(Callback):
@@ -36,6 +37,14 @@ class ProgressiveResizing(Callback):
         share = self.start + (1 - self.start) * min(1.0, done / self.until)
         return min(full, max(self.multiple, int(full * share) // self.multiple * self.multiple)) if share < 1 else full
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Counts the steps that training takes.
+
+        Raises:
+            UserError: It has no end.
+        """
+        self._total_steps = PlannedSteps(trainer).total()
+
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Sets the side for the batch.
 
@@ -46,7 +55,7 @@ class ProgressiveResizing(Callback):
         full = batch.images.shape[-1]
         possible = self.start == 1 or self.multiple < full
         require(possible, "ProgressiveResizing's multiple", self.multiple, f"below {full}, the side of an image")
-        model.train_image_size = self.side(trainer.global_step / trainer.estimated_stepping_batches, full)
+        model.train_image_size = self.side(trainer.global_step / self._total_steps, full)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leaves the model as it was."""

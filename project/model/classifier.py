@@ -10,6 +10,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import SGD
+from torch.optim.lr_scheduler import LambdaLR
 
 from project.errors import require
 from project.model.batch import Batch
@@ -19,6 +20,7 @@ from project.model.normalize import Normalization, resized
 from project.model.optimizers import build_optimizer, explained
 from project.model.resume import Settings, apply_changes, group_settings, require_same_optimizer, settings_of
 from project.model.schedules import build_cosine
+from project.model.steps import PlannedSteps
 from project.model.weights import start_from
 from project.run.checkpoint import Preprocessing, read_model
 from project.run.settings import plain_options
@@ -226,9 +228,10 @@ class ImageClassifier(LightningModule):
         """
         optimizer = build_optimizer(self.optimizer, self.network, self.trainer, self.base_batch_size)
         groups = group_settings(optimizer)
+        self._planned = PlannedSteps(self.trainer)
         with explained("--model.lr_scheduler"):
             if self.lr_scheduler is None:
-                scheduler: Any = build_cosine(optimizer, self.trainer, self.lrf, self.warmup_epochs)
+                scheduler: Any = build_cosine(optimizer, self._planned, self.lrf, self.warmup_epochs)
             else:
                 scheduler = self.lr_scheduler(optimizer)
         self._settings = settings_of(optimizer, groups, scheduler)
@@ -241,6 +244,16 @@ class ImageClassifier(LightningModule):
             "name": "learning_rate",
         }
         return cast(OptimizerLRScheduler, {"optimizer": optimizer, "lr_scheduler": schedule})
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        """Steps a schedule.
+
+        Raises:
+            UserError: It is the cosine, and would not end where training does.
+        """
+        if self.lr_scheduler is None and isinstance(scheduler, LambdaLR):
+            self._planned.require_kept(self.trainer)
+        super().lr_scheduler_step(scheduler, metric)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds what the command asked of optimizer and schedule, and what was counted since the last training log."""
@@ -255,6 +268,8 @@ class ImageClassifier(LightningModule):
 
     def on_train_start(self) -> None:
         """Lets what the command says now win over the settings that a resumed checkpoint has just restored."""
+        # Lightning calls what changes it at the start of an epoch, which a run resumed within one has behind it
+        self.trainer.accumulate_grad_batches = self._planned.accumulation(self.trainer.current_epoch)
         if self._settings_before is not None and self.trainer.ckpt_path is not None:
             optimizer, (config,) = self.trainer.optimizers[0], self.trainer.lr_scheduler_configs
             apply_changes(optimizer, config.scheduler, self._settings_before, self._settings)

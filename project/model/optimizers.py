@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from project.errors import UserError
+from project.model.steps import accumulation_scheduler
 from project.upstream import handles_unscaling
 
 
@@ -32,6 +33,11 @@ def build_optimizer(
     _require_clippable(optimizer, trainer)
     fuse_on_cpu(optimizer)
     if base_batch_size is not None:
+        if accumulation_scheduler(trainer) is not None:
+            raise UserError(
+                "--model.base_batch_size scales the learning rate once, but GradientAccumulationScheduler changes the"
+                " batch size from epoch to epoch; leave one of them out"
+            )
         data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
         for group in optimizer.param_groups:
             group["lr"] *= data.batch_size * trainer.accumulate_grad_batches / base_batch_size

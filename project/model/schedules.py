@@ -3,11 +3,10 @@
 import math
 from functools import partial
 
-from lightning.pytorch import Trainer
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from project.errors import UserError
+from project.model.steps import PlannedSteps
 
 
 def cosine_with_warmup(step: int, *, total_steps: int, warmup_steps: int = 0, lrf: float = 0.0) -> float:
@@ -30,25 +29,18 @@ def cosine_with_warmup(step: int, *, total_steps: int, warmup_steps: int = 0, lr
     return lrf + (1 - lrf) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
 
 
-def build_cosine(optimizer: Optimizer, trainer: Trainer, lrf: float, warmup_epochs: float) -> LambdaLR:
+def build_cosine(optimizer: Optimizer, planned: PlannedSteps, lrf: float, warmup_epochs: float) -> LambdaLR:
     """Builds the schedule of :func:`cosine_with_warmup` over all of training, to be stepped after each optimizer step.
 
     Args:
         optimizer: What it is for.
-        trainer: Knows how long training takes.
+        planned: The steps of training.
         lrf: The final learning rate as a fraction of the optimizer's.
         warmup_epochs: How many epochs the warmup takes; at most half of the training.
 
     Raises:
         UserError: Training has no end.
     """
-    trainer.fit_loop.setup_data()  # with max_steps alone, Lightning has not counted the batches yet
-    total_steps = trainer.estimated_stepping_batches
-    if not math.isfinite(total_steps):
-        raise UserError(
-            "the cosine schedule must know where training ends; set --trainer.max_epochs or --trainer.max_steps"
-        )
-    steps_per_epoch = math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches)
-    warmup_steps = min(round(warmup_epochs * steps_per_epoch), int(total_steps) // 2)
-    factor = partial(cosine_with_warmup, total_steps=int(total_steps), warmup_steps=warmup_steps, lrf=lrf)
-    return LambdaLR(optimizer, factor)
+    total = planned.total()
+    warmup_steps = round(min(planned.in_epochs(warmup_epochs), total // 2))
+    return LambdaLR(optimizer, partial(cosine_with_warmup, total_steps=total, warmup_steps=warmup_steps, lrf=lrf))

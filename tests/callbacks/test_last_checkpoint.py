@@ -29,6 +29,13 @@ KINDS = {
         "--data.batch_size=8",
         "--trainer.accumulate_grad_batches=2",
     ],
+    "accumulation that changes": [
+        "--trainer.log_every_n_steps=3",
+        "--data.train_size=40",  # five steps, and in the second epoch, of which the last has one batch, three
+        "--data.batch_size=8",
+        "--trainer.callbacks+=GradientAccumulationScheduler",
+        '--trainer.callbacks.scheduling={"1": 2}',
+    ],
     "accumulation, validation across epochs, a schedule that watches it": [
         "--trainer.log_every_n_steps=3",
         "--data.batch_size=8",
@@ -46,7 +53,9 @@ KINDS = {
 }
 
 
-@pytest.fixture(scope="module", params=[pytest.param("plain", marks=pytest.mark.slow), *list(KINDS)[1:]])
+@pytest.fixture(
+    scope="module", params=[*(pytest.param(kind, marks=pytest.mark.slow) for kind in list(KINDS)[:2]), *list(KINDS)[2:]]
+)
 def undisturbed(request, tmp_path_factory) -> tuple[list[str], dict[str, Any]]:
     """The options of a run, and how it ends."""
     place: Path = tmp_path_factory.mktemp("undisturbed")

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningDataModule, Trainer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from sklearn.metrics import accuracy_score, f1_score
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -176,18 +177,39 @@ def expected_rates(steps, base, lrf, warmup):
         ({"max_epochs": -1, "max_steps": 8}, 8, 0, 0),
         ({"max_epochs": -1, "max_steps": 8}, 8, 0.4, 2),
         ({"max_epochs": 3, "limit_train_batches": 4, "accumulate_grad_batches": 4}, 3, 0, 0),
+        ({"max_epochs": 3, "limit_train_batches": 0.5}, 6, 0.5, 1),
+        # 5 + 3 + 2 + 2 steps, of which 5 and two fifths of 3 are warmup
+        ({"max_epochs": 4, "callbacks": [GradientAccumulationScheduler({1: 2, 2: 4})]}, 12, 1.4, 6),
+        ({"max_epochs": 4, "max_steps": 9, "callbacks": [GradientAccumulationScheduler({0: 3})]}, 8, 0, 0),
+        ({"max_epochs": 9, "max_steps": 9, "callbacks": [GradientAccumulationScheduler({0: 3, 1: 2})]}, 9, 0, 0),
     ],
     ids=str,
 )
 def test_the_learning_rate_follows_the_schedule_on_every_optimizer_step(options, steps, warmup_epochs, warmup_steps):
     rates = Rates()
     model = linear(lrf=0.01, warmup_epochs=warmup_epochs, optimizer=lambda parameters: SGD(parameters, lr=0.02))
-    run = trainer(callbacks=[rates], limit_val_batches=0, **options)
+    callbacks = [rates, *options.get("callbacks", [])]
+    run = trainer(**{"limit_val_batches": 0, **options, "callbacks": callbacks})
     run.fit(model, datamodule=Memory(batch_size=7))
     assert len(rates.seen) == steps
     for seen, wanted in zip(rates.seen, expected_rates(steps, 0.02, 0.01, warmup_steps), strict=True):
         assert seen == pytest.approx([wanted, wanted], rel=1e-9)  # one for each of the two groups
     assert run.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.02 * 0.01)
+
+
+class ChangedAccumulation(Callback):
+    """Changes the number of optimizer steps in a way of its own."""
+
+    def on_train_epoch_start(self, trainer, pl_module):
+        trainer.accumulate_grad_batches = 1 + trainer.current_epoch
+
+
+def test_what_changes_the_number_of_steps_unannounced_is_refused():
+    with pytest.raises(UserError, match=r"epochs of 2 batches, 1 of them a step, .* changed that to 2 and 2; use Grad"):
+        trainer(max_epochs=2, callbacks=[ChangedAccumulation()]).fit(linear(), datamodule=Memory())
+    run = trainer(max_epochs=2, callbacks=[GradientAccumulationScheduler({1: 2})])
+    with pytest.raises(UserError, match="base_batch_size scales the learning rate once, but GradientAccumulationSch"):
+        run.fit(linear(base_batch_size=16), datamodule=Memory())
 
 
 def test_a_scheduler_of_ones_own_is_stepped_after_each_epoch_or_step():
