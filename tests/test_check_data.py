@@ -46,7 +46,9 @@ def test_a_good_folder_can_train(root, inspected):
     assert code == 0
     assert (found["trains"], found["refusal"], found["images"]) == (True, None, 30)
     assert (found["unreadable"], found["duplicates"]) == ([], [])
-    assert f"python -m project.fit --data FolderDataModule --data.root '{root}' --data.batch_size 12" in printed.out
+    training = sum(counts["train"] for counts in found["classes"].values())
+    command = f"python -m project.fit --data FolderDataModule --data.root '{root}' --data.batch_size {training // 2}"
+    assert command in printed.out
 
 
 def test_classes_are_counted_in_the_splits_of_training(root, inspected):

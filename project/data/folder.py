@@ -13,7 +13,7 @@ from project.data.checks import few, find_broken, leave_out
 from project.data.decode import IMAGE_SUFFIXES, printable
 from project.data.files import FileDataset
 from project.data.module import ImageDataModule
-from project.data.splits import SPLITS, stratified_split
+from project.data.splits import SPLITS, hashed_split
 from project.errors import UnreadableFileError, UserError, require
 from project.run.checkpoint import Preprocessing
 
@@ -30,8 +30,8 @@ class FolderDataModule(ImageDataModule):
             for each class in each. A split that is not there is cut from the training images.
         image_size: The side in pixels of what the network sees.
         crop_scale: The smallest and largest share of an image that a random crop in training keeps.
-        val_fraction: The share of each class that becomes validation data, where we split.
-        test_fraction: The share of each class that becomes test data, where we split.
+        val_fraction: About the share of each class that becomes validation data, where we split.
+        test_fraction: About the share of each class that becomes test data, where we split.
         on_bad_image: What to do where a file cannot be read: end the run with its name, or go on without it.
         cache: A folder for decoded images, by which later epochs and runs are faster; it takes about 0.2 MB an image,
             and training crops from images whose shorter side is 8/7 of ``image_size``. By default images are decoded
@@ -191,17 +191,14 @@ class FolderDataModule(ImageDataModule):
         return found | self._cut(found["train"], [split for split in SPLITS if split not in given])
 
     def _cut(self, files: ClassFiles, missing: list[str] | tuple[str, ...]) -> dict[str, ClassFiles]:
-        flat = [(label, file) for label, name in enumerate(files) for file in files[name]]
-        names = [_spelt(f"{file.parent.name}/{file.name}") for _, file in flat]
-        fractions = {split: self.fractions[split] for split in missing}
-        splits = stratified_split(
-            names, [label for label, _ in flat], fractions, seed=self.split_seed, class_names=list(files)
-        )
-        classes = list(files)
-        found: dict[str, ClassFiles] = {split: {name: [] for name in classes} for split in splits}
-        for split, positions in splits.items():
-            for position in positions:
-                found[split][classes[flat[position][0]]].append(flat[position][1])
+        # the test set first, so that it does not depend on the share of the validation set
+        fractions = {split: self.fractions[split] for split in ("test", "val") if split in missing}
+        found: dict[str, ClassFiles] = {split: {} for split in ("train", *missing)}
+        for name, of_class in files.items():
+            names = [_spelt(f"{file.parent.name}/{file.name}") for file in of_class]
+            splits = hashed_split(names, fractions, seed=self.split_seed, class_name=name)
+            for split, positions in splits.items():
+                found[split][name] = [of_class[position] for position in positions]
         return found
 
 

@@ -77,9 +77,11 @@ def test_without_a_broken_file_skipping_changes_nothing(root, capsys):
 
 
 def test_a_class_without_a_readable_training_image_is_refused(root):
-    for file in module(root).files()["train"]["b"]:
+    files = module(root).files()["train"]["b"]
+    for file in files:
         file.write_bytes(b"")
-    with pytest.raises(UserError, match=r"class 'b' has no training image that can be read: .* and 13 more"):
+    more = len(files) - 3
+    with pytest.raises(UserError, match=rf"class 'b' has no training image that can be read: .* and {more} more"):
         attached(module(root))
 
 
@@ -125,12 +127,12 @@ def test_a_file_that_breaks_in_training_leaves_its_batch_and_the_others_as_they_
 def test_in_evaluation_a_file_that_breaks_is_not_counted_and_is_named_once(root, split, capsys):
     data = attached(module(root), training=False)
     data.trainer.testing = split == "test"
-    gone = data.splits[split].files[2]
+    gone, expected = data.splits[split].files[2], dict(enumerate(data.splits[split].labels.tolist())) | {2: -1}
     gone.unlink()
     for _ in range(2):
         batch = joined(transferred(data, getattr(data, f"{split}_dataloader")()))
         labels = dict(zip(batch.indices.tolist(), batch.labels.tolist(), strict=True))
-        assert labels == {0: 0, 1: 0, 2: -1, 3: 1}
+        assert labels == expected
         place = batch.indices.tolist().index(2)
         assert not batch.images[place].any()
         assert data.on_after_batch_transfer(batch, 0).labels[place] == -1
@@ -162,8 +164,9 @@ def test_training_goes_on_without_a_broken_and_a_damaged_file(workplace, capsys)
 
 
 def test_a_trainer_is_not_needed_to_look_at_the_data(damaged):
-    data = module(damaged[0])
+    root, before, broken = damaged
+    data = module(root)
     data.setup("fit")
     assert data.trainer is None
-    assert len(data.splits["train"].labels) == 31
+    assert len(data.splits["train"].labels) == len(before["train"] - broken)
     data.trainer = trainer()

@@ -41,7 +41,7 @@ def test_every_file_lands_in_exactly_one_split(tmp_path):
     splits = found(root)
     assert list(splits) == ["train", "val", "test"]
     assert sorted(chain(*splits.values())) == listing(root)
-    assert [len(files) for files in splits.values()] == [35, 5, 5]  # 1 or 2 of each class's 10, 20 and 15
+    assert all({name.split("/")[0] for name in files} == set(CLASSES) for files in splits.values())
 
 
 def test_the_split_is_the_same_in_another_place(tmp_path):
@@ -101,7 +101,8 @@ def test_the_number_of_workers_changes_nothing(tmp_path, split):
         epoch_of(getattr(attached(module(root, num_workers=count), epoch=3), f"{split}_dataloader")())
         for count in (0, 2)
     )
-    assert len(alone[1]) == {"train": 32, "val": 5}[split]
+    size = sum(len(files) for files in module(root).files()[split].values())
+    assert len(alone[1]) == (size // 4 * 4 if split == "train" else size) > 0
     for first, second in zip(alone, helped, strict=True):
         assert torch.equal(first, second)
 
@@ -261,7 +262,7 @@ def test_good_files_pass_the_check(tmp_path):
     root = write_folder(tmp_path, CLASSES)
     data = module(root)
     data.prepare_data()
-    assert len(data.files()["train"]["daisy"]) == 16
+    assert sum(len(files["daisy"]) for files in data.files().values()) == CLASSES["daisy"]
 
 
 @pytest.mark.parametrize(
