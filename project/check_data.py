@@ -101,7 +101,7 @@ def _fit_command(found: dict[str, Any]) -> str:
 
 
 def survey_table(found: dict[str, Any]) -> str:
-    """Lays out classes, sizes, kinds, unreadable files and duplicates for a terminal.
+    """Lays out classes, sizes, kinds, unreadable and suspicious files, and duplicates for a terminal.
 
     Args:
         found: As :func:`project.data.survey.survey` returns it.
@@ -112,6 +112,7 @@ def survey_table(found: dict[str, Any]) -> str:
             *_class_rows(found["classes"]),
             *_image_rows(found),
             *_listed("unreadable", unreadable),
+            *_suspicious(found),
             *_listed("same image in two classes", _groups(found["duplicates"], "across_classes")),
             *_listed("same image in two splits", _groups(found["duplicates"], "across_splits")),
         ]
@@ -144,6 +145,24 @@ def _image_rows(found: dict[str, Any]) -> list[str]:
     if found["turned_by_exif"]:
         rows.append(_row("turned by EXIF", f"{found['turned_by_exif']:,}, which are used upright"))
     return rows
+
+
+def _suspicious(found: dict[str, Any]) -> list[str]:
+    """Rows about files that can be read but look wrong, if there are any."""
+    dark = [
+        f"{entry['file']} (its brightest pixel is {entry['brightest']} of 255: 16 bits that hold fewer?)"
+        for entry in found["dark"]
+    ]
+    holes = [
+        f"{entry['file']} (zeros inside: a part is lost, unless most of it is of one colour)"
+        for entry in found["holes"]
+    ]
+    return [
+        line
+        for title, lines in (("nearly black", dark), ("perhaps damaged", holes))
+        if lines
+        for line in _listed(title, lines)
+    ]
 
 
 def _listed(title: str, lines: list[str]) -> list[str]:

@@ -10,7 +10,8 @@ from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
-from project.data.decode import check_image, decode, is_turned, named, open_image, printable, reason
+from project.data.decode import check_image, decode, has_16_bits, is_turned, named, open_image, printable, reason
+from project.data.holes import has_hole
 from project.errors import UnreadableFileError, UserError
 from project.hardware import usable_cores
 
@@ -34,6 +35,8 @@ class Facts(NamedTuple):
         turned: Whether the EXIF data say that the stored image is not upright.
         content: A hash of the file's bytes.
         pixels: A hash of the upright image in RGB, as training sees it.
+        brightest: Of pixels that are stored with 16 bits, the largest value on the 0-255 scale; 255 for all others.
+        hole: Whether a part of the compressed pixels is zeros, as where it was never written.
     """
 
     defect: str | None
@@ -45,6 +48,8 @@ class Facts(NamedTuple):
     turned: bool = False
     content: bytes = b""
     pixels: bytes = b""
+    brightest: int = 255
+    hole: bool = False
 
 
 def in_threads(
@@ -123,26 +128,27 @@ def _facts(file: Path) -> Facts:
     try:
         check_image(file)
         with open_image(file) as image, named(file):
+            deep = has_16_bits(image)  # before PIL looks for EXIF data, which in a PNG may be behind the pixels
             turned = is_turned(image)
             format_, mode = image.format or "", image.mode
             pixels = decode(image, file)
-            with file.open("rb") as opened:
-                content = hashlib.file_digest(opened, _hash).digest()
+            data = file.read_bytes()
             animated = format_ in _ANIMATED and _has_more_frames(image)
     except UnreadableFileError as error:
         return Facts(reason(error))
     height, width = pixels.shape[1:]
-    return Facts(None, format_, mode, width, height, animated, turned, content, _hash_of_pixels(pixels))
+    hashes = _hash(data).digest(), _hash_of_pixels(pixels)
+    brightest = int(pixels.max()) if deep else 255
+    return Facts(None, format_, mode, width, height, animated, turned, *hashes, brightest, has_hole(data, format_))
 
 
-def _hash() -> hashlib.blake2b:
-    return hashlib.blake2b(digest_size=16)
+def _hash(data: bytes) -> hashlib.blake2b:
+    return hashlib.blake2b(data, digest_size=16)
 
 
 def _hash_of_pixels(pixels: Tensor) -> bytes:
     """Hashes the size and the pixels."""
-    hashed = _hash()
-    hashed.update(repr(tuple(pixels.shape)).encode())
+    hashed = _hash(repr(tuple(pixels.shape)).encode())
     hashed.update(pixels.permute(1, 2, 0).contiguous().numpy().data)  # without a copy, as panoramas are large
     return hashed.digest()
 

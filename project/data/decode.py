@@ -70,6 +70,18 @@ def open_image(path: str | Path) -> Image.Image:
         return image
 
 
+def has_16_bits(image: Image.Image) -> bool:
+    """Whether pixels are stored with 16 bits, of which the upper 8 are used.
+
+    Args:
+        image: As :func:`open_image` returns it, before its pixels are decoded.
+    """
+    # of three channels PIL itself takes the upper half, which only its name of the stored layout tells
+    return image.format in ("PNG", "TIFF") and (
+        image.mode.startswith("I;16") or ";16" in str(getattr(image, "tile", ""))
+    )
+
+
 def is_turned(image: Image.Image) -> bool:
     """Whether the EXIF data say that the stored image is not upright."""
     return bool(_orientation(image) != 1)

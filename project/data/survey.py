@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from project.data.checks import Facts, read_facts
 
+_BRIGHT = 64  # on the 0-255 scale; below it, 16 bits hold values of 14 or fewer
+
 
 class Entry(NamedTuple):
     """A file, where it is used, and what it holds."""
@@ -40,6 +42,12 @@ def survey(root: Path, splits: dict[str, dict[str, list[Path]]]) -> dict[str, An
             {**_place(root, entry), "reason": entry.facts.defect} for entry in entries if entry.facts.defect
         ],
         "duplicates": list(_duplicates(root, entries)),
+        "dark": [
+            {**_place(root, entry), "brightest": entry.facts.brightest}
+            for entry in entries
+            if entry.facts.brightest < _BRIGHT
+        ],
+        "holes": [_place(root, entry) for entry in entries if entry.facts.hole],
         **_images([entry.facts for entry in entries if not entry.facts.defect]),
     }
 

@@ -1,5 +1,6 @@
 """Image files for tests."""
 
+import random
 import struct
 import zlib
 from pathlib import Path
@@ -66,6 +67,23 @@ def damage_deep_inside(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[2000:2100] = bytes(100)
     path.write_bytes(data)
+
+
+def cut_before_the_end(data: bytes, dice: random.Random) -> bytes:
+    """A file of which a part is missing up to its last two bytes."""
+    return data[: dice.randrange(len(data) // 4, len(data) * 95 // 100)] + data[-2:]
+
+
+def zeroed(data: bytes, dice: random.Random, length: int) -> bytes:
+    """A file of which a part was never written."""
+    start = dice.randrange(len(data) // 4, len(data) - length - 20)
+    return data[:start] + bytes(length) + data[start + length :]
+
+
+def shortened(data: bytes, dice: random.Random, length: int) -> bytes:
+    """A file of which a part is missing inside."""
+    start = dice.randrange(len(data) // 4, len(data) - length - 20)
+    return data[:start] + data[start + length :]
 
 
 def save(image, path, **options):
