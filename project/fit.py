@@ -105,7 +105,7 @@ class FitCLI(ProjectCLI):
         if self.config_init.trainer.logger in (None, True):
             kwargs["logger"] = RunLogger(self.run.path.parent, self.run.name, version="")
         plugins = self.config_init.trainer.plugins or []
-        kwargs["plugins"] = [AtomicCheckpointIO(), *(plugins if isinstance(plugins, list) else [plugins])]
+        kwargs["plugins"] = [AtomicCheckpointIO(self.run.path), *(plugins if isinstance(plugins, list) else [plugins])]
         trainer = super().instantiate_trainer(**kwargs)
         # first, so that what others log at the start of a batch is not in the curves yet when it saves
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector

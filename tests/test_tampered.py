@@ -1,5 +1,7 @@
 """Nothing that a tampered checkpoint says chooses what is imported, run, written or deleted."""
 
+import re
+import shutil
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -7,15 +9,20 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torchvision.models import resnet18
 
 from project.data import SyntheticFlowersDataModule
 from project.errors import UserError
 from project.explore.data import open_data
 from project.model import ImageClassifier
-from project.run.checkpoint import read_checkpoint
+from project.model.weights import load_weights
+from project.run.checkpoint import read_checkpoint, read_weights
+from project.run.checkpoint_io import AtomicCheckpointIO
 from tests.conftest import evaluate
-from tests.small import load
+from tests.small import load, one_line, small, stop_at
 
+NAN = float("nan")
 MODULE = "imported_by_a_checkpoint"
 
 
@@ -122,3 +129,121 @@ def test_the_data_of_a_checkpoint_is_opened_with_its_options(tiny_run):
     found = open_data(read_checkpoint(tiny_run / "checkpoints" / "best.ckpt")["about"], test_size=5)
     assert isinstance(found, SyntheticFlowersDataModule)
     assert found.sizes == {"train": 64, "val": 24, "test": 5}
+
+
+LAST = Path("runs/run/checkpoints/last.ckpt")
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory) -> Path:
+    """The folder of a run that was stopped in its second epoch."""
+    place: Path = tmp_path_factory.mktemp("stopped")
+    stop_at(6, f"--trainer.default_root_dir={place / 'runs'}")
+    return place / "runs"
+
+
+@pytest.fixture
+def tamper(stopped, workplace) -> Any:
+    """Changes the checkpoint that a copy of the stopped run goes on from."""
+    shutil.copytree(stopped, workplace / "runs")
+
+    def write(change: Any) -> None:
+        content = load(LAST)
+        change(content)
+        torch.save(content, LAST)
+
+    return write
+
+
+def test_a_run_that_goes_on_removes_nothing_outside_its_folder(tamper, workplace):
+    victims = [workplace / "victim", workplace / "victim.ckpt", workplace / "runs" / "other" / "best.ckpt"]
+    for victim in victims:
+        victim.mkdir(parents=True)
+        (victim / "file").touch()
+    (workplace / "model.ckpt").touch()
+    victims.append(workplace / "model.ckpt")
+
+    def change(content: Any) -> None:
+        (name,) = [name for name in content["callbacks"] if "BestCheckpoint" in name]
+        state, folder = content["callbacks"][name], str(LAST.parent.resolve())
+        worse = torch.tensor(-1.0)
+        places = [str(victims[0]), f"{folder}/../../../victim", f"{folder}/../../../model.ckpt", *map(str, victims)]
+        state |= {"dirpath": folder, "kth_value": worse, "best_model_score": worse, "current_score": worse}
+        state |= {"kth_best_model_path": places[1], "best_model_path": places[2], "last_model_path": str(victims[0])}
+        state["best_k_models"] = dict.fromkeys(places, worse)
+        own = "ModelCheckpoint{'monitor': 'val/loss', 'mode': 'min', 'every_n_train_steps': 0, 'every_n_epochs': 1,"
+        path = f"{folder}/../../../model.ckpt"
+        content["callbacks"][f"{own} 'train_time_interval': None}}"] = {
+            **{key: state[key] for key in ("dirpath", "last_model_path")},
+            "best_model_score": torch.tensor(9.0),
+            "current_score": torch.tensor(9.0),
+            "kth_value": torch.tensor(9.0),
+            "best_model_path": path,
+            "kth_best_model_path": path,
+            "best_k_models": {path: torch.tensor(9.0)},
+        }
+
+    tamper(change)
+    small(callbacks=[ModelCheckpoint(LAST.parent.resolve(), "own", monitor="val/loss")])
+    assert (workplace / "runs" / "run" / "metrics.json").exists()
+    assert all(victim.exists() for victim in victims)
+    assert all((victim / "file").exists() for victim in victims[:3])
+
+
+def test_files_written_elsewhere_can_be_replaced(tmp_path):
+    io = AtomicCheckpointIO(tmp_path / "run")
+    io.save_checkpoint({}, tmp_path / "elsewhere" / "old.ckpt")
+    for name in ("elsewhere/theirs.ckpt", "run/own.ckpt", "run/config.yaml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "run" / "link.ckpt").symlink_to(tmp_path / "elsewhere" / "theirs.ckpt")
+    for name in (
+        "elsewhere/old.ckpt",
+        "elsewhere/theirs.ckpt",
+        "run/own.ckpt",
+        "run/config.yaml",
+        "run/link.ckpt",
+        "run",
+    ):
+        io.remove_checkpoint(tmp_path / name)
+    assert {path.name for path in tmp_path.rglob("*.*")} == {"theirs.ckpt", "config.yaml", "link.ckpt"}
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (
+            lambda c: c["optimizer_states"][0]["state"][0].update(momentum_buffer=torch.zeros(1)),
+            "momentum_buffer of net",
+        ),
+        (lambda c: c["optimizer_states"].clear(), "does not fit this optimizer"),
+        (
+            lambda c: c["state_dict"].update({"network.fc.bias": torch.zeros(2)}),
+            r"network\.fc\.bias has the shape \(2,\)",
+        ),
+        (
+            lambda c: c["state_dict"]["network.fc.bias"].fill_(float("nan")),
+            r"network\.fc\.bias has values that are not",
+        ),
+    ],
+    ids=["optimizer", "none", "shape", "nan"],
+)
+def test_a_run_does_not_go_on_from_what_does_not_fit(tamper, capsys, change, complaint):
+    tamper(change)
+    said = one_line(small, capsys)
+    assert re.search(
+        rf"'{LAST}' does not fit this .*{complaint}|'{LAST}' {complaint}", said.replace(f"{Path.cwd()}/", "")
+    )
+
+
+def test_weights_that_are_not_finite_are_refused_wherever_they_are_read(checkpoint, tmp_path):
+    path = checkpoint(
+        lambda content: [value.fill_(NAN) for value in content["state_dict"].values() if value.is_floating_point()]
+    )
+    for use in (
+        lambda: evaluate(f"--ckpt_path={path}"),
+        lambda: ImageClassifier.load_from_checkpoint(path),
+        lambda: load_weights(resnet18(num_classes=8), read_weights(path), str(path)),
+    ):
+        with pytest.raises(UserError, match=r"tampered\.ckpt' .*conv1\.weight has values that are not finite"):
+            use()

@@ -1,10 +1,13 @@
 """Keeping checkpoints in a run's folder."""
 
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
+
+_PLACES = ("best_model_path", "kth_best_model_path", "last_model_path")
 
 
 class BestCheckpoint(ModelCheckpoint):
@@ -16,14 +19,17 @@ class BestCheckpoint(ModelCheckpoint):
         return (loss is None or bool(loss.isfinite())) and super().check_monitor_top_k(trainer, current)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores the state with the places that it names put where the folder is now."""
-        before, now = str(state_dict["dirpath"]), str(self.dirpath)
-        moved = {key: _moved(value, before, now) for key, value in state_dict.items()}
-        scores = state_dict["best_k_models"].items()
-        super().load_state_dict(
-            {**moved, "best_k_models": {_moved(path, before, now): score for path, score in scores}}
-        )
+        """Restores the state with the places that it names put where the folder is now.
 
+        It comes from a file, so of a path nothing but the last name counts: the callback removes what it names.
+        """
+        scores = {self._own(path): score for path, score in state_dict["best_k_models"].items()}
+        places = {name: self._own(state_dict[name]) for name in _PLACES}
+        known = places["kth_best_model_path"] in scores and "" not in scores
+        kept = {"dirpath": str(self.dirpath), "best_k_models": scores if known else {}}
+        super().load_state_dict({**state_dict, **places, **kept})
 
-def _moved(value: Any, before: str, now: str) -> Any:
-    return now + value.removeprefix(before) if isinstance(value, str) and value.startswith(before) else value
+    def _own(self, path: Any) -> str:
+        """What a path would be in this callback's folder; nothing where it is no checkpoint."""
+        name = str(path).rpartition("/")[-1]
+        return str(Path(str(self.dirpath)) / name) if name.endswith(self.FILE_EXTENSION) else ""

@@ -9,11 +9,12 @@ from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from torch.nn import functional as F
-from torch.optim import SGD
+from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from project.errors import require
 from project.model.batch import Batch
+from project.model.fitting import require_fitting_state, require_fitting_weights
 from project.model.metrics import ClassificationMetrics, Metrics
 from project.model.networks import Stem, build_resnet
 from project.model.normalize import Normalization, resized
@@ -114,6 +115,7 @@ class ImageClassifier(LightningModule):
         self.train_image_size: int | None = None
         self.weights_step: int | None = None
         self._settings_before: Settings | None = None
+        self._optimizer_before: Any = None
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]  # a file of hyperparameters could name what is imported
@@ -134,13 +136,14 @@ class ImageClassifier(LightningModule):
             kwargs: Arguments of the constructor that are other than then.
 
         Raises:
-            UserError: The file is missing, is damaged, or holds no model.
+            UserError: The file is missing, is damaged, or holds no model, or one with weights that do not fit.
         """
         checkpoint = read_model(checkpoint_path)
         options = plain_options(checkpoint["hyper_parameters"], cls)
         remembered = {name: value for name, value in options.items() if name not in _NOT_REMEMBERED}
         model = cls(**remembered | kwargs)
-        model.on_load_checkpoint(checkpoint)
+        if strict:
+            require_fitting_weights(model.state_dict(), checkpoint["state_dict"], checkpoint_path)
         model.load_state_dict(checkpoint["state_dict"], strict=strict)
         return model.to(map_location)
 
@@ -237,6 +240,7 @@ class ImageClassifier(LightningModule):
         self._settings = settings_of(optimizer, groups, scheduler)
         if self.trainer.ckpt_path is not None:
             require_same_optimizer(self._settings_before, self._settings)
+            self._require_fitting_state(optimizer)
         schedule = {
             "scheduler": scheduler,
             "interval": "step" if self.lr_scheduler is None else self.lr_scheduler_interval,
@@ -255,15 +259,29 @@ class ImageClassifier(LightningModule):
             self._planned.require_kept(self.trainer)
         super().lr_scheduler_step(scheduler, metric)
 
+    def _require_fitting_state(self, optimizer: Optimizer) -> None:
+        """Compares the optimizer's state, which Lightning is about to restore, with the parameters."""
+        states, self._optimizer_before = self._optimizer_before, None  # which would keep memory for nothing
+        if states is not None:
+            names = {parameter: name for name, parameter in self.named_parameters()}
+            state = states[0] if isinstance(states, list) and len(states) == 1 else None
+            require_fitting_state(optimizer, state, names, self.trainer.ckpt_path)
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds what the command asked of optimizer and schedule, and what was counted since the last training log."""
         checkpoint["settings"] = self._settings
         checkpoint["counts"] = self.train_metrics.counts()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Remembers what an earlier command asked of optimizer and schedule, and takes the counts up."""
+        """Remembers what an earlier command asked of optimizer and schedule, and takes the counts up.
+
+        Raises:
+            UserError: The weights do not fit the network, or are not finite.
+        """
+        require_fitting_weights(self.state_dict(), checkpoint["state_dict"], self.trainer.ckpt_path)
+        self._optimizer_before = checkpoint.get("optimizer_states")
         self._settings_before = checkpoint.get("settings")
-        if self._trainer is not None and self.trainer.is_global_zero:  # they are those of all processes
+        if self.trainer.is_global_zero:  # they are those of all processes
             self.train_metrics.set_counts(checkpoint["counts"])
 
     def on_train_start(self) -> None:

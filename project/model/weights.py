@@ -6,6 +6,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 
 from project.errors import UserError
+from project.model.fitting import require_finite
 from project.run.checkpoint import read_weights
 
 HEAD = "fc."
@@ -37,7 +38,7 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str)
         The names of what was left out.
 
     Raises:
-        UserError: Anything but the head does not fit; the text lists what.
+        UserError: Anything but the head does not fit, or is not finite; the text lists what.
     """
     own = network.state_dict()
     other_shape = [name for name in own if name in weights and own[name].shape != weights[name].shape]
@@ -55,6 +56,7 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str)
             f"--model.weights: '{source}' does not fit this network ({listed}); see --model.arch and --model.stem"
         )
     fitting = {name: value for name, value in weights.items() if name not in left_out}
+    require_finite(fitting, source)
     network.load_state_dict(fitting, strict=False)
     return left_out
 

@@ -56,7 +56,8 @@ class OneLineErrorParser(LightningArgumentParser):
         except UserError as error:
             end_with_error(str(error))
         finally:
-            self.set_defaults(defaults)  # without those of classes that others replaced
+            plain = {key: value.as_dict() if isinstance(value, Namespace) else value for key, value in defaults.items()}
+            self.set_defaults(plain)  # without those of classes that others replaced
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Prints the explanation of jsonargparse's message and exits."""

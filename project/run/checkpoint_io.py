@@ -7,13 +7,24 @@ from typing import Any
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from project.run.checkpoint import read_checkpoint
+
 
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes beside the target, waits for the disk, then renames.
 
     Lightning writes where temporary files go and moves the result, which is no rename across file systems, and leaves
     it to the system when the bytes reach the disk: a crash can leave a part of a file under the final name.
+
+    Args:
+        folder: The run's folder. Only checkpoints in there are ever removed, and what this object wrote: the states of
+            callbacks, which name what they would remove, come from a file too.
     """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        super().__init__()
+        self._folder = folder
+        self._written: set[Path] = set()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         """Writes the file, or leaves what was there before.
@@ -33,7 +44,25 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
+        self._written.add(path.resolve())
         _wait_for_disk(path.parent)
+
+    def load_checkpoint(
+        self, path: str | Path, map_location: Any = "cpu", weights_only: bool | None = True
+    ) -> dict[str, Any]:
+        """Reads a checkpoint onto the CPU without executing anything it says.
+
+        Raises:
+            UserError: The file is missing, is damaged, or was not written by this project.
+        """
+        return read_checkpoint(path)
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        """Removes a checkpoint of the run; does nothing where the path is no such file, or leads out of the folder."""
+        target = Path(path).resolve()
+        inside = self._folder is not None and target.is_relative_to(self._folder.resolve())
+        if (inside or target in self._written) and target.suffix == ".ckpt" and target.is_file():
+            Path(path).unlink()
 
 
 def hard_link(path: Path, name: str) -> None:
