@@ -1,28 +1,32 @@
 """What the commands share: one LightningCLI, and errors of one line."""
 
-import errno
 import logging
 import os
-import re
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 from typing import Any
 
 import torch
+import yaml
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from project.data import ImageDataModule
 from project.errors import LocalError, UserError, end_with_error
+from project.explain import LOST, NO_ROOM, explain
 from project.model import ImageClassifier
 from project.options.parser import OneLineErrorParser
 from project.options.trainer import ExactTrainer
 from project.run.processes import let_the_watch_speak, watch_processes
 from project.upstream import disable_signal_handling
+
+# some classes of Lightning have a member of an enumeration as a default, which PyYAML would not write to a config
+yaml.add_multi_representer(Enum, lambda dumper, member: dumper.represent_data(member.value), Dumper=yaml.SafeDumper)
 
 
 class ProjectCLI(LightningCLI):
@@ -85,7 +89,7 @@ class ProjectCLI(LightningCLI):
             raise UserError(f"--trainer.strategy {strategy}: such processes cannot hand their metrics back; use ddp")
         try:
             trainer = super().instantiate_trainer(**kwargs)
-        except (MisconfigurationException, TypeError, ValueError, RuntimeError) as error:
+        except (MisconfigurationException, ModuleNotFoundError, TypeError, ValueError, RuntimeError) as error:
             raise UserError(f"these --trainer options do not work here: {' '.join(str(error).split())}") from error
         torch.backends.cudnn.allow_tf32 = False  # evaluation is in float32, which this would round to 10 bits
         _require_every_process(trainer.world_size)
@@ -125,13 +129,9 @@ def _require_every_process(world_size: int) -> None:
         )
 
 
-_LOST = "another process of this run has ended; it says why, unless the system killed it"
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-
-
 def _unless_the_disk_is_full(failed: threading.ExceptHookArgs) -> None:
     """Prints what ended a thread, but not TensorBoard's on a full disk: the main one meets that too, and says it."""
-    if not (isinstance(failed.exc_value, OSError) and failed.exc_value.errno in _NO_ROOM):
+    if not (isinstance(failed.exc_value, OSError) and failed.exc_value.errno in NO_ROOM):
         threading.__excepthook__(failed)
 
 
@@ -148,34 +148,19 @@ def one_line_errors() -> Iterator[None]:
         sys.stderr.write("\nstopped\n")
         sys.exit(130)
     except Exception as error:
-        text = _for_the_user(error)
+        text = explain(error)
         if text is None:
             raise
-        if text == _LOST:
+        if text == LOST:
             let_the_watch_speak()
         end_with_error(text, alone=isinstance(error, LocalError | OSError))
-
-
-def _for_the_user(error: BaseException | None) -> str | None:
-    """The text of the error, or of what led to it, if it is meant for the user."""
-    if error is None:
-        return None
-    if isinstance(error, UserError):
-        # torch passes an error of a loader worker on with the worker's traceback in front of it
-        return re.split(r"project\.errors\.\w+: ", str(error))[-1].strip()
-    if isinstance(error, OSError) and error.errno in _NO_ROOM:
-        return f"cannot write: {error.strerror}; make room and give the same command again to continue"
-    if isinstance(error, torch.OutOfMemoryError):
-        return "the GPU has too little memory for this; a smaller --data.batch_size needs less"
-    if isinstance(error, RuntimeError) and re.search("Connection (closed|reset) by peer", str(error)):
-        return _LOST
-    return _for_the_user(error.__cause__ or error.__context__)
 
 
 def quiet_libraries() -> None:
     """Silences what the libraries say of themselves and a user can do nothing about."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("lightning.pytorch.profilers").setLevel(logging.INFO)  # of their reports
     # as it is when a run is continued
     warnings.filterwarnings("ignore", message=".*Checkpoint directory .* exists and is not empty.*")
     # as where training ends before the first validation; then it is made up for

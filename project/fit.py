@@ -31,6 +31,7 @@ from project.errors import UserError
 from project.explore.tables import summary
 from project.hardware import best_precision, tune_malloc
 from project.model import ImageClassifier
+from project.preflight import require_sound_options, require_sound_run
 from project.run.checkpoint import ABOUT, read_checkpoint, require_match
 from project.run.checkpoint_io import AtomicCheckpointIO
 from project.run.folder import RunFolder, derived_name
@@ -82,7 +83,7 @@ class FitCLI(ProjectCLI):
         """Finds the run's folder, refuses a finished one before anything is loaded, and settles precision and threads.
 
         Raises:
-            UserError: The run is finished, or torchrun would restart it under another name.
+            UserError: The run is finished, options do not work, or torchrun would restart it under another name.
         """
         if self.config.name is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)) > 0:
             raise UserError("--max-restarts needs a --name, by which the restarted processes find the run again")
@@ -90,6 +91,7 @@ class FitCLI(ProjectCLI):
         name = self.config.name or derived_name(data, self.config.model.arch, datetime.now())
         self.run = RunFolder(self.config.trainer.default_root_dir, name)
         self.run.require_unfinished()
+        require_sound_options(self.config)
         if self.config.trainer.precision is None and not self.config.trainer.plugins:  # a plugin may decide it
             self.config.trainer.precision = best_precision(self.config.trainer.accelerator)
         if self.config.threads is not None:
@@ -136,20 +138,22 @@ class FitCLI(ProjectCLI):
 
     def fit(self) -> None:
         """Trains, or continues to; then tests the best checkpoint once and writes the final metrics."""
-        if 0 in (self.config.trainer.limit_val_batches, self.config.trainer.limit_test_batches):
-            raise UserError(
-                "--trainer.limit_val_batches and --trainer.limit_test_batches must leave something to measure"
-            )
+        require_sound_run(self.trainer, self.model, self.datamodule)
         if self.config.trainer.fast_dev_run:  # a rehearsal keeps nothing
             self.trainer.fit(self.model, datamodule=self.datamodule)
             self.trainer.test(self.model, datamodule=self.datamodule, verbose=False)
             return
-        resume = self._open_run()
+        if self.trainer.local_rank == 0:  # Lightning will too, but then the run has its folder
+            self.datamodule.prepare_data()
         try:
-            self._train_and_test(resume)
-        except SystemExit as stop:  # ours, or Lightning's answer to Ctrl-C before the first step and after the last
-            done = f" after step {self.trainer.global_step}" if isinstance(stop, StoppedError) else ""
-            self.say(f"\nstopped{done}; the same command with --name {shlex.quote(self.run.name)} goes on")
+            self._train_and_test(self._open_run())
+        except BaseException as error:
+            discarded = self.trainer.is_global_zero and self.trainer.global_step == 0 and self.run.discard()
+            # ours, or Lightning's answer to Ctrl-C before the first step and after the last
+            if isinstance(error, SystemExit):
+                done = f" after step {self.trainer.global_step}" if isinstance(error, StoppedError) else ""
+                again = f"; the same command with --name {shlex.quote(self.run.name)} goes on"
+                self.say(f"\nstopped{done}{' before the first step' if discarded else again}")
             raise
         if self.trainer.is_global_zero:
             self._conclude()

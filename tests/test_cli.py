@@ -9,7 +9,6 @@ import yaml
 from project.cli import one_line_errors
 from project.evaluate import EvaluateCLI
 from project.fit import FitCLI
-from tests.conftest import fit
 
 CONFIG_A = """
 data: {class_path: project.data.SyntheticFlowersDataModule, init_args: {batch_size: 8, train_size: 40}}
@@ -85,53 +84,12 @@ def test_a_typo_gives_one_line_with_the_nearest_names_and_code_2(workplace, caps
     assert answer in line
 
 
-@pytest.mark.parametrize(
-    ("flag", "complaint"),
-    [
-        ("--model.arch=resnet17", "did you mean resnet18"),
-        ("--data.batch_size=0", "--data.batch_size must be"),
-        ("--data.num_workers=-1", "--data.num_workers must be"),
-        ("--data.crop_padding=-1", "--data.crop_padding must be"),
-        ("--name=a/b", "--name 'a/b' must be the name of one folder"),
-        ("--trainer.accelerator=gpuu", "these --trainer options do not work here"),
-        ("--trainer.devices=none", "these --trainer options do not work here"),
-        ("--data.batch_size=1000000", "at most 3200, the number of training images"),
-        ("--trainer.strategy=ddp_spawn", "cannot hand their metrics back; use ddp"),
-        ("--seed_everything=true", "--seed_everything true: give a number"),
-        ("--trainer.limit_val_batches=0", "must leave something to measure"),
-        ("--data.val_size=0", "--data.val_size must be"),
-        ("--data.image_size=0", "--data.image_size must be"),
-        ("--data.crop_padding=64", "--data.crop_padding must be"),
-        ("--model.label_smoothing=2", "--model.label_smoothing must be"),
-        ("--model.base_batch_size=0", "--model.base_batch_size must be"),
-        ("--model.warmup_epochs=-1", "--model.warmup_epochs must be"),
-        ("--model.optimizer.lr=-1", "--model.optimizer: Invalid learning rate"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_before_training(workplace, tiny_drawing, capsys, flag, complaint):
-    with pytest.raises(SystemExit) as stop, one_line_errors():
-        fit(flag)
-    assert stop.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert complaint in line
-
-
 def test_too_little_memory_on_a_gpu_is_one_line(capsys):
     with pytest.raises(SystemExit) as stop, one_line_errors():
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
     assert stop.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "a smaller --data.batch_size" in line
-
-
-@pytest.fixture
-def tiny_drawing(monkeypatch):
-    """Draws nothing, quickly: these tests end before an image is looked at."""
-
-    def blank(labels, indices, *, seed, size):
-        return torch.zeros(1, dtype=torch.uint8).expand(len(labels), 3, size, size)
-
-    monkeypatch.setattr("project.data.synthetic.module.draw_flowers", blank)
 
 
 def test_evaluate_asks_for_its_checkpoint(capsys, monkeypatch):

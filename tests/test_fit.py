@@ -178,7 +178,7 @@ def test_a_moved_run_still_knows_its_best_figure(tiny_run, workplace, monkeypatc
     [
         (["--model.arch=resnet34"], "--model.arch resnet18"),
         (["--model.stem=cifar"], "--model.stem imagenet"),
-        (["--data=FolderDataModule", "--data.root=images"], "knows the 8 classes"),
+        (["--data=FolderDataModule", "--data.root=images", "--data.batch_size=4"], "knows the 8 classes"),
     ],
 )
 def test_a_run_is_not_continued_with_another_model(tiny_run, workplace, flags, complaint):

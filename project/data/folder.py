@@ -118,6 +118,11 @@ class FolderDataModule(ImageDataModule):
                 raise UserError(f"--data.root: '{error.filename}' cannot be read ({error.strerror})") from error
         return self._files
 
+    def expected_sizes(self) -> dict[str, int]:
+        """How many files there are for each split, once they are there."""
+        found = self.files() if self.images_root.is_dir() else {}
+        return {split: sum(map(len, classes.values())) for split, classes in found.items()}
+
     def load(self) -> dict[str, BatchDataset]:
         """Opens the three splits."""
         splits = self._readable() if self.skip_bad else self.files()

@@ -121,10 +121,25 @@ class ImageDataModule(LightningDataModule, ABC):
         """
         if not self.splits:
             self.splits = load_once_a_machine(cast(Any, self.load), self.trainer) if self.in_memory else self.load()
-        if stage != "fit":
-            return
-        size, side, world_size = len(self.splits["train"]), self.preprocessing["crop"], self._world()[0]
-        batch_size, padding = self.batch_size, self.crop_padding
+        if stage == "fit":
+            self.require_usable(self._world()[0])
+
+    def split_sizes(self) -> Mapping[str, int]:
+        """How many images each split has; before they are loaded, as far as that is known, and at most that many."""
+        return {split: len(data) for split, data in self.splits.items()} if self.splits else self.expected_sizes()
+
+    def expected_sizes(self) -> Mapping[str, int]:
+        """What is known of the sizes of the splits before an image is drawn, downloaded or read; nothing by default."""
+        return {}
+
+    def require_usable(self, world_size: int) -> None:
+        """Checks the batch size and the augmentation, by what is known of the training images so far.
+
+        Raises:
+            UserError: They do not go with the images or the number of devices.
+        """
+        batch_size, padding, side = self.batch_size, self.crop_padding, self.preprocessing["crop"]
+        size = self.split_sizes().get("train", batch_size)
         require(batch_size <= size, "--data.batch_size", batch_size, f"at most {size}, the number of training images")
         divisible = batch_size // world_size * world_size or world_size
         wanted = f"a multiple of {world_size}, the number of devices, such as {divisible}"

@@ -129,3 +129,9 @@ class ClassificationMetrics(Metric):
             confusion=confusion,
             top5_correct=int(self.top5_hits) if self.num_classes > 5 else None,
         )
+
+
+def curve_names(num_classes: int) -> list[str]:
+    """The names by which training logs metrics and callbacks can watch them."""
+    measured = Metrics(0.0, torch.zeros(num_classes, num_classes), 0 if num_classes > 5 else None).rates()
+    return [*(f"val/{name}" for name in measured), "train/loss", "train/accuracy", "train/images_per_second"]

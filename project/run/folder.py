@@ -33,6 +33,7 @@ class RunFolder:
         self.best, self.last = self.checkpoints / "best.ckpt", self.checkpoints / LAST
         self.previous = self.checkpoints / PREVIOUS
         self._lock, self._held = self.path / ".lock", -1
+        self._made: list[Path] = []
 
     def require_unfinished(self) -> None:
         """Protects a finished run.
@@ -58,7 +59,7 @@ class RunFolder:
         """
         probe = self.checkpoints / ".writable"
         try:
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            made = self._make_folders()
             probe.touch()
             probe.unlink()
         except OSError as error:
@@ -67,6 +68,7 @@ class RunFolder:
                 " --trainer.default_root_dir"
             ) from error
         self._keep_others_out()
+        self._made = made  # and no other process's
         self.require_unfinished()  # it may have been finished just now
         free = shutil.disk_usage(self.path).free + sum(path.stat().st_size for path in self.checkpoints.iterdir())
         if free < needed_bytes:
@@ -74,6 +76,32 @@ class RunFolder:
                 f"'{self.path}' has room for {free / 1e6:.0f} MB, but checkpoints take {needed_bytes / 1e6:.0f} MB;"
                 " make room or choose another place with --trainer.default_root_dir"
             )
+
+    def _make_folders(self) -> list[Path]:
+        """Makes the run's folder with what it needs above and below it; returns the new ones, the outermost first."""
+        missing = [folder for folder in (self.path.parent, self.path) if not folder.exists()]
+        made = []
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):  # another process may have been faster
+            self.path.mkdir()
+            made = missing
+        self.checkpoints.mkdir(exist_ok=True)
+        return made
+
+    def discard(self) -> bool:
+        """Removes the folder where this process has made it and no checkpoint is in it.
+
+        Returns:
+            Whether it was removed.
+        """
+        if self.path not in self._made or any(self.checkpoints.iterdir()):
+            return False
+        shutil.rmtree(self.path)
+        with contextlib.suppress(OSError):  # others may have put something beside it
+            for folder in self._made[:-1]:
+                folder.rmdir()
+        self._made = []
+        return True
 
     def _keep_others_out(self) -> None:
         """Takes a lock that the system takes back when this process ends, however that happens.

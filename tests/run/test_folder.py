@@ -35,6 +35,27 @@ def test_any_other_name_is_a_folder_in_the_root(tmp_path, name):
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+def test_a_folder_that_it_made_can_be_discarded_with_the_one_above(tmp_path, run):
+    run.create(0)
+    run.config.write_text("")
+    assert run.discard()
+    assert list(tmp_path.iterdir()) == []
+    assert not run.discard()
+
+
+def test_a_folder_with_a_checkpoint_or_of_someone_else_is_not_discarded(tmp_path, run):
+    run.create(0)
+    run.last.touch()
+    assert not run.discard()
+    run.last.unlink()
+    again = RunFolder(tmp_path / "runs", "first try")
+    again.create(0)
+    assert not again.discard()
+    (tmp_path / "runs" / "other").mkdir()
+    assert run.discard()
+    assert [folder.name for folder in (tmp_path / "runs").iterdir()] == ["other"]
+
+
 def test_all_its_files_lie_inside(run):
     for path in (run.config, run.metrics, run.checkpoints, run.best, run.last):
         assert path.is_relative_to(run.path)

@@ -52,6 +52,10 @@ class SyntheticFlowersDataModule(ImageDataModule):
         """The images as they are, centred roughly."""
         return {"resize": self.image_size, "crop": self.image_size, "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}
 
+    def expected_sizes(self) -> dict[str, int]:
+        """The sizes that were asked for."""
+        return self.sizes
+
     def load(self) -> dict[str, ArrayDataset]:
         """Draws all images; the classes take turns, so every split is balanced."""
         threads = torch.get_num_threads()

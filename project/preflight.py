@@ -1,0 +1,97 @@
+"""What can be found wrong before a run has a folder: options first, then data as listed, then what must be built."""
+
+import math
+from typing import Any
+
+from jsonargparse import Namespace
+from lightning.pytorch import Trainer
+
+from project.data import ImageDataModule
+from project.errors import UserError, require
+from project.model import ImageClassifier
+from project.model.metrics import curve_names
+from project.model.optimizers import build_optimizer, explained
+
+_AT_LEAST_1 = ("accumulate_grad_batches", "check_val_every_n_epoch")
+_LIMITS = ("limit_train_batches", "limit_val_batches", "limit_test_batches")
+
+
+def require_sound_options(config: Namespace) -> None:
+    """Refuses options of the trainer that Lightning takes and then fails on, or that leave no run.
+
+    Args:
+        config: The whole command's.
+
+    Raises:
+        UserError: One of them does not work.
+    """
+    trainer = config.trainer
+    if trainer.barebones:
+        raise UserError(
+            "--trainer.barebones: such a training neither logs nor saves, so that no run is left;"
+            " python -m project.benchmark measures speed"
+        )
+    for name in _AT_LEAST_1:
+        require(trainer[name] is None or trainer[name] >= 1, f"--trainer.{name}", trainer[name], "at least 1")
+    require(trainer.val_check_interval != 0, "--trainer.val_check_interval", trainer.val_check_interval, "above 0")
+    for name in _LIMITS:
+        if trainer[name] == 0:
+            what = "train on" if "train" in name else "measure"
+            raise UserError(f"--trainer.{name} must leave something to {what}, got 0")
+    endless = trainer.max_epochs == -1 or (trainer.max_epochs is None and trainer.max_time is not None)
+    if config.model.lr_scheduler is None and endless and trainer.max_steps == -1:
+        raise UserError(
+            "the cosine schedule must know where training ends; set --trainer.max_epochs or --trainer.max_steps"
+        )
+
+
+def require_sound_run(trainer: Trainer, model: ImageClassifier, data: ImageDataModule) -> None:
+    """Checks what can be known before an image is drawn, downloaded or read.
+
+    Args:
+        trainer: The trainer, before it trains.
+        model: What it is to train.
+        data: What it is to train on.
+
+    Raises:
+        UserError: Data, limits, metrics that callbacks watch, the optimizer or its schedule do not go together.
+    """
+    data.require_usable(trainer.world_size)
+    overfits: bool = trainer.overfit_batches > 0  # type: ignore[attr-defined]  # set by a connector
+    for split, size in data.split_sizes().items():
+        batch_size = max(1, data.batch_size // trainer.world_size)
+        share = size / trainer.world_size
+        batches = int(share // batch_size) if split == "train" else math.ceil(share / batch_size)
+        option = "overfit_batches" if overfits and split != "test" else f"limit_{split}_batches"
+        _require_a_batch(option, getattr(trainer, option), batches)
+    _require_watchable(trainer, len(model.class_names))
+    optimizer = build_optimizer(model.optimizer, model.network, trainer, base_batch_size=None)
+    if model.lr_scheduler is not None:
+        with explained("--model.lr_scheduler"):
+            model.lr_scheduler(optimizer)
+
+
+def _require_a_batch(option: str, limit: int | float, batches: int) -> None:
+    if isinstance(limit, float) and int(limit * batches) < 1 <= batches:
+        raise UserError(
+            f"--trainer.{option} {limit} of {batches} batches is less than one; give at least"
+            f" {1 / batches:.2g}, or how many batches as a whole number"
+        )
+
+
+def _require_watchable(trainer: Trainer, num_classes: int) -> None:
+    """Finds a metric that does not exist now, where Lightning would at the end of the first epoch.
+
+    A callback of the user's own may log what it likes, so that nothing is known where there is one.
+    """
+    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
+    if not all(type(callback).__module__.startswith(("lightning.", "project.")) for callback in callbacks):
+        return
+    known = curve_names(num_classes)
+    for callback in callbacks:
+        watched = getattr(callback, "monitor", None)
+        if watched is not None and watched not in known and not watched.startswith("learning_rate"):
+            raise UserError(
+                f"--trainer.callbacks: {type(callback).__name__} watches '{watched}', which is not logged; there are"
+                f" {', '.join(known)}"
+            )

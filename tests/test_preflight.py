@@ -1,0 +1,124 @@
+"""What cannot work is refused in one line, the cheap before the expensive, and leaves no run folder."""
+
+import pytest
+from lightning.pytorch import Callback
+
+from tests.conftest import fit, make_folder
+from tests.small import one_line, small
+
+
+@pytest.fixture
+def no_drawing(monkeypatch):
+    """Fails where an image is drawn: what these tests give is wrong already."""
+
+    def draw(*args, **kwargs):
+        raise AssertionError("an image was drawn before the options were checked")
+
+    monkeypatch.setattr("project.data.synthetic.module.draw_flowers", draw)
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ("--model.arch=resnet17", "did you mean resnet18"),
+        ("--data.batch_size=0", "--data.batch_size must be"),
+        ("--data.num_workers=-1", "--data.num_workers must be"),
+        ("--data.crop_padding=-1", "--data.crop_padding must be"),
+        ("--name=a/b", "--name 'a/b' must be the name of one folder"),
+        ("--trainer.accelerator=gpuu", "these --trainer options do not work here"),
+        ("--trainer.devices=none", "these --trainer options do not work here"),
+        ("--data.batch_size=1000000", "at most 3200, the number of training images"),
+        ("--trainer.strategy=ddp_spawn", "cannot hand their metrics back; use ddp"),
+        ("--seed_everything=true", "--seed_everything true: give a number"),
+        ("--data.val_size=0", "--data.val_size must be"),
+        ("--data.image_size=0", "--data.image_size must be"),
+        ("--data.crop_padding=64", "--data.crop_padding must be"),
+        ("--model.label_smoothing=2", "--model.label_smoothing must be"),
+        ("--model.base_batch_size=0", "--model.base_batch_size must be"),
+        ("--model.warmup_epochs=-1", "--model.warmup_epochs must be"),
+        ("--model.optimizer.lr=-1", "--model.optimizer: Invalid learning rate"),
+        ("--model.lr_scheduler=StepLR --model.lr_scheduler.step_size=x", "step_size: expected int"),
+        ("--model.lr_scheduler=OneCycleLR --model.lr_scheduler.max_lr=1", "--model.lr_scheduler: You must define"),
+        ("--model.weights=missing.pth", "there is no file 'missing.pth'"),
+        ("--trainer.barebones=true", "python -m project.benchmark measures speed"),
+        ("--trainer.limit_train_batches=0", "must leave something to train on, got 0"),
+        ("--trainer.limit_val_batches=0", "must leave something to measure, got 0"),
+        ("--trainer.limit_test_batches=0.0", "must leave something to measure, got 0"),
+        ("--trainer.limit_train_batches=0.01", "0.01 of 50 batches is less than one; give at least 0.02"),
+        ("--trainer.limit_test_batches=0.001", "--trainer.limit_test_batches 0.001 of 13 batches"),
+        ("--trainer.overfit_batches=0.001", "--trainer.overfit_batches 0.001 of 50 batches"),
+        ("--trainer.accumulate_grad_batches=0", "--trainer.accumulate_grad_batches must be at least 1, got 0"),
+        ("--trainer.check_val_every_n_epoch=0", "--trainer.check_val_every_n_epoch must be at least 1, got 0"),
+        ("--trainer.val_check_interval=0", "--trainer.val_check_interval must be above 0, got 0"),
+        ("--trainer.max_epochs=-1", "the cosine schedule must know where training ends"),
+        ("--trainer.max_epochs=null --trainer.max_time=00:00:01:00", "the cosine schedule must know"),
+        ("--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/nope", "watches 'val/nope'"),
+        ("--trainer.callbacks+=ModelCheckpoint --trainer.callbacks.monitor=loss", "there are val/loss, val/accuracy"),
+        ("--trainer.callbacks+=ModelCheckpoint --trainer.callbacks.save_top_k=3", "No quantity for top_k to track"),
+        ("--trainer.callbacks+=RichProgressBar", "pip install -U rich"),
+        ("--trainer.logger=WandbLogger", "Requirement 'wandb"),
+        ("--trainer.logger=MLFlowLogger", "Requirement 'mlflow"),
+        ("--trainer.logger=CometLogger", "Requirement 'comet"),
+        ("--trainer.plugins=XLACheckpointIO", "Requirement 'torch_xla"),
+        ("--trainer.accelerator=tpu", "Requirement 'torch_xla"),
+        ("--data=FolderDataModule --data.root=nowhere", "--data.root: there is no folder 'nowhere'"),
+        ("--data=FolderDataModule --data.root=broken --data.batch_size=100", "the number of training images, got 100"),
+        ("--data=FolderDataModule --data.root=broken --data.batch_size=4", "red/3.jpg' cannot be read as an image"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_an_image_is_drawn_or_a_folder_made(
+    workplace, no_drawing, capsys, flags, complaint
+):
+    if "broken" in flags:
+        broken = make_folder(workplace / "broken", {"blue": 6, "red": 6}) / "red" / "3.jpg"
+        broken.write_bytes(broken.read_bytes()[:-100])
+    before = sorted(workplace.iterdir())
+    line = one_line(
+        lambda: fit("--trainer.devices=1", "--trainer.accelerator=cpu", "--data.batch_size=64", *flags.split()), capsys
+    )
+    assert complaint in line
+    assert sorted(workplace.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ("--trainer.callbacks+=LearningRateMonitor --trainer.logger=false", "has no logger"),
+        ("--trainer.callbacks+=DeviceStatsMonitor --trainer.logger=false", "Cannot use `DeviceStatsMonitor`"),
+        ("--trainer.callbacks+=BackboneFinetuning", "BackboneFinetuning: 'ImageClassifier' object has no attribute"),
+        ("--trainer.callbacks+=BaseFinetuning", "BaseFinetuning: NotImplementedError"),
+        ("--trainer.callbacks+=LearningRateFinder", "When using the learning rate finder"),
+        ("--trainer.callbacks+=ProgressiveResizing", "multiple must be below 32"),
+    ],
+)
+def test_what_lightning_finds_when_it_starts_is_one_line_and_leaves_no_folder(workplace, capsys, flags, complaint):
+    (workplace / "runs" / "other").mkdir(parents=True)
+    assert complaint in one_line(lambda: small(*flags.split()), capsys)
+    assert [folder.name for folder in (workplace / "runs").iterdir()] == ["other"]
+
+
+def test_what_lightning_finds_late_is_one_line_too(workplace, capsys):
+    class Mine(Callback):
+        """Stands for code of the user's, which may log anything."""
+
+    stopping = ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=mine"]
+    line = one_line(lambda: small(*stopping, callbacks=[Mine()]), capsys)
+    assert "Early stopping conditioned on metric `mine` which is not available" in line
+    assert (workplace / "runs" / "run" / "config.yaml").exists()  # it has trained
+
+
+def test_an_error_in_the_users_own_code_keeps_its_traceback(workplace):
+    class Mine(Callback):
+        def on_fit_start(self, trainer, pl_module):
+            raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        small(callbacks=[Mine()])
+    assert not (workplace / "runs").exists()
+
+
+def test_a_callback_with_a_default_that_is_no_plain_data_is_saved_in_the_config(workplace):
+    timer = ["--trainer.callbacks+=Timer", "--trainer.callbacks.duration=00:12:00:00"]
+    small(*timer)
+    config = workplace / "runs" / "run" / "config.yaml"
+    fit(f"--config={config}", "--name=again", "--trainer.fast_dev_run=true")
