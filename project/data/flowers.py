@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from project.data.download import fetch_archive
-from project.data.folder import ClassFiles, FolderDataModule
+from project.data.folder import FolderDataModule
+from project.data.listing import ClassFiles
 from project.errors import UserError
 
 URL = "https://storage.googleapis.com/download.tensorflow.org/example_images/flower_photos.tgz"

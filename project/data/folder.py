@@ -10,16 +10,15 @@ from tqdm import tqdm
 
 from project.data.batch import BatchDataset, ImageBatch
 from project.data.checks import few, find_broken, leave_out
-from project.data.decode import IMAGE_SUFFIXES, printable
+from project.data.decode import printable
 from project.data.files import FileDataset
+from project.data.listing import ClassFiles, holds_folders, list_classes, spelt
 from project.data.module import ImageDataModule
 from project.data.splits import SPLITS, hashed_split
 from project.errors import UnreadableFileError, UserError, require
 from project.run.checkpoint import Preprocessing
 
 IMAGENET_MEAN, IMAGENET_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-
-ClassFiles = dict[str, list[Path]]
 
 
 class FolderDataModule(ImageDataModule):
@@ -180,13 +179,13 @@ class FolderDataModule(ImageDataModule):
             raise UserError(
                 f"--data.root: there is no folder '{root}'; it must hold one folder of images for each class"
             )
-        given = [split for split in SPLITS if _holds_folders(root / split)]
+        given = [split for split in SPLITS if holds_folders(root / split)]
         if "train" not in given:
-            return self._cut(_classes(root), SPLITS[1:])
+            return self._cut(list_classes(root), SPLITS[1:])
         for other in ("valid", "validation"):
-            if "val" not in given and _holds_folders(root / other):
+            if "val" not in given and holds_folders(root / other):
                 raise UserError(f"'{root / other}' would be ignored; call it '{root / 'val'}'")
-        found = {split: _classes(root / split) for split in given}
+        found = {split: list_classes(root / split) for split in given}
         for split in given[1:]:
             if list(found[split]) != list(found["train"]):
                 odd = sorted(set(found[split]) ^ set(found["train"]))
@@ -200,54 +199,11 @@ class FolderDataModule(ImageDataModule):
         fractions = {split: self.fractions[split] for split in ("test", "val") if split in missing}
         found: dict[str, ClassFiles] = {split: {} for split in ("train", *missing)}
         for name, of_class in files.items():
-            names = [_spelt(f"{file.parent.name}/{file.name}") for file in of_class]
+            names = [spelt(f"{file.parent.name}/{file.name}") for file in of_class]
             splits = hashed_split(names, fractions, seed=self.split_seed, class_name=name)
             for split, positions in splits.items():
                 found[split][name] = [of_class[position] for position in positions]
         return found
-
-
-def _holds_folders(folder: Path) -> bool:
-    return folder.is_dir() and any(entry.is_dir() for entry in folder.iterdir())
-
-
-def _classes(root: Path) -> ClassFiles:
-    entries = [entry for entry in _by_name(root) if not entry.name.startswith(".")]
-    if dead := [entry for entry in entries if _leads_nowhere(entry)]:
-        raise UserError(f"'{dead[0]}' is a link that leads nowhere; repair or remove it")
-    folders = [entry for entry in entries if entry.is_dir()]
-    found = {folder.name: [file for file in _by_name(folder) if _is_image_file(file)] for folder in folders}
-    if not any(found.values()):
-        raise UserError(
-            f"--data.root: '{root}' has no images; it must hold one folder for each class, as in {root}/daisy/1.jpg"
-        )
-    empty = [name for name, files in found.items() if not files]
-    if empty:
-        raise UserError(f"the class folder '{root / empty[0]}' has no images; add some or remove the folder")
-    if len(found) < 2:
-        raise UserError(
-            f"--data.root: '{root}' has one class only, '{folders[0].name}'; there is nothing to tell apart"
-        )
-    return found
-
-
-def _by_name(folder: Path) -> list[Path]:
-    """What is in a folder, in the same order on every system: paths themselves compare without case on Windows."""
-    return sorted(folder.iterdir(), key=lambda entry: entry.name)
-
-
-def _is_image_file(entry: Path) -> bool:
-    # a dead link is an image that is missed, which reading it will report
-    return entry.suffix.lower() in IMAGE_SUFFIXES and (entry.is_file() or _leads_nowhere(entry))
-
-
-def _leads_nowhere(entry: Path) -> bool:
-    return entry.is_symlink() and not entry.exists()
-
-
-def _spelt(name: str) -> str:
-    """The name itself, unless it has bytes that are not UTF-8, which Python smuggles into it."""
-    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def _all(splits: dict[str, ClassFiles]) -> list[Path]:

@@ -1,6 +1,7 @@
 import os
 import shutil
 import warnings
+from io import BytesIO
 from itertools import chain
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from project.data import FolderDataModule
 from project.errors import UserError
+from project.explore.plots import confusion_figure
 from tests.data.image_files import centre, noise, pixels, smooth, write_folder
 from tests.data.stubs import attached
 
@@ -248,6 +250,35 @@ def test_a_name_that_is_not_utf8_is_split_and_read_like_any_other(tmp_path):
         pytest.skip("this file system wants UTF-8")
     data = attached(module(root))
     assert sum(len(dataset) for dataset in data.splits.values()) == 10
+
+
+def test_a_class_whose_name_is_not_utf8_has_a_name_that_can_be_drawn_and_written(tmp_path):
+    root = write_folder(tmp_path, {"a": 5, "b": 5})
+    try:
+        (root / "a").rename(root / os.fsdecode(b"Gr\xfcn"))
+    except OSError:
+        pytest.skip("this file system wants UTF-8")
+    data = attached(module(root))
+    assert data.class_names == ["Gr\\xfcn", "b"]
+    assert "".join(data.class_names).encode().decode() == "".join(data.class_names)
+    assert sum(len(dataset) for dataset in data.splits.values()) == 10
+    confusion_figure(torch.eye(2, dtype=torch.int64), data.class_names).savefig(BytesIO())
+    write_folder(root, {"Gr\\xfcn": 5})
+    with pytest.raises(UserError, match="not UTF-8"):
+        module(root).files()
+
+
+@pytest.mark.parametrize("place", [".", "train", "folder without images"])
+def test_images_without_class_folders_are_recognised(tmp_path, place):
+    if place == "train":
+        write_folder(tmp_path, {"train": 5, "val": 2})
+        message = r"^--data.root: '.*/train' has images, but no class folders; it must .* as in .*/train/daisy/1.jpg$"
+    else:
+        (tmp_path / place).mkdir(exist_ok=True)
+        noise(20, 20).save(tmp_path / "first.jpg")
+        message = r"has images \(such as 'first.jpg'\), but no class folders with images; it must hold one folder"
+    with pytest.raises(UserError, match=message):
+        module(tmp_path).files()
 
 
 @pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="nothing is forbidden to root")

@@ -1,0 +1,96 @@
+"""The image files of a folder that has a folder for each class."""
+
+import os
+from pathlib import Path
+
+from project.data.decode import IMAGE_SUFFIXES, printable
+from project.data.splits import SPLITS
+from project.errors import UserError
+
+ClassFiles = dict[str, list[Path]]
+"""The files of each class, by name; classes in the order of their labels."""
+
+
+def holds_folders(folder: Path) -> bool:
+    """Whether it is a folder with folders inside."""
+    return folder.is_dir() and any(entry.is_dir() for entry in folder.iterdir())
+
+
+def list_classes(root: Path) -> ClassFiles:
+    """Finds the images of each class; hidden folders are none.
+
+    Args:
+        root: Holds a folder for each class.
+
+    Raises:
+        UserError: There are no class folders, or only one; there are no images, or a class has none.
+        OSError: A folder cannot be read.
+    """
+    entries = [entry for entry in sorted(root.iterdir(), key=_name) if not entry.name.startswith(".")]
+    if dead := [entry for entry in entries if _leads_nowhere(entry)]:
+        raise UserError(f"'{printable(dead[0])}' is a link that leads nowhere; repair or remove it")
+    folders = [entry for entry in entries if entry.is_dir()]
+    images = [_images(folder) for folder in folders]
+    if not any(images):
+        raise UserError(
+            f"--data.root: {_why_no_images(root)}; it must hold one folder for each class, as in"
+            f" {printable(root)}/daisy/1.jpg"
+        )
+    _require_classes(root, folders, images)
+    return {spelt(folder.name): files for folder, files in zip(folders, images, strict=True)}
+
+
+def _require_classes(root: Path, folders: list[Path], images: list[list[Path]]) -> None:
+    if empty := [folder for folder, files in zip(folders, images, strict=True) if not files]:
+        raise UserError(f"the class folder '{printable(empty[0])}' has no images; add some or remove the folder")
+    names = {spelt(folder.name) for folder in folders}
+    if "train" in names and names <= {*SPLITS, "valid", "validation"}:
+        raise UserError(
+            f"--data.root: '{printable(root / 'train')}' has images, but no class folders; it must hold one folder for"
+            f" each class, as in {printable(root)}/train/daisy/1.jpg"
+        )
+    if len(names) < len(folders):
+        raise UserError(f"'{printable(root)}' has two class folders with one name, as bytes are not UTF-8; rename one")
+    if len(names) < 2:
+        raise UserError(
+            f"--data.root: '{printable(root)}' has one class only, '{printable(folders[0].name)}'; there is nothing to"
+            " tell apart"
+        )
+
+
+def _why_no_images(root: Path) -> str:
+    if files := _images(root):
+        return (
+            f"'{printable(root)}' has images (such as '{printable(files[0].name)}'), but no class folders with images"
+        )
+    return f"'{printable(root)}' has no images"
+
+
+def _images(folder: Path) -> list[Path]:
+    """The image files in a folder, in the same order on every system."""
+    with os.scandir(folder) as entries:  # asks nothing more of the disk for an ordinary file
+        names = [entry.name for entry in entries if _is_image_file(entry)]
+    return [folder / name for name in sorted(names)]
+
+
+def _is_image_file(entry: os.DirEntry[str]) -> bool:
+    if os.path.splitext(entry.name)[1].lower() not in IMAGE_SUFFIXES:
+        return False
+    if not entry.is_symlink():
+        return entry.is_file()
+    path = Path(entry.path)
+    return path.is_file() or not path.exists()  # a dead link is an image that is missed, which reading it will report
+
+
+def _leads_nowhere(entry: Path) -> bool:
+    return entry.is_symlink() and not entry.exists()
+
+
+def _name(entry: Path) -> str:
+    """What to sort by: paths themselves compare without case on Windows."""
+    return entry.name
+
+
+def spelt(name: str) -> str:
+    """The name itself, with bytes that are not UTF-8 in hexadecimal: Python keeps them in a form that cannot be written."""
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
