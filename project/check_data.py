@@ -28,6 +28,7 @@ def parse(args: list[str] | None = None) -> Namespace:
         prog="python -m project.check_data",
         description="Reads every image of a folder once and says what is there: classes, unreadable files, duplicates,"
         " sizes. Ends with code 0 where project.fit can train on the folder, with code 1 where it would refuse it.",
+        epilog="example: python -m project.check_data path/to/folder --output report.json",
     )
     parser.add_argument("root", type=str, help="The folder, as --data.root of project.fit takes it.")
     parser.add_argument("--output", type=str | None, default=None, help="Where everything goes as JSON, if anywhere.")

@@ -20,6 +20,7 @@ from project.data import ImageDataModule
 from project.errors import LocalError, UserError, end_with_error
 from project.explain import LOST, NO_ROOM, explain
 from project.model import ImageClassifier
+from project.options.help import Screen
 from project.options.parser import OneLineErrorParser
 from project.options.trainer import ExactTrainer
 from project.run.processes import let_the_watch_speak, watch_processes
@@ -37,6 +38,7 @@ class ProjectCLI(LightningCLI):
         description: What it does, for ``--help``.
         model_class: Builds the model from options.
         defaults: Defaults of options.
+        screen: What ``--help`` shows.
         args: The command line, ``sys.argv`` by default.
     """
 
@@ -49,6 +51,7 @@ class ProjectCLI(LightningCLI):
         description: str,
         model_class: Callable[..., ImageClassifier],
         defaults: dict[str, Any],
+        screen: Screen,
         args: ArgsType,
     ) -> None:
         self.defaults = defaults
@@ -59,7 +62,7 @@ class ProjectCLI(LightningCLI):
             trainer_class=ExactTrainer,
             seed_everything_default=0,
             parser_class=OneLineErrorParser,
-            parser_kwargs={"prog": f"python -m {command}", "description": description},
+            parser_kwargs={"prog": f"python -m {command}", "description": description, "screen": screen},
             subclass_mode_data=True,
             args=args,
             run=False,

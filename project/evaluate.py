@@ -1,10 +1,7 @@
 """``python -m project.evaluate``: exact metrics of a checkpoint, class by class."""
 
-import argparse
-import contextlib
 import re
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +12,9 @@ from project.errors import UserError
 from project.explore.data import remembered_data, require_there
 from project.explore.tables import class_table, metrics_table, write_json
 from project.model import ImageClassifier
+from project.options.classes import find_class
+from project.options.given import is_folder, last_value, option_for_lone_value
+from project.options.help import TRAINER_IN_EVALUATION, Screen
 from project.run.checkpoint import ABOUT, About, read_checkpoint, require_same_classes
 
 DEFAULTS: dict[str, Any] = {
@@ -22,6 +22,16 @@ DEFAULTS: dict[str, Any] = {
     "trainer.enable_checkpointing": False,
     "trainer.enable_model_summary": False,
 }
+
+SCREEN = Screen(
+    TRAINER_IN_EVALUATION,
+    trains=False,
+    examples=(
+        "python -m project.evaluate runs/mine/checkpoints/best.ckpt",
+        "python -m project.evaluate runs/mine/checkpoints/best.ckpt --split val --output val.json",
+        "python -m project.evaluate runs/mine/checkpoints/best.ckpt --data path/to/other/folder",
+    ),
+)
 
 
 def load_classifier(ckpt_path: str) -> ImageClassifier:
@@ -38,17 +48,22 @@ class EvaluateCLI(ProjectCLI):
 
     def __init__(self, args: ArgsType = None) -> None:
         description = "Measures a checkpoint on the data it was trained with, or on what --data says."
-        options = list(map(str, args)) if isinstance(args, list) else sys.argv[1:]
+        options = option_for_lone_value("--ckpt_path", list(map(str, args)) if isinstance(args, list) else sys.argv[1:])
         self._remembered = _remembered_data(options)
-        self._root_is_given = any(re.match(r"--data(\.init_args)?\.root\b", option) for option in options)
+        self._root_is_given = is_folder(last_value("--data", options)) or any(
+            re.match(r"--data(\.init_args)?\.root\b", option) for option in options
+        )
         data = {"data": self._remembered} if self._remembered else {}
-        super().__init__("project.evaluate", description, load_classifier, DEFAULTS | data, args)
+        super().__init__("project.evaluate", description, load_classifier, DEFAULTS | data, SCREEN, options)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the checkpoint, the split and the place for the metrics."""
         super().add_arguments_to_parser(parser)
         parser.add_argument(
-            "--ckpt_path", type=str, required=True, help="The checkpoint, as in runs/NAME/checkpoints/best.ckpt."
+            "--ckpt_path",
+            type=str,
+            required=True,
+            help="The checkpoint, as in runs/NAME/checkpoints/best.ckpt; the option's name may be left out.",
         )
         parser.add_argument("--split", type=Literal["val", "test"], default="test", help="The images to measure on.")
         parser.add_argument(
@@ -88,29 +103,18 @@ class EvaluateCLI(ProjectCLI):
 
 def _remembered_data(options: list[str]) -> dict[str, Any]:
     """The data that the checkpoint named on the command line was trained with, as the default of ``--data``."""
-    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
-    parser.add_argument("--ckpt_path", nargs="?")  # the real parser complains where the path is missing
-    parser.add_argument("--data", nargs="?")
-    known, _ = parser.parse_known_args(options)
-    if not known.ckpt_path:
+    ckpt_path, data = last_value("--ckpt_path", options), last_value("--data", options)
+    if ckpt_path is None:  # the parser says that it is required
         return {}
-    about: About = read_checkpoint(known.ckpt_path)[ABOUT]
+    about: About = read_checkpoint(ckpt_path)[ABOUT]
     try:
-        _import_module_of(known.data)
+        find_class("data", data)  # imports the user's own module, so that the checkpoint's class is found by its name
         found, remembered = remembered_data(about)
     except UserError:
-        if known.data:
+        if data:
             return {}  # it is named, so nothing need be remembered
         raise
     return {"class_path": f"{found.__module__}.{found.__qualname__}", "init_args": remembered}
-
-
-def _import_module_of(data: str | None) -> None:
-    """Imports the user's own data module that the command line names, so that it is found by its name."""
-    module = (data or "").rpartition(".")[0]
-    if module:
-        with contextlib.suppress(ImportError):  # the real parser explains it
-            import_module(module)
 
 
 def main() -> None:

@@ -31,6 +31,7 @@ from project.errors import UserError
 from project.explore.tables import summary
 from project.hardware import best_precision, tune_malloc
 from project.model import ImageClassifier
+from project.options.help import TRAINER, Screen
 from project.preflight import require_sound_options, require_sound_run
 from project.run.checkpoint import ABOUT, read_checkpoint, require_match
 from project.run.checkpoint_io import AtomicCheckpointIO
@@ -45,6 +46,16 @@ DEFAULTS: dict[str, Any] = {
     "trainer.enable_model_summary": False,
 }
 
+SCREEN = Screen(
+    TRAINER,
+    trains=True,
+    examples=(
+        "python -m project.fit --data path/to/folder --data.image_size 160 --name mine",
+        "python -m project.fit --config configs/cifar10_cpu.yaml --trainer.max_epochs 10",
+        "python -m project.fit --model.optimizer AdamW --model.optimizer.lr 0.001 --trainer.devices 2",
+    ),
+)
+
 
 class FitCLI(ProjectCLI):
     """Trains in a run's folder.
@@ -57,7 +68,7 @@ class FitCLI(ProjectCLI):
 
     def __init__(self, args: ArgsType = None) -> None:
         description = "Trains a ResNet, then tests its best checkpoint once. Without any option: on the built-in data."
-        super().__init__("project.fit", description, ImageClassifier, DEFAULTS, args)
+        super().__init__("project.fit", description, ImageClassifier, DEFAULTS, SCREEN, args)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the run's name, and what flows from data to model."""

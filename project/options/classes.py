@@ -1,5 +1,6 @@
 """Options that take a class: which classes there are, and what each accepts."""
 
+import argparse
 import inspect
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -7,8 +8,8 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from jsonargparse import ArgumentParser
 from lightning.pytorch import Callback
+from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.profilers import Profiler
 from lightning.pytorch.strategies import Strategy
@@ -51,7 +52,7 @@ def find_class(key: str, name: object) -> type | None:
     Returns:
         The class, or None where there is none of this kind, or more than one.
     """
-    if not isinstance(name, str):
+    if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
         return None
     module, _, last = name.rpartition(".")
     if module:
@@ -65,12 +66,26 @@ def find_class(key: str, name: object) -> type | None:
     return found[0] if len(found) == 1 else None
 
 
+class ClassParser(LightningArgumentParser):
+    """A parser that shows its options."""
+
+    def actions(self) -> list[argparse.Action]:
+        """The options, in their order."""
+        return list(self._actions)
+
+
+def class_parser(cls: type) -> ClassParser:
+    """A parser of what a class accepts, those of the classes that it passes ``**kwargs`` to included."""
+    parser = ClassParser(exit_on_error=False)
+    parser.add_class_arguments(cls, skip=_GIVEN_BY_US & {*inspect.signature(cls).parameters}, fail_untyped=False)
+    return parser
+
+
 @cache
 def accepted(cls: type) -> dict[str, Any]:
-    """What a class accepts, those of the classes that it passes ``**kwargs`` to included, with the defaults."""
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(cls, skip=_GIVEN_BY_US & {*inspect.signature(cls).parameters}, fail_untyped=False)
-    return parser.get_defaults().as_dict()
+    """What a class accepts, with the defaults."""
+    defaults: dict[str, Any] = class_parser(cls).get_defaults().as_dict()
+    return defaults
 
 
 def option_of(cls: type) -> str | None:
@@ -99,10 +114,10 @@ def no_such_option(key: str, cls: type, name: str) -> str:
     return f"{text}; it has {', '.join(accepted(cls)) or 'none'}"
 
 
-def listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str], word: str = "and") -> str:
     """Joins names as in ``a, b and c``."""
     *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
+    return f"{', '.join(first)} {word} {last}" if first else last
 
 
 def _shown(cls: type) -> bool:

@@ -92,7 +92,7 @@ class ClassOption:
             self.extra |= spec.get("dict_kwargs") or {}
         elif isinstance(value, str):
             self.name, self.other = value, None
-            if self.key == "data" and os.path.isdir(os.path.expanduser(value)) and not find_class("data", value):
+            if self.key == "data" and is_folder(value):
                 self.name = "project.data.FolderDataModule"
                 self.arguments["root"] = Given(value, config.place(*path), FolderDataModule)
         else:
@@ -161,6 +161,24 @@ def arrange(args: list[str], parser: ArgumentParser) -> tuple[list[str], list[Co
             inner[last] = option.settle()
     texts = [config.values for config in configs if config.values] + ([classes] if classes else [])
     return [f"--config={_dump(values)}" for values in texts] + [str(flag) for flag in flags], configs
+
+
+def option_for_lone_value(option: str, args: list[str]) -> list[str]:
+    """Puts an option before a value that stands alone, as in ``project.evaluate best.ckpt``."""
+    arguments = list(_arguments(args))
+    lone = next((argument for argument in arguments if not argument.option), None)
+    named = any(argument.option == option for argument in arguments)
+    return [f"{option}={argument}" if argument is lone and not named else str(argument) for argument in arguments]
+
+
+def last_value(option: str, args: list[str]) -> str | None:
+    """The value that a command line gives to an option, the last where there are several."""
+    return next((found.value for found in reversed([*_arguments(args)]) if found.option == option), None)
+
+
+def is_folder(data: str | None) -> bool:
+    """Whether ``--data`` names a folder rather than a class."""
+    return data is not None and os.path.isdir(os.path.expanduser(data)) and find_class("data", data) is None
 
 
 def _arguments(args: list[str]) -> Iterator[Argument]:

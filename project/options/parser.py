@@ -1,24 +1,29 @@
 """The command line's parser: LightningCLI's own, with errors of one line that name what was meant."""
 
+import argparse
 import inspect
 import re
+import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, ClassVar, NoReturn
 
 from jsonargparse import Namespace
-from lightning.pytorch.cli import LightningArgumentParser
 
 from project.errors import UserError, end_with_error
-from project.options.classes import CLASS_OPTIONS, no_such_option, option_of, subclasses
+from project.options.classes import CLASS_OPTIONS, ClassParser, no_such_option, option_of, subclasses
 from project.options.config_file import Config
 from project.options.given import arrange
+from project.options.help import Screen, class_help, data_classes, short_help
 
 
-class OneLineErrorParser(LightningArgumentParser):
+class OneLineErrorParser(ClassParser):
     """Says what is wrong in one line, with the nearest valid names, and exits with code 2.
 
     jsonargparse makes one for each class that an option takes, too. Options are not abbreviated.
+
+    Args:
+        screen: What ``--help`` shows; by default everything.
 
     Attributes:
         configs: The configs on the command line; all parsers share it, so that those of classes know it too.
@@ -28,8 +33,9 @@ class OneLineErrorParser(LightningArgumentParser):
     configs: ClassVar[list[Config]] = []
     flags: ClassVar[set[str]] = set()
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, screen: Screen | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **{"allow_abbrev": False, **kwargs})
+        self._screen = screen
         self._class: type | None = None
 
     def add_class_arguments(
@@ -47,7 +53,10 @@ class OneLineErrorParser(LightningArgumentParser):
         Args:
             args: The command line.
         """
-        known = {action.dest for action in self._actions}
+        if "--help-all" in args:
+            sys.stdout.write(self.format_full_help())
+            self.exit()
+        known = {action.dest for action in self.actions()}
         defaults = {key: self.get_default(key) for key in CLASS_OPTIONS if key in known}
         try:
             arranged, OneLineErrorParser.configs = arrange([*args], self)
@@ -58,6 +67,14 @@ class OneLineErrorParser(LightningArgumentParser):
         finally:
             plain = {key: value.as_dict() if isinstance(value, Namespace) else value for key, value in defaults.items()}
             self.set_defaults(plain)  # without those of classes that others replaced
+
+    def format_help(self, formatter: argparse.HelpFormatter | None = None) -> str:
+        """The text of ``--help``."""
+        return short_help(self, self._screen) if self._screen else super().format_help(formatter)
+
+    def format_full_help(self) -> str:
+        """The text of ``--help-all``: every option of the command and of each data module."""
+        return "\n".join([super().format_help(), *(class_help(cls, "data") for cls in data_classes())])
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Prints the explanation of jsonargparse's message and exits."""
@@ -85,9 +102,12 @@ class OneLineErrorParser(LightningArgumentParser):
         if key is not None and self._class is not None:
             return f"{self._place(f'{key}.{name}')}{no_such_option(key, self._class, name.removesuffix('+'))}"
         if name.removesuffix("+") in CLASS_OPTIONS or not option.startswith("-"):
-            return f"{self._place(name)}there is no option '{option}'; --help lists what there is"
+            return f"{self._place(name)}there is no option '{option}'{self._see_help()}"
         nearest = nearest_options(option, self._options())
-        return f"{self._place(name)}there is no option '{option}'{_did_you_mean(nearest)}"
+        return f"{self._place(name)}there is no option '{option}'{_did_you_mean(nearest) or self._see_help()}"
+
+    def _see_help(self) -> str:
+        return f"; {'--help-all' if self._screen else '--help'} lists what there is"
 
     def _required(self, name: str) -> str:
         return f"{self._in_full(name)} is required" + (f" by {self._class.__name__}" if self._class else "")
@@ -159,7 +179,7 @@ def _last(option: str) -> str:
 
 
 def _did_you_mean(nearest: list[str]) -> str:
-    return f"; did you mean {' or '.join(nearest)}?" if nearest else "; --help lists what there is"
+    return f"; did you mean {' or '.join(nearest)}?" if nearest else ""
 
 
 def _readable(kind: str) -> str:

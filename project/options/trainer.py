@@ -37,10 +37,10 @@ class ExactTrainer(Trainer):
 
     Args:
         limit_train_batches: Training batches of an epoch: a number of them, or a share from 0.0 to 1.0.
-        limit_val_batches: Validation batches, likewise.
-        limit_test_batches: Test batches, likewise.
-        limit_predict_batches: Batches to predict, likewise.
-        overfit_batches: Train and validate on these training batches alone, likewise; 0.0 is off.
+        limit_val_batches: Validation batches: a number of them, or a share from 0.0 to 1.0.
+        limit_test_batches: Test batches: a number of them, or a share from 0.0 to 1.0.
+        limit_predict_batches: Batches to predict: a number of them, or a share from 0.0 to 1.0.
+        overfit_batches: Train and validate on these training batches alone: a number of them, or a share; 0.0 is off.
         kwargs: See ``lightning.pytorch.Trainer``.
     """
 

@@ -12,6 +12,7 @@ from torch.optim import SGD, AdamW
 from project.data import CIFAR10DataModule, FolderDataModule
 from project.fit import FitCLI
 from project.model import ImageClassifier
+from project.options.given import last_value, option_for_lone_value
 from tests.small import one_line
 
 
@@ -155,3 +156,44 @@ def test_a_class_may_be_taken_back(workplace):
     assert parse("--config=c.yaml").model.lr_scheduler.init_args.step_size == 3
     assert parse("--config=c.yaml", "--model.lr_scheduler=null").model.lr_scheduler is None
     assert parse("--trainer.logger=false").trainer.logger is False
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["a/best.ckpt", "--split=val"],
+        ["--split", "val", "a/best.ckpt"],
+        ["--ckpt_path", "a/best.ckpt", "--split=val"],
+        ["file:///a/best.ckpt", "--split=val"],
+    ],
+)
+def test_evaluate_takes_the_path_as_it_stands(args):
+    options = option_for_lone_value("--ckpt_path", args)
+    assert last_value("--ckpt_path", options) in ("a/best.ckpt", "/a/best.ckpt")
+    assert last_value("--split", options) == "val"
+
+
+def test_a_folder_is_taken_for_what_it_holds(workplace):
+    (workplace / "my images").mkdir()
+    (workplace / "c.yaml").write_text("data: my images")
+    for args in (
+        ["--data=my images"],
+        ["--data", "my images/"],
+        ["--config=c.yaml"],
+        ["--data.image_size=32", "--data=./my images"],
+    ):
+        data = parse(*args).data
+        assert data.class_path.endswith("FolderDataModule")
+        assert FolderDataModule(**vars(data.init_args)).root.samefile("my images")
+
+
+def test_a_file_url_is_a_path(workplace):
+    (workplace / "c.yaml").write_text("{trainer: {default_root_dir: 'file:///a/b%20c'}, name: 'x'}")
+    assert parse(f"--config=file://{workplace}/c.yaml").trainer.default_root_dir == "/a/b c"
+    assert parse("--trainer.default_root_dir=file:///a/b").trainer.default_root_dir == "/a/b"
+
+
+def test_options_are_not_abbreviated(workplace, capsys):
+    (workplace / "c.yaml").write_text("trainer: {max_ep: 3}")
+    for args in (["--trainer.max_ep=3"], ["--config=c.yaml"], ["--data.batch=3"], ["--nam=x"]):
+        assert "no option" in one_line(lambda args=args: parse(*args), capsys)
