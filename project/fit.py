@@ -12,7 +12,6 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 
 from project.callbacks import (
-    AboutInCheckpoint,
     BestCheckpoint,
     ConfidentMistakesPlot,
     ConfusionMatrixPlot,
@@ -136,7 +135,6 @@ class FitCLI(ProjectCLI):
             FirstBatchPlot(),
             ConfusionMatrixPlot(),
             ConfidentMistakesPlot(),
-            AboutInCheckpoint(),
             StopOnNonFinite(),
             SeedEachBatch(int(self.config.seed_everything)),
             self._keep_best,

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ import project.benchmark.__main__ as benchmark
 from project.check_data import check_data, parse
 from project.data.flowers import FlowersDataModule
 from project.fit import FitCLI
-from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, evaluate, fit, make_folder
+from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, as_in_a_terminal, draw_image, evaluate, fit, make_folder
 from tests.test_configs import TINY, write_cifar10
 
 ROOT = Path(__file__).parents[1]
@@ -104,6 +105,25 @@ def test_a_benchmark_command_is_accepted(command):
     args = shlex.split(command.partition("-m project.benchmark")[2])
     options = benchmark.parse(args)
     assert [str(options[option.removeprefix("--")]) for option in args[::2]] == args[1::2]
+
+
+def test_the_python_page_trains_evaluates_and_predicts(workplace, capsys):
+    train, use = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), re.S)
+    names: dict[str, Any] = {}
+    used: dict[str, Any] = {}
+    smaller = train.replace("train_size=640", "train_size=64, val_size=24, test_size=26, batch_size=16")
+    draw_image(0.5, seed=0, size=(70, 50)).save("photo.jpg")
+    with as_in_a_terminal():
+        exec(
+            smaller.replace("max_epochs=2", "max_epochs=1, accelerator='cpu', devices=1, log_every_n_steps=1"),
+            names,
+        )
+        measured = names["trainer"].callback_metrics["test/accuracy"]
+        exec(use, used)
+    assert capsys.readouterr().out.split()[-1] in names["data"].class_names
+    assert used["data"].hparams == names["data"].hparams
+    evaluate("--ckpt_path=flowers.ckpt")
+    assert json.loads(Path("flowers.test.metrics.json").read_text())["accuracy"] == pytest.approx(float(measured))
 
 
 def inline_options() -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData  # type: ignore[attr-defined]
 from torchvision.models import resnet18
 
 from project.errors import UserError
@@ -49,6 +50,9 @@ def test_a_checkpoint_explains_itself_and_loads_safely(tiny_run, name):
     assert about["versions"]["torch"] == torch.__version__.split("+")[0]
     assert about["metrics"]["val"]["total"] == 24
     assert about["data"]["init_args"]["train_size"] == 64
+    asked = {"name": "SGD", "lr": 0.1, "momentum": 0.9, "dampening": 0, "weight_decay": 5e-4, "nesterov": True}
+    assert about["optimizer"] == asked
+    assert about["lr_scheduler"] == {"name": "cosine", "lrf": 0.01, "warmup_epochs": 1.0}
 
 
 def test_a_checkpoint_needs_nothing_else(tiny_run):
@@ -80,6 +84,15 @@ def test_tensorboard_has_the_curves_and_the_images(tiny_run):
         "test/confusion_matrix",
         "test/confident_mistakes",
     }
+
+
+def test_tensorboard_lists_the_hyperparameters(tiny_run):
+    accumulator = events(tiny_run)
+    content = accumulator.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    found = HParamsPluginData.FromString(content).session_start_info.hparams
+    assert found["optimizer.name"].string_value == "SGD"
+    assert (found["optimizer.lr"].number_value, found["optimizer.weight_decay"].number_value) == (0.1, 5e-4)
+    assert (found["lr_scheduler.name"].string_value, found["batch_size"].number_value) == ("cosine", 16)
 
 
 def test_the_saved_config_repeats_the_run(tiny_run, workplace):

@@ -1,6 +1,5 @@
 """Behaviours of a run that are no part of the model: one or a few closely related ones a file."""
 
-from project.callbacks.about import AboutInCheckpoint
 from project.callbacks.best_checkpoint import BestCheckpoint
 from project.callbacks.confident_mistakes import ConfidentMistakesPlot
 from project.callbacks.confusion_matrix import ConfusionMatrixPlot
@@ -13,7 +12,6 @@ from project.callbacks.seed_each_batch import SeedEachBatch
 from project.callbacks.throughput import ImagesPerSecond, SpeedSettings
 
 __all__ = [
-    "AboutInCheckpoint",
     "BestCheckpoint",
     "ConfidentMistakesPlot",
     "ConfusionMatrixPlot",

@@ -24,14 +24,17 @@ def remembered_data(about: About) -> tuple[type[ImageDataModule], dict[str, Any]
     Raises:
         UserError: No data module of that name is imported.
     """
-    name = str(about["data"]["class_path"])
+    data = about["data"]
+    if data is None:
+        raise UserError("the checkpoint does not say what data it was trained on; name it with --data")
+    name = str(data["class_path"])
     found = imported_class(name, ImageDataModule)
     if found is None:
         raise UserError(
             f"the checkpoint was trained on {name}, which is no data module that is imported here; give --data"
             " MODULE.CLASS, or import it first"
         )
-    options = plain_options(about["data"]["init_args"], found)
+    options = plain_options(data["init_args"], found)
     return found, {name: value for name, value in options.items() if name not in _WRITTEN}
 
 

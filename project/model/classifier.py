@@ -19,13 +19,20 @@ from project.model.metrics import ClassificationMetrics, Metrics
 from project.model.networks import Stem, build_resnet
 from project.model.normalize import Normalization, resized
 from project.model.optimizers import build_optimizer, explained
-from project.model.resume import Settings, apply_changes, group_settings, require_same_optimizer, settings_of
+from project.model.resume import (
+    Settings,
+    apply_changes,
+    group_settings,
+    optimizer_summary,
+    require_same_optimizer,
+    settings_of,
+)
 from project.model.schedules import build_cosine
 from project.model.steps import PlannedSteps
 from project.model.weights import start_from
-from project.run.checkpoint import Preprocessing, read_model
+from project.run.checkpoint import ABOUT, Preprocessing, explain, read_model
 from project.run.settings import plain_options
-from project.run.tensorboard import is_logged
+from project.run.tensorboard import add_hyperparameters, is_logged
 
 # a callable would keep a checkpoint from loading with weights_only=True; a file may be gone by then
 _NOT_REMEMBERED = ["optimizer", "lr_scheduler", "weights", "compile"]
@@ -114,6 +121,7 @@ class ImageClassifier(LightningModule):
         self.results: dict[str, Metrics] = {}
         self.train_image_size: int | None = None
         self.weights_step: int | None = None
+        self._settings: Settings | None = None
         self._settings_before: Settings | None = None
         self._optimizer_before: Any = None
 
@@ -259,6 +267,13 @@ class ImageClassifier(LightningModule):
             self._planned.require_kept(self.trainer)
         super().lr_scheduler_step(scheduler, metric)
 
+    def _schedule(self) -> dict[str, Any]:
+        """The schedule's name and settings, for people to read."""
+        if self.lr_scheduler is None:
+            return {"name": "cosine", "lrf": self.lrf, "warmup_epochs": self.warmup_epochs}
+        (config,) = self.trainer.lr_scheduler_configs or (None,)
+        return {"name": type(config.scheduler).__name__, "interval": self.lr_scheduler_interval} if config else {}
+
     def _require_fitting_state(self, optimizer: Optimizer) -> None:
         """Compares the optimizer's state, which Lightning is about to restore, with the parameters."""
         states, self._optimizer_before = self._optimizer_before, None  # which would keep memory for nothing
@@ -268,7 +283,8 @@ class ImageClassifier(LightningModule):
             require_fitting_state(optimizer, state, names, self.trainer.ckpt_path)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds what the command asked of optimizer and schedule, and what was counted since the last training log."""
+        """Adds what the checkpoint says of itself, what a resumed run compares its settings with, and open counts."""
+        checkpoint[ABOUT] = explain(self.trainer, self, optimizer_summary(self._settings), self._schedule())
         checkpoint["settings"] = self._settings
         checkpoint["counts"] = self.train_metrics.counts()
 
@@ -284,10 +300,19 @@ class ImageClassifier(LightningModule):
         if self.trainer.is_global_zero:  # they are those of all processes
             self.train_metrics.set_counts(checkpoint["counts"])
 
+    def _hyperparameters(self) -> dict[str, Any]:
+        summaries = {"optimizer": optimizer_summary(self._settings), "lr_scheduler": self._schedule()}
+        nested = {f"{of}.{name}": value for of, summary in summaries.items() for name, value in summary.items()}
+        model = {"arch": self.arch, "stem": self.stem, "label_smoothing": self.label_smoothing}
+        data: Any = self.trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
+        return {**model, **nested, "batch_size": getattr(data, "batch_size", None)}
+
     def on_train_start(self) -> None:
         """Lets what the command says now win over the settings that a resumed checkpoint has just restored."""
         # Lightning calls what changes it at the start of an epoch, which a run resumed within one has behind it
         self.trainer.accumulate_grad_batches = self._planned.accumulation(self.trainer.current_epoch)
-        if self._settings_before is not None and self.trainer.ckpt_path is not None:
+        if self.trainer.ckpt_path is None:
+            add_hyperparameters(self.trainer, self._hyperparameters())
+        elif self._settings_before is not None and self._settings is not None:
             optimizer, (config,) = self.trainer.optimizers[0], self.trainer.lr_scheduler_configs
             apply_changes(optimizer, config.scheduler, self._settings_before, self._settings)

@@ -3,6 +3,7 @@
 import copy
 from typing import Any, TypedDict
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 from project.errors import UserError
@@ -43,6 +44,19 @@ def settings_of(optimizer: Optimizer, groups: list[dict[str, Any]], scheduler: A
         groups=groups,
         scheduler=copy.deepcopy(scheduler.state_dict()),
     )
+
+
+def optimizer_summary(settings: Settings | None) -> dict[str, Any]:
+    """The optimizer's class and the numbers it was given, for people to read.
+
+    Args:
+        settings: What a command asked for; None before there is an optimizer.
+    """
+    if settings is None:
+        return {}
+    group = settings["groups"][0]  # the one with weight decay
+    numbers = {name: float(value) if isinstance(value, Tensor) else value for name, value in group.items()}
+    return {"name": settings["optimizer"], **{name: numbers[name] for name in numbers if name not in _HOW}}
 
 
 def require_same_optimizer(before: Settings | None, now: Settings) -> None:
@@ -87,4 +101,5 @@ def apply_changes(optimizer: Optimizer, scheduler: Any, before: Settings, now: S
             setattr(scheduler, name, value)
 
 
+_HOW = ("maximize", "foreach", "capturable", "differentiable", "fused")  # how an optimizer computes, not what
 _PROGRESS = ("last_epoch", "_step_count", "_last_lr")  # of a scheduler, not its settings

@@ -56,8 +56,10 @@ class About(TypedDict):
     preprocessing: Preprocessing
     arch: str
     stem: str
-    data: RememberedData
-    split_seed: int
+    optimizer: dict[str, Any]
+    lr_scheduler: dict[str, Any]
+    data: RememberedData | None
+    split_seed: int | None
     versions: dict[str, str]
     epoch: int
     step: int
@@ -68,6 +70,35 @@ def versions() -> dict[str, str]:
     """The versions that decide what a checkpoint's numbers are."""
     packages = {name: version(name) for name in ("torch", "torchvision", "lightning", "torchmetrics")}
     return {"python": platform.python_version(), **packages}
+
+
+def explain(trainer: Any, model: Any, optimizer: dict[str, Any], lr_scheduler: dict[str, Any]) -> About:
+    """Collects what a checkpoint says of itself, as plain data.
+
+    Args:
+        trainer: Lightning's; without a data module, the data stays unnamed.
+        model: With ``class_names``, ``preprocessing``, ``arch``, ``stem``, and the ``results`` by split.
+        optimizer: The optimizer's name and settings.
+        lr_scheduler: The schedule's name and settings.
+    """
+    data = getattr(trainer, "datamodule", None)
+    rates = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("train/")}
+    measured = {split: metrics.as_dict() for split, metrics in model.results.items()}
+    remembered = RememberedData(class_path=type(data).__name__, init_args=dict(data.hparams)) if data else None
+    return About(
+        class_names=model.class_names,
+        preprocessing=model.preprocessing,
+        arch=model.arch,
+        stem=model.stem,
+        optimizer=optimizer,
+        lr_scheduler=lr_scheduler,
+        data=remembered,
+        split_seed=getattr(data, "split_seed", None),
+        versions=versions(),
+        epoch=trainer.current_epoch,
+        step=trainer.global_step,
+        metrics={**rates, **measured},
+    )
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:

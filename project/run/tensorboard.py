@@ -1,10 +1,11 @@
 """TensorBoard's files of a run, which go on where a checkpoint was made, and when training writes to them."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
+from torch.utils.tensorboard.summary import hparams
 
 from project.upstream import is_accumulating
 
@@ -60,6 +61,21 @@ def add_figure(trainer: Trainer, tag: str, figure: "Figure", step: int | None = 
     """
     for logger in tensorboards(trainer):
         logger.experiment.add_figure(tag, figure, global_step=trainer.global_step if step is None else step)
+
+
+def add_hyperparameters(trainer: Trainer, values: dict[str, Any]) -> None:
+    """Adds what a run was asked to do to TensorBoard's tab HPARAMS, beside the accuracies that it reaches.
+
+    Args:
+        trainer: Before its first step.
+        values: By name; what is no number or text is written as text.
+    """
+    plain = {
+        name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in values.items()
+    }
+    for logger in tensorboards(trainer):
+        for summary in hparams(plain, {"val/accuracy": 0, "test/accuracy": 0}):  # type: ignore[no-untyped-call]
+            logger.experiment.file_writer.add_summary(summary)
 
 
 def tensorboards(trainer: Trainer) -> list[TensorBoardLogger]:
