@@ -172,6 +172,8 @@ def quiet_libraries() -> None:
     warnings.filterwarnings("ignore", message=".*in eval mode at the start of training.*")
     # the titles of images, where class names are in a script that matplotlib's font lacks
     warnings.filterwarnings("ignore", message=".*Glyph .* missing from.*")
+    # StochasticWeightAveraging replaces the cosine, which is stepped after each step, by a schedule of its own
+    warnings.filterwarnings("ignore", message=".*SWA is currently only supported every epoch.*")
     # a training log is the mean since the last one, across the ends of epochs, so short epochs are no trouble
     warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
     # Lightning gathers by a function that torch has renamed

@@ -99,6 +99,8 @@ class StopOnNonFinite(Callback):
 
 def _all_finite(tensors: list[Tensor]) -> bool:
     """Whether no number is infinite or NaN, for which it waits for the device once."""
+    if not tensors:  # StochasticWeightAveraging's last epoch computes statistics alone
+        return True
     if tensors[0].device.type == "cpu":  # half the time of the norm; elsewhere each sum would be a command of its own
         return bool(torch.stack([tensor.sum(dtype=torch.float32) for tensor in tensors]).sum().isfinite())
     return bool(torch.nn.utils.get_total_norm(tensors).isfinite())

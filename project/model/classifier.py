@@ -25,6 +25,7 @@ from project.model.resume import (
     group_settings,
     optimizer_summary,
     require_same_optimizer,
+    restart_epoch,
     settings_of,
 )
 from project.model.schedules import build_cosine
@@ -175,14 +176,20 @@ class ImageClassifier(LightningModule):
 
         Returns:
             Logits, float (N, classes).
+
+        Raises:
+            TypeError: The images are of another type, and so perhaps on another scale.
         """
+        if images.dtype != torch.uint8:
+            raise TypeError(f"images must be uint8, from 0 to 255, got {images.dtype}; see torchvision's to_dtype")
+        images = resized(images, self.train_image_size if self.training else None)
         x = self.normalization(images, like=next(self.network.parameters()))
         logits: Tensor = self.network(x.contiguous(memory_format=self._layout))
         return logits
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Returns the batch's mean loss; its metrics are counted, and logged by ``on_train_batch_end``."""
-        logits = self(resized(batch.images, self.train_image_size))
+        logits = self(batch.images)
         losses = F.cross_entropy(logits, batch.labels, label_smoothing=self.label_smoothing, reduction="none")
         self.train_metrics.update(logits.detach(), batch.labels, losses.detach())
         return losses.mean()
@@ -309,10 +316,8 @@ class ImageClassifier(LightningModule):
 
     def on_train_start(self) -> None:
         """Lets what the command says now win over the settings that a resumed checkpoint has just restored."""
-        # Lightning calls what changes it at the start of an epoch, which a run resumed within one has behind it
-        self.trainer.accumulate_grad_batches = self._planned.accumulation(self.trainer.current_epoch)
+        restart_epoch(self.trainer, self)
         if self.trainer.ckpt_path is None:
             add_hyperparameters(self.trainer, self._hyperparameters())
         elif self._settings_before is not None and self._settings is not None:
-            optimizer, (config,) = self.trainer.optimizers[0], self.trainer.lr_scheduler_configs
-            apply_changes(optimizer, config.scheduler, self._settings_before, self._settings)
+            apply_changes(self.trainer, self._settings_before, self._settings)

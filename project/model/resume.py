@@ -3,8 +3,11 @@
 import copy
 from typing import Any, TypedDict
 
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.swa_utils import SWALR
 
 from project.errors import UserError
 
@@ -79,26 +82,49 @@ def require_same_optimizer(before: Settings | None, now: Settings) -> None:
     )
 
 
-def apply_changes(optimizer: Optimizer, scheduler: Any, before: Settings, now: Settings) -> None:
+def restart_epoch(trainer: Trainer, model: LightningModule) -> None:
+    """Prepares callbacks for the epoch within which a run is resumed, as Lightning does at the start of an epoch alone.
+
+    What they change of weights and optimizer at the start of an epoch was done before the checkpoint was made, and was
+    restored with it.
+    """
+    if not trainer.fit_loop.restarted_mid_epoch:
+        return
+    (optimizer,) = trainer.optimizers
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    groups = group_settings(optimizer)
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
+    for callback in callbacks:
+        if isinstance(callback, GradientAccumulationScheduler | StochasticWeightAveraging):
+            callback.on_train_epoch_start(trainer, model)
+    model.load_state_dict(weights)
+    for group, settings in zip(optimizer.param_groups, groups, strict=True):
+        group.update(settings)
+
+
+def apply_changes(trainer: Trainer, before: Settings, now: Settings) -> None:
     """Changes what a resumed checkpoint restored where the command now asks for something else than it did before.
 
     What the command did not change stays as it was restored, so the same command continues exactly.
 
     Args:
-        optimizer: With the restored state.
-        scheduler: With the restored state; any that torch has.
+        trainer: With the restored optimizer and schedule; any that torch has.
         before: What was asked for when the checkpoint was made.
         now: What is asked for now.
     """
+    (optimizer,) = trainer.optimizers
     for group, old, new in zip(optimizer.param_groups, before["groups"], now["groups"], strict=True):
         changed = {name: value for name, value in new.items() if value != old.get(name)}
         if "lr" in changed:
             ratio = changed.pop("lr") / old["lr"]
             group.update({name: group[name] * ratio for name in ("lr", "initial_lr") if name in group})
         group.update(changed)
-    for name, value in now["scheduler"].items():
-        if name not in _PROGRESS and value != before["scheduler"].get(name):
-            setattr(scheduler, name, value)
+    for config in trainer.lr_scheduler_configs:
+        if isinstance(config.scheduler, SWALR):  # StochasticWeightAveraging's, in place of the command's
+            continue
+        for name, value in now["scheduler"].items():
+            if name not in _PROGRESS and value != before["scheduler"].get(name):
+                setattr(config.scheduler, name, value)
 
 
 _HOW = ("maximize", "foreach", "capturable", "differentiable", "fused")  # how an optimizer computes, not what

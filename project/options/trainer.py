@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 import yaml
 from jsonargparse.typing import register_type
 from lightning.pytorch import Trainer
@@ -30,6 +31,8 @@ register_type(
     deserializer=_read,
     type_check=lambda value, _: isinstance(value, int | float) and not isinstance(value, bool),
 )
+# StochasticWeightAveraging has one as a default, which would come to a config as an error text
+register_type(torch.device, str, torch.device)
 
 
 class ExactTrainer(Trainer):

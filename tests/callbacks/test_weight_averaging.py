@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from project.fit import FitCLI
 from tests.conftest import evaluate
 from tests.small import load, small, stop_at
-from tests.stress import SmallNetwork
+from tests.stress import SmallNetwork, differences, outcome
 
 RUN = Path("runs/run")
 AVERAGING = {
@@ -63,3 +63,29 @@ def test_after_a_resume_too(workplace, monkeypatch):
 
 def test_training_that_ends_before_an_epoch_does_too(workplace, monkeypatch):
     require_metrics_of_best(small(*options("EMAWeightAveraging"), "--trainer.max_steps=3"), monkeypatch)
+
+
+SWA = [
+    "--trainer.callbacks+=StochasticWeightAveraging",
+    "--trainer.callbacks.swa_lrs=0.01",
+    "--trainer.callbacks.swa_epoch_start=2",  # of three epochs; in a fourth, Lightning computes BatchNorm's statistics
+    "--trainer.callbacks.annealing_epochs=2",
+    "--trainer.max_epochs=3",
+]
+
+
+def test_stochastic_weight_averaging_is_resumed_exactly(workplace, monkeypatch):
+    (workplace / "whole").mkdir()
+    with monkeypatch.context() as patch:
+        patch.chdir(workplace / "whole")
+        require_metrics_of_best(small(*SWA), monkeypatch)
+        assert load(RUN / "checkpoints" / "last.ckpt")["epoch"] == 4
+    for step in (2, 6, 9, 10, 12):  # before averaging, while there is one, and between it and the statistics
+        stop_at(step, *SWA)
+    small(*SWA)
+    # in the epoch of statistics nothing is scheduled, and Lightning does not restore a schedule there
+    whole, resumed = (
+        {name: value for name, value in outcome(place / RUN).items() if "lr_schedulers" not in name}
+        for place in (workplace / "whole", workplace)
+    )
+    assert not differences(whole, resumed)

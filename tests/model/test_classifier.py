@@ -131,6 +131,12 @@ def test_forward_takes_uint8_in_any_memory_format_and_leaves_it_alone():
     assert torch.equal(images, before)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+def test_images_that_are_not_uint8_are_refused_in_one_line(dtype):
+    with pytest.raises(TypeError, match=r"^images must be uint8, from 0 to 255, got torch\.[^\n]*$"):
+        classifier()(make_images().to(dtype))
+
+
 @pytest.mark.parametrize("side", [SIDE, 33])
 def test_an_image_is_classified_alike_in_any_batch(side):
     model, images = classifier().double(), make_images(side=side)
