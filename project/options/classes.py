@@ -63,7 +63,8 @@ def find_class(key: str, name: object) -> type | None:
     else:
         found = [cls for cls in subclasses(CLASS_OPTIONS[key]) if cls.__name__ == last and not inspect.isabstract(cls)]
     found = [cls for cls in found if isinstance(cls, type) and issubclass(cls, CLASS_OPTIONS[key])]
-    return found[0] if len(found) == 1 else None
+    found = [cls for cls in found if all(issubclass(cls, other) for other in found)]  # Lightning has its own of some
+    return found[0] if found else None
 
 
 class ClassParser(LightningArgumentParser):
@@ -102,16 +103,40 @@ def no_such_option(key: str, cls: type, name: str) -> str:
         name: What was given to it.
     """
     text = f"--{key}.{name}: {cls.__name__} has no option '{name}'"
-    having = [other for other in subclasses(CLASS_OPTIONS[key]) if _shown(other) and name in accepted(other)]
-    having.sort(key=lambda other: other.__name__ not in _USUAL)
-    if having:
-        verb = "has it" if len(having) == 1 else "have it"
-        add = "" if key == "trainer.callbacks" else f", as in --{key} {having[0].__name__}"
-        return f"{text}; {listed([other.__name__ for other in having][:3])} {verb}{add}"
+    if having := _who_has(key, name):
+        return f"{text}; {having}"
     nearest = get_close_matches(name, accepted(cls), n=1, cutoff=0.6)
     if nearest:
         return f"{text}; did you mean --{key}.{nearest[0]}?"
     return f"{text}; it has {', '.join(accepted(cls)) or 'none'}"
+
+
+def no_class(key: str, name: str) -> str:
+    """Says that an argument of a class was given, but no class.
+
+    Args:
+        key: The option that takes the class, without dashes.
+        name: What was given to it.
+    """
+    having = _who_has(key, name)
+    return f"--{key}.{name} needs a class" + (f"; {having}" if having else f", as in --{key} CLASS")
+
+
+def _who_has(key: str, name: str) -> str:
+    having = [cls for cls in subclasses(CLASS_OPTIONS[key]) if _shown(cls) and name in _accepted_if_any(cls)]
+    having.sort(key=lambda cls: cls.__name__ not in _USUAL)
+    if not having:
+        return ""
+    names = list(dict.fromkeys(cls.__name__ for cls in having))
+    return f"{listed(names[:3])} {'has' if len(names) == 1 else 'have'} it, as in --{key} {names[0]}"
+
+
+def _accepted_if_any(cls: type) -> dict[str, Any]:
+    """What a class accepts; nothing where its signature is beyond jsonargparse, as of some of Lightning's callbacks."""
+    try:
+        return accepted(cls)
+    except ValueError:
+        return {}
 
 
 def listed(names: Iterable[str], word: str = "and") -> str:

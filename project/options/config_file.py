@@ -86,7 +86,7 @@ def parse_config(text: str, name: str) -> Config:
         _require_moderate(text, name)
         loader = _Loader(text)
         root = loader.get_single_node()
-        if root is None:
+        if root is None or root.tag == "tag:yaml.org,2002:null":
             return Config(name, {})
         if not isinstance(root, yaml.MappingNode):
             raise UserError(f"{name}, line {root.start_mark.line + 1}: expected 'option: value', got '{_short(text)}'")
@@ -123,7 +123,8 @@ def _require_moderate(text: str, name: str) -> None:
             if anchor is not None:
                 sizes[anchor] = count - start
         elif isinstance(event, yaml.AliasEvent):
-            count += sizes.get(event.anchor or "", 0)
+            # what holds itself has no end
+            count += MAX_VALUES if event.anchor in dict(open_anchors) else sizes.get(event.anchor or "", 0)
         if depth > MAX_DEPTH or count > MAX_VALUES:
             line = event.start_mark.line + 1 if event.start_mark else 1
             raise UserError(f"{name}, line {line}: too deep or too large for a config")

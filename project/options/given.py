@@ -5,7 +5,6 @@ before did not accept, and keeps what that class had by default. It never meets 
 """
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,28 +14,11 @@ from jsonargparse import ArgumentParser
 
 from project.data import FolderDataModule
 from project.errors import UserError
-from project.options.classes import CLASS_OPTIONS, accepted, find_class, no_such_option
-from project.options.config_file import Config, local_path, parse_config, read_config
+from project.options.arguments import WITHOUT_VALUE, Argument, split_arguments
+from project.options.classes import CLASS_OPTIONS, accepted, find_class, no_class, no_such_option
+from project.options.config_file import Config, parse_config, read_config
 
 _SPEC = {"class_path", "init_args", "dict_kwargs"}
-_WITHOUT_VALUE = {"-h", "--help", "--help-all", "--print_config"}
-
-
-class Argument(NamedTuple):
-    """One argument of a command line.
-
-    Attributes:
-        option: The option, as in ``--model.arch``; empty where a value stands alone.
-        value: Its value, if it has one.
-    """
-
-    option: str
-    value: str | None
-
-    def __str__(self) -> str:
-        if not self.option:
-            return self.value or ""
-        return self.option if self.value is None else f"{self.option}={self.value}"
 
 
 class Given(NamedTuple):
@@ -115,7 +97,9 @@ class ClassOption:
                     self._drop_default(cls, name, given)
         elif not (self.arguments or self.extra):
             return self.name  # which the parser refuses, or knows as something else
-        spec = {"class_path": self.name, "init_args": self._values(), "dict_kwargs": self.extra}
+        path = f"{cls.__module__}.{cls.__qualname__}" if cls is not None else self.name
+        path = self.name if "<locals>" in path else path
+        spec = {"class_path": path, "init_args": self._values(), "dict_kwargs": self.extra}
         return {name: value for name, value in spec.items() if value}
 
     def _values(self) -> dict[str, Any]:
@@ -142,16 +126,21 @@ def arrange(args: list[str], parser: ArgumentParser) -> tuple[list[str], list[Co
     Raises:
         UserError: A config cannot be read, or an argument is not the class's.
     """
-    arguments = list(_arguments(args))
+    arguments = list(split_arguments(args))
+    for name, value in arguments:
+        if value is None and name not in WITHOUT_VALUE and not name.endswith(".help"):
+            raise UserError(f"{name} needs a value")
     configs = [_config(argument) for argument in arguments if argument.option in ("-c", "--config")]
     flags = [argument for argument in arguments if argument.option not in ("-c", "--config")]
     options = [_class_option(key, parser) for key in CLASS_OPTIONS if key != "trainer.callbacks"]
     for config in configs:
+        _require_groups(config)
         for option in options:
             _take_config(option, config)
     for option in options:
         flags = _take_flags(option, flags)
         _require_accepted(option, flags)
+    _require_accepted_by_callbacks(flags)
     classes: dict[str, Any] = {}
     for option in options:
         if option.is_given:
@@ -163,60 +152,24 @@ def arrange(args: list[str], parser: ArgumentParser) -> tuple[list[str], list[Co
     return [f"--config={_dump(values)}" for values in texts] + [str(flag) for flag in flags], configs
 
 
-def option_for_lone_value(option: str, args: list[str]) -> list[str]:
-    """Puts an option before a value that stands alone, as in ``project.evaluate best.ckpt``."""
-    arguments = list(_arguments(args))
-    lone = next((argument for argument in arguments if not argument.option), None)
-    named = any(argument.option == option for argument in arguments)
-    return [f"{option}={argument}" if argument is lone and not named else str(argument) for argument in arguments]
-
-
-def last_value(option: str, args: list[str]) -> str | None:
-    """The value that a command line gives to an option, the last where there are several."""
-    return next((found.value for found in reversed([*_arguments(args)]) if found.option == option), None)
-
-
 def is_folder(data: str | None) -> bool:
     """Whether ``--data`` names a folder rather than a class."""
     return data is not None and os.path.isdir(os.path.expanduser(data)) and find_class("data", data) is None
 
 
-def _arguments(args: list[str]) -> Iterator[Argument]:
-    words = iter(args)
-    waiting: str | None = None  # an option that may still get a value
-    for word in words:
-        if waiting is not None:
-            ends = word.startswith("-") and not _is_number(word)
-            yield Argument(waiting, None if ends else local_path(word))
-            waiting = None
-            if not ends:
-                continue
-        option, equals, value = word.partition("=")
-        if not word.startswith("-") or _is_number(word):
-            yield Argument("", local_path(word))
-        elif equals or option in _WITHOUT_VALUE:
-            yield Argument(option, local_path(value) if equals else None)
-        elif word.startswith("-c") and not word.startswith("--") and len(word) > 2:
-            yield Argument("-c", word[2:])
-        else:
-            waiting = option
-    if waiting is not None:
-        yield Argument(waiting, None)
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
-
-
 def _config(argument: Argument) -> Config:
-    if argument.value is None:
-        raise UserError("--config needs a file")
-    text = argument.value
+    text = argument.value or ""
     return parse_config(text, "--config") if text.lstrip().startswith("{") else read_config(text)
+
+
+def _require_groups(config: Config) -> None:
+    """Refuses a value in place of a group's options, which the parser would pass over; an empty group says nothing."""
+    for group in ("model", "trainer", "last_checkpoint"):
+        value = config.values.get(group, {})
+        if value is None:
+            del config.values[group]
+        elif not isinstance(value, dict):
+            raise UserError(f"{config.place(group)}: {group} is a group of options, got '{value}'")
 
 
 def _class_option(key: str, parser: ArgumentParser) -> ClassOption:
@@ -264,15 +217,37 @@ def _take_flags(option: ClassOption, flags: list[Argument]) -> list[Argument]:
 
 def _require_accepted(option: ClassOption, flags: list[Argument]) -> None:
     """Refuses flags that the class does not accept, all in one place, whatever their order."""
+    if option.key == "data" and option.name is not None and os.sep in option.name:
+        raise UserError(f"--data: there is no folder '{option.name}'")
     cls = find_class(option.key, option.name)
-    if cls is None:
-        return
     for flag in flags:
-        if flag.option.startswith(f"--{option.key}."):
-            first, *rest = flag.option.removeprefix(f"--{option.key}.").split(".")
-            name = rest[0] if first == "init_args" and rest else first
-            if name not in ("dict_kwargs", "help") and name.removesuffix("+") not in accepted(cls):
+        if name := _argument_of(option.key, flag):
+            if cls is not None and name not in accepted(cls):
                 raise UserError(no_such_option(option.key, cls, name))
+            if option.name is None:
+                raise UserError(no_class(option.key, name))
+
+
+def _require_accepted_by_callbacks(flags: list[Argument]) -> None:
+    """Refuses arguments that the callback named last before them does not accept."""
+    key, named, cls = "trainer.callbacks", False, None
+    for flag in flags:
+        if flag.option in (f"--{key}", f"--{key}+"):
+            named, cls = True, find_class(key, flag.value)
+        elif name := _argument_of(key, flag):
+            if not named:
+                raise UserError(f"{no_class(key, name)}; an argument of a callback comes after its name")
+            if cls is not None and name not in accepted(cls):
+                raise UserError(no_such_option(key, cls, name))
+
+
+def _argument_of(key: str, flag: Argument) -> str | None:
+    """What a flag gives to the class of an option, as ``lr`` in ``--model.optimizer.init_args.lr``."""
+    if not flag.option.startswith(f"--{key}."):
+        return None
+    first, *rest = flag.option.removeprefix(f"--{key}.").split(".")
+    name = rest[0] if first == "init_args" and rest else first
+    return None if name in ("dict_kwargs", "help") else name.removesuffix("+")
 
 
 def _forget_default(option: ClassOption, parser: ArgumentParser) -> None:

@@ -124,9 +124,12 @@ class OneLineErrorParser(ClassParser):
             kind = CLASS_OPTIONS[key].__name__
             folder = " and no such folder" if key == "data" and "/" in name else ""
             return f"{place}{option}: there is no {kind} '{name}'{folder}{_did_you_mean(nearest)}"
+        if "Unable to load config" in message:
+            return f"{place}{option} is a group of options, as in {option}.NAME VALUE, or takes a config file"
         value = re.search(r"(?:Given value|Got value): (.+?)\s*$", message)
         kinds = (_readable(kind) for kind in re.findall(r"Expected an? (.+?)(?:\. Got|\n|$)", message))
-        wanted = dict.fromkeys(kind for kind in kinds if kind != "None")
+        expected = dict.fromkeys(kind for kind in kinds if kind != "None")
+        wanted = [kind for kind in expected if "path but" not in kind and "import path" not in kind] or list(expected)
         if value and value[1] == "None":
             return self._required(key)
         if wanted and value:
@@ -152,12 +155,12 @@ class OneLineErrorParser(ClassParser):
 
     def _options(self) -> list[str]:
         """All options, those of the classes that options take included."""
-        nested = [
+        nested = [  # the seed of the data follows from --seed_everything
             f"--{key}.{name}"
             for key, base in CLASS_OPTIONS.items()
             for cls in subclasses(base)
             for name in inspect.signature(cls).parameters
-            if name not in ("args", "kwargs", "params", "optimizer")
+            if name not in ("args", "kwargs", "params", "optimizer", "seed")
         ]
         own = [option for action in self._actions for option in action.option_strings if option.startswith("--")]
         return list(dict.fromkeys(own + nested)) if "--config" in own else own
@@ -165,10 +168,16 @@ class OneLineErrorParser(ClassParser):
 
 def nearest_options(option: str, options: list[str]) -> list[str]:
     """Finds what was meant: an option of the same name elsewhere, or one that is spelled much alike."""
-    wanted = _last(option)
-    same = [name for name in options if _last(name) == wanted]
-    if same:
-        return same[:3]
+    wanted = _last(option).replace("-", "_")
+    classes = tuple(f"--{key}." for key in CLASS_OPTIONS if key not in ("data", "model.optimizer"))
+    likely = [name for name in options if not name.startswith(classes)]
+    for found in (
+        [name for name in likely if _last(name) == wanted],
+        [name for name in likely if _last(name).startswith(f"{wanted}_") or _last(name).endswith(f"_{wanted}")],
+        [name for name in options if _last(name) == wanted],
+    ):
+        if found:
+            return found[:3]
     close = get_close_matches(option, options, n=3, cutoff=0.8)
     last = get_close_matches(wanted, {_last(name) for name in options}, n=2, cutoff=0.6)
     return close or [name for name in options if _last(name) in last][:3]

@@ -12,7 +12,7 @@ from torch.optim import SGD, AdamW
 from project.data import CIFAR10DataModule, FolderDataModule
 from project.fit import FitCLI
 from project.model import ImageClassifier
-from project.options.given import last_value, option_for_lone_value
+from project.options.arguments import last_value, option_for_lone_value
 from tests.small import one_line
 
 
