@@ -75,20 +75,6 @@ def in_threads(
                 yield result
 
 
-def find_broken(files: Sequence[Path], visible: bool = True) -> dict[Path, str]:
-    """The files that ``check_image`` refuses, in their order, with the reasons."""
-    reasons = in_threads(_defect, files, "checking images", visible=visible)
-    return {file: why for file, why in zip(files, reasons, strict=True) if why is not None}
-
-
-def _defect(file: Path) -> str | None:
-    try:
-        check_image(file)
-    except UnreadableFileError as error:
-        return reason(error)
-    return None
-
-
 def few(broken: Mapping[Path, str]) -> str:
     """Names the first of some broken files, with the reasons, and counts the others."""
     names = ", ".join(f"'{printable(file)}' ({why})" for file, why in list(broken.items())[:_NAMED])

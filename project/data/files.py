@@ -1,5 +1,6 @@
 """The data set of image files."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -7,7 +8,6 @@ from torch import Tensor
 
 from project.data.batch import ImageBatch
 from project.data.cache import ImageCache, open_cache
-from project.data.checks import in_threads
 from project.data.crops import centre_crop, random_box, reduced_box, scaled_region, sufficient_size
 from project.data.decode import decode, open_image, upright_size
 from project.data.randomness import Purpose, uniform
@@ -29,6 +29,7 @@ class FileDataset:
         skip: Whether a file that cannot be read comes as a black image with the label -1, and is no error.
         cache: A folder for decoded images, by which later epochs and runs are faster. Training then crops from images
             whose shorter side is scaled down to ``resize``.
+        sizes: Width and height of each upright image in pixels, for the cache of training images.
     """
 
     def __init__(
@@ -40,11 +41,12 @@ class FileDataset:
         seed: int = 0,
         skip: bool = False,
         cache: Path | None = None,
+        sizes: Sequence[tuple[int, int]] = (),
     ) -> None:
         self.files, self.labels = files, labels
         self.resize, self.crop = preprocessing["resize"], preprocessing["crop"]
         self.crop_scale, self.seed, self.skip = crop_scale, seed, skip
-        self.cache = self._open_cache(cache) if cache is not None and files else None
+        self.cache = self._open_cache(cache, sizes) if cache is not None and files else None
 
     def __len__(self) -> int:
         return len(self.files)
@@ -106,14 +108,9 @@ class FileDataset:
         scale = min(1.0, self.resize / min(width, height))
         return max(1, round(height * scale)), max(1, round(width * scale))
 
-    def _open_cache(self, folder: Path) -> ImageCache | None:
+    def _open_cache(self, folder: Path, sizes: Sequence[tuple[int, int]]) -> ImageCache | None:
         if self.crop_scale is None:
             shapes = [(self.crop, self.crop)] * len(self)
             return open_cache(folder, self.files, shapes, f"centre crop {self.resize} {self.crop}")
-        shapes = [self._small_shape(size) for size in in_threads(_size, self.files, "reading sizes")]
+        shapes = [self._small_shape(size) for size in sizes]
         return open_cache(folder, self.files, shapes, f"shorter side {self.resize}")
-
-
-def _size(file: Path) -> tuple[int, int]:
-    with open_image(file) as image:
-        return upright_size(image, file)

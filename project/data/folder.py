@@ -9,10 +9,11 @@ import torch
 from tqdm import tqdm
 
 from project.data.batch import BatchDataset, ImageBatch
-from project.data.checks import few, find_broken, leave_out
+from project.data.checked import Header, read_headers, record_of
+from project.data.checks import few, leave_out
 from project.data.decode import printable
 from project.data.files import FileDataset
-from project.data.listing import ClassFiles, holds_folders, list_classes, spelt
+from project.data.listing import ClassFiles, holds_folders, list_classes, spelt, without_garbage_collection
 from project.data.module import ImageDataModule
 from project.data.splits import SPLITS, hashed_split
 from project.errors import UnreadableFileError, UserError, require
@@ -67,7 +68,7 @@ class FolderDataModule(ImageDataModule):
         self.skip_bad = on_bad_image == "skip"
         self.cache = Path(cache).expanduser() if cache is not None else None
         self._files: dict[str, ClassFiles] = {}
-        self._checked = False
+        self._headers: dict[str, Header] | None = None
         self._reported: set[Path] = set()
 
     @property
@@ -91,18 +92,34 @@ class FolderDataModule(ImageDataModule):
         Raises:
             UnreadableFileError: A file is not an image, is empty or is cut short.
         """
-        if self._checked or self.skip_bad:  # Lightning prepares the data again before the test; ``load`` skips
-            return
-        files = _all(self.files())
-        if broken := find_broken(files):
-            many = f"{len(broken):,} of {len(files):,} files cannot be read as images: {few(broken)}"
+        if self.skip_bad:
+            self._look()  # the other processes, which all leave out the same files, find what this one records
+        else:
+            self._require_readable()
+
+    def _look(self) -> dict[str, Header]:
+        """What is known of every file, by its path as text, which is faster to look up."""
+        if self._headers is None:
+            files, root = self.files(), self.images_root
+            with without_garbage_collection():
+                every = _all(files)
+                record, sizes, visible = record_of(root, self.cache), self.cache is not None, self._world()[1] == 0
+                headers = read_headers(every, root, record, sizes, visible)
+                self._headers = dict(zip(map(str, every), headers, strict=True))
+        return self._headers
+
+    def _broken(self) -> dict[Path, str]:
+        return {Path(file): header.defect for file, header in self._look().items() if header.defect is not None}
+
+    def _require_readable(self) -> None:
+        if broken := self._broken():
+            many = f"{len(broken):,} of {len(self._look()):,} files cannot be read as images: {few(broken)}"
             (first, why), *others = broken.items()
             what = many if others else f"'{printable(first)}' cannot be read as an image ({why})"
             raise UnreadableFileError(
                 f"{what}; repair or remove such files, or go on without them by --data.on_bad_image skip;"
                 f" python -m project.check_data {shlex.quote(str(self.images_root))} lists all that is wrong"
             )
-        self._checked = True
 
     def files(self) -> dict[str, ClassFiles]:
         """The image files of each split, found and split once.
@@ -112,7 +129,8 @@ class FolderDataModule(ImageDataModule):
         """
         if not self._files:
             try:
-                self._files = self._find()
+                with without_garbage_collection():
+                    self._files = self._find()
             except OSError as error:
                 raise UserError(f"--data.root: '{error.filename}' cannot be read ({error.strerror})") from error
         return self._files
@@ -130,20 +148,26 @@ class FolderDataModule(ImageDataModule):
             labels = [label for label, name in enumerate(self.class_names) for _ in splits[split][name]]
             flat = [file for name in self.class_names for file in splits[split][name]]
             crop_scale = self.crop_scale if split == "train" else None
+            sizes = self._sizes(flat) if self.cache is not None and crop_scale is not None else ()
             datasets[split] = dataset = FileDataset(
-                flat, torch.tensor(labels), self.preprocessing, crop_scale, self.seed, self.skip_bad, self.cache
+                flat, torch.tensor(labels), self.preprocessing, crop_scale, self.seed, self.skip_bad, self.cache, sizes
             )
             if self.cache is not None and dataset.cache is None and self._world()[1] == 0:
                 _warn(f"--data.cache: '{self.cache}' has no room for the decoded {split} images; going on without")
         return datasets
 
+    def _sizes(self, files: list[Path]) -> list[tuple[int, int]]:
+        if not self.skip_bad:
+            self._require_readable()
+        return [self._look()[str(file)][1:] for file in files]
+
     def _readable(self) -> dict[str, ClassFiles]:
         """The splits without broken files; each process looks for itself, so that all have the same."""
-        files, first = _all(self.files()), self._world()[1] == 0
-        broken = find_broken(files, visible=first)
+        broken = self._broken()
         left = leave_out(self.files(), broken)
-        if broken and first:
-            _warn(f"{len(broken):,} of {len(files):,} files cannot be read as images and are left out: {few(broken)}")
+        if broken and self._world()[1] == 0:
+            many = f"{len(broken):,} of {len(self._look()):,} files"
+            _warn(f"{many} cannot be read as images and are left out: {few(broken)}")
         return left
 
     def on_before_batch_transfer(self, batch: ImageBatch, dataloader_idx: int) -> ImageBatch:
@@ -199,7 +223,8 @@ class FolderDataModule(ImageDataModule):
         fractions = {split: self.fractions[split] for split in ("test", "val") if split in missing}
         found: dict[str, ClassFiles] = {split: {} for split in ("train", *missing)}
         for name, of_class in files.items():
-            names = [spelt(f"{file.parent.name}/{file.name}") for file in of_class]
+            folder = of_class[0].parent.name
+            names = [spelt(f"{folder}/{file.name}") for file in of_class]
             splits = hashed_split(names, fractions, seed=self.split_seed, class_name=name)
             for split, positions in splits.items():
                 found[split][name] = [of_class[position] for position in positions]
@@ -207,7 +232,7 @@ class FolderDataModule(ImageDataModule):
 
 
 def _all(splits: dict[str, ClassFiles]) -> list[Path]:
-    return sorted({file for classes in splits.values() for files in classes.values() for file in files})
+    return sorted((file for classes in splits.values() for files in classes.values() for file in files), key=str)
 
 
 def _warn(text: str) -> None:

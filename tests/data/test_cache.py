@@ -95,7 +95,7 @@ def test_where_it_does_not_fit_that_is_said_and_images_are_decoded(images, tmp_p
     train = splits(images, tmp_path / "cache")["train"]
     assert "has no room for the decoded train images; going on without" in capsys.readouterr().err
     assert torch.equal(epoch(train).images, epoch(splits(images, None)["train"]).images)
-    assert not list((tmp_path / "cache").iterdir())
+    assert not list((tmp_path / "cache").glob("*.images"))
 
 
 def test_a_place_that_cannot_be_written_is_named(images, tmp_path):
