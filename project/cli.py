@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import sys
 import threading
 import warnings
@@ -17,6 +18,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from project.data import ImageDataModule
+from project.data.workers import WORKER_DIED
 from project.errors import LocalError, UserError, end_with_error
 from project.explain import LOST, NO_ROOM, explain
 from project.model import ImageClassifier
@@ -151,12 +153,13 @@ def one_line_errors() -> Iterator[None]:
         sys.stderr.write("\nstopped\n")
         sys.exit(130)
     except Exception as error:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would raise once more for a dead worker
         text = explain(error)
         if text is None:
             raise
         if text == LOST:
             let_the_watch_speak()
-        end_with_error(text, alone=isinstance(error, LocalError | OSError))
+        end_with_error(text, alone=isinstance(error, LocalError | OSError) or text == WORKER_DIED)
 
 
 def quiet_libraries() -> None:

@@ -11,6 +11,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.profilers import Profiler
 
+from project.data.workers import WORKER_DIED
 from project.errors import UserError
 
 LOST = "another process of this run has ended; it says why, unless the system killed it"
@@ -31,8 +32,10 @@ def explain(error: BaseException | None) -> str | None:
     if isinstance(error, UserError):
         # torch passes an error of a loader worker on with the worker's traceback in front of it
         return re.split(r"project\.errors\.\w+: ", str(error))[-1].strip()
-    if isinstance(error, OSError) and error.errno in NO_ROOM:
-        return f"cannot write: {error.strerror}; make room and give the same command again to continue"
+    if isinstance(error, OSError) and (text := _of_system(error)) is not None:
+        return text
+    if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):
+        return WORKER_DIED
     if isinstance(error, torch.OutOfMemoryError):
         return "the GPU has too little memory for this; a smaller --data.batch_size needs less"
     if isinstance(error, RuntimeError) and re.search("Connection (closed|reset) by peer", str(error)):
@@ -40,6 +43,17 @@ def explain(error: BaseException | None) -> str | None:
     if (text := _of_lightning(error)) is not None:
         return text
     return explain(error.__cause__ or error.__context__) or _of_jsonargparse(error)
+
+
+def _of_system(error: OSError) -> str | None:
+    if error.errno in NO_ROOM:
+        return f"cannot write: {error.strerror}; make room and give the same command again to continue"
+    if error.errno == errno.EFBIG:
+        name = f" '{error.filename}'" if error.filename else ""
+        return f"cannot write{name}: {error.strerror}; raise the limit (ulimit -f) and give the same command again"
+    if error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
+        return f"{error.strerror}; raise the limit (ulimit -n, ulimit -u), or give fewer --data.num_workers"
+    return None
 
 
 def _of_lightning(error: BaseException) -> str | None:

@@ -16,7 +16,7 @@ from project.benchmark.plan import Files
 from project.benchmark.timing import Measure, StepClock
 from project.data import FolderDataModule
 from project.data.folder import IMAGENET_MEAN, IMAGENET_STD
-from project.data.module import whole_batch
+from project.data.workers import BatchSender
 from project.model.normalize import normalize, to_255_scale
 
 _CPU = torch.device("cpu")
@@ -71,7 +71,7 @@ def _load(data: FolderDataModule, files: Files, epoch: int) -> float:
     with _one_thread():
         order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(epoch)) + epoch * len(dataset)
         loader = DataLoader(
-            cast(Any, dataset), files.batch_size, sampler=order.tolist(), collate_fn=whole_batch, drop_last=True
+            cast(Any, dataset), files.batch_size, sampler=order.tolist(), collate_fn=BatchSender(), drop_last=True
         )
         for batch in loader:
             images = data.augment(batch, epoch).images

@@ -16,7 +16,8 @@ from project.data.augmentation import augment
 from project.data.batch import BatchDataset, ImageBatch, WithoutImages
 from project.data.sampler import EvaluationSampler, TrainingSampler
 from project.data.sharing import load_once_a_machine
-from project.errors import require
+from project.data.workers import WORKER_DIED, plan_workers, say_once
+from project.errors import LocalError, require
 from project.hardware import usable_cores
 from project.run.checkpoint import Preprocessing
 from project.run.signals import StopRequest
@@ -33,7 +34,10 @@ class LazyDataLoader(DataLoader[ImageBatch]):
         if self.num_workers:
             atexit.unregister(_end_workers)  # once, not for each epoch
             atexit.register(_end_workers)
-        yield from super().__iter__()
+        try:
+            yield from super().__iter__()
+        except (EOFError, ConnectionError) as error:  # it died while it sent a batch
+            raise LocalError(WORKER_DIED) from error
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing: that there is a state tells Lightning that the loader goes on where training does."""
@@ -171,13 +175,17 @@ class ImageDataModule(LightningDataModule, ABC):
         return EvaluationSampler(len(self.splits[split]), self.split_seed, *self._world())
 
     def _loader(self, split: str, sampler: Sampler[int], batch_size: int) -> DataLoader[ImageBatch]:
-        workers = self.workers()
+        devices = self.trainer.num_devices if self.trainer is not None else 1
+        batch_bytes = 0 if self.device_cache else batch_size * 3 * self.preprocessing["crop"] ** 2
+        workers, sender, note = plan_workers(self.workers(), self.prefetch_factor, batch_bytes, devices)
+        if self.trainer is None or self.trainer.local_rank == 0:
+            say_once(note)
         return LazyDataLoader(
             cast(Any, WithoutImages(self.splits[split]) if self.device_cache else self.splits[split]),
             batch_size=batch_size,
             sampler=sampler,
             num_workers=workers,
-            collate_fn=whole_batch,
+            collate_fn=sender,
             prefetch_factor=self.prefetch_factor if workers else None,
             pin_memory=self.pins_memory(),
             persistent_workers=workers > 0,
@@ -268,8 +276,3 @@ def _end_workers() -> None:
 
 def _uncounted(batch: ImageBatch, index: int) -> ImageBatch:
     return batch._replace(labels=torch.where(batch.indices == index, -1, batch.labels))
-
-
-def whole_batch(batch: Any) -> Any:
-    """Keeps what the data set returned, which is a batch already."""
-    return batch

@@ -38,6 +38,7 @@ def trainer(*, epoch=0, batches_done=0, world_size=1, rank=0, training=True, ove
     return SimpleNamespace(
         world_size=world_size,
         global_rank=rank,
+        local_rank=rank,
         training=training,
         testing=False,
         overfit_batches=overfit_batches,
