@@ -112,7 +112,7 @@ def decode(image: Image.Image, path: str | Path, least: tuple[int, int] | None =
 
     Args:
         image: As :func:`open_image` returns it.
-        path: The file, which is read again.
+        path: The file, for the error.
         least: A width and a height of the upright image that are enough, for which a JPEG is decoded at 1/2, 1/4 or 1/8
             of its size, at a fraction of the cost; None decodes all pixels.
 
@@ -126,7 +126,7 @@ def decode(image: Image.Image, path: str | Path, least: tuple[int, int] | None =
         if image.format in _JPEG:
             orientation = _orientation(image)
             least = least[::-1] if least is not None and orientation in _LYING else least
-            pixels = _decode_jpeg(image, Path(path).read_bytes(), _reduction(image.size, least))
+            pixels = _decode_jpeg(image, _reduction(image.size, least))
             if pixels is not None:
                 return _turned(torch.from_numpy(pixels).permute(2, 0, 1), orientation)
         whole = rgb(ImageOps.exif_transpose(image) if is_turned(image) else image)
@@ -140,7 +140,7 @@ def _reduction(size: tuple[int, int], least: tuple[int, int] | None) -> int:
     return next((factor for factor in (8, 4, 2) if factor <= spare), 1)
 
 
-def _decode_jpeg(image: Image.Image, data: bytes, reduction: int) -> NDArray[np.uint8] | None:
+def _decode_jpeg(image: Any, reduction: int) -> NDArray[np.uint8] | None:
     """Decodes a JPEG to uint8 (height, width, 3), and takes what libjpeg only warns of for damage, where PIL would not.
 
     Returns:
@@ -149,6 +149,8 @@ def _decode_jpeg(image: Image.Image, data: bytes, reduction: int) -> NDArray[np.
     Raises:
         ValueError: A part is missing or damaged.
     """
+    image.fp.seek(0)  # the open file saves opening it again
+    data = image.fp.read()
     in_cmyk = image.mode == "CMYK"
     width, height = (-(-side // reduction) for side in image.size)
     read = simplejpeg.decode_jpeg  # type: ignore[attr-defined]  # its stubs
