@@ -10,6 +10,8 @@ import torch
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.plugins.precision import Precision
 
 from project.callbacks import (
     BestCheckpoint,
@@ -33,9 +35,10 @@ from project.model import ImageClassifier
 from project.options.help import TRAINER, Screen
 from project.preflight import require_sound_options, require_sound_run
 from project.run.checkpoint import ABOUT, read_checkpoint, require_match
-from project.run.checkpoint_io import AtomicCheckpointIO
+from project.run.checkpoint_io import with_atomic_writes
 from project.run.folder import RunFolder, derived_name
-from project.run.tensorboard import RunLogger, rewind
+from project.run.loggers import class_of, placed, rewind_all, within
+from project.run.tensorboard import RunLogger
 
 DEFAULTS: dict[str, Any] = {
     "data": "project.data.SyntheticFlowersDataModule",
@@ -102,8 +105,14 @@ class FitCLI(ProjectCLI):
         self.run = RunFolder(self.config.trainer.default_root_dir, name)
         self.run.require_unfinished()
         require_sound_options(self.config)
-        if self.config.trainer.precision is None and not self.config.trainer.plugins:  # a plugin may decide it
-            self.config.trainer.precision = best_precision(self.config.trainer.accelerator)
+        trainer = self.config.trainer
+        plugins = trainer.plugins if isinstance(trainer.plugins, list) else [trainer.plugins]
+        decided = any(issubclass(class_of(plugin) or object, Precision) for plugin in plugins)
+        if trainer.precision is None and not decided:
+            trainer.precision = best_precision(trainer.accelerator)
+        self._saved_config = self.config.clone()  # which another run may take, in a folder of its own
+        trainer.logger = placed(trainer.logger, self.run.path)
+        trainer.profiler = within(trainer.profiler, "dirpath", self.run.path)
         if self.config.threads is not None:
             torch.set_num_threads(self.config.threads)
             os.environ["OMP_NUM_THREADS"] = str(self.config.threads)  # or Lightning shares the cores out all the same
@@ -114,15 +123,23 @@ class FitCLI(ProjectCLI):
         self.trainer_defaults["callbacks"] = self._callbacks()
         # where SLURM's automatic checkpoints go and are looked for: in one folder, a run would go on from another's
         kwargs["default_root_dir"] = self.run.path
-        if self.config_init.trainer.logger in (None, True):
-            kwargs["logger"] = RunLogger(self.run.path.parent, self.run.name, version="")
+        kwargs["logger"] = self._loggers()
         plugins = self.config_init.trainer.plugins or []
-        kwargs["plugins"] = [AtomicCheckpointIO(self.run.path), *(plugins if isinstance(plugins, list) else [plugins])]
+        kwargs["plugins"] = with_atomic_writes(plugins if isinstance(plugins, list) else [plugins], self.run.path)
         trainer = super().instantiate_trainer(**kwargs)
         # first, so that what others log at the start of a batch is not in the curves yet when it saves
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
         callbacks.sort(key=lambda callback: not isinstance(callback, LastCheckpoint))
         return trainer
+
+    def _loggers(self) -> list[Logger]:
+        """TensorBoard's, and then those that the user adds; none where the user says so."""
+        given = self.config_init.trainer.logger
+        if given is False:
+            return []
+        added = [] if given in (None, True) else [given] if isinstance(given, Logger) else list(given)
+        own = [] if any(isinstance(logger, RunLogger) for logger in added) else [RunLogger(self.run.path, "", "")]
+        return [*own, *added]
 
     def _callbacks(self) -> list[Callback]:
         self._keep_best = BestCheckpoint(
@@ -173,6 +190,7 @@ class FitCLI(ProjectCLI):
         if not self._keep_best.best_model_path:  # as where --trainer.max_steps ends before an epoch does
             self.trainer.validate(self.model, datamodule=self.datamodule, verbose=False)
             self.trainer.save_checkpoint(best)
+            self.trainer.strategy.checkpoint_io.teardown()  # one that writes in the background has written it then
         self._test(best)
 
     def _test(self, best: str) -> None:
@@ -203,10 +221,10 @@ class FitCLI(ProjectCLI):
         if self.trainer.is_global_zero:
             weights = sum(parameter.numel() * parameter.element_size() for parameter in self.model.parameters())
             self.run.create(needed_bytes=3 * 2 * weights)  # three checkpoints, each with weights and momentum
-            self.parser.save(self.config, self.run.config, skip_unset=False, overwrite=True)
+            self.parser.save(self._saved_config, self.run.config, skip_unset=False, overwrite=True)
         path, checkpoint = self._newest_checkpoint()
         if self.trainer.is_global_zero:
-            rewind(self.run.path, checkpoint.get(CURVES, {}))
+            rewind_all(self.trainer, checkpoint.get(CURVES, {}))
         if path is None:
             self.say(f"{self._description()}: {self.run.path}")
             return None

@@ -13,6 +13,7 @@ from lightning.pytorch import Callback
 from project.callbacks import StoppedError
 from project.cli import one_line_errors
 from project.fit import FitCLI
+from project.run.tensorboard import tensorboards
 from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, fit
 from tests.stress import SmallNetwork, differences, outcome
 
@@ -85,7 +86,7 @@ def load(path: Path) -> Any:
 
 
 def _add_square(trainer: Any, tag: str, figure: None, step: int | None = None) -> None:
-    for logger in trainer.loggers:
+    for logger in tensorboards(trainer):
         logger.experiment.add_image(
             tag, torch.zeros(3, 1, 1), global_step=trainer.global_step if step is None else step
         )

@@ -60,6 +60,8 @@ def no_drawing(monkeypatch):
         ("--trainer.logger=MLFlowLogger", "Requirement 'mlflow"),
         ("--trainer.logger=CometLogger", "Requirement 'comet"),
         ("--trainer.plugins=XLACheckpointIO", "Requirement 'torch_xla"),
+        ("--trainer.plugins=TorchCheckpointIO", "only one that wraps another can be added, such as AsyncCheckpointIO"),
+        ("--trainer.logger=TensorBoardLogger --trainer.logger.name=x", "leave name and version out"),
         ("--trainer.accelerator=tpu", "Requirement 'torch_xla"),
         ("--data=FolderDataModule --data.root=nowhere", "--data.root: there is no folder 'nowhere'"),
         ("--data=FolderDataModule --data.root=broken --data.batch_size=100", "the number of training images, got 100"),

@@ -13,8 +13,8 @@ from lightning.pytorch.trainer.states import TrainerFn
 from project.errors import require
 from project.run.checkpoint_io import hard_link
 from project.run.folder import CHECKPOINTS, LAST, PREVIOUS
+from project.run.loggers import lengths
 from project.run.signals import EXIT_CODE, StopRequest
-from project.run.tensorboard import RunLogger
 from project.upstream import correct_progress
 
 CURVES, _METRICS = "curves", "newest_metrics"
@@ -83,8 +83,7 @@ class LastCheckpoint(Callback):
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Adds the newest metrics, and how far the curves have come."""
-        loggers = [logger for logger in trainer.loggers if isinstance(logger, RunLogger) and trainer.is_global_zero]
-        checkpoint[CURVES] = {name: length for logger in loggers for name, length in logger.lengths().items()}
+        checkpoint[CURVES] = lengths(trainer)
         checkpoint[_METRICS] = {name: float(value) for name, value in trainer.callback_metrics.items()}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import Any, ClassVar, NoReturn
 
 from jsonargparse import Namespace
+from lightning.pytorch.loggers import Logger
 
 from project.errors import UserError, end_with_error
 from project.options.classes import CLASS_OPTIONS, ClassParser, no_such_option, option_of, subclasses
@@ -41,10 +42,13 @@ class OneLineErrorParser(ClassParser):
     def add_class_arguments(
         self, theclass: type, nested_key: str | None = None, *args: Any, **kwargs: Any
     ) -> list[str]:
-        """Remembers the class whose parser this is, for messages."""
+        """Remembers the class whose parser this is, for messages; loggers need no place, as a run's folder is one."""
         if nested_key is None:
             self._class = theclass
         added: list[str] = super().add_class_arguments(theclass, nested_key, *args, **kwargs)
+        for action in self.actions() if issubclass(theclass, Logger) else []:
+            if action.dest == "save_dir" and action.required:
+                action.required, action.default = False, "."
         return added
 
     def parse_command_line(self, args: Sequence[str]) -> Namespace:

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.fabric.plugins import CheckpointIO
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from project.errors import UserError
 from project.run.checkpoint import read_checkpoint
 
 
@@ -63,6 +65,30 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         inside = self._folder is not None and target.is_relative_to(self._folder.resolve())
         if (inside or target in self._written) and target.suffix == ".ckpt" and target.is_file():
             Path(path).unlink()
+
+
+def with_atomic_writes(plugins: list[Any], folder: Path) -> list[Any]:
+    """Adds :class:`AtomicCheckpointIO` to the trainer's plugins: alone, or within one that wraps another.
+
+    Args:
+        plugins: The user's, such as an ``AsyncCheckpointIO``.
+        folder: The run's folder.
+
+    Raises:
+        UserError: One of them writes checkpoints itself.
+    """
+    mine = AtomicCheckpointIO(folder)
+    writers: list[Any] = [plugin for plugin in plugins if isinstance(plugin, CheckpointIO)]
+    if not writers:
+        return [mine, *plugins]
+    for writer in writers:
+        if getattr(writer, "checkpoint_io", mine) is not None:  # what is within already, where it is one that wraps
+            raise UserError(
+                f"--trainer.plugins {type(writer).__name__}: runs write each checkpoint whole or not at all by a"
+                " CheckpointIO of their own; only one that wraps another can be added, such as AsyncCheckpointIO"
+            )
+        writer.checkpoint_io = mine
+    return plugins
 
 
 def hard_link(path: Path, name: str) -> None:
