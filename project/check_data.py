@@ -12,9 +12,8 @@ from jsonargparse import Namespace
 from project.cli import one_line_errors
 from project.data import FolderDataModule
 from project.data.checks import leave_out
-from project.data.decode import printable
 from project.data.survey import survey
-from project.errors import UserError
+from project.errors import UserError, printable
 from project.explore.tables import write_json
 from project.options.parser import OneLineErrorParser
 

@@ -19,7 +19,7 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 
 from project.data import ImageDataModule
 from project.data.workers import WORKER_DIED
-from project.errors import LocalError, UserError, end_with_error
+from project.errors import LINES, LocalError, UserError, end_with_error, printable
 from project.explain import LOST, NO_ROOM, explain
 from project.model import ImageClassifier
 from project.options.help import Screen
@@ -114,7 +114,7 @@ class ProjectCLI(LightningCLI):
     def say(self, text: str) -> None:
         """Prints once, however many processes there are."""
         if self.trainer.is_global_zero:
-            print(text, flush=True)
+            print(printable(text, keep=LINES), flush=True)
 
 
 def _number(seed: bool | int) -> int:

@@ -5,6 +5,8 @@ import sys
 import time
 from typing import NoReturn
 
+LINES = "\n"
+
 
 class UserError(Exception):
     """Something the user gave is wrong; the text says what, where and what to do, and commands print it alone."""
@@ -18,6 +20,16 @@ class UnreadableFileError(LocalError):
     """A file cannot be read."""
 
 
+def printable(text: object, keep: str = "") -> str:
+    """A text with escapes in place of what would control a terminal: ANSI codes, line ends, changed writing directions.
+
+    Args:
+        text: As a path or a class name, which may come from anywhere.
+        keep: Control characters that shall stay.
+    """
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in str(text))
+
+
 def end_with_error(text: str, alone: bool = False) -> NoReturn:
     """Ends the program with one line and code 2; of several processes on a machine, only the first says it.
 
@@ -28,7 +40,7 @@ def end_with_error(text: str, alone: bool = False) -> NoReturn:
     # Lightning's launcher and torchrun set the one, srun the other
     rank = int(os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or 0)
     if rank == 0 or alone:
-        sys.stderr.write(f"error: {text}\n")
+        sys.stderr.write(f"error: {printable(text, keep=LINES)}\n")
     else:
         _let_the_first_speak()
     sys.exit(2)

@@ -95,6 +95,8 @@ class EvaluateCLI(ProjectCLI):
         if self.trainer.is_global_zero:
             metrics = self.model.results[split]
             output = Path(self.config.output or Path(path).with_suffix(f".{split}.metrics.json"))
+            if self.config.output is None and output.is_symlink():  # which came with the checkpoint
+                raise UserError(f"'{output}' is a link; remove it, or choose another file with --output")
             per_class = dict(zip(class_names, metrics.per_class, strict=True))
             found = {"checkpoint": path, "split": split, **metrics.as_dict(), "per_class": per_class}
             write_json("--output", output, found)

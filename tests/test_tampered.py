@@ -15,11 +15,14 @@ from torchvision.models import resnet18
 from project.data import SyntheticFlowersDataModule
 from project.errors import UserError
 from project.explore.data import open_data
+from project.explore.tables import class_table
 from project.model import ImageClassifier
 from project.model.weights import load_weights
-from project.run.checkpoint import read_checkpoint, read_weights
+from project.run.checkpoint import read_checkpoint, read_weights, require_match
 from project.run.checkpoint_io import AtomicCheckpointIO
-from tests.conftest import evaluate
+from project.run.folder import RunFolder
+from tests.conftest import TINY, evaluate, fit
+from tests.run.test_checkpoint import Malicious
 from tests.small import load, one_line, small, stop_at
 
 NAN = float("nan")
@@ -247,3 +250,76 @@ def test_weights_that_are_not_finite_are_refused_wherever_they_are_read(checkpoi
     ):
         with pytest.raises(UserError, match=r"tampered\.ckpt' .*conv1\.weight has values that are not finite"):
             use()
+
+
+def test_a_pickled_payload_is_refused_wherever_a_checkpoint_is_read(tiny_run, tmp_path):
+    path, mark = tmp_path / "payload.ckpt", tmp_path / "executed"
+    torch.save(load(tiny_run / "checkpoints" / "best.ckpt") | {"extra": Malicious(mark)}, path)
+    for use in (
+        lambda: evaluate(f"--ckpt_path={path}"),
+        lambda: ImageClassifier.load_from_checkpoint(path),
+        lambda: read_checkpoint(path),
+        lambda: read_weights(path),
+        lambda: AtomicCheckpointIO().load_checkpoint(path),
+        lambda: fit(*TINY, f"--model.weights={path}"),
+    ):
+        with pytest.raises(UserError, match=r"payload\.ckpt' is damaged or cannot be read safely") as error:
+            use()
+        assert "\n" not in str(error.value)
+    assert not mark.exists()
+
+
+def test_a_pickled_payload_in_the_best_checkpoint_ends_a_resumed_run_in_one_line(
+    tamper, workplace, capsys, monkeypatch
+):
+    tamper(lambda content: None)
+    best = LAST.with_name("best.ckpt")
+    torch.save(load(best) | {"extra": Malicious(workplace / "executed")}, best)
+    with monkeypatch.context() as patch:  # it stays the best one
+        patch.setattr("project.callbacks.best_checkpoint.BestCheckpoint.check_monitor_top_k", lambda *_: False)
+        said = one_line(small, capsys)
+    assert "best.ckpt' is damaged or cannot be read safely" in said
+    assert not (workplace / "executed").exists()
+
+
+CONTROL = "a\x1b[2J\r\n\u202eb"
+
+
+def test_no_control_character_of_a_checkpoint_reaches_the_terminal(checkpoint, tmp_path, capsys):
+    def change(content: Any) -> None:
+        names = [f"{CONTROL}{name}" for name in content["about"]["class_names"]]
+        content["about"]["class_names"] = content["hyper_parameters"]["class_names"] = names
+        content["about"]["arch"] = CONTROL
+
+    path = checkpoint(change)
+    said = one_line(lambda: evaluate(f"--ckpt_path={path}"), capsys)
+    assert r"a\x1b[2J\r\n\u202ebanemone" in said
+    content = read_checkpoint(path)["about"]
+    with pytest.raises(UserError, match=r"holds a a\\x1b\[2J\\r\\n\\u202eb with"):
+        require_match(content, path, class_names=content["class_names"], arch="resnet18", stem="imagenet")
+    row = {"precision": 0.0, "recall": 0.0, "f1": 0.0, "total": 1}
+    table = class_table(content["class_names"], [row] * 8)
+    assert len(table.splitlines()) == 9
+    assert all(line.isprintable() for line in table.split("\n"))
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "metrics.partial", ".lock", "checkpoints/last.ckpt", "checkpoints"])
+def test_a_link_that_leads_out_of_a_run_is_not_followed(tmp_path, name):
+    run, victim = RunFolder(tmp_path / "runs", "run"), tmp_path / "victim"
+    if name == "checkpoints":
+        victim.mkdir()
+    else:
+        victim.write_text("theirs")
+    (run.path / name).parent.mkdir(parents=True)
+    (run.path / name).symlink_to(victim)
+    with pytest.raises(UserError, match=rf"{name}' is a link that leads out of the run's folder"):
+        run.create(needed_bytes=1)
+    assert victim.is_dir() or victim.read_text() == "theirs"
+
+
+def test_evaluate_does_not_follow_a_link_beside_the_checkpoint(checkpoint, tmp_path):
+    (tmp_path / "victim").write_text("theirs")
+    (tmp_path / "tampered.test.metrics.json").symlink_to(tmp_path / "victim")
+    with pytest.raises(UserError, match=r"tampered\.test\.metrics\.json' is a link"):
+        evaluate(f"--ckpt_path={checkpoint(lambda content: None)}")
+    assert (tmp_path / "victim").read_text() == "theirs"

@@ -10,9 +10,9 @@ from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
-from project.data.decode import check_image, decode, has_16_bits, is_turned, named, open_image, printable, reason
+from project.data.decode import check_image, decode, has_16_bits, is_turned, named, open_image, reason
 from project.data.holes import has_hole
-from project.errors import UnreadableFileError, UserError
+from project.errors import UnreadableFileError, UserError, printable
 from project.hardware import usable_cores
 
 _AT_ONCE = 512  # files that wait for a thread; as many results wait to be taken

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from project.errors import UnreadableFileError
+from project.errors import UnreadableFileError, printable
 
 IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
@@ -220,8 +220,3 @@ def _why(error: BaseException) -> str:
     if "cannot identify image file" in str(error):
         return "not an image"
     return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
-
-
-def printable(path: str | Path) -> str:
-    """A name without what would break a line or move a terminal's cursor."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(path))

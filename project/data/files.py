@@ -11,7 +11,7 @@ from project.data.cache import ImageCache, open_cache
 from project.data.crops import centre_crop, random_box, reduced_box, scaled_region, sufficient_size
 from project.data.decode import decode, open_image, upright_size
 from project.data.randomness import Purpose, uniform
-from project.errors import UnreadableFileError
+from project.errors import UnreadableFileError, printable
 from project.run.checkpoint import Preprocessing
 
 _CROP_TRIES = 10
@@ -74,8 +74,8 @@ class FileDataset:
         return self._centre(index)
 
     def name(self, index: int) -> str:
-        """The file's class folder and name."""
-        return str(Path(*self.files[index].parts[-2:]))
+        """The file's class folder and name, fit to print."""
+        return printable(Path(*self.files[index].parts[-2:]))
 
     def _centre(self, index: int) -> Tensor:
         file = self.files[index]

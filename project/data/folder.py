@@ -11,12 +11,11 @@ from tqdm import tqdm
 from project.data.batch import BatchDataset, ImageBatch
 from project.data.checked import Header, read_headers, record_of
 from project.data.checks import few, leave_out
-from project.data.decode import printable
 from project.data.files import FileDataset
 from project.data.listing import ClassFiles, holds_folders, list_classes, spelt, without_garbage_collection
 from project.data.module import ImageDataModule
 from project.data.splits import SPLITS, hashed_split
-from project.errors import UnreadableFileError, UserError, require
+from project.errors import UnreadableFileError, UserError, printable, require
 from project.run.checkpoint import Preprocessing
 
 IMAGENET_MEAN, IMAGENET_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from project.data.decode import IMAGE_SUFFIXES, printable
+from project.data.decode import IMAGE_SUFFIXES
 from project.data.splits import SPLITS
-from project.errors import UserError
+from project.errors import UserError, printable
 
 ClassFiles = dict[str, list[Path]]
 """The files of each class, by name; classes in the order of their labels."""

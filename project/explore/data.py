@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from project.data import ImageDataModule
-from project.errors import UserError
+from project.errors import UserError, printable
 from project.run.checkpoint import About
 from project.run.settings import imported_class, plain_options
 
@@ -27,7 +27,7 @@ def remembered_data(about: About) -> tuple[type[ImageDataModule], dict[str, Any]
     data = about["data"]
     if data is None:
         raise UserError("the checkpoint does not say what data it was trained on; name it with --data")
-    name = str(data["class_path"])
+    name = printable(data.get("class_path"))
     found = imported_class(name, ImageDataModule)
     if found is None:
         raise UserError(

@@ -8,6 +8,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn import functional as F
 
+from project.errors import LINES, printable
+
 
 def confusion_figure(confusion: Tensor, class_names: Sequence[str]) -> Figure:
     """Draws a confusion matrix, each row as shares of its true class, with the counts in the cells.
@@ -23,11 +25,12 @@ def confusion_figure(confusion: Tensor, class_names: Sequence[str]) -> Figure:
     axes = figure.add_subplot()
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     axes.set(xlabel="predicted", ylabel="true")
+    names = [printable(name) for name in class_names]
     if len(class_names) <= 30:
         axes.set_xticks(
-            range(len(class_names)), class_names, rotation=45, ha="right", rotation_mode="anchor", parse_math=False
+            range(len(class_names)), names, rotation=45, ha="right", rotation_mode="anchor", parse_math=False
         )
-        axes.set_yticks(range(len(class_names)), class_names, parse_math=False)
+        axes.set_yticks(range(len(class_names)), names, parse_math=False)
         for (row, column), count in np.ndenumerate(counts):
             if count:
                 axes.text(
@@ -58,7 +61,7 @@ def image_grid(images: Sequence[Tensor], titles: Sequence[str] = (), columns: in
         axes.imshow(image.cpu().permute(1, 2, 0).numpy())
         axes.axis("off")
         if titles:
-            axes.set_title(titles[position], fontsize=7, pad=2, parse_math=False)
+            axes.set_title(printable(titles[position], keep=LINES), fontsize=7, pad=2, parse_math=False)
     return figure
 
 
@@ -106,7 +109,7 @@ def class_figure(per_class: Sequence[Mapping[str, float]], class_names: Sequence
     positions = np.arange(len(class_names))
     for offset, (key, label) in enumerate({"precision": "precision", "recall": "recall", "f1": "F1"}.items()):
         axes.barh(positions + 0.25 * (offset - 1), [row[key] for row in per_class], height=0.25, label=label)
-    axes.set_yticks(positions, class_names, parse_math=False)
+    axes.set_yticks(positions, [printable(name) for name in class_names], parse_math=False)
     axes.set_ylim(len(class_names) - 0.5, -0.5)  # the first class on top
     axes.grid(axis="x", alpha=0.3)
     figure.legend(loc="outside upper center", ncols=3, frameon=False)

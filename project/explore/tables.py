@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from project.errors import UserError
+from project.errors import UserError, printable
 from project.run.folder import RunFolder
 
 
@@ -50,9 +50,10 @@ def class_table(class_names: list[str], per_class: list[dict[str, Any]]) -> str:
         class_names: The classes in the order of their labels.
         per_class: See :attr:`project.model.metrics.Metrics.per_class`.
     """
-    width = max(len(name) for name in [*class_names, "class"])
+    shown = [printable(name) for name in class_names]
+    width = max(len(name) for name in [*shown, "class"])
     rows = [f"  {'class':<{width}}{'precision':>12}{'recall':>10}{'F1':>10}{'images':>10}"]
-    for name, row in zip(class_names, per_class, strict=True):
+    for name, row in zip(shown, per_class, strict=True):
         rates = f"{row['precision']:>12.4f}{row['recall']:>10.4f}{row['f1']:>10.4f}"
         rows.append(f"  {name:<{width}}{rates}{row['total']:>10}")
     return "\n".join(rows)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from project.errors import UserError
+from project.errors import UserError, printable
 
 
 def require_fitting_weights(own: Mapping[str, Tensor], found: Any, source: object) -> None:
@@ -61,7 +61,7 @@ def _weight_problems(own: Mapping[str, Tensor], found: Any) -> Iterator[str]:
         yield "it has no weights"
         return
     yield from (f"{name} is missing" for name in own if name not in found)
-    yield from (f"it has no {name}" for name in found if name not in own)
+    yield from (f"it has no {printable(name)}" for name in found if name not in own)
     for name, value in own.items():
         yield from _tensor_problems(name, found[name], value, [tuple(value.shape)])
 
@@ -84,7 +84,7 @@ def _state_problems(optimizer: Optimizer, state: Any, names: Mapping[Parameter, 
             for name, value in values.items():
                 shapes = _shapes(str(name), tuple(parameter.shape), bool(group.get("fused")))
                 like = value if isinstance(value, Tensor) and name == "step" else parameter
-                yield from _tensor_problems(f"{name} of {what}", value, like, shapes, numbers=True)
+                yield from _tensor_problems(f"{printable(name)} of {what}", value, like, shapes, numbers=True)
 
 
 def _count(group: Any) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 
-from project.errors import UserError
+from project.errors import UserError, printable
 from project.model.fitting import require_finite
 from project.run.checkpoint import read_weights
 
@@ -62,4 +62,4 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str)
 
 
 def _some(names: list[str], count: int = 5) -> str:
-    return ", ".join(names[:count]) + (f" and {len(names) - count} more" if len(names) > count else "")
+    return ", ".join(map(printable, names[:count])) + (f" and {len(names) - count} more" if len(names) > count else "")

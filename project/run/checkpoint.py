@@ -15,7 +15,7 @@ from typing import Any, TypedDict
 
 import torch
 
-from project.errors import UserError
+from project.errors import UserError, printable
 
 ABOUT = "about"
 _WRAPPERS = re.compile(r"^((module|_orig_mod|network)\.)+")  # of DistributedDataParallel, torch.compile and ours
@@ -108,9 +108,23 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         UserError: The file is missing, is damaged, holds more than plain data, or was not written by this project.
     """
     checkpoint = _read(path)
-    if not (isinstance(checkpoint, dict) and ABOUT in checkpoint and "state_dict" in checkpoint):
+    if not (isinstance(checkpoint, dict) and _explains(checkpoint.get(ABOUT)) and "state_dict" in checkpoint):
         raise UserError(f"'{path}' was not written by this project: it does not name its classes and preprocessing")
     return checkpoint
+
+
+def _explains(about: Any) -> bool:
+    """Whether a file says of itself what every command relies on."""
+    kinds = {"class_names": list, "preprocessing": dict, "arch": str, "stem": str, "epoch": int, "step": int}
+    if not isinstance(about, dict) or not all(isinstance(about.get(name), kind) for name, kind in kinds.items()):
+        return False
+    data, metrics, preprocessing = about.get("data"), about.get("metrics"), about["preprocessing"]
+    return (
+        all(isinstance(name, str) for name in about["class_names"])
+        and all(isinstance(preprocessing.get(name), int) for name in ("resize", "crop"))
+        and isinstance(metrics, dict)
+        and (data is None or (isinstance(data, dict) and isinstance(data.get("init_args"), dict)))
+    )
 
 
 def read_model(path: str | Path) -> dict[str, Any]:
@@ -171,10 +185,11 @@ def require_match(about: About, path: str | Path, *, class_names: list[str], arc
     Raises:
         UserError: The checkpoint is of another architecture or of other classes.
     """
+    known, known_stem = printable(about["arch"]), printable(about["stem"])
     if (about["arch"], about["stem"]) != (arch, stem):
         raise UserError(
-            f"'{path}' holds a {about['arch']} with the {about['stem']} stem, but this command asks for {arch} with the"
-            f" {stem} stem; use --model.arch {about['arch']} --model.stem {about['stem']}, or another --name"
+            f"'{path}' holds a {known} with the {known_stem} stem, but this command asks for {arch} with the"
+            f" {stem} stem; use --model.arch {known} --model.stem {known_stem}, or another --name"
         )
     require_same_classes(about["class_names"], path, class_names)
 
@@ -197,7 +212,7 @@ def require_same_classes(known: list[str], path: str | Path, class_names: list[s
 def _some(names: list[str], first: int, count: int = 4) -> str:
     """A few names, among them the one at ``first``."""
     start = first if first >= count else 0
-    shown = names[start : start + count]
+    shown = [printable(name) for name in names[start : start + count]]
     return ("…, " if start else "") + ", ".join(shown) + (", …" if len(names) > start + count else "")
 
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from project.errors import UserError
+from project.errors import UserError, printable
 
 CHECKPOINTS, LAST, PREVIOUS = "checkpoints", "last.ckpt", "previous.ckpt"
 
@@ -55,11 +55,13 @@ class RunFolder:
             needed_bytes: What the checkpoints will take at least.
 
         Raises:
-            UserError: The folder cannot be written to, the disk is full, or another process trains in the folder.
+            UserError: The folder cannot be written to, the disk is full, a link leads out of the
+                folder, or another process trains in it.
         """
         probe = self.checkpoints / ".writable"
         try:
             made = self._make_folders()
+            self._require_no_way_out()
             probe.touch()
             probe.unlink()
         except OSError as error:
@@ -102,6 +104,13 @@ class RunFolder:
                 folder.rmdir()
         self._made = []
         return True
+
+    def _require_no_way_out(self) -> None:
+        """Refuses a folder, which may come from elsewhere, where links would have us write over what is not the run's."""
+        inside = self.path.resolve()
+        for entry in (*self.path.iterdir(), *self.checkpoints.iterdir()):
+            if entry.is_symlink() and not entry.resolve().is_relative_to(inside):
+                raise UserError(f"'{printable(entry)}' is a link that leads out of the run's folder; remove it")
 
     def _keep_others_out(self) -> None:
         """Takes a lock that the system takes back when this process ends, however that happens.

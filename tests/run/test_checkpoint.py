@@ -11,7 +11,17 @@ import torch
 from project.errors import UserError
 from project.run.checkpoint import ABOUT, read_checkpoint, require_match, versions
 
-GOOD: dict[str, Any] = {ABOUT: {"class_names": ["a", "b"], "epoch": 3}, "state_dict": {"weight": torch.arange(4.0)}}
+EXPLAINED: dict[str, Any] = {
+    "class_names": ["a", "b"],
+    "epoch": 3,
+    "step": 8,
+    "arch": "resnet18",
+    "stem": "cifar",
+    "metrics": {},
+    "preprocessing": {"resize": 32, "crop": 32},
+    "data": {"class_path": "Data", "init_args": {}},
+}
+GOOD: dict[str, Any] = {ABOUT: EXPLAINED, "state_dict": {"weight": torch.arange(4.0)}}
 MATCH: dict[str, Any] = {"class_names": ["a", "b"], "arch": "resnet18", "stem": "cifar"}
 
 
@@ -93,6 +103,10 @@ def test_the_malicious_checkpoint_would_do_harm_if_it_were_read_without_care(tmp
         {"state_dict": {}, "epoch": 1},
         {"weight": torch.zeros(2)},
         {ABOUT: {}},
+        GOOD | {ABOUT: EXPLAINED | {"class_names": [1, 2]}},
+        GOOD | {ABOUT: EXPLAINED | {"preprocessing": {"crop": "32"}}},
+        GOOD | {ABOUT: EXPLAINED | {"data": {"init_args": "x"}}},
+        GOOD | {ABOUT: EXPLAINED | {"epoch": None}},
         [ABOUT, "state_dict"],
         torch.zeros(3),
         "state_dict",
