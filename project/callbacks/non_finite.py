@@ -36,7 +36,7 @@ class StopOnNonFinite(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Remembers which images the batch has."""
-        self._indices = batch.indices
+        self._indices = getattr(batch, "indices", torch.empty(0))  # a loader of others does not number its images
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         """Remembers the loss of one of the step's batches."""
@@ -80,8 +80,8 @@ class StopOnNonFinite(Callback):
             if mine
             else "the gradient is not finite"
         )
-        dataset = trainer.datamodule.splits["train"]  # type: ignore[attr-defined]  # set where it is passed to fit
-        names = [f"'{dataset.name(index)}'" for _, indices in seen for index in indices.tolist()]
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
+        names = [f"'{data.splits['train'].name(index)}'" for _, indices in seen for index in indices.tolist()]
         more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
         raise LocalError(
             f"{step}: {what} in process {trainer.global_rank}, of the images {', '.join(names[:_NAMES_SHOWN])}{more};"

@@ -1,8 +1,12 @@
 """What a step of the model needs of a batch."""
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, cast
 
+from lightning.pytorch import Trainer
 from torch import Tensor
+
+from project.errors import UserError
 
 
 class Batch(Protocol):
@@ -15,3 +19,37 @@ class Batch(Protocol):
     @property
     def labels(self) -> Tensor:
         """int64 (N,)."""
+
+
+class PlainBatch(NamedTuple):
+    """What a plain ``DataLoader`` yields.
+
+    Attributes:
+        images: uint8 (N, 3, height, width).
+        labels: int64 (N,).
+    """
+
+    images: Tensor
+    labels: Tensor
+
+
+def as_batch(batch: Batch | Sequence[Tensor], trainer: Trainer | None) -> Batch:
+    """Takes batches of a data module of ours, and pairs of images and labels of any other loader.
+
+    Args:
+        batch: As the loader made it and the data module changed it.
+        trainer: The trainer, if there is one.
+
+    Raises:
+        UserError: It comes from a loader of one of our data modules, without the data module: then nothing augments it,
+            the order is the same in each epoch, and processes count images twice.
+    """
+    data = None if trainer is None else trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed
+    if trainer is not None and data is None and hasattr(batch, "indices"):
+        raise UserError(
+            "a data module's loaders need their data module for order and augmentation; call"
+            f" trainer.{trainer.state.fn.value if trainer.state.fn else 'fit'}(model, datamodule=data)"
+        )
+    return (
+        PlainBatch(*batch) if isinstance(batch, list | tuple) and not hasattr(batch, "images") else cast(Batch, batch)
+    )

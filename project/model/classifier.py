@@ -13,7 +13,7 @@ from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from project.errors import require
-from project.model.batch import Batch
+from project.model.batch import Batch, as_batch
 from project.model.fitting import require_fitting_state, require_fitting_weights
 from project.model.metrics import ClassificationMetrics, Metrics
 from project.model.networks import Stem, build_resnet
@@ -41,6 +41,9 @@ _NOT_REMEMBERED = ["optimizer", "lr_scheduler", "weights", "compile"]
 
 class ImageClassifier(LightningModule):
     """Classifies images with a ResNet of torchvision.
+
+    A trainer takes it with one of our data modules, ``trainer.fit(model, datamodule=data)``, or with any loader of pairs
+    of images, uint8 (N, 3, height, width), and labels, int64 (N,); such a loader decides on order and augmentation itself.
 
     Args:
         class_names: The classes in the order of their labels. The command line takes them from the data.
@@ -189,6 +192,7 @@ class ImageClassifier(LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Returns the batch's mean loss; its metrics are counted, and logged by ``on_train_batch_end``."""
+        batch = as_batch(batch, self._trainer)
         logits = self(batch.images)
         losses = F.cross_entropy(logits, batch.labels, label_smoothing=self.label_smoothing, reduction="none")
         self.train_metrics.update(logits.detach(), batch.labels, losses.detach())
@@ -210,6 +214,7 @@ class ImageClassifier(LightningModule):
         return self._evaluate(batch, self.test_metrics)
 
     def _evaluate(self, batch: Batch, metrics: ClassificationMetrics) -> Tensor:
+        batch = as_batch(batch, self._trainer)
         # in bfloat16 near ties are many, and which way one falls depends on how a set was cut into batches
         with torch.autocast(self.device.type, enabled=False):
             logits: Tensor = self(batch.images)

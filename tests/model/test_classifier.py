@@ -12,6 +12,8 @@ from torch.nn.utils import parameters_to_vector
 from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import StepLR
 
+from project.callbacks import StopOnNonFinite
+from project.data import SyntheticFlowersDataModule
 from project.errors import UserError
 from project.model import ImageClassifier
 from project.model.metrics import ClassificationMetrics
@@ -244,6 +246,31 @@ def test_clipping_that_lightning_refuses_is_refused_in_one_line_before_the_first
     with pytest.raises(UserError, match=r"gradient_clip_val: .* leave out --model\.optimizer\.fused"):
         trainer(max_epochs=1, gradient_clip_val=1.0, precision="bf16-mixed").fit(model, datamodule=Memory())
     trainer(max_epochs=1, gradient_clip_val=1.0).fit(model, datamodule=Memory())
+
+
+@pytest.mark.filterwarnings("ignore:.*have no `val_dataloader`", "ignore:.*does not have many workers")
+def test_loaders_of_a_data_module_are_refused_without_it():
+    data = SyntheticFlowersDataModule(train_size=8, val_size=8, test_size=8, image_size=SIDE, batch_size=8)
+    data.setup("fit")
+    model = ImageClassifier(data.class_names, data.preprocessing)
+    with pytest.raises(UserError, match=r"^a data module's loaders need .* trainer\.fit\(model, datamodule=data\)$"):
+        trainer(max_epochs=1, limit_val_batches=0).fit(model, train_dataloaders=data.train_dataloader())
+    for measure, name in ((Trainer.validate, "validate"), (Trainer.test, "test")):
+        with pytest.raises(UserError, match=rf"trainer\.{name}\(model, datamodule=data\)$"):
+            measure(trainer(), model, dataloaders=data.val_dataloader())
+
+
+@pytest.mark.filterwarnings("ignore:.*have no `val_dataloader`")
+def test_a_loader_of_pairs_trains_as_a_data_module_of_the_same_batches():
+    weights = []
+    for options in ({"datamodule": Memory()}, {"train_dataloaders": Loader([tuple(b) for b in Memory().batches()])}):
+        model = linear(optimizer=lambda parameters: SGD(parameters, lr=0.1))
+        torch.nn.init.zeros_(model.network[2].weight)
+        torch.nn.init.zeros_(model.network[2].bias)
+        trainer(max_epochs=2, limit_val_batches=0, callbacks=[StopOnNonFinite()]).fit(model, **options)
+        weights.append(parameters_to_vector(model.parameters()))
+    assert torch.equal(*weights)
+    assert weights[0].any()
 
 
 def test_without_an_end_the_cosine_schedule_is_refused():
