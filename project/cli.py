@@ -26,6 +26,7 @@ from project.options.help import Screen
 from project.options.parser import OneLineErrorParser
 from project.options.trainer import ExactTrainer
 from project.run.processes import let_the_watch_speak, watch_processes
+from project.terminal import end_of_imports
 from project.upstream import disable_signal_handling
 
 # some classes of Lightning have a member of an enumeration as a default, which PyYAML would not write to a config
@@ -147,6 +148,7 @@ def one_line_errors() -> Iterator[None]:
     Ctrl-C ends it with the code that shells give to that, 130.
     """
     threading.excepthook = _unless_the_disk_is_full
+    end_of_imports()
     try:
         yield
     except KeyboardInterrupt:
@@ -174,7 +176,9 @@ def quiet_libraries() -> None:
     # as a frozen backbone should be
     warnings.filterwarnings("ignore", message=".*in eval mode at the start of training.*")
     # the titles of images, where class names are in a script that matplotlib's font lacks
-    warnings.filterwarnings("ignore", message=".*Glyph .* missing from.*")
+    warnings.filterwarnings(
+        "ignore", message=".*Glyph .* missing from.*|Matplotlib currently does not support .* natively"
+    )
     # StochasticWeightAveraging replaces the cosine, which is stepped after each step, by a schedule of its own
     warnings.filterwarnings("ignore", message=".*SWA is currently only supported every epoch.*")
     # a training log is the mean since the last one, across the ends of epochs, so short epochs are no trouble

@@ -8,7 +8,19 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn import functional as F
 
-from project.errors import LINES, printable
+from project.errors import printable
+
+
+def short(name: str, length: int = 24) -> str:
+    """A name as a plot has room for it: its middle left out where it is long, and in characters that can be drawn.
+
+    Args:
+        name: Any, such as a folder's.
+        length: How many characters there is room for.
+    """
+    name = printable(name)
+    half = (length - 1) // 2
+    return name if len(name) <= length else f"{name[:half]}…{name[-half:]}"
 
 
 def confusion_figure(confusion: Tensor, class_names: Sequence[str]) -> Figure:
@@ -20,17 +32,17 @@ def confusion_figure(confusion: Tensor, class_names: Sequence[str]) -> Figure:
     """
     counts = confusion.cpu().numpy()
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    labels = [short(name) for name in class_names]
     size = 0.55 * min(max(len(class_names), 4), 30) + 1.8  # more than 30 classes share the space, without names
     figure = Figure(figsize=(size, size), layout="constrained", dpi=110)
     axes = figure.add_subplot()
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     axes.set(xlabel="predicted", ylabel="true")
-    names = [printable(name) for name in class_names]
     if len(class_names) <= 30:
         axes.set_xticks(
-            range(len(class_names)), names, rotation=45, ha="right", rotation_mode="anchor", parse_math=False
+            range(len(class_names)), labels, rotation=45, ha="right", rotation_mode="anchor", parse_math=False
         )
-        axes.set_yticks(range(len(class_names)), names, parse_math=False)
+        axes.set_yticks(range(len(class_names)), labels, parse_math=False)
         for (row, column), count in np.ndenumerate(counts):
             if count:
                 axes.text(
@@ -61,7 +73,8 @@ def image_grid(images: Sequence[Tensor], titles: Sequence[str] = (), columns: in
         axes.imshow(image.cpu().permute(1, 2, 0).numpy())
         axes.axis("off")
         if titles:
-            axes.set_title(printable(titles[position], keep=LINES), fontsize=7, pad=2, parse_math=False)
+            title = "\n".join(short(line, length=30) for line in titles[position].split("\n"))
+            axes.set_title(title, fontsize=7, pad=2, parse_math=False)
     return figure
 
 
@@ -109,7 +122,7 @@ def class_figure(per_class: Sequence[Mapping[str, float]], class_names: Sequence
     positions = np.arange(len(class_names))
     for offset, (key, label) in enumerate({"precision": "precision", "recall": "recall", "f1": "F1"}.items()):
         axes.barh(positions + 0.25 * (offset - 1), [row[key] for row in per_class], height=0.25, label=label)
-    axes.set_yticks(positions, [printable(name) for name in class_names], parse_math=False)
+    axes.set_yticks(positions, [short(name) for name in class_names], parse_math=False)
     axes.set_ylim(len(class_names) - 0.5, -0.5)  # the first class on top
     axes.grid(axis="x", alpha=0.3)
     figure.legend(loc="outside upper center", ncols=3, frameon=False)

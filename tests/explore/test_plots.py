@@ -6,7 +6,7 @@ import torch
 from matplotlib.figure import Figure as Drawing
 from PIL import Image
 
-from project.explore.plots import class_figure, confusion_figure, curves_figure, filters_figure, image_grid
+from project.explore.plots import class_figure, confusion_figure, curves_figure, filters_figure, image_grid, short
 
 RATES = ["precision", "recall", "f1"]
 
@@ -153,3 +153,16 @@ def test_any_name_of_a_class_can_be_drawn(name):
     require_drawn(confusion_figure(torch.eye(2, dtype=torch.int64), [name, "other"]))
     require_drawn(class_figure(rows(2), [name, "other"]))
     require_drawn(image_grid(make_images(2), [f"{name} 99%\nis other", f"other 50%\nis {name}"]))
+
+
+@pytest.mark.filterwarnings("ignore:.*Glyph .* missing from", "ignore:Matplotlib currently does not support")
+def test_names_of_any_length_and_script_are_drawn_without_a_word():
+    classes = ["x" * 255, "\N{BENGALI LETTER KA}" * 85, "\udcff\udcfe", "a\tb\x1b[2J", "$\\frac{1}$"]
+    require_drawn(confusion_figure(random_confusion(5), classes))
+    require_drawn(class_figure(rows(5), classes))
+    require_drawn(image_grid(make_images(5), [f"{name} 99%\nis {name}" for name in classes]))
+
+
+def test_a_long_name_keeps_its_beginning_and_its_end():
+    assert short("daisy") == "daisy"
+    assert short("n01440764 tench, Tinca tinca", 24) == "n01440764 t…Tinca tinca"
