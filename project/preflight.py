@@ -63,12 +63,25 @@ def require_sound_run(trainer: Trainer, model: ImageClassifier, data: ImageDataM
         share = size / trainer.world_size
         batches = int(share // batch_size) if split == "train" else math.ceil(share / batch_size)
         option = "overfit_batches" if overfits and split != "test" else f"limit_{split}_batches"
-        _require_a_batch(option, getattr(trainer, option), batches)
+        limit = getattr(trainer, option)
+        _require_a_batch(option, limit, batches)
+        if split == "train":
+            _require_validation(trainer, min(limit, batches) if isinstance(limit, int) else int(limit * batches))
     _require_watchable(trainer, len(model.class_names))
     optimizer = build_optimizer(model.optimizer, model.network, trainer, base_batch_size=None)
     if model.lr_scheduler is not None:
         with explained("--model.lr_scheduler"):
             model.lr_scheduler(optimizer)
+
+
+def _require_validation(trainer: Trainer, batches: int) -> None:
+    interval: int | float = trainer.val_check_interval
+    every: int | None = trainer.check_val_every_n_epoch
+    if isinstance(interval, int) and interval > batches and every is not None:
+        raise UserError(
+            f"--trainer.val_check_interval must be at most {batches}, the training batches of an epoch, got {interval};"
+            " --trainer.check_val_every_n_epoch null counts across epochs"
+        )
 
 
 def _require_a_batch(option: str, limit: int | float, batches: int) -> None:

@@ -24,6 +24,8 @@ def no_drawing(monkeypatch):
         ("--data.batch_size=0", "--data.batch_size must be"),
         ("--data.num_workers=-1", "--data.num_workers must be"),
         ("--data.crop_padding=-1", "--data.crop_padding must be"),
+        (f"--name={'é' * 128}", "--name must be at most 255 bytes long, got 256"),
+        ("--trainer.val_check_interval=70", "--trainer.val_check_interval must be at most "),
         ("--name=a/b", "--name 'a/b' must be the name of one folder"),
         ("--trainer.accelerator=gpuu", "these --trainer options do not work here"),
         ("--trainer.devices=none", "these --trainer options do not work here"),

@@ -11,9 +11,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from project.errors import UserError, printable
+from project.errors import UserError, printable, require
 
 CHECKPOINTS, LAST, PREVIOUS = "checkpoints", "last.ckpt", "previous.ckpt"
+
+_LONGEST_NAME = 255
+"""What Linux's file systems allow, in bytes."""
 
 
 class RunFolder:
@@ -27,6 +30,8 @@ class RunFolder:
     def __init__(self, root: str | Path, name: str) -> None:
         if name in ("", "..") or Path(name).name != name:
             raise UserError(f"--name '{name}' must be the name of one folder, without '/'")
+        size = len(os.fsencode(name))
+        require(size <= _LONGEST_NAME, "--name", size, f"at most {_LONGEST_NAME} bytes long")
         self.name, self.path = name, Path(root) / name
         self.config, self.metrics = self.path / "config.yaml", self.path / "metrics.json"
         self.checkpoints = self.path / CHECKPOINTS

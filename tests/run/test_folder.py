@@ -196,3 +196,9 @@ def test_a_derived_name_tells_data_model_and_time_apart():
     assert "flowers-resnet18-20250131-142501" in kinds
     for name in kinds:
         assert RunFolder("runs", name).path == Path("runs") / name
+
+
+def test_a_name_may_be_as_long_as_a_folders(tmp_path):
+    run = RunFolder(tmp_path, "é" * 127 + "x")
+    run.create(needed_bytes=0)
+    assert run.path.is_dir()
