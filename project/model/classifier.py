@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, cast
 
 import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
@@ -30,6 +30,7 @@ from project.model.resume import (
 )
 from project.model.schedules import build_cosine
 from project.model.steps import PlannedSteps
+from project.model.unsupported import require_supported
 from project.model.weights import start_from
 from project.run.checkpoint import ABOUT, Preprocessing, explain, read_model
 from project.run.settings import plain_options
@@ -158,6 +159,16 @@ class ImageClassifier(LightningModule):
             require_fitting_weights(model.state_dict(), checkpoint["state_dict"], checkpoint_path)
         model.load_state_dict(checkpoint["state_dict"], strict=strict)
         return model.to(map_location)
+
+    def configure_callbacks(self) -> list[Callback]:
+        """Adds none, and refuses those that cannot work here before they are set up.
+
+        Raises:
+            UserError: There is one.
+        """
+        if self.trainer.training:
+            require_supported(self.trainer, self.channels_last)
+        return []
 
     def setup(self, stage: str) -> None:
         """Prepares the network for training."""

@@ -4,7 +4,13 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningDataModule, Trainer
-from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from lightning.pytorch.callbacks import (
+    BackboneFinetuning,
+    BatchSizeFinder,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    ModelPruning,
+)
 from sklearn.metrics import accuracy_score, f1_score
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -271,6 +277,21 @@ def test_a_loader_of_pairs_trains_as_a_data_module_of_the_same_batches():
         weights.append(parameters_to_vector(model.parameters()))
     assert torch.equal(*weights)
     assert weights[0].any()
+
+
+@pytest.mark.parametrize(
+    ("callback", "advice"),
+    [
+        (BackboneFinetuning(), "--model.freeze_backbone true"),
+        (BatchSizeFinder(), "--data.batch_size"),
+        (LearningRateFinder(), "--model.optimizer.lr"),
+        (ModelPruning("l1_unstructured"), "--model.channels_last false"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_callback_that_cannot_work_here_names_another_way(callback, advice):
+    with pytest.raises(UserError, match=f"^{type(callback).__name__}: .*{advice}$"):
+        trainer(max_epochs=1, callbacks=[callback]).fit(linear(), datamodule=Memory())
 
 
 def test_without_an_end_the_cosine_schedule_is_refused():

@@ -1,0 +1,31 @@
+"""Callbacks of Lightning that cannot do here what they are for."""
+
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import BackboneFinetuning, BatchSizeFinder, LearningRateFinder, ModelPruning
+
+from project.errors import UserError
+
+_INSTEAD: dict[type[Callback], str] = {
+    BackboneFinetuning: "it needs a network in two parts; train the head alone by --model.freeze_backbone true",
+    BatchSizeFinder: "a schedule and a resumed run need to know the batch size in advance; give --data.batch_size",
+    LearningRateFinder: "the learning rate belongs to the optimizer's class; give --model.optimizer.lr",
+}
+
+
+def require_supported(trainer: Trainer, channels_last: bool) -> None:
+    """Refuses callbacks that would fail in the middle of Lightning.
+
+    Args:
+        trainer: With its callbacks.
+        channels_last: Whether the network's weights lie in memory so.
+
+    Raises:
+        UserError: There is such a callback; the text says what to do instead.
+    """
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
+    for callback in callbacks:
+        reason = _INSTEAD.get(type(callback))
+        if isinstance(callback, ModelPruning) and channels_last:
+            reason = "torch prunes weights only where channels are not the fastest dimension; add --model.channels_last false"
+        if reason is not None:
+            raise UserError(f"{type(callback).__name__}: {reason}")
