@@ -1,5 +1,6 @@
 """What the commands share: one LightningCLI, and errors of one line."""
 
+import errno
 import logging
 import os
 import signal
@@ -137,7 +138,7 @@ def _require_every_process(world_size: int) -> None:
 
 def _unless_the_disk_is_full(failed: threading.ExceptHookArgs) -> None:
     """Prints what ended a thread, but not TensorBoard's on a full disk: the main one meets that too, and says it."""
-    if not (isinstance(failed.exc_value, OSError) and failed.exc_value.errno in NO_ROOM):
+    if not (isinstance(failed.exc_value, OSError) and failed.exc_value.errno in (*NO_ROOM, errno.EFBIG)):
         threading.__excepthook__(failed)
 
 

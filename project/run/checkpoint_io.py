@@ -43,8 +43,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(path)
-        except BaseException:
+        except BaseException as error:
             partial.unlink(missing_ok=True)
+            cause = error.__context__ or error  # torch raises one of its own on top
+            if isinstance(cause, OSError) and cause.filename is None:
+                cause.filename = str(path)  # writing, unlike opening, does not say where
             raise
         self._written.add(path.resolve())
         _wait_for_disk(path.parent)

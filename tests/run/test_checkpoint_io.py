@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,15 @@ def test_a_disk_that_fills_up_ends_a_run_which_then_goes_on(workplace, capsys, m
         assert after["last.ckpt"] == before["last.ckpt"]
     small()
     require_same_end(Path("runs/run"), outcome(Path("whole/run")))
+
+
+def test_a_limit_on_the_size_of_files_is_one_line_that_names_the_file(tmp_path, capsys):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        path = tmp_path / "last.ckpt"
+        said = one_line(lambda: AtomicCheckpointIO().save_checkpoint({"weights": torch.zeros(100_000)}, path), capsys)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert said.startswith(f"error: cannot write '{path}': File too large; raise the limit (ulimit -f)")
+    assert list(tmp_path.iterdir()) == []
