@@ -33,9 +33,10 @@ class ProcessWatch(threading.Thread):
         self._stopped = threading.Event()
 
     def watch_children(self, children: Sequence[subprocess.Popen[Any]]) -> None:
-        """Watches what this process, the first, has started."""
+        """Watches what this process, the first, has started, if anything: with one device there is nothing."""
         self._children = children
-        self.start()
+        if children:
+            self.start()
 
     def stop(self) -> None:
         """Lets others end as they like; to be called when nothing more is expected of them."""

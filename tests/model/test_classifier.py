@@ -193,17 +193,19 @@ def expected_rates(steps, base, lrf, warmup):
         ({"max_epochs": 3, "limit_train_batches": 4, "accumulate_grad_batches": 4}, 3, 0, 0),
         ({"max_epochs": 3, "limit_train_batches": 0.5}, 6, 0.5, 1),
         # 5 + 3 + 2 + 2 steps, of which 5 and two fifths of 3 are warmup
-        ({"max_epochs": 4, "callbacks": [GradientAccumulationScheduler({1: 2, 2: 4})]}, 12, 1.4, 6),
-        ({"max_epochs": 4, "max_steps": 9, "callbacks": [GradientAccumulationScheduler({0: 3})]}, 8, 0, 0),
-        ({"max_epochs": 9, "max_steps": 9, "callbacks": [GradientAccumulationScheduler({0: 3, 1: 2})]}, 9, 0, 0),
+        ({"max_epochs": 4, "scheduling": {1: 2, 2: 4}}, 12, 1.4, 6),
+        ({"max_epochs": 4, "max_steps": 9, "scheduling": {0: 3}}, 8, 0, 0),
+        ({"max_epochs": 9, "max_steps": 9, "scheduling": {0: 3, 1: 2}}, 9, 0, 0),
     ],
     ids=str,
 )
 def test_the_learning_rate_follows_the_schedule_on_every_optimizer_step(options, steps, warmup_epochs, warmup_steps):
+    options = dict(options)
     rates = Rates()
     model = linear(lrf=0.01, warmup_epochs=warmup_epochs, optimizer=lambda parameters: SGD(parameters, lr=0.02))
-    callbacks = [rates, *options.get("callbacks", [])]
-    run = trainer(**{"limit_val_batches": 0, **options, "callbacks": callbacks})
+    scheduling = options.pop("scheduling", None)
+    callbacks = [rates, GradientAccumulationScheduler(scheduling)] if scheduling else [rates]
+    run = trainer(limit_val_batches=0, **options, callbacks=callbacks)
     run.fit(model, datamodule=Memory(batch_size=7))
     assert len(rates.seen) == steps
     for seen, wanted in zip(rates.seen, expected_rates(steps, 0.02, 0.01, warmup_steps), strict=True):

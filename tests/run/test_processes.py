@@ -22,7 +22,8 @@ def watched(children: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[li
         for process in processes:
             process.wait()
         watch.stop()
-    watch.join(60)
+    if processes:
+        watch.join(60)
     assert not watch.is_alive()
     assert all(process.wait(60) is not None for process in processes)  # none is left
     return codes, capsys.readouterr().err
@@ -40,6 +41,10 @@ def test_a_process_that_failed_has_spoken_for_itself(capsys):
 
 def test_a_normal_end_is_none_of_its_business(capsys):
     assert watched([DONE, DONE], capsys) == ([], "")
+
+
+def test_a_process_that_has_started_no_other_watches_nothing(capsys):
+    assert watched([], capsys) == ([], "")
 
 
 @pytest.mark.parametrize("rank", [1, 2])

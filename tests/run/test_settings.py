@@ -53,7 +53,6 @@ def test_nothing_else_is_found_and_nothing_is_imported(name):
         ("size", {}),
         (None, {}),
     ],
-    ids=str,
 )
 def test_what_is_no_plain_setting_is_left_out(options, kept):
     assert plain_options(options, Twice) == kept
