@@ -29,7 +29,7 @@ fit: .venv/installed
 	$(BIN)/python -m project.fit $(ARGS)
 
 test: lint
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadscope $(ARGS)
 
 test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow $(ARGS)

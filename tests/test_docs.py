@@ -44,7 +44,17 @@ def shortened(command: str) -> list[str]:
         kind = "FlowersDataModule"
     data = TINY[kind] if kind else TINY_DATA
     finer = ["--trainer.callbacks.multiple=8"] if "ProgressiveResizing" in command else []  # for smaller images
-    return [*args, *finer, *data, *TINY_TRAINER, *QUIET, *ONE_CPU, "--trainer.max_steps=1", "--model.arch=resnet18"]
+    return [
+        *args,
+        *finer,
+        *data,
+        *TINY_TRAINER,
+        *QUIET,
+        *ONE_CPU,
+        "--trainer.max_steps=1",
+        "--model.arch=resnet9_slim",
+        "--model.stem=cifar",
+    ]
 
 
 def test_the_pages_show_commands():

@@ -264,7 +264,7 @@ def test_a_folder_of_classes_trains_without_saying_how_many(workplace):
     assert cli.model.class_names == ["blue", "green", "red and more"]
     assert cli.model.eval()(torch.zeros(1, 3, 32, 32, dtype=torch.uint8)).shape == (1, 3)
     metrics = json.loads((workplace / "runs" / "run" / "metrics.json").read_text())
-    assert metrics["test"]["total"] == 3
+    assert 3 <= metrics["test"]["total"] < 12  # about a tenth of each class, and one at least
     assert "top5" not in metrics["test"]
 
 

@@ -48,6 +48,7 @@ def test_loader_workers_share_one_copy_of_the_images():
 
 
 @needs_linux
+@pytest.mark.slow
 def test_processes_of_a_machine_share_one_copy_of_the_images(tmp_path):
     temporary = tmp_path / "temporary"
     temporary.mkdir()

@@ -54,7 +54,8 @@ def train(work: Work, device: torch.device) -> tuple[StepClock, ImageClassifier]
     Returns:
         The clock, and the trained model.
     """
-    with _command(work, device, "--trainer.limit_val_batches=0") as (cli, clock):
+    with _command(work, device) as (cli, clock):
+        cli.trainer.limit_val_batches = 0
         cli.trainer.fit(cli.model, datamodule=cli.datamodule)
     return clock, cli.model
 
@@ -67,12 +68,12 @@ def evaluate(work: Work, device: torch.device) -> StepClock:
 
 
 @contextmanager
-def _command(work: Work, device: torch.device, *args: str) -> Iterator[tuple[FitCLI, StepClock]]:
+def _command(work: Work, device: torch.device) -> Iterator[tuple[FitCLI, StepClock]]:
     """Builds what ``project.fit`` builds, in a folder that is gone afterwards; what it prints goes nowhere."""
     clock = StepClock(work.warm_up, work.steps, device)
     with TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # as of a command line within another
-        cli = FitCLI([*_arguments(work, device), f"--trainer.default_root_dir={folder}", *args])
+        cli = FitCLI([*_arguments(work, device), f"--trainer.default_root_dir={folder}"])
         cli.trainer.callbacks.append(ClockedSteps(clock))  # type: ignore[attr-defined]  # set by a connector
         with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere), _interruptible():
             yield cli, clock

@@ -157,7 +157,10 @@ def launched(tmp_path_factory) -> Any:
     return launch
 
 
-@pytest.fixture(params=["lightning", "torchrun", "slurm", "two machines"])
+SLOW = [pytest.param(way, marks=pytest.mark.slow) for way in ("slurm", "two machines")]
+
+
+@pytest.fixture(params=["lightning", "torchrun", *SLOW])
 def way(request, launched) -> Launched:
     if request.param == "two machines" and (reason := why_no_namespaces()):
         pytest.skip(reason)
@@ -185,13 +188,14 @@ def test_every_way_speaks_once(way):
     for line in ("best checkpoint", "macro F1", "tensorboard --logdir"):
         assert way.out.count(line) == 1
     machines = len(way.processes) if "machine" in way.place.name else 1
-    assert way.out.count("downloading") == 2 * machines  # before training and before the test
+    assert way.out.count("downloading") == 3 * machines  # before there is a folder, before training and before the test
     assert [line for line in way.err.splitlines() if "Warning" in line or "warn" in line] == []
 
 
+@pytest.mark.slow
 def test_measuring_on_three_processes_finds_the_counts_of_training_on_two(launched):
     trained = launched("lightning")
-    flags = [f"--ckpt_path={trained.run / 'checkpoints' / 'best.ckpt'}", "--output=metrics.json"]
+    flags = [f"--ckpt_path={trained.run / 'checkpoints' / 'best.ckpt'}", "--output=metrics.json", TINY[0]]
     command = torchrun(3, "project.evaluate", *flags, "--trainer.accelerator=cpu", "--trainer.devices=3")
     finished = run(command, trained.place)
     assert finished.code == 0, str(finished)
@@ -205,6 +209,7 @@ def errors(finished: Finished) -> list[str]:
     return [line for line in finished.err.splitlines() if line.startswith("error: ")]
 
 
+@pytest.mark.slow
 def test_threads_are_those_that_were_asked_for_in_several_processes_too(tmp_path):
     unset = {name: value for name, value in environment().items() if name != "OMP_NUM_THREADS"}
     command = [*FIT, "--trainer.devices=2", "--trainer.max_steps=1", "--threads=3"]
@@ -228,6 +233,7 @@ def test_an_error_is_one_line_printed_once(flags, complaint, tmp_path):
     assert finished.err.count("\n") == 1, finished.err
 
 
+@pytest.mark.slow
 def test_where_the_first_process_fails_alone_none_is_left(tmp_path):
     hang = "--trainer.callbacks+=tests.distributed.callbacks.FirstFails"
     finished = run([*FIT, "--trainer.devices=2", hang], tmp_path)
@@ -237,6 +243,7 @@ def test_where_the_first_process_fails_alone_none_is_left(tmp_path):
         os.kill(int((tmp_path / "busy").read_text()), 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [

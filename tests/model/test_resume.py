@@ -72,6 +72,7 @@ def test_the_same_command_keeps_the_rate_that_a_schedule_had_reached(workplace):
     assert rates_of(continued(*STEPS, "--trainer.max_epochs=2")) == pytest.approx([0.025, 0.025])
 
 
+@pytest.mark.slow
 def test_a_rate_is_changed_once_and_by_what_the_command_changed(workplace):
     fit(*TINY, *STEPS, "--name=tiny")
     (workplace / "runs" / "tiny" / "metrics.json").unlink()
@@ -80,6 +81,7 @@ def test_a_rate_is_changed_once_and_by_what_the_command_changed(workplace):
         assert rates_of(trainer) == pytest.approx([rate, rate])
 
 
+@pytest.mark.slow
 def test_a_changed_argument_of_the_schedule_counts(workplace):
     fit(*TINY, *STEPS, "--name=tiny")
     (workplace / "runs" / "tiny" / "metrics.json").unlink()
