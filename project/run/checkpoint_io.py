@@ -95,16 +95,16 @@ def with_atomic_writes(plugins: list[Any], folder: Path) -> list[Any]:
 
 
 def hard_link(path: Path, name: str) -> None:
-    """Gives a file a second name in its folder, in place of what had that name; does nothing where there is no file.
+    """Makes a hard link to a file in its folder, in place of what had that name; does nothing where there is no file.
 
-    Both names are whole files at every moment. Where the file system has no second names, the file gets the new one.
+    Both names are whole files at every moment. Where the file system has no hard links, the file is renamed.
     """
     if path.exists():
         linked = path.with_name(f".{name}.partial")
         linked.unlink(missing_ok=True)
         try:
             linked.hardlink_to(path)
-        except OSError:  # some file systems have no second names
+        except OSError:  # some file systems have no hard links
             path.replace(path.with_name(name))
         else:
             linked.replace(path.with_name(name))
