@@ -10,7 +10,6 @@ from project.data import ImageDataModule
 from project.errors import UserError, require
 from project.model import ImageClassifier
 from project.model.metrics import curve_names
-from project.model.optimizers import build_optimizer, explained
 
 _AT_LEAST_1 = ("accumulate_grad_batches", "check_val_every_n_epoch")
 _LIMITS = ("limit_train_batches", "limit_val_batches", "limit_test_batches")
@@ -68,10 +67,7 @@ def require_sound_run(trainer: Trainer, model: ImageClassifier, data: ImageDataM
         if split == "train":
             _require_validation(trainer, min(limit, batches) if isinstance(limit, int) else int(limit * batches))
     _require_watchable(trainer, len(model.class_names))
-    optimizer = build_optimizer(model.optimizer, model.network, trainer, base_batch_size=None)
-    if model.lr_scheduler is not None:
-        with explained("--model.lr_scheduler"):
-            model.lr_scheduler(optimizer)
+    model.optimization.require_sound(model.network, trainer)
 
 
 def _require_validation(trainer: Trainer, batches: int) -> None:

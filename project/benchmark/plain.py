@@ -51,11 +51,11 @@ def train_as_we_do(work: Work, data: RandomImagesDataModule, device: torch.devic
     """
     torch.manual_seed(SEED)
     model = ImageClassifier(data.class_names, data.preprocessing, work.arch, work.stem).to(device)
-    optimizer = model.optimizer(parameter_groups(model.network))
+    optimizer = model.optimization.optimizer(parameter_groups(model.network))
     fuse_on_cpu(optimizer)
     total = work.warm_up + work.steps
     schedule = LambdaLR(
-        optimizer, partial(cosine_with_warmup, total_steps=total, warmup_steps=total // 2, lrf=model.lrf)
+        optimizer, partial(cosine_with_warmup, total_steps=total, warmup_steps=total // 2, lrf=model.optimization.lrf)
     )
     in_bfloat16 = best_precision("auto") == "bf16-mixed"
     batches, clock = data.training_batches(), StepClock(work.warm_up, work.steps, device)

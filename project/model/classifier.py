@@ -1,7 +1,7 @@
 """The LightningModule: a ResNet that takes ``uint8`` images, its loss, its metrics and its optimizer."""
 
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self
 
 import torch
 from lightning.pytorch import Callback, LightningModule
@@ -9,27 +9,15 @@ from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from torch.nn import functional as F
-from torch.optim import SGD, Optimizer
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim import SGD
 
 from project.errors import require
 from project.model.batch import Batch, as_batch
-from project.model.fitting import require_fitting_state, require_fitting_weights
+from project.model.fitting import require_fitting_weights
 from project.model.metrics import ClassificationMetrics, Metrics
 from project.model.networks import Stem, build_resnet
 from project.model.normalize import Normalization, resized
-from project.model.optimizers import build_optimizer, explained
-from project.model.resume import (
-    Settings,
-    apply_changes,
-    group_settings,
-    optimizer_summary,
-    require_same_optimizer,
-    restart_epoch,
-    settings_of,
-)
-from project.model.schedules import build_cosine
-from project.model.steps import PlannedSteps
+from project.model.optimization import Optimization
 from project.model.unsupported import require_supported
 from project.model.weights import start_from
 from project.run.checkpoint import ABOUT, Preprocessing, explain, read_model
@@ -98,16 +86,14 @@ class ImageClassifier(LightningModule):
     ) -> None:
         super().__init__()
         require(0 <= label_smoothing <= 1, "--model.label_smoothing", label_smoothing, "from 0 to 1")
-        require(0 <= lrf <= 1, "--model.lrf", lrf, "from 0 to 1")
-        require(warmup_epochs >= 0, "--model.warmup_epochs", warmup_epochs, "0 or more")
-        require(base_batch_size is None or base_batch_size > 0, "--model.base_batch_size", base_batch_size, "above 0")
         self.save_hyperparameters(ignore=_NOT_REMEMBERED, logger=False)
         self.class_names = list(class_names)
         self.preprocessing = preprocessing
         self.arch, self.stem = arch, stem
         self.label_smoothing = label_smoothing
-        self.optimizer, self.lr_scheduler, self.lr_scheduler_interval = optimizer, lr_scheduler, lr_scheduler_interval
-        self.base_batch_size, self.lrf, self.warmup_epochs = base_batch_size, lrf, warmup_epochs
+        self.optimization = Optimization(
+            optimizer, base_batch_size, lrf, warmup_epochs, lr_scheduler, lr_scheduler_interval
+        )
         self.freeze_backbone = freeze_backbone
 
         self.channels_last, self.compile_network = channels_last, compile
@@ -126,9 +112,6 @@ class ImageClassifier(LightningModule):
         self.results: dict[str, Metrics] = {}
         self.train_image_size: int | None = None
         self.weights_step: int | None = None
-        self._settings: Settings | None = None
-        self._settings_before: Settings | None = None
-        self._optimizer_before: Any = None
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]  # a file of hyperparameters could name what is imported
@@ -254,61 +237,18 @@ class ImageClassifier(LightningModule):
             self.log(f"{split}/{name}", value, prog_bar=name == "accuracy", reduce_fx="max", sync_dist=True)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Builds the optimizer over the groups that decay and do not, and its schedule.
-
-        Raises:
-            UserError: Their classes or Lightning do not accept the settings, or a run is continued with another
-                optimizer.
-        """
-        optimizer = build_optimizer(self.optimizer, self.network, self.trainer, self.base_batch_size)
-        groups = group_settings(optimizer)
-        self._planned = PlannedSteps(self.trainer)
-        with explained("--model.lr_scheduler"):
-            if self.lr_scheduler is None:
-                scheduler: Any = build_cosine(optimizer, self._planned, self.lrf, self.warmup_epochs)
-            else:
-                scheduler = self.lr_scheduler(optimizer)
-        self._settings = settings_of(optimizer, groups, scheduler)
-        if self.trainer.ckpt_path is not None:
-            require_same_optimizer(self._settings_before, self._settings)
-            self._require_fitting_state(optimizer)
-        schedule = {
-            "scheduler": scheduler,
-            "interval": "step" if self.lr_scheduler is None else self.lr_scheduler_interval,
-            "monitor": getattr(scheduler, "monitor", "val/loss"),
-            "name": "learning_rate",
-        }
-        return cast(OptimizerLRScheduler, {"optimizer": optimizer, "lr_scheduler": schedule})
+        """Builds the optimizer and its schedule."""
+        return self.optimization.configure(self, self.network)
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        """Steps a schedule.
-
-        Raises:
-            UserError: It is the cosine, and would not end where training does.
-        """
-        if self.lr_scheduler is None and isinstance(scheduler, LambdaLR):
-            self._planned.require_kept(self.trainer)
+        """Steps a schedule."""
+        self.optimization.require_planned(scheduler, self.trainer)
         super().lr_scheduler_step(scheduler, metric)
-
-    def _schedule(self) -> dict[str, Any]:
-        """The schedule's name and settings, for people to read."""
-        if self.lr_scheduler is None:
-            return {"name": "cosine", "lrf": self.lrf, "warmup_epochs": self.warmup_epochs}
-        (config,) = self.trainer.lr_scheduler_configs or (None,)
-        return {"name": type(config.scheduler).__name__, "interval": self.lr_scheduler_interval} if config else {}
-
-    def _require_fitting_state(self, optimizer: Optimizer) -> None:
-        """Compares the optimizer's state, which Lightning is about to restore, with the parameters."""
-        states, self._optimizer_before = self._optimizer_before, None  # which would keep memory for nothing
-        if states is not None:
-            names = {parameter: name for name, parameter in self.named_parameters()}
-            state = states[0] if isinstance(states, list) and len(states) == 1 else None
-            require_fitting_state(optimizer, state, names, self.trainer.ckpt_path)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds what the checkpoint says of itself, what a resumed run compares its settings with, and open counts."""
-        checkpoint[ABOUT] = explain(self.trainer, self, optimizer_summary(self._settings), self._schedule())
-        checkpoint["settings"] = self._settings
+        checkpoint[ABOUT] = explain(self.trainer, self, **self.optimization.summary(self.trainer))
+        checkpoint["settings"] = self.optimization.settings()
         checkpoint["counts"] = self.train_metrics.counts()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -318,22 +258,13 @@ class ImageClassifier(LightningModule):
             UserError: The weights do not fit the network, or are not finite.
         """
         require_fitting_weights(self.state_dict(), checkpoint["state_dict"], self.trainer.ckpt_path)
-        self._optimizer_before = checkpoint.get("optimizer_states")
-        self._settings_before = checkpoint.get("settings")
+        self.optimization.compare_with(checkpoint)
         if self.trainer.is_global_zero:  # they are those of all processes
             self.train_metrics.set_counts(checkpoint["counts"])
 
-    def _hyperparameters(self) -> dict[str, Any]:
-        summaries = {"optimizer": optimizer_summary(self._settings), "lr_scheduler": self._schedule()}
-        nested = {f"{of}.{name}": value for of, summary in summaries.items() for name, value in summary.items()}
-        model = {"arch": self.arch, "stem": self.stem, "label_smoothing": self.label_smoothing}
-        data: Any = self.trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
-        return {**model, **nested, "batch_size": getattr(data, "batch_size", None)}
-
     def on_train_start(self) -> None:
-        """Lets what the command says now win over the settings that a resumed checkpoint has just restored."""
-        restart_epoch(self.trainer, self)
+        """Brings a resumed optimizer in line with the command; logs the hyperparameters of a new run."""
+        self.optimization.resume(self)
         if self.trainer.ckpt_path is None:
-            add_hyperparameters(self.trainer, self._hyperparameters())
-        elif self._settings_before is not None and self._settings is not None:
-            apply_changes(self.trainer, self._settings_before, self._settings)
+            own = {"arch": self.arch, "stem": self.stem, "label_smoothing": self.label_smoothing}
+            add_hyperparameters(self.trainer, own | self.optimization.summary(self.trainer))

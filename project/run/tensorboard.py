@@ -68,11 +68,12 @@ def add_hyperparameters(trainer: Trainer, values: dict[str, Any]) -> None:
 
     Args:
         trainer: Before its first step.
-        values: By name; what is no number or text is written as text.
+        values: By name; those of a dict as ``dict.name``; what is no number or text is written as text. The data
+            module's batch size is added.
     """
-    plain = {
-        name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in values.items()
-    }
+    data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
+    flat = {**_flat(values), "batch_size": getattr(data, "batch_size", None)}
+    plain = {name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in flat.items()}
     for logger in tensorboards(trainer):
         for summary in hparams(plain, {"val/accuracy": 0, "test/accuracy": 0}):  # type: ignore[no-untyped-call]
             logger.experiment.file_writer.add_summary(summary)
@@ -82,3 +83,10 @@ def tensorboards(trainer: Trainer) -> list[TensorBoardLogger]:
     """Those that this process writes to."""
     loggers = trainer.loggers if trainer.is_global_zero else []
     return [logger for logger in loggers if isinstance(logger, TensorBoardLogger)]
+
+
+def _flat(values: dict[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= {f"{name}.{inner}": one for inner, one in value.items()} if isinstance(value, dict) else {name: value}
+    return flat

@@ -1,0 +1,147 @@
+"""The optimizer and learning-rate schedule of a run, as the command asks for them and as a resumed run finds them."""
+
+from typing import Any, Literal, cast
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from project.errors import require
+from project.model.fitting import require_fitting_state
+from project.model.optimizers import build_optimizer, explained
+from project.model.resume import (
+    Settings,
+    apply_changes,
+    group_settings,
+    optimizer_summary,
+    require_same_optimizer,
+    restart_epoch,
+    settings_of,
+)
+from project.model.schedules import build_cosine
+from project.model.steps import PlannedSteps
+
+
+class Optimization:
+    """Builds an optimizer and its schedule, and brings a resumed run's own in line with the command.
+
+    Args:
+        optimizer: Makes the optimizer from parameter groups.
+        base_batch_size: The batch size that the learning rate is meant for; None takes the rate as it is.
+        lrf: The final learning rate of the cosine schedule as a fraction of the first.
+        warmup_epochs: How many epochs the warmup of the cosine schedule takes.
+        lr_scheduler: Makes a schedule from the optimizer; None is the cosine schedule.
+        interval: What a schedule other than the cosine is stepped after.
+
+    Raises:
+        UserError: A number is out of its range.
+    """
+
+    def __init__(
+        self,
+        optimizer: OptimizerCallable,
+        base_batch_size: int | None,
+        lrf: float,
+        warmup_epochs: float,
+        lr_scheduler: LRSchedulerCallable | None,
+        interval: Literal["epoch", "step"],
+    ) -> None:
+        require(0 <= lrf <= 1, "--model.lrf", lrf, "from 0 to 1")
+        require(warmup_epochs >= 0, "--model.warmup_epochs", warmup_epochs, "0 or more")
+        require(base_batch_size is None or base_batch_size > 0, "--model.base_batch_size", base_batch_size, "above 0")
+        self.optimizer, self._base_batch_size = optimizer, base_batch_size
+        self.lrf, self._warmup_epochs = lrf, warmup_epochs
+        self._lr_scheduler, self._interval = lr_scheduler, interval
+        self._planned: PlannedSteps | None = None
+        self._settings: Settings | None = None
+        self._settings_before: Settings | None = None
+        self._state_before: Any = None
+
+    def require_sound(self, network: nn.Module, trainer: Trainer) -> None:
+        """Builds both, the cosine schedule apart, and drops them.
+
+        Raises:
+            UserError: Their classes or Lightning do not accept the settings.
+        """
+        optimizer = build_optimizer(self.optimizer, network, trainer, base_batch_size=None)
+        if self._lr_scheduler is not None:
+            with explained("--model.lr_scheduler"):
+                self._lr_scheduler(optimizer)
+
+    def configure(self, model: LightningModule, network: nn.Module) -> OptimizerLRScheduler:
+        """Builds the optimizer over the groups that decay and do not, and its schedule.
+
+        Args:
+            model: With its trainer.
+            network: What of the model is trained.
+
+        Raises:
+            UserError: Their classes or Lightning do not accept the settings, or a run is resumed with another
+                optimizer.
+        """
+        trainer = model.trainer
+        optimizer = build_optimizer(self.optimizer, network, trainer, self._base_batch_size)
+        groups = group_settings(optimizer)
+        self._planned = PlannedSteps(trainer)
+        with explained("--model.lr_scheduler"):
+            if self._lr_scheduler is None:
+                scheduler: Any = build_cosine(optimizer, self._planned, self.lrf, self._warmup_epochs)
+            else:
+                scheduler = self._lr_scheduler(optimizer)
+        self._settings = settings_of(optimizer, groups, scheduler)
+        if trainer.ckpt_path is not None:
+            require_same_optimizer(self._settings_before, self._settings)
+            self._require_fitting_state(optimizer, model)
+        schedule = {
+            "scheduler": scheduler,
+            "interval": "step" if self._lr_scheduler is None else self._interval,
+            "monitor": getattr(scheduler, "monitor", "val/loss"),
+            "name": "learning_rate",
+        }
+        return cast(OptimizerLRScheduler, {"optimizer": optimizer, "lr_scheduler": schedule})
+
+    def require_planned(self, scheduler: Any, trainer: Trainer) -> None:
+        """Checks before a schedule is stepped that it ends where training does.
+
+        Raises:
+            UserError: It is the cosine, and would end elsewhere.
+        """
+        if self._planned is not None and self._lr_scheduler is None and isinstance(scheduler, LambdaLR):
+            self._planned.require_kept(trainer)
+
+    def settings(self) -> Settings | None:
+        """What the command asked for, for a checkpoint; None before the optimizer is built."""
+        return self._settings
+
+    def compare_with(self, checkpoint: dict[str, Any]) -> None:
+        """Remembers what an earlier command asked for, until the optimizer is built."""
+        self._state_before = checkpoint.get("optimizer_states")
+        self._settings_before = checkpoint.get("settings")
+
+    def resume(self, model: LightningModule) -> None:
+        """Lets what the command says now win over the settings that a checkpoint has just restored."""
+        restart_epoch(model.trainer, model)
+        resumed = model.trainer.ckpt_path is not None
+        if resumed and self._settings_before is not None and self._settings is not None:
+            apply_changes(model.trainer, self._settings_before, self._settings)
+
+    def summary(self, trainer: Trainer) -> dict[str, dict[str, Any]]:
+        """Names and settings of ``optimizer`` and ``lr_scheduler``, for people to read."""
+        return {"optimizer": optimizer_summary(self._settings), "lr_scheduler": self._schedule(trainer)}
+
+    def _schedule(self, trainer: Trainer) -> dict[str, Any]:
+        if self._lr_scheduler is None:
+            return {"name": "cosine", "lrf": self.lrf, "warmup_epochs": self._warmup_epochs}
+        (config,) = trainer.lr_scheduler_configs or (None,)
+        return {"name": type(config.scheduler).__name__, "interval": self._interval} if config else {}
+
+    def _require_fitting_state(self, optimizer: Optimizer, model: LightningModule) -> None:
+        """Compares the optimizer's state, which Lightning is about to restore, with the parameters."""
+        states, self._state_before = self._state_before, None  # which would keep memory for nothing
+        if states is not None:
+            names = {parameter: name for name, parameter in model.named_parameters()}
+            state = states[0] if isinstance(states, list) and len(states) == 1 else None
+            require_fitting_state(optimizer, state, names, model.trainer.ckpt_path)
