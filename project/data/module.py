@@ -1,10 +1,7 @@
 """The LightningDataModule that all kinds of data share: loaders, device-side augmentation, one global batch size."""
 
-import atexit
-import multiprocessing
-import signal
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -14,37 +11,13 @@ from torch.utils.data import DataLoader, Sampler
 
 from project.data.augmentation import augment
 from project.data.batch import BatchDataset, ImageBatch, WithoutImages
+from project.data.loader import LazyDataLoader, leave_signals_to_the_run
 from project.data.sampler import EvaluationSampler, TrainingSampler
 from project.data.sharing import load_once_a_machine
-from project.data.workers import WORKER_DIED, plan_workers, say_once
-from project.errors import LocalError, require
+from project.data.workers import plan_workers, say_once
+from project.errors import require
 from project.hardware import usable_cores
 from project.run.checkpoint import Preprocessing
-from project.run.signals import StopRequest
-
-
-class LazyDataLoader(DataLoader[ImageBatch]):
-    """A ``DataLoader`` that starts its workers and its sampler with the first batch, not with ``iter``.
-
-    Lightning calls ``iter`` before it knows the epoch, and workers fetch ahead at once: a resumed run would see the
-    wrong samples.
-    """
-
-    def __iter__(self) -> Iterator[ImageBatch]:  # type: ignore[override]  # a generator is all that a ``for`` needs
-        if self.num_workers:
-            atexit.unregister(_end_workers)  # once, not for each epoch
-            atexit.register(_end_workers)
-        try:
-            yield from super().__iter__()
-        except (EOFError, ConnectionError) as error:  # it died while it sent a batch
-            raise LocalError(WORKER_DIED) from error
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing: that there is a state tells Lightning that the loader goes on where training does."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Needs nothing: the sampler asks where training stands."""
 
 
 class ImageDataModule(LightningDataModule, ABC):
@@ -189,7 +162,7 @@ class ImageDataModule(LightningDataModule, ABC):
             prefetch_factor=self.prefetch_factor if workers else None,
             pin_memory=self.pins_memory(),
             persistent_workers=workers > 0,
-            worker_init_fn=_leave_signals_to_the_run,
+            worker_init_fn=leave_signals_to_the_run,
         )
 
     def on_after_batch_transfer(self, batch: ImageBatch, dataloader_idx: int) -> ImageBatch:
@@ -259,19 +232,6 @@ class ImageDataModule(LightningDataModule, ABC):
             return self.num_workers or 0
         devices = self.trainer.num_devices if self.trainer is not None else 1
         return min(8, max(1, usable_cores() // devices - 1))
-
-
-def _leave_signals_to_the_run(_worker: int) -> None:
-    """A signal to the whole process group asks the run to stop after its step, for which it needs its workers."""
-    for number in StopRequest.SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-
-
-def _end_workers() -> None:
-    """Ends workers that an error has left; Python would ask them by a signal that they leave to the run, and wait."""
-    for process in multiprocessing.active_children():
-        if process.daemon:
-            process.kill()
 
 
 def _uncounted(batch: ImageBatch, index: int) -> ImageBatch:

@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch import LightningModule
 
 from project.data.batch import ArrayDataset, ImageBatch
-from project.data.module import LazyDataLoader
+from project.data.loader import LazyDataLoader
 from project.errors import UserError
 from tests.data.stubs import NoiseDataModule, attached
 from tests.distributed.job import trainer
