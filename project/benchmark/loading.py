@@ -15,7 +15,7 @@ from project.benchmark.jpeg_files import write_images
 from project.benchmark.plan import Files
 from project.benchmark.timing import Measure, StepClock
 from project.data import FolderDataModule
-from project.data.folder import IMAGENET_MEAN, IMAGENET_STD
+from project.data.resized import IMAGENET_MEAN, IMAGENET_STD
 from project.data.workers import BatchSender
 from project.model.normalize import normalize, to_255_scale
 

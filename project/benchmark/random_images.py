@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from project.data.batch import ArrayDataset, ImageBatch
-from project.data.folder import IMAGENET_MEAN, IMAGENET_STD
 from project.data.module import ImageDataModule
+from project.data.resized import IMAGENET_MEAN, IMAGENET_STD
 from project.data.splits import SPLITS
 from project.run.checkpoint import Preprocessing
 

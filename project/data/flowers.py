@@ -33,8 +33,9 @@ class FlowersDataModule(FolderDataModule):
         """The folder that the archive holds."""
         return self.root / "flower_photos"
 
-    def _find(self) -> dict[str, ClassFiles]:
-        found = super()._find()
+    def find(self) -> dict[str, ClassFiles]:
+        """Lists the class folders, which must be the five."""
+        found = super().find()
         if list(found["train"]) != self.class_names:
             raise UserError(
                 f"'{self.images_root}' does not hold the five classes of flower_photos; remove it to have it downloaded"

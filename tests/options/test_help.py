@@ -8,6 +8,7 @@ import pytest
 from project.benchmark.__main__ import parse as parse_benchmark
 from project.check_data import parse as parse_check_data
 from project.data import CIFAR10DataModule, FolderDataModule, ImageDataModule
+from project.data.resized import ResizedDataModule
 from project.evaluate import EvaluateCLI
 from project.fit import FitCLI
 from project.model import ImageClassifier
@@ -31,12 +32,13 @@ def test_the_help_of_fit_is_about_sixty_lines_with_the_options_of_data_and_model
     lines = text.splitlines()
     assert 50 <= len(lines) <= 72
     assert max(map(len, lines)) <= 110
-    data = {*inspect.signature(FolderDataModule).parameters, *inspect.signature(ImageDataModule).parameters}
+    classes = FolderDataModule.__mro__[: FolderDataModule.__mro__.index(ImageDataModule) + 1]
+    data = {name for cls in classes for name in inspect.signature(cls).parameters}
     model = {*inspect.signature(ImageClassifier).parameters} - {"class_names", "preprocessing"}
     wanted = {f"--data.{name}" for name in data - {"kwargs", "seed"}} | {f"--model.{name}" for name in model}
     assert wanted <= names(text)
     assert len([name for name in names(text) if name.startswith("--trainer.")]) == 10
-    documented = (inspect.getdoc(FolderDataModule) or "").split("image_size: ")[1]
+    documented = (inspect.getdoc(ResizedDataModule) or "").split("image_size: ")[1]
     assert f"--data.image_size 224 {documented[:20]}" in " ".join(text.split())
     examples = [line.split("project.fit ")[1] for line in lines if line.startswith("  python -m project.fit")]
     assert len(examples) == 3

@@ -1,0 +1,49 @@
+"""What data modules share whose images are of any size: how they are brought to one, and how splits are cut."""
+
+from typing import Any
+
+from project.data.module import ImageDataModule
+from project.errors import UserError, require
+from project.run.checkpoint import Preprocessing
+
+IMAGENET_MEAN, IMAGENET_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+
+
+class ResizedDataModule(ImageDataModule):
+    """Images of any size, brought to one in loader workers.
+
+    Args:
+        image_size: The side in pixels of what the network sees.
+        crop_scale: The smallest and largest share of an image that a random crop in training keeps.
+        val_fraction: About the share of each class that becomes validation data, where we split.
+        test_fraction: About the share of each class that becomes test data, where we split.
+        kwargs: See :class:`project.data.module.ImageDataModule`.
+    """
+
+    in_memory = False
+
+    def __init__(
+        self,
+        image_size: int = 224,
+        crop_scale: tuple[float, float] = (0.08, 1.0),
+        val_fraction: float = 0.1,
+        test_fraction: float = 0.1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        require(image_size >= 8, "--data.image_size", image_size, "at least 8")
+        if not 0 < crop_scale[0] <= crop_scale[1] <= 1:
+            raise UserError(f"--data.crop_scale must be two shares, as in [0.08, 1], got {list(crop_scale)}")
+        if not (val_fraction > 0 and test_fraction > 0 and val_fraction + test_fraction < 1):
+            raise UserError(
+                "--data.val_fraction and --data.test_fraction must be above 0 and leave something to train on, got"
+                f" {val_fraction} and {test_fraction}"
+            )
+        self.image_size, self.crop_scale = image_size, crop_scale
+        # the test set first, so that it does not depend on the share of the validation set
+        self.fractions = {"test": test_fraction, "val": val_fraction}
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """ImageNet's statistics, and the customary margin of 8/7 around the centre crop."""
+        return {"resize": self.image_size * 8 // 7, "crop": self.image_size, "mean": IMAGENET_MEAN, "std": IMAGENET_STD}
