@@ -44,7 +44,7 @@ def _padded(size: int, world_size: int) -> list[int]:
 
 def _evaluate(checkpoint: str, world_size: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "figures.json"
+        output = Path(folder) / "metrics.json"
         options = ["--trainer.accelerator=cpu", f"--trainer.devices={world_size}", f"--data.test_size={TEST_SIZE}"]
         command = [
             sys.executable,
@@ -55,8 +55,8 @@ def _evaluate(checkpoint: str, world_size: int) -> dict[str, float]:
             *options,
         ]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        figures: dict[str, float] = json.loads(output.read_text())
-        return figures
+        metrics: dict[str, float] = json.loads(output.read_text())
+        return metrics
 
 
 def _correct_by_image(checkpoint: str) -> torch.Tensor:

@@ -27,11 +27,11 @@ def line(name: str, values: list[float]) -> str:
 
 
 def main(runs: list[Path]) -> None:
-    """Prints a line for each figure."""
-    figures = [json.loads((run / "metrics.json").read_text()) for run in runs]
+    """Prints a line for each metric."""
+    results = [json.loads((run / "metrics.json").read_text()) for run in runs]
     print(f"n = {len(runs)}")
     for split in ("val", "test"):
-        print(line(f"{split} accuracy, %", [100 * figure[split]["accuracy"] for figure in figures]))
+        print(line(f"{split} accuracy, %", [100 * metrics[split]["accuracy"] for metrics in results]))
     print(line("training, seconds", [curve(run)[-1][0] for run in runs]))
 
 

@@ -19,7 +19,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def explain(error: BaseException | None) -> str | None:
-    """Puts an error, or what led to it, into one line, if it is something that the user can mend.
+    """Puts an error, or what led to it, into one line, if it is something that the user can fix.
 
     Args:
         error: Any error.
@@ -47,10 +47,10 @@ def explain(error: BaseException | None) -> str | None:
 
 def _of_system(error: OSError) -> str | None:
     if error.errno in NO_ROOM:
-        return f"cannot write: {error.strerror}; make room and give the same command again to continue"
+        return f"cannot write: {error.strerror}; make room and run the same command again to resume"
     if error.errno == errno.EFBIG:
         name = f" '{error.filename}'" if error.filename else ""
-        return f"cannot write{name}: {error.strerror}; raise the limit (ulimit -f) and give the same command again"
+        return f"cannot write{name}: {error.strerror}; raise the limit (ulimit -f) and run the same command again"
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
         return f"{error.strerror}; raise the limit (ulimit -n, ulimit -u), or give fewer --data.num_workers"
     return None

@@ -121,7 +121,7 @@ class FitCLI(ProjectCLI):
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Adds the callbacks and the logger that fill the run's folder."""
         self.trainer_defaults["callbacks"] = self._callbacks()
-        # where SLURM's automatic checkpoints go and are looked for: in one folder, a run would go on from another's
+        # where SLURM's automatic checkpoints go and are looked for: in one folder, a run would resume from another's
         kwargs["default_root_dir"] = self.run.path
         kwargs["logger"] = self._loggers()
         plugins = self.config_init.trainer.plugins or []
@@ -178,7 +178,7 @@ class FitCLI(ProjectCLI):
             # ours, or Lightning's answer to Ctrl-C before the first step and after the last
             if isinstance(error, SystemExit):
                 done = f" after step {self.trainer.global_step}" if isinstance(error, StoppedError) else ""
-                again = f"; the same command with --name {shlex.quote(self.run.name)} goes on"
+                again = f"; {self.advice_after_death()}"
                 self.say(f"\nstopped{done}{' before the first step' if discarded else again}")
             raise
         if self.trainer.is_global_zero:
@@ -234,7 +234,7 @@ class FitCLI(ProjectCLI):
         return str(path)
 
     def _newest_checkpoint(self) -> tuple[Path | None, dict[str, Any]]:
-        """What to go on from: the last checkpoint, or the one before it where the last is damaged."""
+        """What to resume from: the last checkpoint, or the one before it where the last is damaged."""
         damage = None
         for path in (self.run.last, self.run.previous):
             if path.exists():

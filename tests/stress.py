@@ -1,4 +1,4 @@
-"""Kills real trainings at random moments, lets them go on, and compares how they end with one that nobody disturbed.
+"""Kills real trainings at random moments, resumes them, and compares how they end with one that nobody disturbed.
 
 ``python -m tests.stress --kills 100`` does it at length. Each training is a fork of a process that has imported
 everything, so that an attempt costs no start-up; what is killed is a process like any other.

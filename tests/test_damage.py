@@ -104,7 +104,7 @@ def test_a_damaged_checkpoint_never_takes_the_place_of_a_whole_one(workplace, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(AtomicCheckpointIO, "save_checkpoint", fail)  # the first one after the run goes on
+        patch.setattr(AtomicCheckpointIO, "save_checkpoint", fail)  # the first one after the run resumes
         with pytest.raises(SystemExit):
             small(EVERY_STEP)
     assert PREVIOUS.read_bytes() == before

@@ -156,7 +156,7 @@ def test_a_run_stopped_by_the_keyboard_says_how_to_go_on(workplace, monkeypatch,
                 fit(*TINY, "--name=my run")
     finally:
         signal.signal(signal.SIGINT, handler)  # Lightning ignores further ones
-    assert "the same command with --name 'my run' goes on" in capsys.readouterr().out
+    assert "to resume, run the same command with --name 'my run'" in capsys.readouterr().out
     fit(*TINY, "--name=my run")
     assert (workplace / "runs" / "my run" / "metrics.json").exists()
 
@@ -170,7 +170,7 @@ def test_a_flag_beats_what_a_resumed_checkpoint_remembers(tiny_run, workplace):
     assert (group["lr"], group["momentum"]) == (pytest.approx(0.001), 0.5)
 
 
-def test_a_moved_run_still_knows_its_best_figure(tiny_run, workplace, monkeypatch):
+def test_a_moved_run_still_knows_its_best_metric(tiny_run, workplace, monkeypatch):
     shutil.copytree(tiny_run, workplace / "elsewhere" / "tiny")
     (workplace / "elsewhere" / "tiny" / "metrics.json").unlink()
     best = workplace / "elsewhere" / "tiny" / "checkpoints" / "best.ckpt"
@@ -245,7 +245,7 @@ def test_the_test_set_is_touched_once_with_the_best_weights(workplace, monkeypat
     assert all(torch.equal(best[name], value) for name, value in tested[0].items())
 
 
-def test_a_rehearsal_leaves_nothing_behind(workplace):
+def test_a_dry_run_leaves_nothing_behind(workplace):
     fit(*TINY, "--trainer.fast_dev_run=true")
     assert list(workplace.iterdir()) == []
 

@@ -147,7 +147,7 @@ def stopped(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def tamper(stopped, workplace) -> Any:
-    """Changes the checkpoint that a copy of the stopped run goes on from."""
+    """Changes the checkpoint that a copy of the stopped run resumes from."""
     shutil.copytree(stopped, workplace / "runs")
 
     def write(change: Any) -> None:

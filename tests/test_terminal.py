@@ -1,4 +1,4 @@
-"""Commands go on where nobody reads their output, print any name on any terminal, and end quietly by Ctrl-C."""
+"""Commands continue where nobody reads their output, print any name on any terminal, and end quietly by Ctrl-C."""
 
 import os
 import signal

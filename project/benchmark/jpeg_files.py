@@ -9,7 +9,7 @@ from PIL import Image
 from project.data.synthetic.drawing import CLASS_NAMES, draw_flowers
 
 _DRAWN = 16  # different flowers; the others differ in their noise
-_NOISE = 7.5  # standard deviation in levels of 255: a file of 366 x 276 then has about 55 KB, flower_photos' 58 KB
+_NOISE = 7.5  # standard deviation on the 0-255 scale: a file of 366 x 276 then has about 55 KB, flower_photos' 58 KB
 _QUALITY = 90
 _SUBSAMPLING = 0  # 4:4:4, as all of flower_photos
 

@@ -1,4 +1,4 @@
-"""Keeps ``last.ckpt``, from which a run goes on exactly, and stops a run when it is asked to."""
+"""Keeps ``last.ckpt``, from which a run resumes exactly, and stops a run on request."""
 
 import os
 import time
@@ -37,8 +37,8 @@ class LastCheckpoint(Callback):
     """Saves between two steps, where gradients, windows of metrics and the logs of a step are all concluded.
 
     That is when a batch has been fetched and nothing was done with it. Lightning's ``ModelCheckpoint`` saves while a
-    step is being concluded, so that what is logged after it is missing from the curve when the run goes on. Saved is:
-    every few minutes; between epochs, unless epochs are so short that it would take more than a twentieth of the time;
+    step is being concluded, so that what is logged after it is missing from the curve of the resumed run. It saves
+    every few minutes; between epochs, unless epochs are so short that this would take more than a twentieth of the time;
     at the end of training; and when SIGTERM, SIGINT, SIGUSR1 or SIGUSR2 asks the run to stop.
 
     Args:

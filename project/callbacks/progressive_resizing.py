@@ -11,14 +11,14 @@ from project.model.steps import PlannedSteps
 class ProgressiveResizing(Callback):
     """Scales training images down at first, where a step costs less, and lets them grow to their full size.
 
-    The side grows linearly with the share of training that is done (Howard, 2018,
+    The image size grows linearly with the share of training that is done (Howard, 2018,
     https://www.fast.ai/posts/2018-08-10-fastai-diu-imagenet.html), batch by batch. It is a function of the step alone,
-    so a continued run goes on with the same sizes. Evaluation always sees full size.
+    so a resumed run continues with the same sizes. Evaluation always sees full size.
 
     Args:
-        start: The first side as a share of the full one.
+        start: The first image size as a share of the full one.
         until: The share of training after which images have their full size.
-        multiple: Sides are multiples of so many pixels; a ResNet reduces them by 32.
+        multiple: Image sizes are multiples of so many pixels; a ResNet reduces them by 32.
     """
 
     def __init__(self, start: float = 0.5, until: float = 0.75, multiple: int = 32) -> None:
@@ -27,12 +27,12 @@ class ProgressiveResizing(Callback):
         require(multiple >= 1, "ProgressiveResizing's multiple", multiple, "at least 1")
         self.start, self.until, self.multiple = start, until, multiple
 
-    def side(self, done: float, full: int) -> int:
-        """The side of training images in pixels.
+    def image_size(self, done: float, full: int) -> int:
+        """The size of training images in pixels.
 
         Args:
             done: The share of training that is done, in [0, 1].
-            full: The full side in pixels.
+            full: The full image size in pixels.
         """
         share = self.start + (1 - self.start) * min(1.0, done / self.until)
         return min(full, max(self.multiple, int(full * share) // self.multiple * self.multiple)) if share < 1 else full
@@ -46,16 +46,16 @@ class ProgressiveResizing(Callback):
         self._total_steps = PlannedSteps(trainer).total()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Sets the side for the batch.
+        """Sets the image size for the batch.
 
         Raises:
-            UserError: The images are so small that no smaller side is a multiple of ``multiple``.
+            UserError: The images are so small that no smaller size is a multiple of ``multiple``.
         """
         model: Any = pl_module
         full = batch.images.shape[-1]
         possible = self.start == 1 or self.multiple < full
-        require(possible, "ProgressiveResizing's multiple", self.multiple, f"below {full}, the side of an image")
-        model.train_image_size = self.side(trainer.global_step / self._total_steps, full)
+        require(possible, "ProgressiveResizing's multiple", self.multiple, f"below {full}, the image size")
+        model.train_image_size = self.image_size(trainer.global_step / self._total_steps, full)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leaves the model as it was."""

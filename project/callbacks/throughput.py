@@ -26,7 +26,7 @@ class ImagesPerSecond(Callback):
         self._since, self._batches = 0.0, 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Starts the clock where a run goes on within an epoch."""
+        """Starts the clock where a run resumes within an epoch."""
         self._start_clock()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -40,7 +40,7 @@ def require_finite(weights: Mapping[str, Tensor], source: object) -> None:
 
 
 def require_fitting_state(optimizer: Optimizer, state: Any, names: Mapping[Parameter, str], source: object) -> None:
-    """Compares the state that an optimizer is about to take up with its parameters.
+    """Compares the state that an optimizer is about to load with its parameters.
 
     Args:
         optimizer: With the parameters; its own state does not matter.

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 
 def to_255_scale(values: Sequence[float]) -> Tensor:
-    """A mean or deviation of each channel, from 0 to 1, as :func:`normalize` takes it: in the 255 levels of bytes.
+    """A mean or deviation of each channel, from 0 to 1, as :func:`normalize` takes it: on the 0-255 scale.
 
     Returns:
         float32 (1, channels, 1, 1).
@@ -21,7 +21,7 @@ def normalize(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 
     Args:
         images: uint8 or float (N, channels, height, width).
-        mean: float (1, channels, 1, 1), in levels of the images.
+        mean: float (1, channels, 1, 1), on the scale of the images.
         std: As the mean.
 
     Returns:
@@ -53,7 +53,7 @@ class Normalization:
         """Converts images to the type of another tensor on the same device, and normalises them.
 
         Args:
-            images: uint8 or float (N, channels, height, width), in 255 levels.
+            images: uint8 or float (N, channels, height, width), on the 0-255 scale.
             like: Any tensor of the network.
 
         Returns:
@@ -68,11 +68,11 @@ def resized(images: Tensor, size: int | None) -> Tensor:
     """Scales square images to another size, bilinear with antialiasing.
 
     Args:
-        images: uint8 (N, channels, side, side).
-        size: The side in pixels; None leaves images as they are.
+        images: uint8 (N, channels, height, width), square.
+        size: The image size in pixels; None leaves images as they are.
 
     Returns:
-        The images themselves where they have that size, otherwise float (N, channels, size, size) in 255 levels.
+        The images themselves where they have that size, otherwise float (N, channels, size, size) on the 0-255 scale.
     """
     if size is None or size == images.shape[-1]:
         return images

@@ -23,7 +23,7 @@ def build_optimizer(
         make: Makes it from parameter groups.
         network: What it is to train.
         trainer: What it is to train with.
-        base_batch_size: The batch size that the learning rate is meant for; None takes the rate as it is.
+        base_batch_size: The batch size that the learning rate is meant for; None leaves it as it is.
 
     Raises:
         UserError: The class or Lightning does not accept the settings.

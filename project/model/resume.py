@@ -77,7 +77,7 @@ def require_same_optimizer(before: Settings | None, now: Settings) -> None:
     trained = f"{before['optimizer']} on {sum(before['parameters'])} parameters"
     asked = f"{now['optimizer']} on {sum(now['parameters'])}"
     raise UserError(
-        f"this run was trained by {trained} and cannot go on by {asked}; keep --model.optimizer and"
+        f"this run was trained by {trained} and cannot resume with {asked}; keep --model.optimizer and"
         " --model.freeze_backbone as they were, or use another --name"
     )
 

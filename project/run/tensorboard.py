@@ -1,4 +1,4 @@
-"""TensorBoard's files of a run, which go on where a checkpoint was made, and when training writes to them."""
+"""TensorBoard's files of a run, which resume where a checkpoint was made, and when training writes to them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""A run that is stopped between any two steps goes on as if it had not been."""
+"""A run stopped between any two steps resumes as if it had not been."""
 
 import signal
 from pathlib import Path
@@ -93,7 +93,7 @@ def test_a_run_that_is_stopped_once_ends_as_if_undisturbed(undisturbed, workplac
 def test_whoever_stops_a_run_is_told_how_to_go_on(workplace, capsys, number):
     before = signal.getsignal(number)
     assert stop_at(3, number=number).code == 75
-    assert "stopped after step 3; the same command with --name run goes on" in capsys.readouterr().out
+    assert "stopped after step 3; to resume, run the same command with --name run" in capsys.readouterr().out
     assert signal.getsignal(number) == before
 
 
@@ -182,7 +182,7 @@ def test_the_checkpoint_before_the_last_is_kept_until_the_run_is_finished(workpl
     assert {path.name for path in (RUN / "checkpoints").iterdir()} == {"last.ckpt", "best.ckpt"}
 
 
-def test_a_rehearsal_saves_nothing(workplace):
+def test_a_dry_run_saves_nothing(workplace):
     small("--trainer.fast_dev_run=true", "--last_checkpoint.every_n_steps=1")
     assert list(workplace.iterdir()) == []
 

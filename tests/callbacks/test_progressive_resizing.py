@@ -26,7 +26,7 @@ class Sides(Callback):
 @pytest.mark.parametrize(("start", "until"), [(0.5, 0.75), (0.1, 1.0), (1.0, 0.5)])
 def test_the_side_grows_from_its_start_to_the_full_one(full, start, until):
     resizing = ProgressiveResizing(start, until, multiple=8)
-    sides = [resizing.side(step / 200, full) for step in range(201)]
+    sides = [resizing.image_size(step / 200, full) for step in range(201)]
     assert sides == sorted(sides)
     assert abs(sides[0] - start * full) <= 8
     assert set(sides[round(200 * until) :]) == {full}

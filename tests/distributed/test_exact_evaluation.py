@@ -66,7 +66,7 @@ def test_validation_inside_fit_and_the_test_after_it_are_exact_too(found):
     require_equal(found["fit"], expected)
 
 
-def test_a_padding_sampler_would_have_reported_other_figures(found, world_size):
+def test_a_padding_sampler_would_have_reported_other_metrics(found, world_size):
     wrong = 0
     for size, counts in found["padded"].items():
         exact = found["exact"][size]["test"]

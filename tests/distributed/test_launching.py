@@ -167,7 +167,7 @@ def way(request, launched) -> Launched:
     return launched(request.param)
 
 
-def test_every_way_leads_to_the_same_figures(way, launched):
+def test_every_way_leads_to_the_same_metrics(way, launched):
     found, expected = (read(one.run / "metrics.json") for one in (way, launched("lightning")))
     for split, size in {"val": 25, "test": 27}.items():
         assert found[split]["total"] == size

@@ -76,7 +76,7 @@ def test_a_signal_to_the_first_process_stops_all_and_is_answered(tmp_path, devic
         wait_until(lambda: not members(process.pid), tmp_path, patience=30)
         log = (tmp_path / "log").read_text()
         assert process.returncode == 75, log
-    assert log.count("the same command with --name run goes on") == 1
+    assert log.count("to resume, run the same command with --name run") == 1
     assert "Traceback" not in log
 
 

@@ -96,5 +96,5 @@ def test_weight_decay_stays_off_the_vectors(unfinished):
 
 @pytest.mark.parametrize("flag", ["--model.optimizer=AdamW", "--model.freeze_backbone=true"])
 def test_another_optimizer_or_other_parameters_are_refused(unfinished, flag):
-    with pytest.raises(UserError, match="trained by SGD on 62 parameters and cannot go on by"):
+    with pytest.raises(UserError, match="trained by SGD on 62 parameters and cannot resume with"):
         continued(flag, "--trainer.max_epochs=2")

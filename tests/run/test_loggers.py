@@ -1,4 +1,4 @@
-"""Loggers and plugins of the user's are added to a run's own, write into its folder, and go on where it does."""
+"""Loggers and plugins of the user's are added to a run's own, write into its folder, and resume where it does."""
 
 import csv
 import logging

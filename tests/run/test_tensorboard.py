@@ -1,4 +1,4 @@
-"""Curves go on from where a checkpoint was made."""
+"""Curves continue from where a checkpoint was made."""
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
