@@ -1,4 +1,4 @@
-"""Prints the README's table of exact evaluation: ``python docs/exact_evaluation.py CHECKPOINT``, from the root.
+"""Prints the table of exact evaluation in docs/results.md: ``python docs/exact_evaluation.py CHECKPOINT``, from the root.
 
 The checkpoint must be one of the built-in data.
 
