@@ -4,7 +4,6 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.optim import SGD
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -62,7 +61,7 @@ def train_as_we_do(work: Work, data: RandomImagesDataModule, device: torch.devic
     model.train()
     for batch in batches:
         with torch.autocast(device.type, torch.bfloat16, enabled=in_bfloat16):
-            loss = F.cross_entropy(model(batch.images), batch.labels, label_smoothing=model.label_smoothing)
+            loss = model.loss(model(batch.images), batch.labels).mean()
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()

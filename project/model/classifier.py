@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import SGD
 
-from project.errors import require
 from project.model.batch import Batch, as_batch
 from project.model.fitting import require_fitting_weights
+from project.model.loss import Loss, build_loss, loss_summary, require_per_image, without_loss
 from project.model.metrics import ClassificationMetrics, Metrics
 from project.model.networks import Stem, build_resnet
 from project.model.normalize import Normalization, resized
@@ -25,7 +25,7 @@ from project.run.settings import plain_options
 from project.run.tensorboard import add_hyperparameters, is_logged
 
 # a callable would keep a checkpoint from loading with weights_only=True; a file may be gone by then
-_NOT_REMEMBERED = ["optimizer", "lr_scheduler", "weights", "compile"]
+_NOT_REMEMBERED = ["loss", "optimizer", "lr_scheduler", "weights", "compile"]
 
 
 class ImageClassifier(LightningModule):
@@ -46,8 +46,10 @@ class ImageClassifier(LightningModule):
             everywhere.
         compile: Whether ``torch.compile`` prepares the network for training; it takes a while, and pays on GPUs.
         freeze_backbone: Whether all but the head stays as it is, the running statistics of BatchNorm too.
-        label_smoothing: The share of each label that is spread over all classes (Szegedy et al., 2016,
-            https://arxiv.org/abs/1512.00567).
+        loss: Any loss class, or a function, of logits and labels that returns each image's loss; by default cross
+            entropy. Validation and test measure cross entropy whatever it is, so that runs compare.
+        label_smoothing: The share of each label that the default loss spreads over all classes (Szegedy et al., 2016,
+            https://arxiv.org/abs/1512.00567), by default 0.1.
         optimizer: Any optimizer class; weight decay is kept off normalisation layers and biases.
         base_batch_size: The batch size that the learning rate is meant for; another batch size scales the rate in
             proportion (Goyal et al., 2017, https://arxiv.org/abs/1706.02677). By default the rate is taken as it is.
@@ -74,7 +76,8 @@ class ImageClassifier(LightningModule):
         channels_last: bool = True,
         compile: bool = False,  # noqa: A002  # what torch calls it
         freeze_backbone: bool = False,
-        label_smoothing: float = 0.1,
+        loss: Loss | None = None,
+        label_smoothing: float | None = None,
         optimizer: OptimizerCallable = lambda params: SGD(
             params, lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4
         ),
@@ -85,12 +88,11 @@ class ImageClassifier(LightningModule):
         lr_scheduler_interval: Literal["epoch", "step"] = "epoch",
     ) -> None:
         super().__init__()
-        require(0 <= label_smoothing <= 1, "--model.label_smoothing", label_smoothing, "from 0 to 1")
         self.save_hyperparameters(ignore=_NOT_REMEMBERED, logger=False)
         self.class_names = list(class_names)
         self.preprocessing = preprocessing
         self.arch, self.stem = arch, stem
-        self.label_smoothing = label_smoothing
+        self.criterion = build_loss(loss, label_smoothing, len(self.class_names))
         self.optimization = Optimization(
             optimizer, base_batch_size, lrf, warmup_epochs, lr_scheduler, lr_scheduler_interval
         )
@@ -138,9 +140,10 @@ class ImageClassifier(LightningModule):
         options = plain_options(checkpoint["hyper_parameters"], cls)
         remembered = {name: value for name, value in options.items() if name not in _NOT_REMEMBERED}
         model = cls(**remembered | kwargs)
+        weights = without_loss(checkpoint["state_dict"])
         if strict:
-            require_fitting_weights(model.state_dict(), checkpoint["state_dict"], checkpoint_path)
-        model.load_state_dict(checkpoint["state_dict"], strict=strict)
+            require_fitting_weights(without_loss(model.state_dict()), weights, checkpoint_path)
+        model.load_state_dict(weights, strict=False)
         return model.to(map_location)
 
     def configure_callbacks(self) -> list[Callback]:
@@ -184,11 +187,37 @@ class ImageClassifier(LightningModule):
         logits: Tensor = self.network(x.contiguous(memory_format=self._layout))
         return logits
 
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Says what each image costs in training, by ``--model.loss``; a subclass may override it.
+
+        Args:
+            logits: float (N, classes).
+            labels: int64 (N,), or soft ones, float (N, classes).
+
+        Returns:
+            float (N,). Training takes the mean over the images of all devices.
+        """
+        losses: Tensor = self.criterion(logits, labels)
+        return losses
+
+    def evaluation_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Says what each image costs in validation and test: its cross entropy, by which runs with any loss compare.
+
+        Args:
+            logits: float32 (N, classes).
+            labels: int64 (N,); -1 where an image does not count.
+
+        Returns:
+            float32 (N,), in nats.
+        """
+        return F.cross_entropy(logits, labels, ignore_index=-1, reduction="none")
+
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Returns the batch's mean loss; its metrics are counted, and logged by ``on_train_batch_end``."""
         batch = as_batch(batch, self._trainer)
         logits = self(batch.images)
-        losses = F.cross_entropy(logits, batch.labels, label_smoothing=self.label_smoothing, reduction="none")
+        losses = self.loss(logits, batch.labels)
+        require_per_image(losses, len(logits), f"{type(self).__name__}.loss")
         self.train_metrics.update(logits.detach(), batch.labels, losses.detach())
         return losses.mean()
 
@@ -212,7 +241,7 @@ class ImageClassifier(LightningModule):
         # in bfloat16 near ties are many, and which way one falls depends on how a set was cut into batches
         with torch.autocast(self.device.type, enabled=False):
             logits: Tensor = self(batch.images)
-        losses = F.cross_entropy(logits, batch.labels, ignore_index=-1, reduction="none")
+        losses = self.evaluation_loss(logits, batch.labels)
         metrics.update(logits, batch.labels, losses)
         return logits
 
@@ -247,7 +276,7 @@ class ImageClassifier(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds what the checkpoint says of itself, what a resumed run compares its settings with, and open counts."""
-        checkpoint[ABOUT] = explain(self.trainer, self, **self.optimization.summary(self.trainer))
+        checkpoint[ABOUT] = explain(self.trainer, self, **self._trained_by())
         checkpoint["settings"] = self.optimization.settings()
         checkpoint["counts"] = self.train_metrics.counts()
 
@@ -266,5 +295,8 @@ class ImageClassifier(LightningModule):
         """Brings a resumed optimizer in line with the command; logs the hyperparameters of a new run."""
         self.optimization.resume(self)
         if self.trainer.ckpt_path is None:
-            own = {"arch": self.arch, "stem": self.stem, "label_smoothing": self.label_smoothing}
-            add_hyperparameters(self.trainer, own | self.optimization.summary(self.trainer))
+            add_hyperparameters(self.trainer, {"arch": self.arch, "stem": self.stem, **self._trained_by()})
+
+    def _trained_by(self) -> dict[str, dict[str, Any]]:
+        """Loss, optimizer and schedule, for people to read."""
+        return {"loss": loss_summary(self.criterion), **self.optimization.summary(self.trainer)}

@@ -13,6 +13,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.profilers import Profiler
 from lightning.pytorch.strategies import Strategy
+from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -20,6 +21,7 @@ from project.data import ImageDataModule
 
 CLASS_OPTIONS: dict[str, type] = {
     "data": ImageDataModule,
+    "model.loss": nn.Module,
     "model.optimizer": Optimizer,
     "model.lr_scheduler": LRScheduler,
     "trainer.logger": Logger,
@@ -32,7 +34,7 @@ CLASS_OPTIONS: dict[str, type] = {
 _GIVEN_BY_US = {"params", "optimizer"}
 """What optimizers and schedulers get from the model, not from the command line."""
 
-_USUAL = {"FolderDataModule", "SGD", "AdamW", "StepLR", "EarlyStopping"}
+_USUAL = {"FolderDataModule", "CrossEntropyLoss", "SGD", "AdamW", "StepLR", "EarlyStopping"}
 """What is meant most often, named first."""
 
 
@@ -40,6 +42,16 @@ def subclasses(base: type) -> list[type]:
     """The class and all that derive from it, each once."""
     derived: list[type] = base.__subclasses__()
     return list(dict.fromkeys([base, *(found for cls in derived for found in subclasses(cls))]))
+
+
+def candidates(key: str) -> list[type]:
+    """The classes to propose for an option; of all modules of torch, only those that are losses by their name.
+
+    Args:
+        key: The option, without dashes.
+    """
+    found = subclasses(CLASS_OPTIONS[key])
+    return [cls for cls in found if cls.__name__.endswith("Loss")] if key == "model.loss" else found
 
 
 def find_class(key: str, name: object) -> type | None:
@@ -123,7 +135,7 @@ def no_class(key: str, name: str) -> str:
 
 
 def _who_has(key: str, name: str) -> str:
-    having = [cls for cls in subclasses(CLASS_OPTIONS[key]) if _shown(cls) and name in _accepted_if_any(cls)]
+    having = [cls for cls in candidates(key) if _shown(cls) and name in _accepted_if_any(cls)]
     having.sort(key=lambda cls: cls.__name__ not in _USUAL)
     if not having:
         return ""

@@ -10,9 +10,10 @@ from typing import Any, ClassVar, NoReturn
 
 from jsonargparse import Namespace
 from lightning.pytorch.loggers import Logger
+from torch import nn
 
 from project.errors import UserError, end_with_error
-from project.options.classes import CLASS_OPTIONS, ClassParser, no_such_option, option_of, subclasses
+from project.options.classes import CLASS_OPTIONS, ClassParser, candidates, no_such_option, option_of
 from project.options.config_file import Config
 from project.options.given import arrange
 from project.options.help import Screen, class_help, data_classes, short_help
@@ -42,13 +43,18 @@ class OneLineErrorParser(ClassParser):
     def add_class_arguments(
         self, theclass: type, nested_key: str | None = None, *args: Any, **kwargs: Any
     ) -> list[str]:
-        """Remembers the class whose parser this is, for messages; loggers need no place, as a run's folder is one."""
+        """Remembers the class whose parser this is, for messages, and changes defaults that do not suit a run.
+
+        Loggers need no place, as a run's folder is one; a loss must not take the mean over one process's images.
+        """
         if nested_key is None:
             self._class = theclass
         added: list[str] = super().add_class_arguments(theclass, nested_key, *args, **kwargs)
-        for action in self.actions() if issubclass(theclass, Logger) else []:
-            if action.dest == "save_dir" and action.required:
+        for action in self.actions():
+            if action.dest == "save_dir" and action.required and issubclass(theclass, Logger):
                 action.required, action.default = False, "."
+            if action.dest == "reduction" and action.default == "mean" and issubclass(theclass, nn.Module):
+                action.default = "none"
         return added
 
     def parse_command_line(self, args: Sequence[str]) -> Namespace:
@@ -123,9 +129,9 @@ class OneLineErrorParser(ClassParser):
         option, place = self._in_full(key), self._place(self._in_full(key).removeprefix("--"))
         if key in CLASS_OPTIONS and named:
             name = next(group for group in named.groups() if group)
-            names = [cls.__name__ for cls in subclasses(CLASS_OPTIONS[key])[1:]]
+            names = [cls.__name__ for cls in candidates(key) if cls is not CLASS_OPTIONS[key]]
             nearest = get_close_matches(name.rsplit(".")[-1], names, n=3, cutoff=0.5)
-            kind = CLASS_OPTIONS[key].__name__
+            kind = "loss" if key == "model.loss" else CLASS_OPTIONS[key].__name__
             folder = " and no such folder" if key == "data" and "/" in name else ""
             return f"{place}{option}: there is no {kind} '{name}'{folder}{_did_you_mean(nearest)}"
         if "Unable to load config" in message:
@@ -161,8 +167,8 @@ class OneLineErrorParser(ClassParser):
         """All options, those of the classes that options take included."""
         nested = [  # the seed of the data follows from --seed_everything
             f"--{key}.{name}"
-            for key, base in CLASS_OPTIONS.items()
-            for cls in subclasses(base)
+            for key in CLASS_OPTIONS
+            for cls in candidates(key)
             for name in inspect.signature(cls).parameters
             if name not in ("args", "kwargs", "params", "optimizer", "seed")
         ]

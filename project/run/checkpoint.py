@@ -56,6 +56,7 @@ class About(TypedDict):
     preprocessing: Preprocessing
     arch: str
     stem: str
+    loss: dict[str, Any]
     optimizer: dict[str, Any]
     lr_scheduler: dict[str, Any]
     data: RememberedData | None
@@ -72,12 +73,15 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **packages}
 
 
-def explain(trainer: Any, model: Any, optimizer: dict[str, Any], lr_scheduler: dict[str, Any]) -> About:
+def explain(
+    trainer: Any, model: Any, loss: dict[str, Any], optimizer: dict[str, Any], lr_scheduler: dict[str, Any]
+) -> About:
     """Collects what a checkpoint says of itself, as plain data.
 
     Args:
         trainer: Lightning's; without a data module, the data stays unnamed.
         model: With ``class_names``, ``preprocessing``, ``arch``, ``stem``, and the ``results`` by split.
+        loss: The training loss's name and settings.
         optimizer: The optimizer's name and settings.
         lr_scheduler: The schedule's name and settings.
     """
@@ -90,6 +94,7 @@ def explain(trainer: Any, model: Any, optimizer: dict[str, Any], lr_scheduler: d
         preprocessing=model.preprocessing,
         arch=model.arch,
         stem=model.stem,
+        loss=loss,
         optimizer=optimizer,
         lr_scheduler=lr_scheduler,
         data=remembered,
@@ -144,7 +149,8 @@ def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
 
     Args:
         path: A file with a state dict, or with a dict that has one under ``state_dict``, ``model`` or
-            ``best_state_dict``. What wrappers put before the names, as in ``module.``, is taken away.
+            ``best_state_dict``. What wrappers put before the names, as in ``module.``, is taken away; of a checkpoint
+            of ours, the network is taken.
 
     Raises:
         UserError: The file is missing, is damaged, holds more than plain data, or has no weights.
@@ -156,7 +162,8 @@ def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
             break
     if not (isinstance(found, dict) and found and all(isinstance(value, torch.Tensor) for value in found.values())):
         raise UserError(f"'{path}' has no weights that can be found: neither is it a state dict, nor has it one inside")
-    return {_WRAPPERS.sub("", name): value for name, value in found.items()}
+    ours = {name: value for name, value in found.items() if name.startswith("network.")}  # of a classifier's modules
+    return {_WRAPPERS.sub("", name): value for name, value in (ours or found).items()}
 
 
 def _read(path: str | Path) -> Any:

@@ -1,6 +1,6 @@
 """Settings that a checkpoint remembers, taken so that nothing in the file chooses what is imported."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from inspect import Parameter, isfunction, signature
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
@@ -38,6 +38,16 @@ def plain_options(options: Any, owner: type) -> dict[str, Any]:
     inert = {name: _is_inert(annotation) for name, annotation in _parameters(owner).items()}
     found = options.items() if isinstance(options, Mapping) else ()
     return {name: value for name, value in found if name in inert and _is_plain(value, names_nothing=inert[name])}
+
+
+def plain_attributes(owner: object, names: Iterable[str]) -> dict[str, Any]:
+    """Those attributes of an object that are numbers, text, or lists and dicts of these.
+
+    Args:
+        owner: The object.
+        names: Which attributes to look for.
+    """
+    return {name: vars(owner)[name] for name in names if name in vars(owner) and _is_plain(vars(owner)[name])}
 
 
 def _derived(base: type) -> list[type]:
