@@ -82,14 +82,20 @@ class EvaluateCLI(ProjectCLI):
         if not self._root_is_given:
             require_there(self.datamodule, self._remembered.get("init_args", {}))
         require_same_classes(class_names, path, self.datamodule.class_names)
-        prepared, expected = self.datamodule.preprocessing["crop"], self.model.preprocessing["crop"]
-        if prepared != expected:
+        prepared, expected = self.datamodule.preprocessing, self.model.preprocessing
+        if prepared["crop"] != expected["crop"]:
             raise UserError(
-                f"'{path}' was trained on {expected} pixels, but would get {prepared}; see --data.image_size"
+                f"'{path}' was trained on {expected['crop']} pixels, but would get {prepared['crop']};"
+                " see --data.image_size"
             )
-        scaled, meant = self.datamodule.preprocessing["resize"], self.model.preprocessing["resize"]
-        if scaled != meant:
-            self.say(f"images are scaled to {scaled} pixels before they are cut, in training it was {meant}")
+        known = expected.get("fit", "crop")
+        if prepared.get("fit", known) != known:
+            raise UserError(f"'{path}' was trained with --data.fit {known}, but would get {prepared['fit']}")
+        if prepared["resize"] != expected["resize"]:
+            self.say(
+                f"images are scaled to {prepared['resize']} pixels before they are cut, in training it was"
+                f" {expected['resize']}"
+            )
         measure = self.trainer.test if split == "test" else self.trainer.validate
         measure(self.model, datamodule=self.datamodule, verbose=False)
         if self.trainer.is_global_zero:

@@ -8,7 +8,15 @@ from torch import Tensor
 
 from project.data.batch import ImageBatch
 from project.data.cache import ImageCache, open_cache
-from project.data.crops import centre_crop, random_box, reduced_box, scaled_region, sufficient_size
+from project.data.crops import (
+    fit_image,
+    fit_region,
+    random_box,
+    reduced_box,
+    region_shape,
+    scaled_region,
+    sufficient_size,
+)
 from project.data.decode import decode, open_image, upright_size
 from project.data.randomness import Purpose, uniform
 from project.errors import UnreadableFileError, printable
@@ -23,8 +31,9 @@ class FileDataset:
     Args:
         files: The image files.
         labels: int64 (N,).
-        preprocessing: Gives the sizes.
-        crop_scale: The smallest and largest share of an image that a random crop keeps; None cuts from the centre.
+        preprocessing: How images are fitted to the network's input.
+        crop_scale: The smallest and largest share of an image that a random crop keeps; None serves whole images
+            as evaluation sees them.
         seed: Decides the random crops.
         skip: Whether a file that cannot be read comes as a black image with the label -1, and is no error.
         cache: A folder for decoded images, by which later epochs and runs are faster. Training then crops from images
@@ -44,7 +53,7 @@ class FileDataset:
         sizes: Sequence[tuple[int, int]] = (),
     ) -> None:
         self.files, self.labels = files, labels
-        self.resize, self.crop = preprocessing["resize"], preprocessing["crop"]
+        self.preprocessing, self.crop, self.fit = preprocessing, preprocessing["crop"], preprocessing.get("fit", "crop")
         self.crop_scale, self.seed, self.skip = crop_scale, seed, skip
         self.cache = self._open_cache(cache, sizes) if cache is not None and files else None
 
@@ -70,31 +79,31 @@ class FileDataset:
     def image(self, index: int) -> Tensor:
         """One image as evaluation sees it, uint8 (3, crop, crop)."""
         if self.cache is not None and self.crop_scale is None:
-            return self.cache.fetch(index, lambda: self._centre(index))
-        return self._centre(index)
+            return self.cache.fetch(index, lambda: self._whole(index))
+        return self._whole(index)
 
     def name(self, index: int) -> str:
         """The file's class folder and name, fit to print."""
         return printable(Path(*self.files[index].parts[-2:]))
 
-    def _centre(self, index: int) -> Tensor:
+    def _whole(self, index: int) -> Tensor:
         file = self.files[index]
         with open_image(file) as image:
-            return centre_crop(decode(image, file), self.resize, self.crop)
+            return fit_image(decode(image, file), self.preprocessing)
 
     def _crop(self, index: int, draws: Tensor) -> Tensor:
         if self.crop_scale is None:
             return self.image(index)
-        file = self.files[index]
         if self.cache is not None:
             small = self.cache.fetch(index, lambda: self._small(index))
-            box = random_box(small.shape[2], small.shape[1], draws, self.crop_scale)
-            return scaled_region(small, box, (self.crop, self.crop))
+            box = random_box(small.shape[2], small.shape[1], draws, self.crop_scale, self.fit)
+            return fit_region(small, box, self.preprocessing)
+        file = self.files[index]
         with open_image(file) as image:
             size = upright_size(image, file)
-            box = random_box(*size, draws, self.crop_scale)
-            pixels = decode(image, file, sufficient_size(size, box, self.crop))
-        return scaled_region(pixels, reduced_box(box, size, pixels), (self.crop, self.crop))
+            box = random_box(*size, draws, self.crop_scale, self.fit)
+            pixels = decode(image, file, sufficient_size(size, box, region_shape(box, self.preprocessing)))
+        return fit_region(pixels, reduced_box(box, size, pixels), self.preprocessing)
 
     def _small(self, index: int) -> Tensor:
         file = self.files[index]
@@ -105,12 +114,12 @@ class FileDataset:
 
     def _small_shape(self, size: tuple[int, int]) -> tuple[int, int]:
         width, height = size
-        scale = min(1.0, self.resize / min(width, height))
+        scale = min(1.0, self.preprocessing["resize"] / min(width, height))
         return max(1, round(height * scale)), max(1, round(width * scale))
 
     def _open_cache(self, folder: Path, sizes: Sequence[tuple[int, int]]) -> ImageCache | None:
         if self.crop_scale is None:
             shapes = [(self.crop, self.crop)] * len(self)
-            return open_cache(folder, self.files, shapes, f"centre crop {self.resize} {self.crop}")
+            return open_cache(folder, self.files, shapes, f"whole {sorted(self.preprocessing.items())}")
         shapes = [self._small_shape(size) for size in sizes]
-        return open_cache(folder, self.files, shapes, f"shorter side {self.resize}")
+        return open_cache(folder, self.files, shapes, f"shorter side {self.preprocessing['resize']}")

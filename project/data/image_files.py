@@ -25,8 +25,8 @@ class ImageFilesDataModule(ResizedDataModule):
     Args:
         on_bad_image: What to do where a file cannot be read: end the run with its name, or go on without it.
         cache: A folder for decoded images, by which later epochs and runs are faster; it takes about 0.2 MB an image,
-            and training crops from images whose shorter side is 8/7 of ``image_size``. By default images are decoded
-            each time.
+            and training crops from images whose shorter side is 8/7 of ``image_size``, or ``image_size`` where ``fit``
+            is not ``crop``. By default images are decoded each time.
         kwargs: See :class:`project.data.resized.ResizedDataModule`.
     """
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from project.data.module import ImageDataModule
 from project.errors import UserError, require
-from project.run.checkpoint import Preprocessing
+from project.run.checkpoint import Fit, Preprocessing
 
 IMAGENET_MEAN, IMAGENET_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
@@ -13,7 +13,10 @@ class ResizedDataModule(ImageDataModule):
     """Images of any size, brought to one in loader workers.
 
     Args:
-        image_size: The side in pixels of what the network sees.
+        image_size: The side in pixels of the square that the network sees.
+        fit: How an image becomes that square. ``crop`` scales the shorter side to 8/7 of it and cuts the centre out;
+            ``pad`` shows the whole image, with bars of the mean colour; ``squash`` shows it without, at another aspect
+            ratio. Training does the same to random crops.
         crop_scale: The smallest and largest share of an image that a random crop in training keeps.
         val_fraction: About the share of each class that becomes validation data, where we split.
         test_fraction: About the share of each class that becomes test data, where we split.
@@ -25,6 +28,7 @@ class ResizedDataModule(ImageDataModule):
     def __init__(
         self,
         image_size: int = 224,
+        fit: Fit = "crop",
         crop_scale: tuple[float, float] = (0.08, 1.0),
         val_fraction: float = 0.1,
         test_fraction: float = 0.1,
@@ -39,11 +43,13 @@ class ResizedDataModule(ImageDataModule):
                 "--data.val_fraction and --data.test_fraction must be above 0 and leave something to train on, got"
                 f" {val_fraction} and {test_fraction}"
             )
-        self.image_size, self.crop_scale = image_size, crop_scale
+        self.image_size, self.fit, self.crop_scale = image_size, fit, crop_scale
         # the test set first, so that it does not depend on the share of the validation set
         self.fractions = {"test": test_fraction, "val": val_fraction}
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """ImageNet's statistics, and the customary margin of 8/7 around the centre crop."""
-        return {"resize": self.image_size * 8 // 7, "crop": self.image_size, "mean": IMAGENET_MEAN, "std": IMAGENET_STD}
+        """ImageNet's statistics, and the customary margin of 8/7 around a centre crop."""
+        size = self.image_size
+        resize = size * 8 // 7 if self.fit == "crop" else size
+        return {"resize": resize, "crop": size, "fit": self.fit, "mean": IMAGENET_MEAN, "std": IMAGENET_STD}

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from project.data.crops import centre_crop
+from project.data.crops import fit_image
 from project.data.decode import decode, open_image
 from project.model import ImageClassifier
 
@@ -54,4 +54,4 @@ def predict(model: ImageClassifier, paths: Sequence[str | Path], batch_size: int
 
 def _prepared(model: ImageClassifier, path: str | Path) -> torch.Tensor:
     with open_image(path) as image:
-        return centre_crop(decode(image, path), model.preprocessing["resize"], model.preprocessing["crop"])
+        return fit_image(decode(image, path), model.preprocessing)

@@ -11,7 +11,7 @@ import warnings
 import zipfile
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict, get_args
 
 import torch
 
@@ -21,18 +21,26 @@ ABOUT = "about"
 _WRAPPERS = re.compile(r"^((module|_orig_mod|network)\.)+")  # of DistributedDataParallel, torch.compile and ours
 
 
+Fit = Literal["crop", "pad", "squash"]
+"""How an image is fitted to the network's square input, see :class:`Preprocessing`."""
+
+
 class Preprocessing(TypedDict):
-    """How an image becomes the network's input in evaluation.
+    """How an image becomes the network's input in evaluation; it is scaled bilinearly with antialiasing.
 
     Attributes:
-        resize: The length in pixels that the image's shorter side is scaled to, bilinear with antialiasing.
-        crop: The side in pixels of the square then cut from the centre.
+        resize: With ``crop``, the length in pixels that the image's shorter side is scaled to.
+        crop: The side in pixels of the network's square input.
+        fit: ``crop``, the default, cuts the square from the centre of the scaled image. ``pad`` scales the longer side
+            to ``crop`` and fills the rest with the mean, as colour, alike on both sides. ``squash`` scales both sides
+            to ``crop``, whatever the aspect ratio.
         mean: What is subtracted from each RGB channel, on a scale of 0 to 1.
         std: What each RGB channel is then divided by, on the same scale.
     """
 
     resize: int
     crop: int
+    fit: NotRequired[Fit]
     mean: list[float]
     std: list[float]
 
@@ -127,6 +135,7 @@ def _explains(about: Any) -> bool:
     return (
         all(isinstance(name, str) for name in about["class_names"])
         and all(isinstance(preprocessing.get(name), int) for name in ("resize", "crop"))
+        and preprocessing.get("fit", "crop") in get_args(Fit)
         and isinstance(metrics, dict)
         and (data is None or (isinstance(data, dict) and isinstance(data.get("init_args"), dict)))
     )
