@@ -90,7 +90,9 @@ class EvaluateCLI(ProjectCLI):
             )
         known = expected.get("fit", "crop")
         if prepared.get("fit", known) != known:
-            raise UserError(f"'{path}' was trained with --data.fit {known}, but would get {prepared['fit']}")
+            raise UserError(
+                f"'{path}' was trained on images fitted by {known}, but would get {prepared['fit']}; use --data.fit {known}"
+            )
         if prepared["resize"] != expected["resize"]:
             self.say(
                 f"images are scaled to {prepared['resize']} pixels before they are cut, in training it was"

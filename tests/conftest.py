@@ -47,10 +47,12 @@ def fit(*args: str) -> FitCLI:
     return cli
 
 
-def evaluate(*args: str) -> None:
+def evaluate(*args: str) -> EvaluateCLI:
     """Runs ``python -m project.evaluate`` in this process."""
     with as_in_a_terminal():
-        EvaluateCLI([*args, *QUIET[:1], "--trainer.accelerator=cpu", "--trainer.devices=1"]).evaluate()
+        cli = EvaluateCLI([*args, *QUIET[:1], "--trainer.accelerator=cpu", "--trainer.devices=1"])
+        cli.evaluate()
+        return cli
 
 
 @pytest.fixture(autouse=True, scope="session")

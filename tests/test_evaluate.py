@@ -2,13 +2,16 @@
 
 import json
 import shutil
+from typing import Any
 
 import pytest
 import torch
 
 from project.errors import UserError
+from project.explore.prediction import predict
 from project.run.checkpoint import ABOUT
 from tests.conftest import evaluate, make_folder
+from tests.data.image_files import write_folder
 
 
 @pytest.fixture
@@ -44,6 +47,23 @@ def test_other_images_of_the_same_classes_can_be_measured(checkpoint, tmp_path, 
     evaluate(f"--ckpt_path={checkpoint}", *data, "--data.batch_size=8")
     assert json.loads((tmp_path / "alone.test.metrics.json").read_text())["total"] == len(names)
     assert "scaled to 36 pixels before they are cut, in training it was 32" in capsys.readouterr().out
+
+
+def test_images_are_fitted_as_the_checkpoint_says_or_not_at_all(checkpoint, tmp_path):
+    content = torch.load(checkpoint, weights_only=True)
+    for said in (content[ABOUT], content["hyper_parameters"]):
+        said["preprocessing"] |= {"fit": "pad"}
+    torch.save(content, checkpoint)
+    root = write_folder(tmp_path / "images", dict.fromkeys(content[ABOUT]["class_names"], 5), size=(48, 20))
+    data = ["--data=FolderDataModule", f"--data.root={root}", "--data.image_size=32", "--data.num_workers=0"]
+    with pytest.raises(UserError, match=r"fitted by pad, .* get crop; use --data\.fit pad"):
+        evaluate(f"--ckpt_path={checkpoint}", *data, "--data.batch_size=8")
+    cli = evaluate(f"--ckpt_path={checkpoint}", *data, "--data.batch_size=8", "--data.fit=pad")
+    splits: Any = cli.datamodule.splits
+    files = splits["test"].files
+    labels = [prediction.label for prediction in predict(cli.model, files)]
+    right = sum(file.parent.name == label for file, label in zip(files, labels, strict=True))
+    assert json.loads((tmp_path / "alone.test.metrics.json").read_text())["correct"] == right
 
 
 def test_other_classes_are_refused(checkpoint, tmp_path):

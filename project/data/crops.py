@@ -106,7 +106,7 @@ def random_box(width: int, height: int, draws: Tensor, scale: tuple[float, float
 
     It has a random share of the area and an aspect ratio from 3:4 to 4:3, uniform in its logarithm (Szegedy et al.,
     2015, https://arxiv.org/abs/1409.4842). Where evaluation sees the whole image, ``pad`` and ``squash``, these are
-    multiples of the image's own aspect ratio: of a squashed image it is what is squashed to from 3:4 to 4:3.
+    multiples of the image's own aspect ratio, so that the region of a squashed image has from 3:4 to 4:3.
 
     Args:
         width: The image's width in pixels.
@@ -119,6 +119,9 @@ def random_box(width: int, height: int, draws: Tensor, scale: tuple[float, float
     Returns:
         Left, upper, right and lower edge in pixels of the image.
     """
+    whole = 0, 0, width, height
+    if fit != "crop" and scale[0] == 1:  # rounding would cut rows off
+        return whole
     usual = 1 if fit == "crop" else width / height
     for area, ratio, x, y in draws.tolist():
         pixels = width * height * (scale[0] + (scale[1] - scale[0]) * area)
@@ -128,7 +131,7 @@ def random_box(width: int, height: int, draws: Tensor, scale: tuple[float, float
             left, upper = int(x * (width - w + 1)), int(y * (height - h + 1))
             return left, upper, left + w, upper + h
     if fit != "crop":
-        return 0, 0, width, height
+        return whole
     w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
     left, upper = (width - w) // 2, (height - h) // 2
     return left, upper, left + w, upper + h

@@ -189,7 +189,7 @@ def test_random_boxes_are_distributed_as_torchvisions(shape):
 def region(path, box, crop):
     """A region of a file, as training decodes and scales it, and what was decoded."""
     with open_image(path) as image:
-        decoded = decode(image, path, sufficient_size(image.size, box, crop))
+        decoded = decode(image, path, sufficient_size(image.size, box, (crop, crop)))
         return scaled_region(decoded, reduced_box(box, image.size, decoded), (crop, crop)), decoded
 
 

@@ -105,6 +105,7 @@ def test_the_malicious_checkpoint_would_do_harm_if_it_were_read_without_care(tmp
         {ABOUT: {}},
         GOOD | {ABOUT: EXPLAINED | {"class_names": [1, 2]}},
         GOOD | {ABOUT: EXPLAINED | {"preprocessing": {"crop": "32"}}},
+        GOOD | {ABOUT: EXPLAINED | {"preprocessing": {"resize": 32, "crop": 32, "fit": "stretch"}}},
         GOOD | {ABOUT: EXPLAINED | {"data": {"init_args": "x"}}},
         GOOD | {ABOUT: EXPLAINED | {"epoch": None}},
         [ABOUT, "state_dict"],
