@@ -146,7 +146,7 @@ def inline_options() -> list[str]:
 @pytest.mark.parametrize("options", inline_options())
 def test_options_within_the_text_are_accepted(options, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
-    of_folders = options.startswith(("--data.on_bad_image", "--data.cache"))
+    of_folders = options.startswith(("--data.on_bad_image", "--data.cache", "--data.crop_scale", "--data.fit"))
     data = ["--data=FolderDataModule", "--data.root=images"] if of_folders else []
     monkeypatch.setattr(sys, "argv", ["fit", *data, *shlex.split(options), "--print_config"])
     with pytest.raises(SystemExit) as stop:
