@@ -1,4 +1,4 @@
-"""Image classification with ResNets on PyTorch Lightning; the README tells how to begin."""
+"""Image classification on PyTorch Lightning; the README tells how to begin."""
 
 import sys
 

@@ -30,6 +30,11 @@ def printable(text: object, keep: str = "") -> str:
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in str(text))
 
 
+def first_sentence(error: BaseException) -> str:
+    """What an error of a library says first, or its type where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].split(". ")[0]
+
+
 def end_with_error(text: str, alone: bool = False) -> NoReturn:
     """Ends the program with one line and code 2; of several processes on a machine, only the first says it.
 

@@ -1,4 +1,4 @@
-"""``python -m project.fit``: train a ResNet, then test its best checkpoint once."""
+"""``python -m project.fit``: train a network, then test its best checkpoint once."""
 
 import os
 import shlex
@@ -69,7 +69,7 @@ class FitCLI(ProjectCLI):
     run: RunFolder
 
     def __init__(self, args: ArgsType = None) -> None:
-        description = "Trains a ResNet, then tests its best checkpoint once. Without any option: on the built-in data."
+        description = "Trains a network, then tests its best checkpoint once. Without any option: on the built-in data."
         super().__init__("project.fit", description, ImageClassifier, DEFAULTS, SCREEN, args)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:

@@ -246,7 +246,7 @@ def test_weights_that_are_not_finite_are_refused_wherever_they_are_read(checkpoi
     for use in (
         lambda: evaluate(f"--ckpt_path={path}"),
         lambda: ImageClassifier.load_from_checkpoint(path),
-        lambda: load_weights(resnet18(num_classes=8), read_weights(path), str(path)),
+        lambda: load_weights(resnet18(num_classes=8), read_weights(path), str(path), 8),
     ):
         with pytest.raises(UserError, match=r"tampered\.ckpt' .*conv1\.weight has values that are not finite"):
             use()

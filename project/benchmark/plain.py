@@ -12,7 +12,7 @@ from project.benchmark.random_images import RandomImagesDataModule, as_tutorials
 from project.benchmark.timing import StepClock
 from project.hardware import best_precision
 from project.model import ImageClassifier
-from project.model.networks import build_resnet
+from project.model.networks import build_network
 from project.model.optimizers import fuse_on_cpu, parameter_groups
 from project.model.schedules import cosine_with_warmup
 
@@ -39,7 +39,7 @@ def train_as_tutorials_do(work: Work, data: RandomImagesDataModule, device: torc
 
 def _network_of_tutorials(work: Work, data: RandomImagesDataModule, device: torch.device) -> nn.Module:
     torch.backends.cudnn.allow_tf32 = True  # as torch has it by default and our commands do not
-    return build_resnet(work.arch, len(data.class_names), work.stem).to(device)
+    return build_network(work.arch, len(data.class_names), work.stem).to(device)
 
 
 def train_as_we_do(work: Work, data: RandomImagesDataModule, device: torch.device) -> tuple[StepClock, ImageClassifier]:

@@ -1,4 +1,4 @@
-"""The LightningModule: a ResNet that takes ``uint8`` images, its loss, its metrics and its optimizer."""
+"""The LightningModule: a network that takes ``uint8`` images, its loss, its metrics and its optimizer."""
 
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -15,7 +15,7 @@ from project.model.batch import Batch, as_batch
 from project.model.fitting import require_fitting_weights
 from project.model.loss import Loss, build_loss, loss_summary, require_per_image, without_loss
 from project.model.metrics import ClassificationMetrics, Metrics
-from project.model.networks import Stem, build_resnet
+from project.model.networks import Stem, build_network, freeze_all_but_head, head, imported_arch, settle
 from project.model.normalize import Normalization, resized
 from project.model.optimization import Optimization
 from project.model.unsupported import require_supported
@@ -29,7 +29,7 @@ _NOT_REMEMBERED = ["loss", "optimizer", "lr_scheduler", "weights", "compile"]
 
 
 class ImageClassifier(LightningModule):
-    """Classifies images with a ResNet of torchvision.
+    """Classifies images with any network.
 
     A trainer takes it with one of our data modules, ``trainer.fit(model, datamodule=data)``, or with any loader of pairs
     of images, uint8 (N, 3, height, width), and labels, int64 (N,); such a loader decides on order and augmentation itself.
@@ -37,13 +37,14 @@ class ImageClassifier(LightningModule):
     Args:
         class_names: The classes in the order of their labels. The command line takes them from the data.
         preprocessing: How an image becomes input. The command line takes it from the data.
-        arch: A ResNet of torchvision by name, ``resnet18`` to ``resnet152``, ``resnext…`` or ``wide_resnet…``; or
-            ``resnet9`` or ``resnet9_slim``, which are ours, for small images.
-        stem: ``imagenet`` for images of about 64 pixels and more, ``cifar`` for smaller ones.
+        arch: A classification network of torchvision by name, or of timm as ``timm/NAME``; ``resnet9`` or
+            ``resnet9_slim``, which are ours, for small images; or the dotted path of a callable of your own, as in
+            ``my_package.nets.TinyNet``, which takes ``num_classes``.
+        stem: ``imagenet`` for images of about 64 pixels and more, ``cifar`` for smaller ones; ResNets alone have both.
         weights: A file of weights to start from: torchvision's, a checkpoint of ours, or one of a hand-written script.
             A head for other classes is left out.
         channels_last: Whether the network computes with channels as the fastest dimension, which is faster nearly
-            everywhere.
+            everywhere; one that cannot computes in the usual layout.
         compile: Whether ``torch.compile`` prepares the network for training; it takes a while, and pays on GPUs.
         freeze_backbone: Whether all but the head stays as it is, the running statistics of BatchNorm too.
         loss: Any loss class, or a function, of logits and labels that returns each image's loss; by default cross
@@ -98,15 +99,15 @@ class ImageClassifier(LightningModule):
         )
         self.freeze_backbone = freeze_backbone
 
-        self.channels_last, self.compile_network = channels_last, compile
-        self._layout = torch.channels_last if channels_last else torch.contiguous_format
-        self.network = build_resnet(arch, len(self.class_names), stem).to(memory_format=self._layout)
+        self.compile_network, num_classes = compile, len(self.class_names)
+        self.network = build_network(arch, num_classes, stem)
+        self._layout = settle(self.network, arch, num_classes, preprocessing["crop"], channels_last)
+        self.channels_last = self._layout is torch.channels_last
         if weights is not None:
-            start_from(self.network, weights)
+            start_from(self.network, weights, num_classes)
         if freeze_backbone:
-            self.network.requires_grad_(False)
-            self.network.fc.requires_grad_(True)
-            self.network.eval()  # Lightning trains in the mode that it finds
+            freeze_all_but_head(self.network, num_classes)
+            self.train()  # Lightning trains in the mode that it finds
         self.normalization = Normalization(preprocessing["mean"], preprocessing["std"])
         self.train_metrics = ClassificationMetrics(len(self.class_names))
         self.val_metrics = ClassificationMetrics(len(self.class_names))
@@ -138,8 +139,10 @@ class ImageClassifier(LightningModule):
         """
         checkpoint = read_model(checkpoint_path)
         options = plain_options(checkpoint["hyper_parameters"], cls)
-        remembered = {name: value for name, value in options.items() if name not in _NOT_REMEMBERED}
-        model = cls(**remembered | kwargs)
+        remembered = {name: value for name, value in options.items() if name not in _NOT_REMEMBERED} | kwargs
+        if "arch" in remembered and "arch" not in kwargs:
+            remembered["arch"] = imported_arch(str(remembered["arch"]))
+        model = cls(**remembered)
         weights = without_loss(checkpoint["state_dict"])
         if strict:
             require_fitting_weights(without_loss(model.state_dict()), weights, checkpoint_path)
@@ -166,6 +169,8 @@ class ImageClassifier(LightningModule):
         super().train(mode)
         if self.freeze_backbone:
             self.network.eval()
+            for layer in head(self.network, len(self.class_names)).values():
+                layer.train(mode)
         return self
 
     def forward(self, images: Tensor) -> Tensor:

@@ -1,51 +1,288 @@
-"""ResNets by name: torchvision's, with the stem for large images or for small ones, and ResNet-9 for small ones."""
+"""Networks by name: torchvision's, timm's, our own small ones and any callable; nothing else knows a layer's name."""
 
+import sys
+from collections.abc import Callable
+from contextlib import suppress
 from difflib import get_close_matches
-from typing import Literal, cast
+from importlib import import_module
+from inspect import signature
+from typing import Any, Literal, cast
 
-from torch import nn
+import torch
+import torchvision
+from torch import Tensor, nn
 from torchvision.models import get_model, list_models  # type: ignore[attr-defined]  # not in its __all__
 from torchvision.models.resnet import ResNet
 
-from project.errors import UserError
+from project.errors import UserError, first_sentence, printable
 from project.model.resnet9 import ResNet9
+from project.run.settings import imported_class
 
 Stem = Literal["imagenet", "cifar"]
 
+TIMM = "timm/"
+"""What stands before the name of a network of timm."""
+
+AUXILIARY_HEADS = ("aux1.", "aux2.", "AuxLogits.")
+"""What the weights of GoogLeNet and Inception have besides; both are built without."""
 
 _RESNET9_WIDTHS = {"resnet9": 64, "resnet9_slim": 32}
+_INCEPTIONS = ("googlenet", "inception_v3")
+_WITHOUT_AUXILIARY_HEADS = {"aux_logits": False, "init_weights": True}
 
 
-def resnet_names() -> list[str]:
-    """The names that :func:`build_resnet` knows."""
-    return [*_RESNET9_WIDTHS, *list_models(include=["resnet*", "resnext*", "wide_resnet*"])]
+def network_names() -> list[str]:
+    """The names of our own networks and of torchvision's."""
+    return [*_RESNET9_WIDTHS, *list_models(module=torchvision.models)]
 
 
-def build_resnet(arch: str, num_classes: int, stem: Stem = "imagenet") -> nn.Module:
-    """Builds a ResNet with fresh weights.
+def build_network(arch: str, num_classes: int, stem: Stem = "imagenet") -> nn.Module:
+    """Builds a network with fresh weights, in evaluation or training mode as it comes.
 
     Args:
-        arch: A ResNet of torchvision: ``resnet18`` … ``resnet152``, ``resnext…``, ``wide_resnet…``; or ``resnet9`` and,
-            half as wide, ``resnet9_slim``.
+        arch: A classification network of torchvision by name, or of timm as ``timm/NAME``; ``resnet9`` and, half as
+            wide, ``resnet9_slim``; or the dotted path of a callable that takes ``num_classes`` and returns a module.
         num_classes: The width of the head.
-        stem: ``imagenet`` is torchvision's own, a 7x7 convolution of stride 2 and a 3x3 pool; ``cifar`` is one 3x3
-            convolution of stride 1 and no pool (He et al., 2016, section 4.2, https://arxiv.org/abs/1512.03385), for
-            images of about 32 pixels. ResNet-9 has no other.
+        stem: ``imagenet`` is the network's own; ``cifar`` is, for a ResNet, one 3x3 convolution of stride 1 and no
+            pool (He et al., 2016, section 4.2, https://arxiv.org/abs/1512.03385), for images of about 32 pixels.
+            ResNet-9 has no other.
 
     Raises:
-        UserError: No ResNet has that name, or it has no such stem.
+        UserError: No network has that name, it cannot be built, or it has no such stem.
     """
-    if arch not in resnet_names():
-        longer = [name for name in resnet_names() if name.startswith(arch)]
-        nearest = longer or get_close_matches(arch, resnet_names(), n=3) or resnet_names()
-        raise UserError(f"--model.arch: there is no ResNet '{arch}'; did you mean {', '.join(nearest)}?")
     if arch in _RESNET9_WIDTHS:
         if stem != "cifar":
             raise UserError(f"--model.arch {arch} is made for small images; use it with --model.stem cifar")
         return ResNet9(num_classes, _RESNET9_WIDTHS[arch])
-    network = cast(ResNet, get_model(arch, weights=None, num_classes=num_classes))
+    if arch.startswith(TIMM):
+        network = _timm_network(arch, num_classes)
+    elif arch in network_names():
+        options = _WITHOUT_AUXILIARY_HEADS if arch in _INCEPTIONS else {}
+        network = get_model(arch, weights=None, num_classes=num_classes, **options)
+    elif "." in arch:
+        network = _call(arch, num_classes)
+    else:
+        raise UserError(f"--model.arch: there is no network '{printable(arch)}'; did you mean {_nearest(arch)}?")
     if stem == "cifar":
-        network.conv1 = nn.Conv2d(3, network.conv1.out_channels, kernel_size=3, padding=1, bias=False)
-        nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
-        network.maxpool = nn.Identity()  # type: ignore[assignment]  # any module will do
+        _replace_stem(network, arch)
     return network
+
+
+def _replace_stem(network: nn.Module, arch: str) -> None:
+    if not isinstance(network, ResNet):
+        raise UserError(
+            f"--model.stem cifar replaces the first layers of torchvision's ResNets, and {arch} is none; leave it out, or"
+            " choose another --model.arch, such as resnet18"
+        )
+    network.conv1 = nn.Conv2d(3, network.conv1.out_channels, kernel_size=3, padding=1, bias=False)
+    nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
+    network.maxpool = nn.Identity()  # type: ignore[assignment]  # any module will do
+
+
+def import_timm() -> Any:
+    """Imports timm.
+
+    Raises:
+        UserError: It is not installed.
+    """
+    try:
+        return import_module("timm")
+    except ImportError as error:
+        raise UserError(f"--model.arch {TIMM}NAME needs the package timm; install it by: pip install timm") from error
+
+
+def timm_name(arch: str) -> str:
+    """The name that timm has for a network.
+
+    Args:
+        arch: ``timm/NAME``.
+
+    Raises:
+        UserError: timm is not installed, has no such network, or the name has a tag of weights.
+    """
+    timm, name = import_timm(), arch.removeprefix(TIMM)
+    known, (bare, _, tag) = timm.list_models(), name.partition(".")
+    if bare not in known:  # nor may a name make timm look elsewhere, as ``hf_hub:`` does
+        nearest = _listed(TIMM + found for found in _close(bare, known))
+        raise UserError(f"--model.arch: timm has no network '{printable(name)}'; did you mean {nearest}?")
+    if tag:
+        raise UserError(f"--model.arch {printable(arch)}: name the weights apart: {TIMM}{bare} --model.weights {tag}")
+    return name
+
+
+def _timm_network(arch: str, num_classes: int) -> nn.Module:
+    network: nn.Module = import_timm().create_model(timm_name(arch), num_classes=num_classes)
+    return network
+
+
+def imported_arch(arch: str) -> str:
+    """Finds the network that a checkpoint names without importing anything for it.
+
+    Args:
+        arch: As :func:`build_network` takes it.
+
+    Returns:
+        The name; of a callable, the path at which it is imported.
+
+    Raises:
+        UserError: It is a callable that is not imported.
+    """
+    if "." not in arch or arch.startswith(TIMM):
+        return arch
+    path, _, name = arch.rpartition(".")
+    if name in vars(sys.modules.get(path, object)):
+        return arch
+    found = imported_class(arch, nn.Module)
+    if found is None:
+        raise UserError(
+            f"the checkpoint's network is {printable(arch)}, which is not imported here; give --import"
+            f" {printable(path)}, or in Python import it first"
+        )
+    return f"{found.__module__}.{found.__qualname__}"
+
+
+def _call(arch: str, num_classes: int) -> nn.Module:
+    path, _, name = arch.rpartition(".")
+    shown = printable(arch)
+    try:
+        make: Callable[..., Any] = getattr(import_module(path), name)
+        named = "num_classes" in signature(make).parameters
+    except Exception as error:  # importing runs the user's code
+        raise UserError(f"--model.arch: '{shown}' cannot be imported ({first_sentence(error)})") from error
+    if not named:
+        raise UserError(f"--model.arch: '{shown}' must have a parameter num_classes, which is the width of the head")
+    try:
+        network = make(num_classes=num_classes)
+    except Exception as error:
+        raise UserError(
+            f"--model.arch: '{shown}' fails with num_classes={num_classes} ({type(error).__name__}: {first_sentence(error)})"
+        ) from error
+    if not isinstance(network, nn.Module):
+        raise UserError(f"--model.arch: '{shown}' must return a torch.nn.Module, got {type(network).__name__}")
+    return network
+
+
+def head(network: nn.Module, num_classes: int) -> dict[str, nn.Module]:
+    """Finds the head: what is new where classes are new, and trained where the backbone is frozen.
+
+    Args:
+        network: Any.
+        num_classes: How many classes it tells apart.
+
+    Returns:
+        By its name, what timm says where the network is timm's, otherwise the last linear or convolutional layer with
+        so many outputs. A few networks of timm have two heads.
+
+    Raises:
+        UserError: There is none.
+    """
+    if hasattr(network, "get_classifier"):
+        found = cast(Any, network).get_classifier()
+        layers = found if isinstance(found, tuple) else (found,)
+        return {name: module for name, module in network.named_modules() if any(module is layer for layer in layers)}
+    fitting = [(name, module) for name, module in network.named_modules() if _outputs(module) == num_classes]
+    if not fitting:
+        raise UserError(
+            f"--model.arch: {type(network).__name__} has no linear or convolutional layer with {num_classes} outputs,"
+            " which would be its head"
+        )
+    return dict(fitting[-1:])
+
+
+def freeze_all_but_head(network: nn.Module, num_classes: int) -> None:
+    """Keeps the backbone's parameters from being trained.
+
+    Args:
+        network: Any.
+        num_classes: How many classes it tells apart.
+    """
+    network.requires_grad_(False)
+    for layer in head(network, num_classes).values():
+        layer.requires_grad_(True)
+
+
+def _outputs(layer: nn.Module) -> int | None:
+    if isinstance(layer, nn.Linear):
+        return layer.out_features
+    return layer.out_channels if isinstance(layer, nn.Conv2d) else None
+
+
+def first_convolution(network: nn.Module) -> nn.Conv2d | None:
+    """The first convolution that sees the image, if there is one."""
+    return next((layer for layer in network.modules() if isinstance(layer, nn.Conv2d)), None)
+
+
+def settle(
+    network: nn.Module, arch: str, num_classes: int, image_size: int, channels_last: bool
+) -> torch.memory_format:
+    """Tries a network on black images, and puts it into the memory format that it computes in.
+
+    The attempt gives lazy layers their shapes, too. It changes no statistics.
+
+    Args:
+        network: The network; its mode stays.
+        arch: Its name, for errors.
+        num_classes: The logits that each image must get.
+        image_size: The height and width of the images in pixels.
+        channels_last: Whether to try with channels as the fastest dimension first; not every network takes that.
+
+    Returns:
+        The memory format of images that the network takes.
+
+    Raises:
+        UserError: The network cannot take such images, or returns anything but logits.
+    """
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        for layout in [torch.channels_last] * channels_last + [torch.contiguous_format]:
+            logits, failure = _attempt(network, image_size, layout)
+            if failure is None:
+                break
+    finally:
+        for module, mode in modes:
+            module.training = mode
+    if failure is not None:
+        raise UserError(
+            f"--model.arch: {printable(arch)} cannot take images of {image_size} pixels ({first_sentence(failure)}); choose"
+            " another --data.image_size or --model.arch"
+        ) from failure
+    if not isinstance(logits, Tensor) or logits.shape != (2, num_classes):
+        got = f"a shape of {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise UserError(
+            f"--model.arch: {printable(arch)} must return logits of the shape (2, {num_classes}) for 2 images of"
+            f" {num_classes} classes, got {got}"
+        )
+    return layout
+
+
+def _attempt(network: nn.Module, image_size: int, layout: torch.memory_format) -> tuple[Any, Exception | None]:
+    place = next(network.parameters(), torch.empty(0))
+    images = torch.zeros(2, 3, image_size, image_size, device=place.device, dtype=torch.get_default_dtype())
+    try:
+        with torch.no_grad():
+            logits = network(images.contiguous(memory_format=layout))
+        for parameter in network.parameters():
+            if parameter.ndim == 4:
+                parameter.data = parameter.data.contiguous(memory_format=layout)
+    except Exception as error:  # a network may fail in any way
+        return None, error
+    return logits, None
+
+
+def _nearest(arch: str) -> str:
+    names = network_names()
+    found = _close(arch, names)
+    if arch not in found:
+        with suppress(UserError):  # it may not be installed
+            found = [TIMM + arch] * (arch in import_timm().list_models()) or found
+    return _listed(found or names)
+
+
+def _close(name: str, names: list[str]) -> list[str]:
+    return [found for found in names if name and found.startswith(name)] or get_close_matches(name, names, n=3)
+
+
+def _listed(names: Any, count: int = 8) -> str:
+    listed = list(names)
+    return ", ".join(listed[:count]) + (f" or one of {len(listed) - count} more" if len(listed) > count else "")

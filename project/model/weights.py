@@ -1,5 +1,6 @@
 """Starting from weights that were trained elsewhere."""
 
+import re
 from collections.abc import Mapping
 
 from lightning.pytorch.utilities import rank_zero_only
@@ -7,32 +8,38 @@ from torch import Tensor, nn
 
 from project.errors import UserError, printable
 from project.model.fitting import require_finite
+from project.model.networks import AUXILIARY_HEADS, head
 from project.run.checkpoint import read_weights
 
-HEAD = "fc."
+_WRAPPER = re.compile(r"^(module|_orig_mod|network)\.")  # of DistributedDataParallel, torch.compile and ours
 
 
-def start_from(network: nn.Module, path: str) -> None:
+def start_from(network: nn.Module, path: str, num_classes: int) -> None:
     """Copies the weights of a file into a network, and says which part of the head is new, if it is.
+
+    Args:
+        network: The network, as :func:`project.model.networks.build_network` makes it.
+        path: The file.
+        num_classes: How many classes the network tells apart.
 
     Raises:
         UserError: The file cannot be read, or anything but the head does not fit.
     """
-    left_out = load_weights(network, read_weights(path), path)
+    left_out = load_weights(network, read_weights(path), path, num_classes)
     if left_out:
-        classes = network.get_submodule(HEAD.rstrip(".")).out_features
         rank_zero_only(print)(
-            f"starting from '{path}', but with a new head for {classes} classes ({', '.join(left_out)})"
+            f"starting from '{path}', but with a new head for {num_classes} classes ({', '.join(left_out)})"
         )
 
 
-def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str) -> list[str]:
+def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str, num_classes: int) -> list[str]:
     """Copies weights into a network; a head for another number of classes is left out.
 
     Args:
-        network: The network, as :func:`project.model.networks.build_resnet` makes it.
-        weights: By the names that torchvision gives them.
+        network: The network, as :func:`project.model.networks.build_network` makes it.
+        weights: By the network's own names, whatever wrappers put before them, as in ``module.``.
         source: Where they come from, for the error.
+        num_classes: How many classes the network tells apart.
 
     Returns:
         The names of what was left out.
@@ -41,13 +48,15 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str)
         UserError: Anything but the head does not fit, or is not finite; the text lists what.
     """
     own = network.state_dict()
+    weights = _unwrapped(weights, own)
+    heads = tuple(f"{name}." for name in head(network, num_classes))
     other_shape = [name for name in own if name in weights and own[name].shape != weights[name].shape]
-    left_out = [name for name in own if name.startswith(HEAD) and (name in other_shape or name not in weights)]
+    left_out = [name for name in own if name.startswith(heads) and (name in other_shape or name not in weights)]
     # torchvision's older files do not count batches; BatchNorm does without
     needed = [name for name in own if name not in left_out and not name.endswith("num_batches_tracked")]
     problems = {
         "missing": [name for name in needed if name not in weights],
-        "unknown": [name for name in weights if name not in own],
+        "unknown": [name for name in weights if name not in own and not name.startswith(AUXILIARY_HEADS)],
         "of another shape": [name for name in other_shape if name not in left_out],
     }
     if any(problems.values()):
@@ -55,10 +64,17 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str)
         raise UserError(
             f"--model.weights: '{source}' does not fit this network ({listed}); see --model.arch and --model.stem"
         )
-    fitting = {name: value for name, value in weights.items() if name not in left_out}
+    fitting = {name: value for name, value in weights.items() if name in own and name not in left_out}
     require_finite(fitting, source)
     network.load_state_dict(fitting, strict=False)
     return left_out
+
+
+def _unwrapped(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Takes away what wrappers put before the names, unless the network's own names begin so."""
+    while not own.keys() & weights.keys() and any(map(_WRAPPER.match, weights)):
+        weights = {_WRAPPER.sub("", name): value for name, value in weights.items()}
+    return weights
 
 
 def _some(names: list[str], count: int = 5) -> str:

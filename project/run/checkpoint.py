@@ -6,7 +6,6 @@ it is plain data, so that ``torch.load(..., weights_only=True)`` reads the whole
 """
 
 import platform
-import re
 import warnings
 import zipfile
 from importlib.metadata import version
@@ -15,10 +14,9 @@ from typing import Any, Literal, NotRequired, TypedDict, get_args
 
 import torch
 
-from project.errors import UserError, printable
+from project.errors import UserError, first_sentence, printable
 
 ABOUT = "about"
-_WRAPPERS = re.compile(r"^((module|_orig_mod|network)\.)+")  # of DistributedDataParallel, torch.compile and ours
 
 
 Fit = Literal["crop", "pad", "squash"]
@@ -158,21 +156,24 @@ def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
 
     Args:
         path: A file with a state dict, or with a dict that has one under ``state_dict``, ``model`` or
-            ``best_state_dict``. What wrappers put before the names, as in ``module.``, is taken away; of a checkpoint
-            of ours, the network is taken.
+            ``best_state_dict``. Of a checkpoint of ours, the network is taken.
 
     Raises:
         UserError: The file is missing, is damaged, holds more than plain data, or has no weights.
     """
-    found = _read(path)
+    found = content = _read(path)
     for key in ("state_dict", "model", "best_state_dict"):
         if isinstance(found, dict) and isinstance(found.get(key), dict):
             found = found[key]
             break
-    if not (isinstance(found, dict) and found and all(isinstance(value, torch.Tensor) for value in found.values())):
+    if not (isinstance(found, dict) and found and all(map(_is_weight, found.items()))):
         raise UserError(f"'{path}' has no weights that can be found: neither is it a state dict, nor has it one inside")
-    ours = {name: value for name, value in found.items() if name.startswith("network.")}  # of a classifier's modules
-    return {_WRAPPERS.sub("", name): value for name, value in (ours or found).items()}
+    ours = isinstance(content, dict) and ABOUT in content  # with the weights of a loss, perhaps
+    return {name: value for name, value in found.items() if name.startswith("network.") or not ours}
+
+
+def _is_weight(item: tuple[Any, Any]) -> bool:
+    return isinstance(item[0], str) and isinstance(item[1], torch.Tensor)
 
 
 def _read(path: str | Path) -> Any:
@@ -183,7 +184,7 @@ def _read(path: str | Path) -> Any:
     except (FileNotFoundError, IsADirectoryError):
         raise UserError(f"there is no file '{path}'; runs keep their checkpoints in runs/<name>/checkpoints/") from None
     except Exception as error:  # a damaged file raises all kinds
-        raise UserError(f"'{path}' is damaged or cannot be read safely ({_first_sentence(error)})") from error
+        raise UserError(f"'{path}' is damaged or cannot be read safely ({first_sentence(error)})") from error
 
 
 def _require_whole(path: str | Path) -> None:
@@ -230,7 +231,3 @@ def _some(names: list[str], first: int, count: int = 4) -> str:
     start = first if first >= count else 0
     shown = [printable(name) for name in names[start : start + count]]
     return ("…, " if start else "") + ", ".join(shown) + (", …" if len(names) > start + count else "")
-
-
-def _first_sentence(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].split(". ")[0]

@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import platform
+import re
 import shlex
 import shutil
 from datetime import datetime
@@ -146,4 +147,5 @@ class RunFolder:
 
 def derived_name(data: str, arch: str, now: datetime) -> str:
     """A name that tells data, model and time apart, as in ``flowers-resnet34-20250131-142501``."""
-    return f"{data.removesuffix('DataModule').lower()}-{arch}-{now:%Y%m%d-%H%M%S}"
+    network = re.split("[/.]", arch)[-1]  # without ``timm/`` or a package
+    return f"{data.removesuffix('DataModule').lower()}-{network}-{now:%Y%m%d-%H%M%S}"

@@ -45,7 +45,7 @@ def require_metrics_of_best(cli: FitCLI, monkeypatch: Any) -> None:
     assert reported["loss"] == pytest.approx(loss, abs=1e-5)
 
     with monkeypatch.context() as patch:
-        patch.setattr("project.model.classifier.build_resnet", lambda arch, classes, stem: SmallNetwork(classes))
+        patch.setattr("project.model.classifier.build_network", lambda arch, classes, stem: SmallNetwork(classes))
         evaluate(f"--ckpt_path={RUN}/checkpoints/best.ckpt")
     evaluated = json.loads((RUN / "checkpoints" / "best.test.metrics.json").read_text())
     assert {name: evaluated[name] for name in reported} == reported

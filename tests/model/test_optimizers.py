@@ -7,14 +7,14 @@ from torch import nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, RMSprop
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
-from project.model.networks import build_resnet
+from project.model.networks import build_network
 from project.model.optimizers import fuse_on_cpu, parameter_groups
 from project.model.schedules import cosine_with_warmup
 
 
 @pytest.fixture(scope="module")
 def network():
-    return build_resnet("resnet18", 3)
+    return build_network("resnet18", 3)
 
 
 def names_of(network, group):

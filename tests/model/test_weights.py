@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from torch import nn
 from torchvision.models import resnet18
 
 from project.errors import UserError
-from project.model.networks import build_resnet
+from project.model.networks import build_network
 from project.model.weights import load_weights
 from project.run.checkpoint import read_weights
 
@@ -20,8 +21,8 @@ def trained():
 
 
 def loaded(path, num_classes=CLASSES):
-    network = build_resnet("resnet18", num_classes)
-    left_out = load_weights(network, read_weights(path), str(path))
+    network = build_network("resnet18", num_classes)
+    left_out = load_weights(network, read_weights(path), str(path), num_classes)
     return network.state_dict(), left_out
 
 
@@ -43,6 +44,23 @@ def test_weights_are_found_however_a_script_saved_them(tmp_path, trained, wrap):
     state, left_out = loaded(tmp_path / "weights.pth")
     assert left_out == []
     assert all(torch.equal(state[name], value) for name, value in trained.items())
+
+
+class Wrapped(nn.Module):
+    """Has an attribute that is called like a wrapper."""
+
+    def __init__(self, num_classes):
+        super().__init__()
+        self.network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(), nn.Linear(4, num_classes))
+
+
+@pytest.mark.parametrize("prefix", ["", "network.", "module.", "_orig_mod.module."])
+def test_names_of_the_network_itself_that_look_like_a_wrappers_stay(prefix):
+    trained, network = Wrapped(3), Wrapped(5)
+    saved = {prefix + name: value for name, value in trained.state_dict().items()}
+    left_out = load_weights(network, saved, "a file", 5)
+    assert left_out == ["network.2.weight", "network.2.bias"]
+    assert torch.equal(network.state_dict()["network.0.weight"], trained.state_dict()["network.0.weight"])
 
 
 def test_a_head_for_other_classes_is_left_out_and_named(tmp_path, trained):
