@@ -1,0 +1,84 @@
+"""Whether a model's confidence means what it says: reliability, expected calibration error, temperature scaling."""
+
+from typing import NamedTuple
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+from torch.nn import functional as F
+
+
+class Reliability(NamedTuple):
+    """Confidence and accuracy of the images of each bin of confidence, the bins of equal width.
+
+    Attributes:
+        counts: int64 (bins,), how many images fall into each.
+        confidence: float64 (bins,), their mean confidence in [0, 1]; 0 in an empty bin.
+        accuracy: float64 (bins,), the share of them that is classified correctly; 0 in an empty bin.
+    """
+
+    counts: Tensor
+    confidence: Tensor
+    accuracy: Tensor
+
+    @property
+    def ece(self) -> float:
+        """Expected calibration error in [0, 1] (Guo et al., 2017, https://arxiv.org/abs/1706.04599, equation 3)."""
+        gaps = (self.confidence - self.accuracy).abs() * self.counts
+        return float(gaps.sum() / self.counts.sum().clamp(min=1))
+
+
+def reliability(logits: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
+    """Sorts images into bins by the confidence of their prediction.
+
+    Args:
+        logits: float (N, classes).
+        labels: int64 (N,).
+        bins: How many, over [0, 1]; a confidence on the edge between two belongs to the lower one.
+    """
+    confidence, predicted = logits.double().softmax(1).max(1)
+    which = (confidence * bins).ceil().long().sub(1).clamp(0, bins - 1)
+    counts = torch.bincount(which, minlength=bins)
+    means = [
+        torch.bincount(which, weights=values, minlength=bins) / counts.clamp(min=1)
+        for values in (confidence, (predicted == labels).double())
+    ]
+    return Reliability(counts, *means)
+
+
+def fit_temperature(logits: Tensor, labels: Tensor) -> float:
+    """Finds the temperature T for which the cross entropy of ``logits / T`` is least (Guo et al., 2017, section 4.2).
+
+    To be found on the validation set and judged on the test set. Predictions do not change by it.
+
+    Args:
+        logits: float (N, classes).
+        labels: int64 (N,).
+
+    Returns:
+        The temperature, from 0.05 to 20: above 1 where the model is too sure, below 1 where it is not sure enough.
+    """
+    logits = logits.double()
+    low, high = 1 / 20, 20.0  # of 1 / T, in which the cross entropy is convex
+    for _ in range(60):
+        middle = (low + high) / 2
+        inverse = torch.tensor(middle, dtype=torch.float64, requires_grad=True)
+        (slope,) = torch.autograd.grad(F.cross_entropy(logits * inverse, labels), inverse)
+        low, high = (middle, high) if slope < 0 else (low, middle)
+    return 2 / (low + high)
+
+
+def reliability_figure(found: Reliability) -> Figure:
+    """Draws the accuracy of each bin beside its confidence, and below how many images it has."""
+    bins = len(found.counts)
+    edges, there = [position / bins for position in range(bins)], found.counts > 0
+    figure = Figure(figsize=(4.6, 5), layout="constrained", dpi=110)
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
+    above.bar(edges, found.accuracy.tolist(), width=1 / bins, align="edge", edgecolor="white", label="accuracy")
+    above.plot([0, 1], [0, 1], color="grey", linestyle="--", label="perfectly calibrated")
+    above.plot(found.confidence[there], found.accuracy[there], "o", color="C1", markersize=4, label="mean confidence")
+    above.set(ylabel="accuracy", xlim=(0, 1), ylim=(0, 1), title=f"expected calibration error {found.ece:.2%}")
+    above.legend(loc="upper left", fontsize=8)
+    below.bar(edges, found.counts.tolist(), width=1 / bins, align="edge", edgecolor="white", color="grey")
+    below.set(xlabel="confidence", ylabel="images")
+    return figure

@@ -1,0 +1,99 @@
+"""Grad-CAM: where in an image a network finds what it says (Selvaraju et al., 2017, https://arxiv.org/abs/1610.02391)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import isqrt
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from project.model import ImageClassifier
+
+
+def grad_cam(model: ImageClassifier, images: Tensor, labels: Tensor | None = None) -> Tensor:
+    """Shows how much each place of an image speaks for a class.
+
+    The map is taken at the last layer whose output still has places, a feature map or the tokens of image patches, and
+    from more than one of which a gradient is left. So it needs no layer's name and works with any network.
+
+    Args:
+        model: On any device; it is put into evaluation mode.
+        images: uint8 (N, 3, size, size).
+        labels: int64 (N,), the classes to look for; by default those that the model predicts.
+
+    Returns:
+        float (N, size, size) in [0, 1], on the CPU; all 0 where nothing speaks for the class.
+
+    Raises:
+        ValueError: No layer's output has places.
+    """
+    model.eval()
+    with torch.enable_grad(), _outputs(model.network) as outputs:
+        logits = model(images.to(model.device))
+        labels = logits.argmax(1) if labels is None else labels.to(logits.device)
+        score = logits.gather(1, labels[:, None]).sum()
+        gradients = torch.autograd.grad(score, outputs, allow_unused=True) if outputs else ()
+    for output, gradient in zip(reversed(outputs), reversed(gradients), strict=True):
+        if gradient is None:
+            continue
+        features, slopes = _as_map(output.detach()), _as_map(gradient)
+        if (slopes.abs().amax((0, 1)) > 0).sum() > 1:
+            cam = (slopes.mean((2, 3), keepdim=True) * features).sum(1, keepdim=True).relu()
+            cam = F.interpolate(cam.float(), images.shape[-2:], mode="bilinear", align_corners=False)[:, 0]
+            return (cam / cam.amax((1, 2), keepdim=True).clamp(min=1e-12)).cpu()
+    raise ValueError("no layer's output has places, so Grad-CAM has nothing to show")
+
+
+def overlay(image: Tensor, cam: Tensor, strength: float = 0.5) -> Tensor:
+    """Lays a map over an image in colours.
+
+    Args:
+        image: uint8 (3, height, width).
+        cam: float (height, width) in [0, 1].
+        strength: How much of the result is the map, in [0, 1].
+
+    Returns:
+        uint8 (3, height, width).
+    """
+    from matplotlib import colormaps
+
+    colours = torch.from_numpy(colormaps["jet"](cam.numpy())[..., :3]).permute(2, 0, 1) * 255
+    return ((1 - strength) * image + strength * colours).round().to(torch.uint8)
+
+
+@contextmanager
+def _outputs(network: nn.Module) -> Iterator[list[Tensor]]:
+    """Collects what the modules of a network return that has places, in the order of their work."""
+    found: list[Tensor] = []
+
+    def keep(_module: nn.Module, _args: Any, output: Any) -> None:
+        if isinstance(output, Tensor) and output.requires_grad and _as_map(output).shape[2:].numel() > 1:
+            found.append(output)
+
+    def follow(_module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (args[0].detach().requires_grad_(), *args[1:])  # a frozen network would have no gradients at all
+
+    hooks = [network.register_forward_pre_hook(follow)]
+    hooks += [module.register_forward_hook(keep) for module in network.modules()]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _as_map(output: Tensor) -> Tensor:
+    """Features as (N, channels, rows, columns); one place where they have none.
+
+    Channels may be last, as Swin has them, and patches a row of tokens behind others, such as that of the class.
+    """
+    if output.ndim == 4:
+        _, second, third, fourth = output.shape
+        return output.permute(0, 3, 1, 2) if second == third != fourth else output
+    if output.ndim == 3:
+        size = isqrt(output.shape[1])
+        patches = output[:, output.shape[1] - size * size :]
+        return patches.transpose(1, 2).reshape(len(output), -1, size, size)
+    return output.reshape(len(output), -1, 1, 1)
