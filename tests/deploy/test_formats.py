@@ -1,0 +1,56 @@
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from project.deploy.formats import load_onnx, load_pt2, write_onnx, write_pt2
+from project.model import ImageClassifier
+from project.run.checkpoint import Preprocessing
+
+PREPROCESSING: Preprocessing = {"resize": 36, "crop": 32, "mean": [0.4, 0.5, 0.6], "std": [0.2, 0.25, 0.3]}
+
+
+IMAGES = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, 3, 32, 32), np.uint8))
+
+
+def untrained(arch: str, stem: Any) -> ImageClassifier:
+    """A model with statistics of other images than those that a fresh one expects, and a head that tells apart."""
+    torch.manual_seed(0)
+    model = ImageClassifier(["a", "b", "c"], PREPROCESSING, arch=arch, stem=stem)
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.BatchNorm2d):
+            layer.momentum = None  # so that one batch decides
+    head: Any = model.network.fc
+    with torch.no_grad():
+        model(IMAGES)
+        head.weight.normal_(0, 2 / (model(IMAGES).std() / head.weight.std()))
+    return model.eval()
+
+
+def in_float64(model: ImageClassifier) -> Tensor:
+    """What the network makes of the images, normalised as in any textbook."""
+    mean, std = (torch.tensor(PREPROCESSING[name], dtype=torch.float64) for name in ("mean", "std"))
+    inputs = (IMAGES.double() / 255 - mean[:, None, None]) / std[:, None, None]
+    with torch.inference_mode():
+        probabilities: Tensor = model.network.double()(inputs).softmax(1)
+    return probabilities
+
+
+@pytest.mark.parametrize(("write", "load", "suffix"), [(write_onnx, load_onnx, "onnx"), (write_pt2, load_pt2, "pt2")])
+@pytest.mark.parametrize(
+    ("arch", "stem"),
+    [
+        ("resnet9_slim", "cifar"),
+        ("resnet18", "cifar"),
+        pytest.param("resnext50_32x4d", "imagenet", marks=pytest.mark.slow),
+    ],
+)
+def test_networks_compute_what_they_do_in_float64(tmp_path, write, load, suffix, arch, stem):
+    model = untrained(arch, stem)
+    write(model, tmp_path / f"model.{suffix}")
+    assert next(model.parameters()).is_contiguous(memory_format=torch.channels_last)  # it stays as it was
+    found, expected = load(tmp_path / f"model.{suffix}")(IMAGES), in_float64(model)
+    assert expected.std() > 0.05
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-4)
