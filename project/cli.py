@@ -68,6 +68,7 @@ class ProjectCLI(LightningCLI):
             parser_class=OneLineErrorParser,
             parser_kwargs={"prog": f"python -m {command}", "description": description, "screen": screen},
             subclass_mode_data=True,
+            subclass_mode_model=isinstance(model_class, type),  # not where it is a function that reads a checkpoint
             args=args,
             run=False,
             auto_configure_optimizers=False,

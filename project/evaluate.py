@@ -13,8 +13,8 @@ from project.explore.data import remembered_data, require_there
 from project.explore.tables import class_table, metrics_table, write_json
 from project.model import ImageClassifier
 from project.options.arguments import last_value, option_for_lone_value
+from project.options.class_option import is_folder
 from project.options.classes import find_class
-from project.options.given import is_folder
 from project.options.help import TRAINER_IN_EVALUATION, Screen
 from project.run.checkpoint import ABOUT, About, read_checkpoint, require_same_classes
 

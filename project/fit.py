@@ -42,6 +42,7 @@ from project.run.tensorboard import RunLogger
 
 DEFAULTS: dict[str, Any] = {
     "data": "project.data.SyntheticFlowersDataModule",
+    "model": "project.model.ImageClassifier",
     "trainer.max_epochs": 6,
     "trainer.log_every_n_steps": 10,
     "trainer.default_root_dir": "runs",
@@ -89,8 +90,8 @@ class FitCLI(ProjectCLI):
             " (torchrun gives one).",
         )
         parser.add_lightning_class_args(LastCheckpoint, "last_checkpoint")
-        parser.link_arguments("data.class_names", "model.class_names", apply_on="instantiate")
-        parser.link_arguments("data.preprocessing", "model.preprocessing", apply_on="instantiate")
+        parser.link_arguments("data.class_names", "model.init_args.class_names", apply_on="instantiate")
+        parser.link_arguments("data.preprocessing", "model.init_args.preprocessing", apply_on="instantiate")
 
     def before_instantiate_classes(self) -> None:
         """Finds the run's folder, refuses a finished one before anything is loaded, and settles precision and threads.
@@ -101,7 +102,7 @@ class FitCLI(ProjectCLI):
         if self.config.name is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)) > 0:
             raise UserError("--max-restarts needs a --name, by which the restarted processes find the run again")
         data = self.config.data.class_path.rsplit(".", 1)[-1]
-        name = self.config.name or derived_name(data, self.config.model.arch, datetime.now())
+        name = self.config.name or derived_name(data, self.config.model.init_args.arch, datetime.now())
         self.run = RunFolder(self.config.trainer.default_root_dir, name)
         self.run.require_unfinished()
         require_sound_options(self.config)

@@ -37,8 +37,8 @@ def configs(workplace):
 def test_later_configs_and_then_flags_win(configs, capsys, monkeypatch):
     args = ["--config=a.yaml", "--config=b.yaml", "--data.batch_size=4"]
     config = printed_config(capsys, monkeypatch, *args)
-    assert config["model"]["arch"] == "resnet34"
-    assert config["model"]["lrf"] == 0.4
+    assert config["model"]["init_args"]["arch"] == "resnet34"
+    assert config["model"]["init_args"]["lrf"] == 0.4
     assert config["data"]["init_args"]["batch_size"] == 4
     assert config["data"]["init_args"]["train_size"] == 40
 
@@ -65,6 +65,8 @@ def test_the_printed_config_is_a_config(configs, capsys, monkeypatch, workplace)
         (["--trainer.max_epochs=many"], "--trainer.max_epochs: expected int, not 'many'"),
         (["--model.stem=cifra"], "--model.stem: expected imagenet, cifar, not 'cifra'"),
         (["--model.class_names=x"], "--model.class_names cannot be given: it follows from data.class_names"),
+        (["--model.preprocessing={}"], "--model.preprocessing cannot be given: it follows from data.preprocessing"),
+        (["--data.seed=3"], "--data.seed cannot be given: it follows from seed_everything"),
         (["--data=FolderDataModule"], "--data.root is required"),
         (["--config=nowhere.yaml"], "--config: 'nowhere.yaml' cannot be read: No such file"),
         (["--config=typo.yaml"], "there is no option '--trainer.max_epocs'; did you mean --trainer.max_epochs"),

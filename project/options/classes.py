@@ -18,9 +18,11 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from project.data import ImageDataModule
+from project.model import ImageClassifier
 
 CLASS_OPTIONS: dict[str, type] = {
     "data": ImageDataModule,
+    "model": ImageClassifier,
     "model.loss": nn.Module,
     "model.optimizer": Optimizer,
     "model.lr_scheduler": LRScheduler,
@@ -29,10 +31,10 @@ CLASS_OPTIONS: dict[str, type] = {
     "trainer.profiler": Profiler,
     "trainer.callbacks": Callback,
 }
-"""The options that take a class, and what it must derive from."""
+"""The options that take a class, and what it must derive from; those of a class of the model after it."""
 
-_GIVEN_BY_US = {"params", "optimizer"}
-"""What optimizers and schedulers get from the model, not from the command line."""
+_GIVEN_BY_US: dict[type, str] = {Optimizer: "params", LRScheduler: "optimizer"}
+"""What classes get from the model, not from the command line."""
 
 _USUAL = {"FolderDataModule", "CrossEntropyLoss", "SGD", "AdamW", "StepLR", "EarlyStopping"}
 """What is meant most often, named first."""
@@ -79,6 +81,12 @@ def find_class(key: str, name: object) -> type | None:
     return found[0] if found else None
 
 
+def class_path(cls: type, name: str) -> str:
+    """The path by which a parser imports a class; its name as it was given where it is local to a function."""
+    path = f"{cls.__module__}.{cls.__qualname__}"
+    return name if "<locals>" in path else path
+
+
 class ClassParser(LightningArgumentParser):
     """A parser that shows its options."""
 
@@ -90,7 +98,8 @@ class ClassParser(LightningArgumentParser):
 def class_parser(cls: type) -> ClassParser:
     """A parser of what a class accepts, those of the classes that it passes ``**kwargs`` to included."""
     parser = ClassParser(exit_on_error=False)
-    parser.add_class_arguments(cls, skip=_GIVEN_BY_US & {*inspect.signature(cls).parameters}, fail_untyped=False)
+    given = {name for base, name in _GIVEN_BY_US.items() if issubclass(cls, base)}
+    parser.add_class_arguments(cls, skip=given & {*inspect.signature(cls).parameters}, fail_untyped=False)
     return parser
 
 
@@ -117,6 +126,9 @@ def no_such_option(key: str, cls: type, name: str) -> str:
     text = f"--{key}.{name}: {cls.__name__} has no option '{name}'"
     if having := _who_has(key, name):
         return f"{text}; {having}"
+    inner = [nested for nested in CLASS_OPTIONS if nested.startswith(f"{key}.") and _having(nested, name)]
+    if inner:
+        return f"{text}; did you mean --{inner[0]}.{name}?"
     nearest = get_close_matches(name, accepted(cls), n=1, cutoff=0.6)
     if nearest:
         return f"{text}; did you mean --{key}.{nearest[0]}?"
@@ -135,12 +147,17 @@ def no_class(key: str, name: str) -> str:
 
 
 def _who_has(key: str, name: str) -> str:
+    names = _having(key, name)
+    if not names:
+        return ""
+    return f"{listed(names[:3])} {'has' if len(names) == 1 else 'have'} it, as in --{key} {names[0]}"
+
+
+def _having(key: str, name: str) -> list[str]:
+    """The names of the classes that have such an option."""
     having = [cls for cls in candidates(key) if _shown(cls) and name in _accepted_if_any(cls)]
     having.sort(key=lambda cls: cls.__name__ not in _USUAL)
-    if not having:
-        return ""
-    names = list(dict.fromkeys(cls.__name__ for cls in having))
-    return f"{listed(names[:3])} {'has' if len(names) == 1 else 'have'} it, as in --{key} {names[0]}"
+    return list(dict.fromkeys(cls.__name__ for cls in having))
 
 
 def _accepted_if_any(cls: type) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from project.data import FolderDataModule, ImageDataModule
+from project.model import ImageClassifier
 from project.options.classes import CLASS_OPTIONS, ClassParser, class_parser, listed, subclasses
 
 TRAINER = (
@@ -69,12 +70,14 @@ def short_help(parser: ClassParser, screen: Screen) -> str:
     """
     own = {option.name: option for option in options_of(parser)}
     trainer = [own[f"--trainer.{name}"] for name in screen.trainer]
-    model = [option for name, option in own.items() if name.startswith("--model.") and name not in _FROM_DATA]
+    model = [
+        option for option in options_of(class_parser(ImageClassifier), "--model.") if option.name not in _FROM_DATA
+    ]
     rest = [option for name, option in own.items() if name.count(".") == 0 and name not in _GROUPS]
     sections = [
         ("command", rest),
         (f"data; --data takes a folder, or {_data_modules()}", _data_options(screen.trains)),
-        ("model", model if screen.trains else []),
+        ("model; --model takes a class of your own, as in my_package.MyClassifier", model if screen.trains else []),
         ("trainer, the options used most", trainer),
     ]
     lines = [f"usage: {parser.prog} [--OPTION VALUE ...]", "", *textwrap.wrap(parser.description or "", _width())]

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
+from itertools import chain, product
 from typing import Any, ClassVar, NoReturn
 
 from jsonargparse import Namespace
@@ -13,7 +14,17 @@ from lightning.pytorch.loggers import Logger
 from torch import nn
 
 from project.errors import UserError, end_with_error
-from project.options.classes import CLASS_OPTIONS, ClassParser, candidates, no_such_option, option_of
+from project.model import ImageClassifier
+from project.options.arguments import last_value
+from project.options.classes import (
+    CLASS_OPTIONS,
+    ClassParser,
+    candidates,
+    find_class,
+    no_such_option,
+    option_of,
+    subclasses,
+)
 from project.options.config_file import Config
 from project.options.given import arrange
 from project.options.help import Screen, class_help, data_classes, short_help
@@ -64,12 +75,14 @@ class OneLineErrorParser(ClassParser):
             args: The command line.
         """
         if "--help-all" in args:
+            for key in self._class_options():
+                find_class(key, last_value(f"--{key}", [*args]))  # imports it, so that it is shown
             sys.stdout.write(self.format_full_help())
             self.exit()
-        known = {action.dest for action in self.actions()}
-        defaults = {key: self.get_default(key) for key in CLASS_OPTIONS if key in known}
+        keys = self._class_options()
+        defaults = {key: self.get_default(key) for key in keys if not key.startswith("model.")}
         try:
-            arranged, OneLineErrorParser.configs = arrange([*args], self)
+            arranged, OneLineErrorParser.configs = arrange([*args], self, keys)
             OneLineErrorParser.flags = {word.split("=")[0].removeprefix("--") for word in arranged} - {"config"}
             return self.parse_args(arranged)
         except UserError as error:
@@ -78,13 +91,22 @@ class OneLineErrorParser(ClassParser):
             plain = {key: value.as_dict() if isinstance(value, Namespace) else value for key, value in defaults.items()}
             self.set_defaults(plain)  # without those of classes that others replaced
 
+    def _class_options(self) -> list[str]:
+        """Those options that take a class, and those of such a class that take one; callbacks are a list of them."""
+        names = {action.dest for action in self.actions() if not action.dest.endswith(".help")}
+        groups = {name.rpartition(".")[0] for name in names}
+        known = names & {*CLASS_OPTIONS} - groups - {"trainer.callbacks"}
+        return [key for key in CLASS_OPTIONS if key in known or (key.split(".")[0] in known and key not in names)]
+
     def format_help(self, formatter: argparse.HelpFormatter | None = None) -> str:
         """The text of ``--help``."""
         return short_help(self, self._screen) if self._screen else super().format_help(formatter)
 
     def format_full_help(self) -> str:
-        """The text of ``--help-all``: every option of the command and of each data module."""
-        return "\n".join([super().format_help(), *(class_help(cls, "data") for cls in data_classes())])
+        """The text of ``--help-all``: every option of the command, and of each model and data module."""
+        models = subclasses(ImageClassifier) if "model" in self._class_options() else []
+        shown = [*(class_help(cls, "model") for cls in models), *(class_help(cls, "data") for cls in data_classes())]
+        return "\n".join([super().format_help(), *shown])
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Prints the explanation of jsonargparse's message and exits."""
@@ -127,12 +149,15 @@ class OneLineErrorParser(ClassParser):
             r"dot import path string: (\S+)|given class_path '([^']+)'|not correspond[\s\S]*value: (\S+)\s*$", message
         )
         option, place = self._in_full(key), self._place(self._in_full(key).removeprefix("--"))
+        key = option.removeprefix("--")
         if key in CLASS_OPTIONS and named:
             name = next(group for group in named.groups() if group)
             names = [cls.__name__ for cls in candidates(key) if cls is not CLASS_OPTIONS[key]]
             nearest = get_close_matches(name.rsplit(".")[-1], names, n=3, cutoff=0.5)
             kind = "loss" if key == "model.loss" else CLASS_OPTIONS[key].__name__
             folder = " and no such folder" if key == "data" and "/" in name else ""
+            if key == "model":
+                nearest.append(f"--model.arch {name}")
             return f"{place}{option}: there is no {kind} '{name}'{folder}{_did_you_mean(nearest)}"
         if "Unable to load config" in message:
             return f"{place}{option} is a group of options, as in {option}.NAME VALUE, or takes a config file"
@@ -155,9 +180,10 @@ class OneLineErrorParser(ClassParser):
         """Where a config says this, to be put before a message."""
         if name in self.flags:
             return ""
-        parts = name.split(".")
+        first, *rest = name.split(".")
         paths = [
-            (*parts[:at], *inner, *parts[at:]) for at in range(len(parts), 0, -1) for inner in ((), ("init_args",))
+            (first, *chain.from_iterable((*inner, part) for inner, part in zip(how, rest, strict=True)))
+            for how in product([(), ("init_args",)], repeat=len(rest))
         ]
         found = (config.place(*path) for config in reversed(self.configs) for path in paths if path in config.lines)
         place = next(found, None)
@@ -170,7 +196,7 @@ class OneLineErrorParser(ClassParser):
             for key in CLASS_OPTIONS
             for cls in candidates(key)
             for name in inspect.signature(cls).parameters
-            if name not in ("args", "kwargs", "params", "optimizer", "seed")
+            if name not in ("args", "kwargs", "params", "seed") and f"{key}.{name}" != "model.lr_scheduler.optimizer"
         ]
         own = [option for action in self._actions for option in action.option_strings if option.startswith("--")]
         return list(dict.fromkeys(own + nested)) if "--config" in own else own
@@ -179,7 +205,7 @@ class OneLineErrorParser(ClassParser):
 def nearest_options(option: str, options: list[str]) -> list[str]:
     """Finds what was meant: an option of the same name elsewhere, or one that is spelled much alike."""
     wanted = _last(option).replace("-", "_")
-    classes = tuple(f"--{key}." for key in CLASS_OPTIONS if key not in ("data", "model.optimizer"))
+    classes = tuple(f"--{key}." for key in CLASS_OPTIONS if key not in ("data", "model", "model.optimizer"))
     likely = [name for name in options if not name.startswith(classes)]
     for found in (
         [name for name in likely if _last(name) == wanted],

@@ -68,7 +68,7 @@ def test_optimizer_options_are_kept_in_any_order(order, in_full, workplace):
     if in_full:
         order = [word.replace("r.", "r.init_args.").replace("r=", "r.class_path=torch.optim.") for word in order]
         order = [word.replace("init_args.lr.class_path=torch.optim.", "init_args.lr=") for word in order]
-    given = arguments(parse(*order).model.optimizer)
+    given = arguments(parse(*order).model.init_args.optimizer)
     optimizer = AdamW(nn.Linear(1, 1).parameters(), **given)
     expected = AdamW(nn.Linear(1, 1).parameters(), lr=0.003, betas=(0.8, 0.9))
     assert {**optimizer.defaults, "betas": tuple(optimizer.defaults["betas"])} == expected.defaults
@@ -79,7 +79,7 @@ def test_optimizer_options_are_kept_in_any_order(order, in_full, workplace):
     [("model.optimizer", AdamW, {}), ("data", CIFAR10DataModule, {"seed": 0})],
 )
 def test_a_newly_named_class_starts_from_its_own_defaults(key, cls, ours, workplace):
-    spec = parse(f"--{key}={cls.__name__}")[key]
+    spec = parse(f"--{key}={cls.__name__}")[key.replace("model.", "model.init_args.")]
     assert spec.class_path.endswith(cls.__name__)
     found = arguments(spec)
     for name, default in own_defaults(cls).items():
@@ -87,7 +87,7 @@ def test_a_newly_named_class_starts_from_its_own_defaults(key, cls, ours, workpl
 
 
 def test_the_default_class_keeps_the_projects_defaults(workplace):
-    given = arguments(parse("--model.optimizer=SGD", "--model.optimizer.lr=0.2").model.optimizer)
+    given = arguments(parse("--model.optimizer=SGD", "--model.optimizer.lr=0.2").model.init_args.optimizer)
     ours = inspect.signature(ImageClassifier).parameters["optimizer"].default(nn.Linear(1, 1).parameters())
     assert SGD(nn.Linear(1, 1).parameters(), **given).defaults == {**ours.defaults, "lr": 0.2}
 
@@ -96,7 +96,7 @@ def test_what_a_config_gives_survives_a_flag_that_names_another_class(workplace)
     (workplace / "c.yaml").write_text(
         "model: {optimizer: {class_path: torch.optim.SGD, init_args: {lr: 0.3, weight_decay: 0.2}}}"
     )
-    given = arguments(parse("--config=c.yaml", "--model.optimizer=AdamW").model.optimizer)
+    given = arguments(parse("--config=c.yaml", "--model.optimizer=AdamW").model.init_args.optimizer)
     assert (given["lr"], given["weight_decay"], given["eps"]) == (0.3, 0.2, 1e-8)
 
 
@@ -106,7 +106,7 @@ def test_flags_win_over_configs_and_later_configs_over_earlier_ones_wherever_the
     for order in permutations(["--trainer.max_epochs=3", "--config=a.yaml", "--config=b.yaml"]):
         config = parse(*order)
         later = "resnet50" if order.index("--config=b.yaml") > order.index("--config=a.yaml") else "resnet34"
-        assert (config.trainer.max_epochs, config.model.arch, config.model.lrf) == (3, later, 0.1)
+        assert (config.trainer.max_epochs, config.model.init_args.arch, config.model.init_args.lrf) == (3, later, 0.1)
 
 
 @pytest.mark.parametrize(
@@ -153,8 +153,8 @@ def test_a_logger_may_be_given_its_options_first(workplace):
 
 def test_a_class_may_be_taken_back(workplace):
     (workplace / "c.yaml").write_text("model: {lr_scheduler: {class_path: StepLR, init_args: {step_size: 3}}}")
-    assert parse("--config=c.yaml").model.lr_scheduler.init_args.step_size == 3
-    assert parse("--config=c.yaml", "--model.lr_scheduler=null").model.lr_scheduler is None
+    assert parse("--config=c.yaml").model.init_args.lr_scheduler.init_args.step_size == 3
+    assert parse("--config=c.yaml", "--model.lr_scheduler=null").model.init_args.lr_scheduler is None
     assert parse("--trainer.logger=false").trainer.logger is False
 
 

@@ -24,10 +24,10 @@ from tests.small import one_line
         ("--epochs=1", "there is no option '--epochs'; did you mean --trainer.max_epochs"),
         ("--batch-size=1", "there is no option '--batch-size'; did you mean --data.batch_size?"),
         ("--seed=1", "there is no option '--seed'; did you mean --seed_everything"),
-        ("--model.lr=1", "there is no option '--model.lr'; did you mean --model.optimizer.lr?"),
+        ("--model.lr=1", "ImageClassifier has no option 'lr'; did you mean --model.optimizer.lr?"),
         ("--xyzzy=1", "there is no option '--xyzzy'; --help-all lists what there is"),
         ("--data=./nowhere", "--data: there is no folder './nowhere'"),
-        ("--model=resnet18", "--model is a group of options, as in --model.NAME VALUE"),
+        ("--model=resnet18", "--model: there is no ImageClassifier 'resnet18'; did you mean --model.arch resnet18?"),
         ("--model.optimizer.lr=high", "--model.optimizer.lr: expected float, not 'high'"),
         ("--model.optimizer.lr", "--model.optimizer.lr needs a value"),
     ],
@@ -39,6 +39,6 @@ def test_a_mistake_is_answered_with_what_to_type(args, answer, workplace, capsys
 def test_lightnings_own_scheduler_is_found_by_its_name(workplace):
     scheduler = parse(
         "--model.lr_scheduler=ReduceLROnPlateau", "--model.lr_scheduler.monitor=val/loss"
-    ).model.lr_scheduler
+    ).model.init_args.lr_scheduler
     assert scheduler.class_path == "lightning.pytorch.cli.ReduceLROnPlateau"
     assert scheduler.init_args.monitor == "val/loss"
