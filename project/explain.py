@@ -91,7 +91,10 @@ def _is_refusal(error: BaseException, modules: list[str]) -> bool:
 def _of_jsonargparse(error: BaseException) -> str | None:
     """What it says of a class among those that an option takes, where its chain of errors follows another of them."""
     found = re.search(r"Problem with given class_path '(?:\w+\.)*(\w+)':\s*(.+)", str(error))
-    return f"{found[1]}: {found[2]}" if found else None
+    if found is None:  # where it builds the callables that an option lists
+        found = re.search(r"Errors:\s+- (?!Does not)(.+)[\s\S]+?class_path='(?:\w+\.)*(\w+)'", str(error))
+        return f"{found[2]}: {found[1]}" if found else None
+    return f"{found[1]}: {found[2]}"
 
 
 def _with_component(text: str, component: object) -> str:

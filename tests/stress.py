@@ -45,6 +45,9 @@ SMALL = [
 ]
 
 
+RANDOM_TRANSFORM = "--data.train_transforms+=torchvision.transforms.v2.RandAugment"
+
+
 class Scenario(NamedTuple):
     """A kind of training."""
 
@@ -55,7 +58,7 @@ class Scenario(NamedTuple):
 SCENARIOS = {
     "one process": Scenario([]),
     "loader workers, several validations an epoch": Scenario(
-        ["--data.num_workers=2", "--trainer.val_check_interval=5", "--trainer.precision=32-true"]
+        ["--data.num_workers=2", RANDOM_TRANSFORM, "--trainer.val_check_interval=5", "--trainer.precision=32-true"]
     ),
     "accumulation, a moving average of the weights": Scenario(
         ["--trainer.accumulate_grad_batches=5", "--trainer.callbacks=EMAWeightAveraging"]
@@ -71,7 +74,7 @@ SCENARIOS = {
             "--trainer.max_steps=30",
         ]
     ),
-    "two processes": Scenario(["--trainer.devices=2", "--data.num_workers=1"], 2),
+    "two processes": Scenario(["--trainer.devices=2", "--data.num_workers=1", RANDOM_TRANSFORM], 2),
     "two processes, accumulation": Scenario(["--trainer.devices=2", "--trainer.accumulate_grad_batches=5"], 2),
 }
 

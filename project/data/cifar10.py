@@ -24,7 +24,7 @@ class CIFAR10DataModule(ImageDataModule):
 
     Args:
         root: Where the folder ``cifar-10-batches-py`` is, or shall be downloaded to.
-        batch_size: Images in one optimizer step's forward passes on all devices together.
+        batch_size: Images in a batch of all devices together; ``--trainer.accumulate_grad_batches`` makes a step of several.
         crop_padding: How far a training image is moved at most, in pixels; its mirrored edge fills the gap.
         kwargs: See :class:`project.data.module.ImageDataModule`.
     """

@@ -1,7 +1,7 @@
 """The LightningDataModule that all kinds of data share: loaders, device-side augmentation, one global batch size."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import torch
@@ -14,19 +14,23 @@ from project.data.batch import BatchDataset, ImageBatch, WithoutImages
 from project.data.loader import LazyDataLoader, leave_signals_to_the_run
 from project.data.sampler import EvaluationSampler, TrainingSampler
 from project.data.sharing import load_once_a_machine
+from project.data.transforms import TransformedDataset, as_list, describe
 from project.data.workers import plan_workers, say_once
 from project.errors import require
 from project.hardware import usable_cores
 from project.run.checkpoint import Preprocessing
+
+_TRANSFORMS = ["train_transforms"]
+"""Options that are callables, with which a checkpoint would not load with ``weights_only=True``."""
 
 
 class ImageDataModule(LightningDataModule, ABC):
     """Serves images with three splits; a kind of data says what the splits hold.
 
     Args:
-        batch_size: Images in one optimizer step's forward passes on all devices together.
+        batch_size: Images in a batch of all devices together; ``--trainer.accumulate_grad_batches`` makes a step of several.
         num_workers: Processes that load images, for each device; by default one less than the cores there are, at most
-            8, or none where the images lie in memory.
+            8, or none where images lie in memory and there are no ``train_transforms``.
         prefetch_factor: Batches that each of these holds ready.
         pin_memory: Whether batches are put where a GPU can fetch them by itself; by default where there is a GPU.
         device_cache: Whether images that lie in memory are cached on the device as well, which saves copying
@@ -34,6 +38,8 @@ class ImageDataModule(LightningDataModule, ABC):
         flip: Whether half of the training images are mirrored left to right.
         crop_padding: How far a training image is moved at most, in pixels; its mirrored edge fills the gap.
         cutout: The side of a square that is covered in each training image, in pixels; 0 covers nothing.
+        train_transforms: Transforms of torchvision's v2, or other callables, that each training image goes through,
+            uint8 (3, height, width), in the loader workers, before those above.
         split_seed: Decides which images are validation's and which are test's, where the data does not say.
         seed: Decides order and augmentation; the command line takes it from ``--seed_everything``.
     """
@@ -51,11 +57,12 @@ class ImageDataModule(LightningDataModule, ABC):
         flip: bool = True,
         crop_padding: int = 0,
         cutout: int = 0,
+        train_transforms: list[Callable[..., Any]] | None = None,
         split_seed: int = 0,
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self.save_hyperparameters(logger=False)
+        self.save_hyperparameters(ignore=_TRANSFORMS, logger=False)
         require(batch_size >= 1, "--data.batch_size", batch_size, "at least 1")
         require(num_workers is None or num_workers >= 0, "--data.num_workers", num_workers, "0 or more")
         require(prefetch_factor >= 1, "--data.prefetch_factor", prefetch_factor, "at least 1")
@@ -64,12 +71,11 @@ class ImageDataModule(LightningDataModule, ABC):
         self.batch_size, self.split_seed, self.seed = batch_size, split_seed, seed
         self.num_workers, self.prefetch_factor, self.pin_memory = num_workers, prefetch_factor, pin_memory
         self.flip, self.crop_padding, self.cutout = flip, crop_padding, cutout
-        require(
-            not device_cache or self.in_memory,
-            "--data.device_cache",
-            device_cache,
-            "false where images are read from files",
-        )
+        self.train_transforms = as_list("--data.train_transforms", train_transforms)
+        cached = "--data.device_cache", device_cache
+        require(not device_cache or self.in_memory, *cached, "false where images are read from files")
+        transformed = "false with --data.train_transforms, which take single images from memory"
+        require(not (device_cache and self.train_transforms), *cached, transformed)
         self.device_cache = device_cache
         self.splits: Mapping[str, BatchDataset] = {}
         self._on_device: dict[str, Tensor] = {}
@@ -89,6 +95,10 @@ class ImageDataModule(LightningDataModule, ABC):
     @abstractmethod
     def load(self) -> Mapping[str, BatchDataset]:
         """Opens the data sets ``train``, ``val`` and ``test``, as :class:`ArrayDataset` where ``in_memory`` is true."""
+
+    def transforms_in_words(self) -> dict[str, list[str]]:
+        """The options that are callables, for people to read."""
+        return {option: [describe(transform) for transform in getattr(self, option)] for option in _TRANSFORMS}
 
     def setup(self, stage: str) -> None:
         """Opens the data sets once.
@@ -150,11 +160,11 @@ class ImageDataModule(LightningDataModule, ABC):
     def _loader(self, split: str, sampler: Sampler[int], batch_size: int) -> DataLoader[ImageBatch]:
         devices = self.trainer.num_devices if self.trainer is not None else 1
         batch_bytes = 0 if self.device_cache else batch_size * 3 * self.preprocessing["crop"] ** 2
-        workers, sender, note = plan_workers(self.workers(), self.prefetch_factor, batch_bytes, devices)
+        workers, sender, note = plan_workers(self.workers(split), self.prefetch_factor, batch_bytes, devices)
         if self.trainer is None or self.trainer.local_rank == 0:
             say_once(note)
         return LazyDataLoader(
-            cast(Any, WithoutImages(self.splits[split]) if self.device_cache else self.splits[split]),
+            self._served(split),
             batch_size=batch_size,
             sampler=sampler,
             num_workers=workers,
@@ -164,6 +174,14 @@ class ImageDataModule(LightningDataModule, ABC):
             persistent_workers=workers > 0,
             worker_init_fn=leave_signals_to_the_run,
         )
+
+    def _served(self, split: str) -> Any:
+        """The data set as the loader sees it."""
+        dataset = self.splits[split]
+        if self.device_cache:
+            return WithoutImages(dataset)
+        transforms = self.train_transforms if split == "train" else []
+        return TransformedDataset(dataset, transforms, self.seed) if transforms else dataset
 
     def on_after_batch_transfer(self, batch: ImageBatch, dataloader_idx: int) -> ImageBatch:
         """Augments a training batch; in evaluation, marks what another process counts already."""
@@ -197,6 +215,10 @@ class ImageDataModule(LightningDataModule, ABC):
 
     def augment(self, batch: ImageBatch, epoch: int) -> ImageBatch:
         """Augments a batch as training does in that epoch."""
+        side = min(batch.images.shape[-2:])  # transforms may have changed it
+        require(
+            self.crop_padding < side, "--data.crop_padding", self.crop_padding, f"below {side}, the side of an image"
+        )
         if self._fill is None or self._fill.device != batch.images.device:  # once, as a copy waits for the device
             self._fill = (255 * torch.tensor(self.preprocessing["mean"])).round().to(batch.images)
         return augment(
@@ -226,9 +248,10 @@ class ImageDataModule(LightningDataModule, ABC):
             return self.pin_memory
         return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
 
-    def workers(self) -> int:
+    def workers(self, split: str = "train") -> int:
         """How many processes load images for this device."""
-        if self.num_workers is not None or self.in_memory:
+        at_hand = self.in_memory and not (split == "train" and self.train_transforms)
+        if self.num_workers is not None or at_hand:
             return self.num_workers or 0
         devices = self.trainer.num_devices if self.trainer is not None else 1
         return min(8, max(1, usable_cores() // devices - 1))

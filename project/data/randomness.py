@@ -1,12 +1,18 @@
 """Random numbers as a function of (seed, epoch, sample index, purpose), on any device, for a whole batch at once.
 
 A generator has a history: what it yields depends on the worker, the process and the batch that asked before. A hash has
-none, so a sample is augmented alike on any number of workers and devices, and after any interruption.
+none, so a sample is augmented alike on any number of workers and devices, and after any interruption. Code that draws
+from a generator all the same, such as torchvision's transforms, finds it seeded by such a hash.
 """
 
+import hashlib
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +28,9 @@ class Purpose(IntEnum):
     SHIFT = 2
     CUTOUT = 3
     ORDER = 4
+    TRANSFORMS = 5
+    BATCH_TRANSFORMS = 6
+    STEP = 7
 
 
 def uniform(seed: int, epoch: int, indices: Tensor, purpose: int, count: int = 1) -> Tensor:
@@ -64,3 +73,36 @@ def _mix(x: Tensor) -> Tensor:
 def _shift_right(x: Tensor, bits: int) -> Tensor:
     """Shifts zeros in from the left: torch's own shift of a signed integer repeats the sign."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def derived_seed(purpose: Purpose, *place: int) -> int:
+    """Hashes where random numbers are drawn to the seed of a generator.
+
+    Args:
+        purpose: What the numbers are for.
+        place: Such as (seed, epoch, index).
+
+    Returns:
+        64 bits.
+    """
+    text = " ".join(map(str, (int(purpose), *place)))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+
+
+def seed_generators(seed: int) -> None:
+    """Seeds the generators that all code of a process shares: torch's on the CPU, Python's and NumPy's."""
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002  # what other code draws from
+
+
+@contextmanager
+def restored_generators() -> Iterator[None]:
+    """Leaves these generators as they were, whatever is drawn meanwhile."""
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before[0])
+        random.setstate(before[1])
+        np.random.set_state(before[2])  # noqa: NPY002

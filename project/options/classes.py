@@ -111,7 +111,9 @@ def accepted(cls: type) -> dict[str, Any]:
 
 
 def option_of(cls: type) -> str | None:
-    """The option that takes such a class, without dashes."""
+    """The option that takes such a class, without dashes; None for a transform, of which options take lists."""
+    if cls.__module__.startswith("torchvision.transforms"):
+        return None
     return next((key for key, base in CLASS_OPTIONS.items() if issubclass(cls, base)), None)
 
 

@@ -19,6 +19,7 @@ from project.options.arguments import last_value
 from project.options.classes import (
     CLASS_OPTIONS,
     ClassParser,
+    accepted,
     candidates,
     find_class,
     no_such_option,
@@ -131,6 +132,9 @@ class OneLineErrorParser(ClassParser):
     def _unknown(self, option: str) -> str:
         name = option.removeprefix("--")
         key = option_of(self._class) if self._class else None
+        if self._class is not None and key is None:
+            nearest = get_close_matches(name, accepted(self._class), n=1, cutoff=0.6)
+            return f"{self._class.__name__} has no option '{name}'{_did_you_mean(nearest)}"
         if key is not None and self._class is not None:
             return f"{self._place(f'{key}.{name}')}{no_such_option(key, self._class, name.removesuffix('+'))}"
         if name.removesuffix("+") in CLASS_OPTIONS or not option.startswith("-"):
@@ -142,6 +146,8 @@ class OneLineErrorParser(ClassParser):
         return f"; {'--help-all' if self._screen else '--help'} lists what there is"
 
     def _required(self, name: str) -> str:
+        if self._class is not None and option_of(self._class) is None:
+            return f"{self._class.__name__} needs its option '{name}'"
         return f"{self._in_full(name)} is required" + (f" by {self._class.__name__}" if self._class else "")
 
     def _bad_value(self, key: str, message: str) -> str:
@@ -159,6 +165,10 @@ class OneLineErrorParser(ClassParser):
             if key == "model":
                 nearest.append(f"--model.arch {name}")
             return f"{place}{option}: there is no {kind} '{name}'{folder}{_did_you_mean(nearest)}"
+        if found := re.search(r"expects a function or a callable class: ([^\n]+)", message):
+            return f"{place}{option}: {found[1].split('. Got value')[0]}{_similar(found[1])}"
+        if (found := re.search(r"dot import path string: (\S+)", message)) and "Callable" in message:
+            return f"{place}{option}: '{found[1]}' needs its module, as in torchvision.transforms.v2.{found[1]}"
         if "Unable to load config" in message:
             return f"{place}{option} is a group of options, as in {option}.NAME VALUE, or takes a config file"
         value = re.search(r"(?:Given value|Got value): (.+?)\s*$", message)
@@ -174,6 +184,8 @@ class OneLineErrorParser(ClassParser):
     def _in_full(self, name: str) -> str:
         """The option for what a class calls its argument."""
         key = option_of(self._class) if self._class else None
+        if self._class is not None and key is None:
+            return f"{self._class.__name__}'s {name}"
         return f"--{key}.{name}" if key else f"--{name}"
 
     def _place(self, name: str) -> str:
@@ -225,6 +237,12 @@ def _last(option: str) -> str:
 
 def _did_you_mean(nearest: list[str]) -> str:
     return f"; did you mean {' or '.join(nearest)}?" if nearest else ""
+
+
+def _similar(problem: str) -> str:
+    """What a module has instead of what it lacks, as Python says that."""
+    found = re.match(r"module '([\w.]+)' has no attribute '(\w+)'", problem)
+    return _did_you_mean(get_close_matches(found[2], dir(sys.modules.get(found[1])), n=1)) if found else ""
 
 
 def _readable(kind: str) -> str:

@@ -66,6 +66,7 @@ class About(TypedDict):
     optimizer: dict[str, Any]
     lr_scheduler: dict[str, Any]
     data: RememberedData | None
+    transforms: dict[str, list[str]]
     split_seed: int | None
     versions: dict[str, str]
     epoch: int
@@ -104,6 +105,7 @@ def explain(
         optimizer=optimizer,
         lr_scheduler=lr_scheduler,
         data=remembered,
+        transforms=getattr(data, "transforms_in_words", dict)(),
         split_seed=getattr(data, "split_seed", None),
         versions=versions(),
         epoch=trainer.current_epoch,

@@ -20,6 +20,7 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]  # not in
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.futures import Future
 from torch.optim import SGD
+from torchvision.transforms.v2 import RandAugment
 
 from project.model import ImageClassifier
 from tests.distributed.job import classifier, flowers, trainer
@@ -105,7 +106,8 @@ def run(world_size: int, options: dict[str, Any]) -> tuple[dict[str, Any], dict[
         **{"optimizer": partial(SGD, lr=0.001, momentum=0.9), "warmup_epochs": 0, **options.get("model", {})}
     )
     size = BATCH_SIZE * STEPS_PER_EPOCH + 3  # what is left over belongs to no batch
-    data = flowers(size, 5, BATCH_SIZE, flip=True, crop_padding=4, cutout=8, seed=1)
+    augmentation = {"flip": True, "crop_padding": 4, "cutout": 8, "train_transforms": [RandAugment()]}
+    data = flowers(size, 5, BATCH_SIZE, **augmentation, seed=1)
     witness, logger = Witness(), LossLogger()
     callbacks = [witness] if options.get("batchnorm_as_it_is") else [witness, FrozenBatchNorm()]
     own = {"max_epochs": 2, "log_every_n_steps": 1, "logger": logger, "callbacks": callbacks, "limit_val_batches": 0}

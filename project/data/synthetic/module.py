@@ -20,7 +20,7 @@ class SyntheticFlowersDataModule(ImageDataModule):
         val_size: How many to validate on.
         test_size: How many to test on.
         image_size: The side of an image in pixels.
-        batch_size: Images in one optimizer step's forward passes on all devices together.
+        batch_size: Images in a batch of all devices together; ``--trainer.accumulate_grad_batches`` makes a step of several.
         crop_padding: How far a training image is moved at most, in pixels; its mirrored edge fills the gap.
         kwargs: See :class:`project.data.module.ImageDataModule`.
     """

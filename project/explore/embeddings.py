@@ -1,0 +1,104 @@
+"""Images in a network's feature space: their embeddings, nearest neighbours and a projection to two dimensions."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from matplotlib.offsetbox import AnnotationBbox, OffsetImage
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from project.model import ImageClassifier
+from project.model.networks import head
+
+
+def embed(model: ImageClassifier, images: Tensor) -> Tensor:
+    """The features that the head of the network sees.
+
+    Args:
+        model: On any device; it is put into evaluation mode.
+        images: uint8 (N, 3, size, size).
+
+    Returns:
+        float (N, features), on the CPU.
+    """
+    model.eval()
+    (layer,) = list(head(model.network, len(model.class_names)).values())[-1:]
+    with torch.inference_mode(), _input_of(layer) as features:
+        model(images.to(model.device))
+    return features[0].float().flatten(1).cpu()
+
+
+def nearest(embeddings: Tensor, queries: Tensor, count: int) -> Tensor:
+    """Finds the most similar embeddings by the cosine of the angle between them.
+
+    Args:
+        embeddings: float (N, features).
+        queries: float (M, features).
+        count: How many, at most N.
+
+    Returns:
+        int64 (M, count), positions among the N, the most similar first.
+    """
+    similarity = F.normalize(queries, dim=1) @ F.normalize(embeddings, dim=1).T
+    return similarity.topk(count, dim=1).indices
+
+
+def project(embeddings: Tensor) -> Tensor:
+    """Projects embeddings onto their two principal components.
+
+    Args:
+        embeddings: float (N, features), N and features at least 2.
+
+    Returns:
+        float64 (N, 2); the sign of a component is such that its largest loading is positive.
+    """
+    centred = embeddings.double() - embeddings.double().mean(0)
+    _, _, components = torch.linalg.svd(centred, full_matrices=False)
+    components = components[:2]
+    signs = components.gather(1, components.abs().argmax(1, keepdim=True)).sign()
+    projected: Tensor = centred @ (components * signs).T
+    return projected
+
+
+def projection_figure(points: Tensor, labels: Tensor, class_names: list[str], thumbnails: dict[int, Tensor]) -> Figure:
+    """Draws projected embeddings as dots in the colours of their classes, some of them as images.
+
+    Args:
+        points: float (N, 2).
+        labels: int64 (N,).
+        class_names: The classes in the order of their labels.
+        thumbnails: By position among the N, an image to be drawn there, uint8 (3, height, width).
+    """
+    figure = Figure(figsize=(8, 6), layout="constrained", dpi=110)
+    axes = figure.add_subplot(xlabel="first principal component", ylabel="second principal component")
+    for label, name in enumerate(class_names):
+        own = points[labels == label]
+        axes.scatter(own[:, 0], own[:, 1], s=8, color=f"C{label % 10}", label=name if label < 20 else None)
+    for position, image in thumbnails.items():
+        small = F.interpolate(image[None].float(), (28, 28), mode="area")[0].permute(1, 2, 0) / 255
+        colour = f"C{int(labels[position]) % 10}"
+        box = AnnotationBbox(
+            OffsetImage(small.numpy()), tuple(points[position].tolist()), pad=0.1, bboxprops={"edgecolor": colour}
+        )
+        axes.add_artist(box)
+    legend = figure.legend(loc="outside right upper", fontsize=8)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    return figure
+
+
+@contextmanager
+def _input_of(layer: nn.Module) -> Iterator[list[Tensor]]:
+    found: list[Tensor] = []
+
+    def keep(_module: nn.Module, args: tuple[Any, ...]) -> None:
+        found.append(args[0])
+
+    hook = layer.register_forward_pre_hook(keep)
+    try:
+        yield found
+    finally:
+        hook.remove()

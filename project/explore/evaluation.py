@@ -1,0 +1,80 @@
+"""All images of a split as a model sees them, for plots and tables that need more than metrics."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from project.data import ImageDataModule
+from project.data.batch import BatchDataset
+from project.model import ImageClassifier
+from project.model.metrics import Metrics
+
+
+class Evaluation(NamedTuple):
+    """What a model says of a split, in the order of its data set.
+
+    Attributes:
+        images: The data set.
+        logits: float32 (N, classes), on the CPU; NaN where a file could not be read.
+        labels: int64 (N,); -1 where a file could not be read.
+        metrics: Those that ``python -m project.evaluate`` reports.
+    """
+
+    images: BatchDataset
+    logits: Tensor
+    labels: Tensor
+    metrics: Metrics
+
+    @property
+    def confidence(self) -> Tensor:
+        """The probability of each image's predicted class, float32 (N,)."""
+        return self.logits.softmax(1).amax(1)
+
+    @property
+    def predicted(self) -> Tensor:
+        """The predicted labels, int64 (N,)."""
+        return self.logits.argmax(1)
+
+    @property
+    def correct(self) -> Tensor:
+        """Whether each image is classified correctly, bool (N,)."""
+        return self.predicted == self.labels
+
+    def confident(self, correct: bool, count: int) -> list[int]:
+        """The positions of the images that are right, or wrong, with the greatest confidence."""
+        wanted = (self.labels >= 0) & (self.correct == correct)
+        positions = wanted.nonzero().flatten()
+        return positions[self.confidence[positions].argsort(descending=True, stable=True)][:count].tolist()
+
+
+def evaluate_split(model: ImageClassifier, data: ImageDataModule, split: str = "test") -> Evaluation:
+    """Runs a model once over a split, with the preprocessing and the precision of ``python -m project.evaluate``.
+
+    Args:
+        model: On any device; it is put into evaluation mode.
+        data: The data module, outside of a trainer.
+        split: ``val`` or ``test``.
+
+    Raises:
+        UserError: The images cannot be found or read.
+    """
+    data.prepare_data()
+    data.device_cache = False  # one pass gains nothing from it
+    data.setup("test")
+    images = data.splits[split]
+    logits = torch.full((len(images), len(model.class_names)), float("nan"))
+    labels = torch.full((len(images),), -1)
+    model.eval()
+    model.test_metrics.reset()
+    with torch.inference_mode():
+        loader = data.val_dataloader() if split == "val" else data.test_dataloader()
+        for number, batch in enumerate(loader):
+            batch = data.transfer_batch_to_device(batch, model.device, 0)
+            found = model.test_step(batch, number).float().cpu()
+            there = batch.labels.cpu() >= 0
+            logits[batch.indices.cpu()[there]] = found[there]
+            labels[batch.indices.cpu()[there]] = batch.labels.cpu()[there]
+    metrics = model.test_metrics.compute()
+    model.test_metrics.reset()
+    return Evaluation(images, logits, labels, metrics)

@@ -1,0 +1,59 @@
+"""A split as explored has the metrics that the commands report, image by image."""
+
+import json
+
+import pytest
+import torch
+
+from project.data import FolderDataModule
+from project.explore.data import open_data
+from project.explore.evaluation import evaluate_split
+from project.explore.prediction import predict
+from project.model import ImageClassifier
+from project.run.checkpoint import read_checkpoint
+from tests.conftest import make_folder
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_the_metrics_are_those_of_the_run(tiny_run, split):
+    best = tiny_run / "checkpoints" / "best.ckpt"
+    model = ImageClassifier.load_from_checkpoint(best)
+    found = evaluate_split(model, open_data(read_checkpoint(best)["about"]), split)
+    expected = json.loads((tiny_run / "metrics.json").read_text())[split]
+    measured = found.metrics.as_dict()
+    assert measured.pop("loss") == pytest.approx(expected.pop("loss"))
+    assert measured == expected
+    assert int(found.correct.sum()) == expected["correct"]
+    confusion = torch.zeros(8, 8, dtype=torch.int64)
+    for true, said in zip(found.labels, found.predicted, strict=True):
+        confusion[true, said] += 1
+    assert confusion.tolist() == expected["confusion_matrix"]
+
+
+def test_each_image_has_its_own_prediction_and_a_broken_one_none(tmp_path, tiny_run):
+    make_folder(tmp_path / "images", dict.fromkeys("abcdefgh", 4))
+    model = ImageClassifier.load_from_checkpoint(tiny_run / "checkpoints" / "best.ckpt")
+    data = FolderDataModule(str(tmp_path / "images"), image_size=32, num_workers=0, on_bad_image="skip")
+    data.setup("test")
+    names = [data.splits["test"].name(index) for index in range(8)]
+    files = [tmp_path / "images" / name for name in names]
+    files[3].write_bytes(b"broken since it was looked at")
+    found = evaluate_split(model, data)
+    assert [found.images.name(index) for index in range(8)] == names
+    assert found.logits.isnan().any(1).tolist() == [index == 3 for index in range(8)]
+    assert int(found.labels[3]) == -1
+    assert found.metrics.total == 7
+    readable = [index for index in range(8) if index != 3]
+    for index, prediction in zip(readable, predict(model, [files[index] for index in readable]), strict=True):
+        assert model.class_names[found.predicted[index]] == prediction.label
+        assert float(found.confidence[index]) == pytest.approx(prediction.probability, abs=1e-6)
+
+
+def test_the_most_confident_come_first(tiny_run):
+    best = tiny_run / "checkpoints" / "best.ckpt"
+    found = evaluate_split(ImageClassifier.load_from_checkpoint(best), open_data(read_checkpoint(best)["about"]))
+    rows = list(zip(found.logits.softmax(1).tolist(), found.labels.tolist(), strict=True))
+    for correct in (True, False):
+        wanted = [index for index, (row, label) in enumerate(rows) if (row.index(max(row)) == label) == correct]
+        expected = sorted(wanted, key=lambda index: (-max(rows[index][0]), index))
+        assert found.confident(correct, 5) == expected[:5]
