@@ -2,31 +2,27 @@
 
 import os
 import shlex
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.precision import Precision
 
 from project.callbacks import (
     BestCheckpoint,
-    ConfidentMistakesPlot,
-    ConfusionMatrixPlot,
-    FirstBatchPlot,
-    ImagesPerSecond,
+    DefaultCallbacks,
     LastCheckpoint,
-    LearningRate,
-    SeedEachBatch,
-    SpeedSettings,
-    StopOnNonFinite,
     StoppedError,
 )
 from project.callbacks.last_checkpoint import CURVES
+from project.callbacks.monitor import chosen_monitor, fill_monitors, only_ours
 from project.cli import ProjectCLI, one_line_errors, quiet_libraries
 from project.errors import UserError
 from project.explore.tables import summary
@@ -34,7 +30,7 @@ from project.hardware import best_precision, tune_malloc
 from project.model import ImageClassifier
 from project.options.help import TRAINER, Screen
 from project.preflight import require_sound_options, require_sound_run
-from project.run.checkpoint import ABOUT, read_checkpoint, require_match
+from project.run.checkpoint import ABOUT, read_checkpoint, require_match, require_same_selection, selection
 from project.run.checkpoint_io import with_atomic_writes
 from project.run.folder import RunFolder, derived_name
 from project.run.loggers import class_of, placed, rewind_all, within
@@ -89,7 +85,17 @@ class FitCLI(ProjectCLI):
             help="Threads that compute, for each process on a CPU; by default the cores, shared out among the processes"
             " (torchrun gives one).",
         )
-        parser.add_lightning_class_args(LastCheckpoint, "last_checkpoint")
+        parser.add_argument(
+            "--monitor", type=str, default="val/accuracy", help="The validation metric that best.ckpt is chosen by."
+        )
+        parser.add_argument(
+            "--mode",
+            type=Literal["min", "max"] | None,
+            default=None,
+            help="Whether the least or the greatest of it is best; by default the metric's own: a loss is best at its"
+            " least.",
+        )
+        parser.add_class_arguments(DefaultCallbacks, "callbacks")
         parser.link_arguments("data.class_names", "model.init_args.class_names", apply_on="instantiate")
         parser.link_arguments("data.preprocessing", "model.init_args.preprocessing", apply_on="instantiate")
 
@@ -120,17 +126,29 @@ class FitCLI(ProjectCLI):
         tune_malloc()
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Adds the callbacks and the logger that fill the run's folder."""
-        self.trainer_defaults["callbacks"] = self._callbacks()
+        """Adds the callbacks and the logger that fill the run's folder.
+
+        Raises:
+            UserError: There is no such metric as ``--monitor`` says.
+        """
+        added: list[Callback] = self.config_init.trainer.callbacks or []
+        known, closed = self.model.monitors(), only_ours(self.model, *added)
+        self.monitor = chosen_monitor(self.config.monitor, self.config.mode, known, closed)
+        fill_monitors(added, self.config.trainer.callbacks or [], self.monitor)
+        own = self.trainer_defaults["callbacks"] = self._callbacks()
+        if not any(isinstance(callback, Checkpoint) for callback in (*own, *added)):
+            kwargs["enable_checkpointing"] = False  # or Lightning would add one
         # where SLURM's automatic checkpoints go and are looked for: in one folder, a run would resume from another's
         kwargs["default_root_dir"] = self.run.path
         kwargs["logger"] = self._loggers()
         plugins = self.config_init.trainer.plugins or []
         kwargs["plugins"] = with_atomic_writes(plugins if isinstance(plugins, list) else [plugins], self.run.path)
         trainer = super().instantiate_trainer(**kwargs)
-        # first, so that what others log at the start of a batch is not in the curves yet when it saves
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
+        # first, so that what others log at the start of a batch is not in the curves yet when it saves
         callbacks.sort(key=lambda callback: not isinstance(callback, LastCheckpoint))
+        self._keeps_last = any(isinstance(callback, LastCheckpoint) for callback in callbacks)
+        self._keep_best = next((callback for callback in callbacks if isinstance(callback, BestCheckpoint)), None)
         return trainer
 
     def _loggers(self) -> list[Logger]:
@@ -143,25 +161,17 @@ class FitCLI(ProjectCLI):
         return [*own, *added]
 
     def _callbacks(self) -> list[Callback]:
-        self._keep_best = BestCheckpoint(
-            self.run.checkpoints, "best", monitor="val/accuracy", mode="max", enable_version_counter=False
-        )
-        curves = [] if self.config_init.trainer.logger is False else [LearningRate(), ImagesPerSecond()]
-        return [
-            *curves,
-            SpeedSettings(),
-            FirstBatchPlot(),
-            ConfusionMatrixPlot(),
-            ConfidentMistakesPlot(),
-            StopOnNonFinite(),
-            SeedEachBatch(int(self.config.seed_everything)),
-            self._keep_best,
-        ]
+        defaults: DefaultCallbacks = self.config_init.callbacks
+        if self.config_init.trainer.logger is False:
+            defaults = replace(defaults, learning_rate=False, images_per_second=False)
+        return defaults.build(self.run.checkpoints, *self.monitor, seed=int(self.config.seed_everything))
 
     def advice_after_death(self) -> str:
-        """The command that resumes the run."""
-        folder = Path(self._keep_best.dirpath or self.run.checkpoints).parent  # the first process's, once they agreed
-        return f"to resume, run the same command with --name {shlex.quote(folder.name)}"
+        """The command that resumes the run, or starts it again where it keeps nothing to resume from."""
+        best = self._keep_best
+        folder = Path(best.dirpath).parent if best and best.dirpath else self.run.path  # the first process's, if agreed
+        again = "resume" if self._keeps_last else "start again"
+        return f"to {again}, run the same command with --name {shlex.quote(folder.name)}"
 
     def fit(self) -> None:
         """Trains, or continues to; then tests the best checkpoint once and writes the final metrics."""
@@ -187,8 +197,8 @@ class FitCLI(ProjectCLI):
 
     def _train_and_test(self, resume: str | None) -> None:
         self.trainer.fit(self.model, datamodule=self.datamodule, ckpt_path=resume, weights_only=True)
-        best = f"{self._keep_best.dirpath}/best.ckpt"  # where the first process put it: names without --name differ
-        if not self._keep_best.best_model_path:  # as where --trainer.max_steps ends before an epoch does
+        best = self.trainer.strategy.broadcast(str(self.run.best))  # the first process's: names without --name differ
+        if not (self._keep_best and self._keep_best.best_model_path):  # as where training ends before an epoch does
             self.trainer.validate(self.model, datamodule=self.datamodule, verbose=False)
             self.trainer.save_checkpoint(best)
             self.trainer.strategy.checkpoint_io.teardown()  # one that writes in the background has written it then
@@ -223,6 +233,8 @@ class FitCLI(ProjectCLI):
             weights = sum(parameter.numel() * parameter.element_size() for parameter in self.model.parameters())
             self.run.create(needed_bytes=3 * 2 * weights)  # three checkpoints, each with weights and momentum
             self.parser.save(self._saved_config, self.run.config, skip_unset=False, overwrite=True)
+        if costs := self.config_init.callbacks.costs():
+            self.say(costs)
         path, checkpoint = self._newest_checkpoint()
         if self.trainer.is_global_zero:
             rewind_all(self.trainer, checkpoint.get(CURVES, {}))
@@ -231,6 +243,9 @@ class FitCLI(ProjectCLI):
             return None
         about, model = checkpoint[ABOUT], self.model
         require_match(about, path, class_names=model.class_names, arch=model.arch, stem=model.stem)
+        require_same_selection(about, selection(self.trainer))
+        if not self._keeps_last:
+            raise UserError(f"'{self.run.path}' resumes with --callbacks.last_checkpoint alone; or use another --name")
         self.say(f"continuing {self.run.path} in epoch {about['epoch']} after step {about['step']}")
         return str(path)
 
@@ -261,6 +276,7 @@ class FitCLI(ProjectCLI):
             "checkpoint": str(self.run.best.relative_to(self.run.path)),
             "epoch": best["epoch"],
             "step": best["step"],
+            "selection": best["selection"],
             "class_names": best["class_names"],
             "val": best["metrics"]["val"],
             "test": self.model.results["test"].as_dict(),

@@ -6,10 +6,10 @@ from typing import Any
 from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 
+from project.callbacks.monitor import only_ours
 from project.data import ImageDataModule
 from project.errors import UserError, require
 from project.model import ImageClassifier
-from project.model.metrics import curve_names
 
 _AT_LEAST_1 = ("accumulate_grad_batches", "check_val_every_n_epoch")
 _LIMITS = ("limit_train_batches", "limit_val_batches", "limit_test_batches")
@@ -66,7 +66,7 @@ def require_sound_run(trainer: Trainer, model: ImageClassifier, data: ImageDataM
         _require_a_batch(option, limit, batches)
         if split == "train":
             _require_validation(trainer, min(limit, batches) if isinstance(limit, int) else int(limit * batches))
-    _require_watchable(trainer, len(model.class_names))
+    _require_watchable(trainer, model)
     model.optimization.require_sound(model.network, trainer)
 
 
@@ -88,15 +88,15 @@ def _require_a_batch(option: str, limit: int | float, batches: int) -> None:
         )
 
 
-def _require_watchable(trainer: Trainer, num_classes: int) -> None:
+def _require_watchable(trainer: Trainer, model: ImageClassifier) -> None:
     """Finds a metric that does not exist now, where Lightning would at the end of the first epoch.
 
-    A callback of the user's own may log what it likes, so that nothing is known where there is one.
+    A callback or model of the user's own may log what it likes, so that nothing is known where there is one.
     """
     callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
-    if not all(type(callback).__module__.startswith(("lightning.", "project.")) for callback in callbacks):
+    if not only_ours(model, *callbacks):
         return
-    known = curve_names(num_classes)
+    known = [*model.monitors(), "train/loss", "train/accuracy", "train/images_per_second"]
     for callback in callbacks:
         watched = getattr(callback, "monitor", None)
         if watched is not None and watched not in known and not watched.startswith("learning_rate"):

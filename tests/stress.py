@@ -40,7 +40,7 @@ SMALL = [
     "--trainer.accelerator=cpu",
     "--trainer.max_epochs=3",
     "--trainer.log_every_n_steps=5",
-    "--last_checkpoint.every_n_steps=2",
+    "--callbacks.last_checkpoint.every_n_steps=2",
     *QUIET,
 ]
 

@@ -16,7 +16,7 @@ from tests.stress import differences, outcome
 
 CHECKPOINTS = Path("runs/run/checkpoints")
 LAST, PREVIOUS = CHECKPOINTS / "last.ckpt", CHECKPOINTS / "previous.ckpt"
-EVERY_STEP = "--last_checkpoint.every_n_steps=1"
+EVERY_STEP = "--callbacks.last_checkpoint.every_n_steps=1"
 
 
 def flipped(content: bytes, bit: int) -> bytes:

@@ -181,7 +181,7 @@ def test_a_moved_run_still_knows_its_best_metric(tiny_run, workplace, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(ImageClassifier, "on_validation_epoch_end", pretend_to_be_worse)
-        patch.setattr("project.fit.ConfusionMatrixPlot.on_validation_end", lambda *_: None)
+        patch.setattr("project.callbacks.ConfusionMatrixPlot.on_validation_end", lambda *_: None)
         fit(*TINY, "--trainer.max_epochs=2", "--trainer.default_root_dir=elsewhere", "--name=tiny")
     assert best.read_bytes() == before
 
@@ -220,7 +220,7 @@ def test_best_is_best_on_validation_and_last_is_last(workplace, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(ImageClassifier, "on_validation_epoch_end", pretend)
-        patch.setattr("project.fit.ConfusionMatrixPlot.on_validation_end", lambda *_: None)
+        patch.setattr("project.callbacks.ConfusionMatrixPlot.on_validation_end", lambda *_: None)
         patch.setattr(FitCLI, "_conclude", lambda self: None)
         fit(*TINY, "--trainer.max_epochs=3", "--name=run")
     checkpoints = workplace / "runs" / "run" / "checkpoints"

@@ -27,7 +27,7 @@ def test_augmentation_is_that_of_a_cpu_to_the_last_bit():
 def test_a_run_that_is_stopped_and_goes_on_with_images_on_the_gpu_ends_as_one_that_fetches_each_batch(workplace):
     try:
         small(*GPU, "--trainer.default_root_dir=whole")
-        stop_at(3, *GPU, "--data.device_cache=true", "--last_checkpoint.every_n_steps=2")
+        stop_at(3, *GPU, "--data.device_cache=true", "--callbacks.last_checkpoint.every_n_steps=2")
         small(*GPU, "--data.device_cache=true")
     finally:
         torch.use_deterministic_algorithms(False)

@@ -3,6 +3,7 @@
 from project.callbacks.best_checkpoint import BestCheckpoint
 from project.callbacks.confident_mistakes import ConfidentMistakesPlot
 from project.callbacks.confusion_matrix import ConfusionMatrixPlot
+from project.callbacks.defaults import DefaultCallbacks
 from project.callbacks.first_batch import FirstBatchPlot
 from project.callbacks.last_checkpoint import LastCheckpoint, StoppedError
 from project.callbacks.learning_rate import LearningRate
@@ -15,6 +16,7 @@ __all__ = [
     "BestCheckpoint",
     "ConfidentMistakesPlot",
     "ConfusionMatrixPlot",
+    "DefaultCallbacks",
     "FirstBatchPlot",
     "ImagesPerSecond",
     "LastCheckpoint",

@@ -11,7 +11,16 @@ _PLACES = ("best_model_path", "kth_best_model_path", "last_model_path")
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """Lightning's ``ModelCheckpoint``, but no loss that is not finite makes a best one, and the folder may be moved."""
+    """Lightning's ``ModelCheckpoint``, but no loss that is not finite makes a best one, and the folder may be moved.
+
+    Args:
+        folder: Where ``best.ckpt`` goes.
+        monitor: The metric that it is chosen by.
+        mode: ``min`` where less of it is better, ``max`` where more is.
+    """
+
+    def __init__(self, folder: Path, monitor: str = "val/accuracy", mode: str = "max") -> None:
+        super().__init__(folder, "best", monitor=monitor, mode=mode, enable_version_counter=False)
 
     def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:
         """Whether the metrics are worth keeping."""

@@ -47,9 +47,9 @@ class LastCheckpoint(Callback):
     """
 
     def __init__(self, every_minutes: float = 3.0, every_n_steps: int | None = None) -> None:
-        require(every_minutes > 0, "--last_checkpoint.every_minutes", every_minutes, "above 0")
+        require(every_minutes > 0, "--callbacks.last_checkpoint.every_minutes", every_minutes, "above 0")
         sensible = every_n_steps is None or every_n_steps > 0
-        require(sensible, "--last_checkpoint.every_n_steps", every_n_steps, "above 0")
+        require(sensible, "--callbacks.last_checkpoint.every_n_steps", every_n_steps, "above 0")
         self.every_minutes, self.every_n_steps = every_minutes, every_n_steps
         self._request = StopRequest()
         self._resumed = False

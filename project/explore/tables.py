@@ -13,13 +13,14 @@ from project.run.folder import RunFolder
 
 def summary(run: RunFolder, metrics: dict[str, Any]) -> str:
     """What a person wants to know at the end of a run: metrics, the best checkpoint, and what to do next."""
-    best = shlex.quote(str(run.best))
+    best, chosen = shlex.quote(str(run.best)), metrics["selection"]
+    choice = f"epoch {metrics['epoch']}, by {chosen['monitor']}" if chosen else f"step {metrics['step']}, the last"
     return "\n".join(
         [
             "",
             metrics_table({"validation": metrics["val"], "test": metrics["test"]}),
             "",
-            f"  best checkpoint   {run.best} (epoch {metrics['epoch']})",
+            f"  best checkpoint   {run.best} ({choice})",
             f"  curves, images  tensorboard --logdir {shlex.quote(str(run.path.parent))}",
             f"  class by class    python -m project.evaluate --ckpt_path {best}",
             f"  explore           CHECKPOINT={best} make notebook",

@@ -14,7 +14,7 @@ from torch.optim import SGD
 from project.model.batch import Batch, as_batch
 from project.model.fitting import require_fitting_weights
 from project.model.loss import Loss, build_loss, loss_summary, require_per_image, without_loss
-from project.model.metrics import ClassificationMetrics, Metrics
+from project.model.metrics import ClassificationMetrics, Metrics, modes
 from project.model.networks import Stem, build_network, freeze_all_but_head, head, imported_arch, settle
 from project.model.normalize import Normalization, resized
 from project.model.optimization import Optimization
@@ -148,6 +148,10 @@ class ImageClassifier(LightningModule):
             require_fitting_weights(without_loss(model.state_dict()), weights, checkpoint_path)
         model.load_state_dict(weights, strict=False)
         return model.to(map_location)
+
+    def monitors(self) -> dict[str, str | None]:
+        """What a run can be judged by: each metric of the validation set, and whether ``min`` or ``max`` is best."""
+        return {f"val/{name}": mode for name, mode in modes(len(self.class_names)).items()}
 
     def configure_callbacks(self) -> list[Callback]:
         """Adds none, and refuses those that cannot work here before they are set up.

@@ -131,7 +131,7 @@ class ClassificationMetrics(Metric):
         )
 
 
-def curve_names(num_classes: int) -> list[str]:
-    """The names by which training logs metrics and callbacks can watch them."""
+def modes(num_classes: int) -> dict[str, str]:
+    """Whether the least or the greatest of each of :meth:`Metrics.rates` is best, ``min`` or ``max``."""
     measured = Metrics(0.0, torch.zeros(num_classes, num_classes), 0 if num_classes > 5 else None).rates()
-    return [*(f"val/{name}" for name in measured), "train/loss", "train/accuracy", "train/images_per_second"]
+    return {name: "min" if name == "loss" else "max" for name in measured}

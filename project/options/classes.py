@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
+from jsonargparse import set_parsing_settings
 from lightning.pytorch import Callback
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.loggers import Logger
@@ -17,6 +18,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from project.callbacks import DefaultCallbacks
 from project.data import ImageDataModule
 from project.model import ImageClassifier
 
@@ -32,6 +34,16 @@ CLASS_OPTIONS: dict[str, type] = {
     "trainer.callbacks": Callback,
 }
 """The options that take a class, and what it must derive from; those of a class of the model after it."""
+
+CALLBACK_OPTIONS: dict[str, type] = {
+    f"callbacks.{name}": cls
+    for name, hint in get_type_hints(DefaultCallbacks).items()
+    for cls in get_args(hint)
+    if issubclass(cls, Callback)
+}
+"""The default callbacks that have options of their own."""
+
+set_parsing_settings(subclasses_disabled=[*CALLBACK_OPTIONS.values()])  # they are given by options, not by a class
 
 _GIVEN_BY_US: dict[type, str] = {Optimizer: "params", LRScheduler: "optimizer"}
 """What classes get from the model, not from the command line."""
@@ -114,7 +126,8 @@ def option_of(cls: type) -> str | None:
     """The option that takes such a class, without dashes; None for a transform, of which options take lists."""
     if cls.__module__.startswith("torchvision.transforms"):
         return None
-    return next((key for key, base in CLASS_OPTIONS.items() if issubclass(cls, base)), None)
+    default = next((key for key, default in CALLBACK_OPTIONS.items() if default is cls), None)
+    return default or next((key for key, base in CLASS_OPTIONS.items() if issubclass(cls, base)), None)
 
 
 def no_such_option(key: str, cls: type, name: str) -> str:
@@ -126,7 +139,7 @@ def no_such_option(key: str, cls: type, name: str) -> str:
         name: What was given to it.
     """
     text = f"--{key}.{name}: {cls.__name__} has no option '{name}'"
-    if having := _who_has(key, name):
+    if having := key in CLASS_OPTIONS and _who_has(key, name):
         return f"{text}; {having}"
     inner = [nested for nested in CLASS_OPTIONS if nested.startswith(f"{key}.") and _having(nested, name)]
     if inner:

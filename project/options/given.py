@@ -81,12 +81,14 @@ def _config(argument: Argument) -> Config:
 
 def _require_groups(config: Config) -> None:
     """Refuses a value in place of a group's options, which the parser would pass over; an empty group says nothing."""
-    for group in ("trainer", "last_checkpoint"):
+    for group in ("trainer", "callbacks"):
         value = config.values.get(group, {})
         if value is None:
             del config.values[group]
         elif not isinstance(value, dict):
             raise UserError(f"{config.place(group)}: {group} is a group of options, got '{value}'")
+    callbacks = config.values.get("callbacks", {})
+    callbacks.update({name: False for name, value in callbacks.items() if value is None})
 
 
 def _said_by_config(config: Config, keys: list[str]) -> Iterator[Said]:

@@ -28,7 +28,7 @@ TRAINER = (
 
 TRAINER_IN_EVALUATION = ("accelerator", "devices", "num_nodes", "strategy", "precision", "limit_test_batches")
 
-_GROUPS = {"--data", "--model", "--trainer", "--last_checkpoint"}
+_GROUPS = {"--help", "--data", "--model", "--trainer", "--callbacks"}
 _FROM_DATA = {"--model.class_names", "--model.preprocessing"}
 _AUGMENTATION = {"crop_scale", "flip", "crop_padding", "cutout"}
 
@@ -74,6 +74,10 @@ def short_help(parser: ClassParser, screen: Screen) -> str:
         option for option in options_of(class_parser(ImageClassifier), "--model.") if option.name not in _FROM_DATA
     ]
     rest = [option for name, option in own.items() if name.count(".") == 0 and name not in _GROUPS]
+    callbacks = [name.removeprefix("--callbacks.") for name in own if name.startswith("--callbacks.")]
+    if callbacks:
+        text = f"Switches a default callback off: {', '.join(callbacks)}"
+        trainer.append(Option("--callbacks.NAME false", None, text))
     sections = [
         ("command", rest),
         (f"data; --data takes a folder, or {_data_modules()}", _data_options(screen.trains)),

@@ -10,6 +10,7 @@ from itertools import chain, product
 from typing import Any, ClassVar, NoReturn
 
 from jsonargparse import Namespace
+from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import Logger
 from torch import nn
 
@@ -17,6 +18,7 @@ from project.errors import UserError, end_with_error
 from project.model import ImageClassifier
 from project.options.arguments import last_value
 from project.options.classes import (
+    CALLBACK_OPTIONS,
     CLASS_OPTIONS,
     ClassParser,
     accepted,
@@ -57,7 +59,8 @@ class OneLineErrorParser(ClassParser):
     ) -> list[str]:
         """Remembers the class whose parser this is, for messages, and changes defaults that do not suit a run.
 
-        Loggers need no place, as a run's folder is one; a loss must not take the mean over one process's images.
+        Loggers need no place, as a run's folder is one; ``EarlyStopping`` no metric, as ``--monitor`` is one; a loss must
+        not take the mean over one process's images.
         """
         if nested_key is None:
             self._class = theclass
@@ -65,6 +68,8 @@ class OneLineErrorParser(ClassParser):
         for action in self.actions():
             if action.dest == "save_dir" and action.required and issubclass(theclass, Logger):
                 action.required, action.default = False, "."
+            if action.dest == "monitor" and issubclass(theclass, EarlyStopping):
+                action.required = False
             if action.dest == "reduction" and action.default == "mean" and issubclass(theclass, nn.Module):
                 action.default = "none"
         return added
@@ -104,10 +109,12 @@ class OneLineErrorParser(ClassParser):
         return short_help(self, self._screen) if self._screen else super().format_help(formatter)
 
     def format_full_help(self) -> str:
-        """The text of ``--help-all``: every option of the command, and of each model and data module."""
+        """The text of ``--help-all``: every option of the command, and of each model, data module, default callback."""
         models = subclasses(ImageClassifier) if "model" in self._class_options() else []
-        shown = [*(class_help(cls, "model") for cls in models), *(class_help(cls, "data") for cls in data_classes())]
-        return "\n".join([super().format_help(), *shown])
+        callbacks = CALLBACK_OPTIONS.items() if "callbacks" in {action.dest for action in self.actions()} else ()
+        classes = [*((cls, "model") for cls in models), *((cls, "data") for cls in data_classes())]
+        classes += [(cls, key) for key, cls in callbacks]
+        return "\n".join([super().format_help(), *(class_help(cls, key) for cls, key in classes)])
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Prints the explanation of jsonargparse's message and exits."""
@@ -151,6 +158,8 @@ class OneLineErrorParser(ClassParser):
         return f"{self._in_full(name)} is required" + (f" by {self._class.__name__}" if self._class else "")
 
     def _bad_value(self, key: str, message: str) -> str:
+        if key in CALLBACK_OPTIONS:
+            return f"{self._place(key)}--{key}: expected true, false or options, as in --{key}.NAME VALUE"
         named = re.search(
             r"dot import path string: (\S+)|given class_path '([^']+)'|not correspond[\s\S]*value: (\S+)\s*$", message
         )
@@ -205,8 +214,8 @@ class OneLineErrorParser(ClassParser):
         """All options, those of the classes that options take included."""
         nested = [  # the seed of the data follows from --seed_everything
             f"--{key}.{name}"
-            for key in CLASS_OPTIONS
-            for cls in candidates(key)
+            for key in (*CLASS_OPTIONS, *CALLBACK_OPTIONS)
+            for cls in (candidates(key) if key in CLASS_OPTIONS else [CALLBACK_OPTIONS[key]])
             for name in inspect.signature(cls).parameters
             if name not in ("args", "kwargs", "params", "seed") and f"{key}.{name}" != "model.lr_scheduler.optimizer"
         ]

@@ -55,8 +55,20 @@ class RememberedData(TypedDict):
     init_args: dict[str, Any]
 
 
+class Selection(TypedDict):
+    """How the best checkpoint of a run is chosen.
+
+    Attributes:
+        monitor: The metric.
+        mode: ``min`` where less of it is better, ``max`` where more is.
+    """
+
+    monitor: str
+    mode: str
+
+
 class About(TypedDict):
-    """What a checkpoint says of itself."""
+    """What a checkpoint says of itself; ``selection`` is None where a run keeps no best checkpoint."""
 
     class_names: list[str]
     preprocessing: Preprocessing
@@ -71,6 +83,7 @@ class About(TypedDict):
     versions: dict[str, str]
     epoch: int
     step: int
+    selection: Selection | None
     metrics: dict[str, Any]
 
 
@@ -110,8 +123,15 @@ def explain(
         versions=versions(),
         epoch=trainer.current_epoch,
         step=trainer.global_step,
+        selection=selection(trainer),
         metrics={**rates, **measured},
     )
+
+
+def selection(trainer: Any) -> Selection | None:
+    """How ``best.ckpt`` is chosen; None where no callback of the trainer does so."""
+    keepers = (found for found in trainer.checkpoint_callbacks if getattr(found, "filename", None) == "best")
+    return next((Selection(monitor=found.monitor, mode=found.mode) for found in keepers if found.monitor), None)
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -132,10 +152,12 @@ def _explains(about: Any) -> bool:
     if not isinstance(about, dict) or not all(isinstance(about.get(name), kind) for name, kind in kinds.items()):
         return False
     data, metrics, preprocessing = about.get("data"), about.get("metrics"), about["preprocessing"]
+    chosen = about.get("selection")
     return (
         all(isinstance(name, str) for name in about["class_names"])
         and all(isinstance(preprocessing.get(name), int) for name in ("resize", "crop"))
         and preprocessing.get("fit", "crop") in get_args(Fit)
+        and (chosen is None or (isinstance(chosen, dict) and all(name in chosen for name in ("monitor", "mode"))))
         and isinstance(metrics, dict)
         and (data is None or (isinstance(data, dict) and isinstance(data.get("init_args"), dict)))
     )
@@ -211,6 +233,21 @@ def require_match(about: About, path: str | Path, *, class_names: list[str], arc
             f" {stem} stem; use --model.arch {known} --model.stem {known_stem}, or another --name"
         )
     require_same_classes(about["class_names"], path, class_names)
+
+
+def require_same_selection(about: About, now: Selection | None) -> None:
+    """Compares how the best checkpoint was chosen with how it is to be chosen now.
+
+    Raises:
+        UserError: They differ.
+    """
+    before = about.get("selection")
+    if before != now:
+        names = [f"{chosen['monitor']}, {chosen['mode']}" if chosen else "nothing" for chosen in (before, now)]
+        raise UserError(
+            f"this run chooses best.ckpt by {printable(names[0])}, but the command by {names[1]}; keep --monitor, --mode"
+            " and --callbacks.best_checkpoint, or use another --name"
+        )
 
 
 def require_same_classes(known: list[str], path: str | Path, class_names: list[str]) -> None:

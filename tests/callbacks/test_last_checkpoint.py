@@ -159,11 +159,15 @@ WHOLE = AtomicCheckpointIO.save_checkpoint
 @pytest.mark.parametrize(
     ("flags", "saving", "steps"),
     [
-        (["--last_checkpoint.every_minutes=100"], 0.001, [4, 8, 12]),
-        (["--last_checkpoint.every_minutes=100"], 1, [4, 12]),  # the first shows how long it takes
-        (["--last_checkpoint.every_minutes=3"], 0.001, [3, 4, 7, 8, 11, 12]),
-        (["--last_checkpoint.every_minutes=100", "--last_checkpoint.every_n_steps=5"], 1, [4, 5, 10, 12]),
-        (["--trainer.accumulate_grad_batches=2", "--last_checkpoint.every_minutes=3"], 1, [2, 4, 6]),
+        (["--callbacks.last_checkpoint.every_minutes=100"], 0.001, [4, 8, 12]),
+        (["--callbacks.last_checkpoint.every_minutes=100"], 1, [4, 12]),  # the first shows how long it takes
+        (["--callbacks.last_checkpoint.every_minutes=3"], 0.001, [3, 4, 7, 8, 11, 12]),
+        (
+            ["--callbacks.last_checkpoint.every_minutes=100", "--callbacks.last_checkpoint.every_n_steps=5"],
+            1,
+            [4, 5, 10, 12],
+        ),
+        (["--trainer.accumulate_grad_batches=2", "--callbacks.last_checkpoint.every_minutes=3"], 1, [2, 4, 6]),
     ],
 )
 def test_a_run_saves_when_it_is_time(workplace, monkeypatch, flags, saving, steps):
@@ -175,7 +179,7 @@ def test_a_run_saves_when_it_is_time(workplace, monkeypatch, flags, saving, step
 
 
 def test_the_checkpoint_before_the_last_is_kept_until_the_run_is_finished(workplace):
-    stop_at(6, "--last_checkpoint.every_n_steps=2")
+    stop_at(6, "--callbacks.last_checkpoint.every_n_steps=2")
     steps = {path.name: load(path)["global_step"] for path in (RUN / "checkpoints").iterdir()}
     assert steps == {"last.ckpt": 6, "previous.ckpt": 4, "best.ckpt": 4}
     small()
@@ -183,7 +187,7 @@ def test_the_checkpoint_before_the_last_is_kept_until_the_run_is_finished(workpl
 
 
 def test_a_dry_run_saves_nothing(workplace):
-    small("--trainer.fast_dev_run=true", "--last_checkpoint.every_n_steps=1")
+    small("--trainer.fast_dev_run=true", "--callbacks.last_checkpoint.every_n_steps=1")
     assert list(workplace.iterdir()) == []
 
 
@@ -192,8 +196,8 @@ def test_a_dry_run_saves_nothing(workplace):
 )
 def test_times_that_never_come_are_refused(workplace, capsys, flag):
     name, value = flag.split("=")
-    said = one_line(lambda: small(f"--last_checkpoint.{flag}"), capsys)
-    assert f"--last_checkpoint.{name}" in said
+    said = one_line(lambda: small(f"--callbacks.last_checkpoint.{flag}"), capsys)
+    assert f"--callbacks.last_checkpoint.{name}" in said
     assert value in said
     assert not list(workplace.iterdir())
 

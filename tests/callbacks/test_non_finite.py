@@ -78,7 +78,7 @@ def test_the_files_behind_a_bad_loss_are_named_and_the_step_is_not_taken(
     workplace, monkeypatch, capsys, accumulate, step
 ):
     make_folder(workplace / "images", {"blue": 15, "red": 15})
-    flags = [f"--trainer.accumulate_grad_batches={accumulate}", "--last_checkpoint.every_n_steps=1"]
+    flags = [f"--trainer.accumulate_grad_batches={accumulate}", "--callbacks.last_checkpoint.every_n_steps=1"]
     witness = Witness()
     with monkeypatch.context() as patch:
         spoil_loss(patch, step)
@@ -101,7 +101,7 @@ def test_a_run_that_was_stopped_by_a_bad_loss_can_go_on(workplace, monkeypatch):
     with monkeypatch.context() as patch:
         spoil_loss(patch, step=3)
         with pytest.raises(UserError, match="step 3 of training is not taken: the loss is nan"):
-            small("--last_checkpoint.every_n_steps=2")
+            small("--callbacks.last_checkpoint.every_n_steps=2")
     small()
     require_same_end(Path("runs/run"), outcome(Path("whole/run")))
 
@@ -116,7 +116,7 @@ def test_a_bad_gradient_of_a_finite_loss_is_found(workplace, capsys):
 
 def test_a_rate_that_is_far_too_high_leaves_finite_checkpoints(workplace, capsys):
     witness = Witness()
-    flags = ["--model.optimizer.lr=1e30", "--model.warmup_epochs=0", "--last_checkpoint.every_n_steps=1"]
+    flags = ["--model.optimizer.lr=1e30", "--model.warmup_epochs=0", "--callbacks.last_checkpoint.every_n_steps=1"]
     said = one_line(lambda: small(*flags, callbacks=[witness]), capsys)
     step = max(witness.weights)
     assert step <= 3

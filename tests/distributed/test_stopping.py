@@ -18,7 +18,7 @@ from tests.distributed.processes import descendants, end, environment, succeed, 
 from tests.distributed.tiny import TINY
 from tests.stress import differences, outcome
 
-FLAGS = [*TINY, "--name=run", "--last_checkpoint.every_n_steps=1"]
+FLAGS = [*TINY, "--name=run", "--callbacks.last_checkpoint.every_n_steps=1"]
 FIT = [sys.executable, "-m", "project.fit", *FLAGS, "--trainer.max_epochs=200"]
 LAST = Path("runs/run/checkpoints/last.ckpt")
 

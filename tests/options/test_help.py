@@ -40,6 +40,7 @@ def test_the_help_of_fit_is_about_sixty_lines_with_the_options_of_data_and_model
     assert len([name for name in names(text) if name.startswith("--trainer.")]) == 10
     documented = (inspect.getdoc(ResizedDataModule) or "").split("image_size: ")[1]
     assert f"--data.image_size 224 {documented[:20]}" in " ".join(text.split())
+    assert "  --callbacks.NAME false               Switches a default callback off: last_checkpoint, best_" in text
     examples = [line.split("project.fit ")[1] for line in lines if line.startswith("  python -m project.fit")]
     assert len(examples) == 3
     for example in examples[1:]:
@@ -50,6 +51,8 @@ def test_the_rest_is_in_help_all(capsys):
     text = shown(FitCLI, "--help-all", capsys=capsys)
     assert "--trainer.check_val_every_n_epoch" in text
     assert "--data CIFAR10DataModule: " in text
+    assert "--callbacks.confusion_matrix" in text
+    assert "--callbacks.last_checkpoint.every_minutes" in text
     assert all(
         f"  --data.{name}" in text for name in inspect.signature(CIFAR10DataModule).parameters if name != "kwargs"
     )

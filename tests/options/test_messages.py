@@ -9,7 +9,11 @@ from tests.small import one_line
 @pytest.mark.parametrize(
     ("args", "answer"),
     [
-        ("--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor is required by EarlyStopping"),
+        ("--trainer.callbacks+=LambdaCallback --trainer.callbacks.x=1", "LambdaCallback has no option 'x'"),
+        (
+            "--trainer.callbacks+=GradientAccumulationScheduler",
+            "scheduling is required by GradientAccumulationScheduler",
+        ),
         (
             "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitr=x",
             "EarlyStopping has no option 'monitr'; did you mean --trainer.callbacks.monitor?",

@@ -108,12 +108,12 @@ def test_what_a_killed_process_left_is_no_obstacle(tmp_path):
 @pytest.mark.parametrize("name", ["last", "best"])
 def test_a_disk_that_fills_up_ends_a_run_which_then_goes_on(workplace, capsys, monkeypatch, name):
     small("--trainer.default_root_dir=whole")
-    stop_at(3, "--last_checkpoint.every_n_steps=2")
+    stop_at(3, "--callbacks.last_checkpoint.every_n_steps=2")
     before = {path.name: path.read_bytes() for path in CHECKPOINTS.iterdir()}
     with monkeypatch.context() as patch:
         full = lambda path, mode: open(FULL if path.name == f".{name}.ckpt.partial" else path, mode)  # noqa: E731, SIM115
         patch.setattr("project.run.checkpoint_io.open", full, raising=False)
-        said = one_line(lambda: small("--last_checkpoint.every_n_steps=1"), capsys)
+        said = one_line(lambda: small("--callbacks.last_checkpoint.every_n_steps=1"), capsys)
     assert "cannot write: No space left on device; make room and run the same command again to resume" in said
     after = {path.name: path.read_bytes() for path in CHECKPOINTS.iterdir()}
     assert set(after) == {"last.ckpt", "previous.ckpt"}

@@ -1,0 +1,81 @@
+"""The callbacks that every run has unless it is told otherwise."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightning.pytorch import Callback
+
+from project.callbacks.best_checkpoint import BestCheckpoint
+from project.callbacks.confident_mistakes import ConfidentMistakesPlot
+from project.callbacks.confusion_matrix import ConfusionMatrixPlot
+from project.callbacks.first_batch import FirstBatchPlot
+from project.callbacks.last_checkpoint import LastCheckpoint
+from project.callbacks.learning_rate import LearningRate
+from project.callbacks.non_finite import StopOnNonFinite
+from project.callbacks.seed_each_batch import SeedEachBatch
+from project.callbacks.throughput import ImagesPerSecond, SpeedSettings
+
+_COSTS = {
+    "last_checkpoint": "the run cannot be resumed",
+    "best_checkpoint": "best.ckpt holds the weights of the end",
+    "stop_on_non_finite": "a loss that is not finite reaches the weights",
+    "seed_each_batch": "a resumed run draws other random numbers for dropout and the like",
+}
+
+
+@dataclass
+class DefaultCallbacks:
+    """The default callbacks of a run; each is true, false, which switches it off, or options of its own.
+
+    Args:
+        last_checkpoint: Keeps ``last.ckpt``, to resume from, and saves when a signal stops the run.
+        best_checkpoint: Keeps ``best.ckpt``, chosen by ``--monitor``; without it, that is the end of training.
+        stop_on_non_finite: Stops before a loss or gradient that is not finite reaches the weights.
+        seed_each_batch: Makes random numbers of a step resumable; without it, dropout resumes with others.
+        learning_rate: Draws the learning rate as a curve.
+        images_per_second: Draws the speed of training as a curve.
+        speed_settings: Prints the settings that decide the speed.
+        first_batch: Draws the first training batch as the network sees it.
+        confusion_matrix: Draws the confusion matrix of each evaluation.
+        confident_mistakes: Draws the test images that were classified wrongly with the greatest confidence.
+    """
+
+    last_checkpoint: LastCheckpoint | bool = True
+    best_checkpoint: bool = True
+    stop_on_non_finite: StopOnNonFinite | bool = True
+    seed_each_batch: bool = True
+    learning_rate: bool = True
+    images_per_second: bool = True
+    speed_settings: bool = True
+    first_batch: FirstBatchPlot | bool = True
+    confusion_matrix: bool = True
+    confident_mistakes: ConfidentMistakesPlot | bool = True
+
+    def build(self, checkpoints: Path, monitor: str, mode: str, seed: int) -> list[Callback]:
+        """Builds those that are not switched off.
+
+        Args:
+            checkpoints: The folder of the run's checkpoints.
+            monitor: The metric that the best checkpoint is chosen by.
+            mode: ``min`` where less of it is better, ``max`` where more is.
+            seed: The seed of the run.
+        """
+        builders: list[tuple[Callback | bool, Callable[[], Callback]]] = [
+            (self.last_checkpoint, LastCheckpoint),
+            (self.learning_rate, LearningRate),
+            (self.images_per_second, ImagesPerSecond),
+            (self.speed_settings, SpeedSettings),
+            (self.first_batch, FirstBatchPlot),
+            (self.confusion_matrix, ConfusionMatrixPlot),
+            (self.confident_mistakes, ConfidentMistakesPlot),
+            (self.stop_on_non_finite, StopOnNonFinite),
+            (self.seed_each_batch, lambda: SeedEachBatch(seed)),
+            (self.best_checkpoint, lambda: BestCheckpoint(checkpoints, monitor, mode)),
+        ]
+        return [given if isinstance(given, Callback) else build() for given, build in builders if given]
+
+    def costs(self) -> str:
+        """What a run loses by those that are switched off, in one line; empty where it loses nothing but a plot."""
+        off = [f"{name} ({cost})" for name, cost in _COSTS.items() if not getattr(self, name)]
+        return f"switched off: {', '.join(off)}" if off else ""

@@ -1,0 +1,68 @@
+"""Each default callback can be given options or be switched off; what that costs is said, and nothing else changes."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import yaml
+from lightning.pytorch import Callback
+
+from project.callbacks import DefaultCallbacks, LastCheckpoint
+from project.fit import FitCLI
+from tests.small import load, one_line, small, stop_at
+
+RUN = Path("runs/run")
+NAMES = [field.name for field in fields(DefaultCallbacks)]
+OFF = [f"--callbacks.{name}=false" for name in NAMES]
+
+
+def kinds(callbacks: list[Callback]) -> set[str]:
+    return {type(callback).__name__ for callback in callbacks}
+
+
+def build(**given: bool) -> set[str]:
+    return kinds(DefaultCallbacks(**given).build(Path("checkpoints"), "val/accuracy", "max", seed=0))
+
+
+def callbacks_of(cli: FitCLI) -> list[Callback]:
+    found: list[Callback] = cli.trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
+    return found
+
+
+def test_each_can_be_switched_off_alone():
+    missing = [build() - build(**{name: False}) for name in NAMES]
+    assert all(len(one) == 1 for one in missing)
+    assert set.union(*missing) == build()
+
+
+def test_a_run_without_any_ends_with_its_last_weights(workplace, capsys):
+    cli = small(*OFF)
+    assert not [one for one in callbacks_of(cli) if type(one).__module__.startswith("project.")]
+    assert [path.name for path in (RUN / "checkpoints").iterdir()] == ["best.ckpt"]
+    best = load(RUN / "checkpoints" / "best.ckpt")
+    assert (best["global_step"], best["about"]["selection"]) == (8, None)
+    said = capsys.readouterr().out
+    assert "switched off: last_checkpoint (the run cannot be resumed), best_checkpoint (" in said
+    assert "best.ckpt (step 8, the last)" in said
+
+    config = yaml.safe_load((RUN / "config.yaml").read_text())
+    assert config["callbacks"] == dict.fromkeys(NAMES, False)
+    again = small(f"--config={RUN}/config.yaml", "--name=again", "--callbacks.confusion_matrix=true")
+    assert kinds(callbacks_of(again)) - kinds(callbacks_of(cli)) == {"ConfusionMatrixPlot"}
+
+
+def test_options_of_one_reach_it_and_the_runs_config(workplace):
+    given = "{callbacks: {last_checkpoint: {every_minutes: 7}, first_batch: null}}"
+    cli = small(f"--config={given}", "--callbacks.last_checkpoint.every_n_steps=5", "--trainer.max_epochs=1")
+    (last,) = [one for one in callbacks_of(cli) if isinstance(one, LastCheckpoint)]
+    assert (last.every_minutes, last.every_n_steps) == (7, 5)
+    assert "FirstBatchPlot" not in kinds(callbacks_of(cli))
+    kept = yaml.safe_load((RUN / "config.yaml").read_text())["callbacks"]
+    assert kept["last_checkpoint"] == {"every_minutes": 7.0, "every_n_steps": 5}
+    assert kept["first_batch"] is False
+
+
+def test_what_was_saved_is_not_trained_over_by_a_command_that_cannot_resume(workplace, capsys):
+    stop_at(3)
+    line = one_line(lambda: small("--callbacks.last_checkpoint=false"), capsys)
+    assert "resumes with --callbacks.last_checkpoint alone" in line
+    assert load(RUN / "checkpoints" / "last.ckpt")["global_step"] == 3
