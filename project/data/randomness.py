@@ -31,6 +31,7 @@ class Purpose(IntEnum):
     TRANSFORMS = 5
     BATCH_TRANSFORMS = 6
     STEP = 7
+    EVALUATION = 8
 
 
 def uniform(seed: int, epoch: int, indices: Tensor, purpose: int, count: int = 1) -> Tensor:

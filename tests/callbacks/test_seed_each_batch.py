@@ -1,29 +1,54 @@
-"""What is drawn in a step depends on where the step is, not on what came before."""
+"""What is drawn in a step, or in a hook before it, depends on where the step is, not on what came before."""
 
+import random
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from lightning.pytorch import Callback, LightningModule
+from torch.utils.data import DataLoader
 
 from project.callbacks import SeedEachBatch
+from project.data import SyntheticFlowersDataModule
+from project.model import ImageClassifier
+from tests.distributed.job import trainer as quiet_trainer
+from tests.small import require_same_end, small, stop_at
+from tests.stress import outcome
 
 PLACE = {"seed": 0, "epoch": 3, "batch": 5, "rank": 1}
 
 
 @pytest.fixture(autouse=True)
-def own_generator():
+def own_generators():
+    """Leaves those of the other tests alone."""
+    before = random.getstate(), np.random.get_state()  # noqa: NPY002
     with torch.random.fork_rng([]):
         yield
+    random.setstate(before[0])
+    np.random.set_state(before[1])  # noqa: NPY002
 
 
-def draws(seed: int, epoch: int, batch: int, rank: int) -> list[float]:
-    trainer: Any = SimpleNamespace(current_epoch=epoch, global_rank=rank)
-    SeedEachBatch(seed).on_train_batch_start(trainer, None, None, batch)  # type: ignore[arg-type]
-    return torch.rand(8).tolist()
+def draw() -> tuple[Any, ...]:
+    return torch.rand(4).tolist(), random.random(), np.random.random(2).tolist()  # noqa: NPY002
 
 
-@pytest.mark.parametrize("before", [lambda: torch.manual_seed(7), lambda: torch.rand(1000), lambda: draws(1, 1, 1, 1)])
+def draws(seed: int, epoch: int, batch: int, rank: int) -> tuple[Any, ...]:
+    """What is drawn once the hook of a data module was called."""
+    progress = SimpleNamespace(current=SimpleNamespace(ready=batch))
+    loop = SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=progress))
+    data = SimpleNamespace(on_before_batch_transfer=lambda batch, dataloader_idx: batch)
+    place = {"current_epoch": epoch, "global_rank": rank, "training": True, "fit_loop": loop, "datamodule": data}
+    trainer: Any = SimpleNamespace(**place)
+    model: Any = SimpleNamespace(on_before_batch_transfer=lambda batch, dataloader_idx: batch)
+    SeedEachBatch(seed).on_train_start(trainer, model)
+    assert data.on_before_batch_transfer("batch", 0) == "batch"
+    return draw()
+
+
+@pytest.mark.parametrize("before", [lambda: torch.manual_seed(7), draw, lambda: draws(1, 1, 1, 1)])
 def test_a_step_draws_the_same_whatever_came_before(before):
     expected = draws(**PLACE)
     before()
@@ -33,4 +58,124 @@ def test_a_step_draws_the_same_whatever_came_before(before):
 def test_no_two_places_draw_alike():
     places = [(seed, epoch, batch, rank) for seed in (0, 1, 11) for epoch in (0, 1, 11) for batch in (0, 1, 11)
               for rank in (0, 1, 2)]  # fmt: skip
-    assert len({tuple(draws(*place)) for place in places}) == len(places)
+    for numbers in zip(*(draws(*place) for place in places), strict=True):
+        assert len(set(map(str, numbers))) == len(places)
+
+
+class Noisy(LightningModule):
+    """A model of the user's, on any loader, that draws in every hook of a training batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+        self.drawn: dict[tuple[str, int, int], Any] = {}
+
+    def draw(self, hook: str) -> None:
+        if self.trainer.training:
+            self.drawn[hook, self.trainer.current_epoch, self.trainer.global_step] = draw()
+
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        self.draw("before")
+        return batch
+
+    def transfer_batch_to_device(self, batch: Any, device: Any, dataloader_idx: int) -> Any:
+        self.draw("transfer")
+        return batch.to(device)
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        self.draw("after")
+        return batch
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.draw("step")
+        return self.layer(batch).sum()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        draw()
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.0)
+
+
+class SaveAt(Callback):
+    """Saves when a batch was transferred and nothing was done with it, as ``LastCheckpoint`` does."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.global_step == self.step:
+            trainer.save_checkpoint("saved.ckpt")
+
+
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before.*")
+@pytest.mark.parametrize("step", [0, 1, 3, 4, 7])
+def test_hooks_of_a_users_model_draw_alike_after_a_resume(step, workplace):
+    images: Any = list(torch.ones(4, 1))
+    loaders: dict[str, Any] = {
+        "train_dataloaders": DataLoader(images),
+        "val_dataloaders": DataLoader(images),
+    }
+    whole, resumed = Noisy(), Noisy()
+    for model, ckpt_path in ((whole, None), (resumed, "saved.ckpt")):
+        callbacks = [SeedEachBatch(0), *([] if ckpt_path else [SaveAt(step)])]
+        trainer = quiet_trainer(1, max_epochs=2, val_check_interval=2, callbacks=callbacks)
+        trainer.fit(model, **loaders, ckpt_path=ckpt_path)
+        draw()
+    assert len(whole.drawn) == 4 * 8
+    assert {place for _, _, place in resumed.drawn} == set(range(step, 8))
+    assert resumed.drawn == {place: whole.drawn[place] for place in resumed.drawn}
+    assert len(set(map(str, whole.drawn.values()))) == len(whole.drawn)
+    assert "on_before_batch_transfer" not in vars(whole)
+
+
+def noise(images: torch.Tensor) -> torch.Tensor:
+    """As large as what torch, Python and NumPy draw."""
+    largest = 1 + random.randrange(8) + np.random.randint(8)  # noqa: NPY002
+    return images ^ torch.randint(largest, images.shape, dtype=torch.uint8)
+
+
+class NoisyFlowers(SyntheticFlowersDataModule):
+    """Overrides hooks, and forgets to call the first one's own."""
+
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return batch._replace(images=noise(batch.images))
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        batch = super().on_after_batch_transfer(batch, dataloader_idx)
+        return batch._replace(images=noise(batch.images))
+
+
+class NoisyClassifier(ImageClassifier):
+    """Overrides the hook that our data modules leave to the model, and the step."""
+
+    def transfer_batch_to_device(self, batch: Any, device: Any, dataloader_idx: int) -> Any:
+        batch = super().transfer_batch_to_device(batch, device, dataloader_idx)
+        return batch._replace(images=noise(batch.images))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return super().training_step(batch, batch_idx) * (1 + random.random())
+
+
+NOISY_DATA = [f"--data={__name__}.NoisyFlowers"]
+NOISY_RUNS = {
+    "a data module": NOISY_DATA,
+    "a data module, accumulation, validation within epochs": [
+        *NOISY_DATA,
+        "--data.batch_size=8",
+        "--trainer.accumulate_grad_batches=2",
+        "--trainer.val_check_interval=3",
+    ],
+    "a model": [f"--model={__name__}.NoisyClassifier"],
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*You have overridden.*")
+@pytest.mark.parametrize("kind", NOISY_RUNS)
+def test_a_run_with_noise_that_is_stopped_in_every_step_ends_as_if_undisturbed(kind, workplace):
+    flags = NOISY_RUNS[kind]
+    small(*flags, "--trainer.default_root_dir=whole")
+    for step in range(9):
+        stop_at(step, *flags)
+    small(*flags)
+    require_same_end(workplace / "runs" / "run", outcome(Path("whole/run")))
