@@ -99,10 +99,7 @@ class ProjectCLI(LightningCLI):
             trainer = super().instantiate_trainer(**kwargs)
         except (MisconfigurationException, ModuleNotFoundError, TypeError, ValueError, RuntimeError) as error:
             raise UserError(f"these --trainer options do not work here: {' '.join(str(error).split())}") from error
-        torch.backends.cudnn.allow_tf32 = False  # evaluation is in float32, which this would round to 10 bits
-        _require_every_process(trainer.world_size)
-        disable_signal_handling(trainer)
-        watch_processes(trainer.strategy.launcher, self.advice_after_death)
+        settle_trainer(trainer, self.advice_after_death)
         on_cpu = trainer.strategy.root_device.type == "cpu"
         if on_cpu and trainer.world_size > 1 and self.config.trainer.sync_batchnorm:
             raise UserError(
@@ -118,6 +115,22 @@ class ProjectCLI(LightningCLI):
         """Prints once, however many processes there are."""
         if self.trainer.is_global_zero:
             print(printable(text, keep=LINES), flush=True)
+
+
+def settle_trainer(trainer: Trainer, advice_after_death: Callable[[], str]) -> None:
+    """Settles what all commands have alike: exact float32 in evaluation, and what happens when a process ends.
+
+    Args:
+        trainer: The command's trainer, before it has started processes.
+        advice_after_death: Returns what to do where a process of this command was killed.
+
+    Raises:
+        UserError: A launcher has started another number of processes.
+    """
+    torch.backends.cudnn.allow_tf32 = False  # evaluation is in float32, which this would round to 10 bits
+    _require_every_process(trainer.world_size)
+    disable_signal_handling(trainer)
+    watch_processes(trainer.strategy.launcher, advice_after_death)
 
 
 def _number(seed: bool | int) -> int:

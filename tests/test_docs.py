@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import project.benchmark.__main__ as benchmark
+from project import predict
 from project.check_data import check_data, parse
 from project.data.flowers import FlowersDataModule
 from project.fit import FitCLI
@@ -108,6 +109,19 @@ def test_a_check_data_command_is_true(command, workplace, monkeypatch, capsys):
     assert check_data(parse(args)) == 0
     assert "python -m project.fit --data FolderDataModule --data.root images" in capsys.readouterr().out
     assert Path("found.json").exists() == ("--output" in command)
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if "-m project.predict" in command])
+def test_a_predict_command_is_true(command, tiny_run, workplace, capfd):
+    (workplace / "runs").mkdir()
+    (workplace / "runs" / "NAME").symlink_to(tiny_run)
+    make_folder(workplace / "photos", {"holiday": 3})
+    args = shlex.split(command.partition("-m project.predict")[2].split("|")[0].replace(" - ", " photos "))
+    with as_in_a_terminal():
+        assert predict.predict(predict.parse([*args, *ONE_CPU[:2], "--num_workers=0"])) == 0
+    written = "".join(file.read_text() for file in workplace.glob("labels.[cj]*")) or capfd.readouterr().out
+    assert written.count("photos/holiday/") == 3
+    assert Path("labels.png").exists() == ("--sheet" in command)
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if "-m project.benchmark" in command])

@@ -1,13 +1,13 @@
-"""Labelling image files with a checkpoint, prepared as the checkpoint says."""
+"""Labelling images with a checkpoint, prepared as the checkpoint says."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from project.data.crops import fit_image
-from project.data.decode import decode, open_image
+from project.data.path_batches import prepare
 from project.model import ImageClassifier
 
 
@@ -42,16 +42,37 @@ def predict(model: ImageClassifier, paths: Sequence[str | Path], batch_size: int
     model.eval()
     found: list[Prediction] = []
     for start in range(0, len(paths), batch_size):
-        images = torch.stack([_prepared(model, path) for path in paths[start : start + batch_size]])
+        images = torch.stack([prepare(path, model.preprocessing) for path in paths[start : start + batch_size]])
         with torch.inference_mode():
-            rows = model(images.to(model.device)).float().softmax(1).tolist()
-        for row in rows:
-            probabilities = dict(zip(model.class_names, row, strict=True))
-            label = max(probabilities, key=probabilities.__getitem__)
-            found.append(Prediction(label, probabilities[label], probabilities))
+            logits = model.evaluation_logits(images.to(model.device)).float()
+        for best, row in zip(logits.argmax(1).tolist(), logits.softmax(1).tolist(), strict=True):
+            by_name = dict(zip(model.class_names, row, strict=True))
+            found.append(Prediction(model.class_names[best], row[best], by_name))
     return found
 
 
-def _prepared(model: ImageClassifier, path: str | Path) -> torch.Tensor:
-    with open_image(path) as image:
-        return fit_image(decode(image, path), model.preprocessing)
+def flipped_logits(model: ImageClassifier, images: Tensor) -> Tensor:
+    """Classifies images and their mirror images.
+
+    Args:
+        model: In evaluation mode.
+        images: uint8 (N, 3, height, width) on the model's device.
+
+    Returns:
+        Logarithms of the mean of both probabilities, float (N, classes).
+    """
+    both = [model.evaluation_logits(view).float().softmax(1) for view in (images, images.flip(3))]
+    return ((both[0] + both[1]) / 2).log()
+
+
+def ranked(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The classes of each image, the most probable first; of equal ones the first, as evaluation counts them.
+
+    Args:
+        logits: float (N, classes).
+
+    Returns:
+        Labels, int64 (N, classes), and their probabilities, float32 (N, classes).
+    """
+    labels = logits.argsort(dim=1, descending=True, stable=True)
+    return labels, logits.float().softmax(1).gather(1, labels)

@@ -245,11 +245,26 @@ class ImageClassifier(LightningModule):
         """Counts the batch and returns its logits, float (N, classes)."""
         return self._evaluate(batch, self.test_metrics)
 
+    def evaluation_logits(self, images: Tensor) -> Tensor:
+        """Classifies in the weights' own precision, so that no result depends on how a set was cut into batches.
+
+        In bfloat16 near ties are many, and which way one falls does. A single image is computed as two: a CPU multiplies
+        a vector by other instructions than a matrix, which rounds differently.
+
+        Args:
+            images: uint8 (N, 3, height, width), N above 0, on the model's device.
+
+        Returns:
+            Logits, float (N, classes).
+        """
+        alone = len(images) == 1
+        with torch.autocast(self.device.type, enabled=False):
+            logits: Tensor = self(torch.cat([images, images]) if alone else images)
+        return logits[:1] if alone else logits
+
     def _evaluate(self, batch: Batch, metrics: ClassificationMetrics) -> Tensor:
         batch = as_batch(batch, self._trainer)
-        # in bfloat16 near ties are many, and which way one falls depends on how a set was cut into batches
-        with torch.autocast(self.device.type, enabled=False):
-            logits: Tensor = self(batch.images)
+        logits = self.evaluation_logits(batch.images)
         losses = self.evaluation_loss(logits, batch.labels)
         metrics.update(logits, batch.labels, losses)
         return logits

@@ -1,0 +1,339 @@
+"""The promises of ``python -m project.predict``."""
+
+import csv
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from project.errors import UserError
+from project.explore.labelling import Labeller
+from project.model import ImageClassifier
+from project.predict import parse, predict
+from tests.conftest import as_in_a_terminal, draw_image
+from tests.distributed.job import classifier, flowers, trainer
+from tests.distributed.processes import environment
+from tests.memory import memory, needs_linux
+from tests.small import one_line
+
+v2: Any = import_module("torchvision.transforms.v2")
+CPU = ["--trainer.accelerator=cpu", "--trainer.devices=1", "--num_workers=0"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> Path:
+    """A small network that takes images for several classes, with confidences in between."""
+    path: Path = tmp_path_factory.mktemp("checkpoint") / "some.ckpt"
+    with as_in_a_terminal():
+        one = trainer(1)
+        one.test(classifier(arch="resnet9_slim", stem="cifar"), datamodule=flowers(32, 12, 4), verbose=False)
+        one.save_checkpoint(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    """Images of several sizes, with two files among them that are none."""
+    root: Path = tmp_path_factory.mktemp("photos")
+    (root / "more").mkdir()
+    for number in range(9):
+        place = root if number % 2 else root / "more"
+        draw_image(number / 9, seed=number, size=(40 + 7 * number, 50)).save(place / f"{number}.png")
+    (root / "2 notes.jpg").write_text("no image")
+    (root / "more" / "empty.jpg").touch()
+    return root
+
+
+def label(*args: str | Path) -> int:
+    """Runs the command in this process."""
+    with as_in_a_terminal():
+        return predict(parse([*map(str, args), *CPU]))
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(path.read_text(), newline="")))
+
+
+def expected(checkpoint: Path, path: str, flips: bool = False) -> torch.Tensor:
+    """Probabilities by torchvision's transforms and a plain loop."""
+    model = ImageClassifier.load_from_checkpoint(checkpoint).eval()
+    sizes = model.preprocessing
+    steps = [v2.PILToTensor(), v2.Resize(sizes["resize"], antialias=True), v2.CenterCrop(sizes["crop"])]
+    steps += [v2.ToDtype(torch.float32, scale=True), v2.Normalize(sizes["mean"], sizes["std"])]
+    with Image.open(path) as opened:
+        image = v2.Compose(steps)(opened.convert("RGB"))
+    with torch.inference_mode():
+        views = [image, v2.functional.horizontal_flip(image)] if flips else [image]
+        return torch.stack([model.network(view[None])[0].softmax(0) for view in views]).mean(0)
+
+
+@pytest.mark.parametrize("flips", [False, True])
+def test_rows_are_what_a_plain_loop_computes(checkpoint, photos, tmp_path, flips):
+    options = ["--flips"] if flips else []
+    assert label(checkpoint, photos, "--top_k=3", f"--output={tmp_path / 'rows.csv'}", *options) == 1
+    names = ImageClassifier.load_from_checkpoint(checkpoint).class_names
+    found = rows(tmp_path / "rows.csv")
+    pngs, others = ["1.png", "3.png", "5.png", "7.png"], ["0.png", "2.png", "4.png", "6.png", "8.png"]
+    order = [*sorted([*pngs, "2 notes.jpg"]), *(f"more/{name}" for name in [*others, "empty.jpg"])]
+    assert [row["path"] for row in found] == [str(photos / name) for name in order]
+    for row in found:
+        if row["error"]:
+            assert row["path"].endswith(".jpg")
+            assert row["error"] == "not an image"
+            assert not any(row[name] for name in row if name.startswith(("label", "confidence")))
+            continue
+        probabilities = expected(checkpoint, row["path"], flips)
+        best = probabilities.topk(3)
+        assert [row["label"], row["label_2"], row["label_3"]] == [names[index] for index in best.indices]
+        confidences = [float(row[name]) for name in ("confidence", "confidence_2", "confidence_3")]
+        assert confidences == pytest.approx(best.values.tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
+def test_no_row_depends_on_the_batch_size(checkpoint, photos, tmp_path, size):
+    label(checkpoint, photos, f"--output={tmp_path / 'one.csv'}", "--top_k=8")
+    label(checkpoint, photos, f"--output={tmp_path / 'other.csv'}", "--top_k=8", f"--batch_size={size}")
+    assert (tmp_path / "other.csv").read_bytes() == (tmp_path / "one.csv").read_bytes()
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_every_format_has_the_same_rows(checkpoint, photos, tmp_path, ending):
+    for name in ("rows.csv", f"rows.{ending}"):
+        label(checkpoint, photos, f"--output={tmp_path / name}", "--top_k=2")
+    if ending == "jsonl":
+        found = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    else:
+        found = pytest.importorskip("pyarrow.parquet").read_table(tmp_path / "rows.parquet").to_pylist()
+    assert [
+        {
+            name: "" if value is None else value if isinstance(value, str) else float(torch.tensor(value))
+            for name, value in row.items()
+        }
+        for row in found
+    ] == [
+        {
+            name: float(torch.tensor(float(text))) if name.startswith("confidence") and text else text
+            for name, text in row.items()
+        }
+        for row in rows(tmp_path / "rows.csv")
+    ]
+
+
+def test_what_cannot_be_an_image_has_a_row(checkpoint, photos, tmp_path, capfd):
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (tmp_path / "folder.jpg").mkdir()
+    strange = os.fsdecode(bytes(tmp_path) + b"/caf\xe9,\n.png")
+    shutil.copy(photos / "1.png", strange)
+    paths = [tmp_path / "pipe.jpg", tmp_path / "missing.jpg", strange]
+    assert label(checkpoint, *paths) == 1
+    out, err = capfd.readouterr()
+    found = list(csv.DictReader(io.StringIO(out, newline="")))
+    assert [row["error"] for row in found] == ["not a file", "No such file or directory", ""]
+    assert found[2]["path"] == f"{tmp_path}/caf\\xe9,\n.png"
+    assert "labelled 3 images" in err
+    assert "; 2 files cannot be read" in err
+
+
+class KilledError(Exception):
+    pass
+
+
+def kill_in_batch(number: int, *args: str | Path) -> None:
+    """Runs the command to the middle of a batch, counted from 1."""
+    own, seen = Labeller.predict_step, []
+
+    def step(self, batch):
+        seen.append(batch)
+        if len(seen) == number:
+            raise KilledError
+        return own(self, batch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Labeller, "predict_step", step)
+        with pytest.raises(KilledError):
+            label(*args)
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_an_interrupted_command_is_resumed_to_the_same_bytes(checkpoint, photos, tmp_path, ending, monkeypatch):
+    options = [checkpoint, photos, "--batch_size=2", "--top_k=2"]
+    label(*options, f"--output={tmp_path / f'whole.{ending}'}")
+    whole = (tmp_path / f"whole.{ending}").read_bytes()
+    out = tmp_path / f"resumed.{ending}"
+    kill_in_batch(4, *options, f"--output={out}")
+    assert not out.exists()
+    (partial,) = tmp_path.glob("resumed*partial")
+    assert whole.startswith(partial.read_bytes())
+    partial.write_bytes(partial.read_bytes()[:-9])  # as where the system dies: the third batch is not whole any more
+    labelled: list[int] = []
+    own = Labeller.predict_step
+
+    def step(self, batch):
+        labelled.append(len(batch.images))
+        return own(self, batch)
+
+    monkeypatch.setattr(Labeller, "predict_step", step)
+    with pytest.raises(UserError, match=r"with --resume continues it, --overwrite begins anew"):
+        label(*options, f"--output={out}")
+    with pytest.raises(UserError, match=r"another checkpoint, --top_k or --flips"):
+        label(*options, f"--output={out}", "--resume", "--flips")
+    assert label(*options, f"--output={out}", "--resume") == 1
+    assert out.read_bytes() == whole
+    assert sum(labelled) == 11 - 4
+    assert label(*options, f"--output={out}", "--resume") == 1  # finished: nothing is labelled again
+    assert sum(labelled) == 11 - 4
+    assert not list(tmp_path.glob("*partial"))
+
+
+def test_rows_of_other_files_are_not_continued(checkpoint, photos, tmp_path):
+    kill_in_batch(3, checkpoint, photos, "--batch_size=2", f"--output={tmp_path / 'rows.csv'}")
+    shutil.copytree(photos, tmp_path / "photos")
+    with pytest.raises(UserError, match=r"row 1 of '.*' is of '.*/1\.png', but the files now have"):
+        label(checkpoint, tmp_path / "photos", "--batch_size=2", f"--output={tmp_path / 'rows.csv'}", "--resume")
+
+
+def test_a_file_that_is_there_is_replaced_only_when_asked_to(checkpoint, photos, tmp_path):
+    (tmp_path / "rows.csv").write_text("precious")
+    with pytest.raises(UserError, match=r"is there already; --overwrite replaces it"):
+        label(checkpoint, photos / "1.png", f"--output={tmp_path / 'rows.csv'}")
+    assert label(checkpoint, photos / "1.png", f"--output={tmp_path / 'rows.csv'}", "--overwrite") == 0
+    assert len(rows(tmp_path / "rows.csv")) == 1
+
+
+def test_the_sheet_shows_the_first_images(checkpoint, photos, tmp_path, monkeypatch):
+    drawn: list[Any] = []
+    plots = import_module("project.explore.plots")
+    own = plots.image_grid
+
+    def image_grid(*args):
+        drawn.append(args)
+        return own(*args)
+
+    monkeypatch.setattr(plots, "image_grid", image_grid)
+    label(checkpoint, photos, f"--sheet={tmp_path / 'sheet.png'}", f"--output={tmp_path / 'rows.csv'}")
+    images, titles = drawn[0]
+    readable = [row for row in rows(tmp_path / "rows.csv") if not row["error"]]
+    assert titles == [f"{row['label']}\n{float(row['confidence']):.1%}" for row in readable]
+    assert len(images) == len(readable) == 9
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert min(sheet.size) > 100
+
+
+WRONG = {
+    "--top_k=9": r"--top_k must be from 1 to 8",
+    "--batch_size=0": r"--batch_size must be at least 1",
+    "--output=rows.txt": r"--output must end with \.csv, \.jsonl or \.parquet",
+    "--resume": r"--resume needs an --output",
+    "--sheet=no/folder.png": r"--sheet: 'no/folder\.png' cannot be written",
+    "--trainer.devices=-2": r"these --trainer options do not work here",
+}
+
+
+@pytest.mark.parametrize("option", WRONG)
+def test_a_mistake_is_one_line(checkpoint, photos, workplace, option, capsys):
+    with pytest.raises(UserError, match=WRONG[option]):
+        predict(parse([str(checkpoint), str(photos), *CPU, option]))
+    assert not list(workplace.iterdir())
+
+
+def test_no_files_are_one_line(checkpoint, tmp_path, capsys):
+    assert "there are no images in" in one_line(lambda: label(checkpoint, tmp_path), capsys)
+    assert "name a checkpoint and then images" in one_line(lambda: label(checkpoint), capsys)
+
+
+COMMAND = [sys.executable, "-m", "project.predict"]
+
+
+def test_two_processes_write_the_rows_of_one(checkpoint, photos, tmp_path):
+    label(checkpoint, photos, "--top_k=2", f"--output={tmp_path / 'one.csv'}")
+    listed = "\n".join(row["path"] for row in rows(tmp_path / "one.csv"))
+    options = ["--batch_size=3", "--top_k=2", "--trainer.accelerator=cpu", "--trainer.devices=2", "--num_workers=1"]
+    found = subprocess.run(
+        [*COMMAND, str(checkpoint), "-", *options],
+        input=listed,
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert found.returncode == 1, found
+    assert found.stdout == (tmp_path / "one.csv").read_text()
+    assert found.stderr.count("\n") == 1
+    assert "labelled 11 images" in found.stderr
+
+
+def test_nobody_reads_on(checkpoint, photos, tmp_path):
+    listed = "\n".join(1000 * [str(photos / "1.png")])
+    shell = f"'{sys.executable}' -m project.predict '{checkpoint}' - --batch_size 4 {' '.join(CPU)} | head -n 3; echo $PIPESTATUS"
+    found = subprocess.run(
+        ["bash", "-c", shell],
+        input=listed,
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert found.stdout.splitlines()[-1] == "141"
+    assert found.stderr == ""
+
+
+def test_ctrl_c_keeps_the_rows_and_the_exit_code(checkpoint, photos, tmp_path):
+    command = [*COMMAND, str(checkpoint), "-", "--output=rows.csv", "--batch_size=1", *CPU[:2], "--num_workers=1"]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment()
+    )
+    assert process.stdin is not None
+    partial: list[Path] = []
+    process.stdin.write(f"{photos / '1.png'}\n" * 20)
+    process.stdin.flush()
+    while not partial or partial[0].read_text().count("\n") < 4:  # the loader waits for more by then
+        assert process.poll() is None
+        partial = list(tmp_path.glob("rows.csv.*.partial"))
+    process.send_signal(signal.SIGINT)
+    _, written = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert written.endswith("stopped\n")
+    assert "Traceback" not in written
+    label(checkpoint, *20 * [photos / "1.png"], f"--output={tmp_path / 'rows.csv'}", "--resume")
+    assert len({*map(str, rows(tmp_path / "rows.csv"))}) == 1
+    assert len(rows(tmp_path / "rows.csv")) == 20
+
+
+@needs_linux
+def test_memory_does_not_grow_with_the_number_of_files(checkpoint, photos, tmp_path, monkeypatch):
+    seen: list[int] = []
+
+    def logits(self, images):
+        seen.append(memory("Rss"))
+        return torch.zeros(len(images), 8)
+
+    def entries(_options, quietly=False):
+        return (f"{photos}/{number}-{'x' * 100}.jpg" for number in range(0 if quietly else 20_000))
+
+    monkeypatch.setattr(ImageClassifier, "evaluation_logits", logits)
+    monkeypatch.setattr("project.predict._paths", entries)
+    assert label(checkpoint, "many", f"--output={tmp_path / 'rows.csv'}", "--batch_size=128") == 1
+    assert len(rows(tmp_path / "rows.csv")) == 20_000
+    quarter = len(seen) // 4
+    assert max(seen[3 * quarter :]) - max(seen[:quarter]) < 2e6  # the paths alone are more
+
+
+def test_help_ends_well(capsys):
+    with pytest.raises(SystemExit) as end:
+        parse(["--help"])
+    assert end.value.code == 0
+    assert "example: python -m project.predict" in " ".join(capsys.readouterr().out.split())
