@@ -1,9 +1,10 @@
-"""The notebook runs from top to bottom on a checkpoint, and its metrics are those of the run."""
+"""The notebooks run from top to bottom, and their metrics are those of the runs."""
 
 import base64
 import io
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -17,11 +18,29 @@ from PIL import Image
 from project.errors import UserError
 from project.explore.data import open_data
 from project.explore.tables import class_table, metrics_table
+from project.model import ImageClassifier
 from project.model.metrics import Metrics
+from project.run.checkpoint import read_checkpoint
+from tests.conftest import TINY, draw_image, fit, make_folder
 
 REPOSITORY = Path(__file__).parents[1]
 NOTEBOOK = REPOSITORY / "notebooks" / "explore_checkpoint.ipynb"
-PICTURES = ["curves", "confusion", "classes", "mistakes", "filters"]
+NOTEBOOKS = sorted(NOTEBOOK.parent.glob("*.ipynb"))
+PLOTS = {
+    "explore_checkpoint": [
+        "curves",
+        "confusion",
+        "classes",
+        "calibration",
+        "mistakes",
+        "gradcam",
+        "neighbours",
+        "projection",
+        "filters",
+    ],
+    "compare_runs": ["curves", "losses", "differences"],
+    "explore_data": ["balance", "samples", "augmentation", "errors"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +55,9 @@ def environment(tmp_path_factory):
         yield patch
 
 
-def execute(folder, *, cells=None, allow_errors=False):
-    """Runs the notebook, or only the cells named, with a folder as Jupyter's current one."""
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
+def execute(folder, *, path=NOTEBOOK, cells=None, allow_errors=False):
+    """Runs a notebook, or only the cells named, with a folder as Jupyter's current one."""
+    notebook = nbformat.read(path, as_version=4)
     notebook.cells = [cell for cell in notebook.cells if cells is None or cell.id in cells]
     resources = {"metadata": {"path": str(folder)}}
     NotebookClient(notebook, timeout=300, resources=resources, allow_errors=allow_errors).execute()
@@ -50,11 +69,38 @@ def printed(outputs):
 
 
 @pytest.fixture(scope="module")
-def executed(environment, tiny_run):
-    environment.setenv("CHECKPOINT", str(tiny_run / "checkpoints" / "best.ckpt"))
-    outputs = execute(NOTEBOOK.parent)
-    environment.delenv("CHECKPOINT")
-    return outputs
+def slim_run(tmp_path_factory):
+    """A finished run with another network, whose layers have other names."""
+    root = tmp_path_factory.mktemp("slim") / "runs"
+    network = ["--model.arch=resnet9_slim", "--model.stem=cifar", "--seed_everything=1"]
+    fit(*TINY, *network, f"--trainer.default_root_dir={root}", "--name=slim")
+    return root / "slim"
+
+
+def run_with(name, **variables):
+    """Runs a notebook with these environment variables."""
+    with pytest.MonkeyPatch.context() as patch:
+        for variable, value in variables.items():
+            patch.setenv(variable, str(value))
+        return execute(NOTEBOOK.parent, path=NOTEBOOK.with_name(f"{name}.ipynb"))
+
+
+@pytest.fixture(scope="module")
+def every_output(environment, tiny_run, slim_run):
+    """What each notebook shows."""
+    best = tiny_run / "checkpoints" / "best.ckpt"
+    image = tiny_run.parent / "own.png"
+    draw_image(0.3, seed=0).save(image)
+    return {
+        "explore_checkpoint": run_with("explore_checkpoint", CHECKPOINT=best, IMAGE=image),
+        "compare_runs": run_with("compare_runs", RUNS=f"{tiny_run} {slim_run}"),
+        "explore_data": run_with("explore_data", CHECKPOINT=best),
+    }
+
+
+@pytest.fixture(scope="module")
+def executed(every_output):
+    return every_output["explore_checkpoint"]
 
 
 @pytest.fixture(scope="module")
@@ -69,27 +115,73 @@ def empty_project(environment, tmp_path):
     return tmp_path
 
 
-def test_every_cell_runs_without_an_error_or_a_warning(executed):
-    unwanted = [
-        (name, output)
-        for name, outputs in executed.items()
+def unwanted(executed):
+    """Errors and warnings that cells have shown."""
+    return [
+        (cell, output)
+        for cell, outputs in executed.items()
         for output in outputs
         if output.output_type == "error" or output.get("name") == "stderr"
     ]
-    assert unwanted == []
 
 
-def test_test_figures_are_those_of_the_run(executed, metrics):
+@pytest.mark.parametrize("notebook", PLOTS)
+def test_every_cell_runs_without_an_error_or_a_warning(every_output, notebook):
+    assert unwanted(every_output[notebook]) == []
+
+
+@pytest.mark.slow
+def test_another_network_is_explored_alike(environment, slim_run):
+    executed = run_with("explore_checkpoint", CHECKPOINT=slim_run / "checkpoints" / "best.ckpt")
+    assert unwanted(executed) == []
+    for cell in PLOTS["explore_checkpoint"]:
+        require_a_plot(executed[cell])
+
+
+def test_test_metrics_are_those_of_the_run(executed, metrics):
     assert printed(executed["test"]) == metrics_table({"test": metrics["test"]})
 
 
-def test_figures_of_each_class_are_those_of_the_run(executed, metrics):
+def test_metrics_of_each_class_are_those_of_the_run(executed, metrics):
     measured = Metrics(0.0, torch.tensor(metrics["test"]["confusion_matrix"]), None)
     assert printed(executed["classes"]) == class_table(metrics["class_names"], measured.per_class)
 
 
-def test_validation_figures_are_those_of_the_run(executed, metrics):
+def test_validation_metrics_are_those_of_the_run(executed, metrics):
     assert printed(executed["metrics"]) == metrics_table({"val": metrics["val"]})
+
+
+def test_runs_are_compared_by_the_images_that_one_alone_is_right_about(every_output, tiny_run, slim_run):
+    rights = []
+    for run in (tiny_run, slim_run):
+        best = run / "checkpoints" / "best.ckpt"
+        model, data = ImageClassifier.load_from_checkpoint(best), open_data(read_checkpoint(best)["about"])
+        data.setup("test")
+        test = data.splits["test"]
+        with torch.inference_mode():
+            said = [int(model.eval()(test.image(index)[None]).argmax()) for index in range(len(test))]
+        rights.append([guess == int(label) for guess, label in zip(said, test.labels, strict=True)])
+    alone = [sum(mine and not other for mine, other in zip(*pair, strict=True)) for pair in (rights, rights[::-1])]
+    said = printed(every_output["compare_runs"]["mcnemar"])
+    assert f"tiny alone is right about {alone[0]} images, slim alone about {alone[1]}" in said
+    settings = printed(every_output["compare_runs"]["settings"])
+    assert {"model.arch", "model.stem", "seed_everything"} <= set(settings.split())
+
+
+@pytest.mark.slow
+def test_duplicates_of_a_folder_are_found(environment, tmp_path):
+    make_folder(tmp_path, dict.fromkeys("abc", 12))
+    shutil.copy(tmp_path / "a" / "0.jpg", tmp_path / "a" / "copy.jpg")
+    executed = run_with("explore_data", FOLDER=tmp_path)
+    assert unwanted(executed) == []
+    said = printed(executed["duplicates"])
+    assert "1 groups of duplicates" in said
+    assert {"a/0.jpg", "a/copy.jpg"} <= set(said.split())
+
+
+def test_an_image_of_ones_own_is_labelled(executed, metrics):
+    name = printed(executed["own"]).splitlines()[0].split()[-1]
+    assert name in metrics["class_names"]
 
 
 def test_checkpoint_tells_classes_and_versions(executed, metrics):
@@ -98,13 +190,17 @@ def test_checkpoint_tells_classes_and_versions(executed, metrics):
     assert all(version in text for version in metrics["versions"].values())
 
 
-@pytest.mark.parametrize("cell", PICTURES)
-def test_image_is_drawn(executed, cell):
-    images = [output.data["image/png"] for output in executed[cell] if "image/png" in output.get("data", {})]
+def require_a_plot(outputs):
+    images = [output.data["image/png"] for output in outputs if "image/png" in output.get("data", {})]
     assert len(images) == 1
     pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(images[0]))).convert("RGB"))
     assert min(pixels.shape[:2]) > 100
     assert pixels.std() > 0
+
+
+@pytest.mark.parametrize(("notebook", "cell"), [(name, cell) for name, cells in PLOTS.items() for cell in cells])
+def test_a_plot_is_drawn(every_output, notebook, cell):
+    require_a_plot(every_output[notebook][cell])
 
 
 def test_without_a_checkpoint_one_line_says_what_to_do(empty_project):
@@ -145,8 +241,9 @@ def test_make_notebook_lets_root_alone_start_jupyter_as_root(tmp_path, user, opt
     assert ("--allow-root" in line.split()) == option
 
 
-def test_committed_notebook_has_no_outputs():
-    notebook = json.loads(NOTEBOOK.read_text())
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_committed_notebook_has_no_outputs(path):
+    notebook = json.loads(path.read_text())
     assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
     assert notebook["metadata"]["kernelspec"]["name"] == "python3"
     for cell in notebook["cells"]:

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+_OF_ONE_RUN = {"seed_everything", "data.seed", "name"}
+
 
 class McNemar(NamedTuple):
     """McNemar's exact test of two models on the same images (McNemar, 1947, https://doi.org/10.1007/BF02295996).
@@ -66,3 +68,20 @@ def differing_settings(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, di
     names = dict.fromkeys(name for settings in flat.values() for name in settings)
     rows = {name: {run: settings.get(name) for run, settings in flat.items()} for name in names}
     return {name: row for name, row in rows.items() if any(value != next(iter(row.values())) for value in row.values())}
+
+
+def seed_groups(configs: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Runs in groups that differ in nothing but their seed and their name.
+
+    Args:
+        configs: By run, what its ``config.yaml`` holds.
+    """
+    groups: list[tuple[dict[str, Any], list[str]]] = []
+    for run, config in configs.items():
+        settings = {name: value for name, value in flattened(config).items() if name not in _OF_ONE_RUN}
+        group = next((members for known, members in groups if known == settings), None)
+        if group is None:
+            groups.append((settings, [run]))
+        else:
+            group.append(run)
+    return [members for _, members in groups]

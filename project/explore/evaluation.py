@@ -47,6 +47,12 @@ class Evaluation(NamedTuple):
         positions = wanted.nonzero().flatten()
         return positions[self.confidence[positions].argsort(descending=True, stable=True)][:count].tolist()
 
+    def suspects(self, count: int) -> list[int]:
+        """The positions of the wrongly classified images whose label the model believes least, perhaps label errors."""
+        believed = self.logits.softmax(1).gather(1, self.labels.clamp(min=0)[:, None])[:, 0]
+        wrong = ((self.labels >= 0) & ~self.correct).nonzero().flatten()
+        return wrong[believed[wrong].argsort(stable=True)][:count].tolist()
+
 
 def evaluate_split(model: ImageClassifier, data: ImageDataModule, split: str = "test") -> Evaluation:
     """Runs a model once over a split, with the preprocessing and the precision of ``python -m project.evaluate``.

@@ -147,3 +147,45 @@ def filters_figure(weight: Tensor, columns: int = 16) -> Figure:
     axes.imshow(mosaic.numpy(), interpolation="nearest")
     axes.axis("off")
     return figure
+
+
+def runs_figure(runs: Mapping[str, Mapping[str, Mapping[int, float]]], metric: str = "accuracy") -> Figure:
+    """Draws one metric of several runs together, on the validation set and in training.
+
+    Args:
+        runs: By run, its curves as :func:`project.explore.curves.read_curves` returns them.
+        metric: What was logged for ``train`` and ``val``.
+    """
+    figure = Figure(figsize=(9, 3.6), layout="constrained", dpi=110)
+    for axes, split in zip(figure.subplots(1, 2, sharey=True), ("train", "val"), strict=True):
+        for position, (run, curves) in enumerate(runs.items()):
+            points = sorted(curves.get(f"{split}/{metric}", {}).items())
+            steps, values = [step for step, _ in points], [value for _, value in points]
+            marker = "o" if len(points) < 30 else ""
+            axes.plot(steps, values, marker=marker, markersize=4, color=f"C{position % 10}", label=short(run))
+        axes.set(title=f"{split}/{metric}", xlabel="step")
+        axes.grid(alpha=0.3)
+    legend = figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    return figure
+
+
+def balance_figure(counts: Mapping[str, Sequence[int]], class_names: Sequence[str]) -> Figure:
+    """Draws how many images each class has, the splits in a row.
+
+    Args:
+        counts: By split, the number of images of each class.
+        class_names: The classes in the order of their labels.
+    """
+    figure = Figure(figsize=(7, 0.3 * len(class_names) + 1.1), layout="constrained", dpi=110)
+    axes = figure.add_subplot(xlabel="images", axisbelow=True)
+    begin = np.zeros(len(class_names))
+    for split, own in counts.items():
+        axes.barh(np.arange(len(class_names)), own, left=begin, label=split)
+        begin += np.asarray(own)
+    axes.set_yticks(range(len(class_names)), [short(name) for name in class_names], parse_math=False)
+    axes.set_ylim(len(class_names) - 0.5, -0.5)  # the first class on top
+    axes.grid(axis="x", alpha=0.3)
+    figure.legend(loc="outside upper center", ncols=3, frameon=False)
+    return figure

@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy import stats
 
-from project.explore.compare import differing_settings, mcnemar
+from project.explore.compare import differing_settings, mcnemar, seed_groups
 
 
 @pytest.mark.parametrize(("only_first", "only_second"), [(0, 0), (1, 0), (5, 5), (3, 17), (40, 12), (600, 520)])
@@ -34,3 +34,12 @@ def test_what_differs_is_named_as_on_the_command_line():
         "model.optimizer.momentum": {"a": 0.9, "b": None},
     }
     assert differing_settings({"a": first, "b": first}) == {}
+
+
+def test_runs_that_differ_in_their_seed_alone_are_a_group():
+    configs = {
+        f"{arch}-{seed}": {"seed_everything": seed, "name": f"{arch}-{seed}", "model": {"arch": arch}}
+        for seed in range(2)
+        for arch in ("small", "large")
+    }
+    assert seed_groups(configs) == [["small-0", "small-1"], ["large-0", "large-1"]]

@@ -53,6 +53,8 @@ def test_the_most_confident_come_first(tiny_run):
     best = tiny_run / "checkpoints" / "best.ckpt"
     found = evaluate_split(ImageClassifier.load_from_checkpoint(best), open_data(read_checkpoint(best)["about"]))
     rows = list(zip(found.logits.softmax(1).tolist(), found.labels.tolist(), strict=True))
+    wrong = [index for index, (row, label) in enumerate(rows) if row.index(max(row)) != label]
+    assert found.suspects(5) == sorted(wrong, key=lambda index: (rows[index][0][rows[index][1]], index))[:5]
     for correct in (True, False):
         wanted = [index for index, (row, label) in enumerate(rows) if (row.index(max(row)) == label) == correct]
         expected = sorted(wanted, key=lambda index: (-max(rows[index][0]), index))
