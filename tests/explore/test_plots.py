@@ -6,7 +6,16 @@ import torch
 from matplotlib.figure import Figure as Drawing
 from PIL import Image
 
-from project.explore.plots import class_figure, confusion_figure, curves_figure, filters_figure, image_grid, short
+from project.explore.plots import (
+    balance_figure,
+    class_figure,
+    confusion_figure,
+    curves_figure,
+    filters_figure,
+    image_grid,
+    runs_figure,
+    short,
+)
 
 RATES = ["precision", "recall", "f1"]
 
@@ -166,3 +175,25 @@ def test_names_of_any_length_and_script_are_drawn_without_a_word():
 def test_a_long_name_keeps_its_beginning_and_its_end():
     assert short("daisy") == "daisy"
     assert short("n01440764 tench, Tinca tinca", 24) == "n01440764 t…Tinca tinca"
+
+
+def test_runs_are_drawn_together():
+    runs = {
+        "first": {"train/accuracy": {1: 0.2, 5: 0.4}, "val/accuracy": {5: 0.3}},
+        "second": {"val/accuracy": {5: 0.5}},
+    }
+    figure = runs_figure(runs)
+    require_drawn(figure)
+    drawn = [
+        [np.asarray(line.get_xydata()).tolist() for line in axes.lines if len(np.asarray(line.get_xdata()))]
+        for axes in figure.axes
+    ]
+    assert drawn == [[[[1, 0.2], [5, 0.4]]], [[[5, 0.3]], [[5, 0.5]]]]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["first", "second"]
+
+
+def test_the_images_of_a_class_are_stacked_by_split():
+    figure = balance_figure({"train": [8, 3], "val": [2, 1]}, ["a", "b_$x$"])
+    require_drawn(figure)
+    bars = [(bar.get_x(), bar.get_width()) for group in figure.axes[0].containers for bar in group]
+    assert bars == [(0, 8), (0, 3), (8, 2), (3, 1)]
