@@ -15,6 +15,7 @@ from project.model import ImageClassifier
 from project.options.arguments import last_value, option_for_lone_value
 from project.options.class_option import is_folder
 from project.options.classes import find_class
+from project.options.following import follow
 from project.options.help import TRAINER_IN_EVALUATION, Screen
 from project.run.checkpoint import ABOUT, About, read_checkpoint, require_same_classes
 
@@ -74,6 +75,10 @@ class EvaluateCLI(ProjectCLI):
             help="Where the metrics go, by default beside the checkpoint, as JSON.",
         )
         parser.link_arguments("ckpt_path", "model.ckpt_path")
+
+    def before_instantiate_classes(self) -> None:
+        """Prepares images as the checkpoint says, where the options don't."""
+        follow(self.config.data, read_checkpoint(self.config.ckpt_path)[ABOUT]["preprocessing"])
 
     def evaluate(self) -> None:
         """Measures, prints a table, and writes the metrics."""

@@ -28,6 +28,8 @@ from project.errors import UserError
 from project.explore.tables import summary
 from project.hardware import best_precision, tune_malloc
 from project.model import ImageClassifier
+from project.model.pretrained import find_weights
+from project.options.following import follow
 from project.options.help import TRAINER, Screen
 from project.preflight import require_sound_options, require_sound_run
 from project.run.checkpoint import ABOUT, read_checkpoint, require_match, require_same_selection, selection
@@ -112,18 +114,35 @@ class FitCLI(ProjectCLI):
         self.run = RunFolder(self.config.trainer.default_root_dir, name)
         self.run.require_unfinished()
         require_sound_options(self.config)
+        resumed = next((path for path in (self.run.last, self.run.previous) if path.exists()), None)
+        self._follow_weights(resumed)
         trainer = self.config.trainer
         plugins = trainer.plugins if isinstance(trainer.plugins, list) else [trainer.plugins]
         decided = any(issubclass(class_of(plugin) or object, Precision) for plugin in plugins)
         if trainer.precision is None and not decided:
             trainer.precision = best_precision(trainer.accelerator)
         self._saved_config = self.config.clone()  # which another run may take, in a folder of its own
+        if resumed is not None:
+            self.config.model.weights = None  # the checkpoint has them
         trainer.logger = placed(trainer.logger, self.run.path)
         trainer.profiler = within(trainer.profiler, "dirpath", self.run.path)
         if self.config.threads is not None:
             torch.set_num_threads(self.config.threads)
             os.environ["OMP_NUM_THREADS"] = str(self.config.threads)  # or Lightning shares the cores out all the same
         tune_malloc()
+
+    def _follow_weights(self, resumed: Path | None) -> None:
+        """Prepares images as the weights want them, which are those of the run's checkpoint where there is one."""
+        model = self.config.model
+        if model.weights is None:
+            if model.freeze_backbone and resumed is None:
+                raise UserError(
+                    "--model.freeze_backbone needs --model.weights: without, a backbone of random weights would never learn"
+                )
+            return
+        preprocessing = find_weights(model.arch, str(resumed or model.weights)).preprocessing()
+        if preprocessing is not None:
+            follow(self.config.data, preprocessing)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Adds the callbacks and the logger that fill the run's folder.

@@ -44,7 +44,7 @@ def test_other_images_of_the_same_classes_can_be_measured(checkpoint, tmp_path, 
     names = torch.load(checkpoint, weights_only=True)[ABOUT]["class_names"]
     root = make_folder(tmp_path / "images", dict.fromkeys(names, 5))
     data = ["--data=FolderDataModule", f"--data.root={root}", "--data.image_size=32", "--data.num_workers=0"]
-    evaluate(f"--ckpt_path={checkpoint}", *data, "--data.batch_size=8")
+    evaluate(f"--ckpt_path={checkpoint}", *data, "--data.batch_size=8", "--data.resize=36")
     assert json.loads((tmp_path / "alone.test.metrics.json").read_text())["total"] == len(names)
     assert "scaled to 36 pixels before they are cut, in training it was 32" in capsys.readouterr().out
 
@@ -55,10 +55,10 @@ def test_images_are_fitted_as_the_checkpoint_says_or_not_at_all(checkpoint, tmp_
         said["preprocessing"] |= {"fit": "pad"}
     torch.save(content, checkpoint)
     root = write_folder(tmp_path / "images", dict.fromkeys(content[ABOUT]["class_names"], 5), size=(48, 20))
-    data = ["--data=FolderDataModule", f"--data.root={root}", "--data.image_size=32", "--data.num_workers=0"]
+    data = ["--data=FolderDataModule", f"--data.root={root}", "--data.num_workers=0"]
     with pytest.raises(UserError, match=r"fitted by pad, .* get crop; use --data\.fit pad"):
-        evaluate(f"--ckpt_path={checkpoint}", *data, "--data.batch_size=8")
-    cli = evaluate(f"--ckpt_path={checkpoint}", *data, "--data.batch_size=8", "--data.fit=pad")
+        evaluate(f"--ckpt_path={checkpoint}", *data, "--data.batch_size=8", "--data.fit=crop")
+    cli = evaluate(f"--ckpt_path={checkpoint}", *data, "--data.batch_size=8")
     splits: Any = cli.datamodule.splits
     files = splits["test"].files
     labels = [prediction.label for prediction in predict(cli.model, files)]

@@ -9,11 +9,11 @@ import torch
 from torchvision.datasets import CIFAR10
 
 from project.data.batch import ArrayDataset
-from project.data.download import one_at_a_time
 from project.data.module import ImageDataModule
 from project.data.splits import stratified_split
 from project.errors import UserError
 from project.run.checkpoint import Preprocessing
+from project.run.download import one_at_a_time
 
 _CLASS_NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 _VAL_FRACTION = 0.1
@@ -40,8 +40,9 @@ class CIFAR10DataModule(ImageDataModule):
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """The images as they are; mean and standard deviation of the training images."""
-        return {"resize": 32, "crop": 32, "mean": [0.4914, 0.4822, 0.4465], "std": [0.2470, 0.2435, 0.2616]}
+        """The images as they are; mean and standard deviation of the training images, unless others are given."""
+        mean, std = [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]
+        return {"resize": 32, "crop": 32, "mean": self.mean or mean, "std": self.std or std}
 
     @property
     def images_root(self) -> Path:

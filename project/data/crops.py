@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from project.errors import UserError, printable
-from project.run.checkpoint import Fit, Preprocessing
+from project.run.checkpoint import Fit, Interpolation, Preprocessing
 
 Box = tuple[int, int, int, int]
 
@@ -29,7 +29,7 @@ def fit_image(image: Tensor, preprocessing: Preprocessing) -> Tensor:
     """
     fit = preprocessing.get("fit", "crop")
     if fit == "crop":
-        return centre_crop(image, preprocessing["resize"], preprocessing["crop"])
+        return centre_crop(image, preprocessing["resize"], preprocessing["crop"], interpolation_of(preprocessing))
     if fit in ("pad", "squash"):
         return fit_region(image, (0, 0, image.shape[2], image.shape[1]), preprocessing)
     raise UserError(f"the preprocessing's fit must be crop, pad or squash, got {printable(fit)}")
@@ -50,7 +50,7 @@ def fit_region(image: Tensor, box: Box, preprocessing: Preprocessing) -> Tensor:
         uint8 (3, crop, crop).
     """
     height, width = shape = region_shape(box, preprocessing)
-    scaled = scaled_region(image, box, shape)
+    scaled = scaled_region(image, box, shape, interpolation_of(preprocessing))
     crop = preprocessing["crop"]
     if shape == (crop, crop):
         return scaled
@@ -70,13 +70,18 @@ def region_shape(box: Box, preprocessing: Preprocessing) -> tuple[int, int]:
     return max(1, int(crop * (lower - upper) / longer)), max(1, int(crop * (right - left) / longer))
 
 
+def interpolation_of(preprocessing: Preprocessing) -> Interpolation:
+    """How images are scaled."""
+    return preprocessing.get("interpolation", "bilinear")
+
+
 def mean_colour(preprocessing: Preprocessing) -> Tensor:
     """The mean that is subtracted, as a colour: uint8 (3,)."""
     return (255 * torch.tensor(preprocessing["mean"])).round().to(torch.uint8)
 
 
-def centre_crop(image: Tensor, resize: int, crop: int) -> Tensor:
-    """Scales the shorter side to ``resize``, bilinear with antialiasing, and cuts ``crop`` from the centre.
+def centre_crop(image: Tensor, resize: int, crop: int, interpolation: Interpolation = "bilinear") -> Tensor:
+    """Scales the shorter side to ``resize``, with antialiasing, and cuts ``crop`` from the centre.
 
     It is what ``Resize(resize, antialias=True)`` and ``CenterCrop(crop)`` of ``torchvision.transforms.v2`` make of the
     same tensor; of a panorama, up to rounding.
@@ -85,6 +90,7 @@ def centre_crop(image: Tensor, resize: int, crop: int) -> Tensor:
         image: uint8 (3, height, width).
         resize: The length in pixels that the shorter side is scaled to; the longer one is rounded down.
         crop: The side of the result in pixels, ``resize`` or less.
+        interpolation: How it is scaled.
 
     Returns:
         uint8 (3, crop, crop).
@@ -96,8 +102,8 @@ def centre_crop(image: Tensor, resize: int, crop: int) -> Tensor:
     upper, left = round((scaled_height - crop) / 2), round((scaled_width - crop) / 2)
     if max(height, width) > _PANORAMA * shorter:
         x, y = width / scaled_width, height / scaled_height
-        return _by_pil(image, (left * x, upper * y, (left + crop) * x, (upper + crop) * y), crop)
-    scaled = scaled_region(image, (0, 0, width, height), (scaled_height, scaled_width))
+        return _by_pil(image, (left * x, upper * y, (left + crop) * x, (upper + crop) * y), crop, interpolation)
+    scaled = scaled_region(image, (0, 0, width, height), (scaled_height, scaled_width), interpolation)
     return scaled[:, upper : upper + crop, left : left + crop]
 
 
@@ -165,13 +171,14 @@ def reduced_box(box: Box, size: tuple[int, int], image: Tensor) -> Box:
     return left, upper, max(left + 1, right), max(upper + 1, lower)  # halves round to even: both edges could be one
 
 
-def scaled_region(image: Tensor, box: Box, shape: tuple[int, int]) -> Tensor:
-    """Cuts a region out of decoded pixels and scales it, bilinear with antialiasing.
+def scaled_region(image: Tensor, box: Box, shape: tuple[int, int], interpolation: Interpolation = "bilinear") -> Tensor:
+    """Cuts a region out of decoded pixels and scales it, with antialiasing.
 
     Args:
         image: uint8 (3, height, width).
         box: The region in whole pixels.
         shape: Height and width of the result in pixels.
+        interpolation: How it is scaled.
 
     Returns:
         uint8 (3, *shape).
@@ -180,12 +187,12 @@ def scaled_region(image: Tensor, box: Box, shape: tuple[int, int]) -> Tensor:
     # torch's kernel for three interleaved channels is the fastest, but not for a view
     region = image[None, :, upper:lower, left:right].contiguous(memory_format=torch.channels_last)
     if region.shape[2] * shape[1] > _ROWS_FIRST:
-        region = interpolate(region, size=(shape[0], region.shape[3]), mode="bilinear", antialias=True)
-    return interpolate(region, size=shape, mode="bilinear", antialias=True)[0]
+        region = interpolate(region, size=(shape[0], region.shape[3]), mode=interpolation, antialias=True)
+    return interpolate(region, size=shape, mode=interpolation, antialias=True)[0]
 
 
-def _by_pil(image: Tensor, box: tuple[float, float, float, float], crop: int) -> Tensor:
+def _by_pil(image: Tensor, box: tuple[float, float, float, float], crop: int, interpolation: Interpolation) -> Tensor:
     """Scales a region that need not be of whole pixels, and nothing else of the image."""
     whole = Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
-    scaled = whole.resize((crop, crop), Image.Resampling.BILINEAR, box=box)
+    scaled = whole.resize((crop, crop), Image.Resampling[interpolation.upper()], box=box)
     return torch.frombuffer(bytearray(scaled.tobytes()), dtype=torch.uint8).view(crop, crop, 3).permute(2, 0, 1)

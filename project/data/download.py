@@ -7,20 +7,10 @@ import zlib
 from pathlib import Path
 from urllib.error import URLError
 
-from filelock import FileLock
 from torchvision.datasets.utils import check_integrity, download_url
 
 from project.errors import UserError
-
-
-def one_at_a_time(folder: Path) -> FileLock:
-    """What keeps runs that start together from downloading into each other's files; a killed one leaves no lock.
-
-    Args:
-        folder: What is downloaded; the lock is a hidden file beside it.
-    """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    return FileLock(folder.with_name(f".{folder.name}.lock"))
+from project.run.download import one_at_a_time
 
 
 def fetch_archive(url: str, md5: str, folder: Path) -> None:

@@ -11,6 +11,7 @@ from project.data.cache import ImageCache, open_cache
 from project.data.crops import (
     fit_image,
     fit_region,
+    interpolation_of,
     random_box,
     reduced_box,
     region_shape,
@@ -110,7 +111,8 @@ class FileDataset:
         with open_image(file) as image:
             height, width = shape = self._small_shape(upright_size(image, file))
             pixels = decode(image, file, (width, height))
-        return scaled_region(pixels, (0, 0, pixels.shape[2], pixels.shape[1]), shape)
+        whole = 0, 0, pixels.shape[2], pixels.shape[1]
+        return scaled_region(pixels, whole, shape, interpolation_of(self.preprocessing))
 
     def _small_shape(self, size: tuple[int, int]) -> tuple[int, int]:
         width, height = size
@@ -122,4 +124,9 @@ class FileDataset:
             shapes = [(self.crop, self.crop)] * len(self)
             return open_cache(folder, self.files, shapes, f"whole {sorted(self.preprocessing.items())}")
         shapes = [self._small_shape(size) for size in sizes]
-        return open_cache(folder, self.files, shapes, f"shorter side {self.preprocessing['resize']}")
+        return open_cache(
+            folder,
+            self.files,
+            shapes,
+            f"shorter side {self.preprocessing['resize']} {interpolation_of(self.preprocessing)}",
+        )

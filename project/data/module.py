@@ -40,6 +40,9 @@ class ImageDataModule(LightningDataModule, ABC):
         cutout: The side of a square that is covered in each training image, in pixels; 0 covers nothing.
         train_transforms: Transforms of torchvision's v2, or other callables, that each training image goes through,
             uint8 (3, height, width), in the loader workers, before those above.
+        mean: What is subtracted from each RGB channel, on a scale of 0 to 1; by default that of the data, or what
+            pretrained weights ask for.
+        std: What each RGB channel is then divided by, on the same scale; by default as ``mean``.
         split_seed: Decides which images are validation's and which are test's, where the data does not say.
         seed: Decides order and augmentation; the command line takes it from ``--seed_everything``.
     """
@@ -58,6 +61,8 @@ class ImageDataModule(LightningDataModule, ABC):
         crop_padding: int = 0,
         cutout: int = 0,
         train_transforms: list[Callable[..., Any]] | None = None,
+        mean: tuple[float, float, float] | None = None,
+        std: tuple[float, float, float] | None = None,
         split_seed: int = 0,
         seed: int = 0,
     ) -> None:
@@ -68,6 +73,9 @@ class ImageDataModule(LightningDataModule, ABC):
         require(prefetch_factor >= 1, "--data.prefetch_factor", prefetch_factor, "at least 1")
         require(crop_padding >= 0, "--data.crop_padding", crop_padding, "0 or more")
         require(cutout >= 0, "--data.cutout", cutout, "0 or more")
+        require(mean is None or _in_unit(mean), "--data.mean", mean, "three numbers from 0 to 1")
+        require(std is None or (_in_unit(std) and min(std) > 0), "--data.std", std, "three numbers above 0, at most 1")
+        self.mean, self.std = list(mean or []), list(std or [])
         self.batch_size, self.split_seed, self.seed = batch_size, split_seed, seed
         self.num_workers, self.prefetch_factor, self.pin_memory = num_workers, prefetch_factor, pin_memory
         self.flip, self.crop_padding, self.cutout = flip, crop_padding, cutout
@@ -255,6 +263,11 @@ class ImageDataModule(LightningDataModule, ABC):
             return self.num_workers or 0
         devices = self.trainer.num_devices if self.trainer is not None else 1
         return min(8, max(1, usable_cores() // devices - 1))
+
+
+def _in_unit(values: Any) -> bool:
+    """Whether there is a number from 0 to 1 for each channel; what a checkpoint says may be anything."""
+    return len(values) == 3 and all(isinstance(value, int | float) and 0 <= value <= 1 for value in values)
 
 
 def _uncounted(batch: ImageBatch, index: int) -> ImageBatch:

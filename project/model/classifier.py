@@ -13,13 +13,14 @@ from torch.optim import SGD
 
 from project.model.batch import Batch, as_batch
 from project.model.fitting import require_fitting_weights
+from project.model.layout import settle
 from project.model.loss import Loss, build_loss, loss_summary, require_per_image, without_loss
 from project.model.metrics import ClassificationMetrics, Metrics, modes
-from project.model.networks import Stem, build_network, freeze_all_but_head, head, imported_arch, settle
+from project.model.networks import Stem, build_network, freeze_all_but_head, head, imported_arch
 from project.model.normalize import Normalization, resized
 from project.model.optimization import Optimization
 from project.model.unsupported import require_supported
-from project.model.weights import start_from
+from project.model.weights import load_state, start_from
 from project.run.checkpoint import ABOUT, Preprocessing, explain, read_model
 from project.run.settings import plain_options
 from project.run.tensorboard import add_hyperparameters, is_logged
@@ -41,8 +42,9 @@ class ImageClassifier(LightningModule):
             ``resnet9_slim``, which are ours, for small images; or the dotted path of a callable of your own, as in
             ``my_package.nets.TinyNet``, which takes ``num_classes``.
         stem: ``imagenet`` for images of about 64 pixels and more, ``cifar`` for smaller ones; ResNets alone have both.
-        weights: A file of weights to start from: torchvision's, a checkpoint of ours, or one of a hand-written script.
-            A head for other classes is left out.
+        weights: Pretrained weights to start from: ``DEFAULT`` or another name of torchvision's or timm's, which are
+            downloaded once; a file of torchvision's, of ours or of a hand-written script; or an address. A head for
+            other classes is left out.
         channels_last: Whether the network computes with channels as the fastest dimension, which is faster nearly
             everywhere; one that cannot computes in the usual layout.
         compile: Whether ``torch.compile`` prepares the network for training; it takes a while, and pays on GPUs.
@@ -104,7 +106,7 @@ class ImageClassifier(LightningModule):
         self._layout = settle(self.network, arch, num_classes, preprocessing["crop"], channels_last)
         self.channels_last = self._layout is torch.channels_last
         if weights is not None:
-            start_from(self.network, weights, num_classes)
+            start_from(self.network, arch, weights, num_classes)
         if freeze_backbone:
             freeze_all_but_head(self.network, num_classes)
             self.train()  # Lightning trains in the mode that it finds
@@ -146,7 +148,7 @@ class ImageClassifier(LightningModule):
         weights = without_loss(checkpoint["state_dict"])
         if strict:
             require_fitting_weights(without_loss(model.state_dict()), weights, checkpoint_path)
-        model.load_state_dict(weights, strict=False)
+        load_state(model, weights)
         return model.to(map_location)
 
     def monitors(self) -> dict[str, str | None]:

@@ -1,14 +1,14 @@
 """Networks by name: torchvision's, timm's, our own small ones and any callable; nothing else knows a layer's name."""
 
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from inspect import signature
 from typing import Any, Literal, cast
 
-import torch
 import torchvision
 from torch import Tensor, nn
 from torchvision.models import get_model, list_models  # type: ignore[attr-defined]  # not in its __all__
@@ -27,13 +27,21 @@ AUXILIARY_HEADS = ("aux1.", "aux2.", "AuxLogits.")
 """What the weights of GoogLeNet and Inception have besides; both are built without."""
 
 _RESNET9_WIDTHS = {"resnet9": 64, "resnet9_slim": 32}
-_INCEPTIONS = ("googlenet", "inception_v3")
+INCEPTIONS = ("googlenet", "inception_v3")
+"""Those whose weights torchvision took from elsewhere, where mean and deviation of the input were 0.5."""
+
+_OLD_DENSENET = re.compile(r"(denselayer\d+\.(?:norm|conv))\.(\d)\.")
 _WITHOUT_AUXILIARY_HEADS = {"aux_logits": False, "init_weights": True}
+
+
+def torchvision_names() -> list[str]:
+    """The names of torchvision's classification networks."""
+    return list_models(module=torchvision.models)
 
 
 def network_names() -> list[str]:
     """The names of our own networks and of torchvision's."""
-    return [*_RESNET9_WIDTHS, *list_models(module=torchvision.models)]
+    return [*_RESNET9_WIDTHS, *torchvision_names()]
 
 
 def build_network(arch: str, num_classes: int, stem: Stem = "imagenet") -> nn.Module:
@@ -50,6 +58,7 @@ def build_network(arch: str, num_classes: int, stem: Stem = "imagenet") -> nn.Mo
     Raises:
         UserError: No network has that name, it cannot be built, or it has no such stem.
     """
+    require_known(arch)
     if arch in _RESNET9_WIDTHS:
         if stem != "cifar":
             raise UserError(f"--model.arch {arch} is made for small images; use it with --model.stem cifar")
@@ -57,15 +66,23 @@ def build_network(arch: str, num_classes: int, stem: Stem = "imagenet") -> nn.Mo
     if arch.startswith(TIMM):
         network = _timm_network(arch, num_classes)
     elif arch in network_names():
-        options = _WITHOUT_AUXILIARY_HEADS if arch in _INCEPTIONS else {}
+        options = _WITHOUT_AUXILIARY_HEADS if arch in INCEPTIONS else {}
         network = get_model(arch, weights=None, num_classes=num_classes, **options)
-    elif "." in arch:
-        network = _call(arch, num_classes)
     else:
-        raise UserError(f"--model.arch: there is no network '{printable(arch)}'; did you mean {_nearest(arch)}?")
+        network = _call(arch, num_classes)
     if stem == "cifar":
         _replace_stem(network, arch)
     return network
+
+
+def require_known(arch: str) -> None:
+    """Refuses a name that is neither a network's nor a path.
+
+    Raises:
+        UserError: It is none; the text names the nearest.
+    """
+    if not (arch in network_names() or arch.startswith(TIMM) or "." in arch):
+        raise UserError(f"--model.arch: there is no network '{printable(arch)}'; did you mean {_nearest(arch)}?")
 
 
 def _replace_stem(network: nn.Module, arch: str) -> None:
@@ -207,67 +224,14 @@ def _outputs(layer: nn.Module) -> int | None:
     return layer.out_channels if isinstance(layer, nn.Conv2d) else None
 
 
+def current_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The names that torchvision gives to weights today; its files of DenseNets still have those of its first release."""
+    return {_OLD_DENSENET.sub(r"\1\2.", name): value for name, value in weights.items()}
+
+
 def first_convolution(network: nn.Module) -> nn.Conv2d | None:
     """The first convolution that sees the image, if there is one."""
     return next((layer for layer in network.modules() if isinstance(layer, nn.Conv2d)), None)
-
-
-def settle(
-    network: nn.Module, arch: str, num_classes: int, image_size: int, channels_last: bool
-) -> torch.memory_format:
-    """Tries a network on black images, and puts it into the memory format that it computes in.
-
-    The attempt gives lazy layers their shapes, too. It changes no statistics.
-
-    Args:
-        network: The network; its mode stays.
-        arch: Its name, for errors.
-        num_classes: The logits that each image must get.
-        image_size: The height and width of the images in pixels.
-        channels_last: Whether to try with channels as the fastest dimension first; not every network takes that.
-
-    Returns:
-        The memory format of images that the network takes.
-
-    Raises:
-        UserError: The network cannot take such images, or returns anything but logits.
-    """
-    modes = [(module, module.training) for module in network.modules()]
-    network.eval()
-    try:
-        for layout in [torch.channels_last] * channels_last + [torch.contiguous_format]:
-            logits, failure = _attempt(network, image_size, layout)
-            if failure is None:
-                break
-    finally:
-        for module, mode in modes:
-            module.training = mode
-    if failure is not None:
-        raise UserError(
-            f"--model.arch: {printable(arch)} cannot take images of {image_size} pixels ({first_sentence(failure)}); choose"
-            " another --data.image_size or --model.arch"
-        ) from failure
-    if not isinstance(logits, Tensor) or logits.shape != (2, num_classes):
-        got = f"a shape of {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-        raise UserError(
-            f"--model.arch: {printable(arch)} must return logits of the shape (2, {num_classes}) for 2 images of"
-            f" {num_classes} classes, got {got}"
-        )
-    return layout
-
-
-def _attempt(network: nn.Module, image_size: int, layout: torch.memory_format) -> tuple[Any, Exception | None]:
-    place = next(network.parameters(), torch.empty(0))
-    images = torch.zeros(2, 3, image_size, image_size, device=place.device, dtype=torch.get_default_dtype())
-    try:
-        with torch.no_grad():
-            logits = network(images.contiguous(memory_format=layout))
-        for parameter in network.parameters():
-            if parameter.ndim == 4:
-                parameter.data = parameter.data.contiguous(memory_format=layout)
-    except Exception as error:  # a network may fail in any way
-        return None, error
-    return logits, None
 
 
 def _nearest(arch: str) -> str:

@@ -9,26 +9,28 @@ from torch import Tensor, nn
 from project.errors import UserError, printable
 from project.model.fitting import require_finite
 from project.model.networks import AUXILIARY_HEADS, head
-from project.run.checkpoint import read_weights
+from project.model.pretrained import find_weights
 
 _WRAPPER = re.compile(r"^(module|_orig_mod|network)\.")  # of DistributedDataParallel, torch.compile and ours
 
 
-def start_from(network: nn.Module, path: str, num_classes: int) -> None:
-    """Copies the weights of a file into a network, and says which part of the head is new, if it is.
+def start_from(network: nn.Module, arch: str, weights: str, num_classes: int) -> None:
+    """Copies pretrained weights into a network, and says which part of the head is new, if it is.
 
     Args:
         network: The network, as :func:`project.model.networks.build_network` makes it.
-        path: The file.
+        arch: Its name.
+        weights: As :func:`project.model.pretrained.find_weights` takes them.
         num_classes: How many classes the network tells apart.
 
     Raises:
-        UserError: The file cannot be read, or anything but the head does not fit.
+        UserError: There are no such weights, they cannot be fetched or read, or anything but the head does not fit.
     """
-    left_out = load_weights(network, read_weights(path), path, num_classes)
+    found = find_weights(arch, weights)
+    left_out = load_weights(network, found.weights(), found.source, num_classes)
     if left_out:
         rank_zero_only(print)(
-            f"starting from '{path}', but with a new head for {num_classes} classes ({', '.join(left_out)})"
+            f"starting from '{found.source}', but with a new head for {num_classes} classes ({', '.join(left_out)})"
         )
 
 
@@ -66,8 +68,22 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str,
         )
     fitting = {name: value for name, value in weights.items() if name in own and name not in left_out}
     require_finite(fitting, source)
-    network.load_state_dict(fitting, strict=False)
+    load_state(network, fitting)
     return left_out
+
+
+def load_state(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Copies weights into a module; those that it does not have, or has besides, are passed over.
+
+    Args:
+        module: Any.
+        weights: By its names. They count as saved by the module's present version, which some classes ask for and a
+            plain dict does not tell.
+    """
+    state = module.state_dict()
+    state.clear()
+    state.update(weights)
+    module.load_state_dict(state, strict=False)
 
 
 def _unwrapped(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

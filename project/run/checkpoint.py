@@ -23,8 +23,12 @@ Fit = Literal["crop", "pad", "squash"]
 """How an image is fitted to the network's square input, see :class:`Preprocessing`."""
 
 
+Interpolation = Literal["bilinear", "bicubic"]
+"""How an image is scaled, always with antialiasing."""
+
+
 class Preprocessing(TypedDict):
-    """How an image becomes the network's input in evaluation; it is scaled bilinearly with antialiasing.
+    """How an image becomes the network's input in evaluation.
 
     Attributes:
         resize: With ``crop``, the length in pixels that the image's shorter side is scaled to.
@@ -32,6 +36,7 @@ class Preprocessing(TypedDict):
         fit: ``crop``, the default, cuts the square from the centre of the scaled image. ``pad`` scales the longer side
             to ``crop`` and fills the rest with the mean, as colour, alike on both sides. ``squash`` scales both sides
             to ``crop``, whatever the aspect ratio.
+        interpolation: How it is scaled, with antialiasing: ``bilinear``, the default, or ``bicubic``.
         mean: What is subtracted from each RGB channel, on a scale of 0 to 1.
         std: What each RGB channel is then divided by, on the same scale.
     """
@@ -39,6 +44,7 @@ class Preprocessing(TypedDict):
     resize: int
     crop: int
     fit: NotRequired[Fit]
+    interpolation: NotRequired[Interpolation]
     mean: list[float]
     std: list[float]
 
@@ -158,6 +164,7 @@ def _explains(about: Any) -> bool:
         and all(isinstance(preprocessing.get(name), int) for name in ("resize", "crop"))
         and preprocessing.get("fit", "crop") in get_args(Fit)
         and (chosen is None or (isinstance(chosen, dict) and all(name in chosen for name in ("monitor", "mode"))))
+        and preprocessing.get("interpolation", "bilinear") in get_args(Interpolation)
         and isinstance(metrics, dict)
         and (data is None or (isinstance(data, dict) and isinstance(data.get("init_args"), dict)))
     )

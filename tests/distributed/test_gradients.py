@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
+from project.model.networks import build_network
 from tests.distributed.processes import ROOT, succeed, torchrun
 from tests.distributed.tiny import TINY, read
 
@@ -25,10 +27,10 @@ DDP = "--trainer.strategy=DDPStrategy"
 RUNS = {
     "compressed": [f"--config={ROOT / 'configs' / 'hardware' / 'compressed_gradients.yaml'}"],
     # the head alone: with several buckets, gloo's threads finish its two-part exchanges in any order, and mix them up
-    "power_sgd": ["--config=power_sgd.yaml", "--model.freeze_backbone=true"],
+    "power_sgd": ["--config=power_sgd.yaml", "--model.freeze_backbone=true", "--model.weights=weights.pth"],
     "static_graph": [DDP, "--trainer.strategy.static_graph=true"],
     "bucket_view": [DDP, "--trainer.strategy.gradient_as_bucket_view=true"],
-    "head": ["--model.freeze_backbone=true"],
+    "head": ["--model.freeze_backbone=true", "--model.weights=weights.pth"],
 }
 pytestmark = pytest.mark.slow
 WITNESS = "--trainer.callbacks=tests.distributed.job_commands.GradientWitness"
@@ -39,6 +41,7 @@ def place(tmp_path_factory) -> Path:
     """A folder with a run of each kind, all of one launch on two processes."""
     place: Path = tmp_path_factory.mktemp("gradients")
     (place / "power_sgd.yaml").write_text(POWER_SGD)
+    torch.save(build_network("resnet18", 8).state_dict(), place / "weights.pth")
     common = [*TINY, "--trainer.devices=2", "--trainer.limit_val_batches=1", "--trainer.limit_test_batches=1", WITNESS]
     commands = [
         ["project.fit", *flags, *common, f"--trainer.callbacks.out={name}.json", f"--name={name}"]

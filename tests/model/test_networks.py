@@ -9,7 +9,8 @@ from torchvision.models import list_models  # type: ignore[attr-defined]  # not 
 from torchvision.models.regnet import BlockParams
 
 from project.errors import UserError
-from project.model.networks import build_network, head, imported_arch, network_names, settle
+from project.model.layout import settle
+from project.model.networks import build_network, head, imported_arch, network_names
 
 SOME = ["resnet18", "resnet34", "resnet50", "resnext50_32x4d", "wide_resnet50_2"]
 

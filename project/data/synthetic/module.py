@@ -19,7 +19,7 @@ class SyntheticFlowersDataModule(ImageDataModule):
         train_size: How many images there are to train on.
         val_size: How many to validate on.
         test_size: How many to test on.
-        image_size: The side of an image in pixels.
+        image_size: The side of an image in pixels, by default 64, or what pretrained weights ask for.
         batch_size: Images in a batch of all devices together; ``--trainer.accumulate_grad_batches`` makes a step of several.
         crop_padding: How far a training image is moved at most, in pixels; its mirrored edge fills the gap.
         kwargs: See :class:`project.data.module.ImageDataModule`.
@@ -30,7 +30,7 @@ class SyntheticFlowersDataModule(ImageDataModule):
         train_size: int = 3200,
         val_size: int = 800,
         test_size: int = 800,
-        image_size: int = 64,
+        image_size: int | None = None,
         batch_size: int = 64,
         crop_padding: int = 4,
         **kwargs: Any,
@@ -38,9 +38,9 @@ class SyntheticFlowersDataModule(ImageDataModule):
         super().__init__(batch_size=batch_size, crop_padding=crop_padding, **kwargs)
         for name, size in {"train": train_size, "val": val_size, "test": test_size}.items():
             require(size >= 1, f"--data.{name}_size", size, "at least 1")
-        require(image_size >= 8, "--data.image_size", image_size, "at least 8")
         self.sizes = dict(zip(SPLITS, (train_size, val_size, test_size), strict=True))
-        self.image_size = image_size
+        self.image_size = 64 if image_size is None else image_size
+        require(self.image_size >= 8, "--data.image_size", image_size, "at least 8")
 
     @property
     def class_names(self) -> list[str]:
@@ -49,8 +49,9 @@ class SyntheticFlowersDataModule(ImageDataModule):
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """The images as they are, centred roughly."""
-        return {"resize": self.image_size, "crop": self.image_size, "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}
+        """The images as they are, centred roughly unless other statistics are given."""
+        mean, std = self.mean or [0.5, 0.5, 0.5], self.std or [0.25, 0.25, 0.25]
+        return {"resize": self.image_size, "crop": self.image_size, "mean": mean, "std": std}
 
     def expected_sizes(self) -> dict[str, int]:
         """The sizes that were asked for."""
