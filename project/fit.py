@@ -123,7 +123,7 @@ class FitCLI(ProjectCLI):
             trainer.precision = best_precision(trainer.accelerator)
         self._saved_config = self.config.clone()  # which another run may take, in a folder of its own
         if resumed is not None:
-            self.config.model.weights = None  # the checkpoint has them
+            self.config.model.init_args.weights = None  # the checkpoint has them
         trainer.logger = placed(trainer.logger, self.run.path)
         trainer.profiler = within(trainer.profiler, "dirpath", self.run.path)
         if self.config.threads is not None:
@@ -133,7 +133,7 @@ class FitCLI(ProjectCLI):
 
     def _follow_weights(self, resumed: Path | None) -> None:
         """Prepares images as the weights want them, which are those of the run's checkpoint where there is one."""
-        model = self.config.model
+        model = self.config.model.init_args
         if model.weights is None:
             if model.freeze_backbone and resumed is None:
                 raise UserError(

@@ -73,7 +73,7 @@ def test_a_run_keeps_what_the_weights_asked_for_and_needs_them_no_more(place, ca
     assert (prepared["crop"], prepared["resize"], prepared["interpolation"]) == (64, 73, "bicubic")
     written = yaml.safe_load((run / "config.yaml").read_text())
     assert written["data"]["init_args"]["resize"] == 73
-    assert written["model"]["weights"] == "IMAGENET1K_V1"
+    assert written["model"]["init_args"]["weights"] == "IMAGENET1K_V1"
 
     (place / "hub" / "checkpoints" / "mobilenet_v3_small-047dcff4.pth").unlink()
     evaluate(f"--ckpt_path={best}", "--output=all.json")

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from fnmatch import fnmatchcase
+from typing import Any, cast
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import OptimizerCallable
@@ -54,21 +55,24 @@ def explained(option: str) -> Iterator[None]:
 
 
 def parameter_groups(network: nn.Module) -> list[dict[str, Any]]:
-    """Keeps weight decay off normalisation layers and biases.
+    """Keeps weight decay off normalisation layers, biases, and what the network itself names for that.
 
-    Decay only hinders these (He et al., 2019, section 3.1, https://arxiv.org/abs/1812.01187).
+    Decay only hinders these (He et al., 2019, section 3.1, https://arxiv.org/abs/1812.01187). Networks of timm name
+    positions, class tokens and the like by a method ``no_weight_decay()``, perhaps with wildcards.
 
     Returns:
         Two groups for an optimizer, of the parameters that require gradients: matrices and kernels, which take the
-        optimizer's own weight decay, and vectors, which take none.
+        optimizer's own weight decay, and vectors and what the network names, which take none.
     """
-
-    def trained(vectors: bool) -> Iterator[nn.Parameter]:
-        return (p for p in network.parameters() if p.requires_grad and (p.ndim < 2) == vectors)
-
-    kernels: dict[str, Any] = {"params": list(trained(vectors=False))}
-    vectors: dict[str, Any] = {"params": list(trained(vectors=True)), "weight_decay": 0.0}
-    return [group for group in (kernels, vectors) if group["params"]]
+    named = cast(Any, network).no_weight_decay() if hasattr(network, "no_weight_decay") else ()
+    spared: list[nn.Parameter] = []
+    decayed: list[nn.Parameter] = []
+    for name, parameter in network.named_parameters():
+        if parameter.requires_grad:
+            is_spared = parameter.ndim < 2 or any(fnmatchcase(name, pattern) for pattern in named)
+            (spared if is_spared else decayed).append(parameter)
+    groups: list[dict[str, Any]] = [{"params": decayed}, {"params": spared, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
 
 
 def fuse_on_cpu(optimizer: Optimizer) -> None:

@@ -1,5 +1,6 @@
 import math
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -135,3 +136,21 @@ def test_after_warmup_the_rate_falls_to_the_last_one_and_stays(warmup, lrf):
 def test_a_warmup_longer_than_the_run_only_rises():
     rates = [cosine_with_warmup(step, total_steps=10, warmup_steps=20) for step in range(10)]
     assert rates == pytest.approx([(step + 1) / 20 for step in range(10)])
+
+
+@pytest.mark.parametrize("arch", ["vit_tiny_patch16_224", "swin_tiny_patch4_window7_224", "resnet18", "levit_128s"])
+def test_what_a_network_of_timm_names_takes_no_weight_decay_as_in_timm(arch):
+    pytest.importorskip("timm")
+    from timm.optim import param_groups_weight_decay  # type: ignore[attr-defined]  # not in its __all__
+
+    network: Any = build_network(f"timm/{arch}", 3)
+    named = network.no_weight_decay() if hasattr(network, "no_weight_decay") else ()
+    theirs = param_groups_weight_decay(network, weight_decay=0.1, no_weight_decay_list=named)
+    names = {parameter: name for name, parameter in network.named_parameters()}
+    expected = {names[parameter] for group in theirs if group["weight_decay"] == 0 for parameter in group["params"]}
+    ours = parameter_groups(network)
+    found = {names[parameter] for group in ours if group.get("weight_decay") == 0 for parameter in group["params"]}
+    assert found == expected
+    assert sum(len(group["params"]) for group in ours) == len(names)
+    if arch.startswith("vit"):
+        assert {"pos_embed", "cls_token"} <= found
