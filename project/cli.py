@@ -16,8 +16,10 @@ import torch
 import yaml
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
+from project.callbacks import ProgressLines
 from project.data import ImageDataModule
 from project.data.workers import WORKER_DIED
 from project.errors import LINES, LocalError, UserError, end_with_error, printable
@@ -95,6 +97,7 @@ class ProjectCLI(LightningCLI):
         strategy = self.config.trainer.strategy
         if isinstance(strategy, str) and strategy.startswith(("ddp_spawn", "ddp_fork", "ddp_notebook")):
             raise UserError(f"--trainer.strategy {strategy}: such processes cannot hand their metrics back; use ddp")
+        self._add_progress_lines()
         try:
             trainer = super().instantiate_trainer(**kwargs)
         except (MisconfigurationException, ModuleNotFoundError, TypeError, ValueError, RuntimeError) as error:
@@ -106,6 +109,16 @@ class ProjectCLI(LightningCLI):
                 "--trainer.sync_batchnorm: torch synchronises BatchNorm on GPUs only; leave it out on a CPU"
             )
         return trainer
+
+    def _add_progress_lines(self) -> None:
+        """Has progress written as lines where no terminal would show a bar, unless the user says otherwise."""
+        asked, own = self.config_init.trainer, self.trainer_defaults.get("callbacks", [])
+        given = asked.callbacks or []
+        given = given if isinstance(given, list) else [given]
+        has_bar = any(isinstance(callback, ProgressBar) for callback in [*own, *given])
+        watched = sys.stdout.isatty() and sys.stderr.isatty()
+        if not (watched or has_bar or asked.barebones or asked.enable_progress_bar is False):
+            self.trainer_defaults["callbacks"] = [*own, ProgressLines()]
 
     def advice_after_death(self) -> str:
         """What to do where a process of this command was killed."""

@@ -2,14 +2,17 @@
 
 import re
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 
+from project.callbacks import CollectPredictions
 from project.cli import ProjectCLI, one_line_errors, quiet_libraries
 from project.errors import UserError
 from project.explore.data import remembered_data, require_there
+from project.explore.evaluated import EVALUATED, evaluated_rows
 from project.explore.tables import class_table, metrics_table, write_json
 from project.model import ImageClassifier
 from project.options.arguments import last_value, option_for_lone_value
@@ -18,6 +21,7 @@ from project.options.classes import find_class
 from project.options.following import follow
 from project.options.help import TRAINER_IN_EVALUATION, Screen
 from project.run.checkpoint import ABOUT, About, read_checkpoint, require_same_classes
+from project.run.rows import writing_rows
 
 DEFAULTS: dict[str, Any] = {
     "trainer.logger": False,
@@ -74,6 +78,12 @@ class EvaluateCLI(ProjectCLI):
             default=None,
             help="Where the metrics go, by default beside the checkpoint, as JSON.",
         )
+        parser.add_argument(
+            "--output_predictions",
+            type=str | None,
+            default=None,
+            help="A .csv, .jsonl or .parquet file for what the model says of each image, if anywhere.",
+        )
         parser.link_arguments("ckpt_path", "model.ckpt_path")
 
     def before_instantiate_classes(self) -> None:
@@ -103,8 +113,7 @@ class EvaluateCLI(ProjectCLI):
                 f"images are scaled to {prepared['resize']} pixels before they are cut, in training it was"
                 f" {expected['resize']}"
             )
-        measure = self.trainer.test if split == "test" else self.trainer.validate
-        measure(self.model, datamodule=self.datamodule, verbose=False)
+        self._measure()
         if self.trainer.is_global_zero:
             metrics = self.model.results[split]
             output = Path(self.config.output or Path(path).with_suffix(f".{split}.metrics.json"))
@@ -115,6 +124,25 @@ class EvaluateCLI(ProjectCLI):
             write_json("--output", output, found)
             self.say(f"{class_table(class_names, metrics.per_class)}\n\n{metrics_table({split: metrics.as_dict()})}")
             self.say(f"\n  written to {output}")
+
+    def _measure(self) -> None:
+        """Measures, and writes what the model says of each image where that is asked for."""
+        measure = self.trainer.test if self.config.split == "test" else self.trainer.validate
+        path: str | None = self.config.output_predictions
+        if path is None:
+            measure(self.model, datamodule=self.datamodule, verbose=False)
+            return
+        collect = CollectPredictions()
+        self.trainer.callbacks.append(collect)  # type: ignore[attr-defined]  # set by a connector
+        first = self.trainer.is_global_zero
+        with writing_rows("--output_predictions", path, EVALUATED) if first else nullcontext() as writer:
+            measure(self.model, datamodule=self.datamodule, verbose=False)
+            if writer is not None and collect.predictions is not None:
+                dataset = self.datamodule.splits[self.config.split]
+                for rows in evaluated_rows(collect.predictions, dataset, self.model.class_names):
+                    writer.write(rows)
+        if first:
+            self.say(f"  each image's prediction is in {path}\n")
 
 
 def _remembered_data(options: list[str]) -> dict[str, Any]:

@@ -119,6 +119,8 @@ class FitCLI(ProjectCLI):
         trainer = self.config.trainer
         plugins = trainer.plugins if isinstance(trainer.plugins, list) else [trainer.plugins]
         decided = any(issubclass(class_of(plugin) or object, Precision) for plugin in plugins)
+        if trainer.callbacks and not isinstance(trainer.callbacks, list):
+            trainer.callbacks = [trainer.callbacks]
         if trainer.precision is None and not decided:
             trainer.precision = best_precision(trainer.accelerator)
         self._saved_config = self.config.clone()  # which another run may take, in a folder of its own

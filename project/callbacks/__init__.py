@@ -8,12 +8,15 @@ from project.callbacks.first_batch import FirstBatchPlot
 from project.callbacks.last_checkpoint import LastCheckpoint, StoppedError
 from project.callbacks.learning_rate import LearningRate
 from project.callbacks.non_finite import StopOnNonFinite
+from project.callbacks.predictions import CollectPredictions
+from project.callbacks.progress_lines import ProgressLines
 from project.callbacks.progressive_resizing import ProgressiveResizing
 from project.callbacks.seed_each_batch import SeedEachBatch
 from project.callbacks.throughput import ImagesPerSecond, SpeedSettings
 
 __all__ = [
     "BestCheckpoint",
+    "CollectPredictions",
     "ConfidentMistakesPlot",
     "ConfusionMatrixPlot",
     "DefaultCallbacks",
@@ -21,6 +24,7 @@ __all__ = [
     "ImagesPerSecond",
     "LastCheckpoint",
     "LearningRate",
+    "ProgressLines",
     "ProgressiveResizing",
     "SeedEachBatch",
     "SpeedSettings",

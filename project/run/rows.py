@@ -138,7 +138,7 @@ def writing_rows(
 ) -> Iterator[RowWriter]:
     """Writes a file of rows beside its name, and renames it once it is whole.
 
-    Where that ends by an error, CSV and JSON Lines stay beside the name, to be continued.
+    Where that ends by an error, CSV and JSON Lines stay beside the name to be continued, if ``partial`` says where.
 
     Args:
         option: The option that names the file.
@@ -151,7 +151,8 @@ def writing_rows(
     Raises:
         UserError: The file cannot be written, or another process writes it.
     """
-    ending, partial = ending_of(option, path), partial or partial_path(path)
+    ending, continued = ending_of(option, path), partial is not None
+    partial = partial or partial_path(path)
     locked = _locked(option, path, partial)
     try:
         with locked as file:
@@ -170,7 +171,7 @@ def writing_rows(
             raise  # of something else, such as the processes that load images
         raise UserError(f"{option}: '{printable(path)}' cannot be written ({error.strerror}){advice}") from error
     finally:
-        if ending not in RESUMABLE:
+        if ending not in RESUMABLE or not continued:
             partial.unlink(missing_ok=True)
 
 

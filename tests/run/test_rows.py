@@ -87,14 +87,15 @@ def interrupt(writer):
     raise KeyError
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_a_file_appears_whole_or_not_at_all(tmp_path, ending):
+@pytest.mark.parametrize(("ending", "continued"), [("csv", True), ("csv", False), ("parquet", True)])
+def test_a_file_appears_whole_or_not_at_all(tmp_path, ending, continued):
     path = tmp_path / f"rows.{ending}"
     path.write_text("before")
-    with pytest.raises(KeyError), writing_rows("--output", str(path), COLUMNS) as writer:
+    partial = partial_path(str(path), "key") if continued else None
+    with pytest.raises(KeyError), writing_rows("--output", str(path), COLUMNS, partial) as writer:
         interrupt(writer)
     assert path.read_text() == "before"
-    assert bool(partial_paths(str(path))) == (ending == "csv")
+    assert bool(partial_paths(str(path))) == (ending == "csv" and continued)
 
 
 def test_two_commands_do_not_write_one_file(tmp_path):

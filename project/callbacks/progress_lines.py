@@ -1,0 +1,154 @@
+"""Progress where nobody watches: a line for each epoch, or a minute, in place of a bar."""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ProgressBar
+
+from project.run.progress import EVERY, duration, rate
+
+_SHOWN = {
+    "train/loss": "loss {:.4f}",
+    "train/accuracy": "accuracy {:.2%}",
+    "val/loss": "validation loss {:.4f}",
+    "val/accuracy": "validation accuracy {:.2%}",
+}
+
+
+class ProgressLines(ProgressBar):
+    """Writes a line to standard error for each epoch, and every minute of a long one.
+
+    Args:
+        clock: Tells the time in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock, self._enabled = clock, True
+        self._training_began = self._began = self._batch_ended = self._said = 0.0
+        self._batches = self._images = 0
+
+    def disable(self) -> None:
+        """Says nothing, as in all processes but the first."""
+        self._enabled = False
+
+    def enable(self) -> None:
+        """Says something again."""
+        self._enabled = True
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Starts the clock for the time that is left."""
+        self._training_began, self._batches = self._clock(), 0
+        self._begin()
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Starts the clock of the epoch."""
+        self._begin()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Counts a batch, and says so every minute."""
+        self._count(trainer, batch)
+        self._batches += 1
+        if self._is_time():
+            self._say(self._training_line(trainer, batch_idx + 1))
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Says how the epoch went, validation included."""
+        self._say(self._training_line(trainer, trainer.num_training_batches))
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Starts the clock, where validation is no part of training."""
+        if trainer.state.fn == "validate":
+            self._begin()
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Starts the clock."""
+        self._begin()
+
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Counts a batch, and says so every minute, where validation is no part of training."""
+        if trainer.state.fn == "validate":
+            self._count(trainer, batch)
+            if self._is_time():
+                self._say(self._evaluation_line("validation", batch_idx + 1, sum(trainer.num_val_batches)))
+
+    def on_test_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Counts a batch, and says so every minute."""
+        self._count(trainer, batch)
+        if self._is_time():
+            self._say(self._evaluation_line("test", batch_idx + 1, sum(trainer.num_test_batches)))
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Says that it is done, where validation is no part of training."""
+        if trainer.state.fn == "validate":
+            self._say(f"validation: {self._speed()}")
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Says that it is done."""
+        self._say(f"test: {self._speed()}")
+
+    def _begin(self) -> None:
+        self._began = self._batch_ended = self._said = self._clock()
+        self._images = 0
+
+    def _count(self, trainer: Trainer, batch: Any) -> None:
+        self._images += trainer.world_size * len(getattr(batch, "images", batch[0]))
+        self._batch_ended = self._clock()
+
+    def _is_time(self) -> bool:
+        return self._batch_ended - self._said >= EVERY
+
+    def _speed(self) -> str:
+        return rate(self._images, self._batch_ended - self._began)  # the time of validation is left out
+
+    def _evaluation_line(self, what: str, done: int, batches: float) -> str:
+        left = (self._batch_ended - self._began) / done * (batches - done)
+        return f"{what}: batch {done:,} of {batches:,}, {self._speed()}, {duration(left)} left"
+
+    def _training_line(self, trainer: Trainer, done: float) -> str:
+        epochs = trainer.max_epochs if trainer.max_epochs not in (None, -1) else None
+        epoch = f"epoch {trainer.current_epoch + 1}" + (f" of {epochs}" if epochs is not None else "")
+        metrics = trainer.callback_metrics
+        shown = [text.format(float(metrics[name])) for name, text in _SHOWN.items() if name in metrics]
+        left = self._left(trainer, done, epochs)
+        remaining = [f"{duration(left)} left"] if left is not None else []
+        return ", ".join([epoch, f"step {trainer.global_step:,}", *shown, self._speed(), *remaining])
+
+    def _left(self, trainer: Trainer, done: float, epochs: int | None) -> float | None:
+        """Seconds to the end of training, if that is known, by the time of the batches so far with all that they took."""
+        batches = trainer.num_training_batches
+        ends = []
+        if epochs is not None and batches != float("inf"):
+            ends.append(batches - done + batches * (epochs - trainer.current_epoch - 1))
+        if trainer.max_steps != -1:
+            ends.append((trainer.max_steps - trainer.global_step) * trainer.accumulate_grad_batches)
+        if not ends or not self._batches:
+            return None
+        return max(0.0, min(ends) * (self._clock() - self._training_began) / self._batches)
+
+    def _say(self, text: str) -> None:
+        self._said = self._clock()
+        if self._enabled:
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()

@@ -1,0 +1,91 @@
+"""Where output is no terminal, progress is a line for each epoch or minute, on standard error."""
+
+import re
+import sys
+from typing import Any
+
+from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
+
+from project.callbacks import ProgressLines
+from project.fit import FitCLI
+from tests.conftest import TINY_DATA, TINY_TRAINER, as_in_a_terminal
+from tests.distributed.processes import succeed
+from tests.distributed.tiny import TINY
+from tests.small import small, stop_at
+
+EPOCH = re.compile(
+    r"epoch (\d+) of (\d+), step (\d+), loss \d+\.\d{4}, accuracy \d+\.\d\d%, validation loss \d+\.\d{4}, validation"
+    r" accuracy \d+\.\d\d%, [\d,.]+ images/s, (.+) left"
+)
+BARS = ["--trainer.enable_progress_bar=true"]
+
+
+class Clock:
+    """Time that passes while it is looked at."""
+
+    def __init__(self, step: float) -> None:
+        self.now, self.step = 0.0, step
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def epochs(written: str) -> list[tuple[str, ...]]:
+    """The numbers in lines of epochs."""
+    return [found.groups() for found in map(EPOCH.fullmatch, written.splitlines()) if found]
+
+
+def test_an_epoch_is_a_line(workplace, capsys):
+    small(*BARS, callbacks=[ProgressLines(Clock(0.001))])
+    written = capsys.readouterr().err
+    assert epochs(written) == [("1", "2", "4", "0 s"), ("2", "2", "8", "0 s")]
+    assert len(re.findall(r"^test: [\d,]+ images/s$", written, re.M)) == 1
+    assert written.count("\n") == 3
+
+
+def test_a_long_epoch_is_a_line_a_minute(workplace, capsys):
+    small(*BARS, callbacks=[ProgressLines(Clock(31.0))])  # a look at each batch, and one at each line
+    written = capsys.readouterr().err
+    steps = [int(step) for step in re.findall(r"^epoch \d of 2, step (\d),", written, re.M)]
+    assert sorted(set(steps)) == steps or 4 < len(steps) < 12
+    assert all(f"epoch {1 + (step > 4)} of 2, step {step}," in written for step in steps)
+
+
+def test_a_resumed_run_counts_from_its_start(workplace, capsys):
+    stop_at(6)
+    capsys.readouterr()
+    small(*BARS, callbacks=[ProgressLines(Clock(0.001))])
+    assert epochs(capsys.readouterr().err) == [("2", "2", "8", "0 s")]
+
+
+def test_the_time_that_is_left_is_that_of_as_many_batches(workplace, capsys):
+    small(*BARS, "--trainer.max_epochs=4", callbacks=[ProgressLines(clock := Clock(10.0))])
+    first, second, third, last = (found[3] for found in epochs(capsys.readouterr().err))
+    assert clock.now > 60
+    assert last == "0 s"
+    assert all("min" in left for left in (first, second, third))
+
+
+def bars(*options: str) -> list[type[Any]]:
+    with as_in_a_terminal():
+        trainer: Any = FitCLI([*TINY_DATA, *TINY_TRAINER, *options]).trainer
+    return [type(callback) for callback in trainer.callbacks if isinstance(callback, ProgressBar)]
+
+
+def test_what_the_user_says_of_progress_bars_wins(workplace, monkeypatch):
+    assert bars() == [ProgressLines]
+    assert bars("--trainer.enable_progress_bar=false") == []
+    assert bars("--trainer.callbacks=TQDMProgressBar") == [TQDMProgressBar]
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert ProgressLines not in bars()
+
+
+def test_a_redirected_run_writes_few_lines(tmp_path):
+    options = [option for option in TINY if "progress" not in option]
+    found = succeed([sys.executable, "-m", "project.fit", *options, "--trainer.max_epochs=2", "--name=run"], tmp_path)
+    assert [line[:2] for line in epochs(found.err)] == [("1", "2"), ("2", "2")]
+    assert found.err.count("\n") == 3
+    assert "\r" not in found.err + found.out
+    assert "images/s" not in found.out
