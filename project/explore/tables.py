@@ -40,8 +40,19 @@ def metrics_table(columns: dict[str, dict[str, Any]]) -> str:
         if all(count in metrics for metrics in columns.values()):
             rows[name] = [f"{f[name]:.2%} ({f[count]}/{f['total']})" for f in columns.values()]
     rows["macro F1"] = [f"{metrics['f1']:.4f}" for metrics in columns.values()]
+    for name in _own_metrics(columns):
+        rows[name] = [f"{metrics[name]:.4f}" for metrics in columns.values()]
     rows["loss"] = [f"{metrics['loss']:.4f}" for metrics in columns.values()]
-    return "\n".join(f"  {name:<10}" + "".join(f"{cell:>24}" for cell in cells) for name, cells in rows.items())
+    width = max(10, *(len(name) + 2 for name in rows))
+    return "\n".join(f"  {name:<{width}}" + "".join(f"{cell:>24}" for cell in cells) for name, cells in rows.items())
+
+
+def _own_metrics(columns: dict[str, dict[str, Any]]) -> list[str]:
+    """The names of the metrics that a classifier of the user's adds."""
+    known = {"accuracy", "top5", "f1", "loss"}
+    first, *others = columns.values()
+    own = [name for name, value in first.items() if isinstance(value, float) and name not in known]
+    return [name for name in own if all(name in metrics for metrics in others)]
 
 
 def class_table(class_names: list[str], per_class: list[dict[str, Any]]) -> str:

@@ -1,15 +1,16 @@
 """The LightningModule: a network that takes ``uint8`` images, its loss, its metrics and its optimizer."""
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import torch
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD
+from torchmetrics import Metric
 
 from project.model.batch import Batch, as_batch
 from project.model.fitting import require_fitting_weights
@@ -19,6 +20,7 @@ from project.model.metrics import ClassificationMetrics, Metrics, modes
 from project.model.networks import Stem, build_network, freeze_all_but_head, head, imported_arch
 from project.model.normalize import Normalization, resized
 from project.model.optimization import Optimization
+from project.model.own_metrics import OwnMetrics
 from project.model.unsupported import require_supported
 from project.model.weights import load_state, start_from
 from project.run.checkpoint import ABOUT, Preprocessing, explain, read_model
@@ -114,6 +116,7 @@ class ImageClassifier(LightningModule):
         self.train_metrics = ClassificationMetrics(len(self.class_names))
         self.val_metrics = ClassificationMetrics(len(self.class_names))
         self.test_metrics = ClassificationMetrics(len(self.class_names))
+        self.own_metrics = nn.ModuleDict({split: OwnMetrics(self.configure_metrics()) for split in ("val", "test")})
         self.results: dict[str, Metrics] = {}
         self.train_image_size: int | None = None
         self.weights_step: int | None = None
@@ -153,7 +156,21 @@ class ImageClassifier(LightningModule):
 
     def monitors(self) -> dict[str, str | None]:
         """What a run can be judged by: each metric of the validation set, and whether ``min`` or ``max`` is best."""
-        return {f"val/{name}": mode for name, mode in modes(len(self.class_names)).items()}
+        known: dict[str, str | None] = {**modes(len(self.class_names)), **self._own("val").modes()}
+        return {f"val/{name}": mode for name, mode in known.items()}
+
+    def configure_metrics(self) -> dict[str, Metric]:
+        """Names further metrics of validation and test, none by default; a subclass may override it.
+
+        It is called before a subclass's own attributes are there; ``class_names`` are.
+
+        Returns:
+            New metrics by name. Each takes logits, float32 (N, classes), and labels, int64 (N,), and computes one number.
+        """
+        return {}
+
+    def _own(self, split: str) -> OwnMetrics:
+        return cast(OwnMetrics, self.own_metrics[split])
 
     def configure_callbacks(self) -> list[Callback]:
         """Adds none, and refuses those that cannot work here before they are set up.
@@ -241,11 +258,11 @@ class ImageClassifier(LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Counts the batch and returns its logits, float (N, classes)."""
-        return self._evaluate(batch, self.val_metrics)
+        return self._evaluate(batch, self.val_metrics, "val")
 
     def test_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Counts the batch and returns its logits, float (N, classes)."""
-        return self._evaluate(batch, self.test_metrics)
+        return self._evaluate(batch, self.test_metrics, "test")
 
     def evaluation_logits(self, images: Tensor) -> Tensor:
         """Classifies in the weights' own precision, so that no result depends on how a set was cut into batches.
@@ -264,11 +281,12 @@ class ImageClassifier(LightningModule):
             logits: Tensor = self(torch.cat([images, images]) if alone else images)
         return logits[:1] if alone else logits
 
-    def _evaluate(self, batch: Batch, metrics: ClassificationMetrics) -> Tensor:
+    def _evaluate(self, batch: Batch, metrics: ClassificationMetrics, split: str) -> Tensor:
         batch = as_batch(batch, self._trainer)
         logits = self.evaluation_logits(batch.images)
         losses = self.evaluation_loss(logits, batch.labels)
         metrics.update(logits, batch.labels, losses)
+        self._own(split).update(logits, batch.labels)
         return logits
 
     def on_validation_epoch_end(self) -> None:
@@ -282,7 +300,7 @@ class ImageClassifier(LightningModule):
             self.log("step", float(self.weights_step), prog_bar=False)  # where Lightning's loggers put what is logged
 
     def _conclude(self, split: str, metrics: ClassificationMetrics) -> None:
-        results = metrics.compute()
+        results = metrics.compute()._replace(own=self._own(split).conclude(self.trainer))
         metrics.reset()
         if self.trainer.sanity_checking:
             return

@@ -1,5 +1,7 @@
 """Classification metrics as integer counts, so that they are exact however a set was cut into batches and processes."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -17,11 +19,13 @@ class Metrics(NamedTuple):
         loss: Mean cross entropy in nats; NaN where any image's loss was not finite, or above 2^20.
         confusion: int64 (classes, classes) on the CPU; rows are the true classes, columns the predicted ones.
         top5_correct: How many images had their class among the five best; None with five classes or fewer.
+        own: The values of further metrics, by name.
     """
 
     loss: float
     confusion: Tensor
     top5_correct: int | None
+    own: Mapping[str, float] = MappingProxyType({})
 
     @property
     def total(self) -> int:
@@ -58,7 +62,7 @@ class Metrics(NamedTuple):
     def rates(self) -> dict[str, float]:
         """The metrics worth a curve, by their short names."""
         top5 = {} if self.top5_correct is None else {"top5": self.top5_correct / max(self.total, 1)}
-        return {"loss": self.loss, "accuracy": self.accuracy, **top5, "f1": self.f1}
+        return {"loss": self.loss, "accuracy": self.accuracy, **top5, "f1": self.f1, **self.own}
 
     def as_dict(self) -> dict[str, Any]:
         """Rates beside the counts they come from, as plain data."""

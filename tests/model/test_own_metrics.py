@@ -1,0 +1,109 @@
+"""Metrics that a subclass names are measured exactly, on any number of processes, and appear wherever metrics do."""
+
+import json
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import Trainer
+from sklearn.metrics import average_precision_score
+from sklearn.preprocessing import label_binarize
+from torchmetrics import MeanMetric, Metric
+from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibrationError
+
+from project.callbacks.monitor import chosen_monitor
+from project.data import SyntheticFlowersDataModule
+from project.errors import UserError
+from project.explore.tables import metrics_table
+from project.model import ImageClassifier
+from project.model.own_metrics import OwnMetrics
+from tests.distributed.job import flowers, quiet
+from tests.distributed.job_own_metrics import SIZE, OwnClassifier, build, measure
+from tests.distributed.processes import succeed, torchrun
+
+
+def by_hand(model: OwnClassifier) -> dict[str, float]:
+    """Calibration error in a plain loop, average precision by scikit-learn, both in double precision."""
+    data = flowers(1, SIZE, 4)
+    data.setup("test")
+    batch = data.splits["test"].__getitems__(list(range(SIZE)))
+    with torch.no_grad():
+        probabilities = model.eval()(batch.images).double().softmax(1).numpy()
+    labels = batch.labels.numpy()
+    confidence, correct = probabilities.max(1), probabilities.argmax(1) == labels
+    error = 0.0
+    for low in np.linspace(0, 0.8, 5):
+        within = (confidence > low) & (confidence <= low + 0.2)
+        if within.any():
+            error += within.mean() * abs(correct[within].mean() - confidence[within].mean())
+    there = np.unique(labels)
+    truth = label_binarize(labels, classes=range(len(model.class_names)))
+    precision = average_precision_score(truth[:, there], probabilities[:, there], average="macro")
+    return {"calibration_error": error, "average_precision": precision}
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, float]:
+    return by_hand(build())
+
+
+def require_equal(found: list[dict[str, Any]], expected: dict[str, float]) -> None:
+    for measured in found:
+        assert {name: measured[name] for name in expected} == pytest.approx(expected, abs=1e-5)
+
+
+def test_they_are_what_a_plain_loop_and_scikit_learn_say(expected):
+    with warnings.catch_warnings():
+        quiet()
+        require_equal(measure(build(), 1), expected)
+
+
+@pytest.mark.parametrize("processes", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_they_are_the_same_on_several_processes(expected, processes, tmp_path):
+    out = tmp_path / "measured.json"
+    succeed(torchrun(processes, "tests.distributed.job_own_metrics", str(out)), cwd=tmp_path, timeout=240)
+    require_equal(json.loads(out.read_text()), expected)
+
+
+def test_they_are_logged_printed_and_can_be_monitored():
+    model = build()
+    known = model.monitors()
+    assert (known["val/calibration_error"], known["val/average_precision"]) == ("min", "max")
+    assert chosen_monitor("val/calibration_error", None, known, closed=True).mode == "min"
+    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    with warnings.catch_warnings():
+        quiet()
+        trainer.validate(model, datamodule=flowers(1, SIZE, 4), verbose=False)
+    results = model.results["val"].as_dict()
+    assert float(trainer.callback_metrics["val/average_precision"]) == pytest.approx(results["average_precision"])
+    assert json.loads(json.dumps(results)) == results
+    row = next(row for row in metrics_table({"validation": results}).splitlines() if "average_precision" in row)
+    assert row.split() == ["average_precision", f"{results['average_precision']:.4f}"]
+
+
+def test_images_that_another_process_counts_are_left_out():
+    logits, labels = torch.randn(6, 3), torch.tensor([0, -1, 2, 1, -1, 0])
+    metrics, kept = OwnMetrics({"error": MulticlassCalibrationError(3)}), MulticlassCalibrationError(3)
+    metrics.update(logits, labels)
+    metrics.update(logits, torch.full((6,), -1))
+    kept.update(logits[labels >= 0], labels[labels >= 0])
+    assert torch.equal(metrics.metrics()["error"].compute(), kept.compute())
+
+
+def test_a_name_that_is_taken_is_refused():
+    with pytest.raises(UserError, match="the name of a metric must be none of accuracy"):
+        OwnMetrics({"loss": MeanMetric()})
+
+
+def test_a_metric_is_one_number():
+    class Confusing(ImageClassifier):
+        def configure_metrics(self) -> dict[str, Metric]:
+            return {"each": MulticlassAccuracy(len(self.class_names), average="none")}
+
+    data: SyntheticFlowersDataModule = flowers(1, 5, 4)
+    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    model = Confusing(data.class_names, data.preprocessing)
+    with warnings.catch_warnings(action="ignore"), pytest.raises(UserError, match="'each' must be one number"):
+        trainer.test(model, datamodule=data, verbose=False)
