@@ -17,6 +17,7 @@ from project import predict
 from project.check_data import check_data, parse
 from project.data.flowers import FlowersDataModule
 from project.fit import FitCLI
+from project.report import parse as parse_report
 from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, as_in_a_terminal, draw_image, evaluate, fit, make_folder
 from tests.test_configs import TINY, write_cifar10
 
@@ -122,6 +123,12 @@ def test_a_predict_command_is_true(command, tiny_run, workplace, capfd):
     written = "".join(file.read_text() for file in workplace.glob("labels.[cj]*")) or capfd.readouterr().out
     assert written.count("photos/holiday/") == 3
     assert Path("labels.png").exists() == ("--sheet" in command)
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if "-m project.report" in command])
+def test_a_report_command_is_accepted(command):
+    (run,) = shlex.split(command.partition("-m project.report")[2])
+    assert parse_report([run]).run == run
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if "-m project.benchmark" in command])

@@ -23,6 +23,7 @@ def summary(run: RunFolder, metrics: dict[str, Any]) -> str:
             f"  best checkpoint   {run.best} ({choice})",
             f"  curves, images  tensorboard --logdir {shlex.quote(str(run.path.parent))}",
             f"  class by class    python -m project.evaluate --ckpt_path {best}",
+            f"  one page          python -m project.report {shlex.quote(str(run.path))}",
             f"  explore           CHECKPOINT={best} make notebook",
             "  your own images   python -m project.fit --data FolderDataModule --data.root FOLDER",
         ]

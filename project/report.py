@@ -1,0 +1,88 @@
+"""``python -m project.report``: one HTML page about a run, with every image inside it."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import Namespace
+
+from project.cli import one_line_errors, quiet_libraries
+from project.errors import UserError, printable
+from project.explore.data import open_data
+from project.explore.evaluation import evaluate_split
+from project.explore.report import image_sections, render
+from project.explore.tables import writing
+from project.model import ImageClassifier
+from project.options.parser import OneLineErrorParser
+from project.run.checkpoint import ABOUT, read_checkpoint
+
+
+def parse(args: list[str] | None = None) -> Namespace:
+    """Parses the command line, ``sys.argv`` by default."""
+    parser = OneLineErrorParser(
+        prog="python -m project.report",
+        description="Writes one HTML page about a finished run: metrics, curves, confusion matrix, classes, calibration,"
+        " mistakes, Grad-CAM and configuration. It needs no network, so it can be sent as it is.",
+        epilog="example: python -m project.report runs/NAME --output page.html",
+    )
+    parser.add_argument("run", type=str, help="The run's folder, as in runs/NAME.")
+    parser.add_argument("--output", type=str | None, default=None, help="The page, by default report.html in the run.")
+    parser.add_argument(
+        "--root", type=str | None, default=None, help="Where the images are, if not where the checkpoint says."
+    )
+    return parser.parse_args(args)
+
+
+def report(options: Namespace) -> Path:
+    """Writes the page.
+
+    Args:
+        options: As :func:`parse` returns them.
+
+    Raises:
+        UserError: There is no finished run, or the page cannot be written.
+    """
+    run = Path(options.run).resolve()
+    output = run / "report.html" if options.output is None else Path(options.output)
+    if options.output is None and output.is_symlink():  # which came with the run
+        raise UserError(f"'{output}' is a link; remove it, or choose another file with --output")
+    metrics = _read_metrics(run)
+    checkpoint = run / "checkpoints" / "best.ckpt"
+    about = read_checkpoint(checkpoint)[ABOUT]
+    model = ImageClassifier.load_from_checkpoint(checkpoint)
+    images: dict[str, Any]
+    try:
+        data = open_data(about, **({} if options.root is None else {"root": options.root}))
+        test = evaluate_split(model, data)
+    except UserError as error:  # images may be elsewhere by now, and metrics are worth a page without them
+        sys.stderr.write(f"without images: {error}\n")
+        images = {"missing": str(error)}
+    else:
+        images = image_sections(model, test)
+    with writing("--output", output):
+        output.write_text(render(run, dict(about), metrics, images))
+    return output
+
+
+def _read_metrics(run: Path) -> dict[str, Any]:
+    path = run / "metrics.json"
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+        found["val"]["accuracy"], found["test"]["confusion_matrix"], found["class_names"]
+    except FileNotFoundError as error:
+        raise UserError(f"'{printable(str(run))}' is no finished run: it has no metrics.json") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"'{printable(str(path))}' holds no metrics of a run") from error
+    return found
+
+
+def main() -> None:
+    """Runs the command."""
+    quiet_libraries()
+    with one_line_errors():
+        print(report(parse()))
+
+
+if __name__ == "__main__":
+    main()

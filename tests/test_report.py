@@ -1,0 +1,165 @@
+"""The report of a run: its metrics are the run's, its images are inside, nothing from a file is markup."""
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+
+from project.errors import UserError
+from project.explore.tables import class_table
+from project.model.metrics import Metrics
+from project.report import parse, report
+from tests.conftest import fit, make_folder
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+HOSTILE = "<img src=x onerror=alert(1)>&amp;"
+
+
+class Page(HTMLParser):
+    """The tags of a page, with their attributes, and its text."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def page(tiny_run, tmp_path_factory):
+    output = tmp_path_factory.mktemp("report") / "report.html"
+    assert report(parse([str(tiny_run), f"--output={output}"])) == output
+    return output
+
+
+@pytest.fixture(scope="module")
+def metrics(tiny_run):
+    return json.loads((tiny_run / "metrics.json").read_text())
+
+
+def test_metrics_are_those_of_the_run(page, metrics):
+    text = Page(page).text
+    for split, found in (("test", metrics["test"]), ("validation", metrics["val"])):
+        assert f"{100 * found['accuracy']:.2f}%{split} accuracy, {found['correct']} of {found['total']}" in text
+    confusion = Metrics(0.0, torch.tensor(metrics["test"]["confusion_matrix"]), None)
+    for row in class_table(metrics["class_names"], confusion.per_class).splitlines()[1:]:
+        assert "".join(row.split()) in "".join(text.split())
+    assert all(version in text for version in metrics["versions"].values())
+
+
+def test_every_image_is_inside_the_file(page, metrics):
+    links = [
+        value
+        for _, attributes in Page(page).tags
+        for name, value in attributes.items()
+        if name in ("src", "href", "srcset", "action") and not str(value).startswith("data:")
+    ]
+    assert links == []
+    images = re.findall(r"data:image/(\w+);base64,", page.read_text())
+    wrong = metrics["test"]["total"] - metrics["test"]["correct"]
+    assert images.count("png") == 3
+    assert images.count("jpeg") == min(wrong, 12) + 2 * (min(metrics["test"]["correct"], 6) + min(wrong, 6))
+
+
+@pytest.fixture(scope="module")
+def hostile_run(tmp_path_factory):
+    """A finished run whose classes, files and name are markup."""
+    place = tmp_path_factory.mktemp("hostile")
+    names = [HOSTILE, "<script>alert(2)", "c"]
+    make_folder(place / "images", dict.fromkeys(names, 10))
+    fit(
+        "--data=FolderDataModule",
+        f"--data.root={place / 'images'}",
+        "--data.image_size=32",
+        "--data.batch_size=8",
+        "--data.num_workers=0",
+        "--model.arch=resnet9_slim",
+        "--model.stem=cifar",
+        "--trainer.accelerator=cpu",
+        "--trainer.devices=1",
+        "--trainer.max_steps=1",
+        "--trainer.enable_progress_bar=false",
+        "--trainer.num_sanity_val_steps=0",
+        f"--trainer.default_root_dir={place / 'runs'}",
+        "--name=<b>run",
+    )
+    return place
+
+
+def test_names_from_files_are_no_markup(hostile_run):
+    output = report(parse([str(hostile_run / "runs" / "<b>run")]))
+    assert output == (hostile_run / "runs" / "<b>run" / "report.html").resolve()
+    page = Page(output)
+    assert HOSTILE in page.text
+    assert not any("onerror" in attributes for _, attributes in page.tags)
+    assert [tag for tag, _ in page.tags].count("script") == 1
+
+
+def test_without_its_images_a_run_still_has_a_page(hostile_run, capsys, tmp_path):
+    images = hostile_run / "images"
+    images.rename(hostile_run / "elsewhere")
+    try:
+        run = str(hostile_run / "runs" / "<b>run")
+        text = Page(report(parse([run, f"--output={tmp_path / 'a.html'}"]))).text
+        assert "No images are shown" in text
+        assert "without images:" in capsys.readouterr().err
+        text = Page(report(parse([run, f"--output={tmp_path / 'b.html'}", f"--root={hostile_run / 'elsewhere'}"]))).text
+        assert "Most confident mistakes" in text
+    finally:
+        (hostile_run / "elsewhere").rename(images)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "is no finished run: it has no metrics.json"),
+        ("[]", "holds no metrics of a run"),
+        ("{", "holds no metrics"),
+    ],
+)
+def test_what_is_no_finished_run_is_refused_in_one_line(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "metrics.json").write_text(content)
+    with pytest.raises(UserError, match=message):
+        report(parse([str(tmp_path)]))
+
+
+def browse(page: Path, script: str, tmp_path: Path, size: str = "1200,900") -> tuple[str, str]:
+    """Opens a copy of the page with one more script at its end; returns the document then, and the browser's console."""
+    copy = tmp_path / "copy.html"
+    copy.write_text(page.read_text().replace("</body>", f"<script>{script}</script></body>"))
+    command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]
+    profile = f"--user-data-dir={tmp_path / 'profile'}"
+    found = subprocess.run(
+        [*command, profile, f"--window-size={size}", copy.as_uri()], capture_output=True, text=True, check=True
+    )
+    return found.stdout, "\n".join(line for line in found.stderr.splitlines() if "CONSOLE" in line)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+@pytest.mark.parametrize("size", ["390,844", "1200,900"])
+def test_a_browser_shows_it_without_an_error_and_without_scrolling_sideways(page, tmp_path, size):
+    script = "document.title = document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    document, console = browse(page, script, tmp_path, size)
+    assert console == ""
+    assert "<title>0</title>" in document
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+def test_a_click_on_a_heading_sorts_the_classes(page, tmp_path, metrics):
+    document, console = browse(page, "document.querySelectorAll('th button')[2].click()", tmp_path)
+    assert console == ""
+    recalls = [float(row) for row in re.findall(r"<tr><td>[^<]*</td><td>[\d.]+</td><td>([\d.]+)</td>", document)]
+    assert len(recalls) == len(metrics["class_names"])
+    assert recalls == sorted(recalls)
