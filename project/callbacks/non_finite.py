@@ -81,7 +81,8 @@ class StopOnNonFinite(Callback):
             else "the gradient is not finite"
         )
         data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
-        names = [f"'{data.splits['train'].name(index)}'" for _, indices in seen for index in indices.tolist()]
+        train = data.splits["train"]
+        names = [f"'{train.name(index % len(train))}'" for _, indices in seen for index in indices.tolist()]
         more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
         raise LocalError(
             f"{step}: {what} in process {trainer.global_rank}, of the images {', '.join(names[:_NAMES_SHOWN])}{more};"

@@ -5,6 +5,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+_EPOCHS = 2**24  # more than any run has
+
 
 class ImageBatch(NamedTuple):
     """Images on their way to the model.
@@ -13,7 +15,8 @@ class ImageBatch(NamedTuple):
         images: uint8 (N, 3, height, width), RGB.
         labels: int64 (N,), positions in the list of class names; -1 marks an image that another process counts, or a
             file that cannot be read.
-        indices: int64 (N,), positions in the data set.
+        indices: int64 (N,), positions in the data set; where an epoch takes an image again, plus the size of the data
+            set for each round before, so that its augmentation is another one.
     """
 
     images: Tensor
@@ -24,8 +27,8 @@ class ImageBatch(NamedTuple):
 class BatchDataset(Protocol):
     """A data set that serves whole batches to a standard ``DataLoader``.
 
-    A key is ``epoch * len(dataset) + index``: what a sample looks like may depend on the epoch, and nothing else
-    travels to a worker.
+    A key tells the epoch and the index of a sample, see :func:`split_keys`: what it looks like may depend on both, and
+    nothing else travels to a worker.
     """
 
     labels: Tensor
@@ -43,6 +46,35 @@ class BatchDataset(Protocol):
         """What to call one image: a file's path, or where it comes from."""
 
 
+def make_keys(epoch: int, indices: Tensor, size: int) -> Tensor:
+    """Makes keys for a data set.
+
+    Args:
+        epoch: The number of the epoch, below 2^24.
+        indices: int64 (N,), see :class:`ImageBatch`.
+        size: How many samples the data set has.
+
+    Returns:
+        int64 (N,). A remainder by ``size`` is a position in the data set; of images that an epoch takes once, the
+        quotient is the epoch.
+    """
+    return indices % size + size * (epoch + _EPOCHS * (indices // size))
+
+
+def split_keys(keys: list[int], size: int) -> tuple[int, Tensor]:
+    """Reads what :func:`make_keys` made for one epoch.
+
+    Args:
+        keys: At least one.
+        size: How many samples the data set has.
+
+    Returns:
+        The epoch, and the indices, int64 (N,), see :class:`ImageBatch`.
+    """
+    found = torch.tensor(keys)
+    return keys[0] // size % _EPOCHS, found % size + size * (found // size // _EPOCHS)
+
+
 class WithoutImages:
     """A data set whose images are on the device already: its batches have labels and indices alone.
 
@@ -57,8 +89,8 @@ class WithoutImages:
         return len(self.labels)
 
     def __getitems__(self, keys: list[int]) -> ImageBatch:
-        indices = torch.tensor(keys) % len(self)
-        return ImageBatch(torch.empty(len(keys), 0, dtype=torch.uint8), self.labels[indices], indices)
+        _, indices = split_keys(keys, len(self))
+        return ImageBatch(torch.empty(len(keys), 0, dtype=torch.uint8), self.labels[indices % len(self)], indices)
 
 
 class ArrayDataset:
@@ -77,8 +109,9 @@ class ArrayDataset:
         return len(self.labels)
 
     def __getitems__(self, keys: list[int]) -> ImageBatch:
-        indices = torch.tensor(keys) % len(self)
-        return ImageBatch(self.images[indices], self.labels[indices], indices)
+        _, indices = split_keys(keys, len(self))
+        positions = indices % len(self)
+        return ImageBatch(self.images[positions], self.labels[positions], indices)
 
     def image(self, index: int) -> Tensor:
         """One image, uint8 (3, height, width)."""

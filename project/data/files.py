@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from project.data.batch import ImageBatch
+from project.data.batch import ImageBatch, split_keys
 from project.data.cache import ImageCache, open_cache
 from project.data.crops import (
     fit_image,
@@ -62,19 +62,20 @@ class FileDataset:
         return len(self.files)
 
     def __getitems__(self, keys: list[int]) -> ImageBatch:
-        indices = torch.tensor(keys) % len(self)
-        labels = self.labels[indices]
+        epoch, indices = split_keys(keys, len(self))
+        positions = indices % len(self)
+        labels = self.labels[positions]
         shape = (len(keys), 3, self.crop, self.crop)
         # as decoders write them and the network wants them
         images = torch.empty(shape, dtype=torch.uint8, memory_format=torch.channels_last)
-        draws = uniform(self.seed, keys[0] // len(self), indices, Purpose.CROP, 4 * _CROP_TRIES)  # all of one epoch
-        for position, index in enumerate(indices.tolist()):
+        draws = uniform(self.seed, epoch, indices, Purpose.CROP, 4 * _CROP_TRIES)
+        for row, position in enumerate(positions.tolist()):
             try:
-                images[position] = self._crop(index, draws[position].view(_CROP_TRIES, 4))
+                images[row] = self._crop(position, draws[row].view(_CROP_TRIES, 4))
             except UnreadableFileError:
                 if not self.skip:
                     raise
-                images[position], labels[position] = 0, -1
+                images[row], labels[row] = 0, -1
         return ImageBatch(images, labels, indices)
 
     def image(self, index: int) -> Tensor:

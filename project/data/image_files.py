@@ -165,7 +165,7 @@ class ImageFilesDataModule(ResizedDataModule):
     def _report(self, split: str, indices: list[int]) -> None:
         """Names files that could not be read, each once; other processes do not know of them."""
         dataset: Any = self.splits[split]
-        for file in dict.fromkeys(dataset.files[index] for index in indices):
+        for file in dict.fromkeys(dataset.files[index % len(dataset)] for index in indices):
             if file not in self._reported:
                 self._reported.add(file)
                 _warn(f"'{printable(file)}' cannot be read as an image and is left out ({len(self._reported)} so far)")

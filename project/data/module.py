@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Sampler
 from project.data.augmentation import augment
 from project.data.batch import BatchDataset, ImageBatch, WithoutImages
 from project.data.loader import LazyDataLoader, leave_signals_to_the_run
-from project.data.sampler import EvaluationSampler, TrainingSampler
+from project.data.sampler import BalancedOrder, EvaluationSampler, TrainingSampler
 from project.data.sharing import load_once_a_machine
 from project.data.transforms import TransformedDataset, as_list, describe
 from project.data.workers import plan_workers, say_once
@@ -43,6 +43,8 @@ class ImageDataModule(LightningDataModule, ABC):
         mean: What is subtracted from each RGB channel, on a scale of 0 to 1; by default that of the data, or what
             pretrained weights ask for.
         std: What each RGB channel is then divided by, on the same scale; by default as ``mean``.
+        class_balance: How far training evens out classes of different sizes, by taking images of small ones more often:
+            from 0, each image alike, to 1, each class alike; see docs/imbalance.md.
         split_seed: Decides which images are validation's and which are test's, where the data does not say.
         seed: Decides order and augmentation; the command line takes it from ``--seed_everything``.
     """
@@ -63,6 +65,7 @@ class ImageDataModule(LightningDataModule, ABC):
         train_transforms: list[Callable[..., Any]] | None = None,
         mean: tuple[float, float, float] | None = None,
         std: tuple[float, float, float] | None = None,
+        class_balance: float = 0.0,
         split_seed: int = 0,
         seed: int = 0,
     ) -> None:
@@ -76,9 +79,10 @@ class ImageDataModule(LightningDataModule, ABC):
         require(mean is None or _in_unit(mean), "--data.mean", mean, "three numbers from 0 to 1")
         require(std is None or (_in_unit(std) and min(std) > 0), "--data.std", std, "three numbers above 0, at most 1")
         self.mean, self.std = list(mean or []), list(std or [])
+        require(0 <= class_balance <= 1, "--data.class_balance", class_balance, "from 0 to 1")
         self.batch_size, self.split_seed, self.seed = batch_size, split_seed, seed
         self.num_workers, self.prefetch_factor, self.pin_memory = num_workers, prefetch_factor, pin_memory
-        self.flip, self.crop_padding, self.cutout = flip, crop_padding, cutout
+        self.flip, self.crop_padding, self.cutout, self.class_balance = flip, crop_padding, cutout, class_balance
         self.train_transforms = as_list("--data.train_transforms", train_transforms)
         cached = "--data.device_cache", device_cache
         require(not device_cache or self.in_memory, *cached, "false where images are read from files")
@@ -123,6 +127,10 @@ class ImageDataModule(LightningDataModule, ABC):
         """How many images each split has; before they are loaded, as far as that is known, and at most that many."""
         return {split: len(data) for split, data in self.splits.items()} if self.splits else self.expected_sizes()
 
+    def class_counts(self) -> list[int]:
+        """How many training images each class has; known after ``setup``."""
+        return self.splits["train"].labels.bincount(minlength=len(self.class_names)).tolist()
+
     def expected_sizes(self) -> Mapping[str, int]:
         """What is known of the sizes of the splits before an image is drawn, downloaded or read; nothing by default."""
         return {}
@@ -147,8 +155,14 @@ class ImageDataModule(LightningDataModule, ABC):
         size = len(self.splits["train"])
         trainer: Any = self.trainer
         overfits = trainer is not None and trainer.overfit_batches > 0
-        sampler = TrainingSampler(size, self.batch_size, self.seed, self._position, world_size, rank, overfits)
+        balanced = self._balanced() if self.class_balance > 0 else None
+        sampler = TrainingSampler(
+            size, self.batch_size, self.seed, self._position, world_size, rank, overfits, balanced
+        )
         return self._loader("train", sampler, self.batch_size // world_size)
+
+    def _balanced(self) -> BalancedOrder:
+        return BalancedOrder(self.splits["train"].labels.cpu(), self.batch_size, self.seed, self.class_balance)
 
     def val_dataloader(self) -> DataLoader[ImageBatch]:
         """Loads the validation set, always in the same shuffled order."""
@@ -219,7 +233,7 @@ class ImageDataModule(LightningDataModule, ABC):
         if split not in self._on_device:
             every = list(range(len(self.splits[split])))
             self._on_device[split] = self.splits[split].__getitems__(every).images.to(indices.device)
-        return self._on_device[split][indices]
+        return self._on_device[split][indices % len(self.splits[split])]
 
     def augment(self, batch: ImageBatch, epoch: int) -> ImageBatch:
         """Augments a batch as training does in that epoch."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, DistributedSampler, SequentialSampler
 
+from project.data.batch import make_keys
 from project.data.randomness import Purpose, uniform
 
 
@@ -35,6 +36,7 @@ class TrainingSampler(_FixedBySeed):
         world_size: The number of processes.
         rank: The number of this process.
         same_each_epoch: Whether every epoch has the order of the first, as for ``overfit_batches``.
+        balanced: Chooses the samples of each epoch; by default it takes all once.
     """
 
     def __init__(
@@ -46,20 +48,23 @@ class TrainingSampler(_FixedBySeed):
         world_size: int,
         rank: int,
         same_each_epoch: bool = False,
+        balanced: "BalancedOrder | None" = None,
     ) -> None:
         super().__init__(
             cast("Dataset[int]", range(size)), num_replicas=world_size, rank=rank, seed=seed, drop_last=True
         )
         self.size, self.batch_size, self.position, self.same_each_epoch = size, batch_size, position, same_each_epoch
         self.num_samples = size // batch_size * batch_size // world_size
+        self.balanced = balanced
 
     def __iter__(self) -> Iterator[int]:
-        """Yields keys, ``epoch * size + index``, see :class:`project.data.batch.BatchDataset`."""
+        """Yields keys, see :func:`project.data.batch.make_keys`."""
         epoch, batches_done = self.position()
-        order = shuffled(self.size, self.seed, 0 if self.same_each_epoch else epoch)
+        like = 0 if self.same_each_epoch else epoch
+        order = self.balanced(like) if self.balanced is not None else shuffled(self.size, self.seed, like)
         mine = order[self.rank :: self.num_replicas][: self.num_samples]
         done = batches_done * self.batch_size // self.num_replicas
-        return iter((mine[done:] + epoch * self.size).tolist())
+        return iter(make_keys(epoch, mine[done:], self.size).tolist())
 
 
 class EvaluationSampler(_FixedBySeed):
@@ -89,7 +94,61 @@ class EvaluationSampler(_FixedBySeed):
         return iter(self._mine.tolist())
 
 
+class BalancedOrder:
+    """Takes images of small classes more often, as a function of (seed, epoch).
+
+    Of a class with n images comes a share of an epoch that is proportional to ``n ** (1 - balance)`` (Kang et al., 2020,
+    https://arxiv.org/abs/1910.09217): 0 takes each image alike often, 1 each class, 0.5 is square-root sampling. A count
+    that is not whole is rounded up or down at random, so that it is exact on average. A class's images come in rounds
+    that go on from one epoch to the next: all of them are used before one comes again.
+
+    Args:
+        labels: int64 (N,), of all samples.
+        batch_size: The global batch size; an epoch has as many whole batches as without balance.
+        seed: The seed of the run.
+        balance: From 0 to 1.
+    """
+
+    def __init__(self, labels: Tensor, batch_size: int, seed: int, balance: float) -> None:
+        self.seed, self.size, self.length = seed, len(labels), len(labels) // batch_size * batch_size
+        found: tuple[Tensor, Tensor, Tensor] = torch.unique(labels, return_inverse=True, return_counts=True)
+        _, self._classes, self._sizes = found
+        weights = self._sizes.double() ** (1 - balance)
+        self._edges = self.length * weights.cumsum(0) / weights.sum()
+        self._edges[-1] = self.length  # without the error of rounding
+
+    def __call__(self, epoch: int) -> Tensor:
+        """The samples of an epoch in their order, int64, see ``ImageBatch.indices``."""
+        counts = self._counts(epoch)
+        start, stop = counts[:-1].sum(0), counts.sum(0)
+        first = start // self._sizes
+        rounds = -(-stop // self._sizes) - first
+        # every image of a class in each of its rounds
+        repeats = rounds[self._classes]
+        sample = torch.arange(self.size).repeat_interleave(repeats)
+        number = torch.arange(len(sample)) - (repeats.cumsum(0) - repeats)[sample]
+        of = self._classes[sample]
+        # sorted by class, round and hash, these are the draws from the first round's first to the last round's last
+        order = _by_hash(self.seed, 0, (first[of] + number) * self.size + sample, Purpose.ROUND)
+        order = order[(of * (number.max() + 1) + number)[order].argsort(stable=True)]
+        sample, number, of = sample[order], number[order], of[order]
+        lengths = rounds * self._sizes
+        draw = torch.arange(len(sample)) - (lengths.cumsum(0) - lengths)[of] + (first * self._sizes)[of]
+        taken = (draw >= start[of]) & (draw < stop[of])
+        drawn: Tensor = (sample + self.size * number)[taken]
+        return drawn[shuffled(self.length, self.seed, epoch)]
+
+    def _counts(self, epoch: int) -> Tensor:
+        """How often each class comes in each epoch so far, int64 (epoch + 1, classes)."""
+        shifts = uniform(self.seed, 0, torch.arange(epoch + 1), Purpose.BALANCE).double()
+        return (self._edges + shifts).floor().diff(dim=1, prepend=torch.zeros(epoch + 1, 1)).long()
+
+
 def shuffled(size: int, seed: int, epoch: int) -> Tensor:
     """The order of an epoch's samples, int64 (size,): sorted by a 48-bit hash, so the same on any machine."""
-    coarse, fine = uniform(seed, epoch, torch.arange(size), Purpose.ORDER, 2).double().unbind(1)
+    return _by_hash(seed, epoch, torch.arange(size), Purpose.ORDER)
+
+
+def _by_hash(seed: int, epoch: int, indices: Tensor, purpose: Purpose) -> Tensor:
+    coarse, fine = uniform(seed, epoch, indices, purpose, 2).double().unbind(1)
     return (coarse + fine * 2.0**-24).argsort(stable=True)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from project.data.batch import BatchDataset, ImageBatch
+from project.data.batch import BatchDataset, ImageBatch, split_keys
 from project.data.randomness import Purpose, derived_seed, restored_generators, seed_generators
 from project.errors import LocalError, UserError
 
@@ -62,7 +62,7 @@ class TransformedDataset:
             UserError: A transform fails or returns something other than an image, or images differ in size.
         """
         batch = self.dataset.__getitems__(keys)
-        epoch = keys[0] // len(self)  # all of one epoch
+        epoch, _ = split_keys(keys, len(self))
         images = []
         with restored_generators():
             for image, index in zip(batch.images, batch.indices.tolist(), strict=True):
