@@ -13,6 +13,7 @@ from torch.optim import SGD
 from torchmetrics import Metric
 
 from project.model.batch import Batch, as_batch
+from project.model.class_weights import ClassWeights
 from project.model.fitting import require_fitting_weights
 from project.model.layout import settle
 from project.model.loss import Loss, build_loss, loss_summary, require_per_image, without_loss
@@ -55,6 +56,8 @@ class ImageClassifier(LightningModule):
             entropy. Validation and test measure cross entropy whatever it is, so that runs compare.
         label_smoothing: The share of each label that the default loss spreads over all classes (Szegedy et al., 2016,
             https://arxiv.org/abs/1512.00567), by default 0.1.
+        class_weights: What each image's loss is multiplied by in training: a number for each class, or ``balanced``,
+            images / (classes * images of the class), by which small classes count as much as large ones.
         optimizer: Any optimizer class; weight decay is kept off normalisation layers and biases.
         base_batch_size: The batch size that the learning rate is meant for; another batch size scales the rate in
             proportion (Goyal et al., 2017, https://arxiv.org/abs/1706.02677). By default the rate is taken as it is.
@@ -83,6 +86,7 @@ class ImageClassifier(LightningModule):
         freeze_backbone: bool = False,
         loss: Loss | None = None,
         label_smoothing: float | None = None,
+        class_weights: Literal["balanced"] | list[float] | None = None,
         optimizer: OptimizerCallable = lambda params: SGD(
             params, lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4
         ),
@@ -98,6 +102,7 @@ class ImageClassifier(LightningModule):
         self.preprocessing = preprocessing
         self.arch, self.stem = arch, stem
         self.criterion = build_loss(loss, label_smoothing, len(self.class_names))
+        self.class_weights = ClassWeights(class_weights, len(self.class_names)) if class_weights is not None else None
         self.optimization = Optimization(
             optimizer, base_batch_size, lrf, warmup_epochs, lr_scheduler, lr_scheduler_interval
         )
@@ -183,7 +188,9 @@ class ImageClassifier(LightningModule):
         return []
 
     def setup(self, stage: str) -> None:
-        """Prepares the network for training."""
+        """Prepares the network and the class weights for training."""
+        if self.class_weights is not None and stage == "fit":
+            self.class_weights.count(self.trainer.datamodule, self.class_names)  # type: ignore[attr-defined]  # set by fit
         if self.compile_network and stage == "fit":
             self.network.compile()  # in place, so that the names of the weights stay
 
@@ -246,6 +253,8 @@ class ImageClassifier(LightningModule):
         logits = self(batch.images)
         losses = self.loss(logits, batch.labels)
         require_per_image(losses, len(logits), f"{type(self).__name__}.loss")
+        if self.class_weights is not None:
+            losses = self.class_weights(losses, batch.labels)
         self.train_metrics.update(logits.detach(), batch.labels, losses.detach())
         return losses.mean()
 
@@ -343,4 +352,5 @@ class ImageClassifier(LightningModule):
 
     def _trained_by(self) -> dict[str, dict[str, Any]]:
         """Loss, optimizer and schedule, for people to read."""
-        return {"loss": loss_summary(self.criterion), **self.optimization.summary(self.trainer)}
+        weights = {"class_weights": self.class_weights.as_list()} if self.class_weights is not None else {}
+        return {"loss": loss_summary(self.criterion) | weights, **self.optimization.summary(self.trainer)}
