@@ -32,8 +32,8 @@ class Purpose(IntEnum):
     BATCH_TRANSFORMS = 6
     STEP = 7
     EVALUATION = 8
-    BALANCE = 10
-    ROUND = 11
+    BALANCE = 9
+    ROUND = 10
 
 
 def uniform(seed: int, epoch: int, indices: Tensor, purpose: int, count: int = 1) -> Tensor:
