@@ -4,6 +4,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 
+from project.model.batch import largest_share
 from project.run.tensorboard import add_figure, tensorboards
 
 
@@ -20,5 +21,5 @@ class FirstBatchPlot(Callback):
                 image_grid,  # matplotlib takes a while to import, and --help has no use for it
             )
 
-            titles = [pl_module.class_names[label] for label in batch.labels[: self.count].tolist()]
+            titles = [pl_module.class_names[label] for label in largest_share(batch.labels)[: self.count].tolist()]
             add_figure(trainer, "train/first_batch", image_grid(list(batch.images[: self.count]), titles))

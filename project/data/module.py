@@ -12,15 +12,16 @@ from torch.utils.data import DataLoader, Sampler
 from project.data.augmentation import augment
 from project.data.batch import BatchDataset, ImageBatch, WithoutImages
 from project.data.loader import LazyDataLoader, leave_signals_to_the_run
+from project.data.randomness import Purpose, derived_seed
 from project.data.sampler import BalancedOrder, EvaluationSampler, TrainingSampler
 from project.data.sharing import load_once_a_machine
-from project.data.transforms import TransformedDataset, as_list, describe
+from project.data.transforms import TransformedDataset, as_list, describe, transform_batch
 from project.data.workers import plan_workers, say_once
 from project.errors import require
 from project.hardware import usable_cores
 from project.run.checkpoint import Preprocessing
 
-_TRANSFORMS = ["train_transforms"]
+_TRANSFORMS = ["train_transforms", "batch_transforms"]
 """Options that are callables, with which a checkpoint would not load with ``weights_only=True``."""
 
 
@@ -40,6 +41,8 @@ class ImageDataModule(LightningDataModule, ABC):
         cutout: The side of a square that is covered in each training image, in pixels; 0 covers nothing.
         train_transforms: Transforms of torchvision's v2, or other callables, that each training image goes through,
             uint8 (3, height, width), in the loader workers, before those above.
+        batch_transforms: Transforms of whole training batches on the device, after those above, such as MixUp and CutMix
+            of torchvision's v2: each takes and returns images on the 0-255 scale and labels, (N, classes).
         mean: What is subtracted from each RGB channel, on a scale of 0 to 1; by default that of the data, or what
             pretrained weights ask for.
         std: What each RGB channel is then divided by, on the same scale; by default as ``mean``.
@@ -63,6 +66,7 @@ class ImageDataModule(LightningDataModule, ABC):
         crop_padding: int = 0,
         cutout: int = 0,
         train_transforms: list[Callable[..., Any]] | None = None,
+        batch_transforms: list[Callable[..., Any]] | None = None,
         mean: tuple[float, float, float] | None = None,
         std: tuple[float, float, float] | None = None,
         class_balance: float = 0.0,
@@ -84,6 +88,7 @@ class ImageDataModule(LightningDataModule, ABC):
         self.num_workers, self.prefetch_factor, self.pin_memory = num_workers, prefetch_factor, pin_memory
         self.flip, self.crop_padding, self.cutout, self.class_balance = flip, crop_padding, cutout, class_balance
         self.train_transforms = as_list("--data.train_transforms", train_transforms)
+        self.batch_transforms = as_list("--data.batch_transforms", batch_transforms)
         cached = "--data.device_cache", device_cache
         require(not device_cache or self.in_memory, *cached, "false where images are read from files")
         transformed = "false with --data.train_transforms, which take single images from memory"
@@ -210,7 +215,7 @@ class ImageDataModule(LightningDataModule, ABC):
         if self.device_cache:
             batch = batch._replace(images=self._images(batch.indices))
         if self.trainer is not None and self.trainer.training:
-            return self.augment(batch, self.trainer.current_epoch)
+            return self.transform_batch(self.augment(batch, self.trainer.current_epoch))
         repeated = self._repeated(self._split())
         return batch if repeated is None else _uncounted(batch, repeated)
 
@@ -252,6 +257,19 @@ class ImageDataModule(LightningDataModule, ABC):
             cutout_size=self.cutout,
             fill=self._fill,
         )
+
+    def transform_batch(self, batch: ImageBatch) -> ImageBatch:
+        """Applies ``batch_transforms`` to an augmented training batch; a subclass may do something else.
+
+        They draw by (seed, epoch, batch), the same on all devices. Labels may become soft, float (N, classes).
+
+        Args:
+            batch: The batch, on the device.
+        """
+        if not self.batch_transforms:
+            return batch
+        seed = derived_seed(Purpose.BATCH_TRANSFORMS, self.seed, *self._position())
+        return transform_batch(batch, self.batch_transforms, len(self.class_names), seed)
 
     def _world(self) -> tuple[int, int]:
         return (self.trainer.world_size, self.trainer.global_rank) if self.trainer is not None else (1, 0)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from project.data.batch import BatchDataset, ImageBatch, split_keys
 from project.data.randomness import Purpose, derived_seed, restored_generators, seed_generators
@@ -137,4 +138,42 @@ def require_image(transform: Transform, image: object) -> None:
         return
     raise LocalError(
         f"--data.train_transforms: {describe(transform)} must return an image, uint8 (3, height, width), got {found}"
+    )
+
+
+def transform_batch(batch: ImageBatch, transforms: Sequence[Transform], num_classes: int, seed: int) -> ImageBatch:
+    """Applies transforms of whole batches, with all generators seeded, and restored after them.
+
+    Args:
+        batch: Images, uint8 (N, 3, height, width), and labels, int64 (N,).
+        transforms: Each takes images, float32 (N, 3, height, width) on the 0-255 scale, and labels, float32
+            (N, classes), one-hot at first, and returns both; as MixUp and CutMix of torchvision's v2 do.
+        num_classes: How many classes there are.
+        seed: For the generators of the CPU and of the batch's device.
+
+    Returns:
+        The batch with its images rounded to uint8, and soft labels, float32 (N, classes).
+
+    Raises:
+        UserError: A transform fails or returns something other than images and labels.
+    """
+    images, labels = batch.images.float(), F.one_hot(batch.labels, num_classes).float()
+    devices = [images.device] if images.device.type == "cuda" else []
+    with restored_generators(), torch.random.fork_rng(devices):
+        seed_generators(seed)
+        torch.manual_seed(seed)
+        for transform in transforms:
+            images, labels = _pair(transform, apply("--data.batch_transforms", transform, images, labels), labels.shape)
+    return batch._replace(images=images.round().clamp(0, 255).to(torch.uint8), labels=labels)
+
+
+def _pair(transform: Transform, found: Any, shape: torch.Size) -> tuple[Tensor, Tensor]:
+    """Refuses what is no pair of images and labels."""
+    if isinstance(found, tuple | list) and len(found) == 2 and all(isinstance(part, Tensor) for part in found):
+        images, labels = found
+        if images.dim() == 4 and images.shape[:2] == (shape[0], 3) and labels.shape == shape:
+            return images, labels
+    raise LocalError(
+        f"--data.batch_transforms: {describe(transform)} must return images, (N, 3, height, width) on the 0-255 scale, and"
+        f" labels, {tuple(shape)}, as it is given"
     )

@@ -18,7 +18,7 @@ class Batch(Protocol):
 
     @property
     def labels(self) -> Tensor:
-        """int64 (N,)."""
+        """int64 (N,), or soft ones, float (N, classes), in training."""
 
 
 class PlainBatch(NamedTuple):
@@ -53,3 +53,8 @@ def as_batch(batch: Batch | Sequence[Tensor], trainer: Trainer | None) -> Batch:
     return (
         PlainBatch(*batch) if isinstance(batch, list | tuple) and not hasattr(batch, "images") else cast(Batch, batch)
     )
+
+
+def largest_share(labels: Tensor) -> Tensor:
+    """The class of each image, int64 (N,); of soft labels, float (N, classes), the one with the largest share."""
+    return labels.argmax(1) if labels.dim() == 2 else labels

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.optim import SGD
 from torchmetrics import Metric
 
-from project.model.batch import Batch, as_batch
+from project.model.batch import Batch, as_batch, largest_share
 from project.model.class_weights import ClassWeights
 from project.model.fitting import require_fitting_weights
 from project.model.layout import settle
@@ -255,7 +255,7 @@ class ImageClassifier(LightningModule):
         require_per_image(losses, len(logits), f"{type(self).__name__}.loss")
         if self.class_weights is not None:
             losses = self.class_weights(losses, batch.labels)
-        self.train_metrics.update(logits.detach(), batch.labels, losses.detach())
+        self.train_metrics.update(logits.detach(), largest_share(batch.labels), losses.detach())
         return losses.mean()
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
