@@ -109,8 +109,9 @@ class FitCLI(ProjectCLI):
         """
         if self.config.name is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)) > 0:
             raise UserError("--max-restarts needs a --name, by which the restarted processes find the run again")
-        data = self.config.data.class_path.rsplit(".", 1)[-1]
-        name = self.config.name or derived_name(data, self.config.model.init_args.arch, datetime.now())
+        data, model = (self.config[key].class_path.rsplit(".", 1)[-1] for key in ("data", "model"))
+        arch = self.config.model.init_args.get("arch", model)  # a class of the user's own may have one of its own
+        name = self.config.name or derived_name(data, arch, datetime.now())
         self.run = RunFolder(self.config.trainer.default_root_dir, name)
         self.run.require_unfinished()
         require_sound_options(self.config)
@@ -263,7 +264,8 @@ class FitCLI(ProjectCLI):
             self.say(f"{self._description()}: {self.run.path}")
             return None
         about, model = checkpoint[ABOUT], self.model
-        require_match(about, path, class_names=model.class_names, arch=model.arch, stem=model.stem)
+        own = type(model).__name__
+        require_match(about, path, model=own, class_names=model.class_names, arch=model.arch, stem=model.stem)
         require_same_selection(about, selection(self.trainer))
         if not self._keeps_last:
             raise UserError(f"'{self.run.path}' resumes with --callbacks.last_checkpoint alone; or use another --name")

@@ -38,7 +38,7 @@ def require_sound_options(config: Namespace) -> None:
             what = "train on" if "train" in name else "measure"
             raise UserError(f"--trainer.{name} must leave something to {what}, got 0")
     endless = trainer.max_epochs == -1 or (trainer.max_epochs is None and trainer.max_time is not None)
-    if config.model.init_args.lr_scheduler is None and endless and trainer.max_steps == -1:
+    if config.model.init_args.get("lr_scheduler") is None and endless and trainer.max_steps == -1:
         raise UserError(
             "the cosine schedule must know where training ends; set --trainer.max_epochs or --trainer.max_steps"
         )

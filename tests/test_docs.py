@@ -157,6 +157,23 @@ def test_the_python_page_trains_evaluates_and_predicts(workplace, capsys):
     assert json.loads(Path("flowers.test.metrics.json").read_text())["accuracy"] == pytest.approx(float(measured))
 
 
+MY_PACKAGE = """
+from torch import nn
+
+from project.model import ImageClassifier
+
+
+class FocalLoss(nn.Module):
+    def __init__(self, gamma: float = 2.0) -> None:
+        super().__init__()
+
+
+class MyClassifier(ImageClassifier):
+    def __init__(self, *args, gamma: float = 2.0, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+"""
+
+
 def inline_options() -> list[str]:
     """The options that stand within a sentence or a table, as in ``--trainer.devices 2``."""
     spans = [span for page in PAGES for span in re.findall(r"`(--[^`]+)`", page.read_text())]
@@ -165,8 +182,11 @@ def inline_options() -> list[str]:
 
 
 @pytest.mark.parametrize("options", inline_options())
-def test_options_within_the_text_are_accepted(options, monkeypatch, capsys):
+def test_options_within_the_text_are_accepted(options, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(ROOT)
+    if "my_package" in options:
+        (tmp_path / "my_package.py").write_text(MY_PACKAGE)
+        monkeypatch.syspath_prepend(tmp_path)
     of_folders = options.startswith(("--data.on_bad_image", "--data.cache", "--data.crop_scale", "--data.fit"))
     data = ["--data=FolderDataModule", "--data.root=images"] if of_folders else []
     monkeypatch.setattr(sys, "argv", ["fit", *data, *shlex.split(options), "--print_config"])

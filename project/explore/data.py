@@ -31,8 +31,8 @@ def remembered_data(about: About) -> tuple[type[ImageDataModule], dict[str, Any]
     found = imported_class(name, ImageDataModule)
     if found is None:
         raise UserError(
-            f"the checkpoint was trained on {name}, which is no data module that is imported here; give --data"
-            " MODULE.CLASS, or import it first"
+            f"the checkpoint was trained on {name}, which is no data module that is imported here; give --import"
+            " with the module that defines it, or in Python import it first"
         )
     options = plain_options(data["init_args"], found)
     return found, {name: value for name, value in options.items() if name not in _WRITTEN}

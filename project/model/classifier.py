@@ -16,20 +16,18 @@ from project.model.batch import Batch, as_batch, largest_share
 from project.model.class_weights import ClassWeights
 from project.model.fitting import require_fitting_weights
 from project.model.layout import settle
-from project.model.loss import Loss, build_loss, loss_summary, require_per_image, without_loss
+from project.model.loading import NOT_REMEMBERED, load_model
+from project.model.loss import Loss, build_loss, loss_summary, require_per_image
 from project.model.metrics import ClassificationMetrics, Metrics, modes
-from project.model.networks import Stem, build_network, freeze_all_but_head, head, imported_arch
+from project.model.networks import Stem, build_network, freeze_all_but_head, head
 from project.model.normalize import Normalization, resized
 from project.model.optimization import Optimization
 from project.model.own_metrics import OwnMetrics
 from project.model.unsupported import require_supported
-from project.model.weights import load_state, start_from
-from project.run.checkpoint import ABOUT, Preprocessing, explain, read_model
+from project.model.weights import start_from
+from project.run.checkpoint import ABOUT, Preprocessing, explain
 from project.run.settings import plain_options
 from project.run.tensorboard import add_hyperparameters, is_logged
-
-# a callable would keep a checkpoint from loading with weights_only=True; a file may be gone by then
-_NOT_REMEMBERED = ["loss", "optimizer", "lr_scheduler", "weights", "compile"]
 
 
 class ImageClassifier(LightningModule):
@@ -97,7 +95,7 @@ class ImageClassifier(LightningModule):
         lr_scheduler_interval: Literal["epoch", "step"] = "epoch",
     ) -> None:
         super().__init__()
-        self.save_hyperparameters(ignore=_NOT_REMEMBERED, logger=False)
+        self.save_hyperparameters(ignore=NOT_REMEMBERED, logger=False)
         self.class_names = list(class_names)
         self.preprocessing = preprocessing
         self.arch, self.stem = arch, stem
@@ -138,26 +136,16 @@ class ImageClassifier(LightningModule):
         """Builds the model that a checkpoint holds, and imports or runs nothing that the file says.
 
         Args:
-            checkpoint_path: The checkpoint.
+            checkpoint_path: The checkpoint. If it is of a subclass that is imported, the model is of that.
             map_location: The device that the model shall be on.
             strict: Whether the weights must be exactly those of the network.
             weights_only: Always true.
             kwargs: Arguments of the constructor that are other than then.
 
         Raises:
-            UserError: The file is missing, is damaged, or holds no model, or one with weights that do not fit.
+            UserError: The file is missing or damaged, or does not hold such a model.
         """
-        checkpoint = read_model(checkpoint_path)
-        options = plain_options(checkpoint["hyper_parameters"], cls)
-        remembered = {name: value for name, value in options.items() if name not in _NOT_REMEMBERED} | kwargs
-        if "arch" in remembered and "arch" not in kwargs:
-            remembered["arch"] = imported_arch(str(remembered["arch"]))
-        model = cls(**remembered)
-        weights = without_loss(checkpoint["state_dict"])
-        if strict:
-            require_fitting_weights(without_loss(model.state_dict()), weights, checkpoint_path)
-        load_state(model, weights)
-        return model.to(map_location)
+        return load_model(cls, checkpoint_path, strict, kwargs).to(map_location)
 
     def monitors(self) -> dict[str, str | None]:
         """What a run can be judged by: each metric of the validation set, and whether ``min`` or ``max`` is best."""
@@ -329,6 +317,7 @@ class ImageClassifier(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds what the checkpoint says of itself, what a resumed run compares its settings with, and open counts."""
+        checkpoint["hyper_parameters"] = plain_options(self.hparams, type(self))
         checkpoint[ABOUT] = explain(self.trainer, self, **self._trained_by())
         checkpoint["settings"] = self.optimization.settings()
         checkpoint["counts"] = self.train_metrics.counts()

@@ -1,8 +1,10 @@
 """A command line, taken apart into options and values."""
 
 from collections.abc import Iterator
+from importlib import import_module
 from typing import NamedTuple
 
+from project.errors import UserError
 from project.options.config_file import local_path
 
 WITHOUT_VALUE = {"-h", "--help", "--help-all", "--print_config"}
@@ -55,6 +57,22 @@ def _is_number(word: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def import_modules(args: list[str]) -> None:
+    """Imports what ``--import`` names, so that classes in it are found by their names.
+
+    Args:
+        args: The command line.
+
+    Raises:
+        UserError: There is no such module.
+    """
+    for _, name in (found for found in split_arguments(args) if found.option == "--import"):
+        try:
+            import_module(name or "")
+        except (ModuleNotFoundError, ValueError) as error:
+            raise UserError(f"--import: '{name}' cannot be imported from this folder: {error}") from error
 
 
 def option_for_lone_value(option: str, args: list[str]) -> list[str]:

@@ -76,6 +76,7 @@ class Selection(TypedDict):
 class About(TypedDict):
     """What a checkpoint says of itself; ``selection`` is None where a run keeps no best checkpoint."""
 
+    model: str
     class_names: list[str]
     preprocessing: Preprocessing
     arch: str
@@ -116,6 +117,7 @@ def explain(
     measured = {split: metrics.as_dict() for split, metrics in model.results.items()}
     remembered = RememberedData(class_path=type(data).__name__, init_args=dict(data.hparams)) if data else None
     return About(
+        model=type(model).__name__,
         class_names=model.class_names,
         preprocessing=model.preprocessing,
         arch=model.arch,
@@ -227,12 +229,17 @@ def _require_whole(path: str | Path) -> None:
             raise ValueError(f"the checksum of {damaged} is wrong")
 
 
-def require_match(about: About, path: str | Path, *, class_names: list[str], arch: str, stem: str) -> None:
+def require_match(about: About, path: str | Path, *, model: str, class_names: list[str], arch: str, stem: str) -> None:
     """Compares a checkpoint with the model that is to take it up.
 
     Raises:
-        UserError: The checkpoint is of another architecture or of other classes.
+        UserError: The checkpoint is of another class, of another architecture or of other classes of images.
     """
+    holds = about.get("model", model)
+    if holds != model:
+        raise UserError(
+            f"'{path}' holds a {printable(holds)}, but this command asks for {model}; see --model, or use another --name"
+        )
     known, known_stem = printable(about["arch"]), printable(about["stem"])
     if (about["arch"], about["stem"]) != (arch, stem):
         raise UserError(

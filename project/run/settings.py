@@ -56,14 +56,17 @@ def _derived(base: type) -> list[type]:
 
 
 def _parameters(owner: type) -> dict[str, Any]:
-    """The annotations of the parameters of a class's constructor, and of those that it passes its own on to."""
+    """The annotations of the parameters of a class's constructor, and of those that its ``**kwargs`` go to."""
     found: dict[str, Any] = {}
-    for cls in reversed(owner.__mro__):
+    for cls in owner.__mro__:
         constructor = vars(cls).get("__init__")
         if isfunction(constructor):
             hints = get_type_hints(constructor)
-            named = [parameter for parameter in signature(constructor).parameters.values() if parameter.kind in _NAMED]
-            found |= {parameter.name: hints.get(parameter.name, Any) for parameter in named[1:]}  # without self
+            parameters = [*signature(constructor).parameters.values()][1:]  # without self
+            named = [parameter.name for parameter in parameters if parameter.kind in _NAMED]
+            found = {name: hints.get(name, Any) for name in named} | found
+            if not any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters):
+                break
     return found
 
 

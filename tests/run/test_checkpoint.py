@@ -22,7 +22,7 @@ EXPLAINED: dict[str, Any] = {
     "data": {"class_path": "Data", "init_args": {}},
 }
 GOOD: dict[str, Any] = {ABOUT: EXPLAINED, "state_dict": {"weight": torch.arange(4.0)}}
-MATCH: dict[str, Any] = {"class_names": ["a", "b"], "arch": "resnet18", "stem": "cifar"}
+MATCH: dict[str, Any] = {"model": "ImageClassifier", "class_names": ["a", "b"], "arch": "resnet18", "stem": "cifar"}
 
 
 class Malicious:
@@ -126,6 +126,7 @@ def test_a_checkpoint_that_matches_is_accepted():
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
+        ({"model": "OwnClassifier"}, ["holds a OwnClassifier", "asks for ImageClassifier", "see --model"]),
         ({"arch": "resnet50"}, ["resnet50", "resnet18", "--model.arch resnet50"]),
         ({"stem": "imagenet"}, ["imagenet", "cifar", "--model.stem imagenet"]),
         ({"class_names": ["a", "b", "c"]}, ["3 classes a, b, c", "2 classes a, b"]),

@@ -1,0 +1,62 @@
+"""Building the classifier that a checkpoint holds; nothing that the file says is imported or run."""
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lightning.pytorch import LightningModule
+
+from project.errors import UserError, printable
+from project.model.fitting import require_fitting_weights
+from project.model.loss import without_loss
+from project.model.networks import imported_arch
+from project.model.weights import load_state
+from project.run.checkpoint import ABOUT, read_model
+from project.run.settings import imported_class, plain_options
+
+# a callable would keep a checkpoint from loading with weights_only=True; a file may be gone by then
+NOT_REMEMBERED = ["loss", "optimizer", "lr_scheduler", "weights", "compile"]
+
+_Model = TypeVar("_Model", bound=LightningModule)
+
+
+def load_model(cls: type[_Model], path: str | Path, strict: bool, changes: dict[str, Any]) -> _Model:
+    """Builds a model of the class that a checkpoint names, with its options and weights, on the CPU.
+
+    Args:
+        cls: What the class is, or derives from; a class of one's own also takes the checkpoint of what it derives from.
+        path: The checkpoint.
+        strict: Whether the weights must be exactly those of the model; those of a loss need not be.
+        changes: Options that are other than then.
+
+    Raises:
+        UserError: The file is missing, is damaged, holds no model, or one of a class that is not imported, or with
+            options or weights that do not fit.
+    """
+    checkpoint = read_model(path)
+    found = _imported(cls, checkpoint.get(ABOUT), path)
+    said = plain_options(checkpoint["hyper_parameters"], found)
+    options = {name: value for name, value in said.items() if name not in NOT_REMEMBERED} | changes
+    if "arch" in options and "arch" not in changes:
+        options["arch"] = imported_arch(str(options["arch"]))
+    try:
+        model = found(**options)
+    except TypeError as error:
+        raise UserError(f"'{path}': {found.__name__} does not take the options that it remembers: {error}") from error
+    weights = without_loss(checkpoint["state_dict"])
+    if strict:
+        require_fitting_weights(without_loss(model.state_dict()), weights, path)
+    load_state(model, weights)
+    return model
+
+
+def _imported(cls: type[_Model], about: Any, path: str | Path) -> type[_Model]:
+    name = about.get("model") if isinstance(about, dict) else None
+    if name is None or name in [base.__name__ for base in cls.__mro__]:
+        return cls
+    found = imported_class(str(name), cls)
+    if found is None:
+        raise UserError(
+            f"'{path}' holds a {printable(name)}, which is no {cls.__name__} that is imported here; give --import with"
+            " the module that defines it, or in Python import it first"
+        )
+    return found

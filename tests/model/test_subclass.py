@@ -1,0 +1,145 @@
+"""A classifier and a data module of the user's own, through the real commands."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from project.errors import UserError
+from project.explore.data import open_data
+from project.model import ImageClassifier
+from project.run.checkpoint import ABOUT, read_checkpoint
+from tests.conftest import TINY, evaluate, fit
+from tests.small import load, one_line
+from tests.stress import differences, outcome
+
+SOURCE = '''
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from project.data import SyntheticFlowersDataModule
+from project.model import ImageClassifier
+
+
+class OwnClassifier(ImageClassifier):
+    """Raises each image's loss to a power.
+
+    Args:
+        gamma: The power.
+        report: Takes each loss.
+        kwargs: As of ImageClassifier.
+    """
+
+    def __init__(self, *args: Any, gamma: float = 1.0, report: Callable[..., Any] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.gamma = gamma
+
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(logits, labels, reduction="none") ** self.gamma
+
+
+class FixedClassifier(ImageClassifier):
+    """Has a network of its own choice and no options."""
+
+    def __init__(self, class_names: list[str], preprocessing: dict[str, Any]) -> None:
+        super().__init__(class_names, preprocessing, arch="resnet9_slim", stem="cifar")
+
+
+class OwnFlowers(SyntheticFlowersDataModule):
+    """The drawn flowers under a name of one's own."""
+'''
+SLIM = ["--model.arch=resnet9_slim", "--model.stem=cifar"]
+OWN = ["--model=own_models.OwnClassifier", *SLIM]
+
+
+@pytest.fixture
+def own_models(workplace, monkeypatch):
+    """A module in the folder in which the command runs."""
+    (workplace / "own_models.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(workplace)
+    yield
+    forget()
+
+
+def forget() -> None:
+    """As in another process, which has not imported the module."""
+    for cls in ImageClassifier.__subclasses__():
+        if cls.__module__ == "own_models":
+            cls.__name__ = "Forgotten"
+    module: Any = sys.modules.pop("own_models", None)
+    if module is not None:
+        module.OwnFlowers.__name__ = "Forgotten"
+
+
+def best_of(cli: Any) -> Path:
+    return Path(cli.run.path / "checkpoints" / "best.ckpt")
+
+
+def test_a_subclass_trains_and_its_checkpoint_is_measured_where_it_is_imported(workplace, own_models, capsys):
+    data = ["--data=own_models.OwnFlowers"]
+    cli = fit(*data, *TINY, *OWN, "--model.gamma=0.5", "--model.report=builtins.print", "--name=own")
+    model: Any = cli.model
+    assert (type(model).__name__, model.gamma) == ("OwnClassifier", 0.5)
+    best = best_of(cli)
+    content = load(best)
+    assert content[ABOUT]["model"] == "OwnClassifier"
+    assert (content["hyper_parameters"]["gamma"], content["hyper_parameters"]["arch"]) == (0.5, "resnet9_slim")
+    assert not {"report", "_class_path", "_instantiator"} & content["hyper_parameters"].keys()
+    loaded: Any = ImageClassifier.load_from_checkpoint(best)
+    assert (type(loaded), loaded.gamma) == (type(cli.model), 0.5)
+    assert type(open_data(read_checkpoint(best)[ABOUT])).__name__ == "OwnFlowers"
+
+    forget()
+    with pytest.raises(UserError, match=r"holds a OwnClassifier, which is no ImageClassifier that is imported here;"):
+        ImageClassifier.load_from_checkpoint(best)
+    line = one_line(lambda: evaluate(str(best), "--data=SyntheticFlowersDataModule"), capsys)
+    assert "give --import with the module that defines it" in line
+    assert "OwnFlowers" in (line := one_line(lambda: evaluate(str(best)), capsys))
+    assert "give --import with the module that defines it" in line
+    assert "'own_model' cannot be imported" in one_line(lambda: evaluate(str(best), "--import=own_model"), capsys)
+    evaluate(str(best), "--import=own_models")
+    measured = yaml.safe_load(best.with_suffix(".test.metrics.json").read_text())
+    assert (measured["total"], measured["loss"]) == (26, cli.model.results["test"].loss)
+
+
+def test_a_subclass_resumes_and_no_other_class_goes_on(workplace, own_models):
+    whole = fit(*TINY, *OWN, "--trainer.max_epochs=2", "--name=whole").run.path
+    (fit(*TINY, *OWN, "--name=parts").run.path / "metrics.json").unlink()
+    with pytest.raises(UserError, match=r"holds a OwnClassifier, but this command asks for ImageClassifier; see --mod"):
+        fit(*TINY, *SLIM, "--trainer.max_epochs=2", "--name=parts")
+    parts = fit(*TINY, *OWN, "--trainer.max_epochs=2", "--name=parts").run.path
+    first, second = (torch.load(run / "checkpoints" / "last.ckpt", weights_only=True) for run in (whole, parts))
+    assert first["state_dict"].keys() == second["state_dict"].keys()
+    assert first["epoch"] == second["epoch"]
+
+
+def test_with_a_power_of_one_it_is_plain_cross_entropy(workplace, own_models):
+    own = outcome(fit(*TINY, *OWN, "--name=own").run.path)
+    plain = outcome(fit(*TINY, *SLIM, "--model.label_smoothing=0", "--name=plain").run.path)
+    assert [found for found in differences(own, plain) if "state_dict" in found] == []
+
+
+def test_a_class_may_fix_its_network_and_take_no_options(workplace, own_models, capsys):
+    cli = fit(*TINY, "--model=own_models.FixedClassifier")
+    assert "fixedclassifier" in cli.run.path.name.lower()
+    loaded = ImageClassifier.load_from_checkpoint(best_of(cli))
+    assert (type(loaded), loaded.arch) == (type(cli.model), "resnet9_slim")
+    flags = ["--model=own_models.FixedClassifier", "--model.lrf=0.1"]
+    assert "--model.lrf: FixedClassifier has no option 'lrf'" in one_line(lambda: fit(*TINY, *flags), capsys)
+
+
+def test_a_file_chooses_neither_what_is_imported_nor_another_kind_of_class(workplace, own_models):
+    best = best_of(fit(*TINY, *SLIM, "--name=plain"))
+    content = load(best)
+    for name in ("os.system", "antigravity.ImageClassifer", "SGD", 3, ["os"]):
+        content[ABOUT]["model"] = name
+        torch.save(content, best)
+        with pytest.raises(UserError, match=r"is no ImageClassifier that is imported here"):
+            ImageClassifier.load_from_checkpoint(best)
+    assert "antigravity" not in sys.modules
