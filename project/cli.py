@@ -88,6 +88,22 @@ class ProjectCLI(LightningCLI):
         assert args is None or isinstance(args, list)
         self.config = parser.parse_command_line(sys.argv[1:] if args is None else args)
 
+    def instantiate_classes(self) -> None:
+        """Builds data, model and trainer.
+
+        Raises:
+            UserError: One of them does not accept its options. jsonargparse says that of a value that fits no type.
+        """
+        try:
+            super().instantiate_classes()
+        except ValueError as error:
+            reason: BaseException | None = error
+            while reason is not None and not isinstance(reason, UserError):
+                reason = reason.__cause__ or reason.__context__
+            if reason is None:
+                raise
+            raise reason from None
+
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Builds the trainer.
 

@@ -15,7 +15,7 @@ from project.explore.data import remembered_data, require_there
 from project.explore.evaluated import EVALUATED, evaluated_rows
 from project.explore.tables import class_table, metrics_table, write_json
 from project.model import ImageClassifier
-from project.options.arguments import import_modules, last_value, option_for_lone_value
+from project.options.arguments import IMPORT, import_named, last_value, option_for_lone_value
 from project.options.class_option import is_folder
 from project.options.classes import find_class
 from project.options.following import follow
@@ -55,7 +55,7 @@ class EvaluateCLI(ProjectCLI):
     def __init__(self, args: ArgsType = None) -> None:
         description = "Measures a checkpoint on the data it was trained with, or on what --data says."
         options = option_for_lone_value("--ckpt_path", list(map(str, args)) if isinstance(args, list) else sys.argv[1:])
-        import_modules(options)
+        import_named(last_value("--import", options))
         self._remembered = _remembered_data(options)
         self._root_is_given = is_folder(last_value("--data", options)) or any(
             re.match(r"--data(\.init_args)?\.root\b", option) for option in options
@@ -72,12 +72,7 @@ class EvaluateCLI(ProjectCLI):
             required=True,
             help="The checkpoint, as in runs/NAME/checkpoints/best.ckpt; the option's name may be left out.",
         )
-        parser.add_argument(
-            "--import",
-            type=str | None,
-            default=None,
-            help="A module of your own that defines the model or the data module of the checkpoint; may be repeated.",
-        )
+        parser.add_argument("--import", **IMPORT)
         parser.add_argument("--split", type=Literal["val", "test"], default="test", help="The images to measure on.")
         parser.add_argument(
             "--output",

@@ -24,6 +24,7 @@ from project.deploy.samples import Samples, Split, data_samples, folder_samples,
 from project.errors import LINES, UserError, printable
 from project.explore.tables import writing
 from project.model import ImageClassifier
+from project.options.arguments import IMPORT, import_named
 from project.options.parser import OneLineErrorParser
 from project.run.checkpoint import ABOUT, About, read_checkpoint
 from project.run.whole_file import whole_file
@@ -64,6 +65,7 @@ def parse(args: list[str] | None = None) -> Namespace:
         default=None,
         help="Computes in 8-bit integers, in a quarter of the size.",
     )
+    parser.add_argument("--import", **IMPORT)
     parser.add_argument("--overwrite", action="store_true", help="Replaces a file that is there.")
     return parser.parse_args(args)
 
@@ -78,6 +80,7 @@ def export(options: Namespace) -> None:
         UserError: An option has no acceptable value, the checkpoint cannot be read, or the file does not compute what
             the checkpoint does.
     """
+    import_named(options["import"])
     output = Path(options.output)
     _require_usable(output, options)
     about: About = read_checkpoint(options.ckpt_path)[ABOUT]

@@ -22,6 +22,7 @@ from project.explore.tables import writing
 from project.explore.unfinished import Finished, PredictionsFile
 from project.hardware import usable_cores
 from project.model import ImageClassifier
+from project.options.arguments import IMPORT, import_named
 from project.options.parser import OneLineErrorParser
 from project.run.progress import Progress
 from project.run.rows import Row, RowWriter, TextRows, writing_rows
@@ -63,6 +64,7 @@ def parse(args: list[str] | None = None) -> Namespace:
     parser.add_argument(
         "--resume", action="store_true", help="Continue --output where the same command was interrupted."
     )
+    parser.add_argument("--import", **IMPORT)
     parser.add_argument("--overwrite", action="store_true", help="Replace files that are there already.")
     parser.add_argument("--batch_size", type=int, default=64, help="Images that each device sees at a time.")
     parser.add_argument(
@@ -93,6 +95,7 @@ def predict(options: Namespace) -> int:
     Raises:
         UserError: An option has no acceptable value, there are no files, or the output cannot be written.
     """
+    import_named(options["import"])
     model = ImageClassifier.load_from_checkpoint(options.ckpt_path)
     _require_sound(options, len(model.class_names))
     trainer = _trainer(options)

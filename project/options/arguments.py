@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from project.errors import UserError
 from project.options.config_file import local_path
@@ -59,20 +59,28 @@ def _is_number(word: str) -> bool:
     return True
 
 
-def import_modules(args: list[str]) -> None:
-    """Imports what ``--import`` names, so that classes in it are found by their names.
+IMPORT: dict[str, Any] = {
+    "type": str | None,
+    "default": None,
+    "help": "A module of your own that defines the model, the network or the data module of the checkpoint.",
+}
+"""The option ``--import`` of every command that opens a checkpoint."""
+
+
+def import_named(module: str | None) -> None:
+    """Imports what ``--import`` names, if anything, so that classes in it are found by their names.
 
     Args:
-        args: The command line.
+        module: The module.
 
     Raises:
         UserError: There is no such module.
     """
-    for _, name in (found for found in split_arguments(args) if found.option == "--import"):
-        try:
-            import_module(name or "")
-        except (ModuleNotFoundError, ValueError) as error:
-            raise UserError(f"--import: '{name}' cannot be imported from this folder: {error}") from error
+    try:
+        if module is not None:
+            import_module(module)
+    except (ModuleNotFoundError, ValueError) as error:
+        raise UserError(f"--import: '{module}' cannot be imported from this folder: {error}") from error
 
 
 def option_for_lone_value(option: str, args: list[str]) -> list[str]:
