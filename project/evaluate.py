@@ -11,7 +11,7 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 from project.callbacks import CollectPredictions
 from project.cli import ProjectCLI, one_line_errors, quiet_libraries
 from project.errors import UserError
-from project.explore.data import remembered_data, require_there
+from project.explore.data import remembered_data, require_data_sets, require_same_data_sets, require_there
 from project.explore.evaluated import EVALUATED, evaluated_rows
 from project.explore.tables import class_table, metrics_table, write_json
 from project.model import ImageClassifier
@@ -99,6 +99,7 @@ class EvaluateCLI(ProjectCLI):
         if not self._root_is_given:
             require_there(self.datamodule, self._remembered.get("init_args", {}))
         require_same_classes(class_names, path, self.datamodule.class_names)
+        require_same_data_sets(read_checkpoint(path)[ABOUT], self.datamodule)
         prepared, expected = self.datamodule.preprocessing, self.model.preprocessing
         if prepared["crop"] != expected["crop"]:
             raise UserError(
@@ -156,6 +157,8 @@ def _remembered_data(options: list[str]) -> dict[str, Any]:
     try:
         find_class("data", data)  # imports the user's own module, so that the checkpoint's class is found by its name
         found, remembered = remembered_data(about)
+        if not any(option.startswith(("--data", "--config", "-c")) for option in options):
+            require_data_sets(about, ())
     except UserError:
         if data:
             return {}  # it is named, so nothing need be remembered

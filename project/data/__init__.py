@@ -1,6 +1,7 @@
 """Images and their labels. Nothing in here knows the model."""
 
 from project.data.cifar10 import CIFAR10DataModule
+from project.data.dataset import TorchDatasetModule
 from project.data.flowers import FlowersDataModule
 from project.data.folder import FolderDataModule
 from project.data.module import ImageDataModule
@@ -12,4 +13,5 @@ __all__ = [
     "FolderDataModule",
     "ImageDataModule",
     "SyntheticFlowersDataModule",
+    "TorchDatasetModule",
 ]

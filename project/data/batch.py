@@ -31,7 +31,9 @@ class BatchDataset(Protocol):
     nothing else travels to a worker.
     """
 
-    labels: Tensor
+    @property
+    def labels(self) -> Tensor:
+        """int64 (N,)."""
 
     def __len__(self) -> int:
         """How many samples an epoch has."""

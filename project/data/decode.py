@@ -64,10 +64,17 @@ def open_image(path: str | Path) -> Image.Image:
     """
     with named(path):
         image = Image.open(path, formats=_FORMATS)
-        if image.mode in ("I", "F"):  # PIL would cut off what is not between 0 and 255
+        try:
+            _require_known_range(image)
+        except ValueError:
             image.close()
-            raise ValueError("its pixels have 32 bits and an unknown range; save it with 8 or 16")
+            raise
         return image
+
+
+def _require_known_range(image: Image.Image) -> None:
+    if image.mode in ("I", "F"):  # PIL would cut off what is not between 0 and 255
+        raise ValueError("its pixels have 32 bits and an unknown range; save it with 8 or 16")
 
 
 def has_16_bits(image: Image.Image) -> bool:
@@ -129,8 +136,24 @@ def decode(image: Image.Image, path: str | Path, least: tuple[int, int] | None =
             pixels = _decode_jpeg(image, _reduction(image.size, least))
             if pixels is not None:
                 return _turned(torch.from_numpy(pixels).permute(2, 0, 1), orientation)
-        whole = rgb(ImageOps.exif_transpose(image) if is_turned(image) else image)
-        return torch.from_numpy(np.array(whole)).permute(2, 0, 1)
+        return upright_pixels(image)
+
+
+def upright_pixels(image: Image.Image) -> Tensor:
+    """The pixels of an image that PIL has opened or made, upright and in 8-bit RGB.
+
+    Args:
+        image: Of any mode.
+
+    Returns:
+        uint8 (3, height, width).
+
+    Raises:
+        ValueError: Its pixels have 32 bits.
+    """
+    _require_known_range(image)
+    whole = rgb(ImageOps.exif_transpose(image) if is_turned(image) else image)
+    return torch.from_numpy(np.array(whole)).permute(2, 0, 1)
 
 
 def _reduction(size: tuple[int, int], least: tuple[int, int] | None) -> int:

@@ -23,7 +23,8 @@ from project.data.randomness import Purpose, uniform
 from project.errors import UnreadableFileError, printable
 from project.run.checkpoint import Preprocessing
 
-_CROP_TRIES = 10
+CROP_TRIES = 10
+"""How many regions are drawn for an image, of which the first that fits is cropped."""
 
 
 class FileDataset:
@@ -68,10 +69,10 @@ class FileDataset:
         shape = (len(keys), 3, self.crop, self.crop)
         # as decoders write them and the network wants them
         images = torch.empty(shape, dtype=torch.uint8, memory_format=torch.channels_last)
-        draws = uniform(self.seed, epoch, indices, Purpose.CROP, 4 * _CROP_TRIES)
+        draws = uniform(self.seed, epoch, indices, Purpose.CROP, 4 * CROP_TRIES)
         for row, position in enumerate(positions.tolist()):
             try:
-                images[row] = self._crop(position, draws[row].view(_CROP_TRIES, 4))
+                images[row] = self._crop(position, draws[row].view(CROP_TRIES, 4))
             except UnreadableFileError:
                 if not self.skip:
                     raise

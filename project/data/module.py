@@ -54,6 +54,8 @@ class ImageDataModule(LightningDataModule, ABC):
 
     in_memory = True
     """Whether the images lie in memory, once for all processes of a machine."""
+    not_remembered: tuple[str, ...] = ()
+    """Options that checkpoints cannot hold, as they are no plain data."""
 
     def __init__(
         self,
@@ -74,7 +76,7 @@ class ImageDataModule(LightningDataModule, ABC):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self.save_hyperparameters(ignore=_TRANSFORMS, logger=False)
+        self.save_hyperparameters(ignore=[*_TRANSFORMS, *self.not_remembered], logger=False)
         require(batch_size >= 1, "--data.batch_size", batch_size, "at least 1")
         require(num_workers is None or num_workers >= 0, "--data.num_workers", num_workers, "0 or more")
         require(prefetch_factor >= 1, "--data.prefetch_factor", prefetch_factor, "at least 1")

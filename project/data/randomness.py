@@ -34,6 +34,7 @@ class Purpose(IntEnum):
     EVALUATION = 8
     BALANCE = 9
     ROUND = 10
+    DATASET = 11
 
 
 def uniform(seed: int, epoch: int, indices: Tensor, purpose: int, count: int = 1) -> Tensor:

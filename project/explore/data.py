@@ -1,10 +1,12 @@
 """The data that a checkpoint was trained on, opened again without letting the file choose what is imported or written."""
 
+from collections.abc import Collection
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from project.data import ImageDataModule
+from project.data.splits import SPLITS
 from project.errors import UserError, printable
 from project.run.checkpoint import About
 from project.run.settings import imported_class, plain_options
@@ -38,6 +40,40 @@ def remembered_data(about: About) -> tuple[type[ImageDataModule], dict[str, Any]
     return found, {name: value for name, value in options.items() if name not in _WRITTEN}
 
 
+def require_data_sets(about: About, given: Collection[str]) -> None:
+    """Refuses to do without the data sets that a checkpoint was trained with, where these were classes or functions.
+
+    A checkpoint says what they are called, and chooses nothing that is imported. Where one is left out, what measures
+    would be cut from the training images, and the metrics would be too good.
+
+    Args:
+        about: What the checkpoint says of itself.
+        given: The splits for which there is a data set.
+
+    Raises:
+        UserError: One is not given.
+    """
+    data = about["data"]
+    said = {split: data["init_args"].get(split) for split in SPLITS if split not in given} if data is not None else {}
+    for split, name in said.items():
+        if isinstance(name, str):
+            raise UserError(
+                f"the checkpoint was trained with the data set {printable(name)} as {split}, but may not choose what is"
+                f" imported; name it again with --data.{split} and its options"
+            )
+
+
+def require_same_data_sets(about: About, data: ImageDataModule) -> None:
+    """Refuses what :func:`require_data_sets` does, where a data module of the same class is measured on.
+
+    Args:
+        about: What the checkpoint says of itself.
+        data: What is to be measured on, once its data sets are open.
+    """
+    if about["data"] is not None and about["data"]["class_path"] == type(data).__name__:
+        require_data_sets(about, data.hparams)
+
+
 def open_data(about: About, **changes: Any) -> ImageDataModule:
     """Builds the data module that a checkpoint was trained with.
 
@@ -50,6 +86,7 @@ def open_data(about: About, **changes: Any) -> ImageDataModule:
             downloaded to where the checkpoint says.
     """
     found, options = remembered_data(about)
+    require_data_sets(about, changes)
     try:
         data = found(**options | changes)
     except (TypeError, ValueError) as error:

@@ -175,7 +175,8 @@ class OneLineErrorParser(ClassParser):
                 nearest.append(f"--model.arch {name}")
             return f"{place}{option}: there is no {kind} '{name}'{folder}{_did_you_mean(nearest)}"
         if found := re.search(r"expects a function or a callable class: ([^\n]+)", message):
-            return f"{place}{option}: {found[1].split('. Got value')[0]}{_similar(found[1])}"
+            problem = _readable(found[1].split(". Got value")[0].rstrip(".")).replace("[Any]", "")
+            return f"{place}{option}: {problem}{_similar(problem)}"
         if (found := re.search(r"dot import path string: (\S+)", message)) and "Callable" in message:
             return f"{place}{option}: '{found[1]}' needs its module, as in torchvision.transforms.v2.{found[1]}"
         if "Unable to load config" in message:

@@ -1,0 +1,194 @@
+"""The data module of any map-style ``torch.utils.data.Dataset``, such as those of torchvision."""
+
+import traceback
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset
+
+from project.data.batch import BatchDataset
+from project.data.download import one_at_a_time
+from project.data.resized import ResizedDataModule
+from project.data.splits import SPLITS, hashed_split
+from project.data.torch_dataset import MapDataset, TorchDataset, class_names_of, labels_of
+from project.errors import UserError
+
+
+class TorchDatasetModule(ResizedDataModule):
+    """Any map-style data set that returns (image of PIL or uint8 tensor, label), such as those of torchvision.
+
+    Args:
+        train: The class of the data set, with its own options behind it, as in ``--data.train.root``; or a function
+            that returns one. From Python, a data set, too. It is opened when the run starts.
+        val: The same for validation; by default a part of ``train``.
+        test: The same for the test; by default a part of ``train``.
+        class_names: The names of the classes in the order of the labels; by default those that ``train`` has as
+            ``classes``, or else numbers.
+        kwargs: See :class:`project.data.resized.ResizedDataModule`.
+    """
+
+    not_remembered = SPLITS
+
+    def __init__(
+        self,
+        train: Callable[[], MapDataset] | MapDataset,
+        val: Callable[[], MapDataset] | MapDataset | None = None,
+        test: Callable[[], MapDataset] | MapDataset | None = None,
+        class_names: list[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        given = {"train": train, "val": val, "test": test}
+        self._given = {split: source for split, source in given.items() if source is not None}
+        self._class_names = class_names
+        self._datasets: dict[str, MapDataset] = {}
+        self._positions: dict[str, list[int]] = {}
+
+    @property
+    def class_names(self) -> list[str]:
+        """Those that were given, or the data set's own.
+
+        Raises:
+            UserError: There are none, or two are the same.
+        """
+        names = self._class_names or class_names_of(self.datasets()["train"])
+        if not names:
+            raise UserError("--data.train has no list of classes; give their names with --data.class_names")
+        if len(names) < 2 or len({*names}) < len(names):
+            raise UserError(f"--data.class_names must be two or more, all different, got {', '.join(names)}")
+        return names
+
+    def prepare_data(self) -> None:
+        """Opens the data sets, which downloads them where they do that, and looks at one sample of each.
+
+        Raises:
+            UserError: One cannot be opened, or returns something else than images and labels.
+        """
+        for dataset in self._wrapped().values():
+            dataset.image(0)
+
+    def datasets(self) -> dict[str, MapDataset]:
+        """The data sets that were given, opened once.
+
+        Raises:
+            UserError: One cannot be opened, has no length or no samples, or has other classes than the training set.
+        """
+        if not self._datasets:
+            opened = {split: _opened(split, source) for split, source in self._given.items()}
+            self._require_same_classes(opened)
+            self._datasets = opened
+            # for what a checkpoint says of itself; nothing is made of it
+            self.hparams.update({split: type(dataset).__qualname__ for split, dataset in opened.items()})
+        return self._datasets
+
+    def expected_sizes(self) -> dict[str, int]:
+        """How many samples each split has."""
+        return {split: len(positions) for split, positions in self.positions().items()}
+
+    def positions(self) -> dict[str, list[int]]:
+        """Which samples of their data set make up each split; those of a split that is cut are the training set's.
+
+        A hash of its position and ``split_seed`` decides about a sample, class by class where the labels can be had
+        without loading images.
+        """
+        if not self._positions:
+            sizes = {split: len(dataset) for split, dataset in self.datasets().items()}  # type: ignore[arg-type]
+            fractions = {split: share for split, share in self.fractions.items() if split not in sizes}
+            found = {split: [*range(size)] for split, size in sizes.items()}
+            if fractions:
+                found |= self._cut(labels_of(self.datasets()["train"]), sizes["train"], fractions)
+            self._positions = {split: found[split] for split in SPLITS}
+        return self._positions
+
+    def _cut(self, labels: Tensor | None, size: int, fractions: dict[str, float]) -> dict[str, list[int]]:
+        members: dict[int, list[int]] = defaultdict(list)
+        for position, label in enumerate(labels.tolist() if labels is not None else [0] * size):
+            members[label].append(position)
+        found: dict[str, list[int]] = {split: [] for split in ("train", *fractions)}
+        for label, positions in sorted(members.items()):
+            name = type(self.datasets()["train"]).__name__ if labels is None else self._name_of(label)
+            parts = hashed_split([*map(str, positions)], fractions, seed=self.split_seed, class_name=name)
+            for split, part in parts.items():
+                found[split] += [positions[place] for place in part]
+        return {split: sorted(positions) for split, positions in found.items()}
+
+    def _name_of(self, label: int) -> str:
+        names = self.class_names
+        if not 0 <= label < len(names):
+            raise UserError(
+                f"--data.train has the label {label}, but there are {len(names)} classes, with labels from 0 to"
+                f" {len(names) - 1}; see --data.class_names"
+            )
+        return names[label]
+
+    def load(self) -> dict[str, BatchDataset]:
+        """Makes the three splits."""
+        return {**self._wrapped()}
+
+    def _wrapped(self) -> dict[str, TorchDataset]:
+        datasets, count = self.datasets(), len(self.class_names)
+        splits: dict[str, TorchDataset] = {}
+        for split, positions in self.positions().items():
+            dataset = datasets.get(split, datasets["train"])
+            labels = labels_of(dataset)
+            labels = labels[torch.tensor(positions)] if labels is not None else None
+            # what is measured does not depend on the seed of the run
+            scale, seed = (self.crop_scale, self.seed) if split == "train" else (None, self.split_seed)
+            splits[split] = TorchDataset(dataset, positions, labels, count, self.preprocessing, scale, seed)
+        return splits
+
+    def _require_same_classes(self, datasets: dict[str, MapDataset]) -> None:
+        expected = class_names_of(datasets["train"])
+        for split, dataset in datasets.items():
+            found = getattr(dataset, "classes", None) and class_names_of(dataset)
+            if self._class_names is None and found and found != expected:
+                odd = sorted({*found} ^ {*(expected or [])}) or found
+                raise UserError(
+                    f"--data.{split} and --data.train need the same classes in the same order, but differ in:"
+                    f" {', '.join(odd)}"
+                )
+
+
+def _opened(split: str, source: Any) -> MapDataset:
+    option = f"--data.{split}"
+    if callable(source) and not hasattr(source, "__getitem__"):
+        with _lock(source):
+            source = _called(option, source)
+    name = type(source).__name__
+    if isinstance(source, IterableDataset) or not hasattr(source, "__getitem__"):
+        raise UserError(
+            f"{option}: {name} is not map-style: without an index, the samples of a step cannot be the same on any number of"
+            " devices and after a restart; give a data set with __getitem__ and __len__"
+        )
+    try:
+        size = len(source)
+    except TypeError:
+        raise UserError(f"{option}: {name} has no __len__; a data set must tell how many samples it has") from None
+    if size == 0:
+        raise UserError(f"{option}: {name} has no samples")
+    return source  # type: ignore[no-any-return]
+
+
+def _called(option: str, factory: Callable[[], Any]) -> Any:
+    """Opens a data set, with an error of one line where torchvision or the system refuses."""
+    try:
+        return factory()
+    except (OSError, RuntimeError, ValueError, ImportError) as error:
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        by_torchvision = str(frames[-1].f_globals.get("__name__")).startswith("torchvision.")
+        if not (by_torchvision or isinstance(error, OSError)):  # of others' code the traceback says more
+            raise
+        raise UserError(f"{option}: {' '.join(str(error).split())}") from error
+
+
+def _lock(factory: Any) -> AbstractContextManager[Any]:
+    """What lets one process at a time download, as far as a factory says that it does, and where to."""
+    options = getattr(factory, "keywords", {})  # of a partial, which the command line makes
+    if options.get("download") and options.get("root"):
+        return one_at_a_time(Path(options["root"]).expanduser().absolute())
+    return nullcontext()
