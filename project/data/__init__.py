@@ -1,6 +1,7 @@
 """Images and their labels. Nothing in here knows the model."""
 
 from project.data.cifar10 import CIFAR10DataModule
+from project.data.csv_file import CSVDataModule
 from project.data.dataset import TorchDatasetModule
 from project.data.flowers import FlowersDataModule
 from project.data.folder import FolderDataModule
@@ -9,6 +10,7 @@ from project.data.synthetic import SyntheticFlowersDataModule
 
 __all__ = [
     "CIFAR10DataModule",
+    "CSVDataModule",
     "FlowersDataModule",
     "FolderDataModule",
     "ImageDataModule",

@@ -1,0 +1,110 @@
+"""A CSV of image files: what it may look like, where its images go, and what is refused with its line."""
+
+import csv
+
+import pytest
+import torch
+
+from project.data import CSVDataModule, FolderDataModule
+from project.errors import UserError
+from tests.data.image_files import write_folder
+from tests.data.stubs import attached
+
+CLASSES = {"rose": 12, "daisy": 12}
+
+
+@pytest.fixture
+def root(tmp_path):
+    return write_folder(tmp_path / "images", CLASSES)
+
+
+def write(path, rows, header=("path", "label"), encoding="utf-8", **options):
+    with path.open("w", encoding=encoding, newline="") as file:
+        csv.writer(file, **options).writerows([header, *rows])
+    return path
+
+
+def rows_of(root):
+    return [(file.relative_to(root).as_posix(), file.parent.name) for file in sorted(root.rglob("*.jpg"))]
+
+
+def module(file, **options):
+    return CSVDataModule(str(file), **{"image_size": 16, "batch_size": 4, "num_workers": 0} | options)
+
+
+def test_its_images_are_those_of_the_folder_in_the_same_splits(root):
+    data = attached(module(write(root / "labels.csv", rows_of(root))))
+    folder = attached(FolderDataModule(str(root), image_size=16, batch_size=4, num_workers=0))
+    assert data.class_names == folder.class_names == sorted(CLASSES)
+    for split in ("train", "val", "test"):
+        assert data.splits[split].files == folder.splits[split].files
+        keys = list(range(len(data.splits[split])))
+        found, expected = (module.splits[split].__getitems__(keys) for module in (data, folder))
+        assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "options"),
+    [
+        ("utf-8-sig", {}),
+        ("utf-8", {"delimiter": ";"}),
+        ("utf-8", {"delimiter": "\t"}),
+        ("utf-8", {"quoting": csv.QUOTE_ALL}),
+    ],
+)
+def test_spellings_of_spreadsheets_are_read(root, encoding, options):
+    rows = [(path, {"rose": "Rose, wild; old", "daisy": "Gänseblümchen"}[label]) for path, label in rows_of(root)]
+    data = module(write(root / "labels.csv", rows, encoding=encoding, **options))
+    assert data.class_names == ["Gänseblümchen", "Rose, wild; old"]
+    assert data.files() == module(write(root / "plain.csv", rows)).files()
+
+
+def test_named_splits_are_taken_and_others_cut(root):
+    rows = [(path, label, "test" if path.endswith(" 1.jpg") else "train") for path, label in rows_of(root)]
+    files = module(write(root / "labels.csv", rows, ("path", "label", "split"))).files()
+    assert {file.name for names in files["test"].values() for file in names} == {"image 1.jpg"}
+    assert all(files["val"].values())
+    assert sum(len(names) for of in files.values() for names in of.values()) == len(rows)
+
+
+def test_paths_may_be_relative_to_a_root_or_absolute_and_columns_have_other_names(root, tmp_path):
+    (tmp_path / "tables").mkdir()
+    header = ("label_of", "file", "where")
+    relative = write(tmp_path / "tables" / "a.csv", [(label, path, "") for path, label in rows_of(root)], header)
+    absolute = write(tmp_path / "tables" / "b.csv", [(label, root / path, "") for path, label in rows_of(root)], header)
+    columns = {"path_column": "file", "label_column": "label_of", "split_column": "where"}
+    for data in (module(relative, root=str(root), **columns), module(absolute, **columns)):
+        assert sum(len(names) for of in data.files().values() for names in of.values()) == sum(CLASSES.values())
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (
+            lambda rows: [*rows, (rows[0][0], "rose", "")],
+            "line 26: 'daisy/image 0.jpg' is in line 2, too, with another label",
+        ),
+        (lambda rows: [*rows, ("nowhere.jpg", "rose", "")], "line 26: there is no file '.*nowhere.jpg'"),
+        (lambda rows: [*rows, ("", "rose", "")], "line 26: it must have a path and a label"),
+        (lambda rows: [*rows, (rows[0][0],)], "line 26: it must have a path and a label"),
+        (lambda rows: [*rows, ("x", "rose", "", "y")], "line 26: it must have a path and a label, in 3 columns"),
+        (lambda rows: [(*row[:2], "dev") for row in rows], "line 2: the split must be train, val or test, got 'dev'"),
+        (lambda rows: [(*rows[0][:2], "val"), *rows[1:]], "line 3: it has no split, but other lines have one"),
+        (lambda rows: rows[:12], "two classes at least, got daisy"),
+        (lambda rows: [], "it names no images"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(root, change, text):
+    rows = [(*row, "") for row in rows_of(root)]
+    with pytest.raises(UserError, match=text):
+        module(write(root / "labels.csv", change(rows), ("path", "label", "split"))).files()
+
+
+def test_a_file_that_cannot_be_read_as_a_table_is_refused(root):
+    with pytest.raises(UserError, match="there is no file"):
+        module(root / "labels.csv").files()
+    with pytest.raises(UserError, match=r"line 1: there is no column 'path' among a, b.*--data.path_column"):
+        module(write(root / "labels.csv", [], ("a", "b"))).files()
+    (root / "labels.csv").write_bytes("path,label\nx,Gänse\n".encode("latin-1"))
+    with pytest.raises(UserError, match="is not UTF-8"):
+        module(root / "labels.csv").files()
