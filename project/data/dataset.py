@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from project.data.batch import BatchDataset
-from project.data.download import one_at_a_time
 from project.data.resized import ResizedDataModule
 from project.data.splits import SPLITS, hashed_split
 from project.data.torch_dataset import MapDataset, TorchDataset, class_names_of, labels_of
 from project.errors import UserError
+from project.run.download import one_at_a_time
 
 
 class TorchDatasetModule(ResizedDataModule):

@@ -2,6 +2,7 @@
 
 import functools
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,8 @@ import torch
 from filelock import FileLock, Timeout
 from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
-from torchvision import tv_tensors
 from torchvision.datasets import FakeData, ImageFolder
-from torchvision.transforms.v2.functional import pil_to_tensor
+from torchvision.transforms.v2.functional import pil_to_tensor, to_image
 
 from project.data import FolderDataModule, TorchDatasetModule
 from project.data.batch import ImageBatch
@@ -65,8 +65,8 @@ def joined(batches: Any) -> ImageBatch:
 def test_an_image_folder_of_torchvision_is_served_as_the_folder_is_to_the_last_bit(tmp_path, fit):
     for split in SPLITS:
         write_folder(tmp_path / split, CLASSES)
-    sets = {split: ImageFolder(str(tmp_path / split)) for split in SPLITS}
-    options = {"image_size": 16, "batch_size": 4, "num_workers": 0, "seed": 3, "fit": fit}
+    sets: dict[str, Any] = {split: ImageFolder(str(tmp_path / split)) for split in SPLITS}
+    options: dict[str, Any] = {"image_size": 16, "batch_size": 4, "num_workers": 0, "seed": 3, "fit": fit}
     theirs = attached(TorchDatasetModule(**sets, **options), epoch=2)
     ours = attached(FolderDataModule(str(tmp_path), **options), epoch=2)
     assert theirs.class_names == ours.class_names
@@ -108,7 +108,7 @@ def test_images_of_every_mode_become_what_they_become_as_files(tmp_path):
 
 @pytest.mark.parametrize(
     ("convert", "mode"),
-    [(pil_to_tensor, "RGB"), (pil_to_tensor, "L"), (pil_to_tensor, "RGBA"), (tv_tensors.Image, "RGB")],
+    [(pil_to_tensor, "RGB"), (pil_to_tensor, "L"), (pil_to_tensor, "RGBA"), (to_image, "RGB")],
 )
 def test_a_tensor_is_served_as_the_image_is(convert, mode):
     images = [noise(20, 18, seed=index).convert(mode) for index in range(30)]
@@ -311,7 +311,7 @@ def test_the_command_trains_on_it_and_a_checkpoint_neither_imports_it_nor_measur
     test = ["--data.test=torchvision.datasets.FakeData", "--data.test.size=10", "--data.test.image_size=[3,20,24]"]
     fit(*train, *test, *SMALL, *TINY_MODEL)
     best = "runs/run/checkpoints/best.ckpt"
-    about = load(best)["about"]["data"]
+    about = load(Path(best))["about"]["data"]
     assert (about["init_args"]["train"], about["init_args"]["test"]) == ("FakeData", "FakeData")
     said = one_line(lambda: evaluate(best), capsys)
     assert "trained with the data set FakeData as train" in said
