@@ -22,7 +22,7 @@ from project.callbacks import (
     StoppedError,
 )
 from project.callbacks.last_checkpoint import CURVES
-from project.callbacks.monitor import chosen_monitor, fill_monitors, only_ours
+from project.callbacks.monitor import chosen_monitor, only_ours, settle_early_stopping
 from project.cli import ProjectCLI, one_line_errors, quiet_libraries
 from project.errors import UserError
 from project.explore.tables import summary
@@ -156,7 +156,7 @@ class FitCLI(ProjectCLI):
         added: list[Callback] = self.config_init.trainer.callbacks or []
         known, closed = self.model.monitors(), only_ours(self.model, *added)
         self.monitor = chosen_monitor(self.config.monitor, self.config.mode, known, closed)
-        fill_monitors(added, self.config.trainer.callbacks or [], self.monitor)
+        settle_early_stopping(added, self.config.trainer.callbacks or [], self.monitor)
         own = self.trainer_defaults["callbacks"] = self._callbacks()
         if not any(isinstance(callback, Checkpoint) for callback in (*own, *added)):
             kwargs["enable_checkpointing"] = False  # or Lightning would add one

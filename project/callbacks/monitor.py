@@ -45,8 +45,11 @@ def chosen_monitor(metric: str, mode: str | None, known: dict[str, str | None], 
     return Monitor(metric, mode)
 
 
-def fill_monitors(callbacks: list[Callback], specs: Sequence[Any], monitor: Monitor) -> None:
-    """Lets ``EarlyStopping`` without a metric of its own watch what the best checkpoint is chosen by.
+def settle_early_stopping(callbacks: list[Callback], specs: Sequence[Any], monitor: Monitor) -> None:
+    """Lets ``EarlyStopping`` watch what the best checkpoint is chosen by, and look after each validation.
+
+    Without a metric of its own it watches that one. Lightning's looks at the end of each training epoch, and fails where
+    ``--trainer.max_steps`` ends the first one before a validation.
 
     Args:
         callbacks: The user's, some of which are replaced.
@@ -54,5 +57,12 @@ def fill_monitors(callbacks: list[Callback], specs: Sequence[Any], monitor: Moni
         monitor: What to watch.
     """
     for at, (callback, spec) in enumerate(zip(callbacks, specs, strict=True)):
-        if isinstance(callback, EarlyStopping) and callback.monitor is None:
-            callbacks[at] = type(callback)(**{**spec.init_args.as_dict(), **monitor._asdict()})
+        if not isinstance(callback, EarlyStopping):
+            continue
+        options = spec.init_args.as_dict()
+        changed: dict[str, Any] = monitor._asdict() if callback.monitor is None else {}
+        watched = changed.get("monitor", callback.monitor)
+        if watched.startswith("val/") and options.get("check_on_train_epoch_end", False) is None:
+            changed["check_on_train_epoch_end"] = False
+        if changed:
+            callbacks[at] = type(callback)(**{**options, **changed})

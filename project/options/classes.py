@@ -3,6 +3,7 @@
 import argparse
 import inspect
 from collections.abc import Iterable
+from dataclasses import fields
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
@@ -148,6 +149,18 @@ def no_such_option(key: str, cls: type, name: str) -> str:
     if nearest:
         return f"{text}; did you mean --{key}.{nearest[0]}?"
     return f"{text}; it has {', '.join(accepted(cls)) or 'none'}"
+
+
+def no_such_default(name: str) -> str:
+    """Says that no default callback has that name, and which there are.
+
+    Args:
+        name: What was given after ``--callbacks.``.
+    """
+    names = [field.name for field in fields(DefaultCallbacks)]
+    nearest = get_close_matches(name, names, n=1)
+    hint = f"did you mean --callbacks.{nearest[0]}?" if nearest else f"there are {listed(names)}"
+    return f"there is no default callback '{name}'; {hint}"
 
 
 def no_class(key: str, name: str) -> str:

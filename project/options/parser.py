@@ -24,6 +24,7 @@ from project.options.classes import (
     accepted,
     candidates,
     find_class,
+    no_such_default,
     no_such_option,
     option_of,
     subclasses,
@@ -146,6 +147,8 @@ class OneLineErrorParser(ClassParser):
             return f"{self._place(f'{key}.{name}')}{no_such_option(key, self._class, name.removesuffix('+'))}"
         if name.removesuffix("+") in CLASS_OPTIONS or not option.startswith("-"):
             return f"{self._place(name)}there is no option '{option}'{self._see_help()}"
+        if name.startswith("callbacks."):
+            return f"{self._place(name)}{no_such_default(name.split('.')[1])}"
         nearest = nearest_options(option, self._options())
         return f"{self._place(name)}there is no option '{option}'{_did_you_mean(nearest) or self._see_help()}"
 

@@ -82,3 +82,19 @@ def test_early_stopping_watches_the_same_unless_told_otherwise(workplace):
     cli = small(*stopping, *own, "--monitor=val/f1", "--trainer.max_epochs=1")
     found = [(one.monitor, one.mode, one.patience) for one in cli.trainer.early_stopping_callbacks]
     assert found == [("val/f1", "max", 5), ("train/loss", "min", 3)]
+
+
+@pytest.mark.parametrize("flags", [["--trainer.max_steps=1"], ["--trainer.check_val_every_n_epoch=2"]])
+def test_early_stopping_waits_for_a_validation(workplace, flags):
+    cli = small("--trainer.callbacks+=EarlyStopping", *flags)
+    (stopping,) = cli.trainer.early_stopping_callbacks
+    assert stopping.best_score.isfinite() == (cli.trainer.global_step == 8)
+
+
+def test_early_stopping_stops_after_its_patience(workplace, monkeypatch):
+    losses = iter([3.0, 1.0, 2.0, 2.0, 9.0])  # the last is the test's
+    rates = Metrics.rates
+    monkeypatch.setattr(Metrics, "rates", lambda found: {"loss": next(losses)} if found.total else rates(found))
+    monkeypatch.setattr(Metrics, "as_dict", lambda found: {"f1": 0.0, "loss": 0.0})
+    stopping = ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.patience=2", "--monitor=val/loss"]
+    assert small(*stopping, "--trainer.max_epochs=9").trainer.current_epoch == 4
