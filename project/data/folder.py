@@ -1,12 +1,17 @@
-"""Any folder of classes: ``root/<class>/*``, split by us, or ``root/{train,val,test}/<class>/*``, taken as they are."""
+"""Any folder of classes: ``root/<class>/**``, split by us, or ``root/{train,val,test}/<class>/**``, taken as they are."""
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
+from project.data.batch import BatchDataset
 from project.data.image_files import ImageFilesDataModule
-from project.data.listing import ClassFiles, holds_folders, list_classes, spelt
+from project.data.listing import ClassFiles, holds_folders, in_sub_folders, list_classes, spelt
 from project.data.splits import SPLITS, hashed_split
-from project.errors import UserError
+from project.errors import UserError, printable
 
 
 class FolderDataModule(ImageFilesDataModule):
@@ -14,13 +19,15 @@ class FolderDataModule(ImageFilesDataModule):
 
     Args:
         root: Holds a folder for each class; or ``train`` and, where there are such, ``val`` and ``test``, with a folder
-            for each class in each. A split that is not there is cut from the training images.
+            for each class in each. A split that is not there is cut from the training images. Folders within a class's
+            folder belong to that class.
         kwargs: See :class:`project.data.image_files.ImageFilesDataModule`.
     """
 
     def __init__(self, root: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.root = Path(root).expanduser()
+        self._in_sub_folders: list[Path] = []
 
     @property
     def images_root(self) -> Path:
@@ -36,25 +43,45 @@ class FolderDataModule(ImageFilesDataModule):
             )
         given = [split for split in SPLITS if holds_folders(root / split)]
         if "train" not in given:
-            return self._cut(list_classes(root), SPLITS[1:])
+            return self._cut(root, self._list(root), SPLITS[1:])
         for other in ("valid", "validation"):
             if "val" not in given and holds_folders(root / other):
                 raise UserError(f"'{root / other}' would be ignored; call it '{root / 'val'}'")
-        found = {split: list_classes(root / split) for split in given}
+        found = {split: self._list(root / split) for split in given}
         for split in given[1:]:
             if list(found[split]) != list(found["train"]):
                 odd = sorted(set(found[split]) ^ set(found["train"]))
                 raise UserError(
                     f"'{root / split}' and '{root / 'train'}' need the same classes, but differ in: {', '.join(odd)}"
                 )
-        return found | self._cut(found["train"], [split for split in SPLITS if split not in given])
+        return found | self._cut(root / "train", found["train"], [split for split in SPLITS if split not in given])
 
-    def _cut(self, files: ClassFiles, missing: list[str] | tuple[str, ...]) -> dict[str, ClassFiles]:
+    def load(self) -> dict[str, BatchDataset]:
+        """Opens the three splits; says how many files lie in sub-folders, where any do."""
+        datasets = super().load()
+        if self._world()[1] == 0 and (text := self.sub_folders()):
+            tqdm.write(f"note: {text}", file=sys.stderr)
+        return datasets
+
+    def sub_folders(self) -> str:
+        """How many images lie in folders within the class folders, with the first as an example; empty where none do."""
+        total = sum(len(files) for classes in self.files().values() for files in classes.values())
+        if not self._in_sub_folders:
+            return ""
+        first = printable(self._in_sub_folders[0].relative_to(self.images_root))
+        return f"{len(self._in_sub_folders):,} of {total:,} images lie in folders within the class folders, as '{first}'"
+
+    def _list(self, root: Path) -> ClassFiles:
+        found = list_classes(root)
+        self._in_sub_folders += in_sub_folders(root, found)
+        return found
+
+    def _cut(self, root: Path, files: ClassFiles, missing: Sequence[str]) -> dict[str, ClassFiles]:
         fractions = {split: fraction for split, fraction in self.fractions.items() if split in missing}
         found: dict[str, ClassFiles] = {split: {} for split in ("train", *missing)}
+        prefix = f"{root.as_posix()}/"
         for name, of_class in files.items():
-            folder = of_class[0].parent.name
-            names = [spelt(f"{folder}/{file.name}") for file in of_class]
+            names = [spelt(file.as_posix().removeprefix(prefix)) for file in of_class]
             splits = hashed_split(names, fractions, seed=self.split_seed, class_name=name)
             for split, positions in splits.items():
                 found[split][name] = [of_class[position] for position in positions]

@@ -13,6 +13,9 @@ from project.errors import UserError, printable
 ClassFiles = dict[str, list[Path]]
 """The files of each class, by name; classes in the order of their labels."""
 
+_OF_SYSTEMS = {"__MACOSX", "@eaDir", "$RECYCLE.BIN"}  # of macOS's archives, Synology's thumbnails, Windows
+_LIKE_SPLITS = {*SPLITS, "valid", "validation", "training", "testing"}
+
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
@@ -27,25 +30,26 @@ def without_garbage_collection() -> Iterator[None]:
 
 
 def holds_folders(folder: Path) -> bool:
-    """Whether it is a folder with folders inside."""
-    return folder.is_dir() and any(entry.is_dir() for entry in folder.iterdir())
+    """Whether it is a folder with folders inside that count."""
+    return folder.is_dir() and any(entry.is_dir() and counts(entry.name) for entry in folder.iterdir())
 
 
 def list_classes(root: Path) -> ClassFiles:
-    """Finds the images of each class; hidden folders are none.
+    """Finds the images of each class, in its folder and in the folders within, at any depth.
 
     Args:
-        root: Holds a folder for each class.
+        root: Holds a folder for each class; see :func:`counts`. Links are followed unless they lead back up.
 
     Raises:
         UserError: There are no class folders, or only one; there are no images, or a class has none.
         OSError: A folder cannot be read.
     """
-    entries = [entry for entry in sorted(root.iterdir(), key=_name) if not entry.name.startswith(".")]
+    entries = [entry for entry in sorted(root.iterdir(), key=_name) if counts(entry.name)]
     if dead := [entry for entry in entries if _leads_nowhere(entry)]:
         raise UserError(f"'{printable(dead[0])}' is a link that leads nowhere; repair or remove it")
     folders = [entry for entry in entries if entry.is_dir()]
-    images = [_images(folder) for folder in folders]
+    above = (_identity(root),)
+    images = [_images(folder, above) for folder in folders]
     if not any(images):
         raise UserError(
             f"--data.root: {_why_no_images(root)}; it must hold one folder for each class, as in"
@@ -59,10 +63,15 @@ def _require_classes(root: Path, folders: list[Path], images: list[list[Path]]) 
     if empty := [folder for folder, files in zip(folders, images, strict=True) if not files]:
         raise UserError(f"the class folder '{printable(empty[0])}' has no images; add some or remove the folder")
     names = {spelt(folder.name) for folder in folders}
-    if "train" in names and names <= {*SPLITS, "valid", "validation"}:
+    if "train" in names and names <= _LIKE_SPLITS:
         raise UserError(
             f"--data.root: '{printable(root / 'train')}' has images, but no class folders; it must hold one folder for"
             f" each class, as in {printable(root)}/train/daisy/1.jpg"
+        )
+    if names <= _LIKE_SPLITS:
+        raise UserError(
+            f"--data.root: the folders {', '.join(sorted(names))} of '{printable(root)}' look like splits, not classes;"
+            " call that of the training images 'train', and others 'val' and 'test'"
         )
     if len(names) < len(folders):
         raise UserError(f"'{printable(root)}' has two class folders with one name, as bytes are not UTF-8; rename one")
@@ -81,21 +90,59 @@ def _why_no_images(root: Path) -> str:
     return f"'{printable(root)}' has no images"
 
 
-def _images(folder: Path) -> list[Path]:
-    """The image files in a folder, in the same order on every system."""
+def _images(folder: Path, above: tuple[tuple[int, int], ...] = ()) -> list[Path]:
+    """The image files in a folder, then those in the folders within, in the same order on every system."""
+    if (identity := _identity(folder)) in above:
+        return []
+    names, within = [], []
     with os.scandir(folder) as entries:  # asks nothing more of the disk for an ordinary file
-        names = [entry.name for entry in entries if _is_image_file(entry)]
+        for entry in entries:
+            if is_image_file(entry):
+                names.append(entry.name)
+            elif is_folder(entry) and counts(entry.name):
+                within.append(entry.name)
     paths = {path.name: path for path in folder.iterdir()}  # in a tenth of the time of putting each together
-    return [paths[name] for name in sorted(names) if name in paths]
+    images = [paths[name] for name in sorted(names) if name in paths]
+    for name in sorted(within):
+        images += _images(folder / name, (*above, identity))
+    return images
 
 
-def _is_image_file(entry: os.DirEntry[str]) -> bool:
+def in_sub_folders(root: Path, classes: ClassFiles) -> list[Path]:
+    """The files that lie deeper than in their class's own folder.
+
+    Args:
+        root: Holds the class folders.
+        classes: As :func:`list_classes` finds them.
+    """
+    depth = str(root / "class" / "file").count(os.sep)
+    return [file for files in classes.values() for file in files if str(file).count(os.sep) > depth]
+
+
+def counts(folder: str) -> bool:
+    """Whether images in a folder of that name count: not in a hidden one, nor where a system keeps its own."""
+    return not folder.startswith(".") and folder not in _OF_SYSTEMS
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder, or a link to one."""
+    # a link to itself would be an error
+    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
+
+
+def is_image_file(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a file, or a link to one, whose name ends as an image's does."""
     if os.path.splitext(entry.name)[1].lower() not in IMAGE_SUFFIXES:
         return False
     if not entry.is_symlink():
         return entry.is_file()
-    path = Path(entry.path)
-    return path.is_file() or not path.exists()  # a dead link is an image that is missed, which reading it will report
+    # a dead link is an image that is missed, which reading it will report
+    return os.path.isfile(entry.path) or not os.path.exists(entry.path)
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    status = folder.stat()
+    return status.st_dev, status.st_ino
 
 
 def _leads_nowhere(entry: Path) -> bool:

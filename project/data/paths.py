@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO
 
-from project.data.decode import IMAGE_SUFFIXES
+from project.data.listing import counts, is_folder, is_image_file
 
 _BLOCK = 2**16
 
@@ -14,7 +14,7 @@ def image_paths(named: Iterable[str], note: Callable[[str], object]) -> Iterator
 
     Only the entries of the folders that are open are in memory. A file that is named is listed whatever it is or is
     called, a missing one too: reading it tells. In folders, files count whose names end as images' do, hidden folders
-    do not, entries come sorted by name, and links to folders are followed unless they lead back up.
+    and those of systems do not, entries come sorted by name, and links to folders are followed unless they lead back up.
 
     Args:
         named: Files and folders.
@@ -34,30 +34,17 @@ def _in_folder(folder: str, above: tuple[tuple[int, int], ...], note: Callable[[
             note(f"'{folder}' leads back to a folder that it is in, and is left out")
             return
         with os.scandir(folder) as entries:
-            listed = ((entry, _is_folder(entry)) for entry in entries)
-            kinds = sorted((entry.name, is_folder) for entry, is_folder in listed if is_folder or _is_image(entry))
+            listed = ((entry, is_folder(entry)) for entry in entries)
+            kinds = sorted((entry.name, folder) for entry, folder in listed if folder or is_image_file(entry))
     except OSError as error:
         note(f"'{folder}' cannot be read ({error.strerror}), and is left out")
         return
-    for name, is_folder in kinds:
+    for name, within in kinds:
         path = os.path.join(folder, name)
-        if not is_folder:
+        if not within:
             yield path
-        elif not name.startswith("."):
+        elif counts(name):
             yield from _in_folder(path, (*above, identity), note)
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    # a link to itself would be an error
-    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
-
-
-def _is_image(entry: os.DirEntry[str]) -> bool:
-    if os.path.splitext(entry.name)[1].lower() not in IMAGE_SUFFIXES:
-        return False
-    if entry.is_symlink():
-        return os.path.isfile(entry.path) or not os.path.exists(entry.path)  # a dead link is a missing image
-    return entry.is_file()
 
 
 def listed_paths(stream: BinaryIO) -> Iterator[str]:

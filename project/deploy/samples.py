@@ -1,7 +1,6 @@
 """Images to try an exported file on: given ones, those of the checkpoint's data, or generated ones."""
 
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -9,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from project.data.decode import IMAGE_SUFFIXES
 from project.data.files import FileDataset
 from project.data.listing import spelt
+from project.data.paths import image_paths
 from project.errors import UserError, printable
 from project.explore.data import open_data
 from project.run.checkpoint import About, Preprocessing
@@ -127,12 +126,7 @@ def _files(root: Path) -> list[Path]:
     """All image files in a folder and in those within, in the same order on every system."""
     if not root.is_dir():
         raise UserError(f"--images: there is no folder '{printable(root)}'")
-    found = sorted(
-        Path(folder) / name
-        for folder, _, names in os.walk(root)
-        for name in names
-        if os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
-    )
+    found = sorted(map(Path, image_paths([str(root)], note=lambda _: None)))
     if not found:
         raise UserError(f"--images: '{printable(root)}' has no images")
     return found
@@ -146,8 +140,14 @@ def _spread(items: Sequence[_Item], most: int) -> list[_Item]:
 
 def _read(files: list[Path], root: Path, class_names: list[str], preprocessing: Preprocessing) -> Samples:
     positions = {name: label for label, name in enumerate(class_names)}
-    found = [positions.get(spelt(file.parent.name), -1) for file in files]
+    found = [_label(root, file, positions) for file in files]
     labels = torch.tensor(found) if min(found) >= 0 else None
     dataset = FileDataset(files, torch.tensor(found), preprocessing)
     images = torch.stack([dataset.image(position) for position in range(len(files))])
     return Samples(images, labels, f"{len(files):,} images in {printable(root)}")
+
+
+def _label(root: Path, file: Path, positions: Mapping[str, int]) -> int:
+    """The class of the first folder on the way to a file that is called like one; -1 where none is."""
+    names = (spelt(folder.name) for folder in (*reversed(file.relative_to(root).parents), root))
+    return next((positions[name] for name in names if name in positions), -1)

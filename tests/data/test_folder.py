@@ -6,8 +6,10 @@ from itertools import chain
 
 import pytest
 import torch
+from torchvision.datasets import ImageFolder
 
 from project.data import FolderDataModule
+from project.data.files import FileDataset
 from project.errors import UserError
 from project.explore.plots import confusion_figure
 from tests.data.image_files import centre, noise, pixels, smooth, write_folder
@@ -170,6 +172,55 @@ def test_suffixes_in_capitals_count_and_other_files_do_not(tmp_path):
     assert names == {*listing(root), "a/CAPITAL.PNG"} - {"a/folder.jpg"}
 
 
+def test_files_at_any_depth_of_a_class_folder_are_those_that_torchvision_finds(tmp_path):
+    names = ("a", "a/field", "a/field/far/away", "a/field.jpg", "b", "b/field", "only below/sub")
+    root = write_folder(tmp_path, dict.fromkeys(names, 3))
+    data = attached(module(root))
+    (root / "a" / "notes.txt").touch()
+    assert data.class_names == (expected := ImageFolder(str(root))).classes
+    of_splits = [dataset for dataset in data.splits.values() if isinstance(dataset, FileDataset)]
+    ours = [pair for data in of_splits for pair in zip(map(str, data.files), data.labels.tolist(), strict=True)]
+    assert sorted(ours) == sorted(expected.samples)
+
+
+def test_a_file_keeps_its_split_when_folders_within_its_class_come(tmp_path):
+    root = write_folder(tmp_path / "root", {"a": 60, "b": 60})
+    before = found(root)
+    write_folder(root, {"a/field": 60, "b/field": 60})  # with the same names again
+    after = found(root)
+    assert sorted(chain(*after.values())) == listing(root)
+    assert {split: [name for name in names if "field" not in name] for split, names in after.items()} == before
+    assert {name.replace("/field", "") for name in after["test"]} > set(before["test"])
+    root.rename(tmp_path / "train")  # by which the images to cut are in a folder of their own
+    assert found(tmp_path) == {split: [f"train/{name}" for name in names] for split, names in after.items()}
+
+
+def test_the_run_says_how_many_files_lie_in_folders_within_class_folders(tmp_path, capsys):
+    root = write_folder(tmp_path, {"train/a": 4, "train/b": 4, "val/a/x": 2, "val/b": 1})
+    attached(module(root))
+    said = "note: 2 of 11 images lie in folders within the class folders, as 'val/a/x/image 0.jpg'\n"
+    assert capsys.readouterr().err == said
+    shutil.rmtree(root / "val" / "a" / "x")
+    noise(20, 20).save(root / "val" / "a" / "1.jpg")
+    attached(module(root))
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", [".git", "__MACOSX", "@eaDir"])
+def test_folders_of_systems_do_not_count_at_any_depth(tmp_path, name):
+    root = write_folder(tmp_path, {"a": 4, "b": 4})
+    before = found(root)
+    write_folder(root, {f"{name}/a": 2, f"a/{name}": 2, f"a/sub/{name}": 2})
+    assert found(root) == before
+
+
+@pytest.mark.parametrize("names", [("training", "testing"), ("val", "test")])
+def test_folders_that_are_splits_by_their_names_are_no_classes(tmp_path, names):
+    write_folder(tmp_path, {f"{split}/{name}": 5 for split in names for name in "ab"})
+    with pytest.raises(UserError, match="look like splits, not classes; call that of the training images 'train'"):
+        module(tmp_path).files()
+
+
 def test_hidden_folders_are_no_classes(tmp_path):
     root = write_folder(tmp_path, {"a": 5, "b": 5, ".cache": 5})
     assert module(root).class_names == ["a", "b"]
@@ -236,7 +287,10 @@ def test_a_class_folder_that_is_a_dead_link_is_named(tmp_path):
 def test_a_link_back_to_the_root_is_no_class(tmp_path):
     root = write_folder(tmp_path, {"a": 5, "b": 5})
     (root / "a" / "back").symlink_to(root)
+    (root / "a" / "sub").mkdir()
+    (root / "a" / "sub" / "back").symlink_to(root / "a")
     assert module(root).class_names == ["a", "b"]
+    assert sorted(chain(*found(root).values())) == listing(root)
     (root / "back").symlink_to(root)
     with pytest.raises(UserError, match=r"back' has no images"):
         module(root).files()

@@ -18,6 +18,13 @@ def test_images_of_class_folders_are_labelled_wherever_these_lie(tmp_path):
     assert folder_samples(root, ["b"], PREPROCESSING, 4).labels is None
 
 
+def test_images_in_folders_within_a_class_folder_are_of_that_class(tmp_path):
+    root = make_folder(tmp_path / "images", {"a/b": 1, "b/field": 1, "__MACOSX/a": 1})
+    found = folder_samples(root, ["a", "b"], PREPROCESSING, 9)
+    assert found.labels is not None
+    assert found.labels.tolist() == [0, 1]
+
+
 @pytest.mark.parametrize(("count", "sizes"), [(2, (1, 1)), (5, (2, 3)), (30, (8, 10))])
 def test_no_image_is_calibrated_on_and_measured(tmp_path, count, sizes):
     root = make_folder(tmp_path / "images", {"a": count})
