@@ -1,16 +1,18 @@
-"""``python -m project.check_data``: reads every image of a folder once; says what is there and whether it can train."""
+"""``python -m project.check_data``: reads every image once; says what is there and whether it can train."""
 
+import re
 import shlex
 import sys
 import warnings
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Any
 from unicodedata import combining, east_asian_width
 
 from jsonargparse import Namespace
 
 from project.cli import one_line_errors
-from project.data import FolderDataModule
+from project.data import CSVDataModule, FolderDataModule
 from project.data.checks import leave_out
 from project.data.survey import survey
 from project.errors import UserError, printable
@@ -19,24 +21,37 @@ from project.options.parser import OneLineErrorParser
 
 _LISTED = 10
 _BATCH_SIZE = 64  # the default of project.fit, where it has to be lowered for a small set
+_SPLITTING = {"val_fraction": 0.1, "test_fraction": 0.1, "split_seed": 0}  # with the defaults of project.fit
+_OF_CSV = {
+    "root": "What paths in the CSV are relative to, by default the folder that it lies in.",
+    "path_column": "The column of the image files, by default path.",
+    "label_column": "The column of the names of the classes, by default label.",
+    "split_column": "The column of train, val or test, by default split; there need not be one.",
+}
 
 
 def parse(args: list[str] | None = None) -> Namespace:
     """Parses the command line, ``sys.argv`` by default."""
     parser = OneLineErrorParser(
         prog="python -m project.check_data",
-        description="Reads every image of a folder once and says what is there: classes, unreadable files, duplicates,"
-        " sizes. Ends with code 0 where project.fit can train on the folder, with code 1 where it would refuse it.",
+        description="Reads every image of a folder, or of a CSV, once and says what is there: classes, unreadable files,"
+        " duplicates, sizes. Ends with code 0 where project.fit can train on it, with code 1 where it would refuse it.",
         epilog="example: python -m project.check_data path/to/folder --output report.json",
     )
-    parser.add_argument("root", type=str, help="The folder, as --data.root of project.fit takes it.")
+    parser.add_argument(
+        "data",
+        type=str,
+        help="A folder, as --data.root of project.fit takes it, or a CSV, as --data.file of CSVDataModule.",
+    )
     parser.add_argument("--output", type=str | None, default=None, help="Where everything goes as JSON, if anywhere.")
     for split in ("val", "test"):
         help_ = f"The share of each class that becomes {split} data, as --data.{split}_fraction of project.fit."
-        parser.add_argument(f"--{split}_fraction", type=float, default=0.1, help=help_)
+        parser.add_argument(f"--{split}_fraction", type=float, default=_SPLITTING[f"{split}_fraction"], help=help_)
     parser.add_argument(
         "--split_seed", type=int, default=0, help="Decides which images those are, as --data.split_seed of project.fit."
     )
+    for name, help_ in _OF_CSV.items():
+        parser.add_argument(f"--{name}", type=str | None, default=None, help=help_)
     return parser.parse_args(args)
 
 
@@ -52,16 +67,20 @@ def check_data(options: Namespace) -> int:
     Raises:
         UserError: An option has no acceptable value, or the output cannot be written.
     """
-    data = _folder(options)
+    given = _data_options(options)
+    data = _data_module(given)
     if options.output is not None:
         write_json("--output", options.output, {})  # reading everything first could be in vain
-    found: dict[str, Any] = {"root": options.root}
+    found: dict[str, Any] = {"data": options.data}
     try:
         splits = data.files()
     except UserError as error:
-        refusal: str | None = str(error).removeprefix("--data.root: ")
+        refusal: str | None = _with_own_options(error)
     else:
-        found |= survey(data.root, splits)
+        found |= survey(data.images_root, splits)
+        if isinstance(data, FolderDataModule):
+            deeper = data.in_sub_folders()
+            found["in_sub_folders"] = [file.relative_to(data.root).as_posix() for file in deeper]
         print(survey_table(found), flush=True)
         refusal = _refusal(found, data)
     if options.output is not None:
@@ -69,21 +88,36 @@ def check_data(options: Namespace) -> int:
     if refusal is not None:
         sys.stderr.write(f"error: {refusal}\n")
         return 1
-    print(f"\n  train   {_fit_command(found)}")
+    print(f"\n  train   {_fit_command(found, given)}")
     return 0
 
 
-def _folder(options: Namespace) -> FolderDataModule:
-    shares = {"val_fraction": options.val_fraction, "test_fraction": options.test_fraction}
+def _data_options(options: Namespace) -> dict[str, Any]:
+    """What the data module gets that is not its default."""
+    changed = {name: options[name] for name, default in _SPLITTING.items() if options[name] != default}
+    of_csv = {name: options[name] for name in _OF_CSV if options[name] is not None}
+    if Path(options.data).expanduser().is_file() or options.data.lower().endswith((".csv", ".tsv")):
+        return {"file": options.data} | of_csv | changed
+    if of_csv:
+        raise UserError(f"--{next(iter(of_csv))} goes with a CSV, but '{options.data}' is none")
+    return {"root": options.data} | changed
+
+
+def _data_module(given: dict[str, Any]) -> CSVDataModule | FolderDataModule:
     try:
-        return FolderDataModule(options.root, **shares, split_seed=options.split_seed)
-    except UserError as error:  # the options have shorter names here
-        raise UserError(str(error).replace("--data.", "--")) from error
+        return CSVDataModule(**given) if "file" in given else FolderDataModule(**given)
+    except UserError as error:
+        raise UserError(_with_own_options(error)) from error
 
 
-def _refusal(found: dict[str, Any], data: FolderDataModule) -> str | None:
+def _with_own_options(error: UserError) -> str:
+    """What is wrong with the data, with the shorter names that options have here."""
+    return re.sub(r"^--data\.(root|file): ", "", str(error)).replace("--data.", "--")
+
+
+def _refusal(found: dict[str, Any], data: CSVDataModule | FolderDataModule) -> str | None:
     """Why project.fit would end with an error, if it would."""
-    unreadable = {data.root / entry["file"]: entry["reason"] for entry in found["unreadable"]}
+    unreadable = {data.images_root / entry["file"]: entry["reason"] for entry in found["unreadable"]}
     if not unreadable:
         return None
     try:
@@ -94,8 +128,9 @@ def _refusal(found: dict[str, Any], data: FolderDataModule) -> str | None:
     return f"{count}; repair or remove them, or train without them by --data.on_bad_image skip"
 
 
-def _fit_command(found: dict[str, Any]) -> str:
-    command = f"python -m project.fit --data FolderDataModule --data.root {shlex.quote(found['root'])}"
+def _fit_command(found: dict[str, Any], given: dict[str, Any]) -> str:
+    options = " ".join(f"--data.{name} {shlex.quote(str(value))}" for name, value in given.items())
+    command = f"python -m project.fit --data {'CSV' if 'file' in given else 'Folder'}DataModule {options}"
     training = sum(counts["train"] for counts in found["classes"].values())
     return command if training >= _BATCH_SIZE else f"{command} --data.batch_size {max(1, training // 2)}"
 
@@ -133,6 +168,8 @@ def _class_rows(classes: dict[str, dict[str, int]]) -> list[str]:
 
 def _image_rows(found: dict[str, Any]) -> list[str]:
     rows = [""]
+    if deeper := found.get("in_sub_folders"):
+        rows.append(_row("in folders within classes", f"{len(deeper):,}, as {printable(deeper[0])}"))
     for side in ("width", "height"):
         if found[side]:
             sizes = found[side]

@@ -1,5 +1,7 @@
 import json
 import random
+import re
+import shlex
 import shutil
 import struct
 import zlib
@@ -11,7 +13,8 @@ import pytest
 from PIL import Image
 
 from project import check_data as command
-from project.data import FolderDataModule
+from project.data import CSVDataModule, FolderDataModule
+from project.fit import FitCLI
 from tests.data.image_files import (
     cut_before_the_end,
     damage_deep_inside,
@@ -222,8 +225,59 @@ def test_sizes_formats_modes_frames_and_turns_are_counted(root, inspected):
 def test_the_same_folder_gives_the_same_report_anywhere(root, tmp_path, inspected):
     there = shutil.copytree(root, tmp_path / "there")
     first, second = (inspected(place)[1] for place in (root, there))
-    assert first | {"root": None} == second | {"root": None}
+    assert first | {"data": None} == second | {"data": None}
     assert list(first["formats"]) == list(second["formats"])
+
+
+def test_files_in_folders_within_class_folders_are_counted_and_listed(tmp_path, inspected):
+    write_folder(root := tmp_path / "root", {"a": 2, "a/x": 3, "b": 4})
+    _, found, printed = inspected(root)
+    assert found["in_sub_folders"] == [f"a/x/image {number}.jpg" for number in range(3)]
+    assert "in folders within classes 3, as a/x/image 0.jpg" in " ".join(printed.out.split())
+
+
+def write_csv(path, lines):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("\n".join(["image,class", *lines]))
+    return path
+
+
+def test_a_csv_gives_the_report_of_its_folder(root, tmp_path, inspected):
+    names = sorted(file.relative_to(root).as_posix() for file in root.rglob("*.jpg"))
+    file = write_csv(tmp_path / "lists" / "labels.csv", [f"{name},{name.split('/')[0]}" for name in names])
+    columns = ["--path_column=image", "--label_column=class"]
+    options = ["--split_seed=3", "--val_fraction=0.2"]
+    _, expected, _ = inspected(root, *options)
+    code, found, printed = inspected(file, f"--root={root}", *columns, *options)
+    del expected["in_sub_folders"]
+    assert (code, found) == (0, expected | {"data": str(file)})
+    (command,) = [line for line in printed.out.splitlines() if "project.fit" in line]
+    cli = FitCLI([*shlex.split(command.partition("project.fit ")[2]), "--data.num_workers=0"])  # as it is printed
+    assert isinstance(cli.datamodule, CSVDataModule)
+    files = cli.datamodule.files()
+    assert {name: {split: len(files[split][name]) for split in files} for name in CLASSES} == found["classes"]
+
+
+def test_absolute_paths_of_a_csv_are_named_as_they_are(root, tmp_path, inspected):
+    (root / "rose" / "image 0.jpg").write_bytes(b"")
+    lines = [f"{file},{file.parent.name}" for file in root.rglob("*.jpg")]
+    file = write_csv(tmp_path / "lists" / "labels.csv", lines)
+    code, found, _ = inspected(file, "--path_column=image", "--label_column=class")
+    assert code == 1
+    assert [entry["file"] for entry in found["unreadable"]] == [str(root / "rose" / "image 0.jpg")]
+
+
+def test_a_csv_that_training_refuses_is_refused_in_one_line(root, inspected):
+    file = write_csv(root / "labels.csv", ["rose/no.jpg,rose"])
+    for args, message in (
+        ((), "line 1: there is no column 'path' among image, class; .* with --path_column"),
+        (("--path_column=image", "--label_column=class"), "line 2: there is no file .*; --root says what paths"),
+    ):
+        code, found, printed = inspected(file, *args)
+        assert (code, printed.out) == (1, "")
+        assert re.search(message, found["refusal"])
+        assert printed.err == f"error: {found['refusal']}\n"
+    assert inspected(root / "missing.csv")[1]["refusal"] == f"there is no file '{root / 'missing.csv'}'"
 
 
 @pytest.mark.parametrize(
@@ -254,6 +308,7 @@ def test_a_folder_that_training_refuses_is_refused_in_one_line(tmp_path, inspect
         (["--val_fraction=2"], "--val_fraction and --test_fraction must be above 0"),
         (["--split_seed=x"], "--split_seed: expected int, not 'x'"),
         (["--val_fracton=0.1"], "there is no option '--val_fracton'; did you mean --val_fraction"),
+        (["--label_column=x"], "--label_column goes with a CSV, but '"),
         (["--output=nowhere/found.json"], "--output: 'nowhere/found.json' cannot be written"),
     ],
     ids=str,
@@ -268,7 +323,9 @@ def test_a_wrong_option_is_named_in_one_line(root, monkeypatch, capsys, args, me
 def test_help_explains_every_option(monkeypatch, capsys):
     assert run(monkeypatch, "--help") == 0
     text = capsys.readouterr().out
-    assert all(option in text for option in ("root", "--output", "--val_fraction", "--test_fraction", "--split_seed"))
+    assert all(option in text for option in ("data", "--output", "--val_fraction", "--test_fraction", "--split_seed"))
+    assert "a CSV, as --data.file of CSVDataModule" in " ".join(text.split())
+    assert all(f"--{name}" in text for name in ("root", "path_column", "label_column", "split_column"))
 
 
 def test_ctrl_c_ends_with_one_line(root, monkeypatch, capsys):

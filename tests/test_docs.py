@@ -59,6 +59,13 @@ def shortened(command: str) -> list[str]:
     ]
 
 
+def write_csv(folder: Path) -> None:
+    """A CSV of the images in ``images``."""
+    files = sorted((folder / "images").rglob("*.jpg"))
+    rows = [f"{file.relative_to(folder)},{file.parent.name}" for file in files]
+    (folder / "labels.csv").write_text("\n".join(["path,label", *rows]))
+
+
 def test_the_pages_show_commands():
     assert {"make fit", "make test", "make notebook"} <= set(COMMANDS)
     assert len(FITS) > 10
@@ -106,9 +113,11 @@ def test_an_evaluate_command_is_true(command, tiny_run, monkeypatch):
 @pytest.mark.parametrize("command", [command for command in COMMANDS if "-m project.check_data" in command])
 def test_a_check_data_command_is_true(command, workplace, monkeypatch, capsys):
     make_folder(workplace / "images", dict.fromkeys("abc", 4))
+    write_csv(workplace)
     args = shlex.split(command.partition("-m project.check_data")[2].replace("FOLDER", "images"))
     assert check_data(parse(args)) == 0
-    assert "python -m project.fit --data FolderDataModule --data.root images" in capsys.readouterr().out
+    data = "CSVDataModule --data.file labels.csv" if "csv" in command else "FolderDataModule --data.root images"
+    assert f"python -m project.fit --data {data}" in capsys.readouterr().out
     assert Path("found.json").exists() == ("--output" in command)
 
 

@@ -62,6 +62,11 @@ class CSVDataModule(ImageFilesDataModule):
         """What paths in the file are relative to."""
         return self.root
 
+    @property
+    def source(self) -> Path:
+        """The file itself."""
+        return self.file
+
     def find(self) -> dict[str, ClassFiles]:
         """Reads the file, and cuts what splits it does not name from the training images."""
         if not self.file.is_file():

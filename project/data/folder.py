@@ -59,17 +59,16 @@ class FolderDataModule(ImageFilesDataModule):
     def load(self) -> dict[str, BatchDataset]:
         """Opens the three splits; says how many files lie in sub-folders, where any do."""
         datasets = super().load()
-        if self._world()[1] == 0 and (text := self.sub_folders()):
-            tqdm.write(f"note: {text}", file=sys.stderr)
+        if self._world()[1] == 0 and (deeper := self.in_sub_folders()):
+            count = f"{len(deeper):,} of {sum(self.expected_sizes().values()):,} images"
+            first = printable(deeper[0].relative_to(self.images_root))
+            tqdm.write(f"note: {count} lie in folders within the class folders, as '{first}'", file=sys.stderr)
         return datasets
 
-    def sub_folders(self) -> str:
-        """How many images lie in folders within the class folders, with the first as an example; empty where none do."""
-        total = sum(len(files) for classes in self.files().values() for files in classes.values())
-        if not self._in_sub_folders:
-            return ""
-        first = printable(self._in_sub_folders[0].relative_to(self.images_root))
-        return f"{len(self._in_sub_folders):,} of {total:,} images lie in folders within the class folders, as '{first}'"
+    def in_sub_folders(self) -> list[Path]:
+        """The files that lie deeper than in their class's own folder."""
+        self.files()
+        return self._in_sub_folders
 
     def _list(self, root: Path) -> ClassFiles:
         found = list_classes(root)

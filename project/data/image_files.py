@@ -50,6 +50,11 @@ class ImageFilesDataModule(ResizedDataModule):
     def images_root(self) -> Path:
         """The folder that the files lie in."""
 
+    @property
+    def source(self) -> Path:
+        """What ``project.check_data`` takes for these files."""
+        return self.images_root
+
     @abstractmethod
     def find(self) -> dict[str, ClassFiles]:
         """Finds the files of each class in each split.
@@ -91,7 +96,7 @@ class ImageFilesDataModule(ResizedDataModule):
             what = many if others else f"'{printable(first)}' cannot be read as an image ({why})"
             raise UnreadableFileError(
                 f"{what}; repair or remove such files, or go on without them by --data.on_bad_image skip;"
-                f" python -m project.check_data {shlex.quote(str(self.images_root))} lists all that is wrong"
+                f" python -m project.check_data {shlex.quote(str(self.source))} lists all that is wrong"
             )
 
     def files(self) -> dict[str, ClassFiles]:

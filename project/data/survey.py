@@ -1,4 +1,4 @@
-"""What a folder of images holds, as plain data: classes, broken files, duplicates, sizes and kinds of images."""
+"""What image files hold, as plain data: classes, broken files, duplicates, sizes and kinds of images."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def survey(root: Path, splits: dict[str, dict[str, list[Path]]]) -> dict[str, An
     """Reads every file once.
 
     Args:
-        root: What the names of files shall be relative to.
+        root: What the names of files shall be relative to, where they lie in it.
         splits: The files of each class in each split.
 
     Returns:
@@ -53,7 +53,8 @@ def survey(root: Path, splits: dict[str, dict[str, list[Path]]]) -> dict[str, An
 
 
 def _place(root: Path, entry: Entry) -> dict[str, str]:
-    return {"file": entry.file.relative_to(root).as_posix(), "split": entry.split, "class": entry.label}
+    file = entry.file.relative_to(root) if entry.file.is_relative_to(root) else entry.file
+    return {"file": file.as_posix(), "split": entry.split, "class": entry.label}
 
 
 def _duplicates(root: Path, entries: list[Entry]) -> Iterator[dict[str, Any]]:

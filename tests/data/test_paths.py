@@ -11,7 +11,16 @@ def paths(*named) -> tuple[list[str], list[str]]:
 
 
 def test_folders_are_listed_sorted_at_any_depth(tmp_path):
-    for name in ("b/2.JPG", "b/10.png", "a/z/1.webp", "a.jpg", "b.txt", ".hidden/1.jpg", "c/.git/2.jpg", "__MACOSX/b/2.jpg"):
+    for name in (
+        "b/2.JPG",
+        "b/10.png",
+        "a/z/1.webp",
+        "a.jpg",
+        "b.txt",
+        ".hidden/1.jpg",
+        "c/.git/2.jpg",
+        "__MACOSX/b/2.jpg",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     found, notes = paths(tmp_path)
