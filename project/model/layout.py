@@ -60,7 +60,7 @@ def _attempt(network: nn.Module, image_size: int, layout: torch.memory_format) -
             logits = network(images.contiguous(memory_format=layout))
         for parameter in network.parameters():
             if parameter.ndim == 4:
-                parameter.data = parameter.data.contiguous(memory_format=layout)
+                parameter.data = parameter.data.to(memory_format=layout)  # contiguous leaves the strides of 1x1 kernels
     except Exception as error:  # a network may fail in any way
         return None, error
     return logits, None

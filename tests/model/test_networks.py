@@ -281,3 +281,11 @@ def test_weights_are_fresh():
 def test_an_unknown_name_gets_the_nearest_ones(arch, nearest):
     with pytest.raises(UserError, match=rf"no network '{arch}'; did you mean .*{nearest}"):
         build_network(arch, 10)
+
+
+def test_every_kernel_has_the_strides_that_gradients_will_have():
+    network = build_network("resnet50", 3)
+    settle(network, "resnet50", 3, 64, channels_last=True)
+    expected = torchvision.models.resnet50(num_classes=3).to(memory_format=torch.channels_last)
+    strides = {name: parameter.stride() for name, parameter in network.named_parameters()}
+    assert strides == {name: parameter.stride() for name, parameter in expected.named_parameters()}
