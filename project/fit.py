@@ -115,7 +115,7 @@ class FitCLI(ProjectCLI):
         self.run = RunFolder(self.config.trainer.default_root_dir, name)
         self.run.require_unfinished()
         require_sound_options(self.config)
-        resumed = next((path for path in (self.run.last, self.run.previous) if path.exists()), None)
+        resumed = [path for path in (self.run.last, self.run.previous) if path.exists()]
         self._follow_weights(resumed)
         trainer = self.config.trainer
         plugins = trainer.plugins if isinstance(trainer.plugins, list) else [trainer.plugins]
@@ -125,7 +125,7 @@ class FitCLI(ProjectCLI):
         if trainer.precision is None and not decided:
             trainer.precision = best_precision(trainer.accelerator)
         self._saved_config = self.config.clone()  # which another run may take, in a folder of its own
-        if resumed is not None:
+        if resumed and "weights" in self.config.model.init_args:
             self.config.model.init_args.weights = None  # the checkpoint has them
         trainer.logger = placed(trainer.logger, self.run.path)
         trainer.profiler = within(trainer.profiler, "dirpath", self.run.path)
@@ -134,18 +134,19 @@ class FitCLI(ProjectCLI):
             os.environ["OMP_NUM_THREADS"] = str(self.config.threads)  # or Lightning shares the cores out all the same
         tune_malloc()
 
-    def _follow_weights(self, resumed: Path | None) -> None:
-        """Prepares images as the weights want them, which are those of the run's checkpoint where there is one."""
-        model = self.config.model.init_args
-        if model.weights is None:
-            if model.freeze_backbone and resumed is None:
+    def _follow_weights(self, resumed: list[Path]) -> None:
+        """Prepares images as the weights want them, which are those of the run's newest checkpoint that can be read."""
+        model = self.config.model.init_args  # a class of the user's own may have neither of these options
+        if model.get("weights") is None:
+            if model.get("freeze_backbone") and not resumed:
                 raise UserError(
                     "--model.freeze_backbone needs --model.weights: without, a backbone of random weights would never learn"
                 )
             return
-        preprocessing = find_weights(model.arch, str(resumed or model.weights)).preprocessing()
-        if preprocessing is not None:
-            follow(self.config.data, preprocessing)
+        if "arch" in model:
+            found = (find_weights(model.arch, str(source)).preprocessing() for source in resumed or [model.weights])
+            if (preprocessing := next(filter(None, found), None)) is not None:
+                follow(self.config.data, preprocessing)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Adds the callbacks and the logger that fill the run's folder.

@@ -15,7 +15,7 @@ from project.fit import FitCLI
 from project.model.pretrained import find_weights
 from project.run.checkpoint import ABOUT, read_checkpoint
 from tests.conftest import QUIET, TINY, evaluate, fit, make_folder
-from tests.small import one_line
+from tests.small import load, one_line
 
 ARCH = ["--model.arch=mobilenet_v3_small", "--model.weights=IMAGENET1K_V1"]
 DATA = ["--data=FolderDataModule", "--data.root=images", "--data.batch_size=4", "--data.num_workers=0"]
@@ -84,6 +84,20 @@ def test_a_run_keeps_what_the_weights_asked_for_and_needs_them_no_more(place, ca
     (run / "metrics.json").unlink()
     fit(*DATA, *flags, "--data.interpolation=bicubic", "--trainer.max_epochs=2")
     assert read_checkpoint(best)[ABOUT]["preprocessing"] == prepared
+
+
+def test_a_run_whose_last_checkpoint_is_damaged_is_prepared_as_the_one_before_it(tiny_run, workplace):
+    content = load(tiny_run / "checkpoints" / "best.ckpt")
+    content[ABOUT]["preprocessing"]["mean"] = [0.1, 0.2, 0.3]
+    torch.save(content, "weights.ckpt")
+    flags = [*TINY, "--model.weights=weights.ckpt", "--name=run"]
+    checkpoints = fit(*flags).run.path / "checkpoints"
+    (checkpoints.parent / "metrics.json").unlink()
+    Path("weights.ckpt").unlink()
+    (checkpoints / "last.ckpt").rename(checkpoints / "previous.ckpt")
+    (checkpoints / "last.ckpt").write_bytes((checkpoints / "previous.ckpt").read_bytes()[:-1000])
+    resumed = FitCLI([*flags, "--trainer.max_epochs=2"])
+    assert resumed.model.preprocessing["mean"] == [0.1, 0.2, 0.3]
 
 
 def test_weights_of_a_checkpoint_of_ours_bring_their_preprocessing(tiny_run, workplace):

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -52,8 +53,7 @@ def find_weights(arch: str, weights: str) -> Pretrained:
         UserError: There are no such weights.
     """
     if weights.startswith(("http://", "https://")):
-        path = hub_folder() / (Path(urlsplit(weights).path).name or "weights")
-        return _in_file(path, weights, url=weights)
+        return _in_file(_place_of(weights), weights, url=weights)
     names = _names(arch)
     if weights in names:
         return _of_timm(arch, weights) if arch.startswith(TIMM) else _of_torchvision(arch, weights)
@@ -69,6 +69,15 @@ def find_weights(arch: str, weights: str) -> Pretrained:
 def hub_folder() -> Path:
     """Where torch keeps weights that it has downloaded."""
     return Path(torch.hub.get_dir()) / "checkpoints"
+
+
+def _place_of(url: str) -> Path:
+    """Where the file of an address is kept: where torch would, if its name tells it from all others.
+
+    Otherwise in a folder of the address's own, as many files are called ``best.ckpt``.
+    """
+    name = Path(urlsplit(url).path).name or "weights"
+    return hub_folder() / name if _HASH.search(name) else hub_folder() / sha256(url.encode()).hexdigest()[:16] / name
 
 
 def _names(arch: str) -> list[str]:

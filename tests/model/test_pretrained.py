@@ -91,7 +91,7 @@ def weights_file(server, tmp_path) -> tuple[dict[str, Any], str]:
 
 
 def left(hub: Path) -> list[str]:
-    return [path.name for path in hub.glob("*") if not path.name.endswith(".lock")] if hub.exists() else []
+    return [path.name for path in hub.rglob("*") if path.is_file() and path.suffix != ".lock"]
 
 
 def test_weights_are_downloaded_once_and_checked(server, weights_file, hub):
@@ -102,6 +102,15 @@ def test_weights_are_downloaded_once_and_checked(server, weights_file, hub):
         assert all(torch.equal(found[key], expected[key]) for key in expected)
     assert server.requests == 1
     assert left(hub) == [name]
+
+
+def test_files_of_one_name_at_two_addresses_are_two(server, hub, tmp_path):
+    found: list[int] = []
+    for run in ("first", "second", "first"):
+        server.content = saved(get_model("resnet18", num_classes=2 + len(found)), tmp_path / "made.pth")
+        found.append(find_weights("resnet18", f"{server.url}/runs/{run}/best.ckpt").weights()["fc.bias"].shape[0])
+    assert found == [2, 3, 2]
+    assert server.requests == 2
 
 
 def test_of_those_that_start_together_one_downloads(server, weights_file, hub):
@@ -126,7 +135,7 @@ def test_what_does_not_arrive_whole_is_not_kept(server, weights_file, hub, name,
     server.sent = sent
     with pytest.raises(UserError, match=complaint) as error:
         find_weights("resnet18", f"{server.url}/{name}").weights()
-    for told in (str(hub / name), f"{server.url}/{name}", "put the file there"):
+    for told in (str(hub), f"{name}'", f"{server.url}/{name}", "put the file there"):
         assert told in str(error.value)
     assert "\n" not in str(error.value)
     assert left(hub) == []

@@ -126,12 +126,17 @@ def test_with_a_power_of_one_it_is_plain_cross_entropy(workplace, own_models):
 
 
 def test_a_class_may_fix_its_network_and_take_no_options(workplace, own_models, capsys):
-    cli = fit(*TINY, "--model=own_models.FixedClassifier")
+    flags = ["--model=own_models.FixedClassifier"]
+    cli = fit(*TINY, *flags)
     assert "fixedclassifier" in cli.run.path.name.lower()
     loaded = ImageClassifier.load_from_checkpoint(best_of(cli))
     assert (type(loaded), loaded.arch) == (type(cli.model), "resnet9_slim")
-    flags = ["--model=own_models.FixedClassifier", "--model.lrf=0.1"]
-    assert "--model.lrf: FixedClassifier has no option 'lrf'" in one_line(lambda: fit(*TINY, *flags), capsys)
+    (cli.run.path / "metrics.json").unlink()
+    resumed = fit(*TINY, *flags, "--trainer.max_epochs=2", f"--name={cli.run.path.name}")
+    assert read_checkpoint(resumed.run.path / "checkpoints" / "last.ckpt")[ABOUT]["step"] == 8
+    assert "--model.lrf: FixedClassifier has no option 'lrf'" in one_line(
+        lambda: fit(*TINY, *flags, "--model.lrf=0.1"), capsys
+    )
 
 
 def test_a_file_chooses_neither_what_is_imported_nor_another_kind_of_class(workplace, own_models):
