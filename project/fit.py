@@ -136,11 +136,12 @@ class FitCLI(ProjectCLI):
 
     def _follow_weights(self, resumed: list[Path]) -> None:
         """Prepares images as the weights want them, which are those of the run's newest checkpoint that can be read."""
-        model = self.config.model.init_args  # a class of the user's own may have neither of these options
+        model = self.config.model.init_args  # a class of the user's own may have none of these options
         if model.get("weights") is None:
-            if model.get("freeze_backbone") and not resumed:
+            frozen = next((option for option in ("freeze_backbone", "freeze_until") if model.get(option)), None)
+            if frozen and not resumed:
                 raise UserError(
-                    "--model.freeze_backbone needs --model.weights: without, a backbone of random weights would never learn"
+                    f"--model.{frozen} needs --model.weights: without, layers of random weights would never learn"
                 )
             return
         if "arch" in model:

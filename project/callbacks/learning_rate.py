@@ -5,6 +5,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
+from project.model.optimizers import LR_SCALE
 from project.run.tensorboard import is_logged
 
 
@@ -12,7 +13,8 @@ class LearningRate(Callback):
     """Logs ``learning_rate``, that of the step that has just been taken.
 
     Lightning's ``LearningRateMonitor`` draws a curve for each parameter group. Ours have the same rate, as they differ in
-    weight decay alone; only where they differ in the rate is there a curve for each, ``learning_rate/pg1`` and so on.
+    weight decay alone, or by ``--model.layer_decay`` a fixed share of the head's, which is the one that is drawn; only
+    where they differ otherwise is there a curve for each, ``learning_rate/pg1`` and so on.
     """
 
     def __init__(self) -> None:
@@ -20,7 +22,8 @@ class LearningRate(Callback):
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         """Remembers the rates that the step is taken with, which a schedule changes right after it."""
-        self._rates = [float(group["lr"]) for group in optimizer.param_groups]
+        whole = [group for group in optimizer.param_groups if group.get(LR_SCALE, 1.0) == 1.0]
+        self._rates = [float(group["lr"]) for group in whole or optimizer.param_groups]
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

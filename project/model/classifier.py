@@ -12,14 +12,16 @@ from torch.nn import functional as F
 from torch.optim import SGD
 from torchmetrics import Metric
 
+from project.errors import UserError
 from project.model.batch import Batch, as_batch, largest_share
+from project.model.blocks import evaluate_frozen, freeze
 from project.model.class_weights import ClassWeights
 from project.model.fitting import require_fitting_weights
 from project.model.layout import settle
 from project.model.loading import NOT_REMEMBERED, load_model
 from project.model.loss import Loss, build_loss, loss_summary, require_per_image
 from project.model.metrics import ClassificationMetrics, Metrics, modes
-from project.model.networks import Stem, build_network, freeze_all_but_head, head
+from project.model.networks import Stem, build_network
 from project.model.normalize import Normalization, resized
 from project.model.optimization import Optimization
 from project.model.own_metrics import OwnMetrics
@@ -50,6 +52,8 @@ class ImageClassifier(LightningModule):
             everywhere; one that cannot computes in the usual layout.
         compile: Whether ``torch.compile`` prepares the network for training; it takes a while, and pays on GPUs.
         freeze_backbone: Whether all but the head stays as it is, the running statistics of BatchNorm too.
+        freeze_until: The first block that is trained, such as ``layer4``; all before it stays as it is, the running
+            statistics of BatchNorm too.
         loss: Any loss class, or a function, of logits and labels that returns each image's loss; by default cross
             entropy. Validation and test measure cross entropy whatever it is, so that runs compare.
         label_smoothing: The share of each label that the default loss spreads over all classes (Szegedy et al., 2016,
@@ -63,6 +67,8 @@ class ImageClassifier(LightningModule):
         warmup_epochs: How many epochs, or what part of one, the learning rate takes to rise at the start of the cosine
             schedule; at most half of the training.
         lr_scheduler: Any scheduler class, in place of the cosine schedule.
+        layer_decay: What the learning rate of each block is multiplied by for each block between it and the output, such
+            as 0.75; by default all have the same.
         lr_scheduler_interval: What ``lr_scheduler`` is stepped after: every ``epoch`` or every optimizer ``step``.
 
     Attributes:
@@ -82,6 +88,7 @@ class ImageClassifier(LightningModule):
         channels_last: bool = True,
         compile: bool = False,  # noqa: A002  # what torch calls it
         freeze_backbone: bool = False,
+        freeze_until: str | None = None,
         loss: Loss | None = None,
         label_smoothing: float | None = None,
         class_weights: Literal["balanced"] | list[float] | None = None,
@@ -93,6 +100,7 @@ class ImageClassifier(LightningModule):
         warmup_epochs: float = 1.0,
         lr_scheduler: LRSchedulerCallable | None = None,
         lr_scheduler_interval: Literal["epoch", "step"] = "epoch",
+        layer_decay: float = 1.0,
     ) -> None:
         super().__init__()
         self.save_hyperparameters(ignore=NOT_REMEMBERED, logger=False)
@@ -102,9 +110,9 @@ class ImageClassifier(LightningModule):
         self.criterion = build_loss(loss, label_smoothing, len(self.class_names))
         self.class_weights = ClassWeights(class_weights, len(self.class_names)) if class_weights is not None else None
         self.optimization = Optimization(
-            optimizer, base_batch_size, lrf, warmup_epochs, lr_scheduler, lr_scheduler_interval
+            optimizer, base_batch_size, lrf, warmup_epochs, lr_scheduler, lr_scheduler_interval, layer_decay
         )
-        self.freeze_backbone = freeze_backbone
+        self._is_frozen, self._frozen_until = freeze_backbone or freeze_until is not None, freeze_until
 
         self.compile_network, num_classes = compile, len(self.class_names)
         self.network = build_network(arch, num_classes, stem)
@@ -112,8 +120,10 @@ class ImageClassifier(LightningModule):
         self.channels_last = self._layout is torch.channels_last
         if weights is not None:
             start_from(self.network, arch, weights, num_classes)
-        if freeze_backbone:
-            freeze_all_but_head(self.network, num_classes)
+        if freeze_backbone and freeze_until is not None:
+            raise UserError("--model.freeze_backbone freezes all but the head; leave it or --model.freeze_until out")
+        if self._is_frozen:
+            freeze(self.network, num_classes, freeze_until)
             self.train()  # Lightning trains in the mode that it finds
         self.normalization = Normalization(preprocessing["mean"], preprocessing["std"])
         self.train_metrics = ClassificationMetrics(len(self.class_names))
@@ -183,12 +193,10 @@ class ImageClassifier(LightningModule):
             self.network.compile()  # in place, so that the names of the weights stay
 
     def train(self, mode: bool = True) -> "ImageClassifier":
-        """Switches between training and evaluation; a frozen backbone stays in evaluation."""
+        """Switches between training and evaluation; what is frozen stays in evaluation."""
         super().train(mode)
-        if self.freeze_backbone:
-            self.network.eval()
-            for layer in head(self.network, len(self.class_names)).values():
-                layer.train(mode)
+        if mode and self._is_frozen:
+            evaluate_frozen(self.network, len(self.class_names), self._frozen_until)
         return self
 
     def forward(self, images: Tensor) -> Tensor:

@@ -206,18 +206,6 @@ def head(network: nn.Module, num_classes: int) -> dict[str, nn.Module]:
     return dict(fitting[-1:])
 
 
-def freeze_all_but_head(network: nn.Module, num_classes: int) -> None:
-    """Keeps the backbone's parameters from being trained.
-
-    Args:
-        network: Any.
-        num_classes: How many classes it tells apart.
-    """
-    network.requires_grad_(False)
-    for layer in head(network, num_classes).values():
-        layer.requires_grad_(True)
-
-
 def _outputs(layer: nn.Module) -> int | None:
     if isinstance(layer, nn.Linear):
         return layer.out_features

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from project.errors import require
 from project.model.fitting import require_fitting_state
-from project.model.optimizers import build_optimizer, explained
+from project.model.optimizers import build_optimizer, explained, require_scaled
 from project.model.resume import (
     Settings,
     apply_changes,
@@ -35,6 +35,7 @@ class Optimization:
         warmup_epochs: How many epochs the warmup of the cosine schedule takes.
         lr_scheduler: Makes a schedule from the optimizer; None is the cosine schedule.
         interval: What a schedule other than the cosine is stepped after.
+        layer_decay: As :func:`project.model.optimizers.parameter_groups` takes it.
 
     Raises:
         UserError: A number is out of its range.
@@ -48,11 +49,13 @@ class Optimization:
         warmup_epochs: float,
         lr_scheduler: LRSchedulerCallable | None,
         interval: Literal["epoch", "step"],
+        layer_decay: float = 1.0,
     ) -> None:
         require(0 <= lrf <= 1, "--model.lrf", lrf, "from 0 to 1")
         require(warmup_epochs >= 0, "--model.warmup_epochs", warmup_epochs, "0 or more")
         require(base_batch_size is None or base_batch_size > 0, "--model.base_batch_size", base_batch_size, "above 0")
-        self.optimizer, self._base_batch_size = optimizer, base_batch_size
+        require(0 < layer_decay <= 1, "--model.layer_decay", layer_decay, "above 0, at most 1")
+        self.optimizer, self._base_batch_size, self._layer_decay = optimizer, base_batch_size, layer_decay
         self.lrf, self._warmup_epochs = lrf, warmup_epochs
         self._lr_scheduler, self._interval = lr_scheduler, interval
         self._planned: PlannedSteps | None = None
@@ -66,10 +69,11 @@ class Optimization:
         Raises:
             UserError: Their classes or Lightning do not accept the settings.
         """
-        optimizer = build_optimizer(self.optimizer, network, trainer, base_batch_size=None)
+        optimizer = build_optimizer(self.optimizer, network, trainer, None, self._layer_decay)
         if self._lr_scheduler is not None:
             with explained("--model.lr_scheduler"):
                 self._lr_scheduler(optimizer)
+            require_scaled(optimizer)
 
     def configure(self, model: LightningModule, network: nn.Module) -> OptimizerLRScheduler:
         """Builds the optimizer over the groups that decay and do not, and its schedule.
@@ -83,7 +87,7 @@ class Optimization:
                 optimizer.
         """
         trainer = model.trainer
-        optimizer = build_optimizer(self.optimizer, network, trainer, self._base_batch_size)
+        optimizer = build_optimizer(self.optimizer, network, trainer, self._base_batch_size, self._layer_decay)
         groups = group_settings(optimizer)
         self._planned = PlannedSteps(trainer)
         with explained("--model.lr_scheduler"):

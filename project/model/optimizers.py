@@ -1,5 +1,6 @@
 """Building an optimizer: its parameter groups, its learning rate and its fastest implementation."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -11,12 +12,16 @@ from torch import nn
 from torch.optim import Optimizer
 
 from project.errors import UserError
+from project.model.blocks import blocks
 from project.model.steps import accumulation_scheduler
 from project.upstream import handles_unscaling
 
+LR_SCALE = "lr_scale"
+"""What share of the learning rate a parameter group takes, by timm's name for it; without it, all of it."""
+
 
 def build_optimizer(
-    make: OptimizerCallable, network: nn.Module, trainer: Trainer, base_batch_size: int | None
+    make: OptimizerCallable, network: nn.Module, trainer: Trainer, base_batch_size: int | None, layer_decay: float = 1.0
 ) -> Optimizer:
     """Builds a network's optimizer.
 
@@ -25,14 +30,17 @@ def build_optimizer(
         network: What it is to train.
         trainer: What it is to train with.
         base_batch_size: The batch size that the learning rate is meant for; None leaves it as it is.
+        layer_decay: As :func:`parameter_groups` takes it.
 
     Raises:
         UserError: The class or Lightning does not accept the settings.
     """
     with explained("--model.optimizer"):
-        optimizer = make(parameter_groups(network))
+        optimizer = make(parameter_groups(network, layer_decay))
     _require_clippable(optimizer, trainer)
     fuse_on_cpu(optimizer)
+    for group in optimizer.param_groups:
+        group["lr"] *= group.get(LR_SCALE, 1.0)
     if base_batch_size is not None:
         if accumulation_scheduler(trainer) is not None:
             raise UserError(
@@ -54,25 +62,52 @@ def explained(option: str) -> Iterator[None]:
         raise UserError(f"{option}: {error}") from error
 
 
-def parameter_groups(network: nn.Module) -> list[dict[str, Any]]:
+def parameter_groups(network: nn.Module, layer_decay: float = 1.0) -> list[dict[str, Any]]:
     """Keeps weight decay off normalisation layers, biases, and what the network itself names for that.
 
     Decay only hinders these (He et al., 2019, section 3.1, https://arxiv.org/abs/1812.01187). Networks of timm name
     positions, class tokens and the like by a method ``no_weight_decay()``, perhaps with wildcards.
 
+    Args:
+        network: Any.
+        layer_decay: What the learning rate of each block is multiplied by for each block between it and the output
+            (Clark et al., 2020, https://arxiv.org/abs/2003.10555; Bao et al., 2022, https://arxiv.org/abs/2106.08254).
+
     Returns:
         Two groups for an optimizer, of the parameters that require gradients: matrices and kernels, which take the
-        optimizer's own weight decay, and vectors and what the network names, which take none.
+        optimizer's own weight decay, and vectors and what the network names, which take none. With ``layer_decay`` below
+        1, two for each block, the head's first; ``lr_scale`` is the share of the learning rate that a group takes.
     """
     named = cast(Any, network).no_weight_decay() if hasattr(network, "no_weight_decay") else ()
-    spared: list[nn.Parameter] = []
-    decayed: list[nn.Parameter] = []
-    for name, parameter in network.named_parameters():
-        if parameter.requires_grad:
-            is_spared = parameter.ndim < 2 or any(fnmatchcase(name, pattern) for pattern in named)
-            (spared if is_spared else decayed).append(parameter)
-    groups: list[dict[str, Any]] = [{"params": decayed}, {"params": spared, "weight_decay": 0.0}]
+    trained = {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
+    groups: list[dict[str, Any]] = []
+    for depth, names in enumerate(reversed(blocks(network)) if layer_decay < 1 else [list(trained)]):
+        spared: list[nn.Parameter] = []
+        decayed: list[nn.Parameter] = []
+        for name in names:
+            if name in trained:
+                is_spared = trained[name].ndim < 2 or any(fnmatchcase(name, pattern) for pattern in named)
+                (spared if is_spared else decayed).append(trained[name])
+        scale = {LR_SCALE: layer_decay**depth} if layer_decay < 1 else {}
+        groups += [{"params": decayed, **scale}, {"params": spared, "weight_decay": 0.0, **scale}]
     return [group for group in groups if group["params"]]
+
+
+def require_scaled(optimizer: Optimizer) -> None:
+    """Refuses a schedule that gives all groups one learning rate where ``layer_decay`` gives each its own.
+
+    Args:
+        optimizer: With its schedule, before the first step.
+
+    Raises:
+        UserError: It has done so.
+    """
+    rates = [float(group["lr"]) / group.get(LR_SCALE, 1.0) for group in optimizer.param_groups]
+    if not math.isclose(min(rates), max(rates)):
+        raise UserError(
+            "--model.lr_scheduler: such a schedule gives all layers the same learning rate; leave out"
+            " --model.layer_decay, or take a schedule that scales the optimizer's own rates, as the cosine does"
+        )
 
 
 def fuse_on_cpu(optimizer: Optimizer) -> None:

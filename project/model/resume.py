@@ -57,7 +57,7 @@ def optimizer_summary(settings: Settings | None) -> dict[str, Any]:
     """
     if settings is None:
         return {}
-    group = settings["groups"][0]  # the one with weight decay
+    group = settings["groups"][0]  # the one with weight decay, of the head
     numbers = {name: float(value) if isinstance(value, Tensor) else value for name, value in group.items()}
     return {"name": settings["optimizer"], **{name: numbers[name] for name in numbers if name not in _HOW}}
 
@@ -78,7 +78,7 @@ def require_same_optimizer(before: Settings | None, now: Settings) -> None:
     asked = f"{now['optimizer']} on {sum(now['parameters'])}"
     raise UserError(
         f"this run was trained by {trained} and cannot resume with {asked}; keep --model.optimizer and"
-        " --model.freeze_backbone as they were, or use another --name"
+        " --model.freeze_backbone, freeze_until and layer_decay as they were, or use another --name"
     )
 
 
@@ -127,5 +127,6 @@ def apply_changes(trainer: Trainer, before: Settings, now: Settings) -> None:
                 setattr(config.scheduler, name, value)
 
 
-_HOW = ("maximize", "foreach", "capturable", "differentiable", "fused")  # how an optimizer computes, not what
+# how an optimizer computes, not what; the head's share of the learning rate is all of it
+_HOW = ("maximize", "foreach", "capturable", "differentiable", "fused", "lr_scale")
 _PROGRESS = ("last_epoch", "_step_count", "_last_lr")  # of a scheduler, not its settings

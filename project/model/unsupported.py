@@ -6,7 +6,10 @@ from lightning.pytorch.callbacks import BackboneFinetuning, BatchSizeFinder, Lea
 from project.errors import UserError
 
 _INSTEAD: dict[type[Callback], str] = {
-    BackboneFinetuning: "it needs a network in two parts; train the head alone by --model.freeze_backbone true",
+    BackboneFinetuning: (  # it freezes again on resuming (Lightning #21901), and lets BatchNorm's statistics move (#15062)
+        "a resumed run would freeze again what was unfrozen; train in two runs, as docs/finetuning.md shows, the first"
+        " with --model.freeze_backbone true"
+    ),
     BatchSizeFinder: "a schedule and a resumed run need to know the batch size in advance; give --data.batch_size",
     LearningRateFinder: "the learning rate belongs to the optimizer's class; give --model.optimizer.lr",
 }
