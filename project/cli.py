@@ -29,6 +29,7 @@ from project.options.help import Screen
 from project.options.parser import OneLineErrorParser
 from project.options.trainer import ExactTrainer
 from project.run.processes import let_the_watch_speak, watch_processes
+from project.run.progress import note
 from project.terminal import end_of_imports
 from project.upstream import disable_signal_handling
 
@@ -141,9 +142,14 @@ class ProjectCLI(LightningCLI):
         return "run the same command again"
 
     def say(self, text: str) -> None:
-        """Prints once, however many processes there are."""
+        """Prints a result once, however many processes there are."""
         if self.trainer.is_global_zero:
             print(printable(text, keep=LINES), flush=True)
+
+    def note(self, text: str) -> None:
+        """Says once on standard error what the command is doing."""
+        if self.trainer.is_global_zero:
+            note(text)
 
 
 def settle_trainer(trainer: Trainer, advice_after_death: Callable[[], str]) -> None:

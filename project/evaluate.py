@@ -112,7 +112,7 @@ class EvaluateCLI(ProjectCLI):
                 f"'{path}' was trained on images fitted by {known}, but would get {prepared['fit']}; use --data.fit {known}"
             )
         if prepared["resize"] != expected["resize"]:
-            self.say(
+            self.note(
                 f"images are scaled to {prepared['resize']} pixels before they are cut, in training it was"
                 f" {expected['resize']}"
             )

@@ -214,7 +214,7 @@ class FitCLI(ProjectCLI):
             if isinstance(error, SystemExit):
                 done = f" after step {self.trainer.global_step}" if isinstance(error, StoppedError) else ""
                 again = f"; {self.advice_after_death()}"
-                self.say(f"\nstopped{done}{' before the first step' if discarded else again}")
+                self.note(f"\nstopped{done}{' before the first step' if discarded else again}")
             raise
         if self.trainer.is_global_zero:
             self._conclude()
@@ -258,12 +258,12 @@ class FitCLI(ProjectCLI):
             self.run.create(needed_bytes=3 * 2 * weights)  # three checkpoints, each with weights and momentum
             self.parser.save(self._saved_config, self.run.config, skip_unset=False, overwrite=True)
         if costs := self.config_init.callbacks.costs():
-            self.say(costs)
+            self.note(costs)
         path, checkpoint = self._newest_checkpoint()
         if self.trainer.is_global_zero:
             rewind_all(self.trainer, checkpoint.get(CURVES, {}))
         if path is None:
-            self.say(f"{self._description()}: {self.run.path}")
+            self.note(f"{self._description()}: {self.run.path}")
             return None
         about, model = checkpoint[ABOUT], self.model
         own = type(model).__name__
@@ -271,7 +271,7 @@ class FitCLI(ProjectCLI):
         require_same_selection(about, selection(self.trainer))
         if not self._keeps_last:
             raise UserError(f"'{self.run.path}' resumes with --callbacks.last_checkpoint alone; or use another --name")
-        self.say(f"continuing {self.run.path} in epoch {about['epoch']} after step {about['step']}")
+        self.note(f"continuing {self.run.path} in epoch {about['epoch']} after step {about['step']}")
         return str(path)
 
     def _newest_checkpoint(self) -> tuple[Path | None, dict[str, Any]]:
@@ -282,7 +282,7 @@ class FitCLI(ProjectCLI):
                 try:
                     return path, read_checkpoint(path)
                 except UserError as error:
-                    self.say(f"{error}; looking for the one before it")
+                    self.note(f"{error}; looking for the one before it")
                     damage = error
         if damage is not None:
             raise damage

@@ -88,7 +88,7 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(workplace, capsy
     stop_at(6, EVERY_STEP)
     damage(LAST)
     small(EVERY_STEP)
-    said = capsys.readouterr().out
+    said = capsys.readouterr().err
     assert f"'{LAST}' is damaged" in said
     assert "looking for the one before it" in said
     assert "continuing runs/run in epoch 1 after step 5" in said

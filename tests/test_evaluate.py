@@ -52,7 +52,7 @@ def test_other_images_of_the_same_classes_can_be_measured(checkpoint, tmp_path, 
     data = ["--data=FolderDataModule", f"--data.root={root}", "--data.image_size=32", "--data.num_workers=0"]
     evaluate(f"--ckpt_path={checkpoint}", *data, "--data.batch_size=8", "--data.resize=36")
     assert json.loads((tmp_path / "alone.test.metrics.json").read_text())["total"] == len(names)
-    assert "scaled to 36 pixels before they are cut, in training it was 32" in capsys.readouterr().out
+    assert "scaled to 36 pixels before they are cut, in training it was 32" in capsys.readouterr().err
 
 
 def test_images_are_fitted_as_the_checkpoint_says_or_not_at_all(checkpoint, tmp_path):

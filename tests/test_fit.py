@@ -156,7 +156,7 @@ def test_a_run_stopped_by_the_keyboard_says_how_to_go_on(workplace, monkeypatch,
                 fit(*TINY, "--name=my run")
     finally:
         signal.signal(signal.SIGINT, handler)  # Lightning ignores further ones
-    assert "to resume, run the same command with --name 'my run'" in capsys.readouterr().out
+    assert "to resume, run the same command with --name 'my run'" in capsys.readouterr().err
     fit(*TINY, "--name=my run")
     assert (workplace / "runs" / "my run" / "metrics.json").exists()
 
@@ -273,7 +273,7 @@ def test_a_run_starts_from_weights_of_a_hand_written_script(workplace, capsys):
     torch.save({"best_state_dict": weights, "epoch": 7}, "theirs.pth")
     flags = ["--model.weights=theirs.pth", "--model.freeze_backbone=true", "--model.optimizer.lr=0.001"]
     cli = fit(*TINY, *flags, "--name=run")
-    assert "with a new head for 8 classes (fc.weight, fc.bias)" in capsys.readouterr().out
+    assert "with a new head for 8 classes (fc.weight, fc.bias)" in capsys.readouterr().err
     network = cli.model.network.state_dict()
     for name, value in network.items():
         assert name.startswith("fc.") or torch.equal(value, weights[f"module.{name}"]), name

@@ -6,6 +6,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from project.hardware import describe
+from project.run.progress import note
 from project.run.tensorboard import is_logged
 
 
@@ -16,7 +17,7 @@ class SpeedSettings(Callback):
         """Says it before training."""
         if stage == "fit" and trainer.is_global_zero:
             data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
-            print(describe(trainer, pl_module, data), flush=True)
+            note(describe(trainer, pl_module, data))
 
 
 class ImagesPerSecond(Callback):

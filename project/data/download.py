@@ -11,6 +11,7 @@ from torchvision.datasets.utils import check_integrity, download_url
 
 from project.errors import UserError
 from project.run.download import one_at_a_time
+from project.run.progress import note
 
 
 def fetch_archive(url: str, md5: str, folder: Path) -> None:
@@ -48,7 +49,7 @@ def _fetch(url: str, md5: str, folder: Path) -> None:
     archive = folder.with_name(url.rsplit("/", 1)[-1])
     if not check_integrity(str(archive), md5):
         archive.unlink(missing_ok=True)
-        print(f"downloading {url}")
+        note(f"downloading {url}")
         download_url(url, str(folder.parent), archive.name, md5)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".unpacking-") as scratch:
         with tarfile.open(archive) as tar:

@@ -10,6 +10,7 @@ from project.errors import UserError, printable
 from project.model.fitting import require_finite
 from project.model.networks import AUXILIARY_HEADS, head
 from project.model.pretrained import find_weights
+from project.run.progress import note
 
 _WRAPPER = re.compile(r"^(module|_orig_mod|network)\.")  # of DistributedDataParallel, torch.compile and ours
 
@@ -29,7 +30,7 @@ def start_from(network: nn.Module, arch: str, weights: str, num_classes: int) ->
     found = find_weights(arch, weights)
     left_out = load_weights(network, found.weights(), found.source, num_classes)
     if left_out:
-        rank_zero_only(print)(
+        rank_zero_only(note)(
             f"starting from '{found.source}', but with a new head for {num_classes} classes ({', '.join(left_out)})"
         )
 

@@ -12,6 +12,7 @@ from filelock import FileLock
 from tqdm import tqdm
 
 from project.errors import UserError, first_sentence, printable
+from project.run.progress import note
 
 _PATIENCE = 30.0  # seconds without a byte
 _PIECE = 2**20
@@ -65,7 +66,7 @@ def _reason(error: Exception) -> str:
 
 
 def _download(url: str, path: Path, sha256: str) -> None:
-    print(f"downloading {printable(url)} to {printable(path.parent)}", flush=True)
+    note(f"downloading {printable(url)} to {printable(path.parent)}")
     partial, digest = path.with_name(f".{path.name}.partial"), hashlib.sha256()
     try:
         with urlopen(url, timeout=_PATIENCE) as response, open(partial, "wb") as file:

@@ -6,8 +6,15 @@ from collections.abc import Callable
 
 from tqdm import tqdm
 
+from project.errors import LINES, printable
+
 EVERY = 60.0
 """Seconds between two lines where nobody watches."""
+
+
+def note(text: str) -> None:
+    """Says on standard error what a command is doing; standard output is for its results."""
+    print(printable(text, keep=LINES), file=sys.stderr, flush=True)
 
 
 def duration(seconds: float) -> str:

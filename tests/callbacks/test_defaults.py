@@ -40,9 +40,9 @@ def test_a_run_without_any_ends_with_its_last_weights(workplace, capsys):
     assert [path.name for path in (RUN / "checkpoints").iterdir()] == ["best.ckpt"]
     best = load(RUN / "checkpoints" / "best.ckpt")
     assert (best["global_step"], best["about"]["selection"]) == (8, None)
-    said = capsys.readouterr().out
-    assert "switched off: last_checkpoint (the run cannot be resumed), best_checkpoint (" in said
-    assert "best.ckpt (step 8, the last)" in said
+    said = capsys.readouterr()
+    assert "switched off: last_checkpoint (the run cannot be resumed), best_checkpoint (" in said.err
+    assert "best.ckpt (step 8, the last)" in said.out
 
     config = yaml.safe_load((RUN / "config.yaml").read_text())
     assert config["callbacks"] == dict.fromkeys(NAMES, False)

@@ -93,13 +93,13 @@ def test_a_run_that_is_stopped_once_ends_as_if_undisturbed(undisturbed, workplac
 def test_whoever_stops_a_run_is_told_how_to_go_on(workplace, capsys, number):
     before = signal.getsignal(number)
     assert stop_at(3, number=number).code == 75
-    assert "stopped after step 3; to resume, run the same command with --name run" in capsys.readouterr().out
+    assert "stopped after step 3; to resume, run the same command with --name run" in capsys.readouterr().err
     assert signal.getsignal(number) == before
 
 
 def test_a_stop_at_the_very_end_leaves_the_test_to_the_next_command(workplace, capsys):
     assert stop_at(STEPS).code == 75
-    assert "stopped after step 8" in capsys.readouterr().out
+    assert "stopped after step 8" in capsys.readouterr().err
     assert not (RUN / "metrics.json").exists()
     small()
     assert (RUN / "metrics.json").exists()

@@ -41,7 +41,7 @@ def test_an_epoch_is_a_line(workplace, capsys):
     written = capsys.readouterr().err
     assert epochs(written) == [("1", "2", "4", "0 s"), ("2", "2", "8", "0 s")]
     assert len(re.findall(r"^test: [\d,]+ images/s$", written, re.M)) == 1
-    assert written.count("\n") == 3
+    assert written.count("\n") == 3 + 2  # before the first epoch, what is trained and with which settings
 
 
 def test_a_long_epoch_is_a_line_a_minute(workplace, capsys):
@@ -86,6 +86,7 @@ def test_a_redirected_run_writes_few_lines(tmp_path):
     options = [option for option in TINY if "progress" not in option]
     found = succeed([sys.executable, "-m", "project.fit", *options, "--trainer.max_epochs=2", "--name=run"], tmp_path)
     assert [line[:2] for line in epochs(found.err)] == [("1", "2"), ("2", "2")]
-    assert found.err.count("\n") == 3
+    assert found.err.count("\n") == 3 + 2
     assert "\r" not in found.err + found.out
+    assert found.out.replace("downloading\n", "").startswith("\n  ")  # the table of results
     assert "images/s" not in found.out

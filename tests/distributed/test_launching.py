@@ -183,8 +183,8 @@ def test_every_way_fills_one_folder_even_without_a_name(way):
 
 
 def test_every_way_speaks_once(way):
-    assert way.out.count("training resnet18") == 1
-    assert "on 2 x cpu" in way.out
+    assert way.err.count("training resnet18") == 1
+    assert "on 2 x cpu" in way.err
     for line in ("best checkpoint", "macro F1", "tensorboard --logdir"):
         assert way.out.count(line) == 1
     machines = len(way.processes) if "machine" in way.place.name else 1
@@ -215,7 +215,7 @@ def test_threads_are_those_that_were_asked_for_in_several_processes_too(tmp_path
     command = [*FIT, "--trainer.devices=2", "--trainer.max_steps=1", "--threads=3"]
     (finished,) = run_together([(command, unset)], tmp_path)
     assert finished.code == 0, str(finished)
-    assert finished.out.count("3 threads; loader workers: none") == 1
+    assert finished.err.count("3 threads; loader workers: none") == 1
 
 
 @pytest.mark.parametrize(
