@@ -14,6 +14,7 @@ from project.explore.evaluation import evaluate_split
 from project.explore.report import image_sections, render
 from project.explore.tables import writing
 from project.model import ImageClassifier
+from project.options.arguments import IMPORT, import_named
 from project.options.parser import OneLineErrorParser
 from project.run.checkpoint import ABOUT, read_checkpoint
 
@@ -31,6 +32,7 @@ def parse(args: list[str] | None = None) -> Namespace:
     parser.add_argument(
         "--root", type=str | None, default=None, help="Where the images are, if not where the checkpoint says."
     )
+    parser.add_argument("--import", **IMPORT)
     return parser.parse_args(args)
 
 
@@ -43,6 +45,7 @@ def report(options: Namespace) -> Path:
     Raises:
         UserError: There is no finished run, or the page cannot be written.
     """
+    import_named(options["import"])
     run = Path(options.run).resolve()
     output = run / "report.html" if options.output is None else Path(options.output)
     if options.output is None and output.is_symlink():  # which came with the run

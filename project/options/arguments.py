@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from project.errors import UserError
+from project.errors import UserError, first_sentence, printable
 from project.options.config_file import local_path
 
 WITHOUT_VALUE = {"-h", "--help", "--help-all", "--print_config"}
@@ -74,13 +74,14 @@ def import_named(module: str | None) -> None:
         module: The module.
 
     Raises:
-        UserError: There is no such module.
+        UserError: There is no such module, or it fails.
     """
     try:
         if module is not None:
             import_module(module)
-    except (ModuleNotFoundError, ValueError) as error:
-        raise UserError(f"--import: '{module}' cannot be imported from this folder: {error}") from error
+    except Exception as error:  # importing runs the user's code
+        reason = f"{type(error).__name__}: {first_sentence(error)}"
+        raise UserError(f"--import: '{printable(module)}' cannot be imported from this folder ({reason})") from error
 
 
 def option_for_lone_value(option: str, args: list[str]) -> list[str]:

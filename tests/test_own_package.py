@@ -1,0 +1,179 @@
+"""A classifier, a network, metrics and data of the user's own, through every command."""
+
+import csv
+import gc
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import cohen_kappa_score
+from torch import nn
+
+from project import export, predict, report
+from project.data import ImageDataModule
+from project.explore.curves import read_curves
+from project.model import ImageClassifier
+from project.run.checkpoint import ABOUT
+from tests.conftest import TINY, as_in_a_terminal, draw_image, evaluate, fit
+from tests.small import load, one_line
+from tests.test_notebook import environment, run_with, unwanted
+
+__all__ = ["environment"]
+
+PAGE = Path(__file__).parents[1] / "docs" / "callbacks.md"
+SOURCE = '''
+import torch
+from torch import nn
+from torchmetrics.classification import MulticlassCohenKappa
+
+from project.data import SyntheticFlowersDataModule
+
+
+class OwnNet(nn.Module):
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(3, 12, 5, stride=2), nn.BatchNorm2d(12), nn.ReLU())
+        self.classify = nn.Linear(12, num_classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.classify(self.features(x).mean((2, 3)))
+
+
+class OwnClassifier(CalibratedClassifier):
+    def configure_metrics(self) -> dict[str, Metric]:
+        return {**super().configure_metrics(), "kappa": MulticlassCohenKappa(num_classes=len(self.class_names))}
+
+
+class OwnFlowers(SyntheticFlowersDataModule):
+    """The drawn flowers under a name of one's own."""
+'''
+OWN = ["--model=own_package.OwnClassifier", "--model.arch=own_package.OwnNet", "--data=own_package.OwnFlowers"]
+ALONE = ["--trainer.accelerator=cpu", "--trainer.devices=1"]
+
+
+def forget() -> None:
+    """As in another process, which has not imported the module."""
+    sys.modules.pop("own_package", None)
+    gc.collect()
+    for base in (ImageClassifier, nn.Module, ImageDataModule):
+        for found in derived(base):
+            if found.__module__ == "own_package":
+                found.__name__ = "Forgotten"
+
+
+def derived(base: type) -> Iterator[type]:
+    subclasses: list[type] = base.__subclasses__()
+    for found in subclasses:
+        yield found
+        yield from derived(found)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished run; the module stands in the folder in which it was started, and is not imported any more."""
+    place = tmp_path_factory.mktemp("own")
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
+    (place / "own_package.py").write_text(block + SOURCE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(place)
+        patch.chdir(place)
+        fit(*TINY, *OWN, "--trainer.max_epochs=4", "--monitor=val/calibration_error", "--name=own")
+        forget()
+        yield place / "runs" / "own"
+        forget()
+
+
+@pytest.fixture
+def best(run) -> Iterator[Path]:
+    yield run / "checkpoints" / "best.ckpt"
+    forget()
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def calibration_error(found: list[dict[str, str]]) -> float:
+    """The mean distance of confidence and accuracy over 15 bins, each by its share of the images."""
+    confidence = np.array([float(row["confidence"]) for row in found])
+    correct = np.array([row["correct"] == "true" for row in found])
+    bins = np.ceil(confidence * 15)
+    gaps = [(bins == b).mean() * abs(correct[bins == b].mean() - confidence[bins == b].mean()) for b in np.unique(bins)]
+    return float(sum(gaps))
+
+
+def test_own_metrics_are_those_of_the_predictions_and_one_of_them_chooses_the_best_checkpoint(run, best, capsys):
+    curve = read_curves(run)["val/calibration_error"]
+    about, metrics = load(best)[ABOUT], json.loads((run / "metrics.json").read_text())
+    assert about["selection"] == metrics["selection"] == {"monitor": "val/calibration_error", "mode": "min"}
+    assert about["step"] == metrics["step"] == 1 + min(curve, key=lambda step: curve[step])
+    assert len(set(curve.values())) == 4
+    for split in ("val", "test"):
+        said = [f"--split={split}", "--output=m.json", "--output_predictions=each.csv", "--import=own_package"]
+        evaluate(str(best), *said)
+        found, measured = rows(Path("each.csv")), json.loads(Path("m.json").read_text())
+        kappa = cohen_kappa_score([row["true_label"] for row in found], [row["label"] for row in found])
+        expected = {"kappa": kappa, "calibration_error": calibration_error(found)}
+        for values in (measured, metrics[split]):
+            assert {name: values[name] for name in expected} == pytest.approx(expected, abs=1e-6)
+        printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+        assert ["kappa", f"{measured['kappa']:.4f}"] in printed
+        forget()
+
+
+def labelled(best: Path, *args: str) -> None:
+    draw_image(0.3, seed=0).save("photo.png")
+    options = [str(best), "photo.png", "--output=labels.csv", "--overwrite", "--num_workers=0", *ALONE]
+    with as_in_a_terminal():
+        assert predict.predict(predict.parse([*options, *args])) == 0
+    assert len(rows(Path("labels.csv"))) == 1
+
+
+def exported(best: Path, *args: str) -> None:
+    with as_in_a_terminal():
+        export.export(export.parse([f"--ckpt_path={best}", "--output=own.pt2", *args]))
+    assert Path("own.pt2").exists()
+
+
+def reported(best: Path, *args: str) -> None:
+    with as_in_a_terminal():
+        page = report.report(report.parse([str(best.parents[1]), "--output=page.html", *args]))
+    assert "Most confident mistakes" in page.read_text()
+
+
+def measured(best: Path, *args: str) -> None:
+    evaluate(str(best), "--output=metrics.json", *args)
+
+
+@pytest.mark.parametrize("command", [measured, labelled, exported, reported])
+def test_each_command_opens_the_checkpoint_where_its_module_is_imported(best, capsys, command: Callable[..., Any]):
+    line = one_line(lambda: command(best), capsys)
+    assert "give --import with the module that defines it" in line
+    assert "'own_packages' cannot be imported" in one_line(lambda: command(best, "--import=own_packages"), capsys)
+    command(best, "--import=own_package")
+    assert "without images" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["1 / 0", "import nothing_of_this_name", "x ="])
+def test_a_module_that_fails_is_one_line_that_names_it(best, tmp_path, monkeypatch, capsys, text):
+    (tmp_path / "failing.py").write_text(f"{text}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "--import: 'failing' cannot be imported" in one_line(lambda: labelled(best, "--import=failing"), capsys)
+
+
+@pytest.mark.slow
+def test_the_notebooks_open_it_too(environment, run, best):
+    environment.setenv("PYTHONPATH", str(run.parents[1]))
+    notebooks: list[tuple[str, dict[str, Any]]] = [
+        ("explore_checkpoint", {"CHECKPOINT": best}),
+        ("compare_runs", {"RUNS": f"{run} {run}"}),
+        ("explore_data", {"CHECKPOINT": best}),
+    ]
+    for name, variables in notebooks:
+        assert unwanted(run_with(name, IMPORT="own_package", **variables)) == []
