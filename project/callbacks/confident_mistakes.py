@@ -30,7 +30,9 @@ class ConfidentMistakesPlot(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Keeps the most confident mistakes so far."""
+        """Keeps the most confident mistakes so far; of images that may have several classes, none."""
+        if batch.labels.dim() != 1:
+            return
         confidence, predicted = outputs.softmax(1).max(1)
         wrong = (predicted != batch.labels) & (batch.labels >= 0)
         confidence = torch.where(wrong, confidence, -1.0).float()

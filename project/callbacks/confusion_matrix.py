@@ -20,7 +20,9 @@ class ConfusionMatrixPlot(Callback):
         self._draw(trainer, pl_module, "test")
 
     def _draw(self, trainer: Trainer, pl_module: Any, split: str) -> None:
-        if tensorboards(trainer):
+        if (
+            tensorboards(trainer) and pl_module.results[split].exact is None
+        ):  # there is none of several classes an image
             from project.explore.plots import confusion_figure
 
             figure = confusion_figure(pl_module.results[split].confusion, pl_module.class_names)

@@ -33,12 +33,14 @@ class CollectPredictions(Callback):
         """Keeps what the batch's logits say.
 
         Raises:
-            UserError: The model's steps return no logits.
+            UserError: The model's steps return no logits, or images may have several classes.
         """
         if not isinstance(outputs, Tensor):
             raise UserError(
                 f"--output_predictions needs a {type(pl_module).__name__} whose test_step returns its logits"
             )
+        if batch.labels.dim() != 1:
+            raise UserError("--output_predictions needs images of one class each, but here they may have several")
         confidences, labels = outputs.float().softmax(1), outputs.argmax(1)
         found = (batch.indices, batch.labels, labels, confidences.gather(1, labels[:, None])[:, 0])
         self._batches.append(Predictions(*(field.cpu() for field in found)))

@@ -1,5 +1,6 @@
 """Images and their labels. Nothing in here knows the model."""
 
+from project.data.batch import ArrayDataset
 from project.data.cifar10 import CIFAR10DataModule
 from project.data.csv_file import CSVDataModule
 from project.data.dataset import TorchDatasetModule
@@ -9,6 +10,7 @@ from project.data.module import ImageDataModule
 from project.data.synthetic import SyntheticFlowersDataModule
 
 __all__ = [
+    "ArrayDataset",
     "CIFAR10DataModule",
     "CSVDataModule",
     "FlowersDataModule",

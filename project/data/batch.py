@@ -14,7 +14,7 @@ class ImageBatch(NamedTuple):
     Attributes:
         images: uint8 (N, 3, height, width), RGB.
         labels: int64 (N,), positions in the list of class names; -1 marks an image that another process counts, or a
-            file that cannot be read.
+            file that cannot be read. Of a multi-label data set int64 (N, classes), 1 for each class that an image has.
         indices: int64 (N,), positions in the data set; where an epoch takes an image again, plus the size of the data
             set for each round before, so that its augmentation is another one.
     """
@@ -100,7 +100,7 @@ class ArrayDataset:
 
     Args:
         images: uint8 (N, 3, height, width).
-        labels: int64 (N,).
+        labels: int64 (N,), or (N, classes); see :class:`ImageBatch`.
         names: What to call an image, before its number.
     """
 

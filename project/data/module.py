@@ -17,7 +17,7 @@ from project.data.sampler import BalancedOrder, EvaluationSampler, TrainingSampl
 from project.data.sharing import load_once_a_machine
 from project.data.transforms import TransformedDataset, as_list, describe, transform_batch
 from project.data.workers import plan_workers, say_once
-from project.errors import require
+from project.errors import UserError, require
 from project.hardware import usable_cores
 from project.run.checkpoint import Preprocessing
 
@@ -169,7 +169,10 @@ class ImageDataModule(LightningDataModule, ABC):
         return self._loader("train", sampler, self.batch_size // world_size)
 
     def _balanced(self) -> BalancedOrder:
-        return BalancedOrder(self.splits["train"].labels.cpu(), self.batch_size, self.seed, self.class_balance)
+        labels = self.splits["train"].labels.cpu()
+        if labels.dim() != 1:
+            raise UserError("--data.class_balance needs images of one class each, but here they may have several")
+        return BalancedOrder(labels, self.batch_size, self.seed, self.class_balance)
 
     def val_dataloader(self) -> DataLoader[ImageBatch]:
         """Loads the validation set, always in the same shuffled order."""
@@ -305,4 +308,7 @@ def _in_unit(values: Any) -> bool:
 
 
 def _uncounted(batch: ImageBatch, index: int) -> ImageBatch:
-    return batch._replace(labels=torch.where(batch.indices == index, -1, batch.labels))
+    repeated = batch.indices == index
+    return batch._replace(
+        labels=batch.labels.masked_fill(repeated if batch.labels.dim() == 1 else repeated[:, None], -1)
+    )

@@ -145,7 +145,7 @@ def transform_batch(batch: ImageBatch, transforms: Sequence[Transform], num_clas
     """Applies transforms of whole batches, with all generators seeded, and restored after them.
 
     Args:
-        batch: Images, uint8 (N, 3, height, width), and labels, int64 (N,).
+        batch: Images, uint8 (N, 3, height, width), and labels, int64 (N,), or (N, classes) of 0 and 1.
         transforms: Each takes images, float32 (N, 3, height, width) on the 0-255 scale, and labels, float32
             (N, classes), one-hot at first, and returns both; as MixUp and CutMix of torchvision's v2 do.
         num_classes: How many classes there are.
@@ -157,7 +157,8 @@ def transform_batch(batch: ImageBatch, transforms: Sequence[Transform], num_clas
     Raises:
         UserError: A transform fails or returns something other than images and labels.
     """
-    images, labels = batch.images.float(), F.one_hot(batch.labels, num_classes).float()
+    images = batch.images.float()
+    labels = (batch.labels if batch.labels.dim() == 2 else F.one_hot(batch.labels, num_classes)).float()
     devices = [images.device] if images.device.type == "cuda" else []
     with restored_generators(), torch.random.fork_rng(devices):
         seed_generators(seed)

@@ -38,8 +38,7 @@ def checkpoint_classifier(model: ImageClassifier) -> Classify:
 
     def classify(images: Tensor) -> Tensor:
         with torch.inference_mode():
-            probabilities: Tensor = model(images).softmax(1)
-        return probabilities
+            return model.probabilities(model(images))
 
     return classify
 

@@ -1,4 +1,4 @@
-"""What an exported file holds: a network with normalisation and softmax around it, and what it says of itself."""
+"""What an exported file holds: a network with normalisation and, by default, softmax around it, and what it says of itself."""
 
 import json
 from copy import deepcopy
@@ -22,6 +22,7 @@ class ProbabilityNetwork(nn.Module):
     def __init__(self, model: ImageClassifier) -> None:
         super().__init__()
         self.network = deepcopy(model.network).cpu().float().to(memory_format=torch.contiguous_format)
+        self._probabilities = model.probabilities
         self.mean = nn.Buffer(to_255_scale(model.preprocessing["mean"]))
         self.std = nn.Buffer(to_255_scale(model.preprocessing["std"]))
 
@@ -34,8 +35,7 @@ class ProbabilityNetwork(nn.Module):
         Returns:
             Probabilities, float32 (N, classes).
         """
-        probabilities: Tensor = self.network((images.float() - self.mean) / self.std).softmax(1)
-        return probabilities
+        return self._probabilities(self.network((images.float() - self.mean) / self.std))
 
 
 def trace(model: ImageClassifier) -> ExportedProgram:

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from project.data import ImageDataModule
 from project.data.batch import BatchDataset
+from project.errors import UserError
 from project.model import ImageClassifier
-from project.model.metrics import Metrics
+from project.model.metrics import ClassificationMetrics, Metrics
 
 
 class Evaluation(NamedTuple):
@@ -63,8 +64,10 @@ def evaluate_split(model: ImageClassifier, data: ImageDataModule, split: str = "
         split: ``val`` or ``test``.
 
     Raises:
-        UserError: The images cannot be found or read.
+        UserError: The images cannot be found or read, or may have several classes each.
     """
+    if not issubclass(model.metrics_class, ClassificationMetrics):
+        raise UserError("images are shown of models that give each image one class, not several")
     data.prepare_data()
     data.device_cache = False  # one pass gains nothing from it
     data.setup("test")

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from project.data.listing import spelt
 from project.data.path_batches import PathBatch, error_text
-from project.explore.prediction import flipped_logits, ranked
+from project.explore.prediction import ranked
 from project.model import ImageClassifier
 from project.run.rows import Columns, Row
 
@@ -99,8 +99,7 @@ class Labeller(LightningModule):
         if not len(batch.images):
             empty = torch.zeros((0, self._top_k), device=self.device)
             return Labels(empty.long(), empty, batch.errors)
-        logits = (flipped_logits if self._flips else ImageClassifier.evaluation_logits)(self.model, batch.images)
-        labels, confidences = ranked(logits)
+        labels, confidences = ranked(self.model, batch.images, self._flips)
         return Labels(labels[:, : self._top_k], confidences[:, : self._top_k], batch.errors)
 
 

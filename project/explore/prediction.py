@@ -45,34 +45,27 @@ def predict(model: ImageClassifier, paths: Sequence[str | Path], batch_size: int
         images = torch.stack([prepare(path, model.preprocessing) for path in paths[start : start + batch_size]])
         with torch.inference_mode():
             logits = model.evaluation_logits(images.to(model.device)).float()
-        for best, row in zip(logits.argmax(1).tolist(), logits.softmax(1).tolist(), strict=True):
+        for best, row in zip(logits.argmax(1).tolist(), model.probabilities(logits).tolist(), strict=True):
             by_name = dict(zip(model.class_names, row, strict=True))
             found.append(Prediction(model.class_names[best], row[best], by_name))
     return found
 
 
-def flipped_logits(model: ImageClassifier, images: Tensor) -> Tensor:
-    """Classifies images and their mirror images.
+def ranked(model: ImageClassifier, images: Tensor, flips: bool = False) -> tuple[Tensor, Tensor]:
+    """The classes of each image, the most probable first; of equal ones the first, as evaluation counts them.
 
     Args:
         model: In evaluation mode.
         images: uint8 (N, 3, height, width) on the model's device.
-
-    Returns:
-        Logarithms of the mean of both probabilities, float (N, classes).
-    """
-    both = [model.evaluation_logits(view).float().softmax(1) for view in (images, images.flip(3))]
-    return ((both[0] + both[1]) / 2).log()
-
-
-def ranked(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The classes of each image, the most probable first; of equal ones the first, as evaluation counts them.
-
-    Args:
-        logits: float (N, classes).
+        flips: Whether the mean with the mirror image's probabilities is taken.
 
     Returns:
         Labels, int64 (N, classes), and their probabilities, float32 (N, classes).
     """
-    labels = logits.argsort(dim=1, descending=True, stable=True)
-    return labels, logits.float().softmax(1).gather(1, labels)
+    scores = model.evaluation_logits(images).float()  # they differ where probabilities are rounded to the same
+    probabilities = model.probabilities(scores)
+    if flips:
+        mirrored = model.probabilities(model.evaluation_logits(images.flip(3)).float())
+        scores = probabilities = (probabilities + mirrored) / 2
+    labels = scores.argsort(dim=1, descending=True, stable=True)
+    return labels, probabilities.gather(1, labels)

@@ -1,5 +1,6 @@
 """The classifier. Nothing in here opens a file."""
 
 from project.model.classifier import ImageClassifier
+from project.model.metrics import MultilabelMetrics
 
-__all__ = ["ImageClassifier"]
+__all__ = ["ImageClassifier", "MultilabelMetrics"]

@@ -18,7 +18,7 @@ class Batch(Protocol):
 
     @property
     def labels(self) -> Tensor:
-        """int64 (N,), or soft ones, float (N, classes), in training."""
+        """int64 (N,), or soft ones, float (N, classes), in training; of a multi-label data set, (N, classes) of 0 and 1."""
 
 
 class PlainBatch(NamedTuple):
@@ -53,6 +53,11 @@ def as_batch(batch: Batch | Sequence[Tensor], trainer: Trainer | None) -> Batch:
     return (
         PlainBatch(*batch) if isinstance(batch, list | tuple) and not hasattr(batch, "images") else cast(Batch, batch)
     )
+
+
+def is_counted(labels: Tensor) -> Tensor:
+    """Which images count, bool (N,), by labels (N,) or (N, classes): the others, with -1, are counted elsewhere."""
+    return (labels if labels.dim() == 1 else labels[:, 0]) >= 0
 
 
 def largest_share(labels: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """The LightningModule: a network that takes ``uint8`` images, its loss, its metrics and its optimizer."""
 
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
 from lightning.pytorch import Callback, LightningModule
@@ -13,14 +13,14 @@ from torch.optim import SGD
 from torchmetrics import Metric
 
 from project.errors import UserError
-from project.model.batch import Batch, as_batch, largest_share
+from project.model.batch import Batch, as_batch
 from project.model.blocks import evaluate_frozen, freeze
 from project.model.class_weights import ClassWeights
 from project.model.fitting import require_fitting_weights
 from project.model.layout import settle
 from project.model.loading import NOT_REMEMBERED, load_model
 from project.model.loss import Loss, build_loss, loss_summary, require_per_image
-from project.model.metrics import ClassificationMetrics, Metrics, modes
+from project.model.metrics import ClassificationMetrics, CountingMetrics, Metrics, modes
 from project.model.networks import Stem, build_network
 from project.model.normalize import Normalization, resized
 from project.model.optimization import Optimization
@@ -78,6 +78,9 @@ class ImageClassifier(LightningModule):
             past it; test metrics are logged at that step.
     """
 
+    metrics_class: ClassVar[type[CountingMetrics]] = ClassificationMetrics
+    """What counts results; ``MultilabelMetrics`` where labels are (N, classes), 1 for each class that an image has."""
+
     def __init__(
         self,
         class_names: list[str],
@@ -108,6 +111,8 @@ class ImageClassifier(LightningModule):
         self.preprocessing = preprocessing
         self.arch, self.stem = arch, stem
         self.criterion = build_loss(loss, label_smoothing, len(self.class_names))
+        if class_weights is not None and not issubclass(self.metrics_class, ClassificationMetrics):
+            raise UserError("--model.class_weights needs images of one class each, but here they may have several")
         self.class_weights = ClassWeights(class_weights, len(self.class_names)) if class_weights is not None else None
         self.optimization = Optimization(
             optimizer, base_batch_size, lrf, warmup_epochs, lr_scheduler, lr_scheduler_interval, layer_decay
@@ -126,9 +131,9 @@ class ImageClassifier(LightningModule):
             freeze(self.network, num_classes, freeze_until)
             self.train()  # Lightning trains in the mode that it finds
         self.normalization = Normalization(preprocessing["mean"], preprocessing["std"])
-        self.train_metrics = ClassificationMetrics(len(self.class_names))
-        self.val_metrics = ClassificationMetrics(len(self.class_names))
-        self.test_metrics = ClassificationMetrics(len(self.class_names))
+        self.train_metrics = self.metrics_class(num_classes)
+        self.val_metrics = self.metrics_class(num_classes)
+        self.test_metrics = self.metrics_class(num_classes)
         self.own_metrics = nn.ModuleDict({split: OwnMetrics(self.configure_metrics()) for split in ("val", "test")})
         self.results: dict[str, Metrics] = {}
         self.train_image_size: int | None = None
@@ -159,7 +164,10 @@ class ImageClassifier(LightningModule):
 
     def monitors(self) -> dict[str, str | None]:
         """What a run can be judged by: each metric of the validation set, and whether ``min`` or ``max`` is best."""
-        known: dict[str, str | None] = {**modes(len(self.class_names)), **self._own("val").modes()}
+        known: dict[str, str | None] = {
+            **modes(self.val_metrics.results()),
+            **self._own("val").modes(),
+        }
         return {f"val/{name}": mode for name, mode in known.items()}
 
     def configure_metrics(self) -> dict[str, Metric]:
@@ -168,7 +176,8 @@ class ImageClassifier(LightningModule):
         It is called before a subclass's own attributes are there; ``class_names`` are.
 
         Returns:
-            New metrics by name. Each takes logits, float32 (N, classes), and labels, int64 (N,), and computes one number.
+            New metrics by name. Each takes logits, float32 (N, classes), and labels as the data has them, int64 (N,) if
+            each image has one class, and computes one number.
         """
         return {}
 
@@ -243,6 +252,17 @@ class ImageClassifier(LightningModule):
         """
         return F.cross_entropy(logits, labels, ignore_index=-1, reduction="none")
 
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Says what predictions and exported files contain: softmax; a subclass may override it.
+
+        Args:
+            logits: float (N, classes).
+
+        Returns:
+            float (N, classes), from 0 to 1; the order of an image's classes must be that of the logits.
+        """
+        return logits.softmax(1)
+
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Returns the batch's mean loss; its metrics are counted, and logged by ``on_train_batch_end``."""
         batch = as_batch(batch, self._trainer)
@@ -251,7 +271,7 @@ class ImageClassifier(LightningModule):
         require_per_image(losses, len(logits), f"{type(self).__name__}.loss")
         if self.class_weights is not None:
             losses = self.class_weights(losses, batch.labels)
-        self.train_metrics.update(logits.detach(), largest_share(batch.labels), losses.detach())
+        self.train_metrics.update(logits.detach(), batch.labels, losses.detach())
         return losses.mean()
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
@@ -286,7 +306,7 @@ class ImageClassifier(LightningModule):
             logits: Tensor = self(torch.cat([images, images]) if alone else images)
         return logits[:1] if alone else logits
 
-    def _evaluate(self, batch: Batch, metrics: ClassificationMetrics, split: str) -> Tensor:
+    def _evaluate(self, batch: Batch, metrics: CountingMetrics, split: str) -> Tensor:
         batch = as_batch(batch, self._trainer)
         logits = self.evaluation_logits(batch.images)
         losses = self.evaluation_loss(logits, batch.labels)
@@ -304,7 +324,7 @@ class ImageClassifier(LightningModule):
         if self.weights_step is not None:
             self.log("step", float(self.weights_step), prog_bar=False)  # where Lightning's loggers put what is logged
 
-    def _conclude(self, split: str, metrics: ClassificationMetrics) -> None:
+    def _conclude(self, split: str, metrics: CountingMetrics) -> None:
         results = metrics.compute()._replace(own=self._own(split).conclude(self.trainer))
         metrics.reset()
         if self.trainer.sanity_checking:
@@ -350,4 +370,6 @@ class ImageClassifier(LightningModule):
     def _trained_by(self) -> dict[str, dict[str, Any]]:
         """Loss, optimizer and schedule, for people to read."""
         weights = {"class_weights": self.class_weights.as_list()} if self.class_weights is not None else {}
-        return {"loss": loss_summary(self.criterion) | weights, **self.optimization.summary(self.trainer)}
+        overridden = type(self).loss is not ImageClassifier.loss
+        loss = {"name": f"{type(self).__name__}.loss"} if overridden else loss_summary(self.criterion)
+        return {"loss": loss | weights, **self.optimization.summary(self.trainer)}

@@ -1,5 +1,6 @@
 """Classification metrics as integer counts, so that they are exact however a set was cut into batches and processes."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -7,6 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torchmetrics import Metric
+
+from project.model.batch import is_counted, largest_share
 
 _LOSS_UNIT = 2.0**-20  # nats
 _LARGEST_LOSS = 2.0**20  # nats; 2^23 images of it still fit 64 bits
@@ -16,48 +19,56 @@ class Metrics(NamedTuple):
     """What was measured over a whole set.
 
     Attributes:
-        loss: Mean cross entropy in nats; NaN where any image's loss was not finite, or above 2^20.
-        confusion: int64 (classes, classes) on the CPU; rows are the true classes, columns the predicted ones.
+        loss: Mean loss, by default cross entropy in nats; NaN where any image's was not finite, or above 2^20.
+        confusion: int64 (classes, classes) on the CPU; rows are the true classes, columns the predicted ones. Where an
+            image may have several classes, (classes, 2, 2), with [[neither, predicted alone], [true alone, both]].
         top5_correct: How many images had their class among the five best; None with five classes or fewer.
         own: The values of further metrics, by name.
+        exact: How many images had all their classes predicted, and no other; None where each image has one class.
     """
 
     loss: float
     confusion: Tensor
     top5_correct: int | None
     own: Mapping[str, float] = MappingProxyType({})
+    exact: int | None = None
 
     @property
     def total(self) -> int:
         """How many images were measured."""
-        return int(self.confusion.sum())
+        return int((self.confusion if self.exact is None else self.confusion[0]).sum())
 
     @property
     def correct(self) -> int:
-        """How many were classified correctly."""
-        return int(self.confusion.diagonal().sum())
+        """How many were classified correctly, in all their classes."""
+        return int(self.confusion.diagonal().sum()) if self.exact is None else self.exact
 
     @property
     def accuracy(self) -> float:
-        """Top-1 accuracy in [0, 1]."""
+        """Top-1 accuracy in [0, 1]; of several classes an image, the exact match ratio."""
         return self.correct / max(self.total, 1)
 
     @property
     def per_class(self) -> list[dict[str, float | int]]:
         """Precision, recall and F1 of each class in [0, 1], and how many images it has; 0 where undefined."""
-        hits = self.confusion.diagonal().tolist()
-        true, predicted = self.confusion.sum(1).tolist(), self.confusion.sum(0).tolist()
         return [
             {"precision": h / max(p, 1), "recall": h / max(t, 1), "f1": 2 * h / max(t + p, 1), "total": t}
-            for h, t, p in zip(hits, true, predicted, strict=True)
+            for h, t, p in self._hits_true_predicted()
         ]
 
     @property
     def f1(self) -> float:
         """Mean F1 over the classes that occur among the labels or the predictions, in [0, 1]."""
-        occurs = (self.confusion.sum(0) + self.confusion.sum(1) > 0).tolist()
-        scores = [row["f1"] for row, there in zip(self.per_class, occurs, strict=True) if there]
+        counts = zip(self.per_class, self._hits_true_predicted(), strict=True)
+        scores = [row["f1"] for row, (_, true, predicted) in counts if true + predicted]
         return sum(scores) / max(len(scores), 1)
+
+    def _hits_true_predicted(self) -> list[list[int]]:
+        """For each class the images that have it and are predicted to, that have it, and that are predicted to."""
+        cells = self.confusion
+        if cells.dim() == 3:
+            return torch.stack([cells[:, 1, 1], cells[:, 1].sum(1), cells[:, :, 1].sum(1)], dim=1).tolist()
+        return torch.stack([cells.diagonal(), cells.sum(1), cells.sum(0)], dim=1).tolist()
 
     def rates(self) -> dict[str, float]:
         """The metrics worth a curve, by their short names."""
@@ -71,7 +82,7 @@ class Metrics(NamedTuple):
         return {**self.rates(), **counts, "confusion_matrix": self.confusion.tolist()}
 
 
-class ClassificationMetrics(Metric):
+class CountingMetrics(Metric):
     """Counts everything a classifier is judged by in one pass, synchronised by torchmetrics.
 
     All states are integers (the loss too, in units of 2^-20 nats): integers add up alike in any order, so 1 process and
@@ -82,37 +93,42 @@ class ClassificationMetrics(Metric):
     """
 
     full_state_update = False
-    confusion: Tensor
-    top5_hits: Tensor
     loss_units: Tensor
     non_finite: Tensor
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
         self.num_classes = num_classes
-        self.add_state("confusion", torch.zeros(num_classes * num_classes + 1, dtype=torch.int64), dist_reduce_fx="sum")
-        for name in ("top5_hits", "loss_units", "non_finite"):
-            self.add_state(name, torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        for name in ("loss_units", "non_finite"):
+            self.add_integers(name)
 
-    def update(self, logits: Tensor, labels: Tensor, losses: Tensor) -> None:
-        """Counts a batch without waiting for the device.
+    def add_integers(self, name: str, *shape: int) -> None:
+        """Adds a state of integers, which start at 0 and are added up over the processes."""
+        self.add_state(name, torch.zeros(shape, dtype=torch.int64), dist_reduce_fx="sum")
+
+    def count_losses(self, losses: Tensor, counted: Tensor) -> None:
+        """Adds up the losses of a batch.
 
         Args:
-            logits: float (N, classes).
-            labels: int64 (N,); images with a negative label are not counted.
-            losses: float (N,), each image's cross entropy in nats; above 2^20 it counts as not finite.
+            losses: float (N,), in nats; above 2^20 one counts as not finite.
+            counted: bool (N,), which of them count.
         """
-        counted = labels >= 0
-        nowhere = self.num_classes * self.num_classes  # the extra last cell takes what is not counted
-        cells = torch.where(counted, labels * self.num_classes + logits.argmax(1), nowhere)
-        self.confusion.scatter_add_(0, cells, torch.ones_like(cells))
-        if self.num_classes > 5:
-            # -1 is never among the best
-            self.top5_hits += (logits.topk(5).indices == labels[:, None]).sum()
         finite = losses.abs() <= _LARGEST_LOSS  # nor is NaN
         units = torch.where(counted & finite, losses.float() / _LOSS_UNIT, 0).round().to(torch.int64)
         self.loss_units += units.sum()
         self.non_finite += (counted & ~finite).sum()
+
+    def compute(self) -> Metrics:
+        """The metrics of all images counted since the last reset, on all processes."""
+        return self.results()
+
+    @abstractmethod
+    def results(self) -> Metrics:
+        """The metrics by the counts of this process, of which there may be none yet."""
+
+    def mean_loss(self, total: int) -> float:
+        """The mean over so many images, in nats; NaN where any was not finite."""
+        return float("nan") if self.non_finite else int(self.loss_units) * _LOSS_UNIT / max(total, 1)
 
     def counts(self) -> dict[str, Tensor]:
         """What was counted since the last reset, on all processes together; all must ask."""
@@ -124,18 +140,86 @@ class ClassificationMetrics(Metric):
         for name, value in counts.items():
             setattr(self, name, value.to(self.device))
 
-    def compute(self) -> Metrics:
-        """The metrics of all images counted since the last reset, on all processes."""
+
+class ClassificationMetrics(CountingMetrics):
+    """Counts what a classifier says of images that have one class each.
+
+    Args:
+        num_classes: How many classes there are.
+    """
+
+    confusion: Tensor
+    top5_hits: Tensor
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(num_classes)
+        self.add_integers("confusion", num_classes * num_classes + 1)
+        self.add_integers("top5_hits")
+
+    def update(self, logits: Tensor, labels: Tensor, losses: Tensor) -> None:
+        """Counts a batch without waiting for the device.
+
+        Args:
+            logits: float (N, classes).
+            labels: int64 (N,); images with a negative label are not counted. Or soft ones, float (N, classes), of which
+                the class with the largest share counts.
+            losses: float (N,), each image's loss in nats; above 2^20 it counts as not finite.
+        """
+        labels = largest_share(labels)
+        counted = labels >= 0
+        nowhere = self.num_classes * self.num_classes  # the extra last cell takes what is not counted
+        cells = torch.where(counted, labels * self.num_classes + logits.argmax(1), nowhere)
+        self.confusion.scatter_add_(0, cells, torch.ones_like(cells))
+        if self.num_classes > 5:
+            # -1 is never among the best
+            self.top5_hits += (logits.topk(5).indices == labels[:, None]).sum()
+        self.count_losses(losses, counted)
+
+    def results(self) -> Metrics:
+        """The metrics by the counts of this process, of which there may be none yet."""
         confusion = self.confusion[:-1].view(self.num_classes, self.num_classes).cpu()
-        loss = int(self.loss_units) * _LOSS_UNIT / max(int(confusion.sum()), 1)
-        return Metrics(
-            loss=float("nan") if self.non_finite else loss,
-            confusion=confusion,
-            top5_correct=int(self.top5_hits) if self.num_classes > 5 else None,
-        )
+        top5_correct = int(self.top5_hits) if self.num_classes > 5 else None
+        return Metrics(self.mean_loss(int(confusion.sum())), confusion, top5_correct)
 
 
-def modes(num_classes: int) -> dict[str, str]:
+class MultilabelMetrics(CountingMetrics):
+    """Counts what a classifier says of images that have any number of classes: those whose logit is above 0.
+
+    Args:
+        num_classes: How many classes there are.
+    """
+
+    confusion: Tensor
+    exact: Tensor
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(num_classes)
+        self.add_integers("confusion", num_classes, 2, 2)
+        self.add_integers("exact")
+
+    def update(self, logits: Tensor, labels: Tensor, losses: Tensor) -> None:
+        """Counts a batch without waiting for the device.
+
+        Args:
+            logits: float (N, classes).
+            labels: (N, classes), 1 for each class that an image has and 0 for the others, or mixtures of these, which are
+                rounded; images with negative ones are not counted.
+            losses: float (N,), each image's loss in nats; above 2^20 it counts as not finite.
+        """
+        counted = is_counted(labels)
+        true, predicted = labels > 0.5, logits > 0
+        for row, has in enumerate((~true, true)):
+            for column, said in enumerate((~predicted, predicted)):
+                self.confusion[:, row, column] += (has & said & counted[:, None]).sum(0)
+        self.exact += ((true == predicted).all(1) & counted).sum()
+        self.count_losses(losses, counted)
+
+    def results(self) -> Metrics:
+        """The metrics by the counts of this process, of which there may be none yet."""
+        confusion = self.confusion.cpu()
+        return Metrics(self.mean_loss(int(confusion[0].sum())), confusion, None, exact=int(self.exact))
+
+
+def modes(measured: Metrics) -> dict[str, str]:
     """Whether the least or the greatest of each of :meth:`Metrics.rates` is best, ``min`` or ``max``."""
-    measured = Metrics(0.0, torch.zeros(num_classes, num_classes), 0 if num_classes > 5 else None).rates()
-    return {name: "min" if name == "loss" else "max" for name in measured}
+    return {name: "min" if name == "loss" else "max" for name in measured.rates()}

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from project.errors import UserError, require
+from project.model.batch import is_counted
 
 _TAKEN = {"loss", "accuracy", "top5", "f1", "correct", "total", "top5_correct", "confusion_matrix", "per_class", "step"}
 
@@ -14,7 +15,7 @@ class OwnMetrics(nn.Module):
     """Metrics of one set, by name; torchmetrics synchronises them over the processes.
 
     Args:
-        metrics: Each takes logits, float (N, classes), and labels, int64 (N,), and returns one number.
+        metrics: Each takes logits, float (N, classes), and labels as the data has them, and returns one number.
 
     Raises:
         UserError: A name is taken.
@@ -40,9 +41,9 @@ class OwnMetrics(nn.Module):
 
         Args:
             logits: float (N, classes).
-            labels: int64 (N,); images with a negative label, which another process counts, are left out.
+            labels: int64 (N,) or (N, classes); images with negative ones, which another process counts, are left out.
         """
-        counted = labels >= 0
+        counted = is_counted(labels)
         if not self._by_name or not counted.any():
             return
         for metric in self.metrics().values():

@@ -1,0 +1,1 @@
+"""The shortest complete extensions of this project; docs/extending.md lists them."""

@@ -1,0 +1,33 @@
+"""A new data module: handwritten digits that scikit-learn brings along, in memory.
+
+python -m project.fit --data examples.data_module.DigitsDataModule --data.flip false
+"""
+
+import torch
+from sklearn.datasets import load_digits
+
+from project.data import ArrayDataset, ImageDataModule
+from project.data.splits import stratified_split
+from project.run.checkpoint import Preprocessing
+
+
+class DigitsDataModule(ImageDataModule):
+    """1,797 digits of 8 x 8 pixels, magnified to 32 x 32."""
+
+    @property
+    def class_names(self) -> list[str]:
+        """What can be read."""
+        return list("0123456789")
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """The images as they are."""
+        return {"resize": 32, "crop": 32, "mean": self.mean or [0.5] * 3, "std": self.std or [0.25] * 3}
+
+    def load(self) -> dict[str, ArrayDataset]:
+        """Keeps 70% of each digit for training."""
+        images, labels = map(torch.from_numpy, load_digits(return_X_y=True))
+        images = (images.view(-1, 1, 8, 8) / 16 * 255).byte().kron(torch.ones(1, 3, 4, 4, dtype=torch.uint8))
+        names, shares = [str(number) for number in range(len(labels))], {"val": 0.15, "test": 0.15}
+        parts = stratified_split(names, labels.tolist(), shares, seed=self.split_seed, class_names=self.class_names)
+        return {split: ArrayDataset(images[at], labels[at], "digit") for split, at in parts.items()}

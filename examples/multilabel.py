@@ -1,0 +1,57 @@
+"""A multi-label classifier: an image may have any number of classes; sigmoid, and mean average precision.
+
+python -m project.fit --data examples.multilabel.FlowerPairs --model examples.multilabel.MultilabelClassifier --monitor val/mAP
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torchmetrics import Metric
+from torchmetrics.classification import MultilabelAveragePrecision
+
+from project.data import ArrayDataset, SyntheticFlowersDataModule
+from project.model import ImageClassifier, MultilabelMetrics
+
+
+class FlowerPairs(SyntheticFlowersDataModule):
+    """Two drawn flowers side by side; a label, int64 (classes,), has a 1 for each species that is there."""
+
+    def load(self) -> dict[str, ArrayDataset]:
+        """Puts another flower beside each, at half the width."""
+        return {split: self._pairs(flowers) for split, flowers in super().load().items()}
+
+    def _pairs(self, flowers: ArrayDataset) -> ArrayDataset:
+        other = torch.randperm(len(flowers), generator=torch.Generator().manual_seed(self.split_seed))
+        images = torch.cat([flowers.images[..., ::2], flowers.images[other][..., ::2]], dim=3)
+        species = F.one_hot(flowers.labels, len(self.class_names))
+        return ArrayDataset(images, species | species[other], "pair of flowers, number")
+
+
+class MeanAveragePrecision(MultilabelAveragePrecision):
+    """torchmetrics' own, given probabilities."""
+
+    def update(self, logits: Tensor, labels: Tensor) -> None:
+        """Counts a batch; torchmetrics would take logits for probabilities in a batch where all are from 0 to 1."""
+        super().update(logits.sigmoid(), labels)
+
+
+class MultilabelClassifier(ImageClassifier):
+    """Decides on each class by itself."""
+
+    metrics_class = MultilabelMetrics
+
+    def configure_metrics(self) -> dict[str, Metric]:
+        """Adds the mean of the classes' average precisions."""
+        return {"mAP": MeanAveragePrecision(num_labels=len(self.class_names))}
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """That of each class, float (N, classes)."""
+        return logits.sigmoid()
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The mean binary cross entropy of each image, float (N,)."""
+        return F.binary_cross_entropy_with_logits(logits, labels.float(), reduction="none").mean(1)
+
+    def evaluation_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The same."""
+        return self.loss(logits, labels)
