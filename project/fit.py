@@ -36,7 +36,7 @@ from project.run.checkpoint import ABOUT, read_checkpoint, require_match, requir
 from project.run.checkpoint_io import with_atomic_writes
 from project.run.folder import RunFolder, derived_name
 from project.run.loggers import class_of, placed, rewind_all, within
-from project.run.tensorboard import RunLogger
+from project.run.tensorboard import RunLogger, add_validation_of_best
 
 DEFAULTS: dict[str, Any] = {
     "data": "project.data.SyntheticFlowersDataModule",
@@ -241,6 +241,7 @@ class FitCLI(ProjectCLI):
         weights = checkpoint["state_dict"]
         self.model.load_state_dict(weights)
         self.model.weights_step = checkpoint["global_step"]
+        add_validation_of_best(self.trainer, checkpoint[ABOUT]["metrics"]["val"], checkpoint["global_step"])
         self.trainer.test(self.model, datamodule=self.datamodule, verbose=False)
         changed = [
             name for name, value in self.model.state_dict().items() if not torch.equal(value.cpu(), weights[name])

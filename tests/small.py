@@ -50,6 +50,7 @@ def small(*args: str, data: Sequence[str] = DATA, callbacks: Sequence[Callback] 
         patch.setattr("project.explore.plots.confusion_figure", lambda *_: None)
         for module in ("first_batch", "confusion_matrix", "confident_mistakes"):
             patch.setattr(f"project.callbacks.{module}.add_figure", _add_square)
+        patch.setattr("project.callbacks.PlotFiles.on_test_end", lambda *_: None)
         patch.setattr(FitCLI, "_callbacks", lambda cli: [*own(cli), *callbacks])
         return fit(*data, *SMALL, *args)
 

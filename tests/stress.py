@@ -189,6 +189,8 @@ def _wait(pids: list[int], patience: float = 5.0) -> list[int]:
 def outcome(run: Path) -> dict[str, Any]:
     """Everything in which a continued run must not differ from an undisturbed one."""
     kept: dict[str, Any] = {"metrics.json": json.loads((run / "metrics.json").read_text())}
+    if (run / "metrics.csv").exists():
+        kept["metrics.csv"] = (run / "metrics.csv").read_text()
     for name in ("best", "last"):
         checkpoint = torch.load(run / "checkpoints" / f"{name}.ckpt", weights_only=True)
         names = ("state_dict", "optimizer_states", "lr_schedulers", "counts", "global_step", "epoch")

@@ -9,7 +9,14 @@ from collections import Counter
 import pytest
 import torch
 import yaml
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.context import RequestContext
+from tensorboard.plugins.base_plugin import TBContext
+from tensorboard.plugins.hparams.api_pb2 import ListSessionGroupsRequest  # type: ignore[attr-defined]
+from tensorboard.plugins.hparams.backend_context import Context
+from tensorboard.plugins.hparams.list_session_groups import Handler
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData  # type: ignore[attr-defined]
 from torchvision.models import resnet18
 
@@ -29,7 +36,9 @@ def events(run):
 
 def test_a_run_leaves_exactly_the_files_that_the_design_names(tiny_run):
     left = Counter(path.name.split(".vm")[0].split(".tfevents")[0] for path in tiny_run.rglob("*") if path.is_file())
-    assert set(left) == {"config.yaml", "metrics.json", "best.ckpt", "last.ckpt", "events.out"}
+    plots = {"curves.png", "confusion_matrix.png", "classes.png"}
+    assert set(left) == {"config.yaml", "metrics.json", "metrics.csv", "best.ckpt", "last.ckpt", "events.out", *plots}
+    assert {path.name for path in (tiny_run / "plots").iterdir()} == plots
 
 
 def test_metrics_count_every_image_once(tiny_run):
@@ -93,6 +102,22 @@ def test_tensorboard_lists_the_hyperparameters(tiny_run):
     assert found["optimizer.name"].string_value == "SGD"
     assert (found["optimizer.lr"].number_value, found["optimizer.weight_decay"].number_value) == (0.1, 5e-4)
     assert (found["lr_scheduler.name"].string_value, found["batch_size"].number_value) == ("cosine", 16)
+    assert (found["data"].string_value, found["image_size"].number_value) == ("SyntheticFlowersDataModule", 32)
+    assert (found["max_epochs"].number_value, found["seed"].number_value) == (1, 0)
+
+
+def test_tensorboards_own_reader_of_hyperparameters_finds_the_final_metrics(tiny_run):
+    multiplexer = EventMultiplexer().AddRunsFromDirectory(str(tiny_run.parent)).Reload()
+    provider = MultiplexerDataProvider(multiplexer, str(tiny_run.parent))
+    asked = ListSessionGroupsRequest(slice_size=9, allowed_statuses=[0, 1, 2, 3])
+    shown = Handler(RequestContext(), Context(TBContext(data_provider=provider)), "", asked).run()
+    (group,) = shown.session_groups
+    found = {value.name.tag: value.value for value in group.metric_values}
+    metrics = json.loads((tiny_run / "metrics.json").read_text())
+    for where, split in {"best/val": "val", "test": "test"}.items():
+        for name in ("accuracy", "loss", "f1", "top5"):
+            assert found.pop(f"{where}/{name}") == pytest.approx(metrics[split][name], rel=1e-6)
+    assert not found
 
 
 def test_the_saved_config_repeats_the_run(tiny_run, workplace):

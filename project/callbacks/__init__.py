@@ -7,10 +7,13 @@ from project.callbacks.defaults import DefaultCallbacks
 from project.callbacks.first_batch import FirstBatchPlot
 from project.callbacks.last_checkpoint import LastCheckpoint, StoppedError
 from project.callbacks.learning_rate import LearningRate
+from project.callbacks.metrics_csv import MetricsCSV
 from project.callbacks.non_finite import StopOnNonFinite
+from project.callbacks.plots import PlotFiles
 from project.callbacks.predictions import CollectPredictions
 from project.callbacks.progress_lines import ProgressLines
 from project.callbacks.progressive_resizing import ProgressiveResizing
+from project.callbacks.projector import Projector
 from project.callbacks.seed_each_batch import SeedEachBatch
 from project.callbacks.throughput import ImagesPerSecond, SpeedSettings
 
@@ -24,8 +27,11 @@ __all__ = [
     "ImagesPerSecond",
     "LastCheckpoint",
     "LearningRate",
+    "MetricsCSV",
+    "PlotFiles",
     "ProgressLines",
     "ProgressiveResizing",
+    "Projector",
     "SeedEachBatch",
     "SpeedSettings",
     "StopOnNonFinite",

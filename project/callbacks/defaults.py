@@ -1,4 +1,4 @@
-"""The callbacks that every run has unless it is told otherwise."""
+"""The callbacks that every run has unless it is told otherwise, and one that it has where it is told so."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,10 @@ from project.callbacks.confusion_matrix import ConfusionMatrixPlot
 from project.callbacks.first_batch import FirstBatchPlot
 from project.callbacks.last_checkpoint import LastCheckpoint
 from project.callbacks.learning_rate import LearningRate
+from project.callbacks.metrics_csv import MetricsCSV
 from project.callbacks.non_finite import StopOnNonFinite
+from project.callbacks.plots import PlotFiles
+from project.callbacks.projector import Projector
 from project.callbacks.seed_each_batch import SeedEachBatch
 from project.callbacks.throughput import ImagesPerSecond, SpeedSettings
 
@@ -39,6 +42,9 @@ class DefaultCallbacks:
         first_batch: Draws the first training batch as the network sees it.
         confusion_matrix: Draws the confusion matrix of each evaluation.
         confident_mistakes: Draws the test images that were classified wrongly with the greatest confidence.
+        metrics_csv: Writes ``metrics.csv``, a row for each epoch.
+        plots: Draws curves, confusion matrix and classes into PNG files at the end.
+        projector: Adds test images to TensorBoard's embedding projector.
     """
 
     last_checkpoint: LastCheckpoint | bool = True
@@ -51,6 +57,9 @@ class DefaultCallbacks:
     first_batch: FirstBatchPlot | bool = True
     confusion_matrix: bool = True
     confident_mistakes: ConfidentMistakesPlot | bool = True
+    metrics_csv: bool = True
+    plots: bool = True
+    projector: Projector | bool = False
 
     def build(self, checkpoints: Path, monitor: str, mode: str, seed: int) -> list[Callback]:
         """Builds those that are not switched off.
@@ -69,6 +78,9 @@ class DefaultCallbacks:
             (self.first_batch, FirstBatchPlot),
             (self.confusion_matrix, ConfusionMatrixPlot),
             (self.confident_mistakes, ConfidentMistakesPlot),
+            (self.metrics_csv, MetricsCSV),
+            (self.plots, PlotFiles),
+            (self.projector, Projector),
             (self.stop_on_non_finite, StopOnNonFinite),
             (self.seed_each_batch, lambda: SeedEachBatch(seed)),
             (self.best_checkpoint, lambda: BestCheckpoint(checkpoints, monitor, mode)),

@@ -365,7 +365,8 @@ class ImageClassifier(LightningModule):
         """Brings a resumed optimizer in line with the command; logs the hyperparameters of a new run."""
         self.optimization.resume(self)
         if self.trainer.ckpt_path is None:
-            add_hyperparameters(self.trainer, {"arch": self.arch, "stem": self.stem, **self._trained_by()})
+            settings = {"arch": self.arch, "stem": self.stem, **self._trained_by()}
+            add_hyperparameters(self.trainer, settings, [name.removeprefix("val/") for name in self.monitors()])
 
     def _trained_by(self) -> dict[str, dict[str, Any]]:
         """Loss, optimizer and schedule, for people to read."""

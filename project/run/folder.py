@@ -15,6 +15,7 @@ from typing import Any
 from project.errors import UserError, printable, require
 
 CHECKPOINTS, LAST, PREVIOUS = "checkpoints", "last.ckpt", "previous.ckpt"
+METRICS_CSV, PLOTS = "metrics.csv", "plots"
 
 _LONGEST_NAME = 255
 """What Linux's file systems allow, in bytes."""
@@ -114,7 +115,7 @@ class RunFolder:
     def _require_no_way_out(self) -> None:
         """Refuses a folder, which may come from elsewhere, where links would have us write over what is not the run's."""
         inside = self.path.resolve()
-        for entry in (*self.path.iterdir(), *self.checkpoints.iterdir()):
+        for entry in self.path.rglob("*"):
             if entry.is_symlink() and not entry.resolve().is_relative_to(inside):
                 raise UserError(f"'{printable(entry)}' is a link that leads out of the run's folder; remove it")
 

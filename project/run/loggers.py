@@ -16,6 +16,8 @@ from project.errors import UserError
 from project.run.tensorboard import RunLogger, rewind
 
 _FILE = "metrics.csv"
+CSV_LOGS = "csv_logs"
+"""The folder of the user's own ``CSVLogger``, as the run's ``metrics.csv`` has a row for each epoch."""
 
 
 class _Rows:
@@ -178,7 +180,7 @@ def _in_folder(spec: Namespace, kind: type, folder: Path) -> Namespace:
     changed: Namespace = within(spec, "save_dir", folder).clone()
     changed.class_path = f"{kind.__module__}.{kind.__qualname__}"
     if changed.init_args.name == "lightning_logs":  # Lightning's default
-        changed.init_args.name = ""
+        changed.init_args.name = CSV_LOGS if kind is RunCSVLogger else ""
     if changed.init_args.version is None:  # or Lightning would count, and a run that resumes have several
         changed.init_args.version = ""
     return changed

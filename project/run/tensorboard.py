@@ -1,5 +1,6 @@
 """TensorBoard's files of a run, which resume where a checkpoint was made, and when training writes to them."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from project.upstream import is_accumulating
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_EVENT_FILES = "events.out.tfevents.*"
+_EVENT_FILES, _BEST = "events.out.tfevents.*", "best/val"
 
 
 class RunLogger(TensorBoardLogger):
@@ -63,20 +64,38 @@ def add_figure(trainer: Trainer, tag: str, figure: "Figure", step: int | None = 
         logger.experiment.add_figure(tag, figure, global_step=trainer.global_step if step is None else step)
 
 
-def add_hyperparameters(trainer: Trainer, values: dict[str, Any]) -> None:
-    """Adds what a run was asked to do to TensorBoard's tab HPARAMS, beside the accuracies that it reaches.
+def add_hyperparameters(trainer: Trainer, values: dict[str, Any], metrics: Iterable[str]) -> None:
+    """Adds what a run was asked to do to TensorBoard's tab HPARAMS, beside the metrics that its best checkpoint reaches.
 
     Args:
         trainer: Before its first step.
-        values: By name; those of a dict as ``dict.name``; what is no number or text is written as text. The data
-            module's batch size is added.
+        values: By name; those of a dict as ``dict.name``; what is no number or text is written as text. Those of the data
+            module and the trainer are added.
+        metrics: The names of metrics, without the set that they are measured on.
     """
     data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
-    flat = {**_flat(values), "batch_size": getattr(data, "batch_size", None)}
+    settings = {"data": type(data).__name__, "max_epochs": trainer.max_epochs, "precision": trainer.precision}
+    served = {name: getattr(data, name, None) for name in ("image_size", "batch_size", "seed")}
+    flat = {**_flat(values), **settings, **served}
     plain = {name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in flat.items()}
+    final = {f"{where}/{name}": 0 for where in (_BEST, "test") for name in metrics}
     for logger in tensorboards(trainer):
-        for summary in hparams(plain, {"val/accuracy": 0, "test/accuracy": 0}):  # type: ignore[no-untyped-call]
+        for summary in hparams(plain, final):  # type: ignore[no-untyped-call]
             logger.experiment.file_writer.add_summary(summary)
+
+
+def add_validation_of_best(trainer: Trainer, metrics: dict[str, Any], step: int) -> None:
+    """Adds the validation metrics of the best checkpoint, which the tab HPARAMS shows.
+
+    Args:
+        trainer: The run's.
+        metrics: What :meth:`project.model.metrics.Metrics.as_dict` returned.
+        step: The optimizer step that the checkpoint was made after.
+    """
+    for logger in tensorboards(trainer):
+        for name, value in metrics.items():
+            if isinstance(value, float):  # neither a count nor the confusion matrix
+                logger.experiment.add_scalar(f"{_BEST}/{name}", value, global_step=step)
 
 
 def tensorboards(trainer: Trainer) -> list[TensorBoardLogger]:

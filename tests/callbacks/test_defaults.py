@@ -29,9 +29,11 @@ def callbacks_of(cli: FitCLI) -> list[Callback]:
 
 
 def test_each_can_be_switched_off_alone():
-    missing = [build() - build(**{name: False}) for name in NAMES]
+    whole = build(**dict.fromkeys(NAMES, True))
+    missing = [whole - build(**dict.fromkeys(NAMES, True) | {name: False}) for name in NAMES]
     assert all(len(one) == 1 for one in missing)
-    assert set.union(*missing) == build()
+    assert set.union(*missing) == whole
+    assert whole - build() == {"Projector"}
 
 
 def test_a_run_without_any_ends_with_its_last_weights(workplace, capsys):

@@ -16,6 +16,7 @@ import pytest
 from tests.distributed.processes import LOOPBACK, Finished, environment, free_port, run, run_together, torchrun
 from tests.distributed.tiny import TINY, read
 
+PLOTS = ["curves.png", "confusion_matrix.png", "classes.png"]
 FIT = [sys.executable, "-m", "project.fit", *TINY]
 
 
@@ -177,7 +178,7 @@ def test_every_way_leads_to_the_same_metrics(way, launched):
 
 def test_every_way_fills_one_folder_even_without_a_name(way):
     files = Counter(path.name for path in way.run.rglob("*") if path.is_file() and "tfevents" not in path.name)
-    assert files == dict.fromkeys(["config.yaml", "metrics.json", "best.ckpt", "last.ckpt"], 1)
+    assert files == dict.fromkeys(["config.yaml", "metrics.json", "metrics.csv", "best.ckpt", "last.ckpt", *PLOTS], 1)
     writers = {path.name.split(".")[-2] for path in way.run.glob("events.out.tfevents.*")}
     assert len(writers) == 1  # the number of a process
 

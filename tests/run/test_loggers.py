@@ -15,6 +15,7 @@ from tests.stress import outcome
 from tests.test_fit import events
 
 RUN = Path("runs/run")
+LOGGED = RUN / "csv_logs" / "metrics.csv"
 
 
 def rows(path):
@@ -50,7 +51,7 @@ def test_a_csv_file_asynchronous_checkpoints_and_a_profile_are_added_and_a_stopp
     logging.getLogger("lightning.pytorch.profilers").removeHandler(listener)
     assert any("FIT Profiler Report" in text for text in listener.heard)
     assert files(Path()) == {"config.yaml", "metrics.json", "metrics.csv", "best.ckpt", "last.ckpt"}
-    whole, expected = rows(RUN / "metrics.csv"), outcome(RUN)
+    whole, expected = rows(LOGGED), outcome(RUN)
     scalars = events(RUN)
     for tag in ("train/loss", "val/accuracy", "test/f1"):
         logged = [(int(row["step"]), pytest.approx(float(row[tag]), rel=1e-6)) for row in whole if row[tag]]
@@ -62,12 +63,12 @@ def test_a_csv_file_asynchronous_checkpoints_and_a_profile_are_added_and_a_stopp
     (tmp_path / "broken").mkdir()
     monkeypatch.chdir(tmp_path / "broken")
     stop_at(6, *added)
-    kept = (RUN / "metrics.csv").read_text()
+    kept = LOGGED.read_text()
     assert kept.count("\n") > 6
-    (RUN / "metrics.csv").write_text(kept + kept.splitlines()[-1] + "\n1,2")  # as a kill after the checkpoint leaves it
+    LOGGED.write_text(kept + kept.splitlines()[-1] + "\n1,2")  # as a kill after the checkpoint leaves it
     small(*added)
     require_same_end(RUN, expected)
-    assert rows(RUN / "metrics.csv") == whole
+    assert rows(LOGGED) == whole
 
 
 def spec(kind, **arguments):
@@ -84,7 +85,7 @@ def test_places_are_within_the_runs_folder_unless_they_are_absolute(tmp_path):
     wandb, elsewhere = spec("WandbLogger", save_dir="."), spec("MLFlowLogger", save_dir="/mlruns")
     own = Namespace(class_path=f"{__name__}.OwnLogger", init_args=Namespace(project="x"))
     placed_csv, placed_wandb, same, placed_own = placed([csv_logger, wandb, elsewhere, own], run)
-    assert placed_csv.init_args == Namespace(save_dir=str(run), name="", version="")
+    assert placed_csv.init_args == Namespace(save_dir=str(run), name="csv_logs", version="")
     assert placed_wandb.init_args.save_dir == str(run)
     assert same.init_args.save_dir == "/mlruns"
     assert placed_own == own

@@ -1,0 +1,65 @@
+"""``metrics.csv``: a row for each epoch."""
+
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from project.run.folder import METRICS_CSV
+from project.run.rows import TextRows
+from project.run.whole_file import whole_file
+
+_NEVER_THE_SAME = "train/images_per_second"
+
+
+class MetricsCSV(Callback):
+    """Writes what a run has logged at the end of each epoch into ``metrics.csv`` in its folder.
+
+    A row has the epoch, counted from 0, the optimizer steps so far, the newest training metrics and learning rate, and
+    the metrics of the validation in that epoch, if there was one. Speed is left out, so that a resumed run ends with the
+    same bytes. The rows are kept in the checkpoint: what an interrupted run wrote after it is written anew.
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[dict[str, float]] = []
+        self._validation: dict[str, float] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rows so far."""
+        return {"rows": self._rows, "validation": self._validation}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes the rows of a checkpoint up."""
+        self._rows, self._validation = list(state_dict["rows"]), dict(state_dict["validation"])
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Cuts off what was written after the checkpoint."""
+        self._write(trainer)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Remembers the metrics of this epoch's validation."""
+        if not trainer.sanity_checking:
+            self._validation = {name: value for name, value in _metrics(trainer).items() if name.startswith("val/")}
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Adds a row."""
+        trained = {name: value for name, value in _metrics(trainer).items() if not name.startswith("val/")}
+        row = {"epoch": trainer.current_epoch, "step": trainer.global_step, **trained, **self._validation}
+        self._rows, self._validation = [*self._rows, row], {}
+        self._write(trainer)
+
+    def _write(self, trainer: Trainer) -> None:
+        if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]  # set by a connector
+            return
+        path = Path(trainer.default_root_dir) / METRICS_CSV
+        if not self._rows:
+            path.unlink(missing_ok=True)
+            return
+        names = list(dict.fromkeys(name for row in self._rows for name in row))
+        with whole_file(path) as partial, open(partial, "wb") as file:
+            empty = dict.fromkeys(names)
+            TextRows(file, dict.fromkeys(names, float)).write([empty | row for row in self._rows])
+
+
+def _metrics(trainer: Trainer) -> dict[str, float]:
+    return {name: float(value) for name, value in trainer.callback_metrics.items() if name != _NEVER_THE_SAME}
