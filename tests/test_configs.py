@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torchvision.datasets import CIFAR10
+from torchvision.models import resnet18
 
 from project.data.flowers import FlowersDataModule
 from tests.conftest import fit, make_folder
@@ -21,6 +22,10 @@ ROOT = Path(__file__).parents[1]
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 TINY = {
     "FlowersDataModule": ["--data.image_size=32", "--data.batch_size=4", "--data.num_workers=0"],
+    "FolderDataModule": [
+        *("--data.root=data/flower_photos", "--data.image_size=32", "--data.batch_size=4", "--data.num_workers=0"),
+        "--model.weights=weights.pth",
+    ],
     "CIFAR10DataModule": ["--data.batch_size=10"],
     "SyntheticFlowersDataModule": [f"--data.{name}_size=8" for name in ("train", "val", "test", "batch")],
 }
@@ -50,6 +55,7 @@ def test_there_are_configs():
 def test_a_config_trains_on_its_own_kind_of_data(config, workplace, monkeypatch):
     make_folder(workplace / "data" / "flower_photos", dict.fromkeys(FlowersDataModule().class_names, 4))
     write_cifar10(workplace / "data", monkeypatch)
+    torch.save(resnet18().state_dict(), "weights.pth")  # in place of those that would be downloaded
     text = config.read_text()
     kind = next((kind for kind in TINY if kind in text), "SyntheticFlowersDataModule")
     with_compiler = [] if any(map(shutil.which, ("c++", "g++", "clang++"))) else ["--model.compile=false"]

@@ -1,7 +1,7 @@
 """The LightningDataModule that all kinds of data share: loaders, device-side augmentation, one global batch size."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
 import torch
@@ -97,6 +97,7 @@ class ImageDataModule(LightningDataModule, ABC):
         require(not (device_cache and self.train_transforms), *cached, transformed)
         self.device_cache = device_cache
         self.splits: Mapping[str, BatchDataset] = {}
+        self._without_images: Collection[str] = ()
         self._on_device: dict[str, Tensor] = {}
         self._repeats: dict[str, int | None] = {}
         self._fill: Tensor | None = None
@@ -210,13 +211,15 @@ class ImageDataModule(LightningDataModule, ABC):
     def _served(self, split: str) -> Any:
         """The data set as the loader sees it."""
         dataset = self.splits[split]
-        if self.device_cache:
+        if self.device_cache or split in self._without_images:
             return WithoutImages(dataset)
         transforms = self.train_transforms if split == "train" else []
         return TransformedDataset(dataset, transforms, self.seed) if transforms else dataset
 
     def on_after_batch_transfer(self, batch: ImageBatch, dataloader_idx: int) -> ImageBatch:
         """Augments a training batch; in evaluation, marks what another process counts already."""
+        if self._split() in self._without_images:
+            return batch
         if self.device_cache:
             batch = batch._replace(images=self._images(batch.indices))
         if self.trainer is not None and self.trainer.training:
@@ -236,6 +239,37 @@ class ImageDataModule(LightningDataModule, ABC):
         if split not in self._repeats:  # once, as it shuffles the whole set
             self._repeats[split] = self._evaluation_sampler(split).repeated
         return self._repeats[split]
+
+    def augmentation(self) -> list[str]:
+        """The options by which training sees an image otherwise than evaluation does."""
+        on = {
+            "crop_scale": getattr(self, "crop_scale", None) is not None,
+            "flip": self.flip,
+            "crop_padding": self.crop_padding > 0,
+            "cutout": self.cutout > 0,
+            **{option: bool(getattr(self, option)) for option in _TRANSFORMS},
+        }
+        return [f"--data.{option}" for option, is_on in on.items() if is_on]
+
+    def whole_split(self, split: str) -> DataLoader[ImageBatch]:
+        """Loads a split once, in the order of its indices and without augmentation.
+
+        Args:
+            split: ``train``, ``val`` or ``test``.
+        """
+        dataset: Any = self.splits[split]
+        workers = self.workers(split)
+        return DataLoader(
+            dataset,
+            batch_size=self.batch_size,
+            num_workers=workers,
+            collate_fn=cast(Any, _as_it_is),
+            worker_init_fn=leave_signals_to_the_run if workers else None,
+        )
+
+    def serve_indices(self, splits: Collection[str]) -> None:
+        """Lets the loaders of some splits yield labels and indices alone, for a model that needs no images of them."""
+        self._without_images = splits
 
     def _images(self, indices: Tensor) -> Tensor:
         """Takes images from those that are on the device already."""
@@ -295,11 +329,18 @@ class ImageDataModule(LightningDataModule, ABC):
 
     def workers(self, split: str = "train") -> int:
         """How many processes load images for this device."""
+        if split in self._without_images:
+            return 0
         at_hand = self.in_memory and not (split == "train" and self.train_transforms)
         if self.num_workers is not None or at_hand:
             return self.num_workers or 0
         devices = self.trainer.num_devices if self.trainer is not None else 1
         return min(8, max(1, usable_cores() // devices - 1))
+
+
+def _as_it_is(batch: ImageBatch) -> ImageBatch:
+    """Collates nothing: a data set makes whole batches."""
+    return batch
 
 
 def _in_unit(values: Any) -> bool:

@@ -20,7 +20,8 @@ class ResizedDataModule(ImageDataModule):
             another aspect ratio. Training does the same to random crops.
         resize: The length in pixels that the shorter side is scaled to before, by default 8/7 of ``image_size``.
         interpolation: How images are scaled, always with antialiasing: ``bilinear``, the default, or ``bicubic``.
-        crop_scale: The smallest and largest share of an image that a random crop in training keeps.
+        crop_scale: The smallest and largest share of an image that a random crop in training keeps; null takes whole
+            images, as evaluation does.
         val_fraction: About the share of each class that becomes validation data, where we split.
         test_fraction: About the share of each class that becomes test data, where we split.
         kwargs: See :class:`project.data.module.ImageDataModule`.
@@ -34,7 +35,7 @@ class ResizedDataModule(ImageDataModule):
         fit: Fit | None = None,
         resize: int | None = None,
         interpolation: Interpolation | None = None,
-        crop_scale: tuple[float, float] = (0.08, 1.0),
+        crop_scale: tuple[float, float] | None = (0.08, 1.0),
         val_fraction: float = 0.1,
         test_fraction: float = 0.1,
         **kwargs: Any,
@@ -46,7 +47,7 @@ class ResizedDataModule(ImageDataModule):
         self.resize = self.image_size * 8 // 7 if resize is None else resize
         require(self.resize >= self.image_size, "--data.resize", resize, f"at least {self.image_size}, the image size")
         self.interpolation: Interpolation = interpolation or "bilinear"
-        if not 0 < crop_scale[0] <= crop_scale[1] <= 1:
+        if crop_scale is not None and not 0 < crop_scale[0] <= crop_scale[1] <= 1:
             raise UserError(f"--data.crop_scale must be two shares, as in [0.08, 1], got {list(crop_scale)}")
         if not (val_fraction > 0 and test_fraction > 0 and val_fraction + test_fraction < 1):
             raise UserError(

@@ -16,6 +16,7 @@ from project.errors import UserError
 from project.model.batch import Batch, as_batch
 from project.model.blocks import evaluate_frozen, freeze
 from project.model.class_weights import ClassWeights
+from project.model.features import FeatureCache
 from project.model.fitting import require_fitting_weights
 from project.model.layout import settle
 from project.model.loading import NOT_REMEMBERED, load_model
@@ -52,6 +53,8 @@ class ImageClassifier(LightningModule):
             everywhere; one that cannot computes in the usual layout.
         compile: Whether ``torch.compile`` prepares the network for training; it takes a while, and pays on GPUs.
         freeze_backbone: Whether all but the head stays as it is, the running statistics of BatchNorm too.
+        cache_features: Whether what a frozen backbone makes of each image is computed once and kept in memory, so that an
+            epoch of the head takes a second; no augmentation may change images.
         freeze_until: The first block that is trained, such as ``layer4``; all before it stays as it is, the running
             statistics of BatchNorm too.
         loss: Any loss class, or a function, of logits and labels that returns each image's loss; by default cross
@@ -91,6 +94,7 @@ class ImageClassifier(LightningModule):
         channels_last: bool = True,
         compile: bool = False,  # noqa: A002  # what torch calls it
         freeze_backbone: bool = False,
+        cache_features: bool = False,
         freeze_until: str | None = None,
         loss: Loss | None = None,
         label_smoothing: float | None = None,
@@ -127,6 +131,11 @@ class ImageClassifier(LightningModule):
             start_from(self.network, arch, weights, num_classes)
         if freeze_backbone and freeze_until is not None:
             raise UserError("--model.freeze_backbone freezes all but the head; leave it or --model.freeze_until out")
+        if cache_features and not freeze_backbone:
+            raise UserError(
+                "--model.cache_features needs --model.freeze_backbone true: else features change in training"
+            )
+        self.feature_cache = FeatureCache(arch) if cache_features else None
         if self._is_frozen:
             freeze(self.network, num_classes, freeze_until)
             self.train()  # Lightning trains in the mode that it finds
@@ -198,8 +207,15 @@ class ImageClassifier(LightningModule):
         """Prepares the network and the class weights for training."""
         if self.class_weights is not None and stage == "fit":
             self.class_weights.count(self.trainer.datamodule, self.class_names)  # type: ignore[attr-defined]  # set by fit
+        if self.feature_cache is not None and stage == "fit":
+            self.feature_cache.announce(self.trainer)
         if self.compile_network and stage == "fit":
             self.network.compile()  # in place, so that the names of the weights stay
+
+    def on_fit_start(self) -> None:
+        """Fills the cache of features, with the weights of a checkpoint where the run is resumed."""
+        if self.feature_cache is not None:
+            self.feature_cache.fill(self)
 
     def train(self, mode: bool = True) -> "ImageClassifier":
         """Switches between training and evaluation; what is frozen stays in evaluation."""
@@ -266,7 +282,7 @@ class ImageClassifier(LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Returns the batch's mean loss; its metrics are counted, and logged by ``on_train_batch_end``."""
         batch = as_batch(batch, self._trainer)
-        logits = self(batch.images)
+        logits = self(batch.images) if self.feature_cache is None else self._from_features(batch, "train")
         losses = self.loss(logits, batch.labels)
         require_per_image(losses, len(logits), f"{type(self).__name__}.loss")
         if self.class_weights is not None:
@@ -306,9 +322,15 @@ class ImageClassifier(LightningModule):
             logits: Tensor = self(torch.cat([images, images]) if alone else images)
         return logits[:1] if alone else logits
 
+    def _from_features(self, batch: Any, split: str) -> Tensor:
+        assert self.feature_cache is not None
+        with torch.autocast(self.device.type, enabled=False):  # the head is small, and evaluated so
+            return self.feature_cache.logits(self, split, batch.indices)
+
     def _evaluate(self, batch: Batch, metrics: CountingMetrics, split: str) -> Tensor:
         batch = as_batch(batch, self._trainer)
-        logits = self.evaluation_logits(batch.images)
+        cached = self.feature_cache is not None and batch.images.shape[1:] == (0,)  # the data module was asked for that
+        logits = self._from_features(batch, split) if cached else self.evaluation_logits(batch.images)
         losses = self.evaluation_loss(logits, batch.labels)
         metrics.update(logits, batch.labels, losses)
         self._own(split).update(logits, batch.labels)

@@ -1,0 +1,112 @@
+"""Features of a frozen backbone, computed once: what training the head alone needs of each image."""
+
+import time
+from typing import Any, cast
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor, nn
+
+from project.errors import UserError, printable
+from project.model.networks import head
+
+_OPTION = "--model.cache_features"
+_SPLITS = ("train", "val")  # test is measured once, as it is
+
+
+class FeatureCache:
+    """Keeps the head's input for each training and validation image in memory, float (images, features).
+
+    It lives on the model's device, is no part of a checkpoint, and a resumed run computes it again.
+
+    Args:
+        arch: The network's name, for errors.
+    """
+
+    def __init__(self, arch: str) -> None:
+        self._arch = arch
+        self._features: dict[str, Tensor] = {}
+
+    def announce(self, trainer: Trainer) -> None:
+        """Asks the data module for labels and indices alone.
+
+        Args:
+            trainer: About to build its loaders.
+
+        Raises:
+            UserError: There are several processes, or images change from epoch to epoch.
+        """
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
+        if trainer.world_size > 1:
+            raise UserError(
+                f"{_OPTION} takes one device, on which training the head takes seconds; add --trainer.devices 1"
+            )
+        if not hasattr(data, "serve_indices"):
+            raise UserError(f"{_OPTION} needs one of the project's data modules, which number their images")
+        if random := data.augmentation():
+            raise UserError(
+                f"{_OPTION}: each image must be the same in every epoch, but {', '.join(random)} changes it; switch it off"
+            )
+        data.serve_indices(_SPLITS)
+
+    def fill(self, model: Any) -> None:
+        """Computes the features with the weights that the model has now.
+
+        Args:
+            model: An ``ImageClassifier`` on its device, with its trainer.
+
+        Raises:
+            UserError: The head is not the network's last layer, or an image cannot be read.
+        """
+        start, mode = time.perf_counter(), model.training
+        data = model.trainer.datamodule
+        model.eval()
+        self._features = {split: self._of(model, data.whole_split(split)) for split in _SPLITS}
+        model.train(mode)
+        count = sum(map(len, self._features.values()))
+        seconds = time.perf_counter() - start
+        rank_zero_only(print)(f"computed the features of {count:,} images in {seconds:.1f} s, once for all epochs")
+
+    def logits(self, model: Any, split: str, indices: Tensor) -> Tensor:
+        """The head's output.
+
+        Args:
+            model: Whose head it is.
+            split: ``train`` or ``val``.
+            indices: int64 (N,), see ``project.data.batch.ImageBatch``.
+
+        Returns:
+            float (N, classes).
+        """
+        features = self._features[split]
+        logits: Tensor = self._head(model)(features[indices % len(features)])
+        return logits
+
+    def _of(self, model: Any, batches: Any) -> Tensor:
+        found: list[Tensor] = []
+        layer = self._head(model)
+        hook = layer.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0]))
+        try:
+            with torch.no_grad():
+                for batch in batches:
+                    if bool((batch.labels < 0).any()):
+                        raise UserError(f"{_OPTION}: an image cannot be read any more; start again")
+                    logits = model.evaluation_logits(batch.images.to(model.device))
+                    found[-1] = found[-1][: len(logits)]  # where one image was computed as two
+        finally:
+            hook.remove()
+        with torch.no_grad():
+            again = layer(found[-1])
+        if again.shape != logits.shape or not torch.allclose(again, logits, rtol=1e-3, atol=1e-4):
+            raise UserError(
+                f"{_OPTION}: in {printable(self._arch)}, more than the head comes after the features; leave it out"
+            )
+        return torch.cat(found)
+
+    def _head(self, model: Any) -> nn.Module:
+        network = cast(LightningModule, model).network
+        layers = list(head(cast(nn.Module, network), len(model.class_names)).values())
+        if len(layers) != 1:
+            raise UserError(f"{_OPTION}: {printable(self._arch)} has {len(layers)} heads; leave it out")
+        return layers[0]

@@ -1,0 +1,102 @@
+"""Features of a frozen backbone that are computed once give the numbers of those that are computed each time."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from project.callbacks import StoppedError
+from project.errors import UserError
+from project.model import ImageClassifier
+from tests.conftest import QUIET, evaluate, fit, make_folder
+from tests.model.test_any_network import NAMES, PREPROCESSING
+from tests.small import AtStep, load, small
+from tests.stress import SmallNetwork, differences, outcome
+
+PLAIN = ["--data.flip=false", "--data.crop_scale=null", "--data.image_size=32", "--data.batch_size=8"]
+FOLDER = ["--data=FolderDataModule", "--data.root=images", "--data.num_workers=0", *PLAIN]
+HEAD = ["--model.freeze_backbone=true", "--model.weights=weights.pth"]
+CACHED = [*HEAD, "--model.cache_features=true"]
+
+
+@pytest.fixture
+def place(workplace) -> Path:
+    """A folder of images, and weights of the small network."""
+    make_folder(workplace / "images", dict.fromkeys("abc", 16))
+    torch.manual_seed(0)
+    torch.save(SmallNetwork(3).state_dict(), "weights.pth")
+    return workplace
+
+
+def checkpoint(name: str) -> Any:
+    return load(Path("runs") / name / "checkpoints" / "best.ckpt")
+
+
+def results(name: str) -> Any:
+    metrics = json.loads((Path("runs") / name / "metrics.json").read_text())
+    return {split: metrics[split] for split in ("val", "test")}
+
+
+def test_the_numbers_are_those_of_computing_the_backbone_each_time(place):
+    small(*HEAD, "--name=each_time", data=FOLDER)
+    small(*CACHED, "--name=once", data=FOLDER)
+    each_time, once = checkpoint("each_time"), checkpoint("once")
+    assert each_time["global_step"] == once["global_step"]
+    for name, value in each_time["state_dict"].items():
+        torch.testing.assert_close(once["state_dict"][name], value, rtol=1e-4, atol=1e-5)
+    assert not torch.equal(once["state_dict"]["network.fc.weight"], load(Path("weights.pth"))["fc.weight"])
+    for split, expected in results("each_time").items():
+        found = results("once")[split]
+        assert found["loss"] == pytest.approx(expected["loss"], abs=1e-5)
+        assert found["confusion_matrix"] == expected["confusion_matrix"]
+
+
+def test_the_images_are_read_once_for_training_and_the_checkpoint_needs_no_cache(place, monkeypatch):
+    from project.data.files import FileDataset
+
+    read: list[int] = []
+    served = FileDataset.__getitems__
+
+    def counted(data: FileDataset, keys: list[int]) -> Any:
+        read.extend(keys)
+        return served(data, keys)
+
+    monkeypatch.setattr(FileDataset, "__getitems__", counted)
+    cli = small(*CACHED, "--trainer.max_epochs=3", data=FOLDER)
+    assert len(read) == sum(len(data) for data in cli.datamodule.splits.values()) == 48
+    with monkeypatch.context() as patch:
+        patch.setattr("project.model.classifier.build_network", lambda arch, classes, stem: SmallNetwork(classes))
+        evaluate("--ckpt_path=runs/run/checkpoints/best.ckpt", "--split=val", "--output=val.json")
+    assert json.loads(Path("val.json").read_text())["accuracy"] == results("run")["val"]["accuracy"]
+
+
+def test_a_resumed_run_ends_in_the_same_bits(place):
+    small(*CACHED, "--trainer.default_root_dir=whole", data=FOLDER)
+    with pytest.raises(StoppedError):
+        small(*CACHED, data=FOLDER, callbacks=[AtStep(6)])
+    small(*CACHED, data=FOLDER)
+    assert not differences(outcome(Path("whole/run")), outcome(Path("runs/run")))
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--data.flip=true"], r"the same in every epoch, but --data\.flip changes it"),
+        (["--data.crop_scale=[0.5,1]", "--data.cutout=3"], r"but --data\.crop_scale, --data\.cutout changes it"),
+        (
+            ["--trainer.accumulate_grad_batches=2", "--model.freeze_backbone=false"],
+            r"needs --model\.freeze_backbone true",
+        ),
+    ],
+)
+def test_what_would_change_features_is_refused(place, flags, complaint):
+    with pytest.raises(UserError, match=complaint):
+        small(*CACHED, *flags, data=FOLDER)
+
+
+def test_a_network_whose_head_is_not_its_end_is_refused(place):
+    torch.save(ImageClassifier(NAMES, PREPROCESSING, arch="squeezenet1_1").network.state_dict(), "weights.pth")
+    with pytest.raises(UserError, match=r"in squeezenet1_1, more than the head comes after the features"):
+        fit(*FOLDER, *CACHED, *QUIET, "--model.arch=squeezenet1_1", "--trainer.accelerator=cpu", "--data.image_size=64")
