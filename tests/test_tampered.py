@@ -17,6 +17,7 @@ from project.errors import UserError
 from project.explore.data import open_data
 from project.explore.tables import class_table
 from project.model import ImageClassifier
+from project.model.pretrained import find_weights
 from project.model.weights import load_weights
 from project.run.checkpoint import read_checkpoint, read_weights, require_match
 from project.run.checkpoint_io import AtomicCheckpointIO
@@ -280,6 +281,36 @@ def test_a_pickled_payload_in_the_best_checkpoint_ends_a_resumed_run_in_one_line
         said = one_line(small, capsys)
     assert "best.ckpt' is damaged or cannot be read safely" in said
     assert not (workplace / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"mean": 3},
+        {"mean": "abc"},
+        {"mean": [0.5]},
+        {"mean": {"class_path": "os.system"}},
+        {"mean": [NAN] * 3},
+        {"std": [0, 0, 0]},
+        {"std": None},
+        {"crop": -4, "resize": 4},
+        {"crop": 10**7, "resize": 10**7},
+        {"resize": 3},
+        {"interpolation": "cubic"},
+    ],
+    ids=str,
+)
+def test_preprocessing_that_cannot_be_is_an_error_of_one_line(checkpoint, change):
+    def tamper(content: Any) -> None:
+        for place in (content["about"], content["hyper_parameters"]):
+            place["preprocessing"] = place["preprocessing"] | change
+
+    path = checkpoint(tamper)
+    with pytest.raises(UserError, match="preprocessing"):
+        ImageClassifier.load_from_checkpoint(path)
+    with pytest.raises(UserError, match="preprocessing"):
+        read_checkpoint(path)
+    assert find_weights("resnet18", str(path)).preprocessing() is None
 
 
 CONTROL = "a\x1b[2J\r\n\u202eb"

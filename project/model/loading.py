@@ -10,7 +10,7 @@ from project.model.fitting import require_fitting_weights
 from project.model.loss import without_loss
 from project.model.networks import imported_arch
 from project.model.weights import load_state
-from project.run.checkpoint import ABOUT, read_model
+from project.run.checkpoint import ABOUT, is_preprocessing, read_model
 from project.run.settings import imported_class, plain_options
 
 # a callable would keep a checkpoint from loading with weights_only=True; a file may be gone by then
@@ -38,6 +38,8 @@ def load_model(cls: type[_Model], path: str | Path, strict: bool, changes: dict[
     options = {name: value for name, value in said.items() if name not in NOT_REMEMBERED} | changes
     if "arch" in options and "arch" not in changes:
         options["arch"] = imported_arch(str(options["arch"]))
+    if "preprocessing" in options and not is_preprocessing(options["preprocessing"]):
+        raise UserError(f"'{path}' does not say how images are prepared: its preprocessing cannot be used")
     try:
         model = found(**options)
     except TypeError as error:

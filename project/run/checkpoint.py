@@ -5,6 +5,7 @@ architecture, the data and the seed of its split, the versions it was made with 
 it is plain data, so that ``torch.load(..., weights_only=True)`` reads the whole file.
 """
 
+import math
 import platform
 import warnings
 import zipfile
@@ -17,11 +18,10 @@ import torch
 from project.errors import UserError, first_sentence, printable
 
 ABOUT = "about"
-
+_LARGEST = 2**14  # pixels on a side, above which an image alone would fill the memory
 
 Fit = Literal["crop", "pad", "squash"]
 """How an image is fitted to the network's square input, see :class:`Preprocessing`."""
-
 
 Interpolation = Literal["bilinear", "bicubic"]
 """How an image is scaled, always with antialiasing."""
@@ -163,12 +163,26 @@ def _explains(about: Any) -> bool:
     chosen = about.get("selection")
     return (
         all(isinstance(name, str) for name in about["class_names"])
-        and all(isinstance(preprocessing.get(name), int) for name in ("resize", "crop"))
-        and preprocessing.get("fit", "crop") in get_args(Fit)
+        and is_preprocessing(preprocessing)
         and (chosen is None or (isinstance(chosen, dict) and all(name in chosen for name in ("monitor", "mode"))))
-        and preprocessing.get("interpolation", "bilinear") in get_args(Interpolation)
         and isinstance(metrics, dict)
         and (data is None or (isinstance(data, dict) and isinstance(data.get("init_args"), dict)))
+    )
+
+
+def is_preprocessing(found: Any) -> bool:
+    """Whether something is what :class:`Preprocessing` says, with numbers that images can be prepared by."""
+    if not isinstance(found, dict):
+        return False
+    mean, std, resize, crop = (found.get(name) for name in ("mean", "std", "resize", "crop"))
+    return (
+        all(isinstance(side, int) for side in (resize, crop))
+        and 1 <= crop <= resize <= _LARGEST
+        and found.get("fit", "crop") in get_args(Fit)
+        and found.get("interpolation", "bilinear") in get_args(Interpolation)
+        and all(isinstance(values, list | tuple) and len(values) == 3 for values in (mean, std))
+        and all(isinstance(one, int | float) and math.isfinite(one) for one in (*mean, *std))
+        and min(std) > 0
     )
 
 

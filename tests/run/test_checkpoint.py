@@ -18,7 +18,7 @@ EXPLAINED: dict[str, Any] = {
     "arch": "resnet18",
     "stem": "cifar",
     "metrics": {},
-    "preprocessing": {"resize": 32, "crop": 32},
+    "preprocessing": {"resize": 32, "crop": 32, "mean": [0.5] * 3, "std": [0.25] * 3},
     "data": {"class_path": "Data", "init_args": {}},
 }
 GOOD: dict[str, Any] = {ABOUT: EXPLAINED, "state_dict": {"weight": torch.arange(4.0)}}
@@ -105,7 +105,7 @@ def test_the_malicious_checkpoint_would_do_harm_if_it_were_read_without_care(tmp
         {ABOUT: {}},
         GOOD | {ABOUT: EXPLAINED | {"class_names": [1, 2]}},
         GOOD | {ABOUT: EXPLAINED | {"preprocessing": {"crop": "32"}}},
-        GOOD | {ABOUT: EXPLAINED | {"preprocessing": {"resize": 32, "crop": 32, "fit": "stretch"}}},
+        GOOD | {ABOUT: EXPLAINED | {"preprocessing": EXPLAINED["preprocessing"] | {"fit": "stretch"}}},
         GOOD | {ABOUT: EXPLAINED | {"data": {"init_args": "x"}}},
         GOOD | {ABOUT: EXPLAINED | {"epoch": None}},
         [ABOUT, "state_dict"],
