@@ -63,7 +63,8 @@ def open_cache(
 
     Args:
         folder: Where it is or shall be; made where it is not there.
-        files: The image files, which count as the same as long as names, lengths and times of change are.
+        files: The image files, which count as the same as long as their paths below the folder that holds them all, their
+            lengths and times of change are.
         shapes: Height and width that each shall have.
         settings: What else decides the pixels.
 
@@ -74,9 +75,11 @@ def open_cache(
         UserError: The folder cannot be written.
     """
     key = hashlib.sha256(settings.encode())
-    for file in files:
+    names = [os.path.abspath(file) for file in files]
+    above = len(os.path.commonpath([os.path.dirname(name) for name in names]))  # which may be moved
+    for file, name in zip(files, names, strict=True):
         facts = file.stat()
-        key.update(repr((file.parts[-2:], facts.st_size, facts.st_mtime_ns)).encode("utf-8", "surrogateescape"))
+        key.update(repr((name[above:], facts.st_size, facts.st_mtime_ns)).encode("utf-8", "surrogateescape"))
     path = folder / f"{key.hexdigest()[:24]}.images"
     size = len(shapes) + sum(3 * math.prod(shape) for shape in shapes)
     try:

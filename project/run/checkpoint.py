@@ -174,7 +174,8 @@ def is_preprocessing(found: Any) -> bool:
     """Whether something is what :class:`Preprocessing` says, with numbers that images can be prepared by."""
     if not isinstance(found, dict):
         return False
-    mean, std, resize, crop = (found.get(name) for name in ("mean", "std", "resize", "crop"))
+    values: list[Any] = [found.get(name) for name in ("mean", "std", "resize", "crop")]
+    mean, std, resize, crop = values
     return (
         all(isinstance(side, int) for side in (resize, crop))
         and 1 <= crop <= resize <= _LARGEST

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from project.data import FolderDataModule
+from project.data import CSVDataModule, FolderDataModule
 from project.data.cache import open_cache
 from project.errors import UserError
-from tests.conftest import make_folder
+from tests.conftest import draw_image, make_folder
 
 CLASSES = {"blue": 12, "red": 12}
 
@@ -53,6 +53,35 @@ def test_pixels_do_not_depend_on_what_was_there_before(images, tmp_path):
     assert torch.equal(epoch(half, 2).images, epoch(fresh, 2).images)
 
 
+def test_files_that_differ_in_an_outer_folder_alone_are_told_apart(tmp_path):
+    for number, place in enumerate(("cat", "dog")):
+        for image in range(10):
+            file = tmp_path / place / "images" / f"{image}.bmp"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            draw_image(number / 2, image).save(file)  # all of one length
+            os.utime(file, (0, 0))  # as archives give it that are to be reproducible
+    for labels in ("ab", "ba"):
+        rows = [
+            f"{place}/images/{image}.bmp,{label},{'val' if image < 5 else 'train'}"
+            for place, label in zip(("cat", "dog"), labels, strict=True)
+            for image in range(10)
+        ]
+        (tmp_path / "labels.csv").write_text("\n".join(["path,label,split", *rows]))
+        found = []
+        for cache in (None, str(tmp_path / "cache")):
+            data = CSVDataModule(
+                str(tmp_path / "labels.csv"), image_size=16, num_workers=0, cache=cache, crop_scale=(1, 1)
+            )
+            data.setup("validate")
+            found.append(epoch(data.splits["val"]).images)
+        assert torch.equal(*found)
+
+
+def test_a_folder_that_was_moved_needs_no_new_file(images, tmp_path):
+    before = splits(images, tmp_path / "cache")["train"].cache.path
+    assert splits(images.rename(tmp_path / "moved"), tmp_path / "cache")["train"].cache.path == before
+
+
 def test_another_process_fills_the_same_file(images, tmp_path):
     train = splits(images, tmp_path / "cache")["train"]
     child = os.fork()
@@ -65,13 +94,14 @@ def test_another_process_fills_the_same_file(images, tmp_path):
     assert torch.equal(epoch(train).labels, train.labels)
 
 
-@pytest.mark.parametrize("change", ["image", "size", "crops"])
+@pytest.mark.parametrize("change", ["image", "size", "crops", "interpolation"])
 def test_what_decides_the_pixels_decides_the_file(images, tmp_path, change):
     first, second = (splits(images, tmp_path / "cache")["train"] for _ in range(2))
     before, again = first.cache.path, second.cache.path
     if change == "image":
         first.files[0].write_bytes(first.files[-1].read_bytes())
-    data = FolderDataModule(str(images), image_size=24 if change == "size" else 16, cache=str(tmp_path / "cache"))
+    options: Any = {"size": {"image_size": 24}, "interpolation": {"interpolation": "bicubic"}}.get(change, {})
+    data = FolderDataModule(str(images), **{"image_size": 16} | options, cache=str(tmp_path / "cache"))
     data.setup("validate")
     changed: Any = data.splits["val" if change == "crops" else "train"]
     after = changed.cache.path
