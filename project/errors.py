@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from collections.abc import Iterable
 from typing import NoReturn
 
 LINES = "\n"
@@ -28,6 +29,24 @@ def printable(text: object, keep: str = "") -> str:
         keep: Control characters that shall stay.
     """
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in str(text))
+
+
+def listed(names: Iterable[object], most: int | None = None, word: str = "and") -> str:
+    """Joins names as in ``a, b and c``, or as in ``a, b and 5 more``, fit to print.
+
+    Args:
+        names: As :func:`printable` takes them.
+        most: How many to show; by default all.
+        word: What comes before the last.
+
+    Returns:
+        The text; ``none`` where there are no names.
+    """
+    shown = [printable(name) for name in names]
+    if most is not None and len(shown) > most:
+        shown[most:] = [f"{len(shown) - most:,} more"]
+    *first, last = shown or ["none"]
+    return f"{', '.join(first)} {word} {last}" if first else last
 
 
 def first_sentence(error: BaseException) -> str:

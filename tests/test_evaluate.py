@@ -18,6 +18,7 @@ from tests.conftest import as_in_a_terminal, evaluate, make_folder
 from tests.data.image_files import write_folder
 from tests.distributed.job import classifier, flowers, trainer
 from tests.distributed.processes import succeed
+from tests.small import one_line
 
 
 @pytest.fixture
@@ -72,9 +73,30 @@ def test_images_are_fitted_as_the_checkpoint_says_or_not_at_all(checkpoint, tmp_
     assert json.loads((tmp_path / "alone.test.metrics.json").read_text())["correct"] == right
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        "model:\n  init_args:\n    loss: null\n",
+        "model:\n  class_path: project.model.ImageClassifier\n  init_args:\n    loss:\n      class_path: torch.nn.NLLLoss\n",
+        "model: ImageClassifier\n",
+    ],
+)
+def test_a_config_with_a_model_is_refused_in_one_line(checkpoint, tmp_path, capsys, config):
+    (tmp_path / "my.yaml").write_text(config)
+    said = one_line(lambda: evaluate(f"--ckpt_path={checkpoint}", f"--config={tmp_path / 'my.yaml'}"), capsys)
+    assert said == (
+        f"error: {tmp_path / 'my.yaml'}, line 1: there is no option '--model' here: the checkpoint says what the model is\n"
+    )
+
+
+def test_an_option_of_the_model_is_refused_by_its_name(checkpoint, capsys):
+    said = one_line(lambda: evaluate(f"--ckpt_path={checkpoint}", "--model.arch=resnet18"), capsys)
+    assert said == "error: there is no option '--model.arch' here: the checkpoint says what the model is\n"
+
+
 def test_other_classes_are_refused(checkpoint, tmp_path):
     root = make_folder(tmp_path / "images", {"blue": 5, "red": 5})
-    with pytest.raises(UserError, match=r"knows the 8 classes anemone, .* but the data has the 2 classes blue, red"):
+    with pytest.raises(UserError, match=r"knows the 8 classes anemone, .* but the data has the 2 classes blue and red"):
         evaluate(f"--ckpt_path={checkpoint}", "--data=FolderDataModule", f"--data.root={root}")
 
 

@@ -8,7 +8,7 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 from torch import Tensor
 from torch.optim import Optimizer
 
-from project.errors import LocalError, UserError
+from project.errors import LocalError, UserError, listed
 from project.run.tensorboard import is_logged
 
 _NAMES_SHOWN = 8
@@ -83,9 +83,8 @@ class StopOnNonFinite(Callback):
         data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
         train = data.splits["train"]
         names = [f"'{train.name(index % len(train))}'" for _, indices in seen for index in indices.tolist()]
-        more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
         raise LocalError(
-            f"{step}: {what} in process {trainer.global_rank}, of the images {', '.join(names[:_NAMES_SHOWN])}{more};"
+            f"{step}: {what} in process {trainer.global_rank}, of the images {listed(names, _NAMES_SHOWN)};"
             " the checkpoints are those from before; try a lower --model.optimizer.lr, under another --name"
         )
 

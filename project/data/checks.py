@@ -12,11 +12,10 @@ from tqdm import tqdm
 
 from project.data.decode import check_image, decode, has_16_bits, is_turned, named, open_image, reason
 from project.data.holes import has_hole
-from project.errors import UnreadableFileError, UserError, printable
+from project.errors import UnreadableFileError, UserError, listed
 from project.hardware import usable_cores
 
 _AT_ONCE = 512  # files that wait for a thread; as many results wait to be taken
-_NAMED = 3
 _ANIMATED = ("AVIF", "GIF", "PNG", "TIFF", "WEBP")  # not a camera's JPEG, whose second image is a preview
 
 T = TypeVar("T")
@@ -77,8 +76,7 @@ def in_threads(
 
 def few(broken: Mapping[Path, str]) -> str:
     """Names the first of some broken files, with the reasons, and counts the others."""
-    names = ", ".join(f"'{printable(file)}' ({why})" for file, why in list(broken.items())[:_NAMED])
-    return names + (f" and {len(broken) - _NAMED:,} more" if len(broken) > _NAMED else "")
+    return listed((f"'{file}' ({why})" for file, why in broken.items()), 3)
 
 
 def leave_out(splits: dict[str, dict[str, list[Path]]], broken: Mapping[Path, str]) -> dict[str, dict[str, list[Path]]]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torchvision.models import get_model, list_models  # type: ignore[attr-defined]  # not in its __all__
 from torchvision.models.resnet import ResNet
 
-from project.errors import UserError, first_sentence, printable
+from project.errors import UserError, first_sentence, listed, printable
 from project.model.resnet9 import ResNet9
 from project.run.settings import imported_class
 
@@ -26,6 +26,7 @@ TIMM = "timm/"
 AUXILIARY_HEADS = ("aux1.", "aux2.", "AuxLogits.")
 """What the weights of GoogLeNet and Inception have besides; both are built without."""
 
+_SHOWN = 8  # of the networks that may have been meant
 _RESNET9_WIDTHS = {"resnet9": 64, "resnet9_slim": 32}
 INCEPTIONS = ("googlenet", "inception_v3")
 """Those whose weights torchvision took from elsewhere, where mean and deviation of the input were 0.5."""
@@ -120,7 +121,7 @@ def timm_name(arch: str) -> str:
     timm, name = import_timm(), arch.removeprefix(TIMM)
     known, (bare, _, tag) = timm.list_models(), name.partition(".")
     if bare not in known:  # nor may a name make timm look elsewhere, as ``hf_hub:`` does
-        nearest = _listed(TIMM + found for found in _close(bare, known))
+        nearest = listed((TIMM + found for found in _close(bare, known)), _SHOWN, "or")
         raise UserError(f"--model.arch: timm has no network '{printable(name)}'; did you mean {nearest}?")
     if tag:
         raise UserError(f"--model.arch {printable(arch)}: name the weights apart: {TIMM}{bare} --model.weights {tag}")
@@ -228,13 +229,8 @@ def _nearest(arch: str) -> str:
     if arch not in found:
         with suppress(UserError):  # it may not be installed
             found = [TIMM + arch] * (arch in import_timm().list_models()) or found
-    return _listed(found or names)
+    return listed(found or names, _SHOWN, "or")
 
 
 def _close(name: str, names: list[str]) -> list[str]:
     return [found for found in names if name and found.startswith(name)] or get_close_matches(name, names, n=3)
-
-
-def _listed(names: Any, count: int = 8) -> str:
-    listed = list(names)
-    return ", ".join(listed[:count]) + (f" or one of {len(listed) - count} more" if len(listed) > count else "")

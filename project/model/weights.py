@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 
-from project.errors import UserError, printable
+from project.errors import UserError, listed
 from project.model.fitting import require_finite
 from project.model.networks import AUXILIARY_HEADS, head
 from project.model.pretrained import find_weights
@@ -63,9 +63,9 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str,
         "of another shape": [name for name in other_shape if name not in left_out],
     }
     if any(problems.values()):
-        listed = "; ".join(f"{what}: {_some(names)}" for what, names in problems.items() if names)
+        parts = "; ".join(f"{what}: {listed(names, 5)}" for what, names in problems.items() if names)
         raise UserError(
-            f"--model.weights: '{source}' does not fit this network ({listed}); see --model.arch and --model.stem"
+            f"--model.weights: '{source}' does not fit this network ({parts}); see --model.arch and --model.stem"
         )
     fitting = {name: value for name, value in weights.items() if name in own and name not in left_out}
     require_finite(fitting, source)
@@ -92,7 +92,3 @@ def _unwrapped(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Mapp
     while not own.keys() & weights.keys() and any(map(_WRAPPER.match, weights)):
         weights = {_WRAPPER.sub("", name): value for name, value in weights.items()}
     return weights
-
-
-def _some(names: list[str], count: int = 5) -> str:
-    return ", ".join(map(printable, names[:count])) + (f" and {len(names) - count} more" if len(names) > count else "")

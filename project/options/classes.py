@@ -2,7 +2,6 @@
 
 import argparse
 import inspect
-from collections.abc import Iterable
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import cache
@@ -21,6 +20,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from project.callbacks import DefaultCallbacks
 from project.data import ImageDataModule
+from project.errors import listed
 from project.model import ImageClassifier
 
 CLASS_OPTIONS: dict[str, type] = {
@@ -194,12 +194,6 @@ def _accepted_if_any(cls: type) -> dict[str, Any]:
         return accepted(cls)
     except ValueError:
         return {}
-
-
-def listed(names: Iterable[str], word: str = "and") -> str:
-    """Joins names as in ``a, b and c``."""
-    *first, last = names
-    return f"{', '.join(first)} {word} {last}" if first else last
 
 
 def _shown(cls: type) -> bool:

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from project.data import FolderDataModule, ImageDataModule
+from project.errors import listed
 from project.model import ImageClassifier
-from project.options.classes import CLASS_OPTIONS, ClassParser, class_parser, listed, subclasses
+from project.options.classes import CLASS_OPTIONS, ClassParser, class_parser, subclasses
 
 TRAINER = (
     "accelerator",
@@ -25,6 +26,21 @@ TRAINER = (
     "fast_dev_run",
 )
 """The options of the Trainer that people use."""
+
+RARE = {
+    "--data.resize",
+    "--data.interpolation",
+    "--data.mean",
+    "--data.std",
+    "--data.prefetch_factor",
+    "--data.pin_memory",
+    "--data.device_cache",
+    "--data.crop_padding",
+    "--model.channels_last",
+    "--model.base_batch_size",
+    "--model.lr_scheduler_interval",
+}
+"""Options of data and model that are left to ``--help-all``: they follow from others, or suit nearly everyone."""
 
 TRAINER_IN_EVALUATION = ("accelerator", "devices", "num_nodes", "strategy", "precision", "limit_test_batches")
 
@@ -71,7 +87,9 @@ def short_help(parser: ClassParser, screen: Screen) -> str:
     own = {option.name: option for option in options_of(parser)}
     trainer = [own[f"--trainer.{name}"] for name in screen.trainer]
     model = [
-        option for option in options_of(class_parser(ImageClassifier), "--model.") if option.name not in _FROM_DATA
+        option
+        for option in options_of(class_parser(ImageClassifier), "--model.")
+        if option.name not in _FROM_DATA | RARE
     ]
     rest = [option for name, option in own.items() if name.count(".") == 0 and name not in _GROUPS]
     callbacks = [name.removeprefix("--callbacks.") for name in own if name.startswith("--callbacks.")]
@@ -80,8 +98,11 @@ def short_help(parser: ClassParser, screen: Screen) -> str:
         trainer.append(Option("--callbacks.NAME false", None, text))
     sections = [
         ("command", rest),
-        (f"data; --data takes a folder, or {_data_modules()}", _data_options(screen.trains)),
-        ("model; --model takes a class of your own, as in my_package.MyClassifier", model if screen.trains else []),
+        (f"data, the options used most; --data takes a folder, or {_data_modules()}", _data_options(screen.trains)),
+        (
+            "model, the options used most; --model takes a class of your own, as in my_package.MyClassifier",
+            model if screen.trains else [],
+        ),
         ("trainer, the options used most", trainer),
     ]
     lines = [f"usage: {parser.prog} [--OPTION VALUE ...]", "", *textwrap.wrap(parser.description or "", _width())]
@@ -121,7 +142,7 @@ def options_of(parser: ClassParser, prefix: str = "--") -> Iterable[Option]:
 
 
 def _data_modules() -> str:
-    return listed((cls.__name__ for cls in data_classes() if cls is not FolderDataModule), "or")
+    return listed((cls.__name__ for cls in data_classes() if cls is not FolderDataModule), word="or")
 
 
 def _data_options(trains: bool) -> list[Option]:
@@ -131,7 +152,8 @@ def _data_options(trains: bool) -> list[Option]:
         (option.name.removeprefix("--data."), option)
         for option in options_of(class_parser(FolderDataModule), "--data.")
     ]
-    return [option for name, option in sorted(options, key=lambda pair: pair[0] in shared) if name not in hidden]
+    options.sort(key=lambda pair: pair[0] in shared)
+    return [option for name, option in options if name not in hidden and option.name not in RARE]
 
 
 def _line(option: Option) -> str:

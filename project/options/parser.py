@@ -139,6 +139,8 @@ class OneLineErrorParser(ClassParser):
 
     def _unknown(self, option: str) -> str:
         name = option.removeprefix("--")
+        if self._has_model_of_checkpoint(name):
+            return self._not_the_model(name)
         key = option_of(self._class) if self._class else None
         if self._class is not None and key is None:
             nearest = get_close_matches(name, accepted(self._class), n=1, cutoff=0.6)
@@ -152,6 +154,14 @@ class OneLineErrorParser(ClassParser):
         nearest = nearest_options(option, self._options())
         return f"{self._place(name)}there is no option '{option}'{_did_you_mean(nearest) or self._see_help()}"
 
+    def _has_model_of_checkpoint(self, name: str) -> bool:
+        """Whether it is an option of the model, in a command that takes the model from a checkpoint."""
+        return name.split(".")[0] == "model" and "--ckpt_path" in self._own_options()
+
+    def _not_the_model(self, name: str) -> str:
+        shown = name if name in self.flags else "model"
+        return f"{self._place(shown)}there is no option '--{shown}' here: the checkpoint says what the model is"
+
     def _see_help(self) -> str:
         return f"; {'--help-all' if self._screen else '--help'} lists what there is"
 
@@ -161,6 +171,8 @@ class OneLineErrorParser(ClassParser):
         return f"{self._in_full(name)} is required" + (f" by {self._class.__name__}" if self._class else "")
 
     def _bad_value(self, key: str, message: str) -> str:
+        if self._has_model_of_checkpoint(key):
+            return self._not_the_model(key)
         if key in CALLBACK_OPTIONS:
             return f"{self._place(key)}--{key}: expected true, false or options, as in --{key}.NAME VALUE"
         named = re.search(
@@ -223,8 +235,11 @@ class OneLineErrorParser(ClassParser):
             for name in inspect.signature(cls).parameters
             if name not in ("args", "kwargs", "params", "seed") and f"{key}.{name}" != "model.lr_scheduler.optimizer"
         ]
-        own = [option for action in self._actions for option in action.option_strings if option.startswith("--")]
+        own = self._own_options()
         return list(dict.fromkeys(own + nested)) if "--config" in own else own
+
+    def _own_options(self) -> list[str]:
+        return [option for action in self._actions for option in action.option_strings if option.startswith("--")]
 
 
 def nearest_options(option: str, options: list[str]) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any, Literal, NotRequired, TypedDict, get_args
 
 import torch
 
-from project.errors import UserError, first_sentence, printable
+from project.errors import UserError, first_sentence, listed, printable
 
 ABOUT = "about"
 _LARGEST = 2**14  # pixels on a side, above which an image alone would fill the memory
@@ -288,14 +288,9 @@ def require_same_classes(known: list[str], path: str | Path, class_names: list[s
     if known != class_names:
         pairs = zip(known, class_names, strict=False)
         first = next((place for place, (one, other) in enumerate(pairs) if one != other), 0)
+        start = first if first >= 4 else 0
+        before, now = (f"{'…, ' * bool(start)}{listed(names[start:], 4)}" for names in (known, class_names))
         raise UserError(
-            f"'{path}' knows the {len(known)} classes {_some(known, first)}, but the data"
-            f" has the {len(class_names)} classes {_some(class_names, first)}; use the data it was trained on"
+            f"'{path}' knows the {len(known)} classes {before}, but the data has the {len(class_names)} classes {now};"
+            " use the data it was trained on"
         )
-
-
-def _some(names: list[str], first: int, count: int = 4) -> str:
-    """A few names, among them the one at ``first``."""
-    start = first if first >= count else 0
-    shown = [printable(name) for name in names[start : start + count]]
-    return ("…, " if start else "") + ", ".join(shown) + (", …" if len(names) > start + count else "")

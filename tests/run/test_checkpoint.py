@@ -129,9 +129,9 @@ def test_a_checkpoint_that_matches_is_accepted():
         ({"model": "OwnClassifier"}, ["holds a OwnClassifier", "asks for ImageClassifier", "see --model"]),
         ({"arch": "resnet50"}, ["resnet50", "resnet18", "--model.arch resnet50"]),
         ({"stem": "imagenet"}, ["imagenet", "cifar", "--model.stem imagenet"]),
-        ({"class_names": ["a", "b", "c"]}, ["3 classes a, b, c", "2 classes a, b"]),
-        ({"class_names": ["x", "b"]}, ["classes x, b", "classes a, b"]),
-        ({"class_names": ["b", "a"]}, ["classes b, a", "classes a, b"]),
+        ({"class_names": ["a", "b", "c"]}, ["3 classes a, b and c,", "2 classes a and b;"]),
+        ({"class_names": ["x", "b"]}, ["classes x and b,", "classes a and b;"]),
+        ({"class_names": ["b", "a"]}, ["classes b and a,", "classes a and b;"]),
     ],
     ids=str,
 )
