@@ -22,7 +22,7 @@ from tests.small import one_line
         ("--model.lr_scheduler=SequentialLR", "--model.lr_scheduler.schedulers is required by SequentialLR"),
         ("--model.lr_scheduler=ReduceLROnPlateau", "--model.lr_scheduler.monitor is required by ReduceLROnPlateau"),
         ("--model.lr_scheduler.step_size=3", "needs a class; StepLR has it, as in --model.lr_scheduler StepLR"),
-        ("--data.root=x", "FlowersDataModule have it, as in --data FolderDataModule"),
+        ("--data.root=x", "have it, as in --data FolderDataModule"),
         ("--model.optimizer=AdamW --model.optimizer.momentum=1", "have it, as in --model.optimizer SGD"),
         ("--lr=1", "there is no option '--lr'; did you mean --model.optimizer.lr?"),
         ("--epochs=1", "there is no option '--epochs'; did you mean --trainer.max_epochs"),
