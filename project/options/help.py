@@ -36,8 +36,12 @@ RARE = {
     "--data.pin_memory",
     "--data.device_cache",
     "--data.crop_padding",
+    "--data.split_seed",
     "--model.channels_last",
     "--model.base_batch_size",
+    "--model.freeze_until",
+    "--model.layer_decay",
+    "--model.lrf",
     "--model.lr_scheduler_interval",
 }
 """Options of data and model that are left to ``--help-all``: they follow from others, or suit nearly everyone."""
