@@ -26,6 +26,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ONE_CPU = ["--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.num_nodes=1"]
 
 
+TINY_FILES = TINY["FlowersDataModule"]
+
+
 def commands(page: Path) -> list[str]:
     """The indented lines of a page, without comments; continued lines are joined."""
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S).replace("\\\n", " ")
@@ -41,10 +44,9 @@ def shortened(command: str) -> list[str]:
     """The options of a command, with others behind them that make it short enough for a test."""
     _, _, options = command.partition("-m project.fit")
     args = shlex.split(options.replace("FOLDER", "images").split(">")[0])
-    kind = "CIFAR10DataModule" if "cifar10" in command else "FlowersDataModule" if "flowers" in command else None
-    if "FolderDataModule" in command:
-        kind = "FlowersDataModule"
-    data = TINY[kind] if kind else TINY_DATA
+    of_files = ("flowers", "FolderDataModule", "CSVDataModule", "TorchDatasetModule")
+    data = TINY_FILES if any(word in command for word in of_files) else TINY_DATA
+    data = TINY["CIFAR10DataModule"] if "cifar10" in command else data
     finer = ["--trainer.callbacks.multiple=8"] if "ProgressiveResizing" in command else []  # for smaller images
     return [
         *args,
@@ -54,8 +56,7 @@ def shortened(command: str) -> list[str]:
         *QUIET,
         *ONE_CPU,
         "--trainer.max_steps=1",
-        "--model.arch=resnet9_slim",
-        "--model.stem=cifar",
+        *([] if "nets.TinyNet" in command else ["--model.arch=resnet9_slim", "--model.stem=cifar"]),
     ]
 
 
@@ -64,6 +65,25 @@ def write_csv(folder: Path) -> None:
     files = sorted((folder / "images").rglob("*.jpg"))
     rows = [f"{file.relative_to(folder)},{file.parent.name}" for file in files]
     (folder / "labels.csv").write_text("\n".join(["path,label", *rows]))
+
+
+def write_pets(root: Path) -> None:
+    """Files as those of torchvision's ``OxfordIIITPet``, which it then does not download."""
+    names = [f"{kind}_{number}" for kind in ("Abyssinian", "beagle") for number in range(8)]
+    (root / "images").mkdir(parents=True)
+    (root / "annotations").mkdir()
+    for split in ("trainval", "test"):
+        lines = [f"{name} {1 + name.startswith('beagle')} 1 1" for name in names]
+        (root / "annotations" / f"{split}.txt").write_text("\n".join(lines))
+    for seed, name in enumerate(names):
+        draw_image(0.5, seed).save(root / "images" / f"{name}.jpg")
+
+
+def write_network(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module that the page on networks shows."""
+    (code,) = re.findall(r"```python\n(# nets.py\n.*?)```", (ROOT / "docs" / "networks.md").read_text(), re.S)
+    (folder / "nets.py").write_text(code)
+    monkeypatch.syspath_prepend(folder)
 
 
 def test_the_pages_show_commands():
@@ -79,6 +99,9 @@ def test_a_fit_command_is_true(command, workplace, monkeypatch):
     make_folder(workplace / "images", dict.fromkeys("abc", 4))
     make_folder(workplace / "data" / "flower_photos", dict.fromkeys(FlowersDataModule().class_names, 4))
     write_cifar10(workplace / "data", monkeypatch)
+    write_csv(workplace)
+    write_pets(workplace / "data" / "oxford-iiit-pet")
+    write_network(workplace, monkeypatch)
     FitCLI([*shlex.split(command.partition("-m project.fit")[2].replace("FOLDER", "images")), *ONE_CPU])  # as it is
     fit(*shortened(command), "--trainer.strategy=auto")
     assert list(workplace.glob("runs/*/metrics.json"))

@@ -85,13 +85,13 @@ def test_a_config_with_a_model_is_refused_in_one_line(checkpoint, tmp_path, caps
     (tmp_path / "my.yaml").write_text(config)
     said = one_line(lambda: evaluate(f"--ckpt_path={checkpoint}", f"--config={tmp_path / 'my.yaml'}"), capsys)
     assert said == (
-        f"error: {tmp_path / 'my.yaml'}, line 1: there is no option '--model' here: the checkpoint says what the model is\n"
+        f"error: {tmp_path / 'my.yaml'}, line 1: there is no option '--model' here: the checkpoint says what the model is"
     )
 
 
 def test_an_option_of_the_model_is_refused_by_its_name(checkpoint, capsys):
     said = one_line(lambda: evaluate(f"--ckpt_path={checkpoint}", "--model.arch=resnet18"), capsys)
-    assert said == "error: there is no option '--model.arch' here: the checkpoint says what the model is\n"
+    assert said == "error: there is no option '--model.arch' here: the checkpoint says what the model is"
 
 
 def test_other_classes_are_refused(checkpoint, tmp_path):
