@@ -100,7 +100,7 @@ def watch_processes(launcher: Any, advice: Callable[[], str]) -> None:
     watch = ProcessWatch(advice)
     if FIRST_PID in os.environ and int(os.environ.get("LOCAL_RANK", 0)) > 0:
         watch.start()
-    elif hasattr(launcher, "procs"):
+    elif hasattr(launcher, "procs") and not launcher.cluster_environment.creates_processes_externally:
         os.environ[FIRST_PID] = str(os.getpid())
         replace_process_observer(watch.watch_children)
         atexit.register(_end_processes, watch, launcher)

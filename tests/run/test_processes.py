@@ -5,9 +5,11 @@ import subprocess
 import sys
 
 import pytest
+from lightning.pytorch import Trainer
+from lightning.pytorch.plugins.environments import TorchElasticEnvironment
 
 from project.cli import one_line_errors
-from project.run.processes import FIRST_PID, ProcessWatch
+from project.run.processes import FIRST_PID, ProcessWatch, watch_processes
 
 KILLED, FAILED, DONE = "kill -KILL $$", "exit 3", "exit 0"
 
@@ -45,6 +47,18 @@ def test_a_normal_end_is_none_of_its_business(capsys):
 
 def test_a_process_that_has_started_no_other_watches_nothing(capsys):
     assert watched([], capsys) == ([], "")
+
+
+def test_what_torchrun_has_started_is_no_child_of_the_first_process(monkeypatch):
+    # a second command in the same process would take itself for an orphan, and end
+    monkeypatch.setenv(FIRST_PID, "")
+    monkeypatch.delenv(FIRST_PID)
+    for name, value in {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    environment = TorchElasticEnvironment()
+    trainer = Trainer(accelerator="cpu", devices=2, plugins=[environment], logger=False, enable_checkpointing=False)
+    watch_processes(trainer.strategy.launcher, lambda: "do it again")
+    assert FIRST_PID not in os.environ
 
 
 @pytest.mark.parametrize("rank", [1, 2])
