@@ -47,7 +47,7 @@ def place(tmp_path_factory) -> Path:
         ["project.fit", *flags, *common, f"--trainer.callbacks.out={name}.json", f"--name={name}"]
         for name, flags in RUNS.items()
     ]
-    finished = succeed(torchrun(2, "tests.distributed.job_commands", json.dumps(commands)), cwd=place)
+    finished = succeed(torchrun(2, "tests.distributed.job_commands", json.dumps(commands)), cwd=place, timeout=400)
     (place / "err").write_text(finished.err)
     return place
 
