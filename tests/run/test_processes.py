@@ -5,8 +5,8 @@ import subprocess
 import sys
 
 import pytest
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.pytorch import Trainer
-from lightning.pytorch.plugins.environments import TorchElasticEnvironment
 
 from project.cli import one_line_errors
 from project.run.processes import FIRST_PID, ProcessWatch, watch_processes
