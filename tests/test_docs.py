@@ -18,6 +18,8 @@ from project.check_data import check_data, parse
 from project.data.flowers import FlowersDataModule
 from project.fit import FitCLI
 from project.report import parse as parse_report
+from project.search.space import read_space
+from project.sweep import parse as parse_sweep
 from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, as_in_a_terminal, draw_image, evaluate, fit, make_folder
 from tests.test_configs import TINY, write_cifar10
 
@@ -161,6 +163,18 @@ def test_a_predict_command_is_true(command, tiny_run, workplace, capfd):
 def test_a_report_command_is_accepted(command):
     (run,) = shlex.split(command.partition("-m project.report")[2])
     assert parse_report([run]).run == run
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if "-m project.sweep" in command])
+def test_a_sweep_command_is_accepted(command, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert read_space(parse_sweep(shlex.split(command.partition("-m project.sweep")[2])).file).options
+
+
+def test_the_page_of_sweeps_shows_a_file_that_can_be_searched(workplace):
+    (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "sweeping.md").read_text(), re.S)
+    Path("sweep.yaml").write_text(text)
+    assert list(read_space("sweep.yaml").options) == ["model.optimizer.lr", "data.batch_size"]
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if "-m project.benchmark" in command])

@@ -1,0 +1,1 @@
+"""A search over options of ``project.fit``, with Optuna."""
