@@ -313,6 +313,27 @@ def test_ctrl_c_keeps_the_rows_and_the_exit_code(checkpoint, photos, tmp_path):
     assert len(rows(tmp_path / "rows.csv")) == 20
 
 
+def test_a_killed_command_is_resumed_to_the_same_bytes(checkpoint, photos, tmp_path):
+    paths = [photos / f"{number}.png" for number in (1, 3, 5, 7)] * 75
+    options = ["--batch_size=4", f"--output={tmp_path / 'rows.csv'}"]
+    command = [*COMMAND, str(checkpoint), "-", *options, *CPU[:2], "--num_workers=1"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path, env=environment())
+    assert process.stdin is not None
+    process.stdin.write("".join(f"{path}\n" for path in paths[:200]).encode())
+    process.stdin.flush()  # and stays open, so that the command cannot come to its end
+    partial: list[Path] = []
+    while not partial or partial[0].read_text().count("\n") < 40:
+        assert process.poll() is None
+        partial = list(tmp_path.glob("rows.csv.*.partial"))
+    process.kill()
+    process.communicate()  # until its loader worker, which outlives it for a while, has closed standard error too
+    assert process.returncode == -signal.SIGKILL
+    assert label(checkpoint, *paths, *options, "--resume") == 0
+    label(checkpoint, *paths, options[0], f"--output={tmp_path / 'whole.csv'}")
+    assert (tmp_path / "rows.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+    assert len(rows(tmp_path / "rows.csv")) == 300
+
+
 @needs_linux
 def test_memory_does_not_grow_with_the_number_of_files(checkpoint, photos, tmp_path, monkeypatch):
     seen: list[int] = []
