@@ -53,7 +53,8 @@ def sweep_figure(study: Study, space: Space, monitor: Monitor) -> Figure:
             axes.set_xlim(-0.5, len(values.choices) - 0.5)
         elif getattr(values, "log", False):
             axes.set_xscale("log")
-            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            wide = values.high > 100 * values.low  # type: ignore[attr-defined]  # no choices, so a range
+            axes.xaxis.set_major_locator(LogLocator(subs=(1,) if wide else (1, 2, 5)))
             axes.xaxis.set_major_formatter("{x:g}")
             axes.xaxis.set_minor_formatter(NullFormatter())
         for trials, colour in ((pruned, "0.6"), (complete, "C0")):
