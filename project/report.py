@@ -17,6 +17,7 @@ from project.model import ImageClassifier
 from project.options.arguments import IMPORT, import_named
 from project.options.parser import OneLineErrorParser
 from project.run.checkpoint import ABOUT, read_checkpoint
+from project.run.whole_file import whole_file
 
 
 def parse(args: list[str] | None = None) -> Namespace:
@@ -63,8 +64,9 @@ def report(options: Namespace) -> Path:
         images = {"missing": str(error)}
     else:
         images = image_sections(model, test)
-    with writing("--output", output):
-        output.write_text(render(run, dict(about), metrics, images))
+    page = render(run, dict(about), metrics, images)
+    with writing("--output", output), whole_file(output) as partial:
+        partial.write_text(page, "utf-8", "backslashreplace")  # as its header says, wherever it is written
     return output
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import shutil
 import subprocess
 from html.parser import HTMLParser
@@ -104,6 +105,32 @@ def test_names_from_files_are_no_markup(hostile_run):
     assert HOSTILE in page.text
     assert not any("onerror" in attributes for _, attributes in page.tags)
     assert [tag for tag, _ in page.tags].count("script") == 1
+
+
+@pytest.fixture
+def own_run(tiny_run, tmp_path):
+    """A copy of the run, to be written to."""
+    return Path(shutil.copytree(tiny_run, tmp_path / "run"))
+
+
+def test_where_the_disk_is_full_the_earlier_page_stays(own_run):
+    (own_run / "report.html").write_text("earlier")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(UserError, match=r"--output: .*report\.html' cannot be written"):
+            report(parse([str(own_run)]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (own_run / "report.html").read_text() == "earlier"
+    assert not list(own_run.glob("*partial*"))
+
+
+def test_a_link_where_the_page_is_written_at_first_is_not_followed(own_run, tmp_path):
+    (tmp_path / "victim").write_text("theirs")
+    (own_run / ".report.partial.html").symlink_to(tmp_path / "victim")
+    assert report(parse([str(own_run)])).stat().st_size > 10_000
+    assert (tmp_path / "victim").read_text() == "theirs"
 
 
 def test_without_its_images_a_run_still_has_a_page(hostile_run, capsys, tmp_path):

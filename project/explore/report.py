@@ -62,7 +62,7 @@ def render(run: Path, about: dict[str, Any], metrics: dict[str, Any], images: di
         run=run.name,
         about=about,
         metrics=metrics,
-        config=config.read_text() if config.exists() else "",
+        config=config.read_text("utf-8", "backslashreplace") if config.exists() else "",
         curves=_drawn(curves_figure(curves)) if curves else None,
         confusion=_drawn(confusion_figure(confusion, names)) if confusion.dim() == 2 else None,
         classes=list(zip(names, Metrics(0.0, confusion, None).per_class, strict=True)),

@@ -20,6 +20,7 @@ def whole_file(path: Path) -> Iterator[Path]:
         OSError: The file cannot be written, as on a full disk.
     """
     partial = path.with_name(f".{path.stem}.partial{path.suffix}")
+    partial.unlink(missing_ok=True)  # of a killed process, or a link to elsewhere that came with the folder
     try:
         yield partial
         with open(partial, "rb") as file:
