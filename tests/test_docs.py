@@ -234,7 +234,7 @@ def test_options_within_the_text_are_accepted(options, monkeypatch, capsys, tmp_
         (tmp_path / "my_package.py").write_text(MY_PACKAGE)
         monkeypatch.syspath_prepend(tmp_path)
     of_folders = options.startswith(
-        ("--data.on_bad_image", "--data.cache", "--data.crop_scale", "--data.fit", "--data.image_size")
+        ("--data.on_bad_image", "--data.cache", "--data.crop_scale", "--data.fit", "--data.image_size", "--data.mean")
     )
     data = ["--data=FolderDataModule", "--data.root=images"] if of_folders else []
     monkeypatch.setattr(sys, "argv", ["fit", *data, *shlex.split(options), "--print_config"])
