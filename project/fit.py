@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import BatchSizeFinder, Checkpoint, LearningRateFinder
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.precision import Precision
@@ -18,6 +18,7 @@ from lightning.pytorch.plugins.precision import Precision
 from project.callbacks import (
     BestCheckpoint,
     DefaultCallbacks,
+    FoundSettings,
     LastCheckpoint,
     StoppedError,
 )
@@ -160,6 +161,8 @@ class FitCLI(ProjectCLI):
         self.monitor = chosen_monitor(self.config.monitor, self.config.mode, known, closed)
         settle_early_stopping(added, self.config.trainer.callbacks or [], self.monitor)
         own = self.trainer_defaults["callbacks"] = self._callbacks()
+        if finders := [callback for callback in added if isinstance(callback, BatchSizeFinder | LearningRateFinder)]:
+            own.append(FoundSettings(finders, self.config.model.init_args.get("base_batch_size")))
         if not any(isinstance(callback, Checkpoint) for callback in (*own, *added)):
             kwargs["enable_checkpointing"] = False  # or Lightning would add one
         # where SLURM's automatic checkpoints go and are looked for: in one folder, a run would resume from another's

@@ -99,7 +99,6 @@ def test_what_cannot_work_is_refused_before_an_image_is_drawn_or_a_folder_made(
         ("--trainer.callbacks+=DeviceStatsMonitor --trainer.logger=false", "Cannot use `DeviceStatsMonitor`"),
         ("--trainer.callbacks+=BackboneFinetuning", "BackboneFinetuning: a resumed run would freeze again"),
         ("--trainer.callbacks+=BaseFinetuning", "BaseFinetuning: NotImplementedError"),
-        ("--trainer.callbacks+=LearningRateFinder", "LearningRateFinder: the learning rate belongs to"),
         ("--trainer.callbacks+=ProgressiveResizing", "multiple must be below 32"),
     ],
 )

@@ -5,6 +5,7 @@ from project.callbacks.confident_mistakes import ConfidentMistakesPlot
 from project.callbacks.confusion_matrix import ConfusionMatrixPlot
 from project.callbacks.defaults import DefaultCallbacks
 from project.callbacks.first_batch import FirstBatchPlot
+from project.callbacks.found_settings import FoundSettings
 from project.callbacks.last_checkpoint import LastCheckpoint, StoppedError
 from project.callbacks.learning_rate import LearningRate
 from project.callbacks.metrics_csv import MetricsCSV
@@ -24,6 +25,7 @@ __all__ = [
     "ConfusionMatrixPlot",
     "DefaultCallbacks",
     "FirstBatchPlot",
+    "FoundSettings",
     "ImagesPerSecond",
     "LastCheckpoint",
     "LearningRate",

@@ -44,7 +44,12 @@ class MetricsCSV(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Adds a row."""
         trained = {name: value for name, value in _metrics(trainer).items() if not name.startswith("val/")}
-        row = {"epoch": trainer.current_epoch, "step": trainer.global_step, **trained, **self._validation}
+        row = {
+            "epoch": trainer.current_epoch,
+            "step": trainer.global_step,
+            **dict(sorted(trained.items())),
+            **self._validation,
+        }
         self._rows, self._validation = [*self._rows, row], {}
         self._write(trainer)
 

@@ -189,3 +189,20 @@ def balance_figure(counts: Mapping[str, Sequence[int]], class_names: Sequence[st
     axes.grid(axis="x", alpha=0.3)
     figure.legend(loc="outside upper center", ncols=3, frameon=False)
     return figure
+
+
+def lr_find_figure(rates: Sequence[float], losses: Sequence[float], found: float) -> Figure:
+    """Draws a search for a learning rate: the smoothed loss at each rate, and the rate that was found.
+
+    Args:
+        rates: The rates that were tried.
+        losses: The smoothed loss at each of them.
+        found: One of the rates.
+    """
+    figure = Figure(figsize=(6, 3.6), layout="constrained", dpi=110)
+    axes = figure.add_subplot()
+    axes.plot(rates[: len(losses)], losses)
+    axes.axvline(found, color="tab:red", linewidth=1, label=f"found: {found:.2g}")
+    axes.set(xscale="log", xlabel="learning rate", ylabel="loss, smoothed")
+    axes.legend()
+    return figure

@@ -200,7 +200,8 @@ class ImageClassifier(LightningModule):
             UserError: There is one.
         """
         if self.trainer.training:
-            require_supported(self.trainer, self.channels_last)
+            require_supported(self.trainer, self.channels_last, self.feature_cache is not None)
+            self.optimization.finders.prepare(self.trainer)
         return []
 
     def setup(self, stage: str) -> None:
@@ -213,9 +214,22 @@ class ImageClassifier(LightningModule):
             self.network.compile()  # in place, so that the names of the weights stay
 
     def on_fit_start(self) -> None:
-        """Fills the cache of features, with the weights of a checkpoint where the run is resumed."""
+        """Takes what Lightning's finders found; fills the cache of features, with a checkpoint's weights where it resumes."""
+        if self.optimization.finders.conclude(self.trainer):
+            self.results.clear()
+            self.train_metrics.reset()
+            self.trainer.strategy.setup_optimizers(self.trainer)
         if self.feature_cache is not None:
             self.feature_cache.fill(self)
+
+    @property
+    def lr(self) -> float | None:
+        """The learning rate that Lightning's finder has found, which it sets; None where the command's counts."""
+        return self.optimization.finders.lr
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        self.optimization.finders.lr = value
 
     def train(self, mode: bool = True) -> "ImageClassifier":
         """Switches between training and evaluation; what is frozen stays in evaluation."""
@@ -370,6 +384,7 @@ class ImageClassifier(LightningModule):
         checkpoint["hyper_parameters"] = plain_options(self.hparams, type(self))
         checkpoint[ABOUT] = explain(self.trainer, self, **self._trained_by())
         checkpoint["settings"] = self.optimization.settings()
+        checkpoint["found"] = self.optimization.finders.state()
         checkpoint["counts"] = self.train_metrics.counts()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -380,6 +395,7 @@ class ImageClassifier(LightningModule):
         """
         require_fitting_weights(self.state_dict(), checkpoint["state_dict"], self.trainer.ckpt_path)
         self.optimization.compare_with(checkpoint)
+        self.optimization.finders.load(checkpoint.get("found", {}), self)
         if self.trainer.is_global_zero:  # they are those of all processes
             self.train_metrics.set_counts(checkpoint["counts"])
 

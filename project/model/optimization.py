@@ -10,8 +10,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from project.errors import require
+from project.model.finders import Finders
 from project.model.fitting import require_fitting_state
-from project.model.optimizers import build_optimizer, explained, require_scaled
+from project.model.optimizers import LR_SCALE, build_optimizer, explained, require_scaled
 from project.model.resume import (
     Settings,
     apply_changes,
@@ -37,6 +38,9 @@ class Optimization:
         interval: What a schedule other than the cosine is stepped after.
         layer_decay: As :func:`project.model.optimizers.parameter_groups` takes it.
 
+    Attributes:
+        finders: What Lightning's finders found, which counts instead of what the command gives.
+
     Raises:
         UserError: A number is out of its range.
     """
@@ -58,6 +62,7 @@ class Optimization:
         self.optimizer, self._base_batch_size, self._layer_decay = optimizer, base_batch_size, layer_decay
         self.lrf, self._warmup_epochs = lrf, warmup_epochs
         self._lr_scheduler, self._interval = lr_scheduler, interval
+        self.finders = Finders()
         self._planned: PlannedSteps | None = None
         self._settings: Settings | None = None
         self._settings_before: Settings | None = None
@@ -88,6 +93,10 @@ class Optimization:
         """
         trainer = model.trainer
         optimizer = build_optimizer(self.optimizer, network, trainer, self._base_batch_size, self._layer_decay)
+        self.finders.begin(trainer)
+        if self.finders.lr is not None:
+            for group in optimizer.param_groups:
+                group["lr"] = self.finders.lr * group.get(LR_SCALE, 1.0)
         groups = group_settings(optimizer)
         self._planned = PlannedSteps(trainer)
         with explained("--model.lr_scheduler"):
@@ -113,6 +122,8 @@ class Optimization:
         Raises:
             UserError: It is the cosine, and would end elsewhere.
         """
+        if self.finders.searching:
+            return
         if self._planned is not None and self._lr_scheduler is None and isinstance(scheduler, LambdaLR):
             self._planned.require_kept(trainer)
 

@@ -10,17 +10,16 @@ _INSTEAD: dict[type[Callback], str] = {
         "a resumed run would freeze again what was unfrozen; train in two runs, as docs/finetuning.md shows, the first"
         " with --model.freeze_backbone true"
     ),
-    BatchSizeFinder: "a schedule and a resumed run need to know the batch size in advance; give --data.batch_size",
-    LearningRateFinder: "the learning rate belongs to the optimizer's class; give --model.optimizer.lr",
 }
 
 
-def require_supported(trainer: Trainer, channels_last: bool) -> None:
+def require_supported(trainer: Trainer, channels_last: bool, caches_features: bool) -> None:
     """Refuses callbacks that would fail in the middle of Lightning.
 
     Args:
         trainer: With its callbacks.
         channels_last: Whether the network's weights lie in memory so.
+        caches_features: Whether the features of a frozen backbone are computed once, when training starts.
 
     Raises:
         UserError: There is such a callback; the text says what to do instead.
@@ -30,5 +29,7 @@ def require_supported(trainer: Trainer, channels_last: bool) -> None:
         reason = _INSTEAD.get(type(callback))
         if isinstance(callback, ModelPruning) and channels_last:
             reason = "torch prunes weights only where channels are not the fastest dimension; add --model.channels_last false"
+        if isinstance(callback, BatchSizeFinder | LearningRateFinder) and caches_features:
+            reason = "it tries steps before the features are cached; leave out --model.cache_features"
         if reason is not None:
             raise UserError(f"{type(callback).__name__}: {reason}")

@@ -6,9 +6,7 @@ import torch
 from lightning.pytorch import Callback, LightningDataModule, Trainer
 from lightning.pytorch.callbacks import (
     BackboneFinetuning,
-    BatchSizeFinder,
     GradientAccumulationScheduler,
-    LearningRateFinder,
     ModelPruning,
 )
 from sklearn.metrics import accuracy_score, f1_score
@@ -285,8 +283,6 @@ def test_a_loader_of_pairs_trains_as_a_data_module_of_the_same_batches():
     ("callback", "advice"),
     [
         (BackboneFinetuning(), "--model.freeze_backbone true"),
-        (BatchSizeFinder(), "--data.batch_size"),
-        (LearningRateFinder(), "--model.optimizer.lr"),
         (ModelPruning("l1_unstructured"), "--model.channels_last false"),
     ],
     ids=lambda value: type(value).__name__,

@@ -100,3 +100,8 @@ def test_a_network_whose_head_is_not_its_end_is_refused(place):
     torch.save(ImageClassifier(NAMES, PREPROCESSING, arch="squeezenet1_1").network.state_dict(), "weights.pth")
     with pytest.raises(UserError, match=r"in squeezenet1_1, more than the head comes after the features"):
         fit(*FOLDER, *CACHED, *QUIET, "--model.arch=squeezenet1_1", "--trainer.accelerator=cpu", "--data.image_size=64")
+
+
+def test_a_search_for_a_learning_rate_is_refused_with_it(place):
+    with pytest.raises(UserError, match="LearningRateFinder: it tries steps before the features are cached"):
+        small(*CACHED, "--trainer.callbacks+=LearningRateFinder", data=FOLDER)
