@@ -244,7 +244,8 @@ class FitCLI(ProjectCLI):
         weights = checkpoint["state_dict"]
         self.model.load_state_dict(weights)
         self.model.weights_step = checkpoint["global_step"]
-        add_validation_of_best(self.trainer, checkpoint[ABOUT]["metrics"]["val"], checkpoint["global_step"])
+        if "val" in (measured := checkpoint[ABOUT]["metrics"]):  # a model class may measure otherwise
+            add_validation_of_best(self.trainer, measured["val"], checkpoint["global_step"])
         self.trainer.test(self.model, datamodule=self.datamodule, verbose=False)
         changed = [
             name for name, value in self.model.state_dict().items() if not torch.equal(value.cpu(), weights[name])

@@ -65,7 +65,7 @@ def test_a_run_keeps_what_the_weights_asked_for_and_needs_them_no_more(place, ca
     flags = [*ARCH, "--model.freeze_backbone=true", *SHORT, "--data.image_size=64", "--name=run"]
     fit(*DATA, *flags, "--data.interpolation=bicubic")
     assert "starting from 'IMAGENET1K_V1 of mobilenet_v3_small', but with a new head for 3 classes (classifier.3" in (
-        capsys.readouterr().out
+        capsys.readouterr().err
     )
     run = place / "runs" / "run"
     best = run / "checkpoints" / "best.ckpt"

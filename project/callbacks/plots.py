@@ -30,7 +30,8 @@ class PlotFiles(Callback):
         for logger in tensorboards(trainer):
             logger.save()
             _write(curves_figure(read_curves(run)), run / PLOTS / "curves.png")
-        _write(confusion_figure(test.confusion, names), run / PLOTS / "confusion_matrix.png")
+        if test.confusion.dim() == 2:  # of several labels an image there is none
+            _write(confusion_figure(test.confusion, names), run / PLOTS / "confusion_matrix.png")
         if len(names) <= _MOST_CLASSES:
             _write(class_figure(test.per_class, names), run / PLOTS / "classes.png")
 

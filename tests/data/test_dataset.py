@@ -325,7 +325,7 @@ def test_the_command_trains_on_it_and_a_checkpoint_neither_imports_it_nor_measur
     [
         (["--data.train=nowhere.Images"], "--data.train: No module named 'nowhere'"),
         (["--data.train=torchvision.datasets.Nothing"], "--data.train: module 'torchvision.datasets' has no attribute"),
-        (["--data.train=torch.optim.SGD"], "--data.train: Expected 'torch.optim.SGD' to be a subclass of Dataset\n"),
+        (["--data.train=torch.optim.SGD"], "--data.train: Expected 'torch.optim.SGD' to be a subclass of Dataset"),
         ([*FAKE[1:], "--data.train.sizze=3"], "FakeData has no option 'sizze'; did you mean size?"),
         ([*FAKE[1:], "--data.train.size=many"], "FakeData's size: expected int, not 'many'"),
         (["--data.train=torchvision.datasets.CIFAR10"], "CIFAR10 needs its option 'root'"),

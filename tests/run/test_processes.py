@@ -7,6 +7,7 @@ import sys
 import pytest
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.pytorch import Trainer
+from lightning.pytorch.utilities import rank_zero_only
 
 from project.cli import one_line_errors
 from project.run.processes import FIRST_PID, ProcessWatch, watch_processes
@@ -55,6 +56,7 @@ def test_what_torchrun_has_started_is_no_child_of_the_first_process(monkeypatch)
     monkeypatch.delenv(FIRST_PID)
     for name, value in {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(rank_zero_only, "rank", 0)  # which the trainer changes for good
     environment = TorchElasticEnvironment()
     trainer = Trainer(accelerator="cpu", devices=2, plugins=[environment], logger=False, enable_checkpointing=False)
     watch_processes(trainer.strategy.launcher, lambda: "do it again")
