@@ -44,7 +44,7 @@ class OwnNet(nn.Module):
         return self.classify(self.features(x).mean((2, 3)))
 
 
-class OwnClassifier(CalibratedClassifier):
+class PackagedClassifier(CalibratedClassifier):
     def configure_metrics(self) -> dict[str, Metric]:
         return {**super().configure_metrics(), "kappa": MulticlassCohenKappa(num_classes=len(self.class_names))}
 
@@ -52,7 +52,7 @@ class OwnClassifier(CalibratedClassifier):
 class OwnFlowers(SyntheticFlowersDataModule):
     """The drawn flowers under a name of one's own."""
 '''
-OWN = ["--model=own_package.OwnClassifier", "--model.arch=own_package.OwnNet", "--data=own_package.OwnFlowers"]
+OWN = ["--model=own_package.PackagedClassifier", "--model.arch=own_package.OwnNet", "--data=own_package.OwnFlowers"]
 ALONE = ["--trainer.accelerator=cpu", "--trainer.devices=1"]
 
 

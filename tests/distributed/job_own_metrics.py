@@ -18,7 +18,7 @@ from tests.distributed.job import classifier, flowers, trainer
 SIZE = 23  # which neither 2 nor 3 processes share evenly
 
 
-class OwnClassifier(ImageClassifier):
+class MeasuringClassifier(ImageClassifier):
     """Measures how well it is calibrated and how well it ranks."""
 
     def configure_metrics(self) -> dict[str, Metric]:
@@ -29,15 +29,15 @@ class OwnClassifier(ImageClassifier):
         }
 
 
-def build() -> OwnClassifier:
+def build() -> MeasuringClassifier:
     """The classifier with fixed weights."""
     known = classifier()
-    model = OwnClassifier(known.class_names, known.preprocessing)
+    model = MeasuringClassifier(known.class_names, known.preprocessing)
     model.load_state_dict(known.state_dict())
     return model
 
 
-def measure(model: OwnClassifier, world_size: int) -> list[dict[str, float]]:
+def measure(model: MeasuringClassifier, world_size: int) -> list[dict[str, float]]:
     """The metrics of the test set, measured twice: what was measured before must not count."""
     one = trainer(world_size)
     found = []

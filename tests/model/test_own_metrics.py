@@ -20,11 +20,11 @@ from project.explore.tables import metrics_table
 from project.model import ImageClassifier
 from project.model.own_metrics import OwnMetrics
 from tests.distributed.job import flowers, quiet
-from tests.distributed.job_own_metrics import SIZE, OwnClassifier, build, measure
+from tests.distributed.job_own_metrics import SIZE, MeasuringClassifier, build, measure
 from tests.distributed.processes import succeed, torchrun
 
 
-def by_hand(model: OwnClassifier) -> dict[str, float]:
+def by_hand(model: MeasuringClassifier) -> dict[str, float]:
     """Calibration error in a plain loop, average precision by scikit-learn, both in double precision."""
     data = flowers(1, SIZE, 4)
     data.setup("test")
