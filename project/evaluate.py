@@ -90,7 +90,8 @@ class EvaluateCLI(ProjectCLI):
 
     def before_instantiate_classes(self) -> None:
         """Prepares images as the checkpoint says, where the options don't."""
-        follow(self.config.data, read_checkpoint(self.config.ckpt_path)[ABOUT]["preprocessing"])
+        self._about: About = read_checkpoint(self.config.ckpt_path)[ABOUT]
+        follow(self.config.data, self._about["preprocessing"])
 
     def evaluate(self) -> None:
         """Measures, prints a table, and writes the metrics."""
@@ -99,7 +100,7 @@ class EvaluateCLI(ProjectCLI):
         if not self._root_is_given:
             require_there(self.datamodule, self._remembered.get("init_args", {}))
         require_same_classes(class_names, path, self.datamodule.class_names)
-        require_same_data_sets(read_checkpoint(path)[ABOUT], self.datamodule)
+        require_same_data_sets(self._about, self.datamodule)
         prepared, expected = self.datamodule.preprocessing, self.model.preprocessing
         if prepared["crop"] != expected["crop"]:
             raise UserError(
