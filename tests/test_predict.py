@@ -338,14 +338,14 @@ def test_a_killed_command_is_resumed_to_the_same_bytes(checkpoint, photos, tmp_p
 def test_memory_does_not_grow_with_the_number_of_files(checkpoint, photos, tmp_path, monkeypatch):
     seen: list[int] = []
 
-    def logits(self, images):
+    def logits(_model, images):
         seen.append(memory("Rss"))
         return torch.zeros(len(images), 8)
 
     def entries(_options, quietly=False):
         return (f"{photos}/{number}-{'x' * 100}.jpg" for number in range(0 if quietly else 20_000))
 
-    monkeypatch.setattr(ImageClassifier, "evaluation_logits", logits)
+    monkeypatch.setattr("project.explore.prediction.exact_logits", logits)
     monkeypatch.setattr("project.predict._paths", entries)
     assert label(checkpoint, "many", f"--output={tmp_path / 'rows.csv'}", "--batch_size=128") == 1
     assert len(rows(tmp_path / "rows.csv")) == 20_000

@@ -39,22 +39,62 @@ def blocks(network: nn.Module) -> list[list[str]]:
     return listed or [first]
 
 
-def freeze(network: nn.Module, num_classes: int, until: str | None = None) -> None:
-    """Keeps the parameters of a network's first blocks from being trained.
+class Freezing:
+    """Which blocks of a network stay as they are: none, all but the head, or all before one.
 
     Args:
-        network: Any.
-        num_classes: How many classes it tells apart.
-        until: The first block that is trained, or a layer that begins with it; None stands for the head.
+        num_classes: How many classes the network tells apart.
+        backbone: Whether all but the head stays.
+        until: The first block that is trained, or a layer that begins with it.
 
     Raises:
-        UserError: No block has that name, or none is before it.
+        UserError: Both are asked for.
     """
-    if until is None:
-        network.requires_grad_(False)
-        for layer in head(network, num_classes).values():
-            layer.requires_grad_(True)
-        return
+
+    def __init__(self, num_classes: int, backbone: bool, until: str | None) -> None:
+        if backbone and until is not None:
+            raise UserError("--model.freeze_backbone freezes all but the head; leave it or --model.freeze_until out")
+        self._num_classes, self._backbone, self._until = num_classes, backbone, until
+
+    def freeze(self, network: nn.Module) -> None:
+        """Keeps the parameters of the blocks from being trained.
+
+        Args:
+            network: Any; afterwards it is in training mode, as far as it is trained.
+
+        Raises:
+            UserError: No block has that name, or none is before it.
+        """
+        if self._backbone:
+            network.requires_grad_(False)
+            for layer in head(network, self._num_classes).values():
+                layer.requires_grad_(True)
+        elif self._until is not None:
+            for name in _before(network, self._until):
+                network.get_parameter(name).requires_grad_(False)
+        else:
+            return
+        self.evaluate(network.train())
+
+    def evaluate(self, network: nn.Module) -> None:
+        """Puts what is frozen into evaluation mode, so that BatchNorm keeps its running statistics, too.
+
+        Args:
+            network: In training mode.
+        """
+        if self._backbone:
+            network.eval()
+            for layer in head(network, self._num_classes).values():
+                layer.train()
+        elif self._until is not None:
+            for module in network.modules():
+                parameters = list(module.parameters())
+                if parameters and not any(parameter.requires_grad for parameter in parameters):
+                    module.eval()
+
+
+def _before(network: nn.Module, until: str) -> list[str]:
+    """The parameters of the blocks before the one with that name."""
     listed = blocks(network)
     begun = [any(f"{name}.".startswith(f"{until}.") for name in names) for names in listed]
     if True not in begun[1:]:
@@ -62,28 +102,7 @@ def freeze(network: nn.Module, num_classes: int, until: str | None = None) -> No
         raise UserError(
             f"--model.freeze_until: no block after the first is called '{printable(until)}'; there are {choice}"
         )
-    for names in listed[: begun.index(True)]:
-        for name in names:
-            network.get_parameter(name).requires_grad_(False)
-
-
-def evaluate_frozen(network: nn.Module, num_classes: int, until: str | None = None) -> None:
-    """Puts what is frozen into evaluation mode, so that BatchNorm keeps its running statistics, too.
-
-    Args:
-        network: In training mode.
-        num_classes: How many classes it tells apart.
-        until: As :func:`freeze` took it.
-    """
-    if until is None:
-        network.eval()
-        for layer in head(network, num_classes).values():
-            layer.train()
-        return
-    for module in network.modules():
-        parameters = list(module.parameters())
-        if parameters and not any(parameter.requires_grad for parameter in parameters):
-            module.eval()
+    return [name for names in listed[: begun.index(True)] for name in names]
 
 
 def _parts(module: nn.Module, name: str, half: float) -> Iterator[tuple[list[str], bool]]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -19,16 +19,22 @@ class ClassWeights:
     shared out among devices. It is no module: its numbers would be buffers, which a moving average would average too.
 
     Args:
-        given: ``balanced``, or a number for each class.
+        given: ``balanced``, or a number for each class; None leaves losses as they are.
         num_classes: How many classes there are.
+        one_class: Whether each image has one class.
 
     Raises:
-        UserError: There is another number of weights, one is negative or not finite, or all are 0.
+        UserError: There is another number of weights, one is negative or not finite, or all are 0; or an image may have
+            several classes.
     """
 
-    def __init__(self, given: Literal["balanced"] | Sequence[float], num_classes: int) -> None:
-        self._values: Tensor | None = None
-        if given != "balanced":
+    def __init__(
+        self, given: Literal["balanced"] | Sequence[float] | None, num_classes: int, one_class: bool = True
+    ) -> None:
+        self._are_asked, self._values = given is not None, cast(Tensor | None, None)
+        if given is not None and not one_class:
+            raise UserError(f"{_OPTION} needs images of one class each, but here they may have several")
+        if given is not None and given != "balanced":
             usable = len(given) == num_classes and all(math.isfinite(one) and one >= 0 for one in given) and any(given)
             require(usable, _OPTION, list(given), f"'balanced' or {num_classes} numbers from 0 that are not all 0")
             self._values = torch.tensor([float(one) for one in given])
@@ -43,7 +49,7 @@ class ClassWeights:
         Raises:
             UserError: The data module does not count, or a class has no training image.
         """
-        if self._values is None:
+        if self._are_asked and self._values is None:
             counts = getattr(data, "class_counts", None)
             if counts is None:
                 name = "a data loader" if data is None else type(data).__name__
@@ -63,6 +69,8 @@ class ClassWeights:
         Returns:
             float (N,).
         """
+        if not self._are_asked:
+            return losses
         values = self._values
         if values is None:
             raise UserError(f"{_OPTION} balanced is computed when trainer.fit starts; outside of it, give the numbers")
@@ -70,9 +78,10 @@ class ClassWeights:
             self._values = values = values.to(losses.device)
         return losses * (values[labels] if labels.dim() == 1 else labels.to(values.dtype) @ values)
 
-    def as_list(self) -> list[float] | str:
-        """The weights, once they are known; until then ``balanced``."""
-        return "balanced" if self._values is None else self._values.tolist()
+    def summary(self) -> dict[str, list[float] | str]:
+        """The weights as ``class_weights``, for people to read: ``balanced`` until they are known, nothing without any."""
+        known = "balanced" if self._values is None else self._values.tolist()
+        return {"class_weights": known} if self._are_asked else {}
 
 
 def balanced_weights(counts: Sequence[int], class_names: Sequence[str]) -> list[float]:

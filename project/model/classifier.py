@@ -1,7 +1,9 @@
 """The LightningModule: a network that takes ``uint8`` images, its loss, its metrics and its optimizer."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from lightning.pytorch import Callback, LightningModule
@@ -12,24 +14,23 @@ from torch.nn import functional as F
 from torch.optim import SGD
 from torchmetrics import Metric
 
-from project.errors import UserError
 from project.model.batch import Batch, as_batch
-from project.model.blocks import evaluate_frozen, freeze
+from project.model.blocks import Freezing
 from project.model.class_weights import ClassWeights
+from project.model.exact import exact_logits
 from project.model.features import FeatureCache
-from project.model.fitting import require_fitting_weights
 from project.model.layout import settle
-from project.model.loading import NOT_REMEMBERED, load_model
 from project.model.loss import Loss, build_loss, loss_summary, require_per_image
-from project.model.metrics import ClassificationMetrics, CountingMetrics, Metrics, modes
+from project.model.metrics import ClassificationMetrics, CountingMetrics, Metrics
 from project.model.networks import Stem, build_network
 from project.model.normalize import Normalization, resized
 from project.model.optimization import Optimization
 from project.model.own_metrics import OwnMetrics
+from project.model.saved import NOT_REMEMBERED, contents, load_model, restore
+from project.model.split_metrics import SplitMetrics
 from project.model.unsupported import require_supported
 from project.model.weights import start_from
-from project.run.checkpoint import ABOUT, Preprocessing, explain
-from project.run.settings import plain_options
+from project.run.checkpoint import Preprocessing
 from project.run.tensorboard import add_hyperparameters, is_logged
 
 
@@ -77,6 +78,7 @@ class ImageClassifier(LightningModule):
     Attributes:
         results: The newest metrics of ``val`` and ``test``.
         train_image_size: The size in pixels that training images are scaled to on the device, if not their own.
+        lr: The learning rate that Lightning's finder has found, which sets it; None where the command's counts.
         weights_step: The optimizer step after which the weights were saved that are tested, where the trainer has moved
             past it; test metrics are logged at that step.
     """
@@ -111,41 +113,31 @@ class ImageClassifier(LightningModule):
     ) -> None:
         super().__init__()
         self.save_hyperparameters(ignore=NOT_REMEMBERED, logger=False)
-        self.class_names = list(class_names)
-        self.preprocessing = preprocessing
-        self.arch, self.stem = arch, stem
-        self.criterion = build_loss(loss, label_smoothing, len(self.class_names))
-        if class_weights is not None and not issubclass(self.metrics_class, ClassificationMetrics):
-            raise UserError("--model.class_weights needs images of one class each, but here they may have several")
-        self.class_weights = ClassWeights(class_weights, len(self.class_names)) if class_weights is not None else None
+        self.class_names, self.preprocessing = list(class_names), preprocessing
+        self.arch, self.stem, num_classes = arch, stem, len(self.class_names)
+        self.criterion = build_loss(loss, label_smoothing, num_classes)
+        has_one_class = issubclass(self.metrics_class, ClassificationMetrics)
+        self.class_weights = ClassWeights(class_weights, num_classes, has_one_class)
         self.optimization = Optimization(
             optimizer, base_batch_size, lrf, warmup_epochs, lr_scheduler, lr_scheduler_interval, layer_decay
         )
-        self._is_frozen, self._frozen_until = freeze_backbone or freeze_until is not None, freeze_until
-
-        self.compile_network, num_classes = compile, len(self.class_names)
+        self.freezing = Freezing(num_classes, freeze_backbone, freeze_until)
+        self.feature_cache = FeatureCache(arch, freeze_backbone) if cache_features else None
         self.network = build_network(arch, num_classes, stem)
         self._layout = settle(self.network, arch, num_classes, preprocessing["crop"], channels_last)
-        self.channels_last = self._layout is torch.channels_last
+        self.channels_last, self.compile_network = self._layout is torch.channels_last, compile
         if weights is not None:
             start_from(self.network, arch, weights, num_classes)
-        if freeze_backbone and freeze_until is not None:
-            raise UserError("--model.freeze_backbone freezes all but the head; leave it or --model.freeze_until out")
-        if cache_features and not freeze_backbone:
-            raise UserError(
-                "--model.cache_features needs --model.freeze_backbone true: else features change in training"
-            )
-        self.feature_cache = FeatureCache(arch) if cache_features else None
-        if self._is_frozen:
-            freeze(self.network, num_classes, freeze_until)
-            self.train()  # Lightning trains in the mode that it finds
+        self.freezing.freeze(self.network)
         self.normalization = Normalization(preprocessing["mean"], preprocessing["std"])
-        self.train_metrics = self.metrics_class(num_classes)
-        self.val_metrics = self.metrics_class(num_classes)
-        self.test_metrics = self.metrics_class(num_classes)
-        self.own_metrics = nn.ModuleDict({split: OwnMetrics(self.configure_metrics()) for split in ("val", "test")})
+        self.train_metrics, self.val_metrics, self.test_metrics = (self.metrics_class(num_classes) for _ in range(3))
+        own = {split: OwnMetrics(self.configure_metrics()) for split in ("val", "test")}
+        self.own_metrics = nn.ModuleDict(own)
+        counts = {"val": self.val_metrics, "test": self.test_metrics}
+        self._measured = {split: SplitMetrics(split, counts[split], own[split]) for split in own}
         self.results: dict[str, Metrics] = {}
         self.train_image_size: int | None = None
+        self.lr: float | None = None
         self.weights_step: int | None = None
 
     @classmethod
@@ -173,11 +165,7 @@ class ImageClassifier(LightningModule):
 
     def monitors(self) -> dict[str, str | None]:
         """What a run can be judged by: each metric of the validation set, and whether ``min`` or ``max`` is best."""
-        known: dict[str, str | None] = {
-            **modes(self.val_metrics.results()),
-            **self._own("val").modes(),
-        }
-        return {f"val/{name}": mode for name, mode in known.items()}
+        return {f"val/{name}": mode for name, mode in self._measured["val"].modes().items()}
 
     def configure_metrics(self) -> dict[str, Metric]:
         """Names further metrics of validation and test, none by default; a subclass may override it.
@@ -189,9 +177,6 @@ class ImageClassifier(LightningModule):
             each image has one class, and computes one number.
         """
         return {}
-
-    def _own(self, split: str) -> OwnMetrics:
-        return cast(OwnMetrics, self.own_metrics[split])
 
     def configure_callbacks(self) -> list[Callback]:
         """Adds none, and refuses those that cannot work here before they are set up.
@@ -205,37 +190,26 @@ class ImageClassifier(LightningModule):
         return []
 
     def setup(self, stage: str) -> None:
-        """Prepares the network and the class weights for training."""
-        if self.class_weights is not None and stage == "fit":
-            self.class_weights.count(self.trainer.datamodule, self.class_names)  # type: ignore[attr-defined]  # set by fit
-        if self.feature_cache is not None and stage == "fit":
+        """Prepares class weights, cache and network for training."""
+        if stage != "fit":
+            return
+        self.class_weights.count(self.trainer.datamodule, self.class_names)  # type: ignore[attr-defined]  # set by fit
+        if self.feature_cache is not None:
             self.feature_cache.announce(self.trainer)
-        if self.compile_network and stage == "fit":
+        if self.compile_network:
             self.network.compile()  # in place, so that the names of the weights stay
 
     def on_fit_start(self) -> None:
         """Takes what Lightning's finders found; fills the cache of features, with a checkpoint's weights where it resumes."""
-        if self.optimization.finders.conclude(self.trainer):
-            self.results.clear()
-            self.train_metrics.reset()
-            self.trainer.strategy.setup_optimizers(self.trainer)
+        self.optimization.finders.conclude(self)
         if self.feature_cache is not None:
             self.feature_cache.fill(self)
-
-    @property
-    def lr(self) -> float | None:
-        """The learning rate that Lightning's finder has found, which it sets; None where the command's counts."""
-        return self.optimization.finders.lr
-
-    @lr.setter
-    def lr(self, value: float) -> None:
-        self.optimization.finders.lr = value
 
     def train(self, mode: bool = True) -> "ImageClassifier":
         """Switches between training and evaluation; what is frozen stays in evaluation."""
         super().train(mode)
-        if mode and self._is_frozen:
-            evaluate_frozen(self.network, len(self.class_names), self._frozen_until)
+        if mode:
+            self.freezing.evaluate(self.network)
         return self
 
     def forward(self, images: Tensor) -> Tensor:
@@ -296,11 +270,10 @@ class ImageClassifier(LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Returns the batch's mean loss; its metrics are counted, and logged by ``on_train_batch_end``."""
         batch = as_batch(batch, self._trainer)
-        logits = self(batch.images) if self.feature_cache is None else self._from_features(batch, "train")
+        logits = self._logits(batch, "train", self)
         losses = self.loss(logits, batch.labels)
         require_per_image(losses, len(logits), f"{type(self).__name__}.loss")
-        if self.class_weights is not None:
-            losses = self.class_weights(losses, batch.labels)
+        losses = self.class_weights(losses, batch.labels)
         self.train_metrics.update(logits.detach(), batch.labels, losses.detach())
         return losses.mean()
 
@@ -313,66 +286,35 @@ class ImageClassifier(LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Counts the batch and returns its logits, float (N, classes)."""
-        return self._evaluate(batch, self.val_metrics, "val")
+        return self._evaluate(batch, "val")
 
     def test_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Counts the batch and returns its logits, float (N, classes)."""
-        return self._evaluate(batch, self.test_metrics, "test")
+        return self._evaluate(batch, "test")
 
-    def evaluation_logits(self, images: Tensor) -> Tensor:
-        """Classifies in the weights' own precision, so that no result depends on how a set was cut into batches.
-
-        In bfloat16 near ties are many, and which way one falls does. A single image is computed as two: a CPU multiplies
-        a vector by other instructions than a matrix, which rounds differently.
-
-        Args:
-            images: uint8 (N, 3, height, width), N above 0, on the model's device.
-
-        Returns:
-            Logits, float (N, classes).
-        """
-        alone = len(images) == 1
-        with torch.autocast(self.device.type, enabled=False):
-            logits: Tensor = self(torch.cat([images, images]) if alone else images)
-        return logits[:1] if alone else logits
-
-    def _from_features(self, batch: Any, split: str) -> Tensor:
-        assert self.feature_cache is not None
-        with torch.autocast(self.device.type, enabled=False):  # the head is small, and evaluated so
-            return self.feature_cache.logits(self, split, batch.indices)
-
-    def _evaluate(self, batch: Batch, metrics: CountingMetrics, split: str) -> Tensor:
+    def _evaluate(self, batch: Batch, split: str) -> Tensor:
         batch = as_batch(batch, self._trainer)
-        cached = self.feature_cache is not None and batch.images.shape[1:] == (0,)  # the data module was asked for that
-        logits = self._from_features(batch, split) if cached else self.evaluation_logits(batch.images)
-        losses = self.evaluation_loss(logits, batch.labels)
-        metrics.update(logits, batch.labels, losses)
-        self._own(split).update(logits, batch.labels)
+        logits = self._logits(batch, split, partial(exact_logits, self))
+        self._measured[split].update(logits, batch.labels, self.evaluation_loss(logits, batch.labels))
         return logits
+
+    def _logits(self, batch: Batch, split: str, compute: Callable[[Tensor], Tensor]) -> Tensor:
+        cache = self.feature_cache
+        return compute(batch.images) if cache is None or not cache.has(batch) else cache.logits(self, split, batch)
 
     def on_validation_epoch_end(self) -> None:
         """Logs the validation metrics."""
-        self._conclude("val", self.val_metrics)
+        self._measured["val"].conclude(self)
 
     def on_test_epoch_end(self) -> None:
         """Logs the test metrics."""
-        self._conclude("test", self.test_metrics)
+        self._measured["test"].conclude(self)
         if self.weights_step is not None:
             self.log("step", float(self.weights_step), prog_bar=False)  # where Lightning's loggers put what is logged
 
-    def _conclude(self, split: str, metrics: CountingMetrics) -> None:
-        results = metrics.compute()._replace(own=self._own(split).conclude(self.trainer))
-        metrics.reset()
-        if self.trainer.sanity_checking:
-            return
-        self.results[split] = results
-        for name, value in results.rates().items():
-            # every process has the same results already; "max" leaves them so to the last bit, where a mean could round
-            self.log(f"{split}/{name}", value, prog_bar=name == "accuracy", reduce_fx="max", sync_dist=True)
-
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Builds the optimizer and its schedule."""
-        return self.optimization.configure(self, self.network)
+        return self.optimization.configure(self)
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
         """Steps a schedule."""
@@ -381,34 +323,21 @@ class ImageClassifier(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds what the checkpoint says of itself, what a resumed run compares its settings with, and open counts."""
-        checkpoint["hyper_parameters"] = plain_options(self.hparams, type(self))
-        checkpoint[ABOUT] = explain(self.trainer, self, **self._trained_by())
-        checkpoint["settings"] = self.optimization.settings()
-        checkpoint["found"] = self.optimization.finders.state()
-        checkpoint["counts"] = self.train_metrics.counts()
+        checkpoint.update(contents(self))
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Remembers what an earlier command asked of optimizer and schedule, and takes the counts up.
-
-        Raises:
-            UserError: The weights do not fit the network, or are not finite.
-        """
-        require_fitting_weights(self.state_dict(), checkpoint["state_dict"], self.trainer.ckpt_path)
-        self.optimization.compare_with(checkpoint)
-        self.optimization.finders.load(checkpoint.get("found", {}), self)
-        if self.trainer.is_global_zero:  # they are those of all processes
-            self.train_metrics.set_counts(checkpoint["counts"])
+        """Remembers what an earlier command asked of optimizer and schedule, and restores the open counts."""
+        restore(self, checkpoint)
 
     def on_train_start(self) -> None:
         """Brings a resumed optimizer in line with the command; logs the hyperparameters of a new run."""
         self.optimization.resume(self)
         if self.trainer.ckpt_path is None:
-            settings = {"arch": self.arch, "stem": self.stem, **self._trained_by()}
+            settings = {"arch": self.arch, "stem": self.stem, **self.training_summary()}
             add_hyperparameters(self.trainer, settings, [name.removeprefix("val/") for name in self.monitors()])
 
-    def _trained_by(self) -> dict[str, dict[str, Any]]:
-        """Loss, optimizer and schedule, for people to read."""
-        weights = {"class_weights": self.class_weights.as_list()} if self.class_weights is not None else {}
-        overridden = type(self).loss is not ImageClassifier.loss
-        loss = {"name": f"{type(self).__name__}.loss"} if overridden else loss_summary(self.criterion)
-        return {"loss": loss | weights, **self.optimization.summary(self.trainer)}
+    def training_summary(self) -> dict[str, dict[str, Any]]:
+        """Name and settings of ``loss``, ``optimizer`` and ``lr_scheduler``, for people to read."""
+        is_own = type(self).loss is not ImageClassifier.loss
+        loss = {"name": f"{type(self).__name__}.loss"} if is_own else loss_summary(self.criterion)
+        return {"loss": loss | self.class_weights.summary(), **self.optimization.summary(self.trainer)}

@@ -9,6 +9,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 
 from project.errors import UserError, printable
+from project.model.exact import exact_logits
 from project.model.networks import head
 
 _OPTION = "--model.cache_features"
@@ -22,9 +23,15 @@ class FeatureCache:
 
     Args:
         arch: The network's name, for errors.
+        frozen_backbone: Whether all but the head stays as it is.
+
+    Raises:
+        UserError: It does not.
     """
 
-    def __init__(self, arch: str) -> None:
+    def __init__(self, arch: str, frozen_backbone: bool) -> None:
+        if not frozen_backbone:
+            raise UserError(f"{_OPTION} needs --model.freeze_backbone true: else features change in training")
         self._arch = arch
         self._features: dict[str, Tensor] = {}
 
@@ -68,19 +75,24 @@ class FeatureCache:
         seconds = time.perf_counter() - start
         rank_zero_only(print)(f"computed the features of {count:,} images in {seconds:.1f} s, once for all epochs")
 
-    def logits(self, model: Any, split: str, indices: Tensor) -> Tensor:
-        """The head's output.
+    def has(self, batch: Any) -> bool:
+        """Whether the batch is one that the data module was asked for: of labels and indices alone."""
+        return bool(batch.images.shape[1:] == (0,))
+
+    def logits(self, model: Any, split: str, batch: Any) -> Tensor:
+        """The head's output, in the precision of evaluation, as the head is small.
 
         Args:
             model: Whose head it is.
             split: ``train`` or ``val``.
-            indices: int64 (N,), see ``project.data.batch.ImageBatch``.
+            batch: With ``indices``, int64 (N,), see ``project.data.batch.ImageBatch``.
 
         Returns:
             float (N, classes).
         """
         features = self._features[split]
-        logits: Tensor = self._head(model)(features[indices % len(features)])
+        with torch.autocast(model.device.type, enabled=False):
+            logits: Tensor = self._head(model)(features[batch.indices % len(features)])
         return logits
 
     def _of(self, model: Any, batches: Any) -> Tensor:
@@ -92,7 +104,7 @@ class FeatureCache:
                 for batch in batches:
                     if bool((batch.labels < 0).any()):
                         raise UserError(f"{_OPTION}: an image cannot be read any more; start again")
-                    logits = model.evaluation_logits(batch.images.to(model.device))
+                    logits = exact_logits(model, batch.images.to(model.device))
                     found[-1] = found[-1][: len(logits)]  # where one image was computed as two
         finally:
             hook.remove()

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
 from lightning.pytorch.utilities.parsing import lightning_setattr
 
@@ -18,12 +18,10 @@ class Finders:
 
     Attributes:
         searching: Whether the steps that are taken now are tries.
-        lr: The learning rate that was found; None without a search, or where it has found none.
     """
 
     def __init__(self) -> None:
         self.searching = False
-        self.lr: float | None = None
         self._asked: tuple[type, ...] = ()
         self._batch_size: int | None = None
 
@@ -35,39 +33,42 @@ class Finders:
         """Knows from here on, as the optimizer is built, whether tries follow."""
         self.searching = bool(_finders(trainer))
 
-    def conclude(self, trainer: Trainer) -> bool:
-        """Ends the search, so that the test does not search again.
+    def conclude(self, model: Any) -> None:
+        """Ends the search, so that the test does not search again, and leaves no trace of the tries.
 
-        Returns:
-            Whether there was one, so that the optimizer must be built anew.
+        Args:
+            model: An ``ImageClassifier`` with its trainer. After a search its optimizer is built anew.
         """
+        trainer: Trainer = model.trainer
         searched, self.searching = self.searching, False
         if BatchSizeFinder in self._asked and searched:
             self._batch_size = trainer.datamodule.batch_size  # type: ignore[attr-defined]  # set by fit
         _remove(trainer, _finders(trainer))
         if searched:
             trainer.fit_loop.restarting, trainer.ckpt_path = False, None  # of the file that the search put back
-        return searched
+            model.results.clear()
+            model.train_metrics.reset()
+            trainer.strategy.setup_optimizers(trainer)
 
-    def state(self) -> dict[str, Any]:
-        """What was found, for a checkpoint."""
-        return {"lr": self.lr, "batch_size": self._batch_size}
+    def state(self, model: Any) -> dict[str, Any]:
+        """What was found for a model, an ``ImageClassifier``, for a checkpoint."""
+        return {"lr": model.lr, "batch_size": self._batch_size}
 
-    def load(self, state: dict[str, Any], model: LightningModule) -> None:
+    def load(self, state: dict[str, Any], model: Any) -> None:
         """Takes over what was found before the run was resumed, where the command still asks for it.
 
         It is not searched for again. A search itself ends by loading what was there before it, which is ignored.
 
         Args:
             state: What :meth:`state` has returned, unchecked.
-            model: With its trainer.
+            model: An ``ImageClassifier`` with its trainer.
         """
         if self.searching:
             return
         _remove(model.trainer, _finders(model.trainer))
         lr, batch_size = state.get("lr"), state.get("batch_size")
         if LearningRateFinder in self._asked and isinstance(lr, float):
-            self.lr = lr
+            model.lr = lr
         if BatchSizeFinder in self._asked and isinstance(batch_size, int):
             self._batch_size = batch_size
             lightning_setattr(model, "batch_size", batch_size)

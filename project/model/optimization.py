@@ -80,23 +80,22 @@ class Optimization:
                 self._lr_scheduler(optimizer)
             require_scaled(optimizer)
 
-    def configure(self, model: LightningModule, network: nn.Module) -> OptimizerLRScheduler:
+    def configure(self, model: Any) -> OptimizerLRScheduler:
         """Builds the optimizer over the groups that decay and do not, and its schedule.
 
         Args:
-            model: With its trainer.
-            network: What of the model is trained.
+            model: An ``ImageClassifier`` with its trainer.
 
         Raises:
             UserError: Their classes or Lightning do not accept the settings, or a run is resumed with another
                 optimizer.
         """
         trainer = model.trainer
-        optimizer = build_optimizer(self.optimizer, network, trainer, self._base_batch_size, self._layer_decay)
+        optimizer = build_optimizer(self.optimizer, model.network, trainer, self._base_batch_size, self._layer_decay)
         self.finders.begin(trainer)
-        if self.finders.lr is not None:
+        if model.lr is not None:
             for group in optimizer.param_groups:
-                group["lr"] = self.finders.lr * group.get(LR_SCALE, 1.0)
+                group["lr"] = model.lr * group.get(LR_SCALE, 1.0)
         groups = group_settings(optimizer)
         self._planned = PlannedSteps(trainer)
         with explained("--model.lr_scheduler"):
@@ -127,14 +126,15 @@ class Optimization:
         if self._planned is not None and self._lr_scheduler is None and isinstance(scheduler, LambdaLR):
             self._planned.require_kept(trainer)
 
-    def settings(self) -> Settings | None:
-        """What the command asked for, for a checkpoint; None before the optimizer is built."""
-        return self._settings
+    def state(self, model: Any) -> dict[str, Any]:
+        """What the command asked for, None before the optimizer is built, and what was found, for a checkpoint."""
+        return {"settings": self._settings, "found": self.finders.state(model)}
 
-    def compare_with(self, checkpoint: dict[str, Any]) -> None:
-        """Remembers what an earlier command asked for, until the optimizer is built."""
+    def load(self, checkpoint: dict[str, Any], model: Any) -> None:
+        """Remembers what an earlier command asked for until the optimizer is built, and takes over what it found."""
         self._state_before = checkpoint.get("optimizer_states")
         self._settings_before = checkpoint.get("settings")
+        self.finders.load(checkpoint.get("found", {}), model)
 
     def resume(self, model: LightningModule) -> None:
         """Lets what the command says now win over the settings that a checkpoint has just restored."""

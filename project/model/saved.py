@@ -1,4 +1,4 @@
-"""Building the classifier that a checkpoint holds; nothing that the file says is imported or run."""
+"""What a checkpoint holds of the classifier, and building one from it; nothing that the file says is imported or run."""
 
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,13 +10,47 @@ from project.model.fitting import require_fitting_weights
 from project.model.loss import without_loss
 from project.model.networks import imported_arch
 from project.model.weights import load_state
-from project.run.checkpoint import ABOUT, is_preprocessing, read_model
+from project.run.checkpoint import ABOUT, explain, is_preprocessing, read_model
 from project.run.settings import imported_class, plain_options
 
 # a callable would keep a checkpoint from loading with weights_only=True; a file may be gone by then
 NOT_REMEMBERED = ["loss", "optimizer", "lr_scheduler", "weights", "compile"]
 
 _Model = TypeVar("_Model", bound=LightningModule)
+
+
+def contents(model: Any) -> dict[str, Any]:
+    """What a checkpoint holds of a classifier in training, beside Lightning's own.
+
+    Args:
+        model: An ``ImageClassifier`` with its trainer.
+
+    Returns:
+        Plain data and tensors: the model's options, what the checkpoint says of itself, the settings and findings of the
+        optimization, and the metrics' open counts.
+    """
+    return {
+        "hyper_parameters": plain_options(model.hparams, type(model)),
+        ABOUT: explain(model.trainer, model, **model.training_summary()),
+        **model.optimization.state(model),
+        "counts": model.train_metrics.counts(),
+    }
+
+
+def restore(model: Any, checkpoint: dict[str, Any]) -> None:
+    """Restores :func:`contents` before Lightning loads the weights.
+
+    Args:
+        model: An ``ImageClassifier`` with its trainer.
+        checkpoint: All of it.
+
+    Raises:
+        UserError: The weights do not fit the network, or are not finite.
+    """
+    require_fitting_weights(model.state_dict(), checkpoint["state_dict"], model.trainer.ckpt_path)
+    model.optimization.load(checkpoint, model)
+    if model.trainer.is_global_zero:  # they are those of all processes
+        model.train_metrics.set_counts(checkpoint["counts"])
 
 
 def load_model(cls: type[_Model], path: str | Path, strict: bool, changes: dict[str, Any]) -> _Model:
