@@ -4,10 +4,13 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from lightning.pytorch.utilities import rank_zero_only
+
 from project.data import FolderDataModule
 from project.errors import UserError
 from project.options.classes import accepted, class_path, find_class, no_such_option
 from project.options.config_file import Config
+from project.run.progress import note
 
 _FOLLOWS = {
     "model.class_names": "data.class_names",
@@ -29,6 +32,10 @@ class Given(NamedTuple):
     value: Any
     place: str
     cls: type | None
+
+    def accepted(self) -> dict[str, Any]:
+        """What that class accepts, with the defaults."""
+        return accepted(self.cls) if self.cls is not None else {}
 
 
 @dataclass
@@ -71,12 +78,17 @@ class ClassOption:
             self.name = spec.get("class_path", self.name)
             self.other = None
             cls = find_class(self.key, self.name)
+            if "class_path" in spec:
+                self._leave_behind(cls)
             inner = [*path, "init_args"] if spec is value else [*path]
-            for name, argument in (spec.get("init_args") or {}).items():
-                self.arguments[name] = Given(argument, config.place(*inner, name), cls)
+            for key, argument in (spec.get("init_args") or {}).items():
+                name = key.removesuffix("+")  # with it, the value adds to what earlier configs give
+                found = argument if key == name else self._with_earlier(name, argument)
+                self.arguments[name] = Given(found, config.place(*inner, name), cls)
             self.extra |= spec.get("dict_kwargs") or {}
         elif isinstance(value, str):
             self.name, self.other = value, None
+            self._leave_behind(self.cls())
             if self.key == "data" and is_folder(value):
                 self.name = "project.data.FolderDataModule"
                 self.arguments["root"] = Given(value, config.place(*path), FolderDataModule)
@@ -125,16 +137,39 @@ class ClassOption:
         spec = {**self.spec(), "init_args": self._values(), "dict_kwargs": self.extra}
         return {name: value for name, value in spec.items() if value}
 
+    def _leave_behind(self, cls: type | None) -> None:
+        """Says what earlier configs gave to another class that a later one replaces, and leaves it out."""
+        if cls is None or not self.place:  # a flag replaces no more than the name
+            return
+        of_others = {name: given for name, given in self.arguments.items() if given.cls not in (None, cls)}
+        gone = {
+            name: given for name, given in of_others.items() if name not in accepted(cls) and name in given.accepted()
+        }
+        for name, given in gone.items():
+            del self.arguments[name]
+            if given.accepted()[name] != given.value:
+                rank_zero_only(note)(
+                    f"{self.place}: {cls.__name__} has no option '{name}', so {given.place} is left out"
+                )
+
+    def _with_earlier(self, name: str, value: Any) -> list[Any]:
+        before = self.arguments.get(name)
+        return [*_listed(before.value if before else None), *_listed(value)]
+
     def _values(self) -> dict[str, Any]:
         return {name: given.value for name, given in self.arguments.items()}
 
     def _drop_default(self, cls: type, name: str, given: Given) -> None:
         """Drops what a saved config holds of the old class's defaults; anything else was meant."""
-        before = accepted(given.cls) if given.cls is not None and given.cls is not cls else {}
+        before = given.accepted() if given.cls is not cls else {}
         if name not in before or before[name] != given.value:
             place = f"{given.place}: " if given.place else ""
             raise UserError(f"{place}{no_such_option(self.key, cls, name)}")
         del self.arguments[name]
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def require_free(name: str, place: str = "") -> None:

@@ -37,7 +37,8 @@ class Config:
     Attributes:
         name: The file, as the user gave it.
         values: The values; dotted keys are nested.
-        lines: The line of each key, from 1, by the key's path, as in ``("model", "arch")``.
+        lines: The line of each key, from 1, by the key's path, as in ``("model", "arch")``, without the ``+`` of a list
+            that is added to.
     """
 
     name: str
@@ -150,7 +151,7 @@ def _lines(node: yaml.Node, name: str, parents: tuple[str, ...] = ()) -> Iterato
             if key.value in seen:
                 raise UserError(f"{name}, line {line}: '{key.value}' is given twice")
             seen.add(key.value)
-            path = (*parents, *key.value.split("."))
+            path = (*parents, *key.value.removesuffix("+").split("."))
             yield path, line
             yield from _lines(value, name, path)
 

@@ -109,6 +109,50 @@ def test_flags_win_over_configs_and_later_configs_over_earlier_ones_wherever_the
         assert (config.trainer.max_epochs, config.model.init_args.arch, config.model.init_args.lrf) == (3, later, 0.1)
 
 
+def test_a_later_config_replaces_a_class_and_says_what_of_an_earlier_one_is_left_out(workplace, capfd):
+    (workplace / "base.yaml").write_text(
+        "model:\n  optimizer:\n    class_path: torch.optim.SGD\n    init_args:\n      lr: 0.3\n      weight_decay: 0.2\n"
+        "      momentum: 0.8\n      dampening: 0.0"
+    )
+    for text in ("model: {optimizer: {class_path: AdamW, init_args: {lr: 0.01}}}", "model.optimizer: AdamW"):
+        (workplace / "later.yaml").write_text(text)
+        optimizer = parse("--config=base.yaml", "--config=later.yaml").model.init_args.optimizer
+        given = arguments(optimizer)
+        assert optimizer.class_path.endswith("AdamW")
+        assert (given["lr"], given["weight_decay"]) == (0.01 if "0.01" in text else 0.3, 0.2)
+        said = "later.yaml, line 1: AdamW has no option 'momentum', so base.yaml, line 7 is left out\n"
+        assert capfd.readouterr().err == said  # and nothing of the dampening, which is SGD's default
+    optimizer = parse("--config=later.yaml", "--config=base.yaml").model.init_args.optimizer
+    assert (optimizer.class_path, optimizer.init_args.momentum) == ("torch.optim.SGD", 0.8)
+
+
+def test_a_list_with_a_plus_adds_to_what_earlier_configs_give(workplace):
+    transforms, callbacks = "torchvision.transforms.v2", "lightning.pytorch.callbacks"
+    (workplace / "base.yaml").write_text(
+        f"data: {{class_path: CIFAR10DataModule, init_args: {{train_transforms: [{transforms}.RandAugment]}}}}\n"
+        f"trainer: {{callbacks: [{callbacks}.Timer]}}"
+    )
+    (workplace / "more.yaml").write_text(
+        f"data: {{train_transforms+: [{{class_path: {transforms}.RandomErasing, init_args: {{p: 0.1}}}}]}}\n"
+        f"trainer: {{callbacks+: [{callbacks}.EMAWeightAveraging]}}"
+    )
+    (workplace / "one.yaml").write_text(f"data.train_transforms+: {transforms}.Identity")
+    config = parse(
+        "--config=base.yaml",
+        "--config=more.yaml",
+        "--config=one.yaml",
+        f"--data.train_transforms+={transforms}.ColorJitter",
+        "--trainer.callbacks+=DeviceStatsMonitor",
+    )
+    names = [spec.class_path.rpartition(".")[2] for spec in config.data.init_args.train_transforms]
+    assert names == ["RandAugment", "RandomErasing", "Identity", "ColorJitter"]
+    assert config.data.init_args.train_transforms[1].init_args.p == 0.1
+    names = [spec.class_path.rpartition(".")[2] for spec in config.trainer.callbacks]
+    assert names == ["Timer", "EMAWeightAveraging", "DeviceStatsMonitor"]
+    alone = parse("--config=more.yaml")
+    assert (len(alone.data.init_args.train_transforms), len(alone.trainer.callbacks)) == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("text", "args", "answer"),
     [
@@ -121,6 +165,13 @@ def test_flags_win_over_configs_and_later_configs_over_earlier_ones_wherever_the
             "data:\n  class_path: SyntheticFlowersDataModule\n  init_args: {train_size: 40}",
             ["--data=CIFAR10DataModule"],
             "c.yaml, line 3: --data.train_size: CIFAR10DataModule has no option 'train_size'; SyntheticFlowers",
+        ),
+        ("\ndata:\n  train_transform+: []", [], "c.yaml, line 3: --data.train_transform: Synth"),
+        ("\ndata:\n  train_transforms+: [1]", [], "c.yaml, line 3: --data.train_transforms: Expected"),
+        (
+            "\ntrainer:\n  callbacks+: [Nothing]",
+            [],
+            "c.yaml, line 3: --trainer.callbacks: there is no Callback 'Nothing'",
         ),
         ("", ["--data.root=x"], "--data.root: SyntheticFlowersDataModule has no option 'root'; "),
         ("", ["--model.optimizer=AdamW", "--model.optimizer.momentum=0.9"], "AdamW has no option 'momentum'; SGD"),
