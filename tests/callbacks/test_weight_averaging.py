@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch import Callback
 from sklearn.metrics import confusion_matrix
 from torch.nn import functional as F
 
+from project.callbacks import StoppedError
 from project.fit import FitCLI
+from project.model import ImageClassifier
 from tests.conftest import evaluate
-from tests.small import load, small, stop_at
+from tests.small import AtStep, load, require_same_end, small, stop_at
 from tests.stress import SmallNetwork, differences, outcome
 
 RUN = Path("runs/run")
@@ -25,24 +28,30 @@ def options(callback: str) -> list[str]:
     return [f"--trainer.callbacks+={callback}", *AVERAGING[callback], "--model.optimizer.lr=0.5"]
 
 
-def measured_by_a_plain_loop(cli: FitCLI, network: torch.nn.Module) -> tuple[list[list[int]], float]:
-    """The confusion matrix and the mean loss over the test set, image by image."""
-    test, preprocessing = cli.datamodule.splits["test"], cli.model.preprocessing
+def measured_by_a_plain_loop(cli: FitCLI, network: torch.nn.Module, split: str) -> tuple[list[list[int]], float]:
+    """The confusion matrix and the mean loss over a split, image by image."""
+    images, preprocessing = cli.datamodule.splits[split], cli.model.preprocessing
     mean, std = (torch.tensor(preprocessing[name])[:, None, None] for name in ("mean", "std"))
     with torch.no_grad():
-        logits = torch.cat([network((test.image(i) / 255 - mean)[None] / std) for i in range(len(test))])
-    matrix = confusion_matrix(test.labels, logits.argmax(1), labels=range(len(cli.model.class_names)))
-    return matrix.tolist(), F.cross_entropy(logits, test.labels).item()
+        logits = torch.cat([network((images.image(i) / 255 - mean)[None] / std) for i in range(len(images))])
+    matrix = confusion_matrix(images.labels, logits.argmax(1), labels=range(len(cli.model.class_names)))
+    return matrix.tolist(), F.cross_entropy(logits, images.labels).item()
+
+
+def network_of(cli: FitCLI, weights: dict[str, torch.Tensor]) -> torch.nn.Module:
+    network = SmallNetwork(len(cli.model.class_names)).eval()
+    network.load_state_dict({name.removeprefix("network."): value for name, value in weights.items()})
+    return network
 
 
 def require_metrics_of_best(cli: FitCLI, monkeypatch: Any) -> None:
-    reported = json.loads((RUN / "metrics.json").read_text())["test"]
+    metrics = json.loads((RUN / "metrics.json").read_text())
     checkpoint = load(RUN / "checkpoints" / "best.ckpt")
-    network = SmallNetwork(len(cli.model.class_names)).eval()
-    network.load_state_dict({name.removeprefix("network."): value for name, value in checkpoint["state_dict"].items()})
-    matrix, loss = measured_by_a_plain_loop(cli, network)
-    assert reported["confusion_matrix"] == matrix
-    assert reported["loss"] == pytest.approx(loss, abs=1e-5)
+    for split in ("val", "test"):
+        matrix, loss = measured_by_a_plain_loop(cli, network_of(cli, checkpoint["state_dict"]), split)
+        assert metrics[split]["confusion_matrix"] == matrix
+        assert metrics[split]["loss"] == pytest.approx(loss, abs=1e-5)
+    reported = metrics["test"]
 
     with monkeypatch.context() as patch:
         patch.setattr("project.model.classifier.build_network", lambda arch, classes, stem: SmallNetwork(classes))
@@ -63,6 +72,56 @@ def test_after_a_resume_too(workplace, monkeypatch):
 
 def test_training_that_ends_before_an_epoch_does_too(workplace, monkeypatch):
     require_metrics_of_best(small(*options("EMAWeightAveraging"), "--trainer.max_steps=3"), monkeypatch)
+
+
+class Raw(Callback):
+    """Keeps the weights after each step, before any callback averages them; ``EMAWeightAveraging`` comes later."""
+
+    def __init__(self) -> None:
+        self.after: dict[int, dict[str, torch.Tensor]] = {}
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        self.after[trainer.global_step] = {name: value.clone() for name, value in pl_module.state_dict().items()}
+
+
+def averages_of_a_plain_loop(raw: dict[int, dict[str, torch.Tensor]], decay: float) -> dict[int, Any]:
+    """Polyak and Juditsky's average with exponential weights, in float64, from the first step's weights on."""
+    averages: dict[int, Any] = {}
+    for step, weights in sorted(raw.items()):
+        before = averages.get(step - 1, weights)
+        averages[step] = {
+            name: decay * before[name].double() + (1 - decay) * value.double() for name, value in weights.items()
+        }
+    return averages
+
+
+def test_the_average_is_that_of_a_plain_loop_over_a_stop_within_an_epoch(workplace, monkeypatch):
+    raw, flags = Raw(), options("EMAWeightAveraging")
+    with pytest.raises(StoppedError):
+        small(*flags, callbacks=[raw, AtStep(6)])  # of 8, 4 an epoch
+    stopped = load(RUN / "checkpoints" / "last.ckpt")
+    small(*flags, callbacks=[raw])
+    averages = averages_of_a_plain_loop(raw.after, decay=0.9)
+    assert sorted(averages) == list(range(1, 9))
+    best, last = (load(RUN / "checkpoints" / f"{name}.ckpt") for name in ("best", "last"))
+    for checkpoint, step in ((stopped, 6), (best, best["global_step"]), (last, 8)):
+        assert checkpoint["global_step"] == step
+        for name, value in checkpoint["state_dict"].items():
+            if value.is_floating_point():  # torch rounds the average of BatchNorm's count, which nothing uses
+                torch.testing.assert_close(value, averages[step][name].to(value.dtype), rtol=1e-5, atol=1e-6)
+        assert not differences(checkpoint["current_model_state"], raw.after[step])
+    monkeypatch.setattr("project.model.classifier.build_network", lambda arch, classes, stem: SmallNetwork(classes))
+    shipped = ImageClassifier.load_from_checkpoint(RUN / "checkpoints" / "best.ckpt")
+    assert not differences(dict(shipped.state_dict()), dict(best["state_dict"]))
+
+
+def test_a_stopped_average_ends_in_the_same_bits(workplace):
+    flags = options("EMAWeightAveraging")
+    small(*flags, "--trainer.default_root_dir=whole")
+    stop_at(3, *flags)
+    stop_at(6, *flags)
+    small(*flags)
+    require_same_end(RUN, outcome(Path("whole/run")))
 
 
 SWA = [
