@@ -40,7 +40,10 @@ def no_drawing(monkeypatch):
         ("--model.warmup_epochs=-1", "--model.warmup_epochs must be"),
         ("--model.optimizer.lr=-1", "--model.optimizer: Invalid learning rate"),
         ("--model.lr_scheduler=StepLR --model.lr_scheduler.step_size=x", "step_size: expected int"),
-        ("--model.lr_scheduler=OneCycleLR --model.lr_scheduler.max_lr=1", "--model.lr_scheduler: You must define"),
+        (
+            "--model.lr_scheduler=OneCycleLR --model.lr_scheduler.max_lr=1 --model.lr_scheduler.epochs=3",
+            "--model.lr_scheduler: You must define",
+        ),
         ("--model.weights=missing.pth", "there is no file 'missing.pth'"),
         ("--monitor=val/nope", "no metric of the validation set; there are val/loss, val/accuracy"),
         ("--monitor=test/accuracy", "no metric of the validation set"),

@@ -7,7 +7,6 @@ from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
 
 from project.errors import require
 from project.model.finders import Finders
@@ -22,7 +21,7 @@ from project.model.resume import (
     restart_epoch,
     settings_of,
 )
-from project.model.schedules import build_cosine
+from project.model.schedules import build_cosine, of_length
 from project.model.steps import PlannedSteps
 
 
@@ -64,6 +63,7 @@ class Optimization:
         self._lr_scheduler, self._interval = lr_scheduler, interval
         self.finders = Finders()
         self._planned: PlannedSteps | None = None
+        self._to_the_end: Any = None  # a schedule that ends where training does
         self._settings: Settings | None = None
         self._settings_before: Settings | None = None
         self._state_before: Any = None
@@ -77,7 +77,7 @@ class Optimization:
         optimizer = build_optimizer(self.optimizer, network, trainer, None, self._layer_decay)
         if self._lr_scheduler is not None:
             with explained("--model.lr_scheduler"):
-                self._lr_scheduler(optimizer)
+                of_length(self._lr_scheduler, lambda: 1000)(optimizer)  # the data is not loaded to count its batches
             require_scaled(optimizer)
 
     def configure(self, model: Any) -> OptimizerLRScheduler:
@@ -99,10 +99,7 @@ class Optimization:
         groups = group_settings(optimizer)
         self._planned = PlannedSteps(trainer)
         with explained("--model.lr_scheduler"):
-            if self._lr_scheduler is None:
-                scheduler: Any = build_cosine(optimizer, self._planned, self.lrf, self._warmup_epochs)
-            else:
-                scheduler = self._lr_scheduler(optimizer)
+            scheduler = self._build_schedule(optimizer, self._planned)
         self._settings = settings_of(optimizer, groups, scheduler)
         if trainer.ckpt_path is not None:
             require_same_optimizer(self._settings_before, self._settings)
@@ -115,15 +112,26 @@ class Optimization:
         }
         return cast(OptimizerLRScheduler, {"optimizer": optimizer, "lr_scheduler": schedule})
 
+    def _build_schedule(self, optimizer: Optimizer, planned: PlannedSteps) -> Any:
+        if self._lr_scheduler is None:
+            scheduler: Any = build_cosine(optimizer, planned, self.lrf, self._warmup_epochs)
+        else:
+            make = of_length(self._lr_scheduler, planned.total if self._interval == "step" else planned.epochs)
+            scheduler = make(optimizer)
+            if make is self._lr_scheduler:
+                return scheduler
+        self._to_the_end = scheduler
+        return scheduler
+
     def require_planned(self, scheduler: Any, trainer: Trainer) -> None:
         """Checks before a schedule is stepped that it ends where training does.
 
         Raises:
-            UserError: It is the cosine, and would end elsewhere.
+            UserError: It was made for all of training, and would end elsewhere.
         """
         if self.finders.searching:
             return
-        if self._planned is not None and self._lr_scheduler is None and isinstance(scheduler, LambdaLR):
+        if self._planned is not None and scheduler is self._to_the_end:
             self._planned.require_kept(trainer)
 
     def state(self, model: Any) -> dict[str, Any]:

@@ -1,12 +1,17 @@
 """Learning-rate schedules."""
 
 import math
+from collections.abc import Callable
 from functools import partial
+from typing import Any, cast
 
+from lightning.pytorch.cli import LRSchedulerCallable
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
 
 from project.model.steps import PlannedSteps
+
+_LENGTHS = ("total_steps", "epochs", "steps_per_epoch")
 
 
 def cosine_with_warmup(step: int, *, total_steps: int, warmup_steps: int = 0, lrf: float = 0.0) -> float:
@@ -44,3 +49,20 @@ def build_cosine(optimizer: Optimizer, planned: PlannedSteps, lrf: float, warmup
     total = planned.total()
     warmup_steps = round(min(planned.in_epochs(warmup_epochs), total // 2))
     return LambdaLR(optimizer, partial(cosine_with_warmup, total_steps=total, warmup_steps=warmup_steps, lrf=lrf))
+
+
+def of_length(make: LRSchedulerCallable, length: Callable[[], int]) -> LRSchedulerCallable:
+    """Lets ``OneCycleLR`` last as long as training where nothing else is said.
+
+    Args:
+        make: Makes a schedule from the optimizer.
+        length: How often it will be stepped; called only where the schedule must know.
+
+    Returns:
+        The same, with ``total_steps`` where it is a :func:`functools.partial` of ``OneCycleLR`` without any length.
+    """
+    parts = (make.func, *make.args) if isinstance(make, partial) else ()
+    is_one_cycle = any(isinstance(part, type) and issubclass(part, OneCycleLR) for part in parts)
+    if not is_one_cycle or any(cast(Any, make).keywords.get(name) is not None for name in _LENGTHS):
+        return make
+    return partial(cast(Any, make), total_steps=length())

@@ -1,6 +1,7 @@
 """How many optimizer steps training takes."""
 
 import math
+from itertools import count
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
@@ -49,10 +50,19 @@ class PlannedSteps:
         total = min(limits, default=math.inf)
         if not math.isfinite(total):
             raise UserError(
-                "the cosine schedule and ProgressiveResizing must know where training ends; set --trainer.max_epochs or"
-                " --trainer.max_steps"
+                "the cosine schedule, OneCycleLR and ProgressiveResizing must know where training ends; set"
+                " --trainer.max_epochs or --trainer.max_steps"
             )
         return int(total)
+
+    def epochs(self) -> int:
+        """All epochs of training, the last of which may be a part of one.
+
+        Raises:
+            UserError: Training has no end.
+        """
+        total = self.total()
+        return next(epochs for epochs in count(1) if self.in_epochs(epochs) >= total)
 
     def require_kept(self, trainer: Trainer) -> None:
         """Compares the plan with what a trainer does now.
@@ -65,7 +75,7 @@ class PlannedSteps:
         found = (trainer.num_training_batches, trainer.accumulate_grad_batches)
         if found != planned:
             raise UserError(
-                f"the cosine schedule was made for epochs of {planned[0]} batches, {planned[1]} of them a step, but a"
+                f"the schedule was made for epochs of {planned[0]} batches, {planned[1]} of them a step, but a"
                 f" callback changed that to {found[0]} and {found[1]}; use GradientAccumulationScheduler for it, or"
                 " another --model.lr_scheduler"
             )
