@@ -23,7 +23,7 @@ from project.data.decode import decode, open_image
 from project.explore.prediction import predict
 from project.export import export, parse
 from project.model import ImageClassifier
-from project.run.checkpoint import Fit, Preprocessing
+from project.run.preprocessing import Fit, Preprocessing
 from tests.conftest import draw_image, make_folder
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -9,7 +9,7 @@ from project.data.batch import ArrayDataset, ImageBatch
 from project.data.module import ImageDataModule
 from project.data.resized import IMAGENET_MEAN, IMAGENET_STD
 from project.data.splits import SPLITS
-from project.run.checkpoint import Preprocessing
+from project.run.preprocessing import Preprocessing
 
 
 class RandomImagesDataModule(ImageDataModule):

@@ -12,8 +12,8 @@ from project.data.batch import ArrayDataset
 from project.data.module import ImageDataModule
 from project.data.splits import stratified_split
 from project.errors import UserError
-from project.run.checkpoint import Preprocessing
 from project.run.download import one_at_a_time
+from project.run.preprocessing import Preprocessing
 
 _CLASS_NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 _VAL_FRACTION = 0.1

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from project.errors import UserError, printable
-from project.run.checkpoint import Fit, Interpolation, Preprocessing
+from project.run.preprocessing import Fit, Interpolation, Preprocessing
 
 Box = tuple[int, int, int, int]
 

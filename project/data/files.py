@@ -21,7 +21,7 @@ from project.data.crops import (
 from project.data.decode import decode, open_image, upright_size
 from project.data.randomness import Purpose, uniform
 from project.errors import UnreadableFileError, printable
-from project.run.checkpoint import Preprocessing
+from project.run.preprocessing import Preprocessing
 
 CROP_TRIES = 10
 """How many regions are drawn for an image, of which the first that fits is cropped."""

@@ -19,7 +19,7 @@ from project.data.transforms import TransformedDataset, as_list, describe, trans
 from project.data.workers import plan_workers, say_once
 from project.errors import UserError, require
 from project.hardware import usable_cores
-from project.run.checkpoint import Preprocessing
+from project.run.preprocessing import Preprocessing
 
 _TRANSFORMS = ["train_transforms", "batch_transforms"]
 """Options that are callables, with which a checkpoint would not load with ``weights_only=True``."""

@@ -16,7 +16,7 @@ from project.data.decode import decode, open_image, reason
 from project.data.loader import LazyDataLoader, leave_signals_to_the_run
 from project.data.workers import plan_workers, say_once
 from project.errors import UnreadableFileError
-from project.run.checkpoint import Preprocessing
+from project.run.preprocessing import Preprocessing
 
 _ERROR_BYTES = 160
 _AHEAD = 2

@@ -16,7 +16,7 @@ from project.data.decode import upright_pixels
 from project.data.files import CROP_TRIES
 from project.data.randomness import Purpose, derived_seed, restored_generators, seed_generators, uniform
 from project.errors import LocalError, UserError, printable
-from project.run.checkpoint import Preprocessing
+from project.run.preprocessing import Preprocessing
 
 MapDataset = Dataset[Any]
 """What has a length, and returns for an index an image, of PIL or as a uint8 tensor (channels, height, width), and its

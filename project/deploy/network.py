@@ -9,7 +9,7 @@ from torch.export import Dim, ExportedProgram
 
 from project.model import ImageClassifier
 from project.model.normalize import to_255_scale
-from project.run.checkpoint import Preprocessing
+from project.run.preprocessing import Preprocessing
 
 
 class ProbabilityNetwork(nn.Module):

@@ -13,7 +13,8 @@ from project.data.listing import spelt
 from project.data.paths import image_paths
 from project.errors import UserError, printable
 from project.explore.data import open_data
-from project.run.checkpoint import About, Preprocessing
+from project.run.checkpoint import About
+from project.run.preprocessing import Preprocessing
 
 _Item = TypeVar("_Item")
 

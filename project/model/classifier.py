@@ -30,7 +30,7 @@ from project.model.saved import NOT_REMEMBERED, contents, load_model, restore
 from project.model.split_metrics import SplitMetrics
 from project.model.unsupported import require_supported
 from project.model.weights import start_from
-from project.run.checkpoint import Preprocessing
+from project.run.preprocessing import Preprocessing
 from project.run.tensorboard import add_hyperparameters, is_logged
 
 

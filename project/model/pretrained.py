@@ -21,8 +21,9 @@ from project.model.networks import (
     timm_name,
     torchvision_names,
 )
-from project.run.checkpoint import ABOUT, Preprocessing, read_checkpoint, read_weights
+from project.run.checkpoint import ABOUT, read_checkpoint, read_weights
 from project.run.download import fetch_file, one_at_a_time
+from project.run.preprocessing import Preprocessing
 
 _HASH = re.compile(r"-([0-9a-f]{8,})\.[^.]+$")  # torch.hub's convention for names of files
 _FITS = {"center": "crop", "squash": "squash", "border": "pad"}  # what timm calls them

@@ -10,7 +10,8 @@ from project.model.fitting import require_fitting_weights
 from project.model.loss import without_loss
 from project.model.networks import imported_arch
 from project.model.weights import load_state
-from project.run.checkpoint import ABOUT, explain, is_preprocessing, read_model
+from project.run.checkpoint import ABOUT, explain, read_model
+from project.run.preprocessing import is_preprocessing
 from project.run.settings import imported_class, plain_options
 
 # a callable would keep a checkpoint from loading with weights_only=True; a file may be gone by then

@@ -2,7 +2,7 @@
 
 from jsonargparse import Namespace
 
-from project.run.checkpoint import Preprocessing
+from project.run.preprocessing import Preprocessing
 
 
 def follow(data: Namespace, preprocessing: Preprocessing) -> None:

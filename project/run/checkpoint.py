@@ -5,48 +5,19 @@ architecture, the data and the seed of its split, the versions it was made with 
 it is plain data, so that ``torch.load(..., weights_only=True)`` reads the whole file.
 """
 
-import math
 import platform
 import warnings
 import zipfile
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict, get_args
+from typing import Any, TypedDict
 
 import torch
 
 from project.errors import UserError, first_sentence, listed, printable
+from project.run.preprocessing import Preprocessing, is_preprocessing
 
 ABOUT = "about"
-_LARGEST = 2**14  # pixels on a side, above which an image alone would fill the memory
-
-Fit = Literal["crop", "pad", "squash"]
-"""How an image is fitted to the network's square input, see :class:`Preprocessing`."""
-
-Interpolation = Literal["bilinear", "bicubic"]
-"""How an image is scaled, always with antialiasing."""
-
-
-class Preprocessing(TypedDict):
-    """How an image becomes the network's input in evaluation.
-
-    Attributes:
-        resize: With ``crop``, the length in pixels that the image's shorter side is scaled to.
-        crop: The side in pixels of the network's square input.
-        fit: ``crop``, the default, cuts the square from the centre of the scaled image. ``pad`` scales the longer side
-            to ``crop`` and fills the rest with the mean, as colour, alike on both sides. ``squash`` scales both sides
-            to ``crop``, whatever the aspect ratio.
-        interpolation: How it is scaled, with antialiasing: ``bilinear``, the default, or ``bicubic``.
-        mean: What is subtracted from each RGB channel, on a scale of 0 to 1.
-        std: What each RGB channel is then divided by, on the same scale.
-    """
-
-    resize: int
-    crop: int
-    fit: NotRequired[Fit]
-    interpolation: NotRequired[Interpolation]
-    mean: list[float]
-    std: list[float]
 
 
 class RememberedData(TypedDict):
@@ -167,23 +138,6 @@ def _explains(about: Any) -> bool:
         and (chosen is None or (isinstance(chosen, dict) and all(name in chosen for name in ("monitor", "mode"))))
         and isinstance(metrics, dict)
         and (data is None or (isinstance(data, dict) and isinstance(data.get("init_args"), dict)))
-    )
-
-
-def is_preprocessing(found: Any) -> bool:
-    """Whether something is what :class:`Preprocessing` says, with numbers that images can be prepared by."""
-    if not isinstance(found, dict):
-        return False
-    values: list[Any] = [found.get(name) for name in ("mean", "std", "resize", "crop")]
-    mean, std, resize, crop = values
-    return (
-        all(isinstance(side, int) for side in (resize, crop))
-        and 1 <= crop <= resize <= _LARGEST
-        and found.get("fit", "crop") in get_args(Fit)
-        and found.get("interpolation", "bilinear") in get_args(Interpolation)
-        and all(isinstance(values, list | tuple) and len(values) == 3 for values in (mean, std))
-        and all(isinstance(one, int | float) and math.isfinite(one) for one in (*mean, *std))
-        and min(std) > 0
     )
 
 

@@ -9,7 +9,7 @@ from project.data.module import ImageDataModule
 from project.data.splits import SPLITS
 from project.data.synthetic.drawing import CLASS_NAMES, draw_flowers
 from project.errors import require
-from project.run.checkpoint import Preprocessing
+from project.run.preprocessing import Preprocessing
 
 
 class SyntheticFlowersDataModule(ImageDataModule):
