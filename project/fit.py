@@ -12,7 +12,6 @@ from jsonargparse.typing import PositiveInt
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import BatchSizeFinder, Checkpoint, LearningRateFinder
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser
-from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.precision import Precision
 
 from project.callbacks import (
@@ -29,15 +28,21 @@ from project.errors import UserError
 from project.explore.tables import summary
 from project.hardware import best_precision, tune_malloc
 from project.model import ImageClassifier
-from project.model.pretrained import find_weights
-from project.options.following import follow
+from project.options.following import follow_weights
 from project.options.help import TRAINER, Screen
 from project.preflight import require_sound_options, require_sound_run
-from project.run.checkpoint import ABOUT, read_checkpoint, require_match, require_same_selection, selection
+from project.run.checkpoint import (
+    ABOUT,
+    read_checkpoint,
+    read_newest,
+    require_match,
+    require_same_selection,
+    selection,
+)
 from project.run.checkpoint_io import with_atomic_writes
 from project.run.folder import RunFolder, derived_name
-from project.run.loggers import class_of, placed, rewind_all, within
-from project.run.tensorboard import RunLogger, add_validation_of_best
+from project.run.loggers import class_of, own_first, placed, rewind_all, within
+from project.run.tensorboard import add_validation_of_best
 
 DEFAULTS: dict[str, Any] = {
     "data": "project.data.SyntheticFlowersDataModule",
@@ -117,7 +122,7 @@ class FitCLI(ProjectCLI):
         self.run.require_unfinished()
         require_sound_options(self.config)
         resumed = [path for path in (self.run.last, self.run.previous) if path.exists()]
-        self._follow_weights(resumed)
+        follow_weights(self.config, resumed)
         trainer = self.config.trainer
         plugins = trainer.plugins if isinstance(trainer.plugins, list) else [trainer.plugins]
         decided = any(issubclass(class_of(plugin) or object, Precision) for plugin in plugins)
@@ -134,21 +139,6 @@ class FitCLI(ProjectCLI):
             torch.set_num_threads(self.config.threads)
             os.environ["OMP_NUM_THREADS"] = str(self.config.threads)  # or Lightning shares the cores out all the same
         tune_malloc()
-
-    def _follow_weights(self, resumed: list[Path]) -> None:
-        """Prepares images as the weights want them, which are those of the run's newest checkpoint that can be read."""
-        model = self.config.model.init_args  # a class of the user's own may have none of these options
-        if model.get("weights") is None:
-            frozen = next((option for option in ("freeze_backbone", "freeze_until") if model.get(option)), None)
-            if frozen and not resumed:
-                raise UserError(
-                    f"--model.{frozen} needs --model.weights: without, layers of random weights would never learn"
-                )
-            return
-        if "arch" in model:
-            found = (find_weights(model.arch, str(source)).preprocessing() for source in resumed or [model.weights])
-            if (preprocessing := next(filter(None, found), None)) is not None:
-                follow(self.config.data, preprocessing)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Adds the callbacks and the logger that fill the run's folder.
@@ -167,7 +157,7 @@ class FitCLI(ProjectCLI):
             kwargs["enable_checkpointing"] = False  # or Lightning would add one
         # where SLURM's automatic checkpoints go and are looked for: in one folder, a run would resume from another's
         kwargs["default_root_dir"] = self.run.path
-        kwargs["logger"] = self._loggers()
+        kwargs["logger"] = own_first(self.config_init.trainer.logger, self.run.path)
         plugins = self.config_init.trainer.plugins or []
         kwargs["plugins"] = with_atomic_writes(plugins if isinstance(plugins, list) else [plugins], self.run.path)
         trainer = super().instantiate_trainer(**kwargs)
@@ -177,15 +167,6 @@ class FitCLI(ProjectCLI):
         self._keeps_last = any(isinstance(callback, LastCheckpoint) for callback in callbacks)
         self._keep_best = next((callback for callback in callbacks if isinstance(callback, BestCheckpoint)), None)
         return trainer
-
-    def _loggers(self) -> list[Logger]:
-        """TensorBoard's, and then those that the user adds; none where the user says so."""
-        given = self.config_init.trainer.logger
-        if given is False:
-            return []
-        added = [] if given in (None, True) else [given] if isinstance(given, Logger) else list(given)
-        own = [] if any(isinstance(logger, RunLogger) for logger in added) else [RunLogger(self.run.path, "", "")]
-        return [*own, *added]
 
     def _callbacks(self) -> list[Callback]:
         defaults: DefaultCallbacks = self.config_init.callbacks
@@ -264,7 +245,7 @@ class FitCLI(ProjectCLI):
             self.parser.save(self._saved_config, self.run.config, skip_unset=False, overwrite=True)
         if costs := self.config_init.callbacks.costs():
             self.note(costs)
-        path, checkpoint = self._newest_checkpoint()
+        path, checkpoint = read_newest([self.run.last, self.run.previous], self.note)
         if self.trainer.is_global_zero:
             rewind_all(self.trainer, checkpoint.get(CURVES, {}))
         if path is None:
@@ -278,20 +259,6 @@ class FitCLI(ProjectCLI):
             raise UserError(f"'{self.run.path}' resumes with --callbacks.last_checkpoint alone; or use another --name")
         self.note(f"continuing {self.run.path} in epoch {about['epoch']} after step {about['step']}")
         return str(path)
-
-    def _newest_checkpoint(self) -> tuple[Path | None, dict[str, Any]]:
-        """What to resume from: the last checkpoint, or the one before it where the last is damaged."""
-        damage = None
-        for path in (self.run.last, self.run.previous):
-            if path.exists():
-                try:
-                    return path, read_checkpoint(path)
-                except UserError as error:
-                    self.note(f"{error}; looking for the one before it")
-                    damage = error
-        if damage is not None:
-            raise damage
-        return None, {}
 
     def _description(self) -> str:
         parameters = sum(parameter.numel() for parameter in self.model.parameters())

@@ -1,7 +1,12 @@
 """Options of a data module that follow from how images were prepared before, where they are not given."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from jsonargparse import Namespace
 
+from project.errors import UserError
+from project.model.pretrained import find_weights
 from project.run.preprocessing import Preprocessing
 
 
@@ -27,3 +32,27 @@ def follow(data: Namespace, preprocessing: Preprocessing) -> None:
     for name, value in wanted.items():
         if name in options and options[name] is None:
             options[name] = value
+
+
+def follow_weights(config: Namespace, resumed: Sequence[Path]) -> None:
+    """Lets the data module of a run prepare images as the model's weights want them.
+
+    Args:
+        config: The command's, with ``data`` and ``model``, which may be classes of the user's own without such options.
+        resumed: The run's checkpoints, the newest first; the first that can be read counts, instead of other weights.
+
+    Raises:
+        UserError: Layers are frozen without weights.
+    """
+    model = config.model.init_args
+    if model.get("weights") is None:
+        frozen = next((option for option in ("freeze_backbone", "freeze_until") if model.get(option)), None)
+        if frozen and not resumed:
+            raise UserError(
+                f"--model.{frozen} needs --model.weights: without, layers of random weights would never learn"
+            )
+        return
+    if "arch" in model:
+        found = (find_weights(model.arch, str(source)).preprocessing() for source in resumed or [model.weights])
+        if (preprocessing := next(filter(None, found), None)) is not None:
+            follow(config.data, preprocessing)

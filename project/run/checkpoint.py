@@ -8,6 +8,7 @@ it is plain data, so that ``torch.load(..., weights_only=True)`` reads the whole
 import platform
 import warnings
 import zipfile
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypedDict
@@ -123,6 +124,32 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     if not (isinstance(checkpoint, dict) and _explains(checkpoint.get(ABOUT)) and "state_dict" in checkpoint):
         raise UserError(f"'{path}' was not written by this project: it does not name its classes and preprocessing")
     return checkpoint
+
+
+def read_newest(paths: Iterable[Path], note: Callable[[str], None]) -> tuple[Path | None, dict[str, Any]]:
+    """Reads the first of some checkpoints that is neither missing nor damaged.
+
+    Args:
+        paths: From the newest to the oldest.
+        note: Is told of each that is damaged.
+
+    Returns:
+        Where it is, and what it holds; where there is none, None and nothing.
+
+    Raises:
+        UserError: There are some, but all are damaged.
+    """
+    damage = None
+    for path in paths:
+        if path.exists():
+            try:
+                return path, read_checkpoint(path)
+            except UserError as error:
+                note(f"{error}; looking for the one before it")
+                damage = error
+    if damage is not None:
+        raise damage
+    return None, {}
 
 
 def _explains(about: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from jsonargparse import Namespace
 from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch import Trainer
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from torch import Tensor
 
 from project.errors import UserError
@@ -127,6 +127,20 @@ def rewind_all(trainer: Trainer, written: dict[str, int]) -> None:
     for logger in trainer.loggers:
         if isinstance(logger, RunCSVLogger):
             logger.rewind(written.get(logger.key(folder), 0))
+
+
+def own_first(given: Any, folder: Path) -> list[Logger]:
+    """TensorBoard's logger in the run's folder, and then those that the user adds; none where the user says so.
+
+    Args:
+        given: What ``--trainer.logger`` is, as Lightning takes it.
+        folder: The run's folder.
+    """
+    if given is False:
+        return []
+    added = [] if given in (None, True) else [given] if isinstance(given, Logger) else list(given)
+    own = [] if any(isinstance(logger, RunLogger) for logger in added) else [RunLogger(folder, "", "")]
+    return [*own, *added]
 
 
 def placed(loggers: Any, folder: Path) -> Any:
