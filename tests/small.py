@@ -45,7 +45,7 @@ def small(*args: str, data: Sequence[str] = DATA, callbacks: Sequence[Callback] 
     """Runs ``python -m project.fit`` in this process, by default on drawn flowers, with further callbacks."""
     own = FitCLI._callbacks
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("project.model.classifier.build_network", lambda arch, classes, stem: SmallNetwork(classes))
+        patch.setattr("project.model.classifier.build_network", lambda arch, classes, stem, args: SmallNetwork(classes))
         patch.setattr("project.explore.plots.image_grid", lambda *_: None)
         patch.setattr("project.explore.plots.confusion_figure", lambda *_: None)
         for module in ("first_batch", "confusion_matrix", "confident_mistakes"):

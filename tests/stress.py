@@ -113,7 +113,9 @@ def _train(args: list[str], environment: dict[str, str], log: Path) -> None:
     os.dup2(output, 2)
     os.environ.update(environment)
     patch = pytest.MonkeyPatch()
-    patch.setattr("project.model.classifier.build_network", lambda arch, num_classes, stem: SmallNetwork(num_classes))
+    patch.setattr(
+        "project.model.classifier.build_network", lambda arch, num_classes, stem, args: SmallNetwork(num_classes)
+    )
     sys.argv = ["fit"]
     quiet_libraries()
     warnings.filterwarnings("ignore")

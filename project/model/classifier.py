@@ -47,6 +47,8 @@ class ImageClassifier(LightningModule):
             ``resnet9_slim``, which are ours, for small images; or the dotted path of a callable of your own, as in
             ``my_package.nets.TinyNet``, which takes ``num_classes``.
         stem: ``imagenet`` for images of about 64 pixels and more, ``cifar`` for smaller ones; ResNets alone have both.
+        arch_args: Further arguments of what builds the network, such as ``{"stochastic_depth_prob": 0.2}`` for
+            torchvision's ConvNeXt and EfficientNet, or ``{"drop_path_rate": 0.2}`` for timm's networks.
         weights: Pretrained weights to start from: ``DEFAULT`` or another name of torchvision's or timm's, which are
             downloaded once; a file of torchvision's, of ours or of a hand-written script; or an address. A head for
             other classes is left out.
@@ -70,7 +72,7 @@ class ImageClassifier(LightningModule):
         lrf: The last learning rate of the cosine schedule as a fraction of the first.
         warmup_epochs: How many epochs, or what part of one, the learning rate takes to rise at the start of the cosine
             schedule; at most half of the training.
-        lr_scheduler: Any scheduler class, in place of the cosine schedule.
+        lr_scheduler: Any scheduler class, in place of the cosine schedule; ``OneCycleLR`` lasts as long as training.
         layer_decay: What the learning rate of each block is multiplied by for each block between it and the output, such
             as 0.75; by default all have the same.
         lr_scheduler_interval: What ``lr_scheduler`` is stepped after: every ``epoch`` or every optimizer ``step``.
@@ -92,6 +94,7 @@ class ImageClassifier(LightningModule):
         preprocessing: Preprocessing,
         arch: str = "resnet18",
         stem: Stem = "imagenet",
+        arch_args: dict[str, Any] | None = None,
         weights: str | None = None,
         channels_last: bool = True,
         compile: bool = False,  # noqa: A002  # what torch calls it
@@ -123,7 +126,7 @@ class ImageClassifier(LightningModule):
         )
         self.freezing = Freezing(num_classes, freeze_backbone, freeze_until)
         self.feature_cache = FeatureCache(arch, freeze_backbone) if cache_features else None
-        self.network = build_network(arch, num_classes, stem)
+        self.network = build_network(arch, num_classes, stem, arch_args)
         self._layout = settle(self.network, arch, num_classes, preprocessing["crop"], channels_last)
         self.channels_last, self.compile_network = self._layout is torch.channels_last, compile
         if weights is not None:

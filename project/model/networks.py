@@ -45,7 +45,9 @@ def network_names() -> list[str]:
     return [*_RESNET9_WIDTHS, *torchvision_names()]
 
 
-def build_network(arch: str, num_classes: int, stem: Stem = "imagenet") -> nn.Module:
+def build_network(
+    arch: str, num_classes: int, stem: Stem = "imagenet", arch_args: Mapping[str, Any] | None = None
+) -> nn.Module:
     """Builds a network with fresh weights, in evaluation or training mode as it comes.
 
     Args:
@@ -55,25 +57,39 @@ def build_network(arch: str, num_classes: int, stem: Stem = "imagenet") -> nn.Mo
         stem: ``imagenet`` is the network's own; ``cifar`` is, for a ResNet, one 3x3 convolution of stride 1 and no
             pool (He et al., 2016, section 4.2, https://arxiv.org/abs/1512.03385), for images of about 32 pixels.
             ResNet-9 has no other.
+        arch_args: Further arguments of what builds the network, such as ``stochastic_depth_prob`` of some of
+            torchvision's or ``drop_path_rate`` of timm's.
 
     Raises:
-        UserError: No network has that name, it cannot be built, or it has no such stem.
+        UserError: No network has that name, it cannot be built, or it has no such stem or argument.
     """
     require_known(arch)
-    if arch in _RESNET9_WIDTHS:
-        if stem != "cifar":
-            raise UserError(f"--model.arch {arch} is made for small images; use it with --model.stem cifar")
-        return ResNet9(num_classes, _RESNET9_WIDTHS[arch])
-    if arch.startswith(TIMM):
-        network = _timm_network(arch, num_classes)
-    elif arch in network_names():
-        options = _WITHOUT_AUXILIARY_HEADS if arch in INCEPTIONS else {}
-        network = get_model(arch, weights=None, num_classes=num_classes, **options)
-    else:
-        network = _call(arch, num_classes)
-    if stem == "cifar":
+    args = dict(arch_args or {})
+    if arch in _RESNET9_WIDTHS and stem != "cifar":
+        raise UserError(f"--model.arch {arch} is made for small images; use it with --model.stem cifar")
+    try:
+        network = _build(arch, num_classes, args)
+    except UserError:
+        raise
+    except Exception as error:  # a network may find fault with its arguments in any way
+        if not args:
+            raise
+        raise UserError(f"--model.arch_args: {arch} does not take {_shown(args)} ({first_sentence(error)})") from error
+    if stem == "cifar" and arch not in _RESNET9_WIDTHS:
         _replace_stem(network, arch)
     return network
+
+
+def _build(arch: str, num_classes: int, args: dict[str, Any]) -> nn.Module:
+    """Passes on what the project decides by name, so that no argument can decide it, or have weights read."""
+    if arch in _RESNET9_WIDTHS:
+        return ResNet9(num_classes=num_classes, width=_RESNET9_WIDTHS[arch], **args)
+    if arch.startswith(TIMM):
+        return _timm_network(arch, num_classes, args)
+    if arch in network_names():
+        options = _WITHOUT_AUXILIARY_HEADS if arch in INCEPTIONS else {}
+        return get_model(arch, weights=None, num_classes=num_classes, **options, **args)
+    return _call(arch, num_classes, args)
 
 
 def require_known(arch: str) -> None:
@@ -128,8 +144,12 @@ def timm_name(arch: str) -> str:
     return name
 
 
-def _timm_network(arch: str, num_classes: int) -> nn.Module:
-    network: nn.Module = import_timm().create_model(timm_name(arch), num_classes=num_classes)
+def _timm_network(arch: str, num_classes: int, args: dict[str, Any]) -> nn.Module:
+    create = import_timm().create_model
+    own = {
+        name: known.default for name, known in signature(create).parameters.items() if known.default is not known.empty
+    }
+    network: nn.Module = create(timm_name(arch), **own, num_classes=num_classes, **args)
     return network
 
 
@@ -159,7 +179,7 @@ def imported_arch(arch: str) -> str:
     return f"{found.__module__}.{found.__qualname__}"
 
 
-def _call(arch: str, num_classes: int) -> nn.Module:
+def _call(arch: str, num_classes: int, args: dict[str, Any]) -> nn.Module:
     path, _, name = arch.rpartition(".")
     shown = printable(arch)
     try:
@@ -170,10 +190,11 @@ def _call(arch: str, num_classes: int) -> nn.Module:
     if not named:
         raise UserError(f"--model.arch: '{shown}' must have a parameter num_classes, which is the width of the head")
     try:
-        network = make(num_classes=num_classes)
+        network = make(num_classes=num_classes, **args)
     except Exception as error:
+        given = _shown({"num_classes": num_classes, **args})
         raise UserError(
-            f"--model.arch: '{shown}' fails with num_classes={num_classes} ({type(error).__name__}: {first_sentence(error)})"
+            f"--model.arch: '{shown}' fails with {given} ({type(error).__name__}: {first_sentence(error)})"
         ) from error
     if not isinstance(network, nn.Module):
         raise UserError(f"--model.arch: '{shown}' must return a torch.nn.Module, got {type(network).__name__}")
@@ -221,6 +242,10 @@ def current_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def first_convolution(network: nn.Module) -> nn.Conv2d | None:
     """The first convolution that sees the image, if there is one."""
     return next((layer for layer in network.modules() if isinstance(layer, nn.Conv2d)), None)
+
+
+def _shown(args: dict[str, Any]) -> str:
+    return printable(", ".join(f"{name}={value!r}" for name, value in args.items()))
 
 
 def _nearest(arch: str) -> str:
