@@ -11,6 +11,7 @@ from project.data.batch import BatchDataset
 from project.data.image_files import ImageFilesDataModule
 from project.data.listing import ClassFiles, holds_folders, in_sub_folders, list_classes, spelt
 from project.data.splits import SPLITS, hashed_split
+from project.data.trainer import world
 from project.errors import UserError, printable
 
 
@@ -59,7 +60,7 @@ class FolderDataModule(ImageFilesDataModule):
     def load(self) -> dict[str, BatchDataset]:
         """Opens the three splits; says how many files lie in sub-folders, where any do."""
         datasets = super().load()
-        if self._world()[1] == 0 and (deeper := self.in_sub_folders()):
+        if world(self.trainer)[1] == 0 and (deeper := self.in_sub_folders()):
             count = f"{len(deeper):,} of {sum(self.expected_sizes().values()):,} images"
             first = printable(deeper[0].relative_to(self.images_root))
             tqdm.write(f"note: {count} lie in folders within the class folders, as '{first}'", file=sys.stderr)

@@ -16,6 +16,7 @@ from project.data.files import FileDataset
 from project.data.listing import ClassFiles, without_garbage_collection
 from project.data.resized import ResizedDataModule
 from project.data.splits import SPLITS
+from project.data.trainer import split_in_use, world
 from project.errors import UnreadableFileError, UserError, printable
 
 
@@ -81,7 +82,11 @@ class ImageFilesDataModule(ResizedDataModule):
             files, root = self.files(), self.images_root
             with without_garbage_collection():
                 every = _all(files)
-                record, sizes, visible = record_of(root, self.cache), self.cache is not None, self._world()[1] == 0
+                record, sizes, visible = (
+                    record_of(root, self.cache),
+                    self.cache is not None,
+                    world(self.trainer)[1] == 0,
+                )
                 headers = read_headers(every, root, record, sizes, visible)
                 self._headers = dict(zip(map(str, every), headers, strict=True))
         return self._headers
@@ -130,7 +135,7 @@ class ImageFilesDataModule(ResizedDataModule):
             datasets[split] = dataset = FileDataset(
                 flat, torch.tensor(labels), self.preprocessing, crop_scale, self.seed, self.skip_bad, self.cache, sizes
             )
-            if self.cache is not None and dataset.cache is None and self._world()[1] == 0:
+            if self.cache is not None and dataset.cache is None and world(self.trainer)[1] == 0:
                 _warn(f"--data.cache: '{self.cache}' has no room for the decoded {split} images; going on without")
         return datasets
 
@@ -143,7 +148,7 @@ class ImageFilesDataModule(ResizedDataModule):
         """The splits without broken files; each process looks for itself, so that all have the same."""
         broken = self._broken()
         left = leave_out(self.files(), broken)
-        if broken and self._world()[1] == 0:
+        if broken and world(self.trainer)[1] == 0:
             many = f"{len(broken):,} of {len(self._look()):,} files"
             _warn(f"{many} cannot be read as images and are left out: {few(broken)}")
         return left
@@ -157,7 +162,7 @@ class ImageFilesDataModule(ResizedDataModule):
         if not self.skip_bad or self.trainer is None or bool((batch.labels >= 0).all()):
             return batch
         readable = batch.labels >= 0
-        split = self._split()
+        split = split_in_use(self.trainer)
         self._report(split, batch.indices[~readable].tolist())
         if split != "train":
             return batch

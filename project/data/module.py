@@ -2,24 +2,25 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, cast
 
-import torch
 from lightning.pytorch import LightningDataModule
-from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
-from project.data.augmentation import augment
-from project.data.batch import BatchDataset, ImageBatch, WithoutImages
-from project.data.loader import LazyDataLoader, leave_signals_to_the_run
+from project.data.augmentation import as_colour, augment
+from project.data.batch import BatchDataset, ImageBatch, WithoutImages, uncounted
+from project.data.device_cache import DeviceCache
+from project.data.loader import LazyDataLoader, leave_signals_to_the_run, ordered_loader
 from project.data.randomness import Purpose, derived_seed
 from project.data.sampler import BalancedOrder, EvaluationSampler, TrainingSampler
 from project.data.sharing import load_once_a_machine
+from project.data.trainer import devices, overfits, position, split_in_use, world
 from project.data.transforms import TransformedDataset, as_list, describe, transform_batch
 from project.data.workers import plan_workers, say_once
-from project.errors import UserError, require
+from project.errors import require
 from project.hardware import usable_cores
-from project.run.preprocessing import Preprocessing
+from project.run.preprocessing import Preprocessing, in_unit
 
 _TRANSFORMS = ["train_transforms", "batch_transforms"]
 """Options that are callables, with which a checkpoint would not load with ``weights_only=True``."""
@@ -82,8 +83,8 @@ class ImageDataModule(LightningDataModule, ABC):
         require(prefetch_factor >= 1, "--data.prefetch_factor", prefetch_factor, "at least 1")
         require(crop_padding >= 0, "--data.crop_padding", crop_padding, "0 or more")
         require(cutout >= 0, "--data.cutout", cutout, "0 or more")
-        require(mean is None or _in_unit(mean), "--data.mean", mean, "three numbers from 0 to 1")
-        require(std is None or (_in_unit(std) and min(std) > 0), "--data.std", std, "three numbers above 0, at most 1")
+        require(mean is None or in_unit(mean), "--data.mean", mean, "three numbers from 0 to 1")
+        require(std is None or (in_unit(std) and min(std) > 0), "--data.std", std, "three numbers above 0, at most 1")
         self.mean, self.std = list(mean or []), list(std or [])
         require(0 <= class_balance <= 1, "--data.class_balance", class_balance, "from 0 to 1")
         self.batch_size, self.split_seed, self.seed = batch_size, split_seed, seed
@@ -98,9 +99,8 @@ class ImageDataModule(LightningDataModule, ABC):
         self.device_cache = device_cache
         self.splits: Mapping[str, BatchDataset] = {}
         self._without_images: Collection[str] = ()
-        self._on_device: dict[str, Tensor] = {}
+        self._on_device = DeviceCache()
         self._repeats: dict[str, int | None] = {}
-        self._fill: Tensor | None = None
 
     @property
     @abstractmethod
@@ -129,7 +129,7 @@ class ImageDataModule(LightningDataModule, ABC):
         if not self.splits:
             self.splits = load_once_a_machine(cast(Any, self.load), self.trainer) if self.in_memory else self.load()
         if stage == "fit":
-            self.require_usable(self._world()[0])
+            self.require_usable(world(self.trainer)[0])
 
     def split_sizes(self) -> Mapping[str, int]:
         """How many images each split has; before they are loaded, as far as that is known, and at most that many."""
@@ -159,21 +159,14 @@ class ImageDataModule(LightningDataModule, ABC):
 
     def train_dataloader(self) -> DataLoader[ImageBatch]:
         """Loads the training set in an order that depends on seed and epoch alone; to overfit, always in the same."""
-        world_size, rank = self._world()
-        size = len(self.splits["train"])
-        trainer: Any = self.trainer
-        overfits = trainer is not None and trainer.overfit_batches > 0
-        balanced = self._balanced() if self.class_balance > 0 else None
+        world_size, rank = world(self.trainer)
+        train, where, balanced = self.splits["train"], partial(position, self.trainer), None
+        if self.class_balance > 0:
+            balanced = BalancedOrder(train.labels.cpu(), self.batch_size, self.seed, self.class_balance)
         sampler = TrainingSampler(
-            size, self.batch_size, self.seed, self._position, world_size, rank, overfits, balanced
+            len(train), self.batch_size, self.seed, where, world_size, rank, overfits(self.trainer), balanced
         )
         return self._loader("train", sampler, self.batch_size // world_size)
-
-    def _balanced(self) -> BalancedOrder:
-        labels = self.splits["train"].labels.cpu()
-        if labels.dim() != 1:
-            raise UserError("--data.class_balance needs images of one class each, but here they may have several")
-        return BalancedOrder(labels, self.batch_size, self.seed, self.class_balance)
 
     def val_dataloader(self) -> DataLoader[ImageBatch]:
         """Loads the validation set, always in the same shuffled order."""
@@ -184,16 +177,16 @@ class ImageDataModule(LightningDataModule, ABC):
         return self._evaluation_loader("test")
 
     def _evaluation_loader(self, split: str) -> DataLoader[ImageBatch]:
-        return self._loader(split, self._evaluation_sampler(split), max(1, self.batch_size // self._world()[0]))
+        return self._loader(split, self._evaluation_sampler(split), max(1, self.batch_size // world(self.trainer)[0]))
 
     def _evaluation_sampler(self, split: str) -> EvaluationSampler:
         # not by the seed of the run: runs that differ in it alone are measured on the same first batches
-        return EvaluationSampler(len(self.splits[split]), self.split_seed, *self._world())
+        return EvaluationSampler(len(self.splits[split]), self.split_seed, *world(self.trainer))
 
     def _loader(self, split: str, sampler: Sampler[int], batch_size: int) -> DataLoader[ImageBatch]:
-        devices = self.trainer.num_devices if self.trainer is not None else 1
         batch_bytes = 0 if self.device_cache else batch_size * 3 * self.preprocessing["crop"] ** 2
-        workers, sender, note = plan_workers(self.workers(split), self.prefetch_factor, batch_bytes, devices)
+        wanted, loading = self.workers(split), devices(self.trainer)
+        workers, sender, note = plan_workers(wanted, self.prefetch_factor, batch_bytes, loading)
         if self.trainer is None or self.trainer.local_rank == 0:
             say_once(note)
         return LazyDataLoader(
@@ -218,23 +211,19 @@ class ImageDataModule(LightningDataModule, ABC):
 
     def on_after_batch_transfer(self, batch: ImageBatch, dataloader_idx: int) -> ImageBatch:
         """Augments a training batch; in evaluation, marks what another process counts already."""
-        if self._split() in self._without_images:
+        split = split_in_use(self.trainer)
+        if split in self._without_images:
             return batch
         if self.device_cache:
-            batch = batch._replace(images=self._images(batch.indices))
+            batch = batch._replace(images=self._on_device.images(split, self.splits[split], batch.indices))
         if self.trainer is not None and self.trainer.training:
             return self.transform_batch(self.augment(batch, self.trainer.current_epoch))
-        repeated = self._repeated(self._split())
-        return batch if repeated is None else _uncounted(batch, repeated)
-
-    def _split(self) -> str:
-        """What the trainer works on."""
-        trainer = self.trainer
-        return "train" if trainer is None or trainer.training else "test" if trainer.testing else "val"
+        repeated = self._repeated(split)
+        return batch if repeated is None else uncounted(batch, repeated)
 
     def _repeated(self, split: str) -> int | None:
         """The image that another process counts, if there is one."""
-        if self._world()[0] == 1:
+        if world(self.trainer)[0] == 1:
             return None
         if split not in self._repeats:  # once, as it shuffles the whole set
             self._repeats[split] = self._evaluation_sampler(split).repeated
@@ -257,27 +246,11 @@ class ImageDataModule(LightningDataModule, ABC):
         Args:
             split: ``train``, ``val`` or ``test``.
         """
-        dataset: Any = self.splits[split]
-        workers = self.workers(split)
-        return DataLoader(
-            dataset,
-            batch_size=self.batch_size,
-            num_workers=workers,
-            collate_fn=cast(Any, _as_it_is),
-            worker_init_fn=leave_signals_to_the_run if workers else None,
-        )
+        return ordered_loader(self.splits[split], self.batch_size, self.workers(split))
 
     def serve_indices(self, splits: Collection[str]) -> None:
         """Lets the loaders of some splits yield labels and indices alone, for a model that needs no images of them."""
         self._without_images = splits
-
-    def _images(self, indices: Tensor) -> Tensor:
-        """Takes images from those that are on the device already."""
-        split = self._split()
-        if split not in self._on_device:
-            every = list(range(len(self.splits[split])))
-            self._on_device[split] = self.splits[split].__getitems__(every).images.to(indices.device)
-        return self._on_device[split][indices % len(self.splits[split])]
 
     def augment(self, batch: ImageBatch, epoch: int) -> ImageBatch:
         """Augments a batch as training does in that epoch."""
@@ -285,8 +258,6 @@ class ImageDataModule(LightningDataModule, ABC):
         require(
             self.crop_padding < side, "--data.crop_padding", self.crop_padding, f"below {side}, the side of an image"
         )
-        if self._fill is None or self._fill.device != batch.images.device:  # once, as a copy waits for the device
-            self._fill = (255 * torch.tensor(self.preprocessing["mean"])).round().to(batch.images)
         return augment(
             batch,
             seed=self.seed,
@@ -294,7 +265,7 @@ class ImageDataModule(LightningDataModule, ABC):
             flipping=self.flip,
             padding=self.crop_padding,
             cutout_size=self.cutout,
-            fill=self._fill,
+            fill=as_colour(tuple(self.preprocessing["mean"]), batch.images.device),
         )
 
     def transform_batch(self, batch: ImageBatch) -> ImageBatch:
@@ -307,19 +278,8 @@ class ImageDataModule(LightningDataModule, ABC):
         """
         if not self.batch_transforms:
             return batch
-        seed = derived_seed(Purpose.BATCH_TRANSFORMS, self.seed, *self._position())
+        seed = derived_seed(Purpose.BATCH_TRANSFORMS, self.seed, *position(self.trainer))
         return transform_batch(batch, self.batch_transforms, len(self.class_names), seed)
-
-    def _world(self) -> tuple[int, int]:
-        return (self.trainer.world_size, self.trainer.global_rank) if self.trainer is not None else (1, 0)
-
-    def _position(self) -> tuple[int, int]:
-        """Where training stands: the epoch, and how many batches of it are done."""
-        if self.trainer is None:
-            return 0, 0
-        # not ``current_epoch``, which a resumed run updates later
-        epochs: Any = self.trainer.fit_loop.epoch_progress.current
-        return epochs.processed, self.trainer.fit_loop.epoch_loop.batch_progress.current.ready
 
     def pins_memory(self) -> bool:
         """Whether batches are put where a GPU can fetch them by itself."""
@@ -334,22 +294,4 @@ class ImageDataModule(LightningDataModule, ABC):
         at_hand = self.in_memory and not (split == "train" and self.train_transforms)
         if self.num_workers is not None or at_hand:
             return self.num_workers or 0
-        devices = self.trainer.num_devices if self.trainer is not None else 1
-        return min(8, max(1, usable_cores() // devices - 1))
-
-
-def _as_it_is(batch: ImageBatch) -> ImageBatch:
-    """Collates nothing: a data set makes whole batches."""
-    return batch
-
-
-def _in_unit(values: Any) -> bool:
-    """Whether there is a number from 0 to 1 for each channel; what a checkpoint says may be anything."""
-    return len(values) == 3 and all(isinstance(value, int | float) and 0 <= value <= 1 for value in values)
-
-
-def _uncounted(batch: ImageBatch, index: int) -> ImageBatch:
-    repeated = batch.indices == index
-    return batch._replace(
-        labels=batch.labels.masked_fill(repeated if batch.labels.dim() == 1 else repeated[:, None], -1)
-    )
+        return min(8, max(1, usable_cores() // devices(self.trainer) - 1))

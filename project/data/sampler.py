@@ -9,6 +9,7 @@ from torch.utils.data import Dataset, DistributedSampler, SequentialSampler
 
 from project.data.batch import make_keys
 from project.data.randomness import Purpose, uniform
+from project.errors import UserError
 
 
 class _FixedBySeed(DistributedSampler[int], SequentialSampler):
@@ -107,9 +108,14 @@ class BalancedOrder:
         batch_size: The global batch size; an epoch has as many whole batches as without balance.
         seed: The seed of the run.
         balance: From 0 to 1.
+
+    Raises:
+        UserError: An image may have several classes.
     """
 
     def __init__(self, labels: Tensor, batch_size: int, seed: int, balance: float) -> None:
+        if labels.dim() != 1:
+            raise UserError("--data.class_balance needs images of one class each, but here they may have several")
         self.seed, self.size, self.length = seed, len(labels), len(labels) // batch_size * batch_size
         found: tuple[Tensor, Tensor, Tensor] = torch.unique(labels, return_inverse=True, return_counts=True)
         _, self._classes, self._sizes = found

@@ -34,6 +34,11 @@ class Preprocessing(TypedDict):
     std: list[float]
 
 
+def in_unit(values: Any) -> bool:
+    """Whether there is a number from 0 to 1 for each channel; what a checkpoint says may be anything."""
+    return len(values) == 3 and all(isinstance(value, int | float) and 0 <= value <= 1 for value in values)
+
+
 def is_preprocessing(found: Any) -> bool:
     """Whether something is what :class:`Preprocessing` says, with numbers that images can be prepared by."""
     if not isinstance(found, dict):

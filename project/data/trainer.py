@@ -1,0 +1,34 @@
+"""What a data module asks its trainer, and the answers where it has none."""
+
+from typing import Any, cast
+
+from lightning.pytorch import Trainer
+
+
+def world(trainer: Trainer | None) -> tuple[int, int]:
+    """How many processes there are, and the number of this one."""
+    return (trainer.world_size, trainer.global_rank) if trainer is not None else (1, 0)
+
+
+def devices(trainer: Trainer | None) -> int:
+    """How many devices of this machine train."""
+    return trainer.num_devices if trainer is not None else 1
+
+
+def overfits(trainer: Trainer | None) -> bool:
+    """Whether training sees the same few batches in each epoch."""
+    return trainer is not None and cast(Any, trainer).overfit_batches > 0  # set by a connector
+
+
+def split_in_use(trainer: Trainer | None) -> str:
+    """The split that is worked on: ``train``, ``val`` or ``test``."""
+    return "train" if trainer is None or trainer.training else "test" if trainer.testing else "val"
+
+
+def position(trainer: Trainer | None) -> tuple[int, int]:
+    """Where training stands: the epoch, and how many batches of it are done."""
+    if trainer is None:
+        return 0, 0
+    # not ``current_epoch``, which a resumed run updates later
+    epochs: Any = trainer.fit_loop.epoch_progress.current
+    return epochs.processed, trainer.fit_loop.epoch_loop.batch_progress.current.ready
