@@ -3,12 +3,13 @@
 import colorsys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 
 from project.cli import quiet_libraries
@@ -39,9 +40,18 @@ def as_in_a_terminal() -> Iterator[None]:
         yield
 
 
-def fit(*args: str) -> FitCLI:
-    """Runs ``python -m project.fit`` in this process."""
-    with as_in_a_terminal():
+@contextmanager
+def empty_figures() -> Iterator[None]:
+    """Leaves the figures of runs empty: to draw them takes several times as long as a tiny run."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("image_grid", "confusion_figure", "curves_figure", "class_figure"):
+            patch.setattr(f"project.explore.plots.{name}", lambda *_: Figure(figsize=(0.1, 0.1)))
+        yield
+
+
+def fit(*args: str, drawn: bool = False) -> FitCLI:
+    """Runs ``python -m project.fit`` in this process, with something in its figures where a test looks at them."""
+    with as_in_a_terminal(), nullcontext() if drawn else empty_figures():
         cli = FitCLI([*args])
         cli.fit()
     return cli
@@ -75,7 +85,7 @@ def no_cache_of_the_user(tmp_path_factory):
 def tiny_run(tmp_path_factory) -> Path:
     """The folder of a finished run, to be read only."""
     root: Path = tmp_path_factory.mktemp("session") / "runs"
-    fit(*TINY, f"--trainer.default_root_dir={root}", "--name=tiny")
+    fit(*TINY, f"--trainer.default_root_dir={root}", "--name=tiny", drawn=True)
     return root / "tiny"
 
 

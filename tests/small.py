@@ -1,4 +1,4 @@
-"""Runs of the real command that take no time: a small network, and a black square for each image that is drawn."""
+"""Runs of the real command that take no time, with a small network."""
 
 import os
 import signal
@@ -13,7 +13,6 @@ from lightning.pytorch import Callback
 from project.callbacks import StoppedError
 from project.cli import one_line_errors
 from project.fit import FitCLI
-from project.run.tensorboard import tensorboards
 from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, fit
 from tests.stress import SmallNetwork, differences, outcome
 
@@ -46,11 +45,6 @@ def small(*args: str, data: Sequence[str] = DATA, callbacks: Sequence[Callback] 
     own = FitCLI._callbacks
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("project.model.classifier.build_network", lambda arch, classes, stem, args: SmallNetwork(classes))
-        patch.setattr("project.explore.plots.image_grid", lambda *_: None)
-        patch.setattr("project.explore.plots.confusion_figure", lambda *_: None)
-        for module in ("first_batch", "confusion_matrix", "confident_mistakes"):
-            patch.setattr(f"project.callbacks.{module}.add_figure", _add_square)
-        patch.setattr("project.callbacks.PlotFiles.on_test_end", lambda *_: None)
         patch.setattr(FitCLI, "_callbacks", lambda cli: [*own(cli), *callbacks])
         return fit(*data, *SMALL, *args)
 
@@ -84,10 +78,3 @@ def one_line(command: Any, capsys: Any) -> str:
 def load(path: Path) -> Any:
     """What a checkpoint holds."""
     return torch.load(path, weights_only=True)
-
-
-def _add_square(trainer: Any, tag: str, figure: None, step: int | None = None) -> None:
-    for logger in tensorboards(trainer):
-        logger.experiment.add_image(
-            tag, torch.zeros(3, 1, 1), global_step=trainer.global_step if step is None else step
-        )

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from project.cli import one_line_errors, quiet_libraries
 from project.fit import FitCLI
-from tests.conftest import QUIET
+from tests.conftest import QUIET, empty_figures
 from tests.distributed.processes import LAUNCHER_VARIABLES, LOOPBACK, free_port
 
 SMALL = [
@@ -119,7 +119,7 @@ def _train(args: list[str], environment: dict[str, str], log: Path) -> None:
     sys.argv = ["fit"]
     quiet_libraries()
     warnings.filterwarnings("ignore")
-    with one_line_errors():
+    with empty_figures(), one_line_errors():
         FitCLI(args).fit()
 
 

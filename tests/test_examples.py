@@ -166,7 +166,8 @@ def test_the_gradient_norm_is_that_of_all_gradients_at_the_steps_that_are_logged
 def multilabel(tmp_path_factory) -> Path:
     """The folder of a finished run of the multi-label classifier, with all its plots."""
     root: Path = tmp_path_factory.mktemp("multilabel")
-    fit(*PAIRS, *MULTILABEL, *TINY_TRAINER, *QUIET, *QUICK[1:], f"--trainer.default_root_dir={root}", "--name=run")
+    options = [*PAIRS, *MULTILABEL, *TINY_TRAINER, *QUIET, *QUICK[1:]]
+    fit(*options, f"--trainer.default_root_dir={root}", "--name=run", drawn=True)
     return root / "run"
 
 
