@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -17,17 +18,24 @@ from torchvision.models import resnet18
 
 from project.data.flowers import FlowersDataModule
 from tests.conftest import fit, make_folder
+from tests.options.test_given import parse
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path.parent.name != "sweeps")
+RECIPES = [path for path in CONFIGS if path.parent.name == "recipes"]
 TINY = {
     "FlowersDataModule": ["--data.image_size=32", "--data.batch_size=4", "--data.num_workers=0"],
     "FolderDataModule": [
         *("--data.root=data/flower_photos", "--data.image_size=32", "--data.batch_size=4", "--data.num_workers=0"),
-        "--model.weights=weights.pth",
+        *("--model.arch=resnet18", "--model.weights=weights.pth"),
     ],
-    "CIFAR10DataModule": ["--data.batch_size=10"],
+    "CIFAR10DataModule": ["--data.batch_size=10", "--data.num_workers=0"],
     "SyntheticFlowersDataModule": [f"--data.{name}_size=8" for name in ("train", "val", "test", "batch")],
+}
+SMALL = ROOT / "configs" / "cifar10_cpu.yaml"
+SMALLER = {  # where a recipe would take long
+    "ProgressiveResizing": "--data.image_size=192",  # it scales to a multiple of up to 176 pixels, which must be less
+    "convnext_tiny": "--model.arch=efficientnet_b0",
 }
 
 
@@ -56,11 +64,17 @@ def test_a_config_trains_on_its_own_kind_of_data(config, workplace, monkeypatch)
     make_folder(workplace / "data" / "flower_photos", dict.fromkeys(FlowersDataModule().class_names, 4))
     write_cifar10(workplace / "data", monkeypatch)
     torch.save(resnet18().state_dict(), "weights.pth")  # in place of those that would be downloaded
-    text = config.read_text()
-    kind = next((kind for kind in TINY if kind in text), "SyntheticFlowersDataModule")
+    base, text = [], config.read_text()
+    if config in RECIPES and not any(kind in text for kind in TINY):  # it is added to a config that names the data
+        base, text = [f"--config={SMALL}"], SMALL.read_text() + text
+    if "timm." in text:
+        pytest.importorskip("timm")
+    kind = next(kind for kind in (*TINY, "") if kind in text) or "SyntheticFlowersDataModule"
     with_compiler = [] if any(map(shutil.which, ("c++", "g++", "clang++"))) else ["--model.compile=false"]
     on_one_cpu = ["--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.enable_progress_bar=false"]
-    args = [f"--config={config}", *TINY[kind], *on_one_cpu, "--trainer.max_steps=1", "--name=run", *with_compiler]
+    smaller = [option for word, option in SMALLER.items() if word in text]
+    size = [*TINY[kind], *smaller, *on_one_cpu, "--trainer.max_steps=1", *with_compiler]
+    args = [*base, f"--config={config}", *size, "--name=run"]
     if "strategy" in text:  # leaves a process group behind
         command = [sys.executable, "-m", "project.fit", *args]
         subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, timeout=120)
@@ -69,3 +83,26 @@ def test_a_config_trains_on_its_own_kind_of_data(config, workplace, monkeypatch)
     checkpoint = torch.load("runs/run/checkpoints/best.ckpt", weights_only=True)
     assert checkpoint["global_step"] == 1
     assert json.loads(Path("runs/run/metrics.json").read_text())["test"]["total"] > 0
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_names_its_source(recipe):
+    comment = "".join(line for line in recipe.read_text().splitlines() if line.startswith("#"))
+    assert re.search(r"\b(19|20)\d\d\b|references/classification", comment)
+    assert "https://" in comment
+
+
+def test_recipes_add_up(workplace):
+    names = ("randaugment", "random_erasing", "mixup", "cutmix", "ema", "one_cycle", "adamw", "cutout")
+    config = parse(f"--config={SMALL}", *(f"--config={ROOT}/configs/recipes/{name}.yaml" for name in names))
+    data, model = config.data.init_args, config.model.init_args
+    transforms = [
+        *data.train_transforms,
+        *data.batch_transforms,
+        *config.trainer.callbacks,
+        model.optimizer,
+        model.lr_scheduler,
+    ]
+    found = [spec.class_path.rpartition(".")[2] for spec in transforms]
+    assert found == ["RandAugment", "RandomErasing", "MixUp", "CutMix", "EMAWeightAveraging", "AdamW", "OneCycleLR"]
+    assert (model.arch, data.batch_size, data.cutout) == ("resnet9_slim", 256, 8)
