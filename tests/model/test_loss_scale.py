@@ -1,0 +1,73 @@
+"""A loss scale by options: dynamic or static, resumed exactly, and without a part in what is learned.
+
+On a CPU, torch computes in float16, too, where the plugin says so; only slowly.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from tests.small import load, require_same_end, small, stop_at
+from tests.stress import outcome
+
+ROOT = Path(__file__).parents[2]
+LAST = Path("runs/run/checkpoints/last.ckpt")
+SCALER = "--trainer.plugins.scaler"
+FLOAT16 = [
+    "--trainer.precision=null",  # the plugin says it
+    "--trainer.plugins=MixedPrecision",
+    "--trainer.plugins.precision=16-mixed",
+    "--trainer.plugins.device=cpu",
+    f"{SCALER}=torch.amp.GradScaler",
+    f"{SCALER}.device=cpu",
+]
+DYNAMIC = [*FLOAT16, f"{SCALER}.init_scale=64", f"{SCALER}.growth_interval=3"]
+
+
+def static(scale: int) -> list[str]:
+    return [*FLOAT16, f"{SCALER}.init_scale={scale}", f"{SCALER}.growth_interval=1000000000"]
+
+
+def scaler_of(checkpoint: Path) -> Any:
+    return load(checkpoint)["MixedPrecision"]
+
+
+def test_a_dynamic_scale_doubles_after_its_interval_and_is_resumed_exactly(workplace):
+    small(*DYNAMIC, "--trainer.default_root_dir=whole")
+    whole = scaler_of(Path("whole/run/checkpoints/last.ckpt"))
+    assert (whole["scale"], whole["_growth_tracker"]) == (64 * 2 ** (8 // 3), 8 % 3)  # 8 steps, none of which overflows
+    stop_at(5, *DYNAMIC)
+    assert (scaler_of(LAST)["scale"], scaler_of(LAST)["_growth_tracker"]) == (128, 2)
+    small(*DYNAMIC)
+    assert scaler_of(LAST) == whole
+    require_same_end(Path("runs/run"), outcome(Path("whole/run")))
+
+
+def test_a_static_scale_stays_and_weights_do_not_depend_on_it(workplace):
+    ends = {}
+    for scale in (256, 4096):
+        small(*static(scale), f"--trainer.default_root_dir=of_{scale}")
+        last = Path(f"of_{scale}/run/checkpoints/last.ckpt")
+        assert scaler_of(last)["scale"] == scale
+        ends[scale] = load(last)["state_dict"]
+    for name, value in ends[256].items():  # a power of two moves no digit, but for gradients near float16's least
+        torch.testing.assert_close(value, ends[4096][name], rtol=0.02, atol=2e-3)
+
+
+def test_the_pages_config_scales(workplace):
+    (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "recipes.md").read_text(), re.S)
+    Path("scale.yaml").write_text(text.replace("device: cuda", "device: cpu"))
+    assert yaml.safe_load(text)["trainer"]["plugins"]["init_args"]["precision"] == "16-mixed"
+    small("--config=scale.yaml", "--trainer.precision=null")
+    assert scaler_of(LAST)["scale"] == 1024
+
+
+@pytest.mark.filterwarnings("ignore:.*AMP with fp16 is not supported on CPU.*")
+def test_on_a_cpu_the_short_option_is_bfloat16(workplace):
+    cli = small("--trainer.precision=16-mixed")
+    assert cli.trainer.precision == "bf16-mixed"
+    assert "MixedPrecision" not in load(LAST)
