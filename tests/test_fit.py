@@ -1,9 +1,6 @@
 """The promises of ``python -m project.fit``."""
 
 import json
-import shlex
-import shutil
-import signal
 from collections import Counter
 
 import pytest
@@ -124,117 +121,6 @@ def test_the_saved_config_repeats_the_run(tiny_run, workplace):
     fit("--config", str(tiny_run / "config.yaml"), "--trainer.default_root_dir=runs", "--name=again")
     first, again = (json.loads((run / "metrics.json").read_text()) for run in (tiny_run, workplace / "runs" / "again"))
     assert first == again
-
-
-def test_a_finished_run_is_not_overwritten(tiny_run):
-    before = (tiny_run / "metrics.json").read_bytes()
-    with pytest.raises(UserError, match="finished, its test set measured"):
-        fit(*TINY, f"--trainer.default_root_dir={tiny_run.parent}", "--name=tiny")
-    assert (tiny_run / "metrics.json").read_bytes() == before
-
-
-def test_a_finished_run_names_the_way_to_train_longer_which_works(tiny_run, workplace):
-    longer = [*TINY, f"--trainer.default_root_dir={tiny_run.parent}", "--trainer.max_epochs=2"]
-    with pytest.raises(UserError, match="to train longer, start another from its weights: ") as refused:
-        fit(*longer, "--name=tiny")
-    way = shlex.split(str(refused.value).split("weights: ")[1].split(";")[0])
-    assert way == ["--name", "tiny_longer", "--model.weights", str(tiny_run / "checkpoints" / "best.ckpt")]
-    started = FitCLI([*longer, *way])
-    before = load(tiny_run / "checkpoints" / "best.ckpt")["state_dict"]
-    for name, value in started.model.state_dict().items():
-        assert torch.equal(value, before[name]), name
-
-
-class KilledError(Exception):
-    """Stands for the end of the process."""
-
-
-def test_an_unfinished_run_continues_to_the_same_weights(workplace, monkeypatch):
-    args = [*TINY, "--trainer.max_epochs=3"]
-    fit(*args, "--name=whole")
-
-    def kill_after_second_epoch(model):
-        if model.current_epoch == 2:
-            raise KilledError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ImageClassifier, "on_train_epoch_start", kill_after_second_epoch)
-        with pytest.raises(KilledError):
-            fit(*args, "--name=broken")
-    fit(*args, "--name=broken")
-    whole, broken = (load(workplace / "runs" / name / "checkpoints" / "last.ckpt") for name in ("whole", "broken"))
-    for key, value in whole["state_dict"].items():
-        assert torch.equal(value, broken["state_dict"][key]), key
-    metrics = [json.loads((workplace / "runs" / name / "metrics.json").read_text()) for name in ("whole", "broken")]
-    assert metrics[0] == metrics[1]
-
-
-def test_a_run_stopped_by_the_keyboard_says_how_to_go_on(workplace, monkeypatch, capsys):
-    def interrupt(model):
-        raise KeyboardInterrupt
-
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        with monkeypatch.context() as patch:
-            patch.setattr(ImageClassifier, "on_train_epoch_end", interrupt)
-            with pytest.raises(SystemExit):
-                fit(*TINY, "--name=my run")
-    finally:
-        signal.signal(signal.SIGINT, handler)  # Lightning ignores further ones
-    assert "to resume, run the same command with --name 'my run'" in capsys.readouterr().err
-    fit(*TINY, "--name=my run")
-    assert (workplace / "runs" / "my run" / "metrics.json").exists()
-
-
-def test_a_flag_beats_what_a_resumed_checkpoint_remembers(tiny_run, workplace):
-    shutil.copytree(tiny_run, workplace / "runs" / "tiny")
-    (workplace / "runs" / "tiny" / "metrics.json").unlink()
-    flags = ["--model.optimizer.lr=0.001", "--model.optimizer.momentum=0.5", "--trainer.max_epochs=2", "--model.lrf=1"]
-    cli = fit(*TINY, *flags, "--name=tiny")
-    (group, *_) = cli.trainer.optimizers[0].param_groups
-    assert (group["lr"], group["momentum"]) == (pytest.approx(0.001), 0.5)
-
-
-def test_a_moved_run_still_knows_its_best_metric(tiny_run, workplace, monkeypatch):
-    shutil.copytree(tiny_run, workplace / "elsewhere" / "tiny")
-    (workplace / "elsewhere" / "tiny" / "metrics.json").unlink()
-    best = workplace / "elsewhere" / "tiny" / "checkpoints" / "best.ckpt"
-    before = best.read_bytes()
-
-    def pretend_to_be_worse(model):
-        model.log("val/accuracy", 0.0)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ImageClassifier, "on_validation_epoch_end", pretend_to_be_worse)
-        patch.setattr("project.callbacks.ConfusionMatrixPlot.on_validation_end", lambda *_: None)
-        fit(*TINY, "--trainer.max_epochs=2", "--trainer.default_root_dir=elsewhere", "--name=tiny")
-    assert best.read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    ("flags", "complaint"),
-    [
-        (["--model.arch=resnet34"], "--model.arch resnet18"),
-        (["--model.stem=cifar"], "--model.stem imagenet"),
-        (["--data=FolderDataModule", "--data.root=images", "--data.batch_size=4"], "knows the 8 classes"),
-    ],
-)
-def test_a_run_is_not_continued_with_another_model(tiny_run, workplace, flags, complaint):
-    shutil.copytree(tiny_run, workplace / "runs" / "tiny")
-    (workplace / "runs" / "tiny" / "metrics.json").unlink()
-    make_folder(workplace / "images", {"blue": 4, "red": 4})
-    args = [*flags, *TINY[5:]] if "--data=FolderDataModule" in flags else [*TINY, *flags]
-    with pytest.raises(UserError, match=complaint):
-        fit(*args, "--name=tiny")
-
-
-def test_a_damaged_last_checkpoint_is_named(tiny_run, workplace):
-    shutil.copytree(tiny_run, workplace / "runs" / "tiny")
-    (workplace / "runs" / "tiny" / "metrics.json").unlink()
-    last = workplace / "runs" / "tiny" / "checkpoints" / "last.ckpt"
-    last.write_bytes(last.read_bytes()[:1000])
-    with pytest.raises(UserError, match=r"last\.ckpt' is damaged"):
-        fit(*TINY, "--name=tiny")
 
 
 def test_best_is_best_on_validation_and_last_is_last(workplace, monkeypatch):

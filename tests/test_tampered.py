@@ -1,7 +1,5 @@
 """Nothing that a tampered checkpoint says chooses what is imported, run, written or deleted."""
 
-import re
-import shutil
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -9,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
 from torchvision.models import resnet18
 
 from project.data import SyntheticFlowersDataModule
@@ -21,10 +18,9 @@ from project.model.pretrained import find_weights
 from project.model.weights import load_weights
 from project.run.checkpoint import read_checkpoint, read_weights, require_match
 from project.run.checkpoint_io import AtomicCheckpointIO
-from project.run.folder import RunFolder
 from tests.conftest import TINY, evaluate, fit
 from tests.run.test_checkpoint import Malicious
-from tests.small import load, one_line, small, stop_at
+from tests.small import load, one_line
 
 NAN = float("nan")
 MODULE = "imported_by_a_checkpoint"
@@ -135,111 +131,6 @@ def test_the_data_of_a_checkpoint_is_opened_with_its_options(tiny_run):
     assert found.sizes == {"train": 64, "val": 24, "test": 5}
 
 
-LAST = Path("runs/run/checkpoints/last.ckpt")
-
-
-@pytest.fixture(scope="module")
-def stopped(tmp_path_factory) -> Path:
-    """The folder of a run that was stopped in its second epoch."""
-    place: Path = tmp_path_factory.mktemp("stopped")
-    stop_at(6, f"--trainer.default_root_dir={place / 'runs'}")
-    return place / "runs"
-
-
-@pytest.fixture
-def tamper(stopped, workplace) -> Any:
-    """Changes the checkpoint that a copy of the stopped run resumes from."""
-    shutil.copytree(stopped, workplace / "runs")
-
-    def write(change: Any) -> None:
-        content = load(LAST)
-        change(content)
-        torch.save(content, LAST)
-
-    return write
-
-
-def test_a_run_that_goes_on_removes_nothing_outside_its_folder(tamper, workplace):
-    victims = [workplace / "victim", workplace / "victim.ckpt", workplace / "runs" / "other" / "best.ckpt"]
-    for victim in victims:
-        victim.mkdir(parents=True)
-        (victim / "file").touch()
-    (workplace / "model.ckpt").touch()
-    victims.append(workplace / "model.ckpt")
-
-    def change(content: Any) -> None:
-        (name,) = [name for name in content["callbacks"] if "BestCheckpoint" in name]
-        state, folder = content["callbacks"][name], str(LAST.parent.resolve())
-        worse = torch.tensor(-1.0)
-        places = [str(victims[0]), f"{folder}/../../../victim", f"{folder}/../../../model.ckpt", *map(str, victims)]
-        state |= {"dirpath": folder, "kth_value": worse, "best_model_score": worse, "current_score": worse}
-        state |= {"kth_best_model_path": places[1], "best_model_path": places[2], "last_model_path": str(victims[0])}
-        state["best_k_models"] = dict.fromkeys(places, worse)
-        own = "ModelCheckpoint{'monitor': 'val/loss', 'mode': 'min', 'every_n_train_steps': 0, 'every_n_epochs': 1,"
-        path = f"{folder}/../../../model.ckpt"
-        content["callbacks"][f"{own} 'train_time_interval': None}}"] = {
-            **{key: state[key] for key in ("dirpath", "last_model_path")},
-            "best_model_score": torch.tensor(9.0),
-            "current_score": torch.tensor(9.0),
-            "kth_value": torch.tensor(9.0),
-            "best_model_path": path,
-            "kth_best_model_path": path,
-            "best_k_models": {path: torch.tensor(9.0)},
-        }
-
-    tamper(change)
-    small(callbacks=[ModelCheckpoint(LAST.parent.resolve(), "own", monitor="val/loss")])
-    assert (workplace / "runs" / "run" / "metrics.json").exists()
-    assert all(victim.exists() for victim in victims)
-    assert all((victim / "file").exists() for victim in victims[:3])
-
-
-def test_files_written_elsewhere_can_be_replaced(tmp_path):
-    io = AtomicCheckpointIO(tmp_path / "run")
-    io.save_checkpoint({}, tmp_path / "elsewhere" / "old.ckpt")
-    for name in ("elsewhere/theirs.ckpt", "run/own.ckpt", "run/config.yaml"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    (tmp_path / "run" / "link.ckpt").symlink_to(tmp_path / "elsewhere" / "theirs.ckpt")
-    for name in (
-        "elsewhere/old.ckpt",
-        "elsewhere/theirs.ckpt",
-        "run/own.ckpt",
-        "run/config.yaml",
-        "run/link.ckpt",
-        "run",
-    ):
-        io.remove_checkpoint(tmp_path / name)
-    assert {path.name for path in tmp_path.rglob("*.*")} == {"theirs.ckpt", "config.yaml", "link.ckpt"}
-
-
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        (
-            lambda c: c["optimizer_states"][0]["state"][0].update(momentum_buffer=torch.zeros(1)),
-            "momentum_buffer of net",
-        ),
-        (lambda c: c["optimizer_states"].clear(), "does not fit this optimizer"),
-        (
-            lambda c: c["state_dict"].update({"network.fc.bias": torch.zeros(2)}),
-            r"network\.fc\.bias has the shape \(2,\)",
-        ),
-        (
-            lambda c: c["state_dict"]["network.fc.bias"].fill_(float("nan")),
-            r"network\.fc\.bias has values that are not",
-        ),
-    ],
-    ids=["optimizer", "none", "shape", "nan"],
-)
-def test_a_run_does_not_go_on_from_what_does_not_fit(tamper, capsys, change, complaint):
-    tamper(change)
-    said = one_line(small, capsys)
-    assert re.search(
-        rf"'{LAST}' does not fit this .*{complaint}|'{LAST}' {complaint}", said.replace(f"{Path.cwd()}/", "")
-    )
-
-
 def test_weights_that_are_not_finite_are_refused_wherever_they_are_read(checkpoint, tmp_path):
     path = checkpoint(
         lambda content: [value.fill_(NAN) for value in content["state_dict"].values() if value.is_floating_point()]
@@ -268,19 +159,6 @@ def test_a_pickled_payload_is_refused_wherever_a_checkpoint_is_read(tiny_run, tm
             use()
         assert "\n" not in str(error.value)
     assert not mark.exists()
-
-
-def test_a_pickled_payload_in_the_best_checkpoint_ends_a_resumed_run_in_one_line(
-    tamper, workplace, capsys, monkeypatch
-):
-    tamper(lambda content: None)
-    best = LAST.with_name("best.ckpt")
-    torch.save(load(best) | {"extra": Malicious(workplace / "executed")}, best)
-    with monkeypatch.context() as patch:  # it stays the best one
-        patch.setattr("project.callbacks.best_checkpoint.BestCheckpoint.check_monitor_top_k", lambda *_: False)
-        said = one_line(small, capsys)
-    assert "best.ckpt' is damaged or cannot be read safely" in said
-    assert not (workplace / "executed").exists()
 
 
 @pytest.mark.parametrize(
@@ -334,20 +212,6 @@ def test_no_control_character_of_a_checkpoint_reaches_the_terminal(checkpoint, t
     table = class_table(content["class_names"], [row] * 8)
     assert len(table.splitlines()) == 9
     assert all(line.isprintable() for line in table.split("\n"))
-
-
-@pytest.mark.parametrize("name", ["config.yaml", "metrics.partial", ".lock", "checkpoints/last.ckpt", "checkpoints"])
-def test_a_link_that_leads_out_of_a_run_is_not_followed(tmp_path, name):
-    run, victim = RunFolder(tmp_path / "runs", "run"), tmp_path / "victim"
-    if name == "checkpoints":
-        victim.mkdir()
-    else:
-        victim.write_text("theirs")
-    (run.path / name).parent.mkdir(parents=True)
-    (run.path / name).symlink_to(victim)
-    with pytest.raises(UserError, match=rf"{name}' is a link that leads out of the run's folder"):
-        run.create(needed_bytes=1)
-    assert victim.is_dir() or victim.read_text() == "theirs"
 
 
 def test_evaluate_does_not_follow_a_link_beside_the_checkpoint(checkpoint, tmp_path):
