@@ -1,6 +1,6 @@
 """All images of a split as a model sees them, for plots and tables that need more than metrics."""
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from project.data.batch import BatchDataset
 from project.errors import UserError
 from project.model import ImageClassifier
 from project.model.metrics import ClassificationMetrics, Metrics
+from project.model.own_metrics import OwnMetrics
 
 
 class Evaluation(NamedTuple):
@@ -19,7 +20,7 @@ class Evaluation(NamedTuple):
         images: The data set.
         logits: float32 (N, classes), on the CPU; NaN where a file could not be read.
         labels: int64 (N,); -1 where a file could not be read.
-        metrics: Those that ``python -m project.evaluate`` reports.
+        metrics: Those that ``python -m project.evaluate`` reports, the model's own included.
     """
 
     images: BatchDataset
@@ -74,8 +75,10 @@ def evaluate_split(model: ImageClassifier, data: ImageDataModule, split: str = "
     images = data.splits[split]
     logits = torch.full((len(images), len(model.class_names)), float("nan"))
     labels = torch.full((len(images),), -1)
+    own = cast(OwnMetrics, model.own_metrics["test"])
     model.eval()
     model.test_metrics.reset()
+    own.reset()
     with torch.inference_mode():
         loader = data.val_dataloader() if split == "val" else data.test_dataloader()
         for number, batch in enumerate(loader):
@@ -84,6 +87,6 @@ def evaluate_split(model: ImageClassifier, data: ImageDataModule, split: str = "
             there = batch.labels.cpu() >= 0
             logits[batch.indices.cpu()[there]] = found[there]
             labels[batch.indices.cpu()[there]] = batch.labels.cpu()[there]
-    metrics = model.test_metrics.compute()
+    metrics = model.test_metrics.compute()._replace(own=own.conclude())
     model.test_metrics.reset()
     return Evaluation(images, logits, labels, metrics)

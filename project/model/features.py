@@ -1,16 +1,15 @@
 """Features of a frozen backbone, computed once: what training the head alone needs of each image."""
 
-import time
 from typing import Any, cast
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 
 from project.errors import UserError, printable
 from project.model.exact import exact_logits
 from project.model.networks import head
+from project.run.progress import Progress, note
 
 _OPTION = "--model.cache_features"
 _SPLITS = ("train", "val")  # test is measured once, as it is
@@ -58,7 +57,7 @@ class FeatureCache:
         data.serve_indices(_SPLITS)
 
     def fill(self, model: Any) -> None:
-        """Computes the features with the weights that the model has now.
+        """Computes the features with the weights that the model has now, and says how far that is.
 
         Args:
             model: An ``ImageClassifier`` on its device, with its trainer.
@@ -66,14 +65,16 @@ class FeatureCache:
         Raises:
             UserError: The head is not the network's last layer, or an image cannot be read.
         """
-        start, mode = time.perf_counter(), model.training
-        data = model.trainer.datamodule
+        mode, data = model.training, model.trainer.datamodule
+        note("computing the features of each image, once for all epochs")
+        progress = Progress(sum(len(data.splits[split]) for split in _SPLITS))
         model.eval()
-        self._features = {split: self._of(model, data.whole_split(split)) for split in _SPLITS}
+        try:
+            self._features = {split: self._of(model, data.whole_split(split), progress) for split in _SPLITS}
+        finally:
+            progress.close()
         model.train(mode)
-        count = sum(map(len, self._features.values()))
-        seconds = time.perf_counter() - start
-        rank_zero_only(print)(f"computed the features of {count:,} images in {seconds:.1f} s, once for all epochs")
+        note(f"computed the features of {progress.summary()}")
 
     def has(self, batch: Any) -> bool:
         """Whether the batch is one that the data module was asked for: of labels and indices alone."""
@@ -95,7 +96,7 @@ class FeatureCache:
             logits: Tensor = self._head(model)(features[batch.indices % len(features)])
         return logits
 
-    def _of(self, model: Any, batches: Any) -> Tensor:
+    def _of(self, model: Any, batches: Any, progress: Progress) -> Tensor:
         found: list[Tensor] = []
         layer = self._head(model)
         hook = layer.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0]))
@@ -106,6 +107,7 @@ class FeatureCache:
                         raise UserError(f"{_OPTION}: an image cannot be read any more; start again")
                     logits = exact_logits(model, batch.images.to(model.device))
                     found[-1] = found[-1][: len(logits)]  # where one image was computed as two
+                    progress.advance(len(logits))
         finally:
             hook.remove()
         with torch.no_grad():

@@ -49,19 +49,28 @@ class OwnMetrics(nn.Module):
         for metric in self.metrics().values():
             metric.update(logits[counted], labels[counted])
 
-    def conclude(self, trainer: Trainer) -> dict[str, float]:
+    def conclude(self, trainer: Trainer | None = None) -> dict[str, float]:
         """Computes each over the images of all processes, and forgets them.
+
+        Args:
+            trainer: The trainer, if there is one.
 
         Raises:
             UserError: A metric is no single number, or a process has seen no image, which torchmetrics cannot do with.
         """
         found: dict[str, float] = {}
         for name, metric in self.metrics().items():
-            if not trainer.strategy.reduce_boolean_decision(metric.update_called, all=True):
+            seen = metric.update_called
+            if not (seen if trainer is None else trainer.strategy.reduce_boolean_decision(seen, all=True)):
                 raise UserError(f"the metric '{name}' needs an image on each device; evaluate on fewer devices")
             value = metric.compute()
             if not isinstance(value, Tensor | float | int) or torch.as_tensor(value).numel() != 1:
                 raise UserError(f"the metric '{name}' must be one number, got {type(value).__name__}")
             found[name] = float(value)
-            metric.reset()
+        self.reset()
         return found
+
+    def reset(self) -> None:
+        """Forgets all images."""
+        for metric in self.metrics().values():
+            metric.reset()

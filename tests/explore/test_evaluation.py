@@ -4,6 +4,8 @@ import json
 
 import pytest
 import torch
+from sklearn.metrics import cohen_kappa_score
+from torchmetrics.classification import MulticlassCohenKappa
 
 from project.data import FolderDataModule
 from project.explore.data import open_data
@@ -28,6 +30,24 @@ def test_the_metrics_are_those_of_the_run(tiny_run, split):
     for true, said in zip(found.labels, found.predicted, strict=True):
         confusion[true, said] += 1
     assert confusion.tolist() == expected["confusion_matrix"]
+
+
+class Scored(ImageClassifier):
+    """Names a metric of its own."""
+
+    def configure_metrics(self):
+        return {"kappa": MulticlassCohenKappa(len(self.class_names))}
+
+
+def test_a_models_own_metrics_are_measured_each_time_anew(tiny_run):
+    best = tiny_run / "checkpoints" / "best.ckpt"
+    about = read_checkpoint(best)["about"]
+    model = Scored(about["class_names"], about["preprocessing"])
+    model.load_state_dict(read_checkpoint(best)["state_dict"])
+    for split in ("val", "test", "test"):
+        found = evaluate_split(model, open_data(about), split)
+        kappa = cohen_kappa_score(found.labels, found.predicted)
+        assert found.metrics.as_dict()["kappa"] == pytest.approx(kappa, abs=1e-6)
 
 
 def test_each_image_has_its_own_prediction_and_a_broken_one_none(tmp_path, tiny_run):

@@ -1,6 +1,7 @@
 """Features of a frozen backbone that are computed once give the numbers of those that are computed each time."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,20 @@ def test_the_images_are_read_once_for_training_and_the_checkpoint_needs_no_cache
         patch.setattr("project.model.classifier.build_network", lambda arch, classes, stem, args: SmallNetwork(classes))
         evaluate("--ckpt_path=runs/run/checkpoints/best.ckpt", "--split=val", "--output=val.json")
     assert json.loads(Path("val.json").read_text())["accuracy"] == results("run")["val"]["accuracy"]
+
+
+def test_how_far_it_is_is_said_with_the_rate_and_the_time_left(place, monkeypatch, capsys):
+    monkeypatch.setattr("project.run.progress.EVERY", 0.0)
+    cli = small(*CACHED, data=FOLDER)
+    train, val = (len(cli.datamodule.splits[split]) for split in ("train", "val"))
+    printed = capsys.readouterr()
+    said = printed.err.splitlines()
+    lines = [re.fullmatch(rf"(\d+) of {train + val} images, [\d,.]+ images/s, \d+ s left", line) for line in said]
+    batches = [*range(8, train, 8), train, *range(train + 8, train + val, 8), train + val]
+    assert [int(line[1]) for line in lines if line] == batches
+    assert "features" not in printed.out
+    end = rf"computed the features of {train + val} images in \d+ s, [\d,.]+ images/s"
+    assert any(re.fullmatch(end, line) for line in said)
 
 
 def test_a_resumed_run_ends_in_the_same_bits(place):
