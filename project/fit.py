@@ -10,13 +10,14 @@ from typing import Any, Literal
 import torch
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import BatchSizeFinder, Checkpoint, LearningRateFinder
+from lightning.pytorch.callbacks import BatchSizeFinder, Checkpoint, LearningRateFinder, WeightAveraging
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 from lightning.pytorch.plugins.precision import Precision
 
 from project.callbacks import (
     BestCheckpoint,
     DefaultCallbacks,
+    DelayedAveraging,
     FoundSettings,
     LastCheckpoint,
     StoppedError,
@@ -153,6 +154,8 @@ class FitCLI(ProjectCLI):
         own = self.trainer_defaults["callbacks"] = self._callbacks()
         if finders := [callback for callback in added if isinstance(callback, BatchSizeFinder | LearningRateFinder)]:
             own.append(FoundSettings(finders, self.config.model.init_args.get("base_batch_size")))
+        if averaging := [callback for callback in added if isinstance(callback, WeightAveraging)]:
+            own.append(DelayedAveraging(averaging))
         if not any(isinstance(callback, Checkpoint) for callback in (*own, *added)):
             kwargs["enable_checkpointing"] = False  # or Lightning would add one
         # where SLURM's automatic checkpoints go and are looked for: in one folder, a run would resume from another's

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.strategies.launchers import subprocess_script
 from torch.optim import Optimizer
 
@@ -71,6 +72,12 @@ PRIVATE_NAMES = [
         "732faa12cdd9",
     ),
     PrivateName(
+        f"{_LIGHTNING}.callbacks.weight_averaging",
+        "WeightAveraging.setup",
+        "follow_until_averaging: the average is the initial weights until its first update (_average_model)",
+        "d8715bd91f88",
+    ),
+    PrivateName(
         "lightning.fabric.plugins.precision.amp",
         "_optimizer_handles_unscaling",
         "handles_unscaling: gradients of such an optimizer are not clipped",
@@ -117,6 +124,21 @@ def correct_progress(trainer: Trainer) -> None:
     trainer.fit_loop._restarting = loop.restarting = False
     loop.batch_progress.total.ready = loop.batch_progress.total.completed + 1
     loop._batches_that_stepped = trainer.global_step
+
+
+def follow_until_averaging(averaging: WeightAveraging, model: LightningModule) -> bool:
+    """Gives an average that has not been updated yet the model's newest weights.
+
+    Lightning validates and saves the average, which until then is what the weights were before training (Lightning #21724).
+
+    Returns:
+        Whether it has not been updated yet.
+    """
+    average = averaging._average_model
+    if average is None or average.n_averaged:
+        return False
+    average.module.load_state_dict(model.state_dict())
+    return True
 
 
 def handles_unscaling(optimizer: Optimizer) -> bool:

@@ -27,6 +27,8 @@ from project.deploy.network import trace
 from project.errors import UserError
 from project.explore.prediction import predict
 from project.model import ImageClassifier
+from project.report import parse as parse_report
+from project.report import report
 from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, draw_image, evaluate, fit, make_folder
 from tests.small import require_same_end, small, stop_at
 from tests.stress import outcome
@@ -208,6 +210,19 @@ def test_multi_label_evaluation_in_a_process_of_its_own_says_the_same(multilabel
     assert re.search(r"class +precision +recall +F1 +images", done.stdout)
     expected, found = json.loads((multilabel / "metrics.json").read_text())["test"], json.loads(output.read_text())
     assert {name: found[name] for name in expected} == expected
+
+
+def test_a_report_of_a_multi_label_run_has_its_own_metric_and_its_classes(multilabel, tmp_path, capsys):
+    page = report(parse_report([str(multilabel), f"--output={tmp_path / 'page.html'}"])).read_text()
+    test = json.loads((multilabel / "metrics.json").read_text())["test"]
+    for shown in (f"<b>{test['mAP']:.4f}</b><span>mAP, test", f"<b>{test['loss']:.4f}</b><span>loss, test"):
+        assert shown in page
+    assert "An image may have several classes; it counts as right where it is in all of them." in page
+    assert "Confusion matrix</h2>" not in page
+    images = [int(row) for row in re.findall(r"<td>(\d+)</td></tr>", page)]
+    assert images == [has + hit for _, (has, hit) in test["confusion_matrix"]]
+    assert "images are shown of models that give each image one class" in page
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 @pytest.mark.slow  # starts two processes, each of which imports everything

@@ -4,6 +4,7 @@ from project.callbacks.best_checkpoint import BestCheckpoint
 from project.callbacks.confident_mistakes import ConfidentMistakesPlot
 from project.callbacks.confusion_matrix import ConfusionMatrixPlot
 from project.callbacks.defaults import DefaultCallbacks
+from project.callbacks.delayed_averaging import DelayedAveraging
 from project.callbacks.first_batch import FirstBatchPlot
 from project.callbacks.found_settings import FoundSettings
 from project.callbacks.last_checkpoint import LastCheckpoint, StoppedError
@@ -24,6 +25,7 @@ __all__ = [
     "ConfidentMistakesPlot",
     "ConfusionMatrixPlot",
     "DefaultCallbacks",
+    "DelayedAveraging",
     "FirstBatchPlot",
     "FoundSettings",
     "ImagesPerSecond",

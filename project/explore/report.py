@@ -18,6 +18,7 @@ from project.explore.curves import read_curves
 from project.explore.evaluation import Evaluation
 from project.explore.gradcam import grad_cam, overlay
 from project.explore.plots import confusion_figure, curves_figure
+from project.explore.tables import own_metrics
 from project.model import ImageClassifier
 from project.model.metrics import Metrics
 
@@ -62,6 +63,7 @@ def render(run: Path, about: dict[str, Any], metrics: dict[str, Any], images: di
         run=run.name,
         about=about,
         metrics=metrics,
+        own=own_metrics({split: metrics[split] for split in ("test", "val")}),
         config=config.read_text("utf-8", "backslashreplace") if config.exists() else "",
         curves=_drawn(curves_figure(curves)) if curves else None,
         confusion=_drawn(confusion_figure(confusion, names)) if confusion.dim() == 2 else None,

@@ -41,15 +41,19 @@ def metrics_table(columns: dict[str, dict[str, Any]]) -> str:
         if all(count in metrics for metrics in columns.values()):
             rows[name] = [f"{f[name]:.2%} ({f[count]}/{f['total']})" for f in columns.values()]
     rows["macro F1"] = [f"{metrics['f1']:.4f}" for metrics in columns.values()]
-    for name in _own_metrics(columns):
+    for name in own_metrics(columns):
         rows[name] = [f"{metrics[name]:.4f}" for metrics in columns.values()]
     rows["loss"] = [f"{metrics['loss']:.4f}" for metrics in columns.values()]
     width = max(10, *(len(name) + 2 for name in rows))
     return "\n".join(f"  {name:<{width}}" + "".join(f"{cell:>24}" for cell in cells) for name, cells in rows.items())
 
 
-def _own_metrics(columns: dict[str, dict[str, Any]]) -> list[str]:
-    """The names of the metrics that a classifier of the user's adds."""
+def own_metrics(columns: dict[str, dict[str, Any]]) -> list[str]:
+    """The names of the metrics that a classifier of the user's adds.
+
+    Args:
+        columns: By heading, what :meth:`project.model.metrics.Metrics.as_dict` returned.
+    """
     known = {"accuracy", "top5", "f1", "loss"}
     first, *others = columns.values()
     own = [name for name, value in first.items() if isinstance(value, float) and name not in known]

@@ -126,6 +126,92 @@ def test_a_stopped_average_ends_in_the_same_bits(workplace):
     require_same_end(RUN, outcome(Path("whole/run")))
 
 
+def real(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copies of weights and statistics, without the counts of batches, of which there is no mean."""
+    return {name: value.clone() for name, value in state.items() if value.is_floating_point()}
+
+
+class Averaged(Callback):
+    """An exponential moving average in a plain loop, and what the validation measures at its end.
+
+    Args:
+        after_step: Whether the average takes part of the weights after a step, counted from 1.
+        after_epoch: Whether it does so after an epoch, counted from 0.
+    """
+
+    def __init__(self, after_step: Any, after_epoch: Any) -> None:
+        self.after_step, self.after_epoch = after_step, after_epoch
+        self.average: dict[str, torch.Tensor] | None = None
+        self.expected: list[dict[str, torch.Tensor]] = []
+        self.validated: list[dict[str, torch.Tensor]] = []
+        self.losses: list[float] = []
+        self.step = 0
+
+    def update(self, model: Any, wanted: bool) -> None:
+        now = real(model.network.state_dict())
+        if wanted and self.average is None:
+            self.average = now
+        elif wanted and self.average is not None:
+            self.average = {name: 0.9 * self.average[name] + 0.1 * value for name, value in now.items()}
+        self.newest = now
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        self.step += 1
+        self.update(pl_module, self.after_step(self.step))
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        self.update(pl_module, self.after_epoch(trainer.current_epoch))
+
+    def on_validation_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        self.seen = real(pl_module.network.state_dict())
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        self.expected.append(self.average or self.newest)
+        self.validated.append(self.seen)
+        self.losses.append(float(trainer.callback_metrics["val/loss"]))
+
+
+@pytest.mark.parametrize(
+    ("start", "after_step", "after_epoch"),
+    [
+        (["--trainer.callbacks.update_starting_at_step=6"], lambda step: step >= 7, lambda epoch: False),
+        (
+            ["--trainer.callbacks.update_starting_at_epoch=1", "--trainer.callbacks.update_every_n_steps=0"],
+            lambda step: False,
+            lambda epoch: epoch >= 1,
+        ),
+    ],
+    ids=["step", "epoch"],
+)
+def test_an_average_that_starts_late_is_the_newest_weights_until_then(
+    workplace, monkeypatch, start, after_step, after_epoch
+):
+    """In epochs of four steps; steps are counted from 0 by the option, and from 1 here."""
+    by_hand = Averaged(after_step, after_epoch)
+    late = [*options("EMAWeightAveraging"), *start, "--trainer.max_epochs=3", "--monitor=val/loss"]
+    cli = small(*late, callbacks=[by_hand])
+    assert len(by_hand.validated) == 3
+    for seen, expected in zip(by_hand.validated, by_hand.expected, strict=True):
+        torch.testing.assert_close(seen, expected)
+    best = load(RUN / "checkpoints" / "best.ckpt")
+    assert best["epoch"] == by_hand.losses.index(min(by_hand.losses))
+    saved = {name.removeprefix("network."): value for name, value in best["state_dict"].items() if "network." in name}
+    torch.testing.assert_close(real(saved), by_hand.expected[best["epoch"]])
+    require_metrics_of_best(cli, monkeypatch)
+
+
+def test_an_average_that_starts_late_resumes_exactly(workplace, monkeypatch):
+    late = [*options("EMAWeightAveraging"), "--trainer.callbacks.update_starting_at_step=6"]
+    (workplace / "whole").mkdir()
+    with monkeypatch.context() as patch:
+        patch.chdir(workplace / "whole")
+        small(*late)
+    for step in (3, 8):
+        stop_at(step, *late)
+    small(*late)
+    assert not differences(outcome(workplace / "whole" / RUN), outcome(RUN))
+
+
 SWA = [
     "--trainer.callbacks+=StochasticWeightAveraging",
     "--trainer.callbacks.swa_lrs=0.01",
