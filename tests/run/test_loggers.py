@@ -27,7 +27,9 @@ def rows(path):
 
 
 def files(folder):
-    return {path.name for path in folder.rglob("*") if path.is_file() and "tfevents" not in path.name}
+    """The names of files, without TensorBoard's and plots."""
+    found = {path.name for path in folder.rglob("*") if path.is_file() and path.suffix != ".png"}
+    return {name for name in found if "tfevents" not in name}
 
 
 class Listener(logging.Handler):
