@@ -44,6 +44,11 @@ def no_drawing(monkeypatch):
             "--model.lr_scheduler=OneCycleLR --model.lr_scheduler.max_lr=1 --model.lr_scheduler.epochs=3",
             "--model.lr_scheduler: You must define",
         ),
+        (  # torch divides by the length of the rise, less one
+            "--model.lr_scheduler=OneCycleLR --model.lr_scheduler.max_lr=1 --model.lr_scheduler.total_steps=10"
+            " --model.lr_scheduler.pct_start=0.1",
+            "--model.lr_scheduler: float division by zero",
+        ),
         ("--model.weights=missing.pth", "there is no file 'missing.pth'"),
         ("--monitor=val/nope", "no metric of the validation set; there are val/loss, val/accuracy"),
         ("--monitor=test/accuracy", "no metric of the validation set"),

@@ -1,5 +1,6 @@
 """Nothing that a tampered checkpoint says chooses what is imported, run, written or deleted."""
 
+import re
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -104,6 +105,29 @@ def test_a_data_module_of_the_users_own_is_found_where_the_command_line_names_it
         evaluate(f"--ckpt_path={path}")
     evaluate(f"--ckpt_path={path}", "--data=users_module.Own")  # with the sizes that the checkpoint remembers
     assert '"total": 26' in (tmp_path / "tampered.test.metrics.json").read_text()
+
+
+def writes(num_classes: int, place: str) -> None:
+    """Neither a network nor makes one, as some functions of libraries that have a parameter ``num_classes``."""
+    Path(place).write_text(str(num_classes))
+
+
+def test_arguments_of_the_network_choose_no_place_to_write_to_and_no_weights(checkpoint, tmp_path):
+    victim = tmp_path / "victim"
+    for arch, args, answer in (
+        (f"{__name__}.writes", {"place": str(victim)}, "with a text among its arguments"),
+        (f"{__name__}.writes", {"place": [{"x": str(victim)}]}, "with a text among its arguments"),
+        ("resnet18", {"weights": str(victim)}, "multiple values for keyword argument 'weights'"),
+        ("resnet18", str(victim), "does not name the arguments of its network"),
+        ("resnet18", {"norm_layer": f"{MODULE}.Thing"}, "--model.arch_args: resnet18 does not take norm_layer="),
+    ):
+        path = checkpoint(
+            lambda content, new=(arch, args): content["hyper_parameters"].update(arch=new[0], arch_args=new[1])
+        )
+        with pytest.raises(UserError, match=re.escape(answer)):
+            ImageClassifier.load_from_checkpoint(path)
+    assert not victim.exists()
+    assert MODULE not in sys.modules
 
 
 def test_a_checkpoint_chooses_no_place_to_write_to(checkpoint, tmp_path):

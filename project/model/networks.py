@@ -64,7 +64,7 @@ def build_network(
         UserError: No network has that name, it cannot be built, or it has no such stem or argument.
     """
     require_known(arch)
-    args = dict(arch_args or {})
+    args = arch_args or {}
     if arch in _RESNET9_WIDTHS and stem != "cifar":
         raise UserError(f"--model.arch {arch} is made for small images; use it with --model.stem cifar")
     try:
@@ -80,7 +80,7 @@ def build_network(
     return network
 
 
-def _build(arch: str, num_classes: int, args: dict[str, Any]) -> nn.Module:
+def _build(arch: str, num_classes: int, args: Mapping[str, Any]) -> nn.Module:
     """Passes on what the project decides by name, so that no argument can decide it, or have weights read."""
     if arch in _RESNET9_WIDTHS:
         return ResNet9(num_classes=num_classes, width=_RESNET9_WIDTHS[arch], **args)
@@ -144,7 +144,7 @@ def timm_name(arch: str) -> str:
     return name
 
 
-def _timm_network(arch: str, num_classes: int, args: dict[str, Any]) -> nn.Module:
+def _timm_network(arch: str, num_classes: int, args: Mapping[str, Any]) -> nn.Module:
     create = import_timm().create_model
     own = {
         name: known.default for name, known in signature(create).parameters.items() if known.default is not known.empty
@@ -153,22 +153,31 @@ def _timm_network(arch: str, num_classes: int, args: dict[str, Any]) -> nn.Modul
     return network
 
 
-def imported_arch(arch: str) -> str:
+def imported_arch(arch: str, arch_args: Any = None) -> str:
     """Finds the network that a checkpoint names without importing anything for it.
 
     Args:
         arch: As :func:`build_network` takes it.
+        arch_args: What the checkpoint holds of that, unchecked.
 
     Returns:
         The name; of a callable, the path at which it is imported.
 
     Raises:
-        UserError: It is a callable that is not imported.
+        UserError: It is a callable that is not imported, or a function, of which there are some that write to the place
+            that a text names, with a text among its arguments.
     """
     if "." not in arch or arch.startswith(TIMM):
         return arch
     path, _, name = arch.rpartition(".")
-    if name in vars(sys.modules.get(path, object)):
+    known = vars(sys.modules.get(path, object))
+    if name in known:
+        is_network = isinstance(known[name], type) and issubclass(known[name], nn.Module)
+        if not is_network and _holds_text(arch_args):
+            raise UserError(
+                f"the checkpoint's network is the function {printable(arch)} with a text among its arguments, which only a"
+                " class may be given by a file; in Python, load_from_checkpoint takes arch_args from you"
+            )
         return arch
     found = imported_class(arch, nn.Module)
     if found is None:
@@ -179,7 +188,12 @@ def imported_arch(arch: str) -> str:
     return f"{found.__module__}.{found.__qualname__}"
 
 
-def _call(arch: str, num_classes: int, args: dict[str, Any]) -> nn.Module:
+def _holds_text(value: Any) -> bool:
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return isinstance(value, str) or any(map(_holds_text, parts))
+
+
+def _call(arch: str, num_classes: int, args: Mapping[str, Any]) -> nn.Module:
     path, _, name = arch.rpartition(".")
     shown = printable(arch)
     try:
@@ -244,7 +258,7 @@ def first_convolution(network: nn.Module) -> nn.Conv2d | None:
     return next((layer for layer in network.modules() if isinstance(layer, nn.Conv2d)), None)
 
 
-def _shown(args: dict[str, Any]) -> str:
+def _shown(args: Mapping[str, Any]) -> str:
     return printable(", ".join(f"{name}={value!r}" for name, value in args.items()))
 
 

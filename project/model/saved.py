@@ -72,9 +72,12 @@ def load_model(cls: type[_Model], path: str | Path, strict: bool, changes: dict[
     said = plain_options(checkpoint["hyper_parameters"], found)
     options = {name: value for name, value in said.items() if name not in NOT_REMEMBERED} | changes
     if "arch" in options and "arch" not in changes:
-        options["arch"] = imported_arch(str(options["arch"]))
+        unchecked = None if "arch_args" in changes else options.get("arch_args")
+        options["arch"] = imported_arch(str(options["arch"]), unchecked)
     if "preprocessing" in options and not is_preprocessing(options["preprocessing"]):
         raise UserError(f"'{path}' does not say how images are prepared: its preprocessing cannot be used")
+    if not isinstance(options.get("arch_args") or {}, dict):
+        raise UserError(f"'{path}' does not name the arguments of its network: its arch_args cannot be used")
     try:
         model = found(**options)
     except TypeError as error:
