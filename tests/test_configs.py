@@ -22,6 +22,7 @@ from tests.options.test_given import parse
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path.parent.name != "sweeps")
+LONG = ("compile: true", "strategy")  # a compiler works for a while, and a process of its own imports everything
 RECIPES = [path for path in CONFIGS if path.parent.name == "recipes"]
 TINY = {
     "FlowersDataModule": ["--data.image_size=32", "--data.batch_size=4", "--data.num_workers=0"],
@@ -59,7 +60,14 @@ def test_there_are_configs():
     assert {"flowers_resnet34.yaml", "cifar10_resnet18.yaml", "cpu.yaml", "gpu.yaml"} <= {path.name for path in CONFIGS}
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(path, marks=pytest.mark.slow) if any(word in path.read_text() for word in LONG) else path
+        for path in CONFIGS
+    ],
+    ids=lambda path: path.stem,
+)
 def test_a_config_trains_on_its_own_kind_of_data(config, workplace, monkeypatch):
     make_folder(workplace / "data" / "flower_photos", dict.fromkeys(FlowersDataModule().class_names, 4))
     write_cifar10(workplace / "data", monkeypatch)

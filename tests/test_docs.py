@@ -93,10 +93,27 @@ def test_the_pages_show_commands():
     assert len(FITS) > 10
 
 
+@pytest.mark.parametrize("command", [command for command in FITS if command not in PRINTING])
+def test_a_fit_command_is_accepted(command, place):
+    FitCLI([*shlex.split(command.partition("-m project.fit")[2].replace("FOLDER", "images")), *ONE_CPU])
+
+
 @pytest.mark.parametrize(
-    "command", [command for command in FITS if "--help" not in command and "--print" not in command]
+    "command",
+    [
+        command if command in commands(PAGES[0]) else pytest.param(command, marks=pytest.mark.slow)
+        for command in FITS
+        if command not in PRINTING
+    ],
 )
-def test_a_fit_command_is_true(command, workplace, monkeypatch):
+def test_a_fit_command_trains(command, place):
+    fit(*shortened(command), "--trainer.strategy=auto")
+    assert list(place.glob("runs/*/metrics.json"))
+
+
+@pytest.fixture
+def place(workplace, monkeypatch) -> Path:
+    """A folder with all that the commands name."""
     (workplace / "configs").symlink_to(ROOT / "configs")
     make_folder(workplace / "images", dict.fromkeys("abc", 4))
     make_folder(workplace / "data" / "flower_photos", dict.fromkeys(FlowersDataModule().class_names, 4))
@@ -104,9 +121,7 @@ def test_a_fit_command_is_true(command, workplace, monkeypatch):
     write_csv(workplace)
     write_pets(workplace / "data" / "oxford-iiit-pet")
     write_network(workplace, monkeypatch)
-    FitCLI([*shlex.split(command.partition("-m project.fit")[2].replace("FOLDER", "images")), *ONE_CPU])  # as it is
-    fit(*shortened(command), "--trainer.strategy=auto")
-    assert list(workplace.glob("runs/*/metrics.json"))
+    return workplace
 
 
 @pytest.mark.parametrize("command", PRINTING)

@@ -129,7 +129,7 @@ def predictions(path):
         return list(csv.DictReader(file))
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_predictions_of_each_image_are_those_of_the_predict_command(several, tmp_path, processes):
     checkpoint, root = several
     out = tmp_path / "each.csv"

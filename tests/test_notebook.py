@@ -86,21 +86,30 @@ def run_with(name, **variables):
 
 
 @pytest.fixture(scope="module")
-def every_output(environment, tiny_run, slim_run):
-    """What each notebook shows."""
-    best = tiny_run / "checkpoints" / "best.ckpt"
+def executed(environment, tiny_run):
+    """What the notebook about a checkpoint shows."""
     image = tiny_run.parent / "own.png"
     draw_image(0.3, seed=0).save(image)
-    return {
-        "explore_checkpoint": run_with("explore_checkpoint", CHECKPOINT=best, IMAGE=image),
-        "compare_runs": run_with("compare_runs", RUNS=f"{tiny_run} {slim_run}"),
-        "explore_data": run_with("explore_data", CHECKPOINT=best),
-    }
+    return run_with("explore_checkpoint", CHECKPOINT=tiny_run / "checkpoints" / "best.ckpt", IMAGE=image)
 
 
 @pytest.fixture(scope="module")
-def executed(every_output):
-    return every_output["explore_checkpoint"]
+def compared(environment, tiny_run, slim_run):
+    """What the notebook about several runs shows."""
+    return run_with("compare_runs", RUNS=f"{tiny_run} {slim_run}")
+
+
+@pytest.fixture(scope="module")
+def data_shown(environment, tiny_run):
+    """What the notebook about data shows."""
+    return run_with("explore_data", CHECKPOINT=tiny_run / "checkpoints" / "best.ckpt")
+
+
+SHOWN = [  # the fixture of each notebook
+    pytest.param("explore_checkpoint", "executed", id="explore_checkpoint"),
+    pytest.param("compare_runs", "compared", id="compare_runs", marks=pytest.mark.slow),
+    pytest.param("explore_data", "data_shown", id="explore_data", marks=pytest.mark.slow),
+]
 
 
 @pytest.fixture(scope="module")
@@ -125,9 +134,9 @@ def unwanted(executed):
     ]
 
 
-@pytest.mark.parametrize("notebook", PLOTS)
-def test_every_cell_runs_without_an_error_or_a_warning(every_output, notebook):
-    assert unwanted(every_output[notebook]) == []
+@pytest.mark.parametrize(("notebook", "outputs"), SHOWN)
+def test_every_cell_runs_without_an_error_or_a_warning(notebook, outputs, request):
+    assert unwanted(request.getfixturevalue(outputs)) == []
 
 
 @pytest.mark.slow
@@ -151,7 +160,8 @@ def test_validation_metrics_are_those_of_the_run(executed, metrics):
     assert printed(executed["metrics"]) == metrics_table({"val": metrics["val"]})
 
 
-def test_runs_are_compared_by_the_images_that_one_alone_is_right_about(every_output, tiny_run, slim_run):
+@pytest.mark.slow
+def test_runs_are_compared_by_the_images_that_one_alone_is_right_about(compared, tiny_run, slim_run):
     rights = []
     for run in (tiny_run, slim_run):
         best = run / "checkpoints" / "best.ckpt"
@@ -162,9 +172,9 @@ def test_runs_are_compared_by_the_images_that_one_alone_is_right_about(every_out
             said = [int(model.eval()(test.image(index)[None]).argmax()) for index in range(len(test))]
         rights.append([guess == int(label) for guess, label in zip(said, test.labels, strict=True)])
     alone = [sum(mine and not other for mine, other in zip(*pair, strict=True)) for pair in (rights, rights[::-1])]
-    said = printed(every_output["compare_runs"]["mcnemar"])
+    said = printed(compared["mcnemar"])
     assert f"tiny alone is right about {alone[0]} images, slim alone about {alone[1]}" in said
-    settings = printed(every_output["compare_runs"]["settings"])
+    settings = printed(compared["settings"])
     assert {"model.arch", "model.stem", "seed_everything"} <= set(settings.split())
 
 
@@ -198,9 +208,10 @@ def require_a_plot(outputs):
     assert pixels.std() > 0
 
 
-@pytest.mark.parametrize(("notebook", "cell"), [(name, cell) for name, cells in PLOTS.items() for cell in cells])
-def test_a_plot_is_drawn(every_output, notebook, cell):
-    require_a_plot(every_output[notebook][cell])
+@pytest.mark.parametrize(("notebook", "outputs"), SHOWN)
+def test_plots_are_drawn(notebook, outputs, request):
+    for cell in PLOTS[notebook]:
+        require_a_plot(request.getfixturevalue(outputs)[cell])
 
 
 def test_without_a_checkpoint_one_line_says_what_to_do(empty_project):
@@ -210,6 +221,7 @@ def test_without_a_checkpoint_one_line_says_what_to_do(empty_project):
     ]
 
 
+@pytest.mark.slow
 def test_newest_checkpoint_is_taken_where_none_is_named(empty_project):
     for age, name in enumerate(["newest", "older", "oldest"]):
         checkpoint = empty_project / "runs" / name / "checkpoints" / "best.ckpt"

@@ -54,7 +54,7 @@ KINDS = {
 
 
 @pytest.fixture(
-    scope="module", params=[*(pytest.param(kind, marks=pytest.mark.slow) for kind in list(KINDS)[:2]), *list(KINDS)[2:]]
+    scope="module", params=[*(pytest.param(kind, marks=pytest.mark.slow) for kind in list(KINDS)[:3]), *list(KINDS)[3:]]
 )
 def undisturbed(request, tmp_path_factory) -> tuple[list[str], dict[str, Any]]:
     """The options of a run, and how it ends."""

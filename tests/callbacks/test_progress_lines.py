@@ -4,6 +4,7 @@ import re
 import sys
 from typing import Any
 
+import pytest
 from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
 
 from project.callbacks import ProgressLines
@@ -82,6 +83,7 @@ def test_what_the_user_says_of_progress_bars_wins(workplace, monkeypatch):
     assert ProgressLines not in bars()
 
 
+@pytest.mark.slow
 def test_a_redirected_run_writes_few_lines(tmp_path):
     options = [option for option in TINY if "progress" not in option]
     found = succeed([sys.executable, "-m", "project.fit", *options, "--trainer.max_epochs=2", "--name=run"], tmp_path)

@@ -7,6 +7,8 @@ from tests.distributed.job_finite import BAD_RANK, BAD_STEP
 from tests.distributed.processes import run, torchrun
 from tests.stress import differences
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):

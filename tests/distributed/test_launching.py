@@ -158,10 +158,10 @@ def launched(tmp_path_factory) -> Any:
     return launch
 
 
-SLOW = [pytest.param(way, marks=pytest.mark.slow) for way in ("slurm", "two machines")]
+SLOW = [pytest.param(way, marks=pytest.mark.slow) for way in ("torchrun", "slurm", "two machines")]
 
 
-@pytest.fixture(params=["lightning", "torchrun", *SLOW])
+@pytest.fixture(params=["lightning", *SLOW])
 def way(request, launched) -> Launched:
     if request.param == "two machines" and (reason := why_no_namespaces()):
         pytest.skip(reason)
@@ -223,7 +223,11 @@ def test_threads_are_those_that_were_asked_for_in_several_processes_too(tmp_path
     ("flags", "complaint"),
     [
         (["--data.batch_size=15"], "--data.batch_size must be a multiple of"),
-        (["--trainer.sync_batchnorm=true"], "--trainer.sync_batchnorm: torch synchronises BatchNorm on GPUs only"),
+        pytest.param(
+            ["--trainer.sync_batchnorm=true"],
+            "--trainer.sync_batchnorm: torch synchronises BatchNorm on GPUs only",
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["after the processes start", "before"],
 )

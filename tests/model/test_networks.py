@@ -66,7 +66,9 @@ def regnets_on_the_meta_device(monkeypatch):
     monkeypatch.setattr(BlockParams, "from_init_params", on_the_cpu)
 
 
-@pytest.mark.parametrize("arch", TORCHVISIONS)
+@pytest.mark.parametrize(
+    "arch", [arch if arch in FAMILIES else pytest.param(arch, marks=pytest.mark.slow) for arch in TORCHVISIONS]
+)
 def test_the_head_of_every_network_of_torchvision_is_what_depends_on_the_number_of_classes(
     arch, regnets_on_the_meta_device
 ):

@@ -60,7 +60,8 @@ def test_they_are_what_a_plain_loop_and_scikit_learn_say(expected):
         require_equal(measure(build(), 1), expected)
 
 
-@pytest.mark.parametrize("processes", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 3])
 def test_they_are_the_same_on_several_processes(expected, processes, tmp_path):
     out = tmp_path / "measured.json"
     succeed(torchrun(processes, "tests.distributed.job_own_metrics", str(out)), cwd=tmp_path, timeout=240)

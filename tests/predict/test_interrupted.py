@@ -112,6 +112,7 @@ def test_nobody_reads_on(checkpoint, photos, tmp_path):
     assert found.stderr == ""
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_rows_and_the_exit_code(checkpoint, photos, tmp_path):
     command = [*COMMAND, str(checkpoint), "-", "--output=rows.csv", "--batch_size=1", *CPU[:2], "--num_workers=1"]
     process = subprocess.Popen(

@@ -152,6 +152,7 @@ def test_no_files_are_one_line(checkpoint, tmp_path, capsys):
     assert "name a checkpoint and then images" in one_line(lambda: label(checkpoint), capsys)
 
 
+@pytest.mark.slow
 @needs_linux
 def test_memory_does_not_grow_with_the_number_of_files(checkpoint, photos, tmp_path, monkeypatch):
     seen: list[int] = []
