@@ -89,6 +89,15 @@ def tiny_run(tmp_path_factory) -> Path:
     return root / "tiny"
 
 
+@pytest.fixture(scope="session")
+def slim_run(tmp_path_factory) -> Path:
+    """The folder of another, of a network whose layers are few and have other names."""
+    root: Path = tmp_path_factory.mktemp("session") / "runs"
+    network = ["--model.arch=resnet9_slim", "--model.stem=cifar", "--seed_everything=1"]
+    fit(*TINY, *network, f"--trainer.default_root_dir={root}", "--name=slim", drawn=True)
+    return root / "slim"
+
+
 @pytest.fixture
 def workplace(tmp_path, monkeypatch) -> Path:
     """An empty folder to run commands in."""

@@ -39,9 +39,9 @@ def images(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tiny_run, images, tmp_path_factory) -> Path:
+def checkpoint(slim_run, images, tmp_path_factory) -> Path:
     """A checkpoint alone, of classes with odd names, whose probabilities are neither all alike nor all 0 and 1."""
-    trained = tiny_run / "checkpoints" / "best.ckpt"
+    trained = slim_run / "checkpoints" / "best.ckpt"
     logits = by_torchvision(trained, images)[1]
     found = torch.load(trained, weights_only=True)
     found[ABOUT]["class_names"] = found["hyper_parameters"]["class_names"] = NAMES
@@ -231,11 +231,11 @@ def test_what_is_not_installed_is_named(checkpoint, tmp_path, monkeypatch, capsy
     assert "pip install onnxscript" in text
 
 
-def test_int8_quantizes_each_channel_and_keeps_labels(tiny_run, tmp_path, capsys):
-    checkpoint, output = tiny_run / "checkpoints" / "best.ckpt", tmp_path / "int8.onnx"
+def test_int8_quantizes_each_channel_and_keeps_labels(slim_run, tmp_path, capsys):
+    checkpoint, output = slim_run / "checkpoints" / "best.ckpt", tmp_path / "int8.onnx"
     run(checkpoint, output, "--quantize=int8")
     printed = capsys.readouterr().out
-    measured = json.loads((tiny_run / "metrics.json").read_text())["test"]
+    measured = json.loads((slim_run / "metrics.json").read_text())["test"]
     (accuracy,) = [line.split() for line in printed.splitlines() if line.split()[:1] == ["accuracy"]]
     assert accuracy[2] == f"({measured['correct']}/{measured['total']})"  # before
     assert {"size", "one", "in"} <= {line.split()[0] for line in printed.splitlines() if line}
@@ -243,7 +243,7 @@ def test_int8_quantizes_each_channel_and_keeps_labels(tiny_run, tmp_path, capsys
     arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
     made_by = {name: node for node in graph.node for name in node.output}
     convolutions = [node for node in graph.node if node.op_type == "Conv"]
-    assert len(convolutions) == 20  # of a ResNet-18
+    assert len(convolutions) == 8  # of a ResNet-9
     for convolution in convolutions:
         weights, scale = (arrays[name] for name in made_by[convolution.input[1]].input[:2])
         assert weights.dtype == np.int8

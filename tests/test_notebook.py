@@ -21,7 +21,7 @@ from project.explore.tables import class_table, metrics_table
 from project.model import ImageClassifier
 from project.model.metrics import Metrics
 from project.run.checkpoint import read_checkpoint
-from tests.conftest import TINY, draw_image, fit, make_folder
+from tests.conftest import draw_image, make_folder
 
 REPOSITORY = Path(__file__).parents[1]
 NOTEBOOK = REPOSITORY / "notebooks" / "explore_checkpoint.ipynb"
@@ -66,15 +66,6 @@ def execute(folder, *, path=NOTEBOOK, cells=None, allow_errors=False):
 
 def printed(outputs):
     return "".join(output.text for output in outputs if output.output_type == "stream").rstrip("\n")
-
-
-@pytest.fixture(scope="module")
-def slim_run(tmp_path_factory):
-    """A finished run with another network, whose layers have other names."""
-    root = tmp_path_factory.mktemp("slim") / "runs"
-    network = ["--model.arch=resnet9_slim", "--model.stem=cifar", "--seed_everything=1"]
-    fit(*TINY, *network, f"--trainer.default_root_dir={root}", "--name=slim")
-    return root / "slim"
 
 
 def run_with(name, **variables):
