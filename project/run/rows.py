@@ -181,8 +181,9 @@ def _locked(option: str, path: str, partial: Path) -> BinaryIO:
     except OSError as error:
         raise UserError(f"{option}: '{printable(path)}' cannot be written ({error.strerror})") from error
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        # a POSIX lock, which processes that load images do not inherit: they outlive a killed command for a while
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
         file.close()
         raise UserError(f"{option}: another process writes '{printable(path)}'") from None
     return file

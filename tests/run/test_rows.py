@@ -2,7 +2,10 @@
 
 import csv
 import json
+import os
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +14,7 @@ import pytest
 from project.errors import UserError
 from project.run.rows import finished_rows, partial_path, partial_paths, writing_rows
 
+ROOT = Path(__file__).parents[2]
 COLUMNS = {"path": str, "label": str, "confidence": float, "correct": bool, "error": str}
 ODD = ["a,b", 'say "cheese"', "two\nlines", "carriage\rreturn", "ünï 花", "", " ", "-1", "\\x"]
 CONFIDENCES = [float(np.float32(value)) for value in (0.1, 1 / 3, 1e-12, 1.0, 0.0)]
@@ -98,14 +102,44 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path, ending, continued):
     assert bool(partial_paths(str(path))) == (ending == "csv" and continued)
 
 
+OTHER = """
+import os, sys
+from project.run.rows import writing_rows
+
+with writing_rows("--output", "rows.csv", {"path": str}):
+    if sys.argv[1:] and os.fork():
+        os._exit(9)  # killed, while a process that it has started lives on
+    print("ready", flush=True)
+    sys.stdin.read()
+    if sys.argv[1:]:
+        os._exit(0)
+"""
+
+
+def other_command(place, *args):
+    """A process that has the file open until its standard input ends."""
+    command = [sys.executable, "-c", OTHER, *args]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=place, env=environment)
+    assert process.stdout.readline() == b"ready\n"
+    return process
+
+
 def test_two_commands_do_not_write_one_file(tmp_path):
-    path = str(tmp_path / "rows.csv")
     with (
-        writing_rows("--output", path, COLUMNS),
+        other_command(tmp_path) as other,
         pytest.raises(UserError, match="another process writes"),
-        writing_rows("--output", path, COLUMNS),
+        writing_rows("--output", str(tmp_path / "rows.csv"), COLUMNS),
     ):
         pass
+    assert other.returncode == 0
+
+
+def test_what_a_killed_command_has_started_keeps_nobody_from_the_file(tmp_path):
+    with other_command(tmp_path, "killed") as other:
+        other.wait()
+        write(tmp_path / "rows.csv")
+    assert other.returncode == 9
 
 
 @pytest.mark.parametrize("name", ["no/folder.csv", "folder.csv", "rows.xlsx", "rows"])
