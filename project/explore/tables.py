@@ -3,12 +3,13 @@
 import json
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from project.errors import UserError, printable
 from project.run.folder import RunFolder
+from project.run.whole_file import whole_file
 
 
 def summary(run: RunFolder, metrics: dict[str, Any]) -> str:
@@ -81,14 +82,16 @@ def write_json(option: str, path: str | Path, found: dict[str, Any]) -> None:
 
     Args:
         option: The option that names the file.
-        path: The file, which is replaced.
+        path: The file, which is replaced as a whole; a link is followed, and a pipe or a terminal written to.
         found: What it shall hold.
 
     Raises:
         UserError: The file cannot be written.
     """
-    with writing(option, path):
-        Path(path).write_text(json.dumps(found, indent=2) + "\n")
+    place = Path(path)
+    in_place = place.is_symlink() or (place.exists() and not place.is_file())  # such as /dev/stdout
+    with writing(option, path), nullcontext(place) if in_place else whole_file(place) as target:
+        target.write_text(json.dumps(found, indent=2) + "\n")
 
 
 @contextmanager

@@ -1,7 +1,12 @@
+import json
+import os
+import resource
+
 import pytest
 import torch
 
-from project.explore.tables import class_table, metrics_table, summary
+from project.errors import UserError
+from project.explore.tables import class_table, metrics_table, summary, write_json
 from project.model.metrics import Metrics
 from project.run.folder import RunFolder
 
@@ -54,3 +59,28 @@ def test_the_summary_names_the_best_checkpoint_and_what_to_do_with_it(tmp_path):
     assert f"tensorboard --logdir {tmp_path}" in text
     assert "epoch 17, by val/f1" in text
     assert metrics_table({"validation": metrics(3).as_dict(), "test": metrics(3).as_dict()}) in text
+
+
+def test_a_file_of_metrics_is_whole_or_what_it_was(tmp_path):
+    path = tmp_path / "metrics.json"
+    write_json("--output", path, {"accuracy": 0.5})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(UserError, match=r"^--output: '.*' cannot be written \(File too large\)$"):
+            write_json("--output", path, {"accuracy": [0.25] * 99})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert json.loads(path.read_text()) == {"accuracy": 0.5}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_is_no_file_is_written_to(tmp_path):
+    (tmp_path / "link.json").symlink_to("target.json")
+    write_json("--output", tmp_path / "link.json", {"accuracy": 0.5})
+    assert json.loads((tmp_path / "target.json").read_text()) == {"accuracy": 0.5}
+    read, write = os.pipe()  # as behind /dev/stdout
+    write_json("--output", f"/dev/fd/{write}", {"accuracy": 0.5})
+    os.close(write)
+    with open(read) as pipe:
+        assert json.load(pipe) == {"accuracy": 0.5}
