@@ -4,7 +4,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from project.data.randomness import Purpose, derived_seed, seed_generators
@@ -46,9 +45,7 @@ class SeedEachBatch(Callback):
         return seed_before
 
     def _seed(self, trainer: Trainer, purpose: Purpose, *place: int) -> None:
-        seed = derived_seed(purpose, self.seed, *place, trainer.global_rank)
-        seed_generators(seed)
-        torch.manual_seed(seed)  # on all devices
+        seed_generators(derived_seed(purpose, self.seed, *place, trainer.global_rank), devices=True)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Seeds the generators."""

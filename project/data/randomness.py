@@ -93,9 +93,14 @@ def derived_seed(purpose: Purpose, *place: int) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
 
 
-def seed_generators(seed: int) -> None:
-    """Seeds the generators that all code of a process shares: torch's on the CPU, Python's and NumPy's."""
-    torch.default_generator.manual_seed(seed)
+def seed_generators(seed: int, devices: bool = False) -> None:
+    """Seeds the generators that all code of a process shares: torch's on the CPU, Python's and NumPy's.
+
+    Args:
+        seed: 64 bits.
+        devices: Whether to seed torch's generators of other devices, too.
+    """
+    (torch.manual_seed if devices else torch.default_generator.manual_seed)(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002  # what other code draws from
 

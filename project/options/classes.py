@@ -22,6 +22,7 @@ from project.callbacks import DefaultCallbacks
 from project.data import ImageDataModule
 from project.errors import listed
 from project.model import ImageClassifier
+from project.run.settings import subclasses
 
 CLASS_OPTIONS: dict[str, type] = {
     "data": ImageDataModule,
@@ -51,12 +52,6 @@ _GIVEN_BY_US: dict[type, str] = {Optimizer: "params", LRScheduler: "optimizer"}
 
 _USUAL = {"FolderDataModule", "CrossEntropyLoss", "SGD", "AdamW", "StepLR", "EarlyStopping"}
 """What is meant most often, named first."""
-
-
-def subclasses(base: type) -> list[type]:
-    """The class and all that derive from it, each once."""
-    derived: list[type] = base.__subclasses__()
-    return list(dict.fromkeys([base, *(found for cls in derived for found in subclasses(cls))]))
 
 
 def candidates(key: str) -> list[type]:

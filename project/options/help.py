@@ -11,7 +11,8 @@ from typing import NamedTuple
 from project.data import FolderDataModule, ImageDataModule
 from project.errors import listed
 from project.model import ImageClassifier
-from project.options.classes import CLASS_OPTIONS, ClassParser, class_parser, subclasses
+from project.options.classes import CLASS_OPTIONS, ClassParser, class_parser
+from project.run.settings import subclasses
 
 TRAINER = (
     "accelerator",

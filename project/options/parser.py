@@ -27,11 +27,11 @@ from project.options.classes import (
     no_such_default,
     no_such_option,
     option_of,
-    subclasses,
 )
 from project.options.config_file import Config
 from project.options.given import arrange
 from project.options.help import Screen, class_help, data_classes, short_help
+from project.run.settings import subclasses
 
 
 class OneLineErrorParser(ClassParser):

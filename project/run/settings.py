@@ -22,7 +22,13 @@ def imported_class(name: str, base: type) -> type | None:
         The class; None where nothing imported has that name.
     """
     wanted = name.rpartition(".")[-1]
-    return next((cls for cls in reversed(_derived(base)) if cls.__name__ == wanted), None)
+    return next((cls for cls in reversed(subclasses(base)[1:]) if cls.__name__ == wanted), None)
+
+
+def subclasses(base: type) -> list[type]:
+    """The class and all that derive from it, each once."""
+    derived: list[type] = base.__subclasses__()
+    return list(dict.fromkeys([base, *(found for cls in derived for found in subclasses(cls))]))
 
 
 def plain_options(options: Any, owner: type) -> dict[str, Any]:
@@ -48,11 +54,6 @@ def plain_attributes(owner: object, names: Iterable[str]) -> dict[str, Any]:
         names: Which attributes to look for.
     """
     return {name: vars(owner)[name] for name in names if name in vars(owner) and _is_plain(vars(owner)[name])}
-
-
-def _derived(base: type) -> list[type]:
-    derived: list[type] = base.__subclasses__()
-    return derived + [found for cls in derived for found in _derived(cls)]
 
 
 def _parameters(owner: type) -> dict[str, Any]:

@@ -121,6 +121,7 @@ def other_command(place, *args):
     command = [sys.executable, "-c", OTHER, *args]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=place, env=environment)
+    assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     return process
 
