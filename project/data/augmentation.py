@@ -1,12 +1,16 @@
 """Augmentation of whole ``uint8`` batches on the device, by random numbers that are a hash of (seed, epoch, index)."""
 
 import functools
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from project.data.batch import ImageBatch
 from project.data.randomness import Purpose, uniform
+
+Flip = bool | Literal["alternating"]
+"""Whether, and by what rule, training images are mirrored."""
 
 
 def flip(images: Tensor, chance: Tensor) -> Tensor:
@@ -68,7 +72,7 @@ def as_colour(mean: tuple[float, ...], device: torch.device) -> Tensor:
 
 
 def augment(
-    batch: ImageBatch, *, seed: int, epoch: int, flipping: bool, padding: int, cutout_size: int, fill: Tensor
+    batch: ImageBatch, *, seed: int, epoch: int, flipping: Flip, padding: int, cutout_size: int, fill: Tensor
 ) -> ImageBatch:
     """Applies what is switched on, in the order shift, flip, cutout.
 
@@ -76,7 +80,8 @@ def augment(
         batch: The batch, on the device.
         seed: The seed of the run.
         epoch: The number of the epoch.
-        flipping: Whether half of the images are mirrored left to right.
+        flipping: Whether half of the images are mirrored left to right; ``alternating``, each in every second epoch
+            (Jordan, 2024, section 3.6, https://arxiv.org/abs/2404.00498).
         padding: How far an image is moved at most, in pixels; 0 leaves it in place.
         cutout_size: The side of the covered square in pixels; 0 covers nothing.
         fill: uint8 (3,), the colour of the covered square.
@@ -84,7 +89,10 @@ def augment(
     images = batch.images
     if padding:
         images = shift(images, uniform(seed, epoch, batch.indices, Purpose.SHIFT, 2), padding)
-    if flipping:
+    if flipping == "alternating":
+        chance = uniform(seed, 0, batch.indices, Purpose.FLIP)
+        images = flip(images, chance if epoch % 2 == 0 else (chance < 0.5).to(chance))  # the other half
+    elif flipping:
         images = flip(images, uniform(seed, epoch, batch.indices, Purpose.FLIP))
     if cutout_size:
         images = cutout(images, uniform(seed, epoch, batch.indices, Purpose.CUTOUT, 2), cutout_size, fill)

@@ -8,7 +8,7 @@ from typing import Any, cast
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, Sampler
 
-from project.data.augmentation import as_colour, augment
+from project.data.augmentation import Flip, as_colour, augment
 from project.data.batch import BatchDataset, ImageBatch, WithoutImages, uncounted
 from project.data.device_cache import DeviceCache
 from project.data.loader import LazyDataLoader, leave_signals_to_the_run, ordered_loader
@@ -37,7 +37,7 @@ class ImageDataModule(LightningDataModule, ABC):
         pin_memory: Whether batches are put where a GPU can fetch them by itself; by default where there is a GPU.
         device_cache: Whether images that lie in memory are cached on the device as well, which saves copying
             each batch; it takes 3 bytes a pixel there.
-        flip: Whether half of the training images are mirrored left to right.
+        flip: Whether half of the training images are mirrored left to right; ``alternating``, each in every second epoch.
         crop_padding: How far a training image is moved at most, in pixels; its mirrored edge fills the gap.
         cutout: The side of a square that is covered in each training image, in pixels; 0 covers nothing.
         train_transforms: Transforms of torchvision's v2, or other callables, that each training image goes through,
@@ -65,7 +65,7 @@ class ImageDataModule(LightningDataModule, ABC):
         prefetch_factor: int = 2,
         pin_memory: bool | None = None,
         device_cache: bool = False,
-        flip: bool = True,
+        flip: Flip = True,
         crop_padding: int = 0,
         cutout: int = 0,
         train_transforms: list[Callable[..., Any]] | None = None,
@@ -233,7 +233,7 @@ class ImageDataModule(LightningDataModule, ABC):
         """The options by which training sees an image otherwise than evaluation does."""
         on = {
             "crop_scale": getattr(self, "crop_scale", None) is not None,
-            "flip": self.flip,
+            "flip": bool(self.flip),
             "crop_padding": self.crop_padding > 0,
             "cutout": self.cutout > 0,
             **{option: bool(getattr(self, option)) for option in _TRANSFORMS},

@@ -9,6 +9,7 @@ from torch.export import Dim, ExportedProgram
 
 from project.model import ImageClassifier
 from project.model.normalize import to_255_scale
+from project.model.test_time import mean_logits
 from project.run.preprocessing import Preprocessing
 
 
@@ -22,7 +23,7 @@ class ProbabilityNetwork(nn.Module):
     def __init__(self, model: ImageClassifier) -> None:
         super().__init__()
         self.network = deepcopy(model.network).cpu().float().to(memory_format=torch.contiguous_format)
-        self._probabilities = model.probabilities
+        self._probabilities, self._views = model.probabilities, model.test_time_augmentation
         self.mean = nn.Buffer(to_255_scale(model.preprocessing["mean"]))
         self.std = nn.Buffer(to_255_scale(model.preprocessing["std"]))
 
@@ -35,7 +36,12 @@ class ProbabilityNetwork(nn.Module):
         Returns:
             Probabilities, float32 (N, classes).
         """
-        return self._probabilities(self.network((images.float() - self.mean) / self.std))
+        views, classify = self._views, self._classify
+        return self._probabilities(classify(images) if views is None else mean_logits(classify, images, views))
+
+    def _classify(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.network((images.float() - self.mean) / self.std)
+        return logits
 
 
 def trace(model: ImageClassifier) -> ExportedProgram:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from project.data.path_batches import prepare
 from project.model import ImageClassifier
-from project.model.exact import exact_logits
+from project.model.test_time import evaluation_logits
 
 
 class Prediction(NamedTuple):
@@ -45,7 +45,7 @@ def predict(model: ImageClassifier, paths: Sequence[str | Path], batch_size: int
     for start in range(0, len(paths), batch_size):
         images = torch.stack([prepare(path, model.preprocessing) for path in paths[start : start + batch_size]])
         with torch.inference_mode():
-            logits = exact_logits(model, images.to(model.device)).float()
+            logits = evaluation_logits(model, images.to(model.device)).float()
         for best, row in zip(logits.argmax(1).tolist(), model.probabilities(logits).tolist(), strict=True):
             by_name = dict(zip(model.class_names, row, strict=True))
             found.append(Prediction(model.class_names[best], row[best], by_name))
@@ -63,10 +63,10 @@ def ranked(model: ImageClassifier, images: Tensor, flips: bool = False) -> tuple
     Returns:
         Labels, int64 (N, classes), and their probabilities, float32 (N, classes).
     """
-    scores = exact_logits(model, images).float()  # they differ where probabilities are rounded to the same
+    scores = evaluation_logits(model, images).float()  # they differ where probabilities are rounded to the same
     probabilities = model.probabilities(scores)
     if flips:
-        mirrored = model.probabilities(exact_logits(model, images.flip(3)).float())
+        mirrored = model.probabilities(evaluation_logits(model, images.flip(3)).float())
         scores = probabilities = (probabilities + mirrored) / 2
     labels = scores.argsort(dim=1, descending=True, stable=True)
     return labels, probabilities.gather(1, labels)

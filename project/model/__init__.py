@@ -2,5 +2,6 @@
 
 from project.model.classifier import ImageClassifier
 from project.model.metrics import MultilabelMetrics
+from project.model.muon import Muon
 
-__all__ = ["ImageClassifier", "MultilabelMetrics"]
+__all__ = ["ImageClassifier", "MultilabelMetrics", "Muon"]

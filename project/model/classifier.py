@@ -28,8 +28,10 @@ from project.model.optimization import Optimization
 from project.model.own_metrics import OwnMetrics
 from project.model.saved import NOT_REMEMBERED, contents, load_model, restore
 from project.model.split_metrics import SplitMetrics
+from project.model.test_time import Views, evaluation_logits
 from project.model.unsupported import require_supported
 from project.model.weights import start_from
+from project.model.whitening import whiten
 from project.run.preprocessing import Preprocessing
 from project.run.tensorboard import add_hyperparameters, is_logged
 
@@ -76,6 +78,8 @@ class ImageClassifier(LightningModule):
         layer_decay: What the learning rate of each block is multiplied by for each block between it and the output, such
             as 0.75; by default all have the same.
         lr_scheduler_interval: What ``lr_scheduler`` is stepped after: every ``epoch`` or every optimizer ``step``.
+        test_time_augmentation: Views of each image whose logits are averaged, in everything but training and its
+            validation: ``flip``, it and its mirror image; ``flip_and_shift``, both moved by a pixel, too.
 
     Attributes:
         results: The newest metrics of ``val`` and ``test``.
@@ -113,6 +117,7 @@ class ImageClassifier(LightningModule):
         lr_scheduler: LRSchedulerCallable | None = None,
         lr_scheduler_interval: Literal["epoch", "step"] = "epoch",
         layer_decay: float = 1.0,
+        test_time_augmentation: Views | None = None,
     ) -> None:
         super().__init__()
         self.save_hyperparameters(ignore=NOT_REMEMBERED, logger=False)
@@ -127,6 +132,7 @@ class ImageClassifier(LightningModule):
         self.freezing = Freezing(num_classes, freeze_backbone, freeze_until)
         self.feature_cache = FeatureCache(arch, freeze_backbone) if cache_features else None
         self.network = build_network(arch, num_classes, stem, arch_args)
+        self.test_time_augmentation = test_time_augmentation
         self._layout = settle(self.network, arch, num_classes, preprocessing["crop"], channels_last)
         self.channels_last, self.compile_network = self._layout is torch.channels_last, compile
         if weights is not None:
@@ -270,6 +276,11 @@ class ImageClassifier(LightningModule):
         """
         return logits.softmax(1)
 
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Sets what a new network takes from its first batch."""
+        images = as_batch(batch, self._trainer).images
+        whiten(self.network, lambda: self.normalization(images, like=next(self.network.parameters())), self.trainer)
+
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Returns the batch's mean loss; its metrics are counted, and logged by ``on_train_batch_end``."""
         batch = as_batch(batch, self._trainer)
@@ -297,7 +308,8 @@ class ImageClassifier(LightningModule):
 
     def _evaluate(self, batch: Batch, split: str) -> Tensor:
         batch = as_batch(batch, self._trainer)
-        logits = self._logits(batch, split, partial(exact_logits, self))
+        classify = evaluation_logits if split == "test" else exact_logits
+        logits = self._logits(batch, split, partial(classify, self))
         self._measured[split].update(logits, batch.labels, self.evaluation_loss(logits, batch.labels))
         return logits
 

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from inspect import signature
 from typing import Any, Literal, cast
@@ -15,6 +16,7 @@ from torchvision.models import get_model, list_models  # type: ignore[attr-defin
 from torchvision.models.resnet import ResNet
 
 from project.errors import UserError, first_sentence, listed, printable
+from project.model.airbench import Airbench
 from project.model.resnet9 import ResNet9
 from project.run.settings import imported_class
 
@@ -27,7 +29,11 @@ AUXILIARY_HEADS = ("aux1.", "aux2.", "AuxLogits.")
 """What the weights of GoogLeNet and Inception have besides; both are built without."""
 
 _SHOWN = 8  # of the networks that may have been meant
-_RESNET9_WIDTHS = {"resnet9": 64, "resnet9_slim": 32}
+_SMALL: dict[str, Callable[..., nn.Module]] = {
+    "airbench": Airbench,
+    "resnet9": partial(ResNet9, width=64),
+    "resnet9_slim": partial(ResNet9, width=32),
+}
 INCEPTIONS = ("googlenet", "inception_v3")
 """Those whose weights torchvision took from elsewhere, where mean and deviation of the input were 0.5."""
 
@@ -42,7 +48,7 @@ def torchvision_names() -> list[str]:
 
 def network_names() -> list[str]:
     """The names of our own networks and of torchvision's."""
-    return [*_RESNET9_WIDTHS, *torchvision_names()]
+    return [*_SMALL, *torchvision_names()]
 
 
 def build_network(
@@ -51,12 +57,13 @@ def build_network(
     """Builds a network with fresh weights, in evaluation or training mode as it comes.
 
     Args:
-        arch: A classification network of torchvision by name, or of timm as ``timm/NAME``; ``resnet9`` and, half as
-            wide, ``resnet9_slim``; or the dotted path of a callable that takes ``num_classes`` and returns a module.
+        arch: A classification network of torchvision by name, or of timm as ``timm/NAME``; ``airbench``,
+            ``resnet9`` and, half as wide, ``resnet9_slim``, which are ours; or the dotted path of a callable that takes
+            ``num_classes`` and returns a module.
         num_classes: The width of the head.
         stem: ``imagenet`` is the network's own; ``cifar`` is, for a ResNet, one 3x3 convolution of stride 1 and no
             pool (He et al., 2016, section 4.2, https://arxiv.org/abs/1512.03385), for images of about 32 pixels.
-            ResNet-9 has no other.
+            Our own networks have no other.
         arch_args: Further arguments of what builds the network, such as ``stochastic_depth_prob`` of some of
             torchvision's or ``drop_path_rate`` of timm's.
 
@@ -65,7 +72,7 @@ def build_network(
     """
     require_known(arch)
     args = arch_args or {}
-    if arch in _RESNET9_WIDTHS and stem != "cifar":
+    if arch in _SMALL and stem != "cifar":
         raise UserError(f"--model.arch {arch} is made for small images; use it with --model.stem cifar")
     try:
         network = _build(arch, num_classes, args)
@@ -75,15 +82,15 @@ def build_network(
         if not args:
             raise
         raise UserError(f"--model.arch_args: {arch} does not take {_shown(args)} ({first_sentence(error)})") from error
-    if stem == "cifar" and arch not in _RESNET9_WIDTHS:
+    if stem == "cifar" and arch not in _SMALL:
         _replace_stem(network, arch)
     return network
 
 
 def _build(arch: str, num_classes: int, args: Mapping[str, Any]) -> nn.Module:
     """Passes on what the project decides by name, so that no argument can decide it, or have weights read."""
-    if arch in _RESNET9_WIDTHS:
-        return ResNet9(num_classes=num_classes, width=_RESNET9_WIDTHS[arch], **args)
+    if arch in _SMALL:
+        return _SMALL[arch](num_classes=num_classes, **args)
     if arch.startswith(TIMM):
         return _timm_network(arch, num_classes, args)
     if arch in network_names():

@@ -1,0 +1,120 @@
+"""Muon for convolutional networks: orthogonal updates for kernels, Adam for everything else."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+_COEFFICIENTS = 3.4445, -4.7750, 2.0315  # of a quintic whose slope at 0 is steep; see Jordan et al.
+_ITERATIONS = 3
+
+
+class Muon(Optimizer):
+    """Changes each convolution kernel by an orthogonal matrix, in the direction of its Nesterov momentum.
+
+    After Jordan et al., 2024, https://kellerjordan.github.io/posts/muon/, as for CIFAR-10 in airbench: the kernels of a
+    layer keep a norm of 1 on average, which normalisation after them makes possible. What is no convolution kernel is
+    trained by Adam (Kingma and Ba, 2015, https://arxiv.org/abs/1412.6980). ``torch.optim.Muon`` takes matrices alone.
+
+    Args:
+        params: Parameters or groups of them.
+        lr: How far kernels of norm 1 move in a step.
+        momentum: Of the kernels, from 0 to 1.
+        adam_lr: The learning rate of everything else.
+        betas: Adam's.
+        eps: Adam's.
+        weight_decay: The share of ``adam_lr`` by which everything else decays in a step (as in AdamW).
+
+    Raises:
+        ValueError: A number is out of its range.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 0.1,
+        momentum: float = 0.8,
+        adam_lr: float = 0.01,
+        betas: tuple[float, float] = (0.8, 0.95),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        for name, value, top in (
+            ("lr", lr, float("inf")),
+            ("adam_lr", adam_lr, float("inf")),
+            ("weight_decay", weight_decay, float("inf")),
+            ("momentum", momentum, 1),
+            ("betas", min(betas), 1),
+            ("betas", max(betas), 1),
+        ):
+            if not 0 <= value < top:
+                raise ValueError(f"{name} must be from 0 to below {top}, got {value}")
+        listed = list(params)
+        groups = listed if isinstance(listed[0], dict) else [{"params": listed}]
+        kernels, others = {"lr": lr, "momentum": momentum}, {"lr": adam_lr, "betas": tuple(betas), "eps": eps}
+        split: list[dict[str, Any]] = []
+        for group in groups:
+            for is_kernel, settings in ((True, kernels), (False, others)):
+                chosen = [parameter for parameter in group["params"] if (parameter.ndim == 4) == is_kernel]
+                if chosen:
+                    split.append({**settings, **group, "params": chosen})
+        super().__init__(split, {"weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Takes a step.
+
+        Args:
+            closure: Computes loss and gradients, as torch's optimizers take it.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            update = _step_kernel if "momentum" in group else _step_by_adam
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    update(parameter, parameter.grad, self.state[parameter], group)
+        return loss
+
+
+def _step_kernel(kernel: Tensor, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
+    average = state.setdefault("momentum_buffer", torch.zeros_like(kernel))
+    average.mul_(group["momentum"]).add_(gradient)
+    direction = gradient.add(average, alpha=group["momentum"])
+    kernel.mul_(len(kernel) ** 0.5 / kernel.norm())
+    kernel.sub_(orthogonalized(direction.flatten(1)).view(kernel.shape), alpha=group["lr"])
+
+
+def orthogonalized(matrix: Tensor) -> Tensor:
+    """Moves the singular values of a matrix near to 1, by Newton and Schulz's iteration.
+
+    Args:
+        matrix: float (m, n), not zero.
+
+    Returns:
+        float (m, n), with singular values of about 0.5 to 1.5 where they were not far below the largest.
+    """
+    a, b, c = _COEFFICIENTS
+    is_tall = matrix.shape[0] > matrix.shape[1]
+    x: Tensor = matrix.T if is_tall else matrix
+    x = x / (x.norm() + 1e-7)
+    for _ in range(_ITERATIONS):
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.T if is_tall else x
+
+
+def _step_by_adam(parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
+    first, second = group["betas"]
+    mean = state.setdefault("exp_avg", torch.zeros_like(parameter))
+    square = state.setdefault("exp_avg_sq", torch.zeros_like(parameter))
+    steps = state.setdefault("step", torch.tensor(0.0)).add_(1).item()
+    parameter.mul_(1 - group["lr"] * group["weight_decay"])
+    mean.lerp_(gradient, 1 - first)
+    square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
+    deviation = (square / (1 - second**steps)).sqrt().add_(group["eps"])
+    parameter.addcdiv_(mean / (1 - first**steps), deviation, value=-group["lr"])

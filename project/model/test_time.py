@@ -1,0 +1,52 @@
+"""Test-time augmentation: the mean of the logits over several views of an image."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from project.model.exact import exact_logits
+
+Views = Literal["flip", "flip_and_shift"]
+"""Each image and its mirror image; and both moved by one pixel up and left, and down and right."""
+
+
+def evaluation_logits(model: Any, images: Tensor) -> Tensor:
+    """Classifies as all use of a trained model does: exactly, over the views that it was asked to take.
+
+    Args:
+        model: An ``ImageClassifier``, in evaluation mode.
+        images: uint8 (N, 3, height, width), N above 0, on the model's device.
+
+    Returns:
+        Logits, float (N, classes).
+    """
+    views: Views | None = model.test_time_augmentation
+    return exact_logits(model, images) if views is None else mean_logits(partial(exact_logits, model), images, views)
+
+
+def mean_logits(classify: Callable[[Tensor], Tensor], images: Tensor, views: Views) -> Tensor:
+    """Classifies several views of each image.
+
+    Args:
+        classify: Takes images and returns logits, float (N, classes).
+        images: (N, 3, height, width), at least 2 pixels wide and high.
+        views: Which. Where images are moved, those that are not count for half, and their mirrored edge fills the gap, as
+            in Jordan, 2024, section 3.5, https://arxiv.org/abs/2404.00498.
+
+    Returns:
+        float (N, classes).
+    """
+    logits = _with_mirror_image(classify, images)
+    if views == "flip":
+        return logits
+    wide = torch.cat([images[..., 1:2], images, images[..., -2:-1]], dim=3)
+    padded = torch.cat([wide[:, :, 1:2], wide, wide[:, :, -2:-1]], dim=2)
+    moved = [_with_mirror_image(classify, part) for part in (padded[:, :, :-2, :-2], padded[:, :, 2:, 2:])]
+    return (logits + (moved[0] + moved[1]) / 2) / 2
+
+
+def _with_mirror_image(classify: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+    return (classify(images) + classify(images.flip(3))) / 2

@@ -1,0 +1,75 @@
+"""A first convolution that whitens patches of the training images, so that training begins with decorrelated inputs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+_EPS = 5e-4  # keeps directions in which patches hardly differ from being blown up
+
+
+class WhiteningConv2d(nn.Conv2d):
+    """A convolution whose kernels are the whitened principal components of image patches, and their negatives.
+
+    After Page, 2018, https://myrtle.ai/learn/how-to-train-your-resnet-8-bag-of-tricks. The kernels stay as they are set;
+    the biases are trained.
+
+    Args:
+        channels: The channels of the images.
+        size: The side of a patch in pixels. There are 2 * channels * size * size kernels.
+
+    Attributes:
+        is_set: 1 once the kernels have been computed, uint8 ().
+    """
+
+    is_set: Tensor
+
+    def __init__(self, channels: int, size: int) -> None:
+        super().__init__(channels, 2 * channels * size * size, size)
+        self.weight.requires_grad_(False)
+        self.register_buffer("is_set", torch.tensor(0, dtype=torch.uint8))
+
+    def whiten(self, covariance: Tensor) -> None:
+        """Sets the kernels, and the biases to 0.
+
+        Args:
+            covariance: Of the flattened patches, float (d, d), d = channels * size * size.
+        """
+        variances, components = torch.linalg.eigh(covariance.double().cpu())
+        kernels = (components / (variances + _EPS).sqrt()).T.reshape(-1, *self.weight.shape[1:])
+        with torch.no_grad():
+            self.weight.copy_(torch.cat([kernels, -kernels]))
+            if self.bias is not None:
+                self.bias.zero_()
+            self.is_set.fill_(1)
+
+
+def patch_covariance(images: Tensor, size: int) -> Tensor:
+    """The mean product of each two pixels of a patch, over all patches.
+
+    Args:
+        images: Normalised, float (N, channels, height, width).
+        size: The side of a patch in pixels.
+
+    Returns:
+        float64 (d, d), d = channels * size * size.
+    """
+    patches = F.unfold(images, size).transpose(1, 2).flatten(0, 1).double()
+    return patches.T @ patches / len(patches)
+
+
+def whiten(network: nn.Module, images: Callable[[], Tensor], trainer: Trainer) -> None:
+    """Sets the whitening layer of a new network by the first training batch of all devices.
+
+    Args:
+        network: Any; nothing happens unless its first layer whitens, and has not been set.
+        images: Makes this device's share of the batch, normalised, float (N, channels, height, width).
+        trainer: What the network is trained with.
+    """
+    first = next((layer for layer in network.modules() if isinstance(layer, nn.Conv2d)), None)
+    if isinstance(first, WhiteningConv2d) and not first.is_set:
+        covariance: Any = patch_covariance(images().float(), first.kernel_size[0])
+        first.whiten(trainer.strategy.reduce(covariance, reduce_op="mean"))

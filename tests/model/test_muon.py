@@ -1,0 +1,92 @@
+import pytest
+import torch
+from torch import nn
+from torch.optim import AdamW
+
+from project.model.muon import Muon, orthogonalized
+
+
+def gradients(parameters, step):
+    generator = torch.Generator().manual_seed(step)
+    for parameter in parameters:
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+
+
+def parameters():
+    generator = torch.Generator().manual_seed(7)
+    shapes = (8, 3, 3, 3), (10, 8), (10,)
+    return [nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
+
+
+@pytest.mark.parametrize("shape", [(8, 27), (64, 24), (16, 16)])
+def test_singular_values_move_near_to_one_and_vectors_stay(shape):
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+    result = orthogonalized(matrix)
+    found = torch.diagonal(left.T @ result @ right.T)
+    torch.testing.assert_close(left.T @ result @ right.T, torch.diag(found), atol=1e-4, rtol=0)
+    assert all(0.3 < value < 1.6 for value in found[values > values.max() / 10])
+
+
+def test_kernels_take_orthogonal_steps_of_the_momentum_and_keep_their_norm():
+    kernel = nn.Parameter(parameters()[0].detach())
+    optimizer = Muon([kernel], lr=0.1, momentum=0.8)
+    velocity = torch.zeros(8, 27, dtype=torch.float64)
+    for step in range(4):
+        before = kernel.detach().double().flatten(1)
+        gradients([kernel], step)
+        assert kernel.grad is not None
+        gradient = kernel.grad.double().flatten(1)
+        velocity = 0.8 * velocity + gradient
+        optimizer.step()
+        scaled = before * (8**0.5 / before.norm())
+        moved = (scaled - kernel.detach().double().flatten(1)) / 0.1
+        left, _, right = torch.linalg.svd(gradient + 0.8 * velocity, full_matrices=False)
+        aligned = left.T @ moved @ right.T
+        assert aligned.diagonal().min() > 0.3
+        torch.testing.assert_close(aligned, aligned.diagonal().diag(), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_all_else_is_trained_as_by_torchs_adamw(weight_decay):
+    ours, theirs = parameters(), parameters()
+    muon = Muon(ours, lr=0.1, adam_lr=0.01, weight_decay=weight_decay)
+    adam = AdamW(theirs[1:], lr=0.01, betas=(0.8, 0.95), weight_decay=weight_decay)
+    for step in range(5):
+        gradients(ours, step)
+        gradients(theirs, step)
+        muon.step()
+        adam.step()
+    for one, other in zip(ours[1:], theirs[1:], strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_its_state_resumes_to_the_same_bits():
+    whole, cut = parameters(), parameters()
+    undisturbed, first = Muon(whole), Muon(cut)
+    for step in range(6):
+        gradients(whole, step)
+        undisturbed.step()
+    for step in range(3):
+        gradients(cut, step)
+        first.step()
+    second = Muon(cut)
+    second.load_state_dict(first.state_dict())
+    for step in range(3, 6):
+        gradients(cut, step)
+        second.step()
+    assert all(torch.equal(one, other) for one, other in zip(whole, cut, strict=True))
+
+
+def test_groups_keep_their_own_settings():
+    kernel, matrix, bias = parameters()
+    optimizer = Muon([{"params": [kernel, matrix], "weight_decay": 0.1}, {"params": [bias], "weight_decay": 0.0}])
+    assert [len(group["params"]) for group in optimizer.param_groups] == [1, 1, 1]
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.01, 0.01]
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.1, 0.0]
+
+
+@pytest.mark.parametrize("setting", [{"lr": -1.0}, {"momentum": 1.0}, {"adam_lr": -0.1}, {"betas": (0.9, 1.0)}])
+def test_a_number_out_of_range_is_named(setting):
+    with pytest.raises(ValueError, match=next(iter(setting))):
+        Muon(parameters(), **setting)
