@@ -2,13 +2,14 @@
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from lightning.pytorch import Callback
+from torch import nn
 
 from project.callbacks import StoppedError
 from project.cli import one_line_errors
@@ -40,19 +41,24 @@ class AtStep(Callback):
             os.kill(os.getpid(), self.number)
 
 
-def small(*args: str, data: Sequence[str] = DATA, callbacks: Sequence[Callback] = ()) -> FitCLI:
+def small(
+    *args: str,
+    data: Sequence[str] = DATA,
+    callbacks: Sequence[Callback] = (),
+    network: Callable[[int], nn.Module] = SmallNetwork,
+) -> FitCLI:
     """Runs ``python -m project.fit`` in this process, by default on drawn flowers, with further callbacks."""
     own = FitCLI._callbacks
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("project.model.classifier.build_network", lambda arch, classes, stem, args: SmallNetwork(classes))
+        patch.setattr("project.model.classifier.build_network", lambda arch, classes, stem, args: network(classes))
         patch.setattr(FitCLI, "_callbacks", lambda cli: [*own(cli), *callbacks])
         return fit(*data, *SMALL, *args)
 
 
-def stop_at(step: int, *args: str, number: int = signal.SIGTERM) -> StoppedError:
+def stop_at(step: int, *args: str, number: int = signal.SIGTERM, **options: Any) -> StoppedError:
     """Runs until a signal comes in that step."""
     with pytest.raises(StoppedError) as stopped:
-        small(*args, callbacks=[AtStep(step, number)])
+        small(*args, callbacks=[AtStep(step, number)], **options)
     return stopped.value
 
 

@@ -147,6 +147,18 @@ def test_flipping_keeps_the_memory_format(layout):
     assert flipped.is_contiguous(memory_format=layout)
 
 
+def test_alternating_flips_show_each_image_both_ways_in_any_two_epochs_in_a_row():
+    count = 4000
+    images = torch.arange(2, dtype=torch.uint8).expand(count, 3, 1, 2)
+    batch = ImageBatch(images, torch.zeros(count, dtype=torch.int64), torch.arange(count))
+    options = OFF | {"flipping": "alternating"}
+    seen = [augment(batch, seed=5, epoch=epoch, fill=FILL, **options).images[:, 0, 0, 0] == 1 for epoch in range(4)]
+    assert torch.equal(seen[0], ~seen[1])
+    assert torch.equal(seen[0], seen[2])
+    assert torch.equal(seen[1], seen[3])
+    assert abs(int(seen[0].sum()) - count / 2) < 4 * (count / 4) ** 0.5
+
+
 def test_half_of_the_images_are_flipped_and_every_offset_is_as_likely():
     count, padding = 4000, 2
     ramp = torch.arange(64, dtype=torch.uint8).view(1, 1, 8, 8).expand(count, 3, 8, 8)

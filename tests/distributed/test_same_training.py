@@ -12,7 +12,7 @@ from tests.distributed import job_train
 from tests.distributed.job import quiet
 from tests.distributed.processes import succeed, torchrun
 
-SAME_RUNS = ["plain", "accumulated"]
+SAME_RUNS = ["plain", "accumulated", "whitened"]
 
 
 class Seen(NamedTuple):

@@ -224,7 +224,7 @@ def test_a_resnet_has_the_stem_that_it_was_given(arch, stem):
 
 
 def test_the_names_are_torchvisions_and_ours():
-    assert set(network_names()) == {*TORCHVISIONS, "resnet9", "resnet9_slim"}
+    assert set(network_names()) == {*TORCHVISIONS, "airbench", "resnet9", "resnet9_slim"}
 
 
 @pytest.mark.parametrize(("arch", "width"), [("resnet9", 64), ("resnet9_slim", 32)])
