@@ -58,7 +58,7 @@ def parse(args: list[str] | None = None) -> Namespace:
     )
     parser.add_argument("--top_k", type=int, default=1, help="How many classes to name, the most probable first.")
     parser.add_argument(
-        "--flips", action="store_true", help="Take the mean of the probabilities of each image and its mirror image."
+        "--flips", action="store_true", help="Take the mean of the logits of each image and its mirror image."
     )
     parser.add_argument("--sheet", type=str | None, default=None, help=f"A PNG file for the first {_ON_SHEET} images.")
     parser.add_argument(

@@ -75,18 +75,20 @@ def evaluate_split(model: ImageClassifier, data: ImageDataModule, split: str = "
     images = data.splits[split]
     logits = torch.full((len(images), len(model.class_names)), float("nan"))
     labels = torch.full((len(images),), -1)
-    own = cast(OwnMetrics, model.own_metrics["test"])
+    own = cast(OwnMetrics, model.own_metrics[split])
     model.eval()
-    model.test_metrics.reset()
+    is_test = split == "test"
+    step, counts = (model.test_step, model.test_metrics) if is_test else (model.validation_step, model.val_metrics)
+    counts.reset()
     own.reset()
     with torch.inference_mode():
-        loader = data.val_dataloader() if split == "val" else data.test_dataloader()
+        loader = data.test_dataloader() if is_test else data.val_dataloader()
         for number, batch in enumerate(loader):
             batch = data.transfer_batch_to_device(batch, model.device, 0)
-            found = model.test_step(batch, number).float().cpu()
+            found = step(batch, number).float().cpu()
             there = batch.labels.cpu() >= 0
             logits[batch.indices.cpu()[there]] = found[there]
             labels[batch.indices.cpu()[there]] = batch.labels.cpu()[there]
-    metrics = model.test_metrics.compute()._replace(own=own.conclude())
-    model.test_metrics.reset()
+    metrics = counts.compute()._replace(own=own.conclude())
+    counts.reset()
     return Evaluation(images, logits, labels, metrics)

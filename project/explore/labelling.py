@@ -83,7 +83,7 @@ class Labeller(LightningModule):
     Args:
         model: The classifier.
         top_k: How many classes of each image are named.
-        flips: Whether the mean with the mirror image's probabilities is taken.
+        flips: Whether the mean with the mirror image's logits is taken.
     """
 
     def __init__(self, model: ImageClassifier, top_k: int = 1, flips: bool = False) -> None:

@@ -1,6 +1,7 @@
 """Labelling images with a checkpoint, prepared as the checkpoint says."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from project.data.path_batches import prepare
 from project.model import ImageClassifier
-from project.model.test_time import evaluation_logits
+from project.model.test_time import evaluation_logits, mean_logits
 
 
 class Prediction(NamedTuple):
@@ -58,15 +59,14 @@ def ranked(model: ImageClassifier, images: Tensor, flips: bool = False) -> tuple
     Args:
         model: In evaluation mode.
         images: uint8 (N, 3, height, width) on the model's device.
-        flips: Whether the mean with the mirror image's probabilities is taken.
+        flips: Whether the mean with the mirror image's logits is taken.
 
     Returns:
         Labels, int64 (N, classes), and their probabilities, float32 (N, classes).
     """
-    scores = evaluation_logits(model, images).float()  # they differ where probabilities are rounded to the same
-    probabilities = model.probabilities(scores)
-    if flips:
-        mirrored = model.probabilities(evaluation_logits(model, images.flip(3)).float())
-        scores = probabilities = (probabilities + mirrored) / 2
-    labels = scores.argsort(dim=1, descending=True, stable=True)
+    classify = partial(evaluation_logits, model)
+    logits = (mean_logits(classify, images, "flip") if flips else classify(images)).float()
+    probabilities = model.probabilities(logits)
+    # by logits, as they differ where probabilities are rounded to the same
+    labels = logits.argsort(dim=1, descending=True, stable=True)
     return labels, probabilities.gather(1, labels)

@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from project.explore.evaluation import evaluate_split
 from project.export import export, parse
 from project.model import ImageClassifier
 from project.model.airbench import Airbench
+from project.model.test_time import evaluation_logits
 from tests.callbacks.test_last_checkpoint import STEPS
 from tests.conftest import evaluate, make_folder
 from tests.small import require_same_end, small, stop_at
@@ -73,7 +75,9 @@ def std_of(model):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
     place: Path = tmp_path_factory.mktemp("trained")
-    small(*OPTIONS, "--model.arch=airbench", "--model.stem=cifar", f"--trainer.default_root_dir={place}", network=Airbench)
+    small(
+        *OPTIONS, "--model.arch=airbench", "--model.stem=cifar", f"--trainer.default_root_dir={place}", network=Airbench
+    )
     return place / "run"
 
 
@@ -91,14 +95,25 @@ def test_the_test_is_of_means_over_views_and_so_is_every_use_of_the_checkpoint(t
     assert reported["loss"] == pytest.approx(float(F.cross_entropy(logits, every.labels)), rel=1e-5)
 
     model = ImageClassifier.load_from_checkpoint(checkpoint).eval()
-    torch.testing.assert_close(model.evaluation_logits(every.images).double(), logits, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(evaluation_logits(model, every.images).double(), logits, rtol=1e-4, atol=1e-4)
 
     file = tmp_path / "views.pt2"
-    export(parse([f"--ckpt_path={checkpoint}", f"--output={file}", f"--images={make_folder(tmp_path / 'a', {'b': 3})}"]))
+    export(
+        parse([f"--ckpt_path={checkpoint}", f"--output={file}", f"--images={make_folder(tmp_path / 'a', {'b': 3})}"])
+    )
     program = torch.export.load(file).module()
     torch.testing.assert_close(program(every.images).double(), logits.softmax(1), rtol=1e-4, atol=1e-4)
 
 
-def test_validation_is_of_images_as_they_are(trained):
-    reported = json.loads((trained / "metrics.json").read_text())["validation"]
-    assert reported
+@torch.inference_mode()
+def test_validation_is_of_images_as_they_are(trained, tmp_path):
+    checkpoint = trained / "checkpoints" / "best.ckpt"
+    cli = evaluate(str(checkpoint), "--split=val", f"--output={tmp_path / 'found.json'}")
+    data = cli.datamodule.splits["val"]
+    every = data.__getitems__(list(range(len(data))))
+    model = ImageClassifier.load_from_checkpoint(checkpoint).eval().double()
+    logits = model.network((every.images / 255 - mean_of(model)) / std_of(model))
+    expected = float(F.cross_entropy(logits, every.labels))
+    assert json.loads((tmp_path / "found.json").read_text())["loss"] == pytest.approx(expected, rel=1e-5)
+    assert evaluate_split(model.float(), cli.datamodule, "val").metrics.loss == pytest.approx(expected, rel=1e-5)
+    assert json.loads((trained / "metrics.json").read_text())["val"]["loss"] == pytest.approx(expected, rel=1e-5)

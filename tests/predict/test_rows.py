@@ -33,7 +33,7 @@ def expected(checkpoint: Path, path: str, flips: bool = False) -> torch.Tensor:
         image = v2.Compose(steps)(opened.convert("RGB"))
     with torch.inference_mode():
         views = [image, v2.functional.horizontal_flip(image)] if flips else [image]
-        return torch.stack([model.network(view[None])[0].softmax(0) for view in views]).mean(0)
+        return torch.stack([model.network(view[None])[0] for view in views]).mean(0).softmax(0)
 
 
 @pytest.mark.parametrize("flips", [False, True])
@@ -164,7 +164,7 @@ def test_memory_does_not_grow_with_the_number_of_files(checkpoint, photos, tmp_p
     def entries(_options, quietly=False):
         return (f"{photos}/{number}-{'x' * 100}.jpg" for number in range(0 if quietly else 20_000))
 
-    monkeypatch.setattr("project.explore.prediction.exact_logits", logits)
+    monkeypatch.setattr("project.explore.prediction.evaluation_logits", logits)
     monkeypatch.setattr("project.predict._paths", entries)
     assert label(checkpoint, "many", f"--output={tmp_path / 'rows.csv'}", "--batch_size=128") == 1
     assert len(rows(tmp_path / "rows.csv")) == 20_000
