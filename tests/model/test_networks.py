@@ -335,9 +335,11 @@ def test_an_argument_that_a_network_does_not_take_is_an_error_of_one_line(arch, 
     assert "\n" not in str(refused.value)
 
 
-def test_resnet9_takes_no_arguments():
-    with pytest.raises(UserError, match=r"resnet9 does not take width=3 \(.*multiple values"):
-        build_network("resnet9", 3, "cifar", {"width": 3})
+def test_our_networks_take_their_own_arguments_alone():
+    network: Any = build_network("resnet9", 3, "cifar", {"width": 16})
+    assert network.fc.in_features == 8 * 16
+    with pytest.raises(UserError, match=r"airbench does not take depth=3 \(.*depth"):
+        build_network("airbench", 3, "cifar", {"depth": 3})
 
 
 def test_every_kernel_has_the_strides_that_gradients_will_have():
