@@ -301,51 +301,6 @@ def test_the_curves_show_each_way_to_train(tiny_run, workplace, monkeypatch, cap
     assert Path("curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_table_of_recipes_compares_runs_of_one_seed(tiny_run, workplace, monkeypatch):
-    def runs(name, *accuracies):
-        for seed, accuracy in enumerate(accuracies):
-            metrics = Path(shutil.copytree(tiny_run, f"{name}_{seed}")) / "metrics.json"
-            changed = json.loads(metrics.read_text())
-            changed["test"]["accuracy"] = accuracy
-            metrics.write_text(json.dumps(changed))
-        return [Path(f"{name}_{seed}") for seed in range(len(accuracies))]
-
-    table = script("recipes.py", monkeypatch)["table"]({"none": runs("none", 0.5, 0.6), "ema": runs("ema", 0.55, 0.63)})
-    *_, alone, ema = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
-    assert alone[:4] == ["none", "2", "55.00% ± 7.07", ""]
-    assert ema[:4] == ["ema", "2", "59.00% ± 5.66", "+4.00 ± 1.41"]
-    assert ema[5] == "1.00 (1.00 to 1.00)"
-
-
-def test_a_recipe_is_measured_once(tiny_run, workplace, monkeypatch, capsys):
-    trained = []
-
-    def train(words, check):
-        run = Path(words[words.index("--trainer.default_root_dir") + 1], words[words.index("--name") + 1])
-        assert not run.exists()  # an interrupted one is gone
-        trained.append(shutil.copytree(tiny_run, run))
-
-    main = script("recipes.py", monkeypatch)["main"]
-    monkeypatch.setattr("subprocess.run", train)
-    asked = ["--recipes", "ema", "--seeds", "2", "--folder", "runs"]
-    (workplace / "runs" / "ema_0").mkdir(parents=True)
-    main([*asked, "--trainer.max_epochs", "1"])
-    assert [run.name for run in trained] == ["the_config_alone_0", "ema_0", "the_config_alone_1", "ema_1"]
-    main([*asked, "--trainer.max_epochs", "1"])
-    assert len(trained) == 4
-    first, second = capsys.readouterr().out.split("| recipe")[1:]
-    assert first == second
-    with pytest.raises(SystemExit, match="was trained by other options; choose another --folder"):
-        main([*asked, "--trainer.max_epochs", "2"])
-
-
-def test_every_recipe_that_is_measured_is_there(monkeypatch):
-    recipes = script("recipes.py", monkeypatch)["RECIPES"]
-    assert {*recipes} <= {path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml")}
-    page = (ROOT / "docs" / "recipes.md").read_text()
-    assert all(f"`{path.stem}`" in page for path in (ROOT / "configs" / "recipes").glob("*.yaml"))
-
-
 def test_the_time_to_an_accuracy_is_that_of_the_first_epoch_that_reaches_it(monkeypatch):
     seconds_to = script("time_to_accuracy.py", monkeypatch)["seconds_to"]
     run = [(10.0, 0.3), (20.0, 0.6), (30.0, 0.5), (40.0, 0.7)]

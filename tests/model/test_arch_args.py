@@ -1,13 +1,16 @@
 """The command hands further arguments to what builds the network, and a checkpoint remembers them."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torchvision.ops import StochasticDepth
 
+from project.errors import UserError
 from project.model import ImageClassifier
+from project.model.networks import build_network
 from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, evaluate, fit
 from tests.model.test_classifier import NAMES, PREPROCESSING
 from tests.options.test_given import parse
@@ -32,6 +35,63 @@ class Residual(nn.Module):
         x = self.stem(x)
         logits: Tensor = self.head((x + self.drop(self.branch(x))).mean((2, 3)))
         return logits
+
+
+def test_stochastic_depth_of_torchvision_grows_with_depth_to_what_is_asked():
+    with torch.device("meta"):
+        network = build_network("efficientnet_b0", 3, arch_args={"stochastic_depth_prob": 0.48})
+    rates = [layer.p for layer in network.modules() if isinstance(layer, StochasticDepth)]
+    assert rates == pytest.approx([0.48 * depth / 16 for depth in range(16)])  # Huang et al., 2016, equation 4
+
+
+def test_stochastic_depth_of_timm_does_too():
+    pytest.importorskip("timm")
+    with torch.device("meta"):
+        network = build_network("timm/resnet18", 3, arch_args={"drop_path_rate": 0.7})
+    rates = [layer.drop_prob for layer in network.modules() if type(layer).__name__ == "DropPath"]
+    assert rates == pytest.approx([0.7 * depth / 7 for depth in range(1, 8)])  # of 8 blocks, the first is never dropped
+
+
+def wide(num_classes: int, width: int = 2) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(width), nn.Linear(width, num_classes))
+
+
+def test_arguments_reach_a_callable_of_ones_own():
+    network: Any = build_network(f"{__name__}.wide", 3, arch_args={"width": 5})
+    assert network[1].out_features == 5
+
+
+@pytest.mark.parametrize(
+    ("arch", "args", "answer"),
+    [
+        (
+            "resnet18",
+            {"stochastic_depth_prob": 0.1},
+            r"resnet18 does not take stochastic_depth_prob=0\.1 \(.*unexpected",
+        ),
+        ("resnet18", {"weights": "DEFAULT"}, r"does not take weights='DEFAULT' \(.*multiple values"),
+        ("googlenet", {"aux_logits": True}, r"does not take aux_logits=True \(.*multiple values"),
+        ("resnet18", {"num_classes": 7}, r"does not take num_classes=7 \(.*multiple values"),
+        ("resnet18", {"groups": "x\n"}, r"--model\.arch_args: resnet18 does not take groups='x\\n' \("),
+        ("timm/resnet18", {"drop_rates": 0.1}, r"timm/resnet18 does not take drop_rates=0\.1 \(.*unexpected"),
+        ("timm/resnet18", {"pretrained": True}, r"does not take pretrained=True \(.*multiple values"),
+        ("timm/resnet18", {"checkpoint_path": "x.pth"}, r"does not take checkpoint_path='x\.pth' \(.*multiple values"),
+        (f"{__name__}.wide", {"depth": 3}, r"wide' fails with num_classes=3, depth=3 \(TypeError: .*unexpected"),
+    ],
+)
+def test_an_argument_that_a_network_does_not_take_is_an_error_of_one_line(arch, args, answer):
+    if arch.startswith("timm/"):
+        pytest.importorskip("timm")
+    with pytest.raises(UserError, match=answer) as refused:
+        build_network(arch, 3, arch_args=args)
+    assert "\n" not in str(refused.value)
+
+
+def test_our_networks_take_their_own_arguments_alone():
+    network: Any = build_network("resnet9", 3, "cifar", {"width": 16})
+    assert network.fc.in_features == 8 * 16
+    with pytest.raises(UserError, match=r"airbench does not take depth=3 \(.*depth"):
+        build_network("airbench", 3, "cifar", {"depth": 3})
 
 
 def test_flags_and_configs_give_the_same_arguments(workplace):

@@ -7,7 +7,6 @@ import torchvision
 from torch import nn
 from torchvision.models import list_models  # type: ignore[attr-defined]  # not in its __all__
 from torchvision.models.regnet import BlockParams
-from torchvision.ops import StochasticDepth
 
 from project.errors import UserError
 from project.model.layout import settle
@@ -284,62 +283,6 @@ def test_weights_are_fresh():
 def test_an_unknown_name_gets_the_nearest_ones(arch, nearest):
     with pytest.raises(UserError, match=rf"no network '{arch}'; did you mean .*{nearest}"):
         build_network(arch, 10)
-
-
-def test_stochastic_depth_of_torchvision_grows_with_depth_to_what_is_asked():
-    with torch.device("meta"):
-        network = built("efficientnet_b0", 3, arch_args={"stochastic_depth_prob": 0.48})
-    rates = [layer.p for layer in network.modules() if isinstance(layer, StochasticDepth)]
-    assert rates == pytest.approx([0.48 * depth / 16 for depth in range(16)])  # Huang et al., 2016, equation 4
-
-
-def test_stochastic_depth_of_timm_does_too():
-    pytest.importorskip("timm")
-    with torch.device("meta"):
-        network = built("timm/resnet18", 3, arch_args={"drop_path_rate": 0.7})
-    rates = [layer.drop_prob for layer in network.modules() if type(layer).__name__ == "DropPath"]
-    assert rates == pytest.approx([0.7 * depth / 7 for depth in range(1, 8)])  # of 8 blocks, the first is never dropped
-
-
-def wide(num_classes: int, width: int = 2) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.LazyLinear(width), nn.Linear(width, num_classes))
-
-
-def test_arguments_reach_a_callable_of_ones_own():
-    assert built(f"{__name__}.wide", 3, arch_args={"width": 5})[1].out_features == 5
-
-
-@pytest.mark.parametrize(
-    ("arch", "args", "answer"),
-    [
-        (
-            "resnet18",
-            {"stochastic_depth_prob": 0.1},
-            r"resnet18 does not take stochastic_depth_prob=0\.1 \(.*unexpected",
-        ),
-        ("resnet18", {"weights": "DEFAULT"}, r"does not take weights='DEFAULT' \(.*multiple values"),
-        ("googlenet", {"aux_logits": True}, r"does not take aux_logits=True \(.*multiple values"),
-        ("resnet18", {"num_classes": 7}, r"does not take num_classes=7 \(.*multiple values"),
-        ("resnet18", {"groups": "x\n"}, r"--model\.arch_args: resnet18 does not take groups='x\\n' \("),
-        ("timm/resnet18", {"drop_rates": 0.1}, r"timm/resnet18 does not take drop_rates=0\.1 \(.*unexpected"),
-        ("timm/resnet18", {"pretrained": True}, r"does not take pretrained=True \(.*multiple values"),
-        ("timm/resnet18", {"checkpoint_path": "x.pth"}, r"does not take checkpoint_path='x\.pth' \(.*multiple values"),
-        (f"{__name__}.wide", {"depth": 3}, r"wide' fails with num_classes=3, depth=3 \(TypeError: .*unexpected"),
-    ],
-)
-def test_an_argument_that_a_network_does_not_take_is_an_error_of_one_line(arch, args, answer):
-    if arch.startswith("timm/"):
-        pytest.importorskip("timm")
-    with pytest.raises(UserError, match=answer) as refused:
-        build_network(arch, 3, arch_args=args)
-    assert "\n" not in str(refused.value)
-
-
-def test_our_networks_take_their_own_arguments_alone():
-    network: Any = build_network("resnet9", 3, "cifar", {"width": 16})
-    assert network.fc.in_features == 8 * 16
-    with pytest.raises(UserError, match=r"airbench does not take depth=3 \(.*depth"):
-        build_network("airbench", 3, "cifar", {"depth": 3})
 
 
 def test_every_kernel_has_the_strides_that_gradients_will_have():

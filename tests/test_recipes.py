@@ -1,0 +1,82 @@
+"""Recipes add up and name their sources, and the script that measures them compares like with like."""
+
+import json
+import re
+import runpy
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.options.test_given import parse
+from tests.test_configs import RECIPES, SMALL
+
+ROOT = Path(__file__).parents[1]
+
+
+def script(monkeypatch):
+    """What the script defines, imported as when Python runs it."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    return runpy.run_path(str(ROOT / "docs" / "recipes.py"))
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_names_its_source(recipe):
+    comment = "".join(line for line in recipe.read_text().splitlines() if line.startswith("#"))
+    assert re.search(r"\b(19|20)\d\d\b|references/classification", comment)
+    assert "https://" in comment
+
+
+def test_recipes_add_up(workplace):
+    names = ("randaugment", "random_erasing", "mixup", "cutmix", "ema", "one_cycle", "adamw", "cutout")
+    config = parse(f"--config={SMALL}", *(f"--config={ROOT}/configs/recipes/{name}.yaml" for name in names))
+    data, model = config.data.init_args, config.model.init_args
+    specs = [*data.train_transforms, *data.batch_transforms, *config.trainer.callbacks]
+    found = [spec.class_path.rpartition(".")[2] for spec in (*specs, model.optimizer, model.lr_scheduler)]
+    assert found == ["RandAugment", "RandomErasing", "MixUp", "CutMix", "EMAWeightAveraging", "AdamW", "OneCycleLR"]
+    assert (model.arch, data.batch_size, data.cutout) == ("resnet9_slim", 256, 8)
+
+
+def test_the_table_of_recipes_compares_runs_of_one_seed(tiny_run, workplace, monkeypatch):
+    def runs(name, *accuracies):
+        for seed, accuracy in enumerate(accuracies):
+            metrics = Path(shutil.copytree(tiny_run, f"{name}_{seed}")) / "metrics.json"
+            changed = json.loads(metrics.read_text())
+            changed["test"]["accuracy"] = accuracy
+            metrics.write_text(json.dumps(changed))
+        return [Path(f"{name}_{seed}") for seed in range(len(accuracies))]
+
+    table = script(monkeypatch)["table"]({"none": runs("none", 0.5, 0.6), "ema": runs("ema", 0.55, 0.63)})
+    *_, alone, ema = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
+    assert alone[:4] == ["none", "2", "55.00% ± 7.07", ""]
+    assert ema[:4] == ["ema", "2", "59.00% ± 5.66", "+4.00 ± 1.41"]
+    assert ema[5] == "1.00 (1.00 to 1.00)"
+
+
+def test_a_recipe_is_measured_once(tiny_run, workplace, monkeypatch, capsys):
+    trained = []
+
+    def train(words, check):
+        run = Path(words[words.index("--trainer.default_root_dir") + 1], words[words.index("--name") + 1])
+        assert not run.exists()  # an interrupted one is gone
+        trained.append(shutil.copytree(tiny_run, run))
+
+    main = script(monkeypatch)["main"]
+    monkeypatch.setattr("subprocess.run", train)
+    asked = ["--recipes", "ema", "--seeds", "2", "--folder", "runs"]
+    (workplace / "runs" / "ema_0").mkdir(parents=True)
+    main([*asked, "--trainer.max_epochs", "1"])
+    assert [run.name for run in trained] == ["the_config_alone_0", "ema_0", "the_config_alone_1", "ema_1"]
+    main([*asked, "--trainer.max_epochs", "1"])
+    assert len(trained) == 4
+    first, second = capsys.readouterr().out.split("| recipe")[1:]
+    assert first == second
+    with pytest.raises(SystemExit, match="was trained by other options; choose another --folder"):
+        main([*asked, "--trainer.max_epochs", "2"])
+
+
+def test_every_recipe_that_is_measured_is_there(monkeypatch):
+    recipes = script(monkeypatch)["RECIPES"]
+    assert {*recipes} <= {path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml")}
+    page = (ROOT / "docs" / "recipes.md").read_text()
+    assert all(f"`{path.stem}`" in page for path in (ROOT / "configs" / "recipes").glob("*.yaml"))
