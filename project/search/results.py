@@ -30,23 +30,24 @@ def conclude(shared: SharedStudy, monitor: Monitor) -> str:
     """Writes ``trials.csv`` and ``sweep.png`` into the sweep's folder.
 
     Args:
-        shared: The study.
+        shared: The study, of which other processes may write the same at the same time.
         monitor: What its trials are judged by.
 
     Returns:
         The table of all trials and what to know of the best, whose test metrics alone are shown: trials are chosen on the
         validation set.
     """
-    trials = _ranked(shared.study.get_trials(deepcopy=False), monitor)
-    rows = _rows(trials, list(shared.space.options), monitor)
-    with whole_file(shared.folder / "trials.csv") as partial, open(partial, "w", newline="") as file:
-        csv.writer(file).writerows(rows)
-    complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     written = [shared.folder / "trials.csv"]
-    if complete:
-        written.append(shared.folder / "sweep.png")
-        with whole_file(written[-1]) as partial:
-            sweep_figure(shared.study, shared.space, monitor).savefig(partial)
+    with shared.alone():
+        trials = _ranked(shared.study.get_trials(deepcopy=False), monitor)
+        rows = _rows(trials, list(shared.space.options), monitor)
+        with whole_file(written[0]) as partial, open(partial, "w", newline="") as file:
+            csv.writer(file).writerows(rows)
+        complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+        if complete:
+            written.append(shared.folder / "sweep.png")
+            with whole_file(written[-1]) as partial:
+                sweep_figure(shared.study, shared.space, monitor).savefig(partial)
     files = f"  table, plots      {', '.join(map(str, written))}"
     best = _best(shared, complete[0]) if complete else "  no trial is complete"
     return "\n".join(["", _table(rows), "", best, files])

@@ -88,7 +88,7 @@ class SharedStudy:
         except OSError as error:
             raise UserError(f"--folder: '{folder}' cannot be written ({error.strerror})") from error
         self._storage = JournalStorage(JournalFileBackend(str(folder / JOURNAL)))
-        with self._alone():
+        with self.alone():
             self.study = optuna.create_study(
                 storage=self._storage,
                 study_name=_STUDY,
@@ -118,7 +118,7 @@ class SharedStudy:
         Raises:
             UserError: The first trials have all failed in the same way.
         """
-        with self._alone():
+        with self.alone():
             self.release()
             trials = self.study.get_trials(deepcopy=False)
             _require_sense(trials, self.folder)
@@ -168,8 +168,8 @@ class SharedStudy:
         return descriptor
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Lets one process at a time decide what to run."""
+    def alone(self) -> Iterator[None]:
+        """Lets one process at a time decide what to run, and write what was found."""
         descriptor = self._take("study", wait=True)
         try:
             yield

@@ -5,13 +5,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 
 from project.callbacks.monitor import Monitor
 from project.errors import UserError
-from project.search import loop, trial
+from project.search import loop, results, trial
 from project.search.space import Space, read_space
 from project.search.study import NumberedSampler, SharedStudy
 from project.search.trial import SweepStoppedError
@@ -42,7 +44,7 @@ def sweep(*args: str) -> str:
     return loop.sweep(parse(["lr.yaml", *args]))
 
 
-def table(folder: str = "runs/lr") -> list[list[str]]:
+def table(folder: str | Path = "runs/lr") -> list[list[str]]:
     with open(Path(folder) / "trials.csv", newline="") as file:
         return sorted(csv.reader(file))
 
@@ -123,6 +125,23 @@ def test_two_processes_share_a_sweep_and_no_trial_runs_twice(stub):
     assert [one.returncode for one in pair] == [0, 0]
     assert sorted(started()) == [f"trial_{number:03d}" for number in range(16)]
     assert outputs[0].partition("\n\n")[2] == outputs[1].partition("\n\n")[2]
+
+
+def test_processes_that_end_together_write_the_table_one_after_the_other(tmp_path, monkeypatch):
+    space, monitor = Space([], {"lr": FloatDistribution(0.1, 1)}), Monitor("val/accuracy", "max")
+    first, second = (SharedStudy(tmp_path / "sweep", space, monitor, seed=0, prune_after=1) for _ in range(2))
+    other = Thread(target=results.conclude, args=(second, monitor))
+
+    def meanwhile(file):
+        monkeypatch.undo()
+        other.start()
+        other.join(0.5)  # long enough to write in between, where it may
+        return csv.writer(file)
+
+    monkeypatch.setattr(results, "csv", SimpleNamespace(writer=meanwhile))
+    results.conclude(first, monitor)
+    other.join()
+    assert table(tmp_path / "sweep") == [["trial", "state", "val/accuracy", "validations", "lr", "error"]]
 
 
 def test_a_trial_of_a_living_process_is_left_to_it(tmp_path):
