@@ -16,7 +16,7 @@ from project.data import CSVDataModule, FolderDataModule
 from project.data.checks import leave_out
 from project.data.survey import survey
 from project.errors import UserError, printable
-from project.explore.tables import write_json
+from project.explore.tables import require_writable, write_json
 from project.options.parser import OneLineErrorParser
 
 _LISTED = 10
@@ -70,7 +70,7 @@ def check_data(options: Namespace) -> int:
     given = _data_options(options)
     data = _data_module(given)
     if options.output is not None:
-        write_json("--output", options.output, {})  # reading everything first could be in vain
+        require_writable("--output", options.output)
     found: dict[str, Any] = {"data": options.data}
     try:
         splits = data.files()

@@ -18,7 +18,7 @@ from project.benchmark.timing import Measure, Section, in_turns
 from project.benchmark.training import OUR_SETTINGS, OURS, evaluation_variants, training_variants
 from project.cli import one_line_errors, quiet_libraries
 from project.errors import require
-from project.explore.tables import write_json, writing
+from project.explore.tables import require_writable, write_json, writing
 from project.hardware import tune_malloc
 from project.options.parser import OneLineErrorParser
 
@@ -54,7 +54,8 @@ def benchmark(options: Namespace, plan: Plan | None = None) -> dict[str, Any]:
     """
     require(options.rounds >= 1, "--rounds", options.rounds, "at least 1")
     for name in ("output", "plot"):
-        _require_writable(f"--{name}", options[name])
+        if options[name] is not None:
+            require_writable(f"--{name}", options[name])
     began = time.perf_counter()
     found: dict[str, Any] = {"rounds": options.rounds, "machine": machine(), "sections": []}
     print(machine_line(found["machine"]), flush=True)
@@ -113,13 +114,6 @@ def section_table(section: dict[str, Any]) -> str:
 
 def _range(spread: dict[str, Any], digits: int) -> str:
     return f"{spread['min']:,.{digits}f} to {spread['max']:,.{digits}f}"
-
-
-def _require_writable(option: str, path: str | None) -> None:
-    """Notices before minutes of measuring; what the file holds stays until there is something better."""
-    if path is not None:
-        with writing(option, path), open(path, "ab"):
-            pass
 
 
 def _write(options: Namespace, found: dict[str, Any]) -> None:

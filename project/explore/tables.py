@@ -94,6 +94,16 @@ def write_json(option: str, path: str | Path, found: dict[str, Any]) -> None:
         target.write_text(json.dumps(found, indent=2) + "\n")
 
 
+def require_writable(option: str, path: str | Path) -> None:
+    """Notices before minutes of work; what the file holds stays until there is something better.
+
+    Raises:
+        UserError: The file that the option names cannot be written.
+    """
+    with writing(option, path), open(path, "ab"):
+        pass
+
+
 @contextmanager
 def writing(option: str, path: str | Path) -> Iterator[None]:
     """Explains why a file that an option names cannot be written."""
