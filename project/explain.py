@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.profilers import Profiler
 
 from project.data.workers import WORKER_DIED
-from project.errors import UserError
+from project.errors import UserError, first_sentence, printable
 
 LOST = "another process of this run has ended; it says why, unless the system killed it"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -40,6 +40,8 @@ def explain(error: BaseException | None) -> str | None:
         return "the GPU has too little memory for this; a smaller --data.batch_size needs less"
     if isinstance(error, RuntimeError) and re.search("Connection (closed|reset) by peer", str(error)):
         return LOST
+    if (text := _of_resuming(error)) is not None:
+        return text
     if (text := _of_lightning(error)) is not None:
         return text
     return explain(error.__cause__ or error.__context__) or _of_jsonargparse(error)
@@ -54,6 +56,25 @@ def _of_system(error: OSError) -> str | None:
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
         return f"{error.strerror}; raise the limit (ulimit -n, ulimit -u), or give fewer --data.num_workers"
     return None
+
+
+def _of_resuming(error: BaseException) -> str | None:
+    """What a run cannot be resumed from: a state in the checkpoint that is not what Lightning, torch or we restore."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = [str(frame.f_globals.get("__name__")) for frame in frames]
+    restoring = [
+        at for at, frame in enumerate(frames) if modules[at] == _RESTORES and "restore" in frame.f_code.co_name
+    ]
+    ours = bool(modules) and modules[-1].startswith(("lightning.", "torch.", "project."))
+    if not (restoring and ours and isinstance(error, _ODD_STATE)):
+        return None
+    path = frames[restoring[0]].f_locals["self"].trainer.ckpt_path
+    reason = printable(f"{type(error).__name__}: {first_sentence(error)}")
+    return f"'{path}' cannot be resumed from: a state in it is missing or odd ({reason}); use another --name"
+
+
+_RESTORES = "lightning.pytorch.trainer.connectors.checkpoint_connector"
+_ODD_STATE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError)
 
 
 def _of_lightning(error: BaseException) -> str | None:

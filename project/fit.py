@@ -42,7 +42,8 @@ from project.run.checkpoint import (
 )
 from project.run.checkpoint_io import with_atomic_writes
 from project.run.folder import RunFolder, derived_name
-from project.run.loggers import class_of, own_first, placed, rewind_all, within
+from project.run.loggers import known_runs, own_first, rewind_all
+from project.run.placing import class_of, placed, within
 from project.run.tensorboard import add_validation_of_best
 
 DEFAULTS: dict[str, Any] = {
@@ -134,7 +135,8 @@ class FitCLI(ProjectCLI):
         self._saved_config = self.config.clone()  # which another run may take, in a folder of its own
         if resumed and "weights" in self.config.model.init_args:
             self.config.model.init_args.weights = None  # the checkpoint has them
-        trainer.logger = placed(trainer.logger, self.run.path)
+        known = known_runs(resumed) if trainer.logger else {}
+        trainer.logger = placed(trainer.logger, self.run.path, known)
         trainer.profiler = within(trainer.profiler, "dirpath", self.run.path)
         if self.config.threads is not None:
             torch.set_num_threads(self.config.threads)

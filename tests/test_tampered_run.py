@@ -15,6 +15,7 @@ from project.run.folder import RunFolder
 from tests.run.test_checkpoint import Malicious
 from tests.small import load, one_line, small, stop_at
 
+NAN = float("nan")
 LAST = Path("runs/run/checkpoints/last.ckpt")
 
 
@@ -118,6 +119,57 @@ def test_a_run_does_not_go_on_from_what_does_not_fit(tamper, capsys, change, com
     assert re.search(
         rf"'{LAST}' does not fit this .*{complaint}|'{LAST}' {complaint}", said.replace(f"{Path.cwd()}/", "")
     )
+
+
+def state_of(content: Any, callback: str) -> Any:
+    (name,) = [name for name in content["callbacks"] if callback in name]
+    return content["callbacks"][name]
+
+
+def batches(content: Any) -> Any:
+    return content["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c: state_of(c, "BestCheckpoint").clear(),
+        lambda c: state_of(c, "BestCheckpoint").update(best_k_models="x"),
+        lambda c: c["callbacks"].update(dict.fromkeys(c["callbacks"], 3)),
+        lambda c: c.update(callbacks=3),
+        lambda c: c.update(loops=3),
+        lambda c: c["loops"].clear(),
+        lambda c: c["loops"]["fit_loop"].clear(),
+        lambda c: batches(c)["current"].update(ready="x"),
+        lambda c: batches(c)["total"].pop("completed"),
+        lambda c: batches(c).update(is_last_batch="x"),
+        lambda c: c["loops"]["fit_loop"].update(epoch_progress=NAN),
+        lambda c: c["lr_schedulers"][0].update(last_epoch="x"),
+        lambda c: c["lr_schedulers"].clear(),
+        lambda c: c.update(lr_schedulers=[3]),
+        lambda c: c["settings"].clear(),
+        lambda c: c["settings"]["groups"][0].update(lr="x"),
+        lambda c: c.update(settings=3),
+        lambda c: c.update(found=3),
+        lambda c: c["counts"].clear(),
+        lambda c: c["counts"].update(loss_units=torch.zeros(3)),
+        lambda c: c.pop("newest_metrics"),
+        lambda c: c["newest_metrics"].update({"val/loss": "x"}),
+        lambda c: c.update(curves={"x": -1}),
+        lambda c: c.update(service_runs=3) or c.update(curves=3),
+        lambda c: c.pop("pytorch-lightning_version"),
+        lambda c: c.update(epoch="x"),
+        lambda c: c.update(global_step=None),
+    ],
+)
+def test_a_state_that_is_missing_or_odd_is_one_line(tamper, capsys, change):
+    tamper(change)
+    stdout = None
+    try:
+        said = one_line(small, capsys)
+    except pytest.fail.Exception:  # it was of no account
+        stdout = (LAST.parents[1] / "metrics.json").read_text()
+    assert stdout or "cannot be resumed from: " in said or "does not say" in said or "does not fit" in said
 
 
 def test_a_pickled_payload_in_the_best_checkpoint_ends_a_resumed_run_in_one_line(

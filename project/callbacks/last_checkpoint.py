@@ -13,7 +13,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from project.errors import require
 from project.run.checkpoint_io import hard_link
 from project.run.folder import CHECKPOINTS, LAST, PREVIOUS
-from project.run.loggers import lengths
+from project.run.loggers import SERVICE_RUNS, lengths, service_runs
 from project.run.signals import EXIT_CODE, StopRequest
 from project.upstream import correct_progress
 
@@ -82,14 +82,15 @@ class LastCheckpoint(Callback):
         self._request.ignore()
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Adds the newest metrics, and how far the curves have come."""
-        checkpoint[CURVES] = lengths(trainer)
+        """Adds the newest metrics, how far the curves have come, and where services keep theirs."""
+        checkpoint[CURVES], checkpoint[SERVICE_RUNS] = lengths(trainer), service_runs(trainer)
         checkpoint[_METRICS] = {name: float(value) for name, value in trainer.callback_metrics.items()}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Remembers the newest metrics, which schedules and other callbacks may look at before there are new ones."""
         if trainer.state.fn == TrainerFn.FITTING:  # where Lightning clears the metrics once more before it trains
-            self._resumed, self._metrics = True, checkpoint[_METRICS]
+            self._resumed = True
+            self._metrics = {str(name): float(value) for name, value in checkpoint[_METRICS].items()}
 
     def _agree(self, trainer: Trainer, between_epochs: bool) -> Action:
         """What all processes do now; they ask each other between epochs and about once a second, not in each step."""

@@ -32,8 +32,9 @@ from project.model.test_time import Views, evaluation_logits
 from project.model.unsupported import require_supported
 from project.model.weights import start_from
 from project.model.whitening import whiten
+from project.run.loggers import log_settings
 from project.run.preprocessing import Preprocessing
-from project.run.tensorboard import add_hyperparameters, is_logged
+from project.run.tensorboard import is_logged
 
 
 class ImageClassifier(LightningModule):
@@ -345,11 +346,11 @@ class ImageClassifier(LightningModule):
         restore(self, checkpoint)
 
     def on_train_start(self) -> None:
-        """Brings a resumed optimizer in line with the command; logs the hyperparameters of a new run."""
+        """Brings a resumed optimizer in line with the command; logs the settings of a new run."""
         self.optimization.resume(self)
         if self.trainer.ckpt_path is None:
             settings = {"arch": self.arch, "stem": self.stem, **self.training_summary()}
-            add_hyperparameters(self.trainer, settings, [name.removeprefix("val/") for name in self.monitors()])
+            log_settings(self.trainer, settings, [name.removeprefix("val/") for name in self.monitors()])
 
     def training_summary(self) -> dict[str, dict[str, Any]]:
         """Name and settings of ``loss``, ``optimizer`` and ``lr_scheduler``, for people to read."""

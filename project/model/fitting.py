@@ -1,4 +1,4 @@
-"""Whether weights and an optimizer's state fit a network; torch's fused kernels do not look before they write."""
+"""Whether what a checkpoint holds fits what it is restored to; torch's fused kernels do not look before they write."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -56,6 +56,39 @@ def require_fitting_state(optimizer: Optimizer, state: Any, names: Mapping[Param
         raise UserError(f"'{source}' does not fit this optimizer: {problem}")
 
 
+def require_fitting_values(own: Any, found: Any, what: str, source: object) -> None:
+    """Compares plain values from a file with those in whose place they are to come.
+
+    Args:
+        own: Dicts and lists of numbers, truth values and texts; what is something else fits anything.
+        found: The values from a file; further names in it do not matter.
+        what: What they are, for the error.
+        source: The file, for the error.
+
+    Raises:
+        UserError: A name is missing, a list has another length, or a value is of another kind or not finite; the text names
+            the first.
+    """
+    for problem in _value_problems(own, found, what):
+        raise UserError(f"'{source}' cannot be resumed from: {problem}")
+
+
+def _value_problems(own: Any, found: Any, name: str) -> Iterator[str]:
+    if isinstance(own, Mapping):
+        missing = [key for key in own if not (isinstance(found, Mapping) and key in found)]
+        yield from (f"{name} has no {key}" for key in missing)
+        for key in own.keys() - missing:
+            yield from _value_problems(own[key], found[key], f"{key} of {name}")
+    elif isinstance(own, list):
+        if not (isinstance(found, list) and len(found) == len(own)):
+            yield f"{name} is no list of {len(own)}"
+            return
+        for value, other in zip(own, found, strict=True):
+            yield from _value_problems(value, other, name)
+    elif type(found) is not type(own) if isinstance(own, bool | str) else _is_odd(found, own):
+        yield f"{name} is '{printable(found)}'"
+
+
 def _weight_problems(own: Mapping[str, Tensor], found: Any) -> Iterator[str]:
     if not isinstance(found, Mapping):
         yield "it has no weights"
@@ -95,7 +128,7 @@ def _count(group: Any) -> int:
 
 def _is_odd(saved: Any, own: Any) -> bool:
     """Whether a setting that is a number here is not a finite one there."""
-    numbers = isinstance(own, int | float)  # a bool is one too
+    numbers = isinstance(own, int | float) and math.isfinite(own)  # a bool is one too
     return numbers and not (isinstance(saved, int | float | Tensor) and _is_finite(torch.as_tensor(saved)))
 
 

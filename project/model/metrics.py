@@ -136,8 +136,15 @@ class CountingMetrics(Metric):
             return {name: getattr(self, name).cpu().clone() for name in self._defaults}
 
     def set_counts(self, counts: dict[str, Tensor]) -> None:
-        """Goes on from counts, which one process takes up and the others do not."""
-        for name, value in counts.items():
+        """Goes on from counts, which one process takes up and the others do not.
+
+        Raises:
+            ValueError: They are none of these, as where a file says so.
+        """
+        for name in self._defaults:
+            own, value = getattr(self, name), counts[name]
+            if (value.shape, value.dtype) != (own.shape, own.dtype):
+                raise ValueError(f"the counts '{name}' are {value.dtype} of the shape {tuple(value.shape)}")
             setattr(self, name, value.to(self.device))
 
 

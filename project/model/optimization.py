@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from project.errors import require
 from project.model.finders import Finders
-from project.model.fitting import require_fitting_state
+from project.model.fitting import require_fitting_state, require_fitting_values
 from project.model.optimizers import LR_SCALE, build_optimizer, explained, require_scaled
 from project.model.resume import (
     Settings,
@@ -102,8 +102,9 @@ class Optimization:
             scheduler = self._build_schedule(optimizer, self._planned)
         self._settings = settings_of(optimizer, groups, scheduler)
         if trainer.ckpt_path is not None:
-            require_same_optimizer(self._settings_before, self._settings)
+            self._require_same(trainer.ckpt_path)
             self._require_fitting_state(optimizer, model)
+            self._require_fitting_schedule(scheduler, trainer.ckpt_path)
         schedule = {
             "scheduler": scheduler,
             "interval": "step" if self._lr_scheduler is None else self._interval,
@@ -141,6 +142,7 @@ class Optimization:
     def load(self, checkpoint: dict[str, Any], model: Any) -> None:
         """Remembers what an earlier command asked for until the optimizer is built, and takes over what it found."""
         self._state_before = checkpoint.get("optimizer_states")
+        self._schedule_before = checkpoint.get("lr_schedulers")
         self._settings_before = checkpoint.get("settings")
         self.finders.load(checkpoint.get("found", {}), model)
 
@@ -161,6 +163,28 @@ class Optimization:
         (config,) = trainer.lr_scheduler_configs or (None,)
         return {"name": type(config.scheduler).__name__, "interval": self._interval} if config else {}
 
+    def _require_same(self, source: object) -> None:
+        """Compares what an earlier command asked for, which comes from a file, with what this one does."""
+        before, now = self._settings_before, self._settings
+        if before is not None and now is not None:
+            kinds: dict[str, Any] = {"optimizer": "", "scheduler": {}}
+            require_fitting_values(kinds, before, "the settings", source)
+            require_same_optimizer(before, now)
+            kinds["groups"] = [{"lr": group["lr"]} for group in now["groups"]]
+            require_fitting_values(kinds, before, "the settings", source)
+
+    def _require_fitting_schedule(self, scheduler: Any, source: object) -> None:
+        """Compares the numbers of the schedule, which Lightning is about to restore, with those of this command's."""
+        for saved in self._schedule_before if isinstance(self._schedule_before, list) else ():
+            known = saved.keys() if isinstance(saved, dict) else ()
+            own = scheduler.state_dict().items()
+            numbers = {
+                name: value
+                for name, value in own
+                if name in _STEPS or (name in known and isinstance(value, int | float))
+            }
+            require_fitting_values(numbers, saved, "the schedule", source)
+
     def _require_fitting_state(self, optimizer: Optimizer, model: LightningModule) -> None:
         """Compares the optimizer's state, which Lightning is about to restore, with the parameters."""
         states, self._state_before = self._state_before, None  # which would keep memory for nothing
@@ -168,3 +192,6 @@ class Optimization:
             names = {parameter: name for name, parameter in model.named_parameters()}
             state = states[0] if isinstance(states, list) and len(states) == 1 else None
             require_fitting_state(optimizer, state, names, model.trainer.ckpt_path)
+
+
+_STEPS = ("last_epoch", "_step_count")  # what every schedule counts

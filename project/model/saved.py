@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from lightning.pytorch import LightningModule
 
 from project.errors import UserError, printable
-from project.model.fitting import require_fitting_weights
+from project.model.fitting import require_fitting_values, require_fitting_weights
 from project.model.loss import without_loss
 from project.model.networks import imported_arch
 from project.model.weights import load_state
@@ -46,11 +46,15 @@ def restore(model: Any, checkpoint: dict[str, Any]) -> None:
         checkpoint: All of it.
 
     Raises:
-        UserError: The weights do not fit the network, or are not finite.
+        UserError: The weights do not fit the network, or are not finite; or a run cannot be resumed from the rest.
     """
-    require_fitting_weights(model.state_dict(), checkpoint["state_dict"], model.trainer.ckpt_path)
+    trainer, source = model.trainer, model.trainer.ckpt_path
+    require_fitting_weights(model.state_dict(), checkpoint["state_dict"], source)
+    if trainer.training:
+        progress = {"fit_loop": trainer.fit_loop.state_dict()}
+        require_fitting_values(progress, checkpoint.get("loops"), "the progress of training", source)
     model.optimization.load(checkpoint, model)
-    if model.trainer.is_global_zero:  # they are those of all processes
+    if trainer.is_global_zero:  # they are those of all processes
         model.train_metrics.set_counts(checkpoint["counts"])
 
 

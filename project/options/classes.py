@@ -57,10 +57,12 @@ _USUAL = {"FolderDataModule", "CrossEntropyLoss", "SGD", "AdamW", "StepLR", "Ear
 def candidates(key: str) -> list[type]:
     """The classes to propose for an option; of all modules of torch, only those that are losses by their name.
 
+    Loggers that a run puts in place of Lightning's are left out.
+
     Args:
         key: The option, without dashes.
     """
-    found = subclasses(CLASS_OPTIONS[key])
+    found = [cls for cls in subclasses(CLASS_OPTIONS[key]) if not cls.__module__.startswith("project.run.")]
     return [cls for cls in found if cls.__name__.endswith("Loss")] if key == "model.loss" else found
 
 

@@ -19,6 +19,8 @@ from project.options.class_option import ClassOption, require_free
 from project.options.classes import accepted, find_class, no_class, no_such_option
 from project.options.config_file import Config, parse_config, read_config
 
+_CALLBACKS = ClassOption("trainer.callbacks")
+
 
 class Said(NamedTuple):
     """What a config or a flag says of an option that takes a class.
@@ -64,9 +66,8 @@ def arrange(args: list[str], parser: ArgumentParser, keys: list[str]) -> tuple[l
         else:
             flags.append(flag)  # what is given to a class stays, and comes after the class
     options = _class_options(keys, said, parser)
-    for option in options.values():
+    for option in (*options.values(), _CALLBACKS):
         _require_accepted(option, flags)
-    _require_accepted_by_callbacks(flags)
     classes = _classes(options, parser)
     texts = [config.values for config in configs if config.values] + ([classes] if classes else [])
     return [f"--config={_dump(values)}" for values in texts] + [str(flag) for flag in flags], configs
@@ -174,30 +175,23 @@ def _classes(options: dict[str, ClassOption], parser: ArgumentParser) -> dict[st
 
 
 def _require_accepted(option: ClassOption, flags: list[Argument]) -> None:
-    """Refuses flags that the class does not accept, all in one place, whatever their order."""
+    """Refuses flags that the class does not accept, all in one place, whatever their order.
+
+    Where a list of classes is made by ``+=``, what follows a class is given to that one.
+    """
     if option.key == "data" and option.name is not None and os.sep in option.name:
         raise UserError(f"--data: there is no folder '{option.name}'")
-    cls = option.cls()
-    for flag in flags:
-        if name := _argument_of(option.key, flag):
-            require_free(f"{option.key}.{name}")
-            if cls is not None and name not in accepted(cls):
-                raise UserError(no_such_option(option.key, cls, name))
-            if option.name is None:
-                raise UserError(no_class(option.key, name))
-
-
-def _require_accepted_by_callbacks(flags: list[Argument]) -> None:
-    """Refuses arguments that the callback named last before them does not accept."""
-    key, named, cls = "trainer.callbacks", False, None
+    key, named, cls = option.key, option.name, option.cls()
     for flag in flags:
         if flag.option in (f"--{key}", f"--{key}+"):
-            named, cls = True, find_class(key, flag.value)
+            named, cls = flag.value, find_class(key, flag.value)
         elif name := _argument_of(key, flag):
-            if not named:
-                raise UserError(f"{no_class(key, name)}; an argument of a callback comes after its name")
+            require_free(f"{key}.{name}")
             if cls is not None and name not in accepted(cls):
                 raise UserError(no_such_option(key, cls, name))
+            if named is None:
+                order = "; an argument of a callback comes after its name" if key == _CALLBACKS.key else ""
+                raise UserError(no_class(key, name) + order)
 
 
 def _argument_of(key: str, flag: Argument) -> str | None:

@@ -17,6 +17,7 @@ from project.errors import UserError, printable, require
 CHECKPOINTS, LAST, PREVIOUS = "checkpoints", "last.ckpt", "previous.ckpt"
 METRICS_CSV, PLOTS = "metrics.csv", "plots"
 
+_LEFT_BY_WANDB = "wandb/*run-*/logs/debug-core.log"
 _LONGEST_NAME = 255
 """What Linux's file systems allow, in bytes."""
 
@@ -116,6 +117,8 @@ class RunFolder:
         """Refuses a folder, which may come from elsewhere, where links would have us write over what is not the run's."""
         inside = self.path.resolve()
         for entry in self.path.rglob("*"):
+            if entry.match(_LEFT_BY_WANDB):  # a link to its cache, which it makes anew for each process
+                continue
             if entry.is_symlink() and not entry.resolve().is_relative_to(inside):
                 raise UserError(f"'{printable(entry)}' is a link that leads out of the run's folder; remove it")
 

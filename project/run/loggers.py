@@ -2,22 +2,28 @@
 
 import csv
 import os
-from importlib import import_module
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import Namespace
 from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch import Trainer
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from project.errors import UserError
-from project.run.tensorboard import RunLogger, rewind
+from project.run.checkpoint import read_checkpoint
+from project.run.tensorboard import RunLogger, add_hyperparameters, rewind
 
+SERVICE_RUNS = "service_runs"
 _FILE = "metrics.csv"
 CSV_LOGS = "csv_logs"
 """The folder of the user's own ``CSVLogger``, as the run's ``metrics.csv`` has a row for each epoch."""
+
+RESUMED_BY: dict[type[Logger], str] = {WandbLogger: "version", MLFlowLogger: "run_id"}
+"""The argument by which a logger continues what its service knows as a run; without it, it starts another."""
 
 
 class _Rows:
@@ -104,6 +110,72 @@ class RunCSVLogger(CSVLogger):
             self.experiment.write(list(rows[0]), rows[:count])
 
 
+class RunMLFlowLogger(MLFlowLogger):
+    """Lightning's ``MLFlowLogger``, but a run that resumes logs nothing twice: MLflow takes no metric back.
+
+    What a resumed run would log again are the same numbers.
+    """
+
+    _logged: dict[str, int] | None = None
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Logs metrics, but for those that MLflow had of this step when the run was resumed."""
+        if self._logged is None:
+            self._logged = self._last_steps()
+        new = {name: value for name, value in metrics.items() if step is None or step > self._logged.get(name, -1)}
+        if new:
+            super().log_metrics(new, step)
+
+    def _last_steps(self) -> dict[str, int]:
+        """The last step at which each metric was logged so far."""
+        client, run = self.experiment, self.run_id
+        names = client.get_run(run).data.metrics
+        return {name: max(found.step for found in client.get_metric_history(run, name)) for name in names}
+
+
+def log_settings(trainer: Trainer, values: dict[str, Any], metrics: Iterable[str]) -> None:
+    """Gives every logger what a new run was asked to do.
+
+    Args:
+        trainer: Before its first step.
+        values: By name; those of a dict as ``dict.name``. Those of the data module and the trainer are added.
+        metrics: The names of metrics, without the set that they are measured on.
+    """
+    data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
+    settings = {"data": type(data).__name__, "max_epochs": trainer.max_epochs, "precision": trainer.precision}
+    served = {name: getattr(data, name, None) for name in ("image_size", "batch_size", "seed")}
+    flat = {**_flat(values), **settings, **served}
+    plain = {name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in flat.items()}
+    add_hyperparameters(trainer, plain, metrics)
+    for logger in trainer.loggers:
+        if not isinstance(logger, TensorBoardLogger):
+            logger.log_hyperparams(plain)
+
+
+def _flat(values: dict[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= {f"{name}.{inner}": one for inner, one in value.items()} if isinstance(value, dict) else {name: value}
+    return flat
+
+
+def service_runs(trainer: Trainer) -> dict[str, str]:
+    """What services call the run, by the class of the logger, for :func:`project.run.placing.placed` to continue it."""
+    loggers = trainer.loggers if trainer.is_global_zero else []
+    kinds = [(kind, logger) for kind in RESUMED_BY for logger in loggers if isinstance(logger, kind)]
+    return {kind.__name__: str(logger.version) for kind, logger in kinds if logger.version is not None}
+
+
+def known_runs(checkpoints: Iterable[Path]) -> Mapping[str, Any]:
+    """What :func:`service_runs` was when the first of some checkpoints that can be read was made, unchecked."""
+    for path in checkpoints:
+        with suppress(UserError):
+            found = read_checkpoint(path).get(SERVICE_RUNS)
+            return found if isinstance(found, Mapping) else {}
+    return {}
+
+
 def lengths(trainer: Trainer) -> dict[str, int]:
     """How much each logger that can be rewound has written: bytes of event files, rows of CSV files, by name."""
     found: dict[str, int] = {}
@@ -115,13 +187,18 @@ def lengths(trainer: Trainer) -> dict[str, int]:
     return found
 
 
-def rewind_all(trainer: Trainer, written: dict[str, int]) -> None:
+def rewind_all(trainer: Trainer, written: Any) -> None:
     """Takes away what was logged after a checkpoint, as it will be logged again.
 
     Args:
         trainer: In its run's folder.
         written: What :func:`lengths` was when the checkpoint was made.
+
+    Raises:
+        UserError: It is not that, as where the file was changed.
     """
+    if not (isinstance(written, dict) and all(isinstance(length, int) and length >= 0 for length in written.values())):
+        raise UserError("the checkpoint does not say how much of the curves belongs to it; use another --name")
     folder = Path(trainer.default_root_dir)
     rewind(folder, written)
     for logger in trainer.loggers:
@@ -141,60 +218,3 @@ def own_first(given: Any, folder: Path) -> list[Logger]:
     added = [] if given in (None, True) else [given] if isinstance(given, Logger) else list(given)
     own = [] if any(isinstance(logger, RunLogger) for logger in added) else [RunLogger(folder, "", "")]
     return [*own, *added]
-
-
-def placed(loggers: Any, folder: Path) -> Any:
-    """Lets the loggers of a config write into a run's folder.
-
-    Args:
-        loggers: The value of ``--trainer.logger``: one logger, several, a truth value or None.
-        folder: The run's folder. Relative places are within it; absolute ones stay.
-
-    Returns:
-        The same with Lightning's CSV and TensorBoard loggers replaced by those that can resume.
-
-    Raises:
-        UserError: TensorBoard's files would not lie in the run's folder itself.
-    """
-    if isinstance(loggers, list):
-        return [placed(logger, folder) for logger in loggers]
-    if not isinstance(loggers, Namespace):
-        return loggers
-    kind = class_of(loggers)
-    if kind in (CSVLogger, RunCSVLogger):
-        return _in_folder(loggers, RunCSVLogger, folder)
-    if kind in (TensorBoardLogger, RunLogger):
-        given = loggers.init_args
-        if (given.name, given.version) != ("lightning_logs", None):
-            raise UserError("--trainer.logger: TensorBoard's files lie in the run's folder; leave name and version out")
-        return _in_folder(loggers, RunLogger, folder)
-    return within(loggers, "save_dir", folder)
-
-
-def class_of(spec: Any) -> Any:
-    """The class that a part of a config names, which the parser has imported; None where it is no class."""
-    if not isinstance(spec, Namespace) or "class_path" not in spec:
-        return None
-    module, _, name = spec.class_path.rpartition(".")
-    return getattr(import_module(module), name)
-
-
-def within(spec: Any, argument: str, folder: Path) -> Any:
-    """Puts a relative path among a class's arguments into a folder."""
-    given = spec.get("init_args") if isinstance(spec, Namespace) else None
-    path = given.get(argument) if given is not None else None
-    if path is None:
-        return spec
-    changed = spec.clone()
-    changed.init_args[argument] = str(folder / path)
-    return changed
-
-
-def _in_folder(spec: Namespace, kind: type, folder: Path) -> Namespace:
-    changed: Namespace = within(spec, "save_dir", folder).clone()
-    changed.class_path = f"{kind.__module__}.{kind.__qualname__}"
-    if changed.init_args.name == "lightning_logs":  # Lightning's default
-        changed.init_args.name = CSV_LOGS if kind is RunCSVLogger else ""
-    if changed.init_args.version is None:  # or Lightning would count, and a run that resumes have several
-        changed.init_args.version = ""
-    return changed

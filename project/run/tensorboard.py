@@ -69,18 +69,12 @@ def add_hyperparameters(trainer: Trainer, values: dict[str, Any], metrics: Itera
 
     Args:
         trainer: Before its first step.
-        values: By name; those of a dict as ``dict.name``; what is no number or text is written as text. Those of the data
-            module and the trainer are added.
+        values: By name: numbers and text.
         metrics: The names of metrics, without the set that they are measured on.
     """
-    data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
-    settings = {"data": type(data).__name__, "max_epochs": trainer.max_epochs, "precision": trainer.precision}
-    served = {name: getattr(data, name, None) for name in ("image_size", "batch_size", "seed")}
-    flat = {**_flat(values), **settings, **served}
-    plain = {name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in flat.items()}
     final = {f"{where}/{name}": 0 for where in (_BEST, "test") for name in metrics}
     for logger in tensorboards(trainer):
-        for summary in hparams(plain, final):  # type: ignore[no-untyped-call]
+        for summary in hparams(values, final):  # type: ignore[no-untyped-call]
             logger.experiment.file_writer.add_summary(summary)
 
 
@@ -102,10 +96,3 @@ def tensorboards(trainer: Trainer) -> list[TensorBoardLogger]:
     """Those that this process writes to."""
     loggers = trainer.loggers if trainer.is_global_zero else []
     return [logger for logger in loggers if isinstance(logger, TensorBoardLogger)]
-
-
-def _flat(values: dict[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        flat |= {f"{name}.{inner}": one for inner, one in value.items()} if isinstance(value, dict) else {name: value}
-    return flat

@@ -202,6 +202,21 @@ def test_a_logger_may_be_given_its_options_first(workplace):
         assert parse(*order).trainer.logger.init_args.save_dir == "x"
 
 
+def test_what_follows_a_logger_that_is_added_is_given_to_that_one(workplace, capsys):
+    (added,) = parse("--trainer.logger+=CSVLogger", "--trainer.logger.save_dir=x").trainer.logger
+    assert (added.class_path.rpartition(".")[2], added.init_args.save_dir) == ("CSVLogger", "x")
+    added = "--trainer.logger+=CometLogger"
+    for first in ("--trainer.logger=CSVLogger", "--trainer.logger+=CSVLogger"):
+        args = (first, "--trainer.logger.name=a", added, "--trainer.logger.prefix=b")
+        csv, comet = (one.init_args for one in parse(*args).trainer.logger)
+        assert (csv.name, csv.prefix, comet.prefix) == ("a", "", "b")
+    line = one_line(lambda: parse(added, "--trainer.logger.save_dir=x"), capsys)
+    assert "CometLogger has no option 'save_dir'; CSVLogger, " in line
+    assert "Run" not in line
+    line = one_line(lambda: parse("--trainer.logger.save_dir=x", added), capsys)
+    assert "--trainer.logger.save_dir needs a class; CSVLogger" in line
+
+
 def test_a_class_may_be_taken_back(workplace):
     (workplace / "c.yaml").write_text("model: {lr_scheduler: {class_path: StepLR, init_args: {step_size: 3}}}")
     assert parse("--config=c.yaml").model.init_args.lr_scheduler.init_args.step_size == 3
