@@ -94,7 +94,7 @@ def main(args: list[str]) -> None:
     """Trains what is not there yet, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--recipes", nargs="+", default=RECIPES, metavar="NAME", help="which, by default %(default)s")
-    parser.add_argument("--config", default="configs/cifar10_cpu.yaml", help="what they are added to")
+    parser.add_argument("--config", default="configs/cifar10_resnet9.yaml", help="what they are added to")
     parser.add_argument("--seeds", type=int, default=3, help="how many")
     parser.add_argument("--folder", type=Path, default=Path("runs/recipes"), help="where the runs are")
     given, options = parser.parse_known_args(args)

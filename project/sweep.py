@@ -16,7 +16,7 @@ def parse(args: list[str] | None = None) -> Namespace:
         prog="python -m project.sweep",
         description="Searches over options of project.fit with Optuna. FILE names them and what they may be; each trial is"
         " a run of project.fit. The same command resumes a sweep; started more than once, the processes share it.",
-        epilog="example: python -m project.sweep configs/sweeps/cifar10_cpu.yaml --n_trials 30",
+        epilog="example: python -m project.sweep configs/sweeps/cifar10_resnet9.yaml --n_trials 30",
     )
     parser.add_argument("file", type=str, metavar="FILE", help="A YAML file with 'command' and 'options'.")
     parser.add_argument(

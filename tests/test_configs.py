@@ -31,7 +31,7 @@ TINY = {
     "CIFAR10DataModule": ["--data.batch_size=10", "--data.num_workers=0"],
     "SyntheticFlowersDataModule": [f"--data.{name}_size=8" for name in ("train", "val", "test", "batch")],
 }
-SMALL = ROOT / "configs" / "cifar10_cpu.yaml"
+SMALL = ROOT / "configs" / "cifar10_resnet9.yaml"
 SMALLER = {  # where a recipe would take long
     "ProgressiveResizing": "--data.image_size=192",  # it scales to a multiple of up to 176 pixels, which must be less
     "convnext_tiny": "--model.arch=efficientnet_b0",
