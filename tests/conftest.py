@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from project.cli import quiet_libraries
+from project.data.synthetic.drawing import draw_flowers
 from project.evaluate import EvaluateCLI
 from project.fit import FitCLI
 
@@ -49,9 +51,27 @@ def empty_figures() -> Iterator[None]:
         yield
 
 
+_FLOWERS: dict[str, torch.Tensor] = {}
+
+
+def _flowers(labels: torch.Tensor, indices: torch.Tensor, **options: Any) -> torch.Tensor:
+    key = str((labels.tolist(), indices.tolist(), options))
+    if key not in _FLOWERS:
+        _FLOWERS[key] = draw_flowers(labels, indices, **options)
+    return _FLOWERS[key].clone()
+
+
+@contextmanager
+def flowers_drawn_once() -> Iterator[None]:
+    """Keeps the flowers that runs have drawn for the next ones: to draw them takes a quarter of a tiny run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("project.data.synthetic.module.draw_flowers", _flowers)
+        yield
+
+
 def fit(*args: str, drawn: bool = False) -> FitCLI:
     """Runs ``python -m project.fit`` in this process, with something in its figures where a test looks at them."""
-    with as_in_a_terminal(), nullcontext() if drawn else empty_figures():
+    with as_in_a_terminal(), flowers_drawn_once(), nullcontext() if drawn else empty_figures():
         cli = FitCLI([*args])
         cli.fit()
     return cli
@@ -59,7 +79,7 @@ def fit(*args: str, drawn: bool = False) -> FitCLI:
 
 def evaluate(*args: str) -> EvaluateCLI:
     """Runs ``python -m project.evaluate`` in this process."""
-    with as_in_a_terminal():
+    with as_in_a_terminal(), flowers_drawn_once():
         cli = EvaluateCLI([*args, *QUIET[:1], "--trainer.accelerator=cpu", "--trainer.devices=1"])
         cli.evaluate()
         return cli

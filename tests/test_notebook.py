@@ -205,6 +205,7 @@ def test_plots_are_drawn(notebook, outputs, request):
         require_a_plot(request.getfixturevalue(outputs)[cell])
 
 
+@pytest.mark.slow
 def test_without_a_checkpoint_one_line_says_what_to_do(empty_project):
     outputs = execute(empty_project, cells=["checkpoint"], allow_errors=True)
     assert [output.get("traceback") for output in outputs["checkpoint"]] == [

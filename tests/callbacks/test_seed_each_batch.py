@@ -171,7 +171,9 @@ NOISY_RUNS = {
 
 
 @pytest.mark.filterwarnings("ignore:.*You have overridden.*")
-@pytest.mark.parametrize("kind", NOISY_RUNS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind == "a data module" else ()) for kind in NOISY_RUNS]
+)
 def test_a_run_with_noise_that_is_stopped_in_every_step_ends_as_if_undisturbed(kind, workplace):
     flags = NOISY_RUNS[kind]
     small(*flags, "--trainer.default_root_dir=whole")

@@ -32,7 +32,6 @@ RUNS: dict[str, dict[str, Any]] = {
     "whitened": {"model": {"arch": "airbench", "stem": "cifar"}},
     "head": {"model": {"freeze_backbone": True}, "batchnorm_as_it_is": True},
     "linear_rule": {"model": {"base_batch_size": BATCH_SIZE // 2}, "trainer": {"max_steps": 1}},
-    "rate_as_it_is": {"trainer": {"max_steps": 1}},
 }
 
 

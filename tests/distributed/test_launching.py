@@ -219,15 +219,12 @@ def test_threads_are_those_that_were_asked_for_in_several_processes_too(tmp_path
     assert finished.err.count("3 threads; loader workers: none") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
         (["--data.batch_size=15"], "--data.batch_size must be a multiple of"),
-        pytest.param(
-            ["--trainer.sync_batchnorm=true"],
-            "--trainer.sync_batchnorm: torch synchronises BatchNorm on GPUs only",
-            marks=pytest.mark.slow,
-        ),
+        (["--trainer.sync_batchnorm=true"], "--trainer.sync_batchnorm: torch synchronises BatchNorm on GPUs only"),
     ],
     ids=["after the processes start", "before"],
 )

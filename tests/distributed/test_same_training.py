@@ -98,7 +98,7 @@ def test_accumulation_sends_gradients_with_the_last_batch_of_a_step_only(two):
 @pytest.mark.parametrize("seen", ["one", "two"])
 def test_the_rate_is_scaled_by_the_global_batch_and_only_when_asked(seen, request):
     (rank, *_) = request.getfixturevalue(seen).ranks
-    assert rank["rate_as_it_is"]["batches"][0]["lr"] == 0.001
+    assert rank["plain"]["batches"][0]["lr"] == 0.001
 
 
 def test_the_linear_rule_reproduces_the_rate_times_world_size_of_the_tutorials(two):

@@ -28,7 +28,7 @@ def found(text: str) -> list[str]:
     return [f"{name}={value}" for name, value in re.findall(r"found: (--[\w.]+) ([\w.-]+)", text)]
 
 
-@pytest.mark.parametrize("finders", [[*RATE, *SHORTER], [*SIZE, *RATE]])
+@pytest.mark.parametrize("finders", [pytest.param([*RATE, *SHORTER], marks=pytest.mark.slow), [*SIZE, *RATE]])
 def test_the_run_is_the_one_that_is_given_what_was_found(workplace, monkeypatch, capsys, finders):
     (workplace / "given").mkdir()
     small(*finders)

@@ -75,7 +75,10 @@ SCHEDULES: dict[str, tuple[list[str], Rates]] = {
 }
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize(
+    "name",
+    ["OneCycleLR", *(pytest.param(name, marks=pytest.mark.slow) for name in list(SCHEDULES)[1:3]), list(SCHEDULES)[3]],
+)
 def test_the_rates_are_those_of_the_formula_over_a_stop_too(name, workplace):
     options, rate = SCHEDULES[name]
     flags = [f"--model.lr_scheduler={name}", *options, "--trainer.log_every_n_steps=1"]

@@ -116,6 +116,7 @@ def test_ctrl_c_stops_the_trial_and_says_how_to_resume(stub, capsys):
     assert table() == table("undisturbed")
 
 
+@pytest.mark.slow
 def test_two_processes_share_a_sweep_and_no_trial_runs_twice(stub):
     command = [sys.executable, "-m", "tests.search.process", "lr.yaml", "--n_trials=16"]
     pair = [
