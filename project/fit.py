@@ -34,6 +34,7 @@ from project.options.help import TRAINER, Screen
 from project.preflight import require_sound_options, require_sound_run
 from project.run.checkpoint import (
     ABOUT,
+    changed_data,
     read_checkpoint,
     read_newest,
     require_match,
@@ -135,8 +136,7 @@ class FitCLI(ProjectCLI):
         self._saved_config = self.config.clone()  # which another run may take, in a folder of its own
         if resumed and "weights" in self.config.model.init_args:
             self.config.model.init_args.weights = None  # the checkpoint has them
-        known = known_runs(resumed) if trainer.logger else {}
-        trainer.logger = placed(trainer.logger, self.run.path, known)
+        trainer.logger = placed(trainer.logger, self.run.path, known_runs(resumed) if trainer.logger else {})
         trainer.profiler = within(trainer.profiler, "dirpath", self.run.path)
         if self.config.threads is not None:
             torch.set_num_threads(self.config.threads)
@@ -262,7 +262,8 @@ class FitCLI(ProjectCLI):
         require_same_selection(about, selection(self.trainer))
         if not self._keeps_last:
             raise UserError(f"'{self.run.path}' resumes with --callbacks.last_checkpoint alone; or use another --name")
-        self.note(f"continuing {self.run.path} in epoch {about['epoch']} after step {about['step']}")
+        changed = changed_data(about, self.datamodule)
+        self.note(f"continuing {self.run.path} in epoch {about['epoch']} after step {about['step']}{changed}")
         return str(path)
 
     def _description(self) -> str:

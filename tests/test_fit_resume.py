@@ -12,7 +12,7 @@ from project.errors import UserError
 from project.fit import FitCLI
 from project.model import ImageClassifier
 from tests.conftest import TINY, fit, make_folder
-from tests.small import load
+from tests.small import load, small, stop_at
 
 
 def test_a_finished_run_is_not_overwritten(tiny_run):
@@ -124,3 +124,21 @@ def test_a_damaged_last_checkpoint_is_named(tiny_run, workplace):
     last.write_bytes(last.read_bytes()[:1000])
     with pytest.raises(UserError, match=r"last\.ckpt' is damaged"):
         fit(*TINY, "--name=tiny")
+
+
+def test_a_resumed_run_says_which_options_of_its_data_are_others(workplace, capsys):
+    stop_at(3)
+    capsys.readouterr()
+    stop_at(5)
+    assert "from here on" not in capsys.readouterr().err
+    erasing = "--data.train_transforms=[torchvision.transforms.v2.RandomErasing]"
+    small("--data.cutout=4", "--data.class_balance=1", erasing)
+    said = capsys.readouterr().err
+    (line,) = (line for line in said.splitlines() if line.startswith("continuing runs/run in epoch"))
+    for change in (
+        "; from here on ",
+        "--data.cutout is 4, not 8",
+        "class_balance is 1.0, not 0.0",
+        "train_transforms is ['RandomErasing(p=0.5",
+    ):
+        assert change in line

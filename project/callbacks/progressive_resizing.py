@@ -2,9 +2,10 @@
 
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from project.errors import require
+from project.errors import UserError, first_sentence, require
 from project.model.steps import PlannedSteps
 
 
@@ -38,12 +39,16 @@ class ProgressiveResizing(Callback):
         return min(full, max(self.multiple, int(full * share) // self.multiple * self.multiple)) if share < 1 else full
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Counts the steps that training takes.
+        """Counts the steps that training takes, and tries the smallest images.
 
         Raises:
-            UserError: It has no end.
+            UserError: It has no end, or the network takes images of one size alone.
         """
         self._total_steps = PlannedSteps(trainer).total()
+        model: Any = pl_module
+        full = model.preprocessing["crop"]
+        if (smallest := self.image_size(0.0, full)) < full:
+            _require_accepted(model, smallest, full)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Sets the image size for the batch.
@@ -61,3 +66,19 @@ class ProgressiveResizing(Callback):
         """Leaves the model as it was."""
         model: Any = pl_module
         model.train_image_size = None
+
+
+def _require_accepted(model: Any, size: int, full: int) -> None:
+    images = torch.zeros(2, 3, size, size, dtype=torch.uint8, device=model.device)
+    mode = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            model(images)
+    except (AssertionError, RuntimeError, ValueError) as error:
+        raise UserError(
+            f"ProgressiveResizing: {model.arch} does not take images of {size} pixels in place of {full}"
+            f" ({first_sentence(error)}); leave the callback out"
+        ) from error
+    finally:
+        model.train(mode)

@@ -156,6 +156,8 @@ class TorchDatasetModule(ResizedDataModule):
 
 def _opened(split: str, source: Any) -> MapDataset:
     option = f"--data.{split}"
+    if isinstance(source, type):
+        raise UserError(f"{option}: {source.__name__} is a class; give a data set, as {source.__name__}(...) makes it")
     if callable(source) and not hasattr(source, "__getitem__"):
         with _lock(source):
             source = _called(option, source)

@@ -63,3 +63,19 @@ def is_counted(labels: Tensor) -> Tensor:
 def largest_share(labels: Tensor) -> Tensor:
     """The class of each image, int64 (N,); of soft labels, float (N, classes), the one with the largest share."""
     return labels.argmax(1) if labels.dim() == 2 else labels
+
+
+def require_one_class(labels: Tensor) -> None:
+    """Refuses labels of several classes an image, which a model of one class each would fail on.
+
+    Args:
+        labels: int64 (N,), or soft ones, float (N, classes).
+
+    Raises:
+        UserError: They are integers (N, classes).
+    """
+    if labels.dim() > 1 and not labels.is_floating_point():
+        raise UserError(
+            f"the labels are {tuple(labels.shape)}, but this model gives each image one class; several take a subclass with"
+            " MultilabelMetrics and a loss of its own, see examples/multilabel.py"
+        )

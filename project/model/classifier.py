@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.optim import SGD
 from torchmetrics import Metric
 
-from project.model.batch import Batch, as_batch
+from project.model.batch import Batch, as_batch, require_one_class
 from project.model.blocks import Freezing
 from project.model.class_weights import ClassWeights
 from project.model.exact import exact_logits
@@ -315,6 +315,8 @@ class ImageClassifier(LightningModule):
         return logits
 
     def _logits(self, batch: Batch, split: str, compute: Callable[[Tensor], Tensor]) -> Tensor:
+        if issubclass(self.metrics_class, ClassificationMetrics):
+            require_one_class(batch.labels)
         cache = self.feature_cache
         return compute(batch.images) if cache is None or not cache.has(batch) else cache.logits(self, split, batch)
 

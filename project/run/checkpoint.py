@@ -260,6 +260,24 @@ def require_same_selection(about: About, now: Selection | None) -> None:
         )
 
 
+def changed_data(about: About, data: Any) -> str:
+    """Says which options of the data a resumed run is given that are other than its checkpoint's; empty where none is.
+
+    Args:
+        about: What the checkpoint says of itself.
+        data: The data module now.
+    """
+    remembered = about["data"]
+    before = {**remembered["init_args"], **about.get("transforms", {})} if remembered is not None else {}
+    now = {**data.hparams, **data.transforms_in_words()}
+    names = [name for name in now if name in before and name not in _OF_THE_MACHINE and before[name] != now[name]]
+    changes = [f"--data.{name} is {now[name]}, not {before[name]}" for name in names]
+    return printable(f"; from here on {' and '.join(changes)}") if changes else ""
+
+
+_OF_THE_MACHINE = ("root", "cache", "device_cache", "num_workers")
+
+
 def require_same_classes(known: list[str], path: str | Path, class_names: list[str]) -> None:
     """Compares the classes that a checkpoint knows with those of the data.
 

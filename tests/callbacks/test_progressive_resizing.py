@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 from lightning.pytorch import Callback
+from torchvision.models import VisionTransformer
 
 from project.callbacks import ProgressiveResizing
 from project.errors import UserError
 from tests.conftest import TINY, fit
+from tests.small import one_line
 
 
 class Sides(Callback):
@@ -55,3 +57,15 @@ def test_images_that_cannot_shrink_are_refused(workplace):
 def test_what_makes_no_sense_is_refused(options):
     with pytest.raises(UserError, match=f"ProgressiveResizing's {next(iter(options))}"):
         ProgressiveResizing(**options)
+
+
+def test_a_network_of_one_image_size_is_refused_before_training(workplace, capsys):
+    resizing = ["--trainer.callbacks+=project.callbacks.ProgressiveResizing", "--model.arch=vit_b_16"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "project.model.classifier.build_network",
+            lambda arch, classes, *_: VisionTransformer(64, 16, 1, 1, 8, 8, num_classes=classes),
+        )
+        line = one_line(lambda: fit(*TINY, *resizing, "--data.image_size=64", "--name=run"), capsys)
+    assert "ProgressiveResizing: vit_b_16 does not take images of 32 pixels in place of 64 (Wrong image height" in line
+    assert not (workplace / "runs").exists()

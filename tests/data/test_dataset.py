@@ -116,6 +116,7 @@ IMAGE = noise(20, 18)
         (Endless(), "--data.train: Endless is not map-style"),
         (NoLength(), "--data.train: NoLength has no __len__"),
         (Samples([]), "--data.train: Samples has no samples"),
+        (Samples, r"--data.train: Samples is a class; give a data set, as Samples\(...\) makes it"),
         (Samples([{"image": IMAGE}] * 30), r"must be \(image, label\), got dict"),
         (Samples([(torch.rand(3, 8, 8), 0)] * 30), "got a float32 tensor of shape .*leave out ToTensor"),
         (Samples([(np.zeros((8, 8, 3)), 0)] * 30), "must be of PIL or a uint8 tensor, got ndarray"),

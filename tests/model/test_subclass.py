@@ -12,8 +12,8 @@ from project.errors import UserError
 from project.explore.data import open_data
 from project.model import ImageClassifier
 from project.run.checkpoint import ABOUT, read_checkpoint
-from tests.conftest import TINY, evaluate, fit
-from tests.small import load, one_line
+from tests.conftest import TINY, TINY_DATA, evaluate, fit
+from tests.small import load, one_line, small
 from tests.stress import differences, outcome
 
 SOURCE = '''
@@ -148,3 +148,9 @@ def test_a_file_chooses_neither_what_is_imported_nor_another_kind_of_class(workp
         with pytest.raises(UserError, match=r"is no ImageClassifier that is imported here"):
             ImageClassifier.load_from_checkpoint(best)
     assert "antigravity" not in sys.modules
+
+
+def test_labels_of_several_classes_are_refused_by_a_model_of_one_class_each(workplace, capsys):
+    line = one_line(lambda: small(data=["--data=examples.multilabel.FlowerPairs", *TINY_DATA]), capsys)
+    assert "the labels are (16, 8), but this model gives each image one class; several take a subclass with" in line
+    assert not (workplace / "runs").exists()
