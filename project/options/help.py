@@ -38,6 +38,7 @@ RARE = {
     "--data.device_cache",
     "--data.crop_padding",
     "--data.split_seed",
+    "--model.arch_args",
     "--model.channels_last",
     "--model.base_batch_size",
     "--model.freeze_until",
