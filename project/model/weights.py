@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 
+import torch
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 
@@ -36,7 +37,10 @@ def start_from(network: nn.Module, arch: str, weights: str, num_classes: int) ->
 
 
 def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str, num_classes: int) -> list[str]:
-    """Copies weights into a network; a head for another number of classes is left out.
+    """Copies weights into a network; a head for another number of classes is left out, and the new one starts from zero.
+
+    Random weights that the features do not correct would stay in it (Kolesnikov et al., 2020, section 3.3,
+    https://arxiv.org/abs/1912.11370).
 
     Args:
         network: The network, as :func:`project.model.networks.build_network` makes it.
@@ -69,7 +73,8 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str,
         )
     fitting = {name: value for name, value in weights.items() if name in own and name not in left_out}
     require_finite(fitting, source)
-    load_state(network, fitting)
+    zeros = {name: torch.zeros_like(own[name]) for name in left_out}
+    load_state(network, {**fitting, **zeros})
     return left_out
 
 

@@ -67,6 +67,7 @@ def test_a_head_for_other_classes_is_left_out_and_named(tmp_path, trained):
     torch.save(trained, tmp_path / "weights.pth")
     state, left_out = loaded(tmp_path / "weights.pth", num_classes=3)
     assert left_out == ["fc.weight", "fc.bias"]
+    assert not any(state[name].any() for name in left_out)
     assert state["fc.weight"].shape == (3, 512)
     assert torch.equal(state["conv1.weight"], trained["conv1.weight"])
 
