@@ -76,9 +76,10 @@ class Optimization:
         """
         optimizer = build_optimizer(self.optimizer, network, trainer, None, self._layer_decay)
         if self._lr_scheduler is not None:
+            rates = [float(group["lr"]) for group in optimizer.param_groups]
             with explained("--model.lr_scheduler"):
                 of_length(self._lr_scheduler, lambda: 1000)(optimizer)  # the data is not loaded to count its batches
-            require_scaled(optimizer)
+            require_scaled(optimizer, rates)
 
     def configure(self, model: Any) -> OptimizerLRScheduler:
         """Builds the optimizer over the groups that decay and do not, and its schedule.

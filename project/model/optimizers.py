@@ -93,20 +93,23 @@ def parameter_groups(network: nn.Module, layer_decay: float = 1.0) -> list[dict[
     return [group for group in groups if group["params"]]
 
 
-def require_scaled(optimizer: Optimizer) -> None:
-    """Refuses a schedule that gives all groups one learning rate where ``layer_decay`` gives each its own.
+def require_scaled(optimizer: Optimizer, before: list[float]) -> None:
+    """Refuses a schedule that gives all groups one learning rate where each has its own.
+
+    Groups have their own by ``layer_decay``, or by an optimizer such as Muon.
 
     Args:
         optimizer: With its schedule, before the first step.
+        before: The learning rate of each group before there was a schedule.
 
     Raises:
         UserError: It has done so.
     """
-    rates = [float(group["lr"]) / group.get(LR_SCALE, 1.0) for group in optimizer.param_groups]
-    if not math.isclose(min(rates), max(rates)):
+    now = [float(group["lr"]) for group in optimizer.param_groups]
+    if not all(math.isclose(rate * before[0], now[0] * own) for rate, own in zip(now, before, strict=True)):
         raise UserError(
-            "--model.lr_scheduler: such a schedule gives all layers the same learning rate; leave out"
-            " --model.layer_decay, or take a schedule that scales the optimizer's own rates, as the cosine does"
+            "--model.lr_scheduler: such a schedule gives all layers the same learning rate, but --model.layer_decay or the"
+            " optimizer gives them several; take one that scales the optimizer's own rates, as the cosine does"
         )
 
 

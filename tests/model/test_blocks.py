@@ -1,16 +1,17 @@
 """The blocks of any network: in the order in which they compute, with learning rates of their own, and frozen."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.optim import SGD, AdamW
-from torch.optim.lr_scheduler import OneCycleLR
+from torch.optim.lr_scheduler import LinearLR, OneCycleLR
 
 from project.callbacks import LearningRate
 from project.errors import UserError
-from project.model import ImageClassifier
+from project.model import ImageClassifier, Muon
 from project.model.blocks import blocks
 from project.model.networks import build_network, head
 from project.model.optimizers import parameter_groups
@@ -122,15 +123,18 @@ def test_a_step_takes_each_layers_own_rate_and_the_heads_is_drawn():
     assert logged == pytest.approx({"learning_rate": 0.1})
 
 
-def test_a_schedule_that_makes_all_rates_the_same_is_refused():
-    model = linear(
-        optimizer=lambda groups: AdamW(groups, lr=0.1),
-        lr_scheduler=lambda optimizer: OneCycleLR(optimizer, max_lr=0.1, total_steps=9),
-        layer_decay=0.5,
-    )
-    model.network = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3))
-    with pytest.raises(UserError, match=r"all layers the same learning rate; leave out --model\.layer_decay"):
+@pytest.mark.parametrize(
+    ("optimizer", "layer_decay"), [(partial(AdamW, lr=0.1), 0.5), (partial(Muon, lr=0.1, adam_lr=0.01), 1.0)]
+)
+def test_a_schedule_that_makes_all_rates_the_same_is_refused_and_one_that_scales_them_is_not(optimizer, layer_decay):
+    def require_sound(make: Any) -> None:
+        model = linear(optimizer=optimizer, lr_scheduler=make, layer_decay=layer_decay)
+        model.network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4, 3))
         model.optimization.require_sound(model.network, trainer(max_epochs=1))
+
+    require_sound(partial(LinearLR, start_factor=0.1))
+    with pytest.raises(UserError, match="all layers the same learning rate"):
+        require_sound(partial(OneCycleLR, max_lr=0.1, total_steps=9, cycle_momentum=False))
 
 
 @pytest.mark.parametrize(
