@@ -67,6 +67,7 @@ class Optimization:
         self._settings: Settings | None = None
         self._settings_before: Settings | None = None
         self._state_before: Any = None
+        self._schedule_before: Any = None
 
     def require_sound(self, network: nn.Module, trainer: Trainer) -> None:
         """Builds both, the cosine schedule apart, and drops them.

@@ -164,6 +164,7 @@ def _explains(about: Any) -> bool:
         and is_preprocessing(preprocessing)
         and (chosen is None or (isinstance(chosen, dict) and all(name in chosen for name in ("monitor", "mode"))))
         and isinstance(metrics, dict)
+        and isinstance(about.get("transforms", {}), dict)
         and (data is None or (isinstance(data, dict) and isinstance(data.get("init_args"), dict)))
     )
 

@@ -107,6 +107,7 @@ def test_the_malicious_checkpoint_would_do_harm_if_it_were_read_without_care(tmp
         GOOD | {ABOUT: EXPLAINED | {"preprocessing": {"crop": "32"}}},
         GOOD | {ABOUT: EXPLAINED | {"preprocessing": EXPLAINED["preprocessing"] | {"fit": "stretch"}}},
         GOOD | {ABOUT: EXPLAINED | {"data": {"init_args": "x"}}},
+        GOOD | {ABOUT: EXPLAINED | {"transforms": 3}},
         GOOD | {ABOUT: EXPLAINED | {"epoch": None}},
         [ABOUT, "state_dict"],
         torch.zeros(3),
