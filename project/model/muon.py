@@ -82,7 +82,9 @@ class Muon(Optimizer):
 
 
 def _step_kernel(kernel: Tensor, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
-    average = state.setdefault("momentum_buffer", torch.zeros_like(kernel))
+    if not state:
+        state["momentum_buffer"] = torch.zeros_like(kernel)
+    average = state["momentum_buffer"]
     average.mul_(group["momentum"]).add_(gradient)
     direction = gradient.add(average, alpha=group["momentum"])
     kernel.mul_(len(kernel) ** 0.5 / kernel.norm())
@@ -109,10 +111,11 @@ def orthogonalized(matrix: Tensor) -> Tensor:
 
 
 def _step_by_adam(parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
+    if not state:
+        state["step"] = torch.tensor(0.0)
+        state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
     first, second = group["betas"]
-    mean = state.setdefault("exp_avg", torch.zeros_like(parameter))
-    square = state.setdefault("exp_avg_sq", torch.zeros_like(parameter))
-    steps = state.setdefault("step", torch.tensor(0.0)).add_(1).item()
+    mean, square, steps = state["exp_avg"], state["exp_avg_sq"], state["step"].add_(1).item()
     parameter.mul_(1 - group["lr"] * group["weight_decay"])
     mean.lerp_(gradient, 1 - first)
     square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
