@@ -81,6 +81,7 @@ class ImageDataModule(LightningDataModule, ABC):
         require(batch_size >= 1, "--data.batch_size", batch_size, "at least 1")
         require(num_workers is None or num_workers >= 0, "--data.num_workers", num_workers, "0 or more")
         require(prefetch_factor >= 1, "--data.prefetch_factor", prefetch_factor, "at least 1")
+        require(flip in (True, False, "alternating"), "--data.flip", flip, "true, false or alternating")
         require(crop_padding >= 0, "--data.crop_padding", crop_padding, "0 or more")
         require(cutout >= 0, "--data.cutout", cutout, "0 or more")
         require(mean is None or in_unit(mean), "--data.mean", mean, "three numbers from 0 to 1")

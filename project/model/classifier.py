@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import torch
 from lightning.pytorch import Callback, LightningModule
@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.optim import SGD
 from torchmetrics import Metric
 
+from project.errors import require
 from project.model.batch import Batch, as_batch, require_one_class
 from project.model.blocks import Freezing
 from project.model.class_weights import ClassWeights
@@ -133,7 +134,8 @@ class ImageClassifier(LightningModule):
         self.freezing = Freezing(num_classes, freeze_backbone, freeze_until)
         self.feature_cache = FeatureCache(arch, freeze_backbone) if cache_features else None
         self.network = build_network(arch, num_classes, stem, arch_args)
-        self.test_time_augmentation = test_time_augmentation
+        views = self.test_time_augmentation = test_time_augmentation
+        require(views in (None, *get_args(Views)), "--model.test_time_augmentation", views, "flip or flip_and_shift")
         self._layout = settle(self.network, arch, num_classes, preprocessing["crop"], channels_last)
         self.channels_last, self.compile_network = self._layout is torch.channels_last, compile
         if weights is not None:

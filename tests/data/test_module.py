@@ -204,6 +204,7 @@ def test_a_loader_starts_nothing_before_its_first_batch(num_workers):
         ({"batch_size": -4}, "batch_size must be"),
         ({"num_workers": -1}, "num_workers must be"),
         ({"crop_padding": -1}, "crop_padding must be"),
+        ({"flip": "alternate"}, "flip must be true, false or alternating, got alternate"),
         ({"cutout": -2}, "cutout must be"),
         ({"batch_size": 61}, "batch_size must be at most 60"),
         ({"crop_padding": 12}, "crop_padding must be"),

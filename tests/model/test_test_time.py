@@ -1,7 +1,11 @@
+from typing import Any
+
 import pytest
 import torch
 from torch.nn import functional as F
 
+from project.errors import UserError
+from project.model import ImageClassifier
 from project.model.test_time import mean_logits
 
 
@@ -43,3 +47,10 @@ def test_each_view_is_classified_once(views, count):
     mean_logits(remember, images_of(), views)
     assert len(seen) == count
     assert {view.shape for view in seen} == {images_of().shape}
+
+
+def test_views_of_another_name_are_refused():
+    preprocessing: Any = {"resize": 32, "crop": 32, "mean": [0.5] * 3, "std": [0.25] * 3}
+    views: Any = "flips"
+    with pytest.raises(UserError, match=r"test_time_augmentation must be flip or flip_and_shift, got flips"):
+        ImageClassifier(["a", "b"], preprocessing, "resnet9_slim", "cifar", test_time_augmentation=views)
