@@ -30,7 +30,7 @@ RECIPES = (
     "warm_restarts",
     "adamw",
 )
-"""Those that mean something to a small network in a few epochs."""
+"""Those that suit a small network and a few epochs."""
 
 
 def command(config: str, recipe: str, seed: int, run: Path, options: list[str]) -> list[str]:

@@ -136,7 +136,7 @@ class CountingMetrics(Metric):
             return {name: getattr(self, name).cpu().clone() for name in self._defaults}
 
     def set_counts(self, counts: dict[str, Tensor]) -> None:
-        """Goes on from counts, which one process takes up and the others do not.
+        """Continues from counts of all processes, in one of these.
 
         Raises:
             ValueError: They are none of these, as where a file says so.

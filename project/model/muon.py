@@ -1,4 +1,4 @@
-"""Muon for convolutional networks: orthogonal updates for kernels, Adam for everything else."""
+"""Muon for convolutional networks: orthogonal updates for kernels, Adam for all other parameters."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -15,17 +15,17 @@ class Muon(Optimizer):
     """Changes each convolution kernel by an orthogonal matrix, in the direction of its Nesterov momentum.
 
     After Jordan et al., 2024, https://kellerjordan.github.io/posts/muon/, as for CIFAR-10 in airbench: the kernels of a
-    layer keep a norm of 1 on average, which normalisation after them makes possible. What is no convolution kernel is
-    trained by Adam (Kingma and Ba, 2015, https://arxiv.org/abs/1412.6980). ``torch.optim.Muon`` takes matrices alone.
+    layer keep a norm of 1 on average, which normalisation after them makes possible. All other parameters are trained by
+    Adam (Kingma and Ba, 2015, https://arxiv.org/abs/1412.6980). ``torch.optim.Muon`` takes matrices alone.
 
     Args:
         params: Parameters or groups of them.
         lr: How far kernels of norm 1 move in a step.
         momentum: Of the kernels, from 0 to 1.
-        adam_lr: The learning rate of everything else.
+        adam_lr: The learning rate of all other parameters.
         betas: Adam's.
         eps: Adam's.
-        weight_decay: The share of ``adam_lr`` by which everything else decays in a step (as in AdamW).
+        weight_decay: The share of ``adam_lr`` by which all other parameters decay in a step, as in AdamW.
 
     Raises:
         ValueError: A number is out of its range.

@@ -14,7 +14,7 @@ Views = Literal["flip", "flip_and_shift"]
 
 
 def evaluation_logits(model: Any, images: Tensor) -> Tensor:
-    """Classifies as all use of a trained model does: exactly, over the views that it was asked to take.
+    """Classifies as every use of a trained model does: exactly, over the views of its test-time augmentation.
 
     Args:
         model: An ``ImageClassifier``, in evaluation mode.
@@ -33,8 +33,8 @@ def mean_logits(classify: Callable[[Tensor], Tensor], images: Tensor, views: Vie
     Args:
         classify: Takes images and returns logits, float (N, classes).
         images: (N, 3, height, width), at least 2 pixels wide and high.
-        views: Which. Where images are moved, those that are not count for half, and their mirrored edge fills the gap, as
-            in Jordan, 2024, section 3.5, https://arxiv.org/abs/2404.00498.
+        views: Which. With ``flip_and_shift``, the images that are not moved have half of the weight, and a mirrored edge
+            fills the gap beside those that are, as in Jordan, 2024, section 3.5, https://arxiv.org/abs/2404.00498.
 
     Returns:
         float (N, classes).

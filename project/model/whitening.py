@@ -19,7 +19,7 @@ class WhiteningConv2d(nn.Conv2d):
 
     Args:
         channels: The channels of the images.
-        size: The side of a patch in pixels. There are 2 * channels * size * size kernels.
+        size: The height and width of a patch in pixels. There are 2 * channels * size * size kernels.
 
     Attributes:
         is_set: 1 once the kernels have been computed, uint8 ().
@@ -52,7 +52,7 @@ def patch_covariance(images: Tensor, size: int) -> Tensor:
 
     Args:
         images: Normalised, float (N, channels, height, width).
-        size: The side of a patch in pixels.
+        size: The height and width of a patch in pixels.
 
     Returns:
         float64 (d, d), d = channels * size * size.
