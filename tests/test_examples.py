@@ -217,7 +217,7 @@ def test_a_report_of_a_multi_label_run_has_its_own_metric_and_its_classes(multil
     test = json.loads((multilabel / "metrics.json").read_text())["test"]
     for shown in (f"<b>{test['mAP']:.4f}</b><span>mAP, test", f"<b>{test['loss']:.4f}</b><span>loss, test"):
         assert shown in page
-    assert "An image may have several classes; it counts as right where it is in all of them." in page
+    assert "An image may have several classes; it is correct where all of them are." in page
     assert "Confusion matrix</h2>" not in page
     images = [int(row) for row in re.findall(r"<td>(\d+)</td></tr>", page)]
     assert images == [has + hit for _, (has, hit) in test["confusion_matrix"]]
