@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 _COEFFICIENTS = 3.4445, -4.7750, 2.0315  # of a quintic whose slope at 0 is steep; see Jordan et al.
 _ITERATIONS = 3
+_EPS = 1e-7
 
 
 class Muon(Optimizer):
@@ -87,7 +88,7 @@ def _step_kernel(kernel: Tensor, gradient: Tensor, state: dict[str, Tensor], gro
     average = state["momentum_buffer"]
     average.mul_(group["momentum"]).add_(gradient)
     direction = gradient.add(average, alpha=group["momentum"])
-    kernel.mul_(len(kernel) ** 0.5 / kernel.norm())
+    kernel.mul_(len(kernel) ** 0.5 / kernel.norm().clamp(min=_EPS))  # a new head of 1x1 kernels starts from zero
     kernel.sub_(orthogonalized(direction.flatten(1)).view(kernel.shape), alpha=group["lr"])
 
 
@@ -103,7 +104,7 @@ def orthogonalized(matrix: Tensor) -> Tensor:
     a, b, c = _COEFFICIENTS
     is_tall = matrix.shape[0] > matrix.shape[1]
     x: Tensor = matrix.T if is_tall else matrix
-    x = x / (x.norm() + 1e-7)
+    x = x / (x.norm() + _EPS)
     for _ in range(_ITERATIONS):
         gram = x @ x.T
         x = a * x + (b * gram + c * gram @ gram) @ x

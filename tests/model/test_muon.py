@@ -47,6 +47,13 @@ def test_kernels_take_orthogonal_steps_of_the_momentum_and_keep_their_norm():
         torch.testing.assert_close(aligned, aligned.diagonal().diag(), atol=1e-4, rtol=0)
 
 
+def test_a_kernel_of_zeros_takes_a_step():
+    kernel = nn.Parameter(torch.zeros(8, 3, 1, 1))
+    gradients([kernel], 0)
+    Muon([kernel], lr=0.1).step()
+    assert 0 < float(kernel.detach().norm()) < 1
+
+
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 def test_all_else_is_trained_as_by_torchs_adamw(weight_decay):
     ours, theirs = parameters(), parameters()
