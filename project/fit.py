@@ -170,6 +170,7 @@ class FitCLI(ProjectCLI):
         # first, so that what others log at the start of a batch is not in the curves yet when it saves
         callbacks.sort(key=lambda callback: not isinstance(callback, LastCheckpoint))
         self._keeps_last = any(isinstance(callback, LastCheckpoint) for callback in callbacks)
+        self._finds_batch_size = any(isinstance(callback, BatchSizeFinder) for callback in callbacks)
         self._keep_best = next((callback for callback in callbacks if isinstance(callback, BestCheckpoint)), None)
         return trainer
 
@@ -256,13 +257,12 @@ class FitCLI(ProjectCLI):
         if path is None:
             self.note(f"{self._description()}: {self.run.path}")
             return None
-        about, model = checkpoint[ABOUT], self.model
-        own = type(model).__name__
+        about, model, own = checkpoint[ABOUT], self.model, type(self.model).__name__
         require_match(about, path, model=own, class_names=model.class_names, arch=model.arch, stem=model.stem)
         require_same_selection(about, selection(self.trainer))
         if not self._keeps_last:
             raise UserError(f"'{self.run.path}' resumes with --callbacks.last_checkpoint alone; or use another --name")
-        changed = changed_data(about, self.datamodule)
+        changed = changed_data(about, self.datamodule, ["batch_size"] if self._finds_batch_size else [])
         self.note(f"continuing {self.run.path} in epoch {about['epoch']} after step {about['step']}{changed}")
         return str(path)
 

@@ -8,7 +8,7 @@ it is plain data, so that ``torch.load(..., weights_only=True)`` reads the whole
 import platform
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypedDict
@@ -261,17 +261,18 @@ def require_same_selection(about: About, now: Selection | None) -> None:
         )
 
 
-def changed_data(about: About, data: Any) -> str:
+def changed_data(about: About, data: Any, found: Collection[str] = ()) -> str:
     """Says which options of the data a resumed run is given that are other than its checkpoint's; empty where none is.
 
     Args:
         about: What the checkpoint says of itself.
         data: The data module now.
+        found: Options that Lightning's finders have set, which are the checkpoint's again as soon as training resumes.
     """
-    remembered = about["data"]
+    remembered, others = about["data"], {*_OF_THE_MACHINE, *found}
     before = {**remembered["init_args"], **about.get("transforms", {})} if remembered is not None else {}
     now = {**data.hparams, **data.transforms_in_words()}
-    names = [name for name in now if name in before and name not in _OF_THE_MACHINE and before[name] != now[name]]
+    names = [name for name in now if name in before and name not in others and before[name] != now[name]]
     changes = [f"--data.{name} is {now[name]}, not {before[name]}" for name in names]
     return printable(f"; from here on {' and '.join(changes)}") if changes else ""
 

@@ -52,7 +52,9 @@ def test_a_resumed_run_keeps_what_was_found_and_does_not_search(workplace, monke
     stop_at(3, *finders)
     assert capsys.readouterr().err.count("learning rate found") == 2  # in the whole run and the first part of the other
     small(*finders)
-    assert "found: --" not in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "found: --" not in said
+    assert "from here on" not in said  # the batch size is the one that was found, whatever the command says
     require_same_end(RUN, expected)
     assert load(RUN / "checkpoints" / "last.ckpt")["found"]["batch_size"] == 8
 
