@@ -117,9 +117,6 @@ class EvaluateCLI(ProjectCLI):
                 f"images are scaled to {prepared['resize']} pixels before they are cut, in training it was"
                 f" {expected['resize']}"
             )
-        views = self.model.test_time_augmentation
-        if views is not None and split == "test":
-            self.note(f"logits are means over views of each image: {views}")
         self._measure()
         if self.trainer.is_global_zero:
             metrics = self.model.results[split]

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 import torch
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -35,7 +36,10 @@ from project.model.weights import start_from
 from project.model.whitening import whiten
 from project.run.loggers import log_settings
 from project.run.preprocessing import Preprocessing
+from project.run.progress import note
 from project.run.tensorboard import is_logged
+
+_LOGGED_IF_GIVEN = ("arch_args", "test_time_augmentation")
 
 
 class ImageClassifier(LightningModule):
@@ -281,6 +285,8 @@ class ImageClassifier(LightningModule):
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Sets what a new network takes from its first batch."""
+        if self.trainer.global_step > 0:
+            return
         images = as_batch(batch, self._trainer).images
         whiten(self.network, lambda: self.normalization(images, like=next(self.network.parameters())), self.trainer)
 
@@ -304,6 +310,11 @@ class ImageClassifier(LightningModule):
     def validation_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Counts the batch and returns its logits, float (N, classes)."""
         return self._evaluate(batch, "val")
+
+    def on_test_start(self) -> None:
+        """Says so where the metrics are not of each image as it is."""
+        if self.test_time_augmentation is not None:
+            rank_zero_only(note)(f"test: logits are means over views of each image: {self.test_time_augmentation}")
 
     def test_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Counts the batch and returns its logits, float (N, classes)."""
@@ -353,7 +364,8 @@ class ImageClassifier(LightningModule):
         """Brings a resumed optimizer in line with the command; logs the settings of a new run."""
         self.optimization.resume(self)
         if self.trainer.ckpt_path is None:
-            settings = {"arch": self.arch, "stem": self.stem, **self.training_summary()}
+            given = {name: self.hparams[name] for name in _LOGGED_IF_GIVEN if self.hparams.get(name)}
+            settings = {"arch": self.arch, "stem": self.stem, **given, **self.training_summary()}
             log_settings(self.trainer, settings, [name.removeprefix("val/") for name in self.monitors()])
 
     def training_summary(self) -> dict[str, dict[str, Any]]:

@@ -39,6 +39,8 @@ class WhiteningConv2d(nn.Conv2d):
             covariance: Of the flattened patches, float (d, d), d = channels * size * size.
         """
         variances, components = torch.linalg.eigh(covariance.double().cpu())
+        largest = components.gather(0, components.abs().argmax(0, keepdim=True))
+        components = components * largest.sign()  # which is free, and must not hang on rounding
         kernels = (components / (variances + _EPS).sqrt()).T.reshape(-1, *self.weight.shape[1:])
         with torch.no_grad():
             self.weight.copy_(torch.cat([kernels, -kernels]))
@@ -71,5 +73,7 @@ def whiten(network: nn.Module, images: Callable[[], Tensor], trainer: Trainer) -
     """
     first = next((layer for layer in network.modules() if isinstance(layer, nn.Conv2d)), None)
     if isinstance(first, WhiteningConv2d) and not first.is_set:
-        covariance: Any = patch_covariance(images().float(), first.kernel_size[0])
-        first.whiten(trainer.strategy.reduce(covariance, reduce_op="mean"))
+        share = images()
+        covariance: Any = patch_covariance(share.cpu().float(), first.kernel_size[0])  # some devices have no float64
+        mean = trainer.strategy.reduce(covariance.float().to(share.device), reduce_op="mean")
+        first.whiten(trainer.strategy.broadcast(mean))
