@@ -36,8 +36,7 @@ class ProbabilityNetwork(nn.Module):
         Returns:
             Probabilities, float32 (N, classes).
         """
-        views, classify = self._views, self._classify
-        return self._probabilities(classify(images) if views is None else mean_logits(classify, images, views))
+        return self._probabilities(mean_logits(self._classify, images, self._views))
 
     def _classify(self, images: Tensor) -> Tensor:
         logits: Tensor = self.network((images.float() - self.mean) / self.std)

@@ -64,8 +64,7 @@ def ranked(model: ImageClassifier, images: Tensor, flips: bool = False) -> tuple
     Returns:
         Labels, int64 (N, classes), and their probabilities, float32 (N, classes).
     """
-    classify = partial(evaluation_logits, model)
-    logits = (mean_logits(classify, images, "flip") if flips else classify(images)).float()
+    logits = mean_logits(partial(evaluation_logits, model), images, "flip" if flips else None).float()
     probabilities = model.probabilities(logits)
     # by logits, as they differ where probabilities are rounded to the same
     labels = logits.argsort(dim=1, descending=True, stable=True)

@@ -23,22 +23,24 @@ def evaluation_logits(model: Any, images: Tensor) -> Tensor:
     Returns:
         Logits, float (N, classes).
     """
-    views: Views | None = model.test_time_augmentation
-    return exact_logits(model, images) if views is None else mean_logits(partial(exact_logits, model), images, views)
+    return mean_logits(partial(exact_logits, model), images, model.test_time_augmentation)
 
 
-def mean_logits(classify: Callable[[Tensor], Tensor], images: Tensor, views: Views) -> Tensor:
-    """Classifies several views of each image.
+def mean_logits(classify: Callable[[Tensor], Tensor], images: Tensor, views: Views | None) -> Tensor:
+    """Classifies several views of each image, or each as it is.
 
     Args:
         classify: Takes images and returns logits, float (N, classes).
         images: (N, 3, height, width), at least 2 pixels wide and high.
-        views: Which. With ``flip_and_shift``, the images that are not moved have half of the weight, and a mirrored edge
-            fills the gap beside those that are, as in Jordan, 2024, section 3.5, https://arxiv.org/abs/2404.00498.
+        views: Which; None stands for the image alone. With ``flip_and_shift``, the images that are not moved have half of
+            the weight, and a mirrored edge fills the gap beside those that are, as in Jordan, 2024, section 3.5,
+            https://arxiv.org/abs/2404.00498.
 
     Returns:
         float (N, classes).
     """
+    if views is None:
+        return classify(images)
     logits = _with_mirror_image(classify, images)
     if views == "flip":
         return logits

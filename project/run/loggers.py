@@ -16,6 +16,7 @@ from torch import Tensor
 from project.errors import UserError
 from project.run.checkpoint import read_checkpoint
 from project.run.tensorboard import RunLogger, add_hyperparameters, rewind
+from project.run.whole_file import whole_file
 
 SERVICE_RUNS = "service_runs"
 _FILE = "metrics.csv"
@@ -69,12 +70,10 @@ class _Rows:
     def write(self, names: list[str], rows: list[dict[str, Any]]) -> None:
         """Replaces the file, which is whole at every moment."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_name(f".{self.path.name}.partial")
-        with open(partial, "w", newline="") as file:
+        with whole_file(self.path) as partial, open(partial, "w", newline="") as file:
             writer = csv.DictWriter(file, names)
             writer.writeheader()
             writer.writerows(rows)
-        partial.replace(self.path)
 
 
 class RunCSVLogger(CSVLogger):

@@ -75,21 +75,19 @@ def test_rows_of_other_files_are_not_continued(checkpoint, photos, tmp_path):
 COMMAND = [sys.executable, "-m", "project.predict"]
 
 
+def run(command: list[str], listed: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a command in that folder to its end, with paths on its standard input."""
+    return subprocess.run(
+        command, input=listed, cwd=folder, env=environment(), capture_output=True, text=True, timeout=120, check=False
+    )
+
+
 @pytest.mark.slow
 def test_two_processes_write_the_rows_of_one(checkpoint, photos, tmp_path):
     label(checkpoint, photos, "--top_k=2", f"--output={tmp_path / 'one.csv'}")
     listed = "\n".join(row["path"] for row in rows(tmp_path / "one.csv"))
     options = ["--batch_size=3", "--top_k=2", "--trainer.accelerator=cpu", "--trainer.devices=2", "--num_workers=1"]
-    found = subprocess.run(
-        [*COMMAND, str(checkpoint), "-", *options],
-        input=listed,
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    found = run([*COMMAND, str(checkpoint), "-", *options], listed, tmp_path)
     assert found.returncode == 1, found
     assert found.stdout == (tmp_path / "one.csv").read_text()
     assert found.stderr.count("\n") == 1
@@ -100,16 +98,7 @@ def test_two_processes_write_the_rows_of_one(checkpoint, photos, tmp_path):
 def test_nobody_reads_on(checkpoint, photos, tmp_path):
     listed = "\n".join(1000 * [str(photos / "1.png")])
     shell = f"'{sys.executable}' -m project.predict '{checkpoint}' - --batch_size 4 {' '.join(CPU)} | head -n 3; echo $PIPESTATUS"
-    found = subprocess.run(
-        ["bash", "-c", shell],
-        input=listed,
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    found = run(["bash", "-c", shell], listed, tmp_path)
     assert found.stdout.splitlines()[-1] == "141"
     assert found.stderr == ""
 
