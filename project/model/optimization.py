@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from project.errors import require
 from project.model.finders import Finders
 from project.model.fitting import require_fitting_state, require_fitting_values
-from project.model.optimizers import LR_SCALE, build_optimizer, explained, require_scaled
+from project.model.optimizers import LR_SCALE, build_optimizer, explained, require_scaled, require_searchable
 from project.model.resume import (
     Settings,
     apply_changes,
@@ -76,6 +76,7 @@ class Optimization:
             UserError: Their classes or Lightning do not accept the settings.
         """
         optimizer = build_optimizer(self.optimizer, network, trainer, None, self._layer_decay)
+        require_searchable(optimizer, trainer)
         if self._lr_scheduler is not None:
             rates = [float(group["lr"]) for group in optimizer.param_groups]
             with explained("--model.lr_scheduler"):

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any, cast
 
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import LearningRateFinder
 from lightning.pytorch.cli import OptimizerCallable
 from torch import nn
 from torch.optim import Optimizer
@@ -110,6 +111,25 @@ def require_scaled(optimizer: Optimizer, before: list[float]) -> None:
         raise UserError(
             "--model.lr_scheduler: such a schedule gives all layers the same learning rate, but --model.layer_decay or the"
             " optimizer gives them several; take one that scales the optimizer's own rates, as the cosine does"
+        )
+
+
+def require_searchable(optimizer: Optimizer, trainer: Trainer) -> None:
+    """Refuses a search for the learning rate of an optimizer that has several.
+
+    Args:
+        optimizer: Before its first step.
+        trainer: With its callbacks.
+
+    Raises:
+        UserError: ``LearningRateFinder`` would try the same rate for all of its groups.
+    """
+    rates = {float(group["lr"]) for group in optimizer.param_groups if group.get(LR_SCALE, 1.0) == 1.0}
+    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
+    if len(rates) > 1 and any(isinstance(callback, LearningRateFinder) for callback in callbacks):
+        raise UserError(
+            f"LearningRateFinder looks for one learning rate, but {type(optimizer).__name__} has several"
+            f" ({', '.join(f'{rate:g}' for rate in sorted(rates))}); leave it out, or take an optimizer with one"
         )
 
 

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import SWALR
 
 from project.errors import UserError
+from project.model.optimizers import LR_SCALE
 
 
 class Settings(TypedDict):
@@ -50,16 +51,18 @@ def settings_of(optimizer: Optimizer, groups: list[dict[str, Any]], scheduler: A
 
 
 def optimizer_summary(settings: Settings | None) -> dict[str, Any]:
-    """The optimizer's class and the numbers it was given, for people to read.
+    """The optimizer's class and the numbers it was given, for people to read; several rates as a list.
 
     Args:
         settings: What a command asked for; None before there is an optimizer.
     """
     if settings is None:
         return {}
-    group = settings["groups"][0]  # the one with weight decay, of the head
-    numbers = {name: float(value) if isinstance(value, Tensor) else value for name, value in group.items()}
-    return {"name": settings["optimizer"], **{name: numbers[name] for name in numbers if name not in _HOW}}
+    groups = settings["groups"]  # the first is the one with weight decay, of the head
+    first = {name: value for group in reversed(groups) for name, value in group.items() if name not in _HOW}
+    numbers = {name: float(value) if isinstance(value, Tensor) else value for name, value in first.items()}
+    rates = list(dict.fromkeys(float(group["lr"]) for group in groups if group.get(LR_SCALE, 1.0) == 1.0))
+    return {"name": settings["optimizer"], **numbers} | ({"lr": rates} if len(rates) > 1 else {})
 
 
 def require_same_optimizer(before: Settings | None, now: Settings) -> None:

@@ -9,6 +9,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.tuner.tuning import Tuner
 
 from project.data import SyntheticFlowersDataModule
+from project.errors import UserError
 from project.model import ImageClassifier
 from tests.small import load, require_same_end, small, stop_at
 from tests.stress import outcome
@@ -82,3 +83,9 @@ def test_from_python(workplace):
     trainer.fit(model, datamodule=data)
     assert model.lr == finder.suggestion() == trainer.optimizers[0].param_groups[0]["initial_lr"]
     assert trainer.global_step == 24
+
+
+def test_an_optimizer_with_several_rates_is_not_searched(workplace):
+    with pytest.raises(UserError, match=r"one learning rate, but Muon has several \(0\.01, 0\.1\); leave it out"):
+        small(*RATE, "--model.optimizer=project.model.Muon")
+    assert not Path("runs").exists()

@@ -4,6 +4,7 @@ from torch import nn
 from torch.optim import AdamW
 
 from project.model.muon import Muon, orthogonalized
+from tests.small import small
 
 
 def gradients(parameters, step):
@@ -91,6 +92,12 @@ def test_groups_keep_their_own_settings():
     assert [len(group["params"]) for group in optimizer.param_groups] == [1, 1, 1]
     assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.01, 0.01]
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.1, 0.0]
+
+
+def test_a_checkpoint_names_both_rates(workplace):
+    cli = small("--model.optimizer=project.model.Muon", "--trainer.max_epochs=1")
+    asked = {"name": "Muon", "lr": [0.1, 0.01], "momentum": 0.8, "betas": (0.8, 0.95), "eps": 1e-8, "weight_decay": 0.0}
+    assert cli.model.optimization.summary(cli.trainer)["optimizer"] == asked
 
 
 @pytest.mark.parametrize("setting", [{"lr": -1.0}, {"momentum": 1.0}, {"adam_lr": -0.1}, {"betas": (0.9, 1.0)}])
