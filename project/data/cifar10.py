@@ -16,22 +16,34 @@ from project.run.download import one_at_a_time
 from project.run.preprocessing import Preprocessing
 
 _CLASS_NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
-_VAL_FRACTION = 0.1
 
 
 class CIFAR10DataModule(ImageDataModule):
-    """CIFAR-10 in memory: 45,000 images to train on, 5,000 to validate on, the original 10,000 to test on.
+    """CIFAR-10 in memory: 45,000 images to train on, 5,000 to validate on by default, the original 10,000 to test on.
 
     Args:
         root: Where the folder ``cifar-10-batches-py`` is, or shall be downloaded to.
         batch_size: Images in a batch of all devices together; ``--trainer.accumulate_grad_batches`` makes a step of several.
         crop_padding: How far a training image is moved at most, in pixels; its mirrored edge fills the gap.
+        val_fraction: The share of each class of the 50,000 that is validated on.
         kwargs: See :class:`project.data.module.ImageDataModule`.
+
+    Raises:
+        UserError: Nothing would be left to train or to validate on.
     """
 
-    def __init__(self, root: str = "data", batch_size: int = 128, crop_padding: int = 4, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        root: str = "data",
+        batch_size: int = 128,
+        crop_padding: int = 4,
+        val_fraction: float = 0.1,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(batch_size=batch_size, crop_padding=crop_padding, **kwargs)
-        self.root = Path(root).expanduser()
+        if not 0 < val_fraction < 1:
+            raise UserError(f"--data.val_fraction must be above 0 and below 1, got {val_fraction}")
+        self.root, self.val_fraction = Path(root).expanduser(), val_fraction
 
     @property
     def class_names(self) -> list[str]:
@@ -70,7 +82,7 @@ class CIFAR10DataModule(ImageDataModule):
         training, test = (self._read(train) for train in (True, False))
         names = [str(position) for position in range(len(training))]
         split = stratified_split(
-            names, training.labels.tolist(), {"val": _VAL_FRACTION}, seed=self.split_seed, class_names=_CLASS_NAMES
+            names, training.labels.tolist(), {"val": self.val_fraction}, seed=self.split_seed, class_names=_CLASS_NAMES
         )
         cut: dict[str, ArrayDataset] = {
             name: ArrayDataset(training.images[positions], training.labels[positions], f"CIFAR-10 {name}")

@@ -69,10 +69,17 @@ def test_the_test_set_is_the_original_one_in_its_order(tmp_path, written):
     assert contents(module(tmp_path).splits["test"]) == pairs(written[2])
 
 
-def test_every_class_gives_a_tenth_to_validation(tmp_path, written):
-    splits = module(tmp_path).splits
-    assert Counter(splits["val"].labels.tolist()) == dict.fromkeys(range(10), 2)
-    assert Counter(splits["train"].labels.tolist()) == dict.fromkeys(range(10), 18)
+@pytest.mark.parametrize(("options", "count"), [({}, 2), ({"val_fraction": 0.25}, 5)])
+def test_every_class_gives_its_share_to_validation(tmp_path, written, options, count):
+    splits = module(tmp_path, **options).splits
+    assert Counter(splits["val"].labels.tolist()) == dict.fromkeys(range(10), count)
+    assert Counter(splits["train"].labels.tolist()) == dict.fromkeys(range(10), 20 - count)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, float("nan")])
+def test_a_share_that_leaves_nothing_is_refused(tmp_path, fraction):
+    with pytest.raises(UserError, match=r"--data\.val_fraction must be above 0 and below 1"):
+        CIFAR10DataModule(str(tmp_path), val_fraction=fraction)
 
 
 def test_the_split_is_decided_by_the_seed_alone(tmp_path, written):
