@@ -31,6 +31,7 @@ TINY_DATA = [
 TINY_TRAINER = ["--trainer.accelerator=cpu", "--trainer.max_epochs=1", "--trainer.log_every_n_steps=1"]
 QUIET = ["--trainer.enable_progress_bar=false", "--trainer.num_sanity_val_steps=0"]
 TINY = [*TINY_DATA, *TINY_TRAINER, *QUIET]
+SLIM = ["--model.arch=resnet9_slim", "--model.stem=cifar"]
 
 
 @contextmanager
@@ -113,8 +114,7 @@ def tiny_run(tmp_path_factory) -> Path:
 def slim_run(tmp_path_factory) -> Path:
     """The folder of another, of a network whose layers are few and have other names."""
     root: Path = tmp_path_factory.mktemp("session") / "runs"
-    network = ["--model.arch=resnet9_slim", "--model.stem=cifar", "--seed_everything=1"]
-    fit(*TINY, *network, f"--trainer.default_root_dir={root}", "--name=slim", drawn=True)
+    fit(*TINY, *SLIM, "--seed_everything=1", f"--trainer.default_root_dir={root}", "--name=slim", drawn=True)
     return root / "slim"
 
 

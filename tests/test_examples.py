@@ -197,6 +197,7 @@ def test_multi_label_metrics_are_scikit_learns(multilabel):
         assert found["correct"] == int(((probabilities > 0.5).numpy() == labels).all(1).sum())
 
 
+@pytest.mark.slow
 def test_multi_label_evaluation_in_a_process_of_its_own_says_the_same(multilabel, tmp_path):
     checkpoint, output = multilabel / "checkpoints" / "best.ckpt", tmp_path / "test.json"
     command = (

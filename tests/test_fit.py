@@ -22,7 +22,7 @@ from project.fit import FitCLI
 from project.model import ImageClassifier
 from project.run.checkpoint import ABOUT
 from tests.conftest import TINY, fit, make_folder
-from tests.small import load
+from tests.small import load, small
 
 
 def events(run):
@@ -133,7 +133,7 @@ def test_best_is_best_on_validation_and_last_is_last(workplace, monkeypatch):
         patch.setattr(ImageClassifier, "on_validation_epoch_end", pretend)
         patch.setattr("project.callbacks.ConfusionMatrixPlot.on_validation_end", lambda *_: None)
         patch.setattr(FitCLI, "_conclude", lambda self: None)
-        fit(*TINY, "--trainer.max_epochs=3", "--name=run")
+        small("--trainer.max_epochs=3")
     checkpoints = workplace / "runs" / "run" / "checkpoints"
     assert load(checkpoints / "best.ckpt")["global_step"] == 2 * 4
     assert load(checkpoints / "last.ckpt")["global_step"] == 3 * 4
@@ -150,19 +150,19 @@ def test_the_test_set_is_touched_once_with_the_best_weights(workplace, monkeypat
         tested.append({name: value.clone() for name, value in model.state_dict().items()})
 
     monkeypatch.setattr(ImageClassifier, "on_test_start", remember)
-    fit(*TINY, "--trainer.max_epochs=2", "--name=run")
+    small()
     assert len(tested) == 1
     best = load(workplace / "runs" / "run" / "checkpoints" / "best.ckpt")["state_dict"]
     assert all(torch.equal(best[name], value) for name, value in tested[0].items())
 
 
 def test_a_dry_run_leaves_nothing_behind(workplace):
-    fit(*TINY, "--trainer.fast_dev_run=true")
+    small("--trainer.fast_dev_run=true")
     assert list(workplace.iterdir()) == []
 
 
 def test_without_a_name_the_run_is_called_after_data_model_and_time(workplace):
-    fit(*TINY)
+    small("--name=null")
     (run,) = (workplace / "runs").iterdir()
     assert run.name.startswith("syntheticflowers-resnet18-2")
     assert yaml.safe_load((run / "config.yaml").read_text())["name"] is None
@@ -171,7 +171,7 @@ def test_without_a_name_the_run_is_called_after_data_model_and_time(workplace):
 def test_a_folder_of_classes_trains_without_saying_how_many(workplace):
     make_folder(workplace / "images", {"blue": 12, "green": 12, "red and more": 12})
     data = ["--data=FolderDataModule", "--data.root=images", "--data.image_size=32", "--data.batch_size=8"]
-    cli = fit(*data, *TINY[5:], "--data.num_workers=0", "--name=run")
+    cli = small("--data.num_workers=0", data=data)
     assert cli.model.class_names == ["blue", "green", "red and more"]
     assert cli.model.eval()(torch.zeros(1, 3, 32, 32, dtype=torch.uint8)).shape == (1, 3)
     metrics = json.loads((workplace / "runs" / "run" / "metrics.json").read_text())
@@ -211,12 +211,10 @@ def test_a_broken_image_is_named_before_training(workplace):
     assert not (workplace / "runs" / "run" / "checkpoints" / "last.ckpt").exists()
 
 
-def test_images_that_are_kept_on_the_device_train_to_the_same_weights(tiny_run, workplace):
-    fit(*TINY, "--data.device_cache=true", "--name=device_cache")
-    (one, other) = (load(run / "checkpoints" / "last.ckpt") for run in (tiny_run, workplace / "runs" / "device_cache"))
+def test_images_that_are_kept_on_the_device_train_to_the_same_weights(workplace):
+    runs = [small(f"--data.device_cache={kept}", f"--name={kept}").run.path for kept in ("false", "true")]
+    (one, other) = (load(run / "checkpoints" / "last.ckpt") for run in runs)
     for name, value in one["state_dict"].items():
         assert torch.equal(value, other["state_dict"][name]), name
-    metrics = [
-        json.loads((run / "metrics.json").read_text()) for run in (tiny_run, workplace / "runs" / "device_cache")
-    ]
+    metrics = [json.loads((run / "metrics.json").read_text()) for run in runs]
     assert metrics[0] == metrics[1]

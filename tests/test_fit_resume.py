@@ -39,8 +39,8 @@ class KilledError(Exception):
 
 
 def test_an_unfinished_run_continues_to_the_same_weights(workplace, monkeypatch):
-    args = [*TINY, "--trainer.max_epochs=3"]
-    fit(*args, "--name=whole")
+    args = ["--trainer.max_epochs=3"]
+    small(*args, "--name=whole")
 
     def kill_after_second_epoch(model):
         if model.current_epoch == 2:
@@ -49,8 +49,8 @@ def test_an_unfinished_run_continues_to_the_same_weights(workplace, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(ImageClassifier, "on_train_epoch_start", kill_after_second_epoch)
         with pytest.raises(KilledError):
-            fit(*args, "--name=broken")
-    fit(*args, "--name=broken")
+            small(*args, "--name=broken")
+    small(*args, "--name=broken")
     whole, broken = (load(workplace / "runs" / name / "checkpoints" / "last.ckpt") for name in ("whole", "broken"))
     for key, value in whole["state_dict"].items():
         assert torch.equal(value, broken["state_dict"][key]), key
@@ -67,11 +67,11 @@ def test_a_run_stopped_by_the_keyboard_says_how_to_go_on(workplace, monkeypatch,
         with monkeypatch.context() as patch:
             patch.setattr(ImageClassifier, "on_train_epoch_end", interrupt)
             with pytest.raises(SystemExit):
-                fit(*TINY, "--name=my run")
+                small("--name=my run")
     finally:
         signal.signal(signal.SIGINT, handler)  # Lightning ignores further ones
     assert "to resume, run the same command with --name 'my run'" in capsys.readouterr().err
-    fit(*TINY, "--name=my run")
+    small("--name=my run")
     assert (workplace / "runs" / "my run" / "metrics.json").exists()
 
 

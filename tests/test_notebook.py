@@ -1,17 +1,21 @@
 """The notebooks run from top to bottom, and their metrics are those of the runs."""
 
+import ast
 import base64
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from nbclient import NotebookClient
 from PIL import Image
 
@@ -98,8 +102,8 @@ def data_shown(environment, tiny_run):
 
 SHOWN = [  # the fixture of each notebook
     pytest.param("explore_checkpoint", "executed", id="explore_checkpoint"),
-    pytest.param("compare_runs", "compared", id="compare_runs", marks=pytest.mark.slow),
-    pytest.param("explore_data", "data_shown", id="explore_data", marks=pytest.mark.slow),
+    pytest.param("compare_runs", "compared", id="compare_runs"),
+    pytest.param("explore_data", "data_shown", id="explore_data"),
 ]
 
 
@@ -115,6 +119,32 @@ def empty_project(environment, tmp_path):
     return tmp_path
 
 
+def evaluated(source, names):
+    """What the last line of a cell is, where it is an expression; without Jupyter, which takes seconds to start."""
+    *lines, last = ast.parse(re.sub("^%.*", "", source)).body
+    exec(compile(ast.Module([*lines, *([] if isinstance(last, ast.Expr) else [last])], []), "cell", "exec"), names)
+    return eval(compile(ast.Expression(last.value), "cell", "eval"), names) if isinstance(last, ast.Expr) else None
+
+
+def test_cells_measure_what_the_run_did_and_draw(tiny_run, metrics, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    draw_image(0.3, seed=0).save("own.png")
+    monkeypatch.setenv("CHECKPOINT", str(tiny_run / "checkpoints" / "best.ckpt"))
+    monkeypatch.setenv("IMAGE", "own.png")
+    names: dict[str, object] = {}
+    shown, said = {}, {}
+    for cell in nbformat.read(NOTEBOOK, as_version=4).cells:
+        if cell.cell_type == "code":
+            shown[cell.id] = evaluated(cell.source, names)
+            said[cell.id] = capsys.readouterr().out.rstrip("\n")
+    assert said["metrics"] == metrics_table({"val": metrics["val"]})
+    assert said["test"] == metrics_table({"test": metrics["test"]})
+    assert said["own"].splitlines()[0].split()[-1] in metrics["class_names"]
+    assert {cell for cell, value in shown.items() if isinstance(value, Figure)} == {*PLOTS["explore_checkpoint"]}
+
+
 def unwanted(executed):
     """Errors and warnings that cells have shown."""
     return [
@@ -125,6 +155,7 @@ def unwanted(executed):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("notebook", "outputs"), SHOWN)
 def test_every_cell_runs_without_an_error_or_a_warning(notebook, outputs, request):
     assert unwanted(request.getfixturevalue(outputs)) == []
@@ -138,15 +169,18 @@ def test_another_network_is_explored_alike(environment, slim_run):
         require_a_plot(executed[cell])
 
 
+@pytest.mark.slow
 def test_test_metrics_are_those_of_the_run(executed, metrics):
     assert printed(executed["test"]) == metrics_table({"test": metrics["test"]})
 
 
+@pytest.mark.slow
 def test_metrics_of_each_class_are_those_of_the_run(executed, metrics):
     measured = Metrics(0.0, torch.tensor(metrics["test"]["confusion_matrix"]), None)
     assert printed(executed["classes"]) == class_table(metrics["class_names"], measured.per_class)
 
 
+@pytest.mark.slow
 def test_validation_metrics_are_those_of_the_run(executed, metrics):
     assert printed(executed["metrics"]) == metrics_table({"val": metrics["val"]})
 
@@ -180,11 +214,13 @@ def test_duplicates_of_a_folder_are_found(environment, tmp_path):
     assert {"a/0.jpg", "a/copy.jpg"} <= set(said.split())
 
 
+@pytest.mark.slow
 def test_an_image_of_ones_own_is_labelled(executed, metrics):
     name = printed(executed["own"]).splitlines()[0].split()[-1]
     assert name in metrics["class_names"]
 
 
+@pytest.mark.slow
 def test_checkpoint_tells_classes_and_versions(executed, metrics):
     text = printed(executed["about"])
     assert all(name in text for name in metrics["class_names"])
@@ -199,6 +235,7 @@ def require_a_plot(outputs):
     assert pixels.std() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("notebook", "outputs"), SHOWN)
 def test_plots_are_drawn(notebook, outputs, request):
     for cell in PLOTS[notebook]:

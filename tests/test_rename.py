@@ -1,5 +1,6 @@
 """``make rename`` gives the package another name everywhere, and checkpoints from before still load."""
 
+import ast
 import os
 import runpy
 import shutil
@@ -53,6 +54,17 @@ def test_nothing_uses_the_old_name(renamed):
         assert not RENAME["usages"]("project").search(path.read_text()), path
 
 
+def test_what_the_package_imports_of_itself_is_there(renamed):
+    files = [*renamed.glob("flowernet/**/*.py")]
+    names = [path.relative_to(renamed).with_suffix("").as_posix().replace("/", ".") for path in files]
+    modules = {name.removesuffix(".__init__") for name in names}
+    for path in files:
+        nodes = ast.walk(ast.parse(path.read_text()))
+        imported = {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+        assert {name for name in imported if name.split(".")[0] == "flowernet"} <= modules, path
+
+
+@pytest.mark.slow
 def test_the_tests_pass_under_the_new_name(renamed):
     assert " passed" in python("-m", "pytest", "-p", "no:cacheprovider", *TESTS, root=renamed)
 

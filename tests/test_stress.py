@@ -8,17 +8,15 @@ import pytest
 
 from tests.distributed.processes import succeed
 
-HARDEST = ["loader workers, several validations an epoch", "two processes"]
-
 
 def last_line(place: Path, *options: str) -> str:
     finished = succeed([sys.executable, "-m", "tests.stress", *options], place, timeout=1500)
     return finished.out.splitlines()[-1]
 
 
-def test_a_few_kills_change_nothing(tmp_path):
-    flags = [f"--scenario={name}" for name in HARDEST]
-    assert re.fullmatch(r"2 kills, [0-2] continuations, 0 differences", last_line(tmp_path, "--kills=2", *flags))
+def test_a_kill_changes_nothing(tmp_path):
+    found = last_line(tmp_path, "--kills=1", "--scenario=two processes")  # with loader workers
+    assert re.fullmatch(r"1 kills, [01] continuations, 0 differences", found)
 
 
 @pytest.mark.slow

@@ -13,6 +13,8 @@ from project.upstream import replace_process_observer
 
 FIRST_PID = "LOCAL_RANK_0_PID"  # in the environment of what the first process starts
 
+_PATIENCE = 5.0  # seconds for a process to end by itself
+
 
 class ProcessWatch(threading.Thread):
     """Ends this process when another one of the run, on this machine, has died.
@@ -66,7 +68,7 @@ class ProcessWatch(threading.Thread):
 
     def _end_with(self, rank: int, code: int) -> None:
         """Ends all, after a while where the process ended by an error: it has said so, and perhaps all have met it."""
-        if code > 0 and self._stopped.wait(5.0):
+        if code > 0 and self._stopped.wait(_PATIENCE):
             return
         for child in self._children:
             child.kill()
@@ -106,12 +108,12 @@ def watch_processes(launcher: Any, advice: Callable[[], str]) -> None:
         atexit.register(_end_processes, watch, launcher)
 
 
-def _end_processes(watch: ProcessWatch, launcher: Any, patience: float = 5.0) -> None:
+def _end_processes(watch: ProcessWatch, launcher: Any) -> None:
     """Ends what Lightning has started and forgets where the first process fails: on GPUs they would wait for it."""
     watch.stop()
     for process in launcher.procs:
         try:
-            process.wait(patience)
+            process.wait(_PATIENCE)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

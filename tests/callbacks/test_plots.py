@@ -11,10 +11,10 @@ from PIL import Image
 from project.explore.data import open_data
 from project.model import ImageClassifier
 from project.run.checkpoint import ABOUT
-from tests.conftest import TINY, fit
+from tests.conftest import SLIM, TINY, fit
 from tests.small import load
 
-SLIM = [*TINY, "--model.arch=resnet9_slim", "--model.stem=cifar", "--name=run"]
+OPTIONS = [*TINY, *SLIM, "--name=run"]
 RUN = Path("runs/run")
 
 
@@ -37,7 +37,7 @@ def features(model: ImageClassifier, images: torch.Tensor) -> torch.Tensor:
 
 
 def test_the_projector_has_features_labels_and_thumbnails(workplace):
-    fit(*SLIM, "--callbacks.projector.count=13", "--callbacks.plots=false")
+    fit(*OPTIONS, "--callbacks.projector.count=13", "--callbacks.plots=false")
     assert not (RUN / "plots").exists()
     (table,) = RUN.rglob("tensors.tsv")
     with open(table, newline="") as file:

@@ -12,6 +12,7 @@ from project.data import SyntheticFlowersDataModule
 from project.model import ImageClassifier
 
 SIDE = 32
+NETWORK = {"arch": "resnet9_slim", "stem": "cifar"}
 
 
 def quiet() -> None:
@@ -54,7 +55,7 @@ def classifier(**options: Any) -> ImageClassifier:
     torch.manual_seed(0)
     data = flowers(32, 1, 1)
     data.setup("fit")
-    model = ImageClassifier(data.class_names, data.preprocessing, **options)
+    model = ImageClassifier(data.class_names, data.preprocessing, **{**NETWORK, **options})
     layers = [layer for layer in model.modules() if isinstance(layer, nn.BatchNorm2d)]
     modes = [layer.training for layer in layers]
     for layer in layers:

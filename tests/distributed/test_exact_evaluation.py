@@ -12,7 +12,7 @@ from tests.distributed import job_evaluate
 from tests.distributed.job import classifier, quiet
 from tests.distributed.processes import succeed, torchrun
 
-BATCHNORM = "network.bn1.running_mean"
+BATCHNORM = "network.stem.1.running_mean"
 WORLD_SIZES = [2, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 3, 5))]
 
 

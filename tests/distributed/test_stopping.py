@@ -87,7 +87,7 @@ DEATHS = {0: "the first process of this run was killed", 1: "process 1 of this r
     ("rank", "hook"),
     [
         pytest.param(0, "on_test_batch_start", marks=pytest.mark.slow),
-        (1, "on_train_batch_start"),
+        pytest.param(1, "on_train_batch_start", marks=pytest.mark.slow),
         pytest.param(0, "on_train_batch_start", marks=pytest.mark.slow),
         pytest.param(0, "on_validation_batch_start", marks=pytest.mark.slow),
         pytest.param(1, "on_validation_batch_start", marks=pytest.mark.slow),

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from project.errors import UserError
 from project.model.class_weights import ClassWeights, balanced_weights
 from project.run.checkpoint import ABOUT
-from tests.conftest import TINY, evaluate, fit
+from tests.conftest import SLIM, TINY, evaluate, fit
 from tests.model.test_classifier import Batch, Memory, classifier, linear, trainer
 from tests.small import load
 
@@ -100,7 +100,7 @@ def test_weights_are_no_part_of_the_networks_state():
 
 
 def test_a_run_says_its_weights_in_the_checkpoint_which_evaluates_without_them(workplace):
-    run = fit(*TINY, "--model.class_weights=balanced", "--name=run").run.path
+    run = fit(*TINY, *SLIM, "--model.class_weights=balanced", "--name=run").run.path
     content = load(run / "checkpoints" / "best.ckpt")
     assert content[ABOUT]["loss"]["class_weights"] == pytest.approx([1.0] * 8)  # drawn flowers are balanced
     evaluate(f"--ckpt_path={run / 'checkpoints' / 'best.ckpt'}")

@@ -13,7 +13,7 @@ from project.errors import UserError
 from project.model import ImageClassifier
 from project.model.loss import loss_summary
 from project.run.checkpoint import ABOUT
-from tests.conftest import TINY, evaluate, fit
+from tests.conftest import SLIM, TINY, evaluate, fit
 from tests.model.test_classifier import Memory, classifier, logits_of, trainer
 from tests.small import load, one_line
 
@@ -22,7 +22,6 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:.*smaller than the logging interval",  # advice that has no use on data this small
 )
 
-SLIM = ["--model.arch=resnet9_slim", "--model.stem=cifar"]
 SOURCE = '''
 import torch
 from torch import nn

@@ -9,9 +9,9 @@ from torch.optim.lr_scheduler import CyclicLR, OneCycleLR
 
 from project.errors import UserError
 from project.model.networks import build_network
-from tests.conftest import TINY, fit
+from tests.conftest import SLIM, TINY, fit
 
-SLIM = [*TINY, "--model.arch=resnet9_slim", "--model.stem=cifar", "--seed_everything=1"]
+OPTIONS = [*TINY, *SLIM, "--seed_everything=1"]
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def unfinished(slim_run, workplace):
 
 def continued(*flags: str):
     """Continues the run by an epoch and returns its trainer."""
-    cli = fit(*SLIM, "--name=tiny", *flags)
+    cli = fit(*OPTIONS, "--name=tiny", *flags)
     (cli.run.path / "metrics.json").unlink()
     return cli.trainer
 
@@ -56,7 +56,7 @@ def rates_of(trainer) -> list[float]:
     ids=["OneCycleLR", "CyclicLR"],
 )
 def test_any_schedule_of_torch_gives_its_own_rates(workplace, flags, reference):
-    trainer = fit(*SLIM, *flags, "--model.lr_scheduler_interval=step", "--name=run").trainer
+    trainer = fit(*OPTIONS, *flags, "--model.lr_scheduler_interval=step", "--name=run").trainer
     optimizer = SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.9)
     schedule = reference(optimizer)
     for _ in range(trainer.global_step):
@@ -70,14 +70,14 @@ STEPS = ["--model.lr_scheduler=StepLR", "--model.lr_scheduler.step_size=1", "--m
 
 
 def test_the_same_command_keeps_the_rate_that_a_schedule_had_reached(workplace):
-    fit(*SLIM, *STEPS, "--name=tiny")
+    fit(*OPTIONS, *STEPS, "--name=tiny")
     (workplace / "runs" / "tiny" / "metrics.json").unlink()
     assert rates_of(continued(*STEPS, "--trainer.max_epochs=2")) == pytest.approx([0.025, 0.025])
 
 
 @pytest.mark.slow
 def test_a_rate_is_changed_once_and_by_what_the_command_changed(workplace):
-    fit(*SLIM, *STEPS, "--name=tiny")
+    fit(*OPTIONS, *STEPS, "--name=tiny")
     (workplace / "runs" / "tiny" / "metrics.json").unlink()
     for epochs, rate in ((2, 0.0125), (3, 0.00625)):
         trainer = continued(*STEPS, "--model.optimizer.lr=0.05", f"--trainer.max_epochs={epochs}")
@@ -86,7 +86,7 @@ def test_a_rate_is_changed_once_and_by_what_the_command_changed(workplace):
 
 @pytest.mark.slow
 def test_a_changed_argument_of_the_schedule_counts(workplace):
-    fit(*SLIM, *STEPS, "--name=tiny")
+    fit(*OPTIONS, *STEPS, "--name=tiny")
     (workplace / "runs" / "tiny" / "metrics.json").unlink()
     trainer = continued(*STEPS, "--model.lr_scheduler.gamma=0.1", "--trainer.max_epochs=2")
     assert rates_of(trainer) == pytest.approx([0.005, 0.005])

@@ -12,7 +12,7 @@ from project.errors import UserError
 from project.explore.data import open_data
 from project.model import ImageClassifier
 from project.run.checkpoint import ABOUT, read_checkpoint
-from tests.conftest import TINY, TINY_DATA, evaluate, fit
+from tests.conftest import SLIM, TINY, TINY_DATA, evaluate, fit
 from tests.small import load, one_line, small
 from tests.stress import differences, outcome
 
@@ -54,7 +54,6 @@ class FixedClassifier(ImageClassifier):
 class OwnFlowers(SyntheticFlowersDataModule):
     """The drawn flowers under a name of one's own."""
 '''
-SLIM = ["--model.arch=resnet9_slim", "--model.stem=cifar"]
 OWN = ["--model=own_models.OwnClassifier", *SLIM]
 
 

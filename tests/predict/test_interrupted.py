@@ -126,6 +126,7 @@ def test_ctrl_c_keeps_the_rows_and_the_exit_code(checkpoint, photos, tmp_path):
     assert len(rows(tmp_path / "rows.csv")) == 20
 
 
+@pytest.mark.slow
 def test_a_killed_command_is_resumed_to_the_same_bytes(checkpoint, photos, tmp_path):
     paths = [photos / f"{number}.png" for number in (1, 3, 5, 7)] * 25
     options = ["--batch_size=4", f"--output={tmp_path / 'rows.csv'}"]

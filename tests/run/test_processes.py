@@ -38,7 +38,8 @@ def test_a_death_is_told_with_what_to_do(capsys):
     assert said == "error: process 2 of this run was ended by signal 9, Killed (out of memory?); do it again\n"
 
 
-def test_a_process_that_failed_has_spoken_for_itself(capsys):
+def test_a_process_that_failed_has_spoken_for_itself(capsys, monkeypatch):
+    monkeypatch.setattr("project.run.processes._PATIENCE", 0.1)
     assert watched([FAILED, "sleep 600"], capsys) == ([3], "")
 
 
