@@ -1,4 +1,4 @@
-"""Recipes add up and name their sources, and the script that measures them compares like with like."""
+"""Recipes add up and name their sources, and what measures them and an ablation compares like with like."""
 
 import json
 import re
@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.options.test_given import parse
 from tests.test_configs import RECIPES, SMALL
@@ -14,10 +15,10 @@ from tests.test_configs import RECIPES, SMALL
 ROOT = Path(__file__).parents[1]
 
 
-def script(monkeypatch):
-    """What the script defines, imported as when Python runs it."""
+def script(monkeypatch, name="compare"):
+    """What a script defines, imported as when Python runs it."""
     monkeypatch.syspath_prepend(ROOT / "docs")
-    return runpy.run_path(str(ROOT / "docs" / "recipes.py"))
+    return runpy.run_path(str(ROOT / "docs" / f"{name}.py"))
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
@@ -56,27 +57,43 @@ def test_the_table_of_recipes_compares_runs_of_one_seed(tiny_run, workplace, mon
 def test_a_recipe_is_measured_once(tiny_run, workplace, monkeypatch, capsys):
     trained = []
 
-    def train(words, check):
+    def train(words, check, env):
         run = Path(words[words.index("--trainer.default_root_dir") + 1], words[words.index("--name") + 1])
         assert not run.exists()  # an interrupted one is gone
         trained.append(shutil.copytree(tiny_run, run))
 
-    main = script(monkeypatch)["main"]
+    def main(flags):
+        ways = {"mixup": ["--config", "mixup.yaml"], "ema": ["--config", "ema.yaml"]}
+        script(monkeypatch)["compare"](ways, "", "small.yaml", flags)
+
     monkeypatch.setattr("subprocess.run", train)
-    asked = ["--recipes", "ema", "--seeds", "2", "--folder", "runs"]
+    asked = ["--ways", "ema", "--seeds", "2", "--folder", "runs"]
     (workplace / "runs" / "ema_0").mkdir(parents=True)
     main([*asked, "--trainer.max_epochs", "1"])
     assert [run.name for run in trained] == ["the_config_alone_0", "ema_0", "the_config_alone_1", "ema_1"]
     main([*asked, "--trainer.max_epochs", "1"])
     assert len(trained) == 4
-    first, second = capsys.readouterr().out.split("| recipe")[1:]
+    first, second = capsys.readouterr().out.split("| | n |")[1:]
     assert first == second
     with pytest.raises(SystemExit, match="was trained by other options; choose another --folder"):
         main([*asked, "--trainer.max_epochs", "2"])
 
 
 def test_every_recipe_that_is_measured_is_there(monkeypatch):
-    recipes = script(monkeypatch)["RECIPES"]
+    recipes = script(monkeypatch, "recipes")["RECIPES"]
     assert {*recipes} <= {path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml")}
     page = (ROOT / "docs" / "recipes.md").read_text()
     assert all(f"`{path.stem}`" in page for path in (ROOT / "configs" / "recipes").glob("*.yaml"))
+
+
+def test_an_ablation_leaves_out_what_it_says(monkeypatch):
+    found = script(monkeypatch, "ablation")
+    for name, flags in found["PARTS"].items():
+        assert parse(f"--config={ROOT}/configs/cifar10_cpu.yaml", *flags), name
+    plain, usual = found["unwhitened"](10), found["initialised_as_usual"](10)
+    whole = found["Airbench"](10)
+    assert plain.stem[0].weight.shape == whole.stem[0].weight.shape
+    assert plain.stem[0].weight.requires_grad
+    first = torch.eye(24).view(24, 24, 1, 1)  # the identity's kernel in the middle of each 3 x 3
+    assert torch.equal(whole.layer1[0].weight[:24, :, 1:2, 1:2], first)
+    assert not torch.equal(usual.layer1[0].weight[:24, :, 1:2, 1:2], first)
