@@ -29,7 +29,7 @@ fit: .venv/installed
 	$(BIN)/python -m project.fit $(ARGS)
 
 test: lint
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadscope $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(ARGS)
 
 test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow $(ARGS)

@@ -114,7 +114,7 @@ def tiny_run(tmp_path_factory) -> Path:
 def slim_run(tmp_path_factory) -> Path:
     """The folder of another, of a network whose layers are few and have other names."""
     root: Path = tmp_path_factory.mktemp("session") / "runs"
-    fit(*TINY, *SLIM, "--seed_everything=1", f"--trainer.default_root_dir={root}", "--name=slim", drawn=True)
+    fit(*TINY, *SLIM, "--seed_everything=1", f"--trainer.default_root_dir={root}", "--name=slim")
     return root / "slim"
 
 

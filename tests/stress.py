@@ -6,7 +6,6 @@ everything, so that an attempt costs no start-up; what is killed is a process li
 
 import argparse
 import json
-import math
 import os
 import random
 import signal
@@ -26,7 +25,7 @@ from torch import Tensor, nn
 from project.cli import one_line_errors, quiet_libraries
 from project.fit import FitCLI
 from tests.conftest import QUIET, empty_figures
-from tests.distributed.processes import LAUNCHER_VARIABLES, LOOPBACK, free_port
+from tests.distributed.forks import fork, launched, prepare, wait
 
 SMALL = [
     "--data.train_size=96",
@@ -106,12 +105,8 @@ class Ended(NamedTuple):
     disturbed: bool
 
 
-def _train(args: list[str], environment: dict[str, str], log: Path) -> None:
+def _train(args: list[str]) -> None:
     """The life of one forked process."""
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.environ.update(environment)
     patch = pytest.MonkeyPatch()
     patch.setattr(
         "project.model.classifier.build_network", lambda arch, num_classes, stem, args: SmallNetwork(num_classes)
@@ -121,26 +116,6 @@ def _train(args: list[str], environment: dict[str, str], log: Path) -> None:
     warnings.filterwarnings("ignore")
     with empty_figures(), one_line_errors():
         FitCLI(args).fit()
-
-
-def _fork(args: list[str], environment: dict[str, str], log: Path) -> int:
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        os.setpgid(0, 0)
-        _train(args, environment, log)
-        code = 0
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        os._exit(code)
 
 
 def attempt(
@@ -156,36 +131,15 @@ def attempt(
         whom: The process that it is sent to.
     """
     args = [*SMALL, *scenario.args, f"--trainer.default_root_dir={folder.parent}", f"--name={folder.name}"]
-    port, world = str(free_port()), str(scenario.processes)
-    pids = []
-    for rank in map(str, range(scenario.processes)):
-        places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "GROUP_RANK": "0"}
-        launcher = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test", **places}
-        one_device = {"GLOO_SOCKET_IFNAME": LOOPBACK}
-        pids.append(_fork(args, launcher if scenario.processes > 1 else one_device, folder.with_suffix(".log")))
+    log = folder.with_suffix(".log")
+    pids = [fork(lambda: _train(args), variables, log) for variables in launched(scenario.processes)]
     disturbed = False
     if after is not None:
         time.sleep(after)
         disturbed = os.waitid(os.P_PID, pids[whom], os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
         if disturbed:
             os.kill(pids[whom], number)
-    return Ended(_wait(pids), disturbed)
-
-
-def _wait(pids: list[int], patience: float = 5.0) -> list[int]:
-    """The exit codes; like every launcher, it ends the other processes some time after one has failed."""
-    codes: dict[int, int] = {}
-    end = math.inf
-    while len(codes) < len(pids):
-        for pid in set(pids) - set(codes):
-            found, status = os.waitpid(pid, os.WNOHANG)
-            if found:
-                codes[pid] = os.waitstatus_to_exitcode(status)
-                end = min(end, time.monotonic() + patience) if codes[pid] else end
-            elif time.monotonic() > end:
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.01)
-    return [codes[pid] for pid in pids]
+    return Ended(wait(pids), disturbed)
 
 
 def outcome(run: Path) -> dict[str, Any]:
@@ -290,14 +244,6 @@ def main() -> None:
             total.update(kills=tally.kills, continuations=tally.continuations, differences=len(tally.differences))
     print(f"{total['kills']} kills, {total['continuations']} continuations, {total['differences']} differences")
     sys.exit(total["differences"] > 0)
-
-
-def prepare() -> None:
-    """Makes this process one to fork trainings from: without threads, and without a trace of a launcher."""
-    torch.set_num_threads(1)
-    for name in [name for name in os.environ if name.startswith(LAUNCHER_VARIABLES) or name == "WORLD_SIZE"]:
-        del os.environ[name]
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Trains small runs one after the other on all processes that torchrun has started; each process writes what it saw.
+"""Trains small runs one after the other on all processes that were launched; each process writes what it saw.
 
 Arguments: a folder for what each process saw.
 """

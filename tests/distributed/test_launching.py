@@ -184,7 +184,7 @@ def test_every_way_fills_one_folder_even_without_a_name(way):
 
 
 def test_every_way_speaks_once(way):
-    assert way.err.count("training resnet18") == 1
+    assert way.err.count("training resnet9_slim") == 1
     assert "on 2 x cpu" in way.err
     for line in ("best checkpoint", "macro F1", "tensorboard --logdir"):
         assert way.out.count(line) == 1

@@ -1,6 +1,7 @@
 """Training is the same on one process and on two: batches, augmentation, losses, weights."""
 
 import json
+import sys
 import warnings
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from tests.distributed import job_train
 from tests.distributed.job import quiet
-from tests.distributed.processes import succeed, torchrun
+from tests.distributed.processes import succeed
 
 SAME_RUNS = ["plain", "accumulated", "whitened"]
 
@@ -26,7 +27,7 @@ class Seen(NamedTuple):
 def two(tmp_path_factory) -> Seen:
     """All runs on two processes, in one launch."""
     out = tmp_path_factory.mktemp("two")
-    succeed(torchrun(2, "tests.distributed.job_train", str(out)), cwd=out)
+    succeed([sys.executable, "-m", "tests.distributed.forks", "2", "tests.distributed.job_train", str(out)], cwd=out)
     ranks = [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(2)]
     return Seen(ranks, [torch.load(out / f"rank{rank}.pt", weights_only=True) for rank in range(2)])
 

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.conftest import SLIM
+
 TINY = [
     "--data=tests.distributed.job_commands.AnnouncingDataModule",
     "--data.train_size=48",
@@ -12,6 +14,7 @@ TINY = [
     "--data.image_size=32",
     "--data.batch_size=16",
     "--data.num_workers=0",
+    *SLIM,
     "--model.optimizer.lr=0.001",
     "--trainer.accelerator=cpu",
     "--trainer.precision=32-true",

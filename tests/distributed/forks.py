@@ -1,0 +1,98 @@
+"""Processes forked from one that has imported everything, which takes longer than a tiny run does.
+
+``python -m tests.distributed.forks 2 JOB FOLDER`` runs the ``main`` of a module in two, as torchrun does.
+"""
+
+import math
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+
+import torch
+
+from tests.distributed.processes import LAUNCHER_VARIABLES, LOOPBACK, free_port
+
+
+def prepare() -> None:
+    """Makes this process one to fork others from: without threads, and without a trace of a launcher."""
+    torch.set_num_threads(1)
+    for name in [name for name in os.environ if name.startswith(LAUNCHER_VARIABLES) or name == "WORLD_SIZE"]:
+        del os.environ[name]
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def launched(processes: int) -> list[dict[str, str]]:
+    """The variables of each process: what torchrun sets, where there are several."""
+    common = {"GLOO_SOCKET_IFNAME": LOOPBACK}
+    if processes == 1:
+        return [common]
+    world = dict.fromkeys(["WORLD_SIZE", "LOCAL_WORLD_SIZE"], str(processes))
+    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "TORCHELASTIC_RUN_ID": "test", **world}
+    return [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0"} for rank in range(processes)]
+
+
+def fork(work: Callable[[], None], variables: Mapping[str, str], log: Path | None = None) -> int:
+    """Starts a process with further environment variables that does some work.
+
+    Args:
+        work: What it does.
+        variables: The environment variables.
+        log: A file that it writes to, instead of where this process does.
+
+    Returns:
+        The number of the process.
+    """
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        os.setpgid(0, 0)
+        if log is not None:
+            output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+        os.environ.update(variables)
+        work()
+        code = 0
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def wait(pids: list[int], patience: float = 5.0) -> list[int]:
+    """The exit codes; like every launcher, it ends the other processes some time after one has failed."""
+    codes: dict[int, int] = {}
+    end = math.inf
+    while len(codes) < len(pids):
+        for pid in set(pids) - set(codes):
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                codes[pid] = os.waitstatus_to_exitcode(status)
+                end = min(end, time.monotonic() + patience) if codes[pid] else end
+            elif time.monotonic() > end:
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+    return [codes[pid] for pid in pids]
+
+
+def main() -> None:
+    """Runs the job and ends as it did."""
+    processes, name, folder = sys.argv[1:]
+    job = import_module(name)
+    prepare()
+    pids = [fork(lambda: job.main(Path(folder)), variables) for variables in launched(int(processes))]
+    sys.exit(max(map(abs, wait(pids))))
+
+
+if __name__ == "__main__":
+    main()
