@@ -69,7 +69,7 @@ def test_a_resumed_run_takes_the_rate_of_a_command_that_does_not_ask_for_a_searc
 @pytest.mark.filterwarnings("ignore")  # Lightning's, of small data
 def test_from_python(workplace):
     data = SyntheticFlowersDataModule(train_size=64, val_size=16, test_size=16, image_size=16, batch_size=4)
-    model = ImageClassifier(data.class_names, data.preprocessing, arch="resnet9_slim", stem="cifar")
+    model = ImageClassifier(data.class_names, data.preprocessing, arch="tests.stress.SmallNetwork")
     quiet: dict[str, Any] = {
         "logger": False,
         "enable_progress_bar": False,
