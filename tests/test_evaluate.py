@@ -116,7 +116,7 @@ def several(tmp_path_factory):
     place = tmp_path_factory.mktemp("several")
     with as_in_a_terminal():
         one = trainer(1)
-        model = classifier(arch="resnet9_slim", stem="cifar")
+        model = classifier()
         model.preprocessing["resize"] = 36
         model.hparams["preprocessing"] = model.preprocessing
         one.test(model, datamodule=flowers(32, 12, 4), verbose=False)

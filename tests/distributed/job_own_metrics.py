@@ -13,7 +13,7 @@ from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAveragePrecision, MulticlassCalibrationError
 
 from project.model import ImageClassifier
-from tests.distributed.job import classifier, flowers, trainer
+from tests.distributed.job import NETWORK, classifier, flowers, trainer
 
 SIZE = 23  # which neither 2 nor 3 processes share evenly
 
@@ -32,7 +32,7 @@ class MeasuringClassifier(ImageClassifier):
 def build() -> MeasuringClassifier:
     """The classifier with fixed weights."""
     known = classifier()
-    model = MeasuringClassifier(known.class_names, known.preprocessing)
+    model = MeasuringClassifier(known.class_names, known.preprocessing, **NETWORK)
     model.load_state_dict(known.state_dict())
     return model
 

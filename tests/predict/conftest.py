@@ -19,7 +19,7 @@ def checkpoint(tmp_path_factory) -> Path:
     path: Path = tmp_path_factory.mktemp("checkpoint") / "some.ckpt"
     with as_in_a_terminal():
         one = trainer(1)
-        one.test(classifier(arch="resnet9_slim", stem="cifar"), datamodule=flowers(32, 12, 4), verbose=False)
+        one.test(classifier(), datamodule=flowers(32, 12, 4), verbose=False)
         one.save_checkpoint(path)
     return path
 
