@@ -1,0 +1,44 @@
+"""The scripts of the docs that compare finished runs: a table over seeds, and accuracy over time."""
+
+import json
+import runpy
+import shutil
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def test_the_table_of_seeds_has_mean_and_spread(tiny_run, capsys):
+    runpy.run_path(str(DOCS / "seeds.py"))["main"]([tiny_run, tiny_run])
+    count, _, test, training = capsys.readouterr().out.splitlines()
+    accuracy = 100 * json.loads((tiny_run / "metrics.json").read_text())["test"]["accuracy"]
+    assert count == "n = 2"
+    assert test.split()[3:6] == [f"{accuracy:.2f}", "±", "0.00"]
+    assert float(training.split()[2]) > 0
+
+
+def script(name, monkeypatch):
+    """What a script of the docs defines, imported as when Python runs it."""
+    monkeypatch.syspath_prepend(DOCS)
+    return runpy.run_path(str(DOCS / name))
+
+
+def test_the_curves_show_each_way_to_train(tiny_run, workplace, monkeypatch, capsys):
+    runs = [Path(shutil.copytree(tiny_run, name)) for name in ("one_0", "one_1", "other_0")]
+    defined = script("time_to_accuracy.py", monkeypatch)
+    defined["main"](Path("curves.png"), runs)
+    accuracy = json.loads((tiny_run / "metrics.json").read_text())["val"]["accuracy"]
+    ends = [line.split() for line in capsys.readouterr().out.splitlines() if "ends with" in line]
+    assert [(name, rest[-1]) for name, *rest in ends] == [("one", "2)"), ("other", "1)")]
+    times, reached = zip(*defined["curve"](tiny_run), strict=True)
+    assert min(times) > 0
+    assert max(reached) == pytest.approx(accuracy)
+    assert Path("curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_time_to_an_accuracy_is_that_of_the_first_epoch_that_reaches_it(monkeypatch):
+    seconds_to = script("time_to_accuracy.py", monkeypatch)["seconds_to"]
+    run = [(10.0, 0.3), (20.0, 0.6), (30.0, 0.5), (40.0, 0.7)]
+    assert [seconds_to(accuracy, run) for accuracy in (0.3, 0.5, 0.65, 0.8)] == [10, 20, 40, None]
