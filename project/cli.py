@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import math
 import os
 import signal
 import sys
@@ -164,6 +165,8 @@ def settle_trainer(trainer: Trainer, advice_after_death: Callable[[], str]) -> N
     """
     torch.backends.cudnn.allow_tf32 = False  # evaluation is in float32, which this would round to 10 bits
     _require_every_process(trainer.world_size)
+    if not hasattr(trainer, "val_check_interval"):  # where it is a time; EarlyStopping asks for it all the same
+        trainer.val_check_interval = math.inf
     disable_signal_handling(trainer)
     watch_processes(trainer.strategy.launcher, advice_after_death)
 

@@ -12,7 +12,8 @@ from project.errors import UserError
 from project.fit import FitCLI
 from project.model import ImageClassifier
 from tests.conftest import TINY, fit, make_folder
-from tests.small import load, small, stop_at
+from tests.small import load, require_same_end, small, stop_at
+from tests.stress import outcome
 
 
 def test_a_finished_run_is_not_overwritten(tiny_run):
@@ -56,6 +57,13 @@ def test_an_unfinished_run_continues_to_the_same_weights(workplace, monkeypatch)
         assert torch.equal(value, broken["state_dict"][key]), key
     metrics = [json.loads((workplace / "runs" / name / "metrics.json").read_text()) for name in ("whole", "broken")]
     assert metrics[0] == metrics[1]
+
+
+def test_double_precision_is_not_rounded_by_a_resume(workplace):
+    small("--trainer.precision=64-true", "--trainer.default_root_dir=whole")
+    stop_at(6, "--trainer.precision=64-true")
+    small("--trainer.precision=64-true")
+    require_same_end(workplace / "runs" / "run", outcome(workplace / "whole" / "run"))
 
 
 def test_a_run_stopped_by_the_keyboard_says_how_to_go_on(workplace, monkeypatch, capsys):

@@ -69,9 +69,29 @@ def no_drawing(monkeypatch):
         ("--trainer.accumulate_grad_batches=0", "--trainer.accumulate_grad_batches must be at least 1, got 0"),
         ("--trainer.check_val_every_n_epoch=0", "--trainer.check_val_every_n_epoch must be at least 1, got 0"),
         ("--trainer.val_check_interval=0", "--trainer.val_check_interval must be above 0, got 0"),
+        ("--trainer.gradient_clip_algorithm=value", "clips nothing without --trainer.gradient_clip_val"),
+        ("--trainer.gradient_clip_val=-1", "--trainer.gradient_clip_val must be 0 or more, got -1"),
+        ("--trainer.val_check_interval=00:00:01:00 --trainer.devices=2", "validate by a clock of its own"),
+        (
+            "--trainer.callbacks+=EMAWeightAveraging --trainer.callbacks.decay=0.9"
+            " --trainer.callbacks+=EMAWeightAveraging",
+            "EMAWeightAveraging (decay 0.9) and EMAWeightAveraging (decay 0.999) each average the weights",
+        ),
+        (
+            "--trainer.callbacks+=WeightAveraging --trainer.callbacks+=StochasticWeightAveraging"
+            " --trainer.callbacks.swa_lrs=0.1",
+            "keep the first and drop StochasticWeightAveraging",
+        ),
+        ("--model.lr_scheduler=CosineAnnealingLR --model.lr_scheduler.T_max=0", "T_max must be at least 1, got 0"),
+        ("--model.lr_scheduler=StepLR --model.lr_scheduler.step_size=0", "step_size must be at least 1, got 0"),
+        ("--model.lr_scheduler=LinearLR --model.lr_scheduler.total_iters=0", "total_iters must be at least 1, got 0"),
         ("--trainer.max_epochs=-1", "the cosine schedule must know where training ends"),
         ("--trainer.max_epochs=null --trainer.max_time=00:00:01:00", "the cosine schedule must know"),
         ("--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/nope", "watches 'val/nope'"),
+        (
+            "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=train/loss --trainer.limit_train_batches=7",
+            "looks for it after 7 already; set --trainer.log_every_n_steps to 7 or less",
+        ),
         ("--trainer.callbacks+=ModelCheckpoint --trainer.callbacks.monitor=loss", "there are val/loss, val/accuracy"),
         ("--trainer.callbacks+=ModelCheckpoint --trainer.callbacks.save_top_k=3", "No quantity for top_k to track"),
         ("--trainer.logger=WandbLogger", "Requirement 'wandb"),
@@ -108,12 +128,37 @@ def test_what_cannot_work_is_refused_before_an_image_is_drawn_or_a_folder_made(
         ("--trainer.callbacks+=BackboneFinetuning", "BackboneFinetuning: a resumed run would freeze again"),
         ("--trainer.callbacks+=BaseFinetuning", "BaseFinetuning: NotImplementedError"),
         ("--trainer.callbacks+=ProgressiveResizing", "multiple must be below 32"),
+        (
+            "--trainer.callbacks+=EMAWeightAveraging --trainer.callbacks.update_starting_at_epoch=1",
+            "EMAWeightAveraging: update_starting_at_epoch delays no step",
+        ),
+        ("--trainer.callbacks+=EMAWeightAveraging --trainer.callbacks.update_every_n_steps=0", "it never averages"),
+        ("--trainer.callbacks+=EMAWeightAveraging --trainer.callbacks.update_every_n_steps=-1", "0 or more, got -1"),
     ],
 )
 def test_what_lightning_finds_when_it_starts_is_one_line_and_leaves_no_folder(workplace, capsys, flags, complaint):
     (workplace / "runs" / "other").mkdir(parents=True)
     assert complaint in one_line(lambda: small(*flags.split()), capsys)
     assert [folder.name for folder in (workplace / "runs").iterdir()] == ["other"]
+
+
+def test_a_schedule_that_ends_too_early_is_one_line(workplace, capsys):
+    schedule = ["OneCycleLR", "--model.lr_scheduler.max_lr=0.1", "--model.lr_scheduler.total_steps=6"]
+    line = one_line(lambda: small("--model.lr_scheduler", *schedule, "--model.lr_scheduler_interval=step"), capsys)
+    assert "--model.lr_scheduler: Tried to step 7 times. The specified number of total steps is 6" in line
+
+
+def test_validation_by_the_clock_goes_with_early_stopping(workplace):
+    class Count(Callback):
+        validations = 0
+
+        def on_validation_end(self, trainer, pl_module):
+            self.validations += 1
+
+    count = Count()
+    after_each_batch = ["--trainer.val_check_interval=00:00:00:00", "--trainer.max_epochs=1"]
+    small(*after_each_batch, "--trainer.callbacks+=EarlyStopping", callbacks=[count])
+    assert count.validations >= 4  # the batches of an epoch; early stopping has waited for each of them
 
 
 def test_what_lightning_finds_late_is_one_line_too(workplace, capsys):

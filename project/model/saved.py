@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lightning.pytorch import LightningModule
+from lightning.pytorch.plugins import DoublePrecision
 
 from project.errors import UserError, printable
 from project.model.fitting import require_fitting_values, require_fitting_weights
@@ -53,6 +54,8 @@ def restore(model: Any, checkpoint: dict[str, Any]) -> None:
     if trainer.training:
         progress = {"fit_loop": trainer.fit_loop.state_dict()}
         require_fitting_values(progress, checkpoint.get("loops"), "the progress of training", source)
+    if isinstance(trainer.precision_plugin, DoublePrecision):  # Lightning's turn comes when weights were rounded to fit
+        trainer.precision_plugin.convert_module(model)
     model.optimization.load(checkpoint, model)
     if trainer.is_global_zero:  # they are those of all processes
         model.train_metrics.set_counts(checkpoint["counts"])

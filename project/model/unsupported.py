@@ -1,9 +1,22 @@
 """Callbacks of Lightning that cannot do here what they are for."""
 
-from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import BackboneFinetuning, BatchSizeFinder, LearningRateFinder, ModelPruning
+from collections.abc import Sequence
 
-from project.errors import UserError
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import (
+    BackboneFinetuning,
+    BatchSizeFinder,
+    EMAWeightAveraging,
+    LearningRateFinder,
+    ModelPruning,
+    StochasticWeightAveraging,
+    WeightAveraging,
+)
+
+from project.errors import UserError, listed
+
+AVERAGES = (WeightAveraging, StochasticWeightAveraging)
+"""Those that average weights."""
 
 _INSTEAD: dict[type[Callback], str] = {
     BackboneFinetuning: (  # it freezes again on resuming (Lightning #21901), and lets BatchNorm's statistics move (#15062)
@@ -25,11 +38,47 @@ def require_supported(trainer: Trainer, channels_last: bool, caches_features: bo
         UserError: There is such a callback; the text says what to do instead.
     """
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
+    require_one_average([type(callback).__name__ for callback in callbacks if isinstance(callback, AVERAGES)])
     for callback in callbacks:
         reason = _INSTEAD.get(type(callback))
         if isinstance(callback, ModelPruning) and channels_last:
             reason = "torch prunes weights only where channels are not the fastest dimension; add --model.channels_last false"
         if isinstance(callback, BatchSizeFinder | LearningRateFinder) and caches_features:
             reason = "it tries steps before the features are cached; leave out --model.cache_features"
+        if isinstance(callback, EMAWeightAveraging):
+            reason = _never_as_asked(callback)
         if reason is not None:
             raise UserError(f"{type(callback).__name__}: {reason}")
+
+
+def require_one_average(averaging: Sequence[str]) -> None:
+    """Refuses a second average of the weights, which would be validated, saved and tested in place of the first.
+
+    Args:
+        averaging: What to call each of the callbacks that average weights, in their order.
+
+    Raises:
+        UserError: There are several.
+    """
+    if len(averaging) > 1:
+        raise UserError(
+            f"--trainer.callbacks: {listed(averaging)} each average the weights, and a run keeps one average; keep the first"
+            f" and drop {listed(averaging[1:])}, such as a recipe like ema.yaml"
+        )
+
+
+def _never_as_asked(averaging: EMAWeightAveraging) -> str | None:
+    """What is wrong with when an average would be updated: after steps or epochs that nobody would expect, or never."""
+    if type(averaging).should_update is not EMAWeightAveraging.should_update:
+        return None
+    every, epoch = averaging.update_every_n_steps, averaging.update_starting_at_epoch
+    if not isinstance(every, int) or every < 0:
+        return f"update_every_n_steps must be a whole number, 0 or more, got {every}"
+    if every == 0 and epoch is None:
+        return "it never averages; set update_every_n_steps to 1 or more, or update_starting_at_epoch"
+    if every > 0 and epoch is not None and averaging.update_starting_at_step is None:
+        return (
+            "update_starting_at_epoch delays no step, only an average after each epoch; give update_starting_at_step, or"
+            " update_every_n_steps 0 for an average after epochs alone"
+        )
+    return None

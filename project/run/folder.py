@@ -18,6 +18,7 @@ CHECKPOINTS, LAST, PREVIOUS = "checkpoints", "last.ckpt", "previous.ckpt"
 METRICS_CSV, PLOTS = "metrics.csv", "plots"
 
 _LEFT_BY_WANDB = "wandb/*run-*/logs/debug-core.log"
+_LEFT_BY_SEARCHES = (".lr_find_*.ckpt", ".scale_batch_size_*.ckpt")  # of Lightning, by a search that was killed
 _LONGEST_NAME = 255
 """What Linux's file systems allow, in bytes."""
 
@@ -79,6 +80,8 @@ class RunFolder:
             ) from error
         self._keep_others_out()
         self._made = made  # and no other process's
+        for left in (left for name in _LEFT_BY_SEARCHES for left in self.path.glob(name)):
+            left.unlink()
         self.require_unfinished()  # it may have been finished just now
         free = shutil.disk_usage(self.path).free + sum(path.stat().st_size for path in self.checkpoints.iterdir())
         if free < needed_bytes:
