@@ -42,10 +42,11 @@ def test_convolutions_begin_by_copying_their_input():
     torch.testing.assert_close(first(x)[:, :24], x)
 
 
-def test_a_run_that_is_stopped_in_every_step_ends_as_if_undisturbed(workplace, tmp_path_factory):
+@pytest.mark.parametrize("steps", [(1, 6), pytest.param(range(STEPS + 1), marks=pytest.mark.slow)], ids=["two", "all"])
+def test_a_run_that_is_stopped_in_some_steps_ends_as_if_undisturbed(workplace, tmp_path_factory, steps):
     place: Path = tmp_path_factory.mktemp("undisturbed")
     small(*OPTIONS, f"--trainer.default_root_dir={place}", network=narrow)
-    for step in range(STEPS + 1):
+    for step in steps:
         stop_at(step, *OPTIONS, network=narrow)
     small(*OPTIONS, network=narrow)
     require_same_end(Path("runs/run"), outcome(place / "run"))
