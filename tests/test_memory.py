@@ -45,6 +45,7 @@ def test_loader_workers_share_one_copy_of_the_images():
     loader: Any = batches.gi_yieldfrom
     for worker in loader._workers:
         assert private_memory(worker.pid) < images.nbytes / 2
+    loader._shutdown_workers()  # or they end in another test, whenever Python collects garbage
 
 
 @needs_linux
