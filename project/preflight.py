@@ -75,6 +75,7 @@ def require_sound_run(trainer: Trainer, model: ImageClassifier, data: ImageDataM
         UserError: Data, limits, metrics that callbacks watch, the optimizer or its schedule do not go together.
     """
     data.require_usable(trainer.world_size)
+    in_epoch: int | None = None  # not known of all data
     overfits: bool = trainer.overfit_batches > 0  # type: ignore[attr-defined]  # set by a connector
     for split, size in data.split_sizes().items():
         batch_size = max(1, data.batch_size // trainer.world_size)
@@ -113,7 +114,7 @@ def _require_a_batch(option: str, limit: int | float, batches: int) -> None:
         )
 
 
-def _require_watchable(trainer: Trainer, model: ImageClassifier, batches: int) -> None:
+def _require_watchable(trainer: Trainer, model: ImageClassifier, batches: int | None) -> None:
     """Finds a metric that does not exist, or not yet, now, where Lightning would at the end of the first epoch.
 
     A callback or model of the user's own may log what it likes, so that nothing is known where there is one.
@@ -123,7 +124,7 @@ def _require_watchable(trainer: Trainer, model: ImageClassifier, batches: int) -
         return
     of_training = ["train/loss", "train/accuracy", "train/images_per_second"]
     known = [*model.monitors(), *of_training]
-    steps = _steps_before_validation(trainer, batches)
+    steps = None if batches is None else _steps_before_validation(trainer, batches)
     every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
     for callback in callbacks:
         watched = getattr(callback, "monitor", None)
@@ -132,7 +133,8 @@ def _require_watchable(trainer: Trainer, model: ImageClassifier, batches: int) -
                 f"--trainer.callbacks: {type(callback).__name__} watches '{watched}', which is not logged; there are"
                 f" {', '.join(known)}"
             )
-        if isinstance(callback, EarlyStopping) and watched in of_training and not 0 < every <= steps:
+        early = isinstance(callback, EarlyStopping) and watched in of_training
+        if early and steps is not None and not 0 < every <= steps:
             raise UserError(
                 f"--trainer.callbacks: {type(callback).__name__} watches '{watched}', which is logged after every {every}"
                 f" steps, but looks for it after {steps} already; set --trainer.log_every_n_steps to {steps} or less"
