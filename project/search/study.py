@@ -5,7 +5,6 @@ and nothing but a file to copy. Trials are claimed by locks of the system, which
 that happens.
 """
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,11 +17,11 @@ from optuna.distributions import BaseDistribution
 from optuna.pruners import MedianPruner
 from optuna.samplers import BaseSampler, TPESampler
 from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from project.callbacks.monitor import Monitor
-from project.errors import UserError
+from project.errors import UserError, first_sentence
+from project.search.journal import Journal, locked
 from project.search.space import Space
 
 JOURNAL = "journal.log"
@@ -87,9 +86,19 @@ class SharedStudy:
             self._locks.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"--folder: '{folder}' cannot be written ({error.strerror})") from error
-        self._storage = JournalStorage(JournalFileBackend(str(folder / JOURNAL)))
         with self.alone():
-            self.study = optuna.create_study(
+            self.study = self._open(monitor, seed, prune_after)
+            identity = {**space.identity(), **monitor._asdict(), "seed": seed}
+            if self.study.user_attrs.setdefault(_IDENTITY, identity) != identity:
+                raise UserError(
+                    f"'{folder}' holds a sweep of another command, other options or another seed; choose another --folder"
+                )
+            self.study.set_user_attr(_IDENTITY, identity)
+
+    def _open(self, monitor: Monitor, seed: int, prune_after: int) -> optuna.Study:
+        try:
+            self._storage = JournalStorage(Journal(self.folder / JOURNAL, self._locks / "journal"))
+            return optuna.create_study(
                 storage=self._storage,
                 study_name=_STUDY,
                 direction="minimize" if monitor.mode == "min" else "maximize",
@@ -97,12 +106,10 @@ class SharedStudy:
                 pruner=MedianPruner(n_warmup_steps=prune_after),
                 load_if_exists=True,
             )
-            identity = {**space.identity(), **monitor._asdict(), "seed": seed}
-            if self.study.user_attrs.setdefault(_IDENTITY, identity) != identity:
-                raise UserError(
-                    f"'{folder}' holds a sweep of another command, other options or another seed; choose another --folder"
-                )
-            self.study.set_user_attr(_IDENTITY, identity)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:  # of a line that is none of Optuna's
+            raise UserError(
+                f"'{self.folder / JOURNAL}' is damaged ({first_sentence(error)}); choose another place with --folder"
+            ) from error
 
     def claim(self, n_trials: int) -> Trial | None:
         """Takes a trial that no living process has: one that a killed process has left, or else a new one.
@@ -142,7 +149,7 @@ class SharedStudy:
             self._claimed = None
 
     def _take_claim(self, number: int) -> bool:
-        self._claimed = self._take(f"{number}.sweep")
+        self._claimed = locked(self._locks / f"{number}.sweep")
         return self._claimed is not None
 
     def running(self) -> int:
@@ -155,22 +162,12 @@ class SharedStudy:
         Returns:
             The lock's file descriptor; None while a process that a killed sweep has left is still running.
         """
-        return self._take(f"{number}.fit")
-
-    def _take(self, name: str, wait: bool = False) -> int | None:
-        """Takes a lock, which lasts until its file descriptor is closed, or with it all processes that have it end."""
-        descriptor = os.open(self._locks / name, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        return descriptor
+        return locked(self._locks / f"{number}.fit")
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Lets one process at a time decide what to run, and write what was found."""
-        descriptor = self._take("study", wait=True)
+        descriptor = locked(self._locks / "study", wait=True)
         try:
             yield
         finally:

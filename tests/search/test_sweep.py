@@ -103,6 +103,25 @@ def test_a_killed_sweep_resumes_with_the_trials_of_an_undisturbed_one(stub, plac
     assert len(started()) == 14
 
 
+def test_what_a_full_disk_left_of_a_line_does_not_keep_a_sweep_from_resuming(stub):
+    sweep("--n_trials=4", "--folder=undisturbed")
+    sweep("--n_trials=2")
+    for count in (3, 4, 4):
+        with open("runs/lr/journal.log", "a") as file:
+            file.write('{"op_code":4,"worker_id":"cfec6b28')
+        sweep(f"--n_trials={count}")
+    assert table() == table("undisturbed")
+
+
+@pytest.mark.parametrize("line", ["x", "[]", '{"op_code": 4, "worker_id": "x", "trial_id": 99}'])
+def test_a_damaged_journal_is_named(stub, line):
+    sweep("--n_trials=1")
+    journal = Path("runs/lr/journal.log")
+    journal.write_text(f"{line}\n{journal.read_text()}")
+    with pytest.raises(UserError, match=r"journal\.log' is damaged"):
+        sweep("--n_trials=1")
+
+
 def test_ctrl_c_stops_the_trial_and_says_how_to_resume(stub, capsys):
     sweep("--n_trials=4", "--folder=undisturbed")
     capsys.readouterr()
