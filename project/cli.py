@@ -1,6 +1,5 @@
 """What the commands share: one LightningCLI, and errors of one line."""
 
-import errno
 import logging
 import math
 import os
@@ -24,7 +23,7 @@ from project.callbacks import ProgressLines
 from project.data import ImageDataModule
 from project.data.workers import WORKER_DIED
 from project.errors import LINES, LocalError, UserError, end_with_error, printable
-from project.explain import LOST, NO_ROOM, explain
+from project.explain import LOST, explain
 from project.model import ImageClassifier
 from project.options.help import Screen
 from project.options.parser import OneLineErrorParser
@@ -188,9 +187,9 @@ def _require_every_process(world_size: int) -> None:
         )
 
 
-def _unless_the_disk_is_full(failed: threading.ExceptHookArgs) -> None:
-    """Prints what ended a thread, but not TensorBoard's on a full disk: the main one meets that too, and says it."""
-    if not (isinstance(failed.exc_value, OSError) and failed.exc_value.errno in (*NO_ROOM, errno.EFBIG)):
+def _unless_explained(failed: threading.ExceptHookArgs) -> None:
+    """Prints what ended a thread, but not TensorBoard's on a full disk, say: the main one meets that too, and says it."""
+    if not (isinstance(failed.exc_value, OSError) and explain(failed.exc_value)):
         threading.__excepthook__(failed)
 
 
@@ -200,7 +199,7 @@ def one_line_errors() -> Iterator[None]:
 
     Ctrl-C ends it with the code that shells give to that, 130.
     """
-    threading.excepthook = _unless_the_disk_is_full
+    threading.excepthook = _unless_explained
     end_of_imports()
     try:
         yield

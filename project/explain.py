@@ -1,6 +1,7 @@
 """Errors of other libraries, in the words that a user needs: what Lightning, torch or the system refuse, in one line."""
 
 import errno
+import os
 import re
 import sys
 import traceback
@@ -11,6 +12,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.profilers import Profiler
 
+from project.callbacks.in_place import out_of_place
 from project.data.workers import WORKER_DIED
 from project.errors import UserError, first_sentence, printable
 
@@ -55,6 +57,9 @@ def _of_system(error: OSError) -> str | None:
         return f"cannot write{name}: {error.strerror}; raise the limit (ulimit -f) and run the same command again"
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
         return f"{error.strerror}; raise the limit (ulimit -n, ulimit -u), or give fewer --data.num_workers"
+    name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
+    if error.errno == errno.ENOENT and "tfevents" in name:  # TensorBoard's writer may notice before our callback does
+        return out_of_place(os.path.dirname(name))
     return None
 
 

@@ -19,6 +19,7 @@ from project.callbacks import (
     DefaultCallbacks,
     DelayedAveraging,
     FoundSettings,
+    InPlace,
     LastCheckpoint,
     StoppedError,
 )
@@ -153,7 +154,7 @@ class FitCLI(ProjectCLI):
         known, closed = self.model.monitors(), only_ours(self.model, *added)
         self.monitor = chosen_monitor(self.config.monitor, self.config.mode, known, closed)
         settle_early_stopping(added, self.config.trainer.callbacks or [], self.monitor)
-        own = self.trainer_defaults["callbacks"] = self._callbacks()
+        own = self.trainer_defaults["callbacks"] = [InPlace(self.run.path), *self._callbacks()]
         if finders := [callback for callback in added if isinstance(callback, BatchSizeFinder | LearningRateFinder)]:
             own.append(FoundSettings(finders, self.config.model.init_args.get("base_batch_size")))
         if averaging := [callback for callback in added if isinstance(callback, WeightAveraging)]:
@@ -168,7 +169,7 @@ class FitCLI(ProjectCLI):
         trainer = super().instantiate_trainer(**kwargs)
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
         # first, so that what others log at the start of a batch is not in the curves yet when it saves
-        callbacks.sort(key=lambda callback: not isinstance(callback, LastCheckpoint))
+        callbacks.sort(key=lambda callback: not isinstance(callback, InPlace | LastCheckpoint))
         self._keeps_last = any(isinstance(callback, LastCheckpoint) for callback in callbacks)
         self._finds_batch_size = any(isinstance(callback, BatchSizeFinder) for callback in callbacks)
         self._keep_best = next((callback for callback in callbacks if isinstance(callback, BestCheckpoint)), None)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from project.errors import UserError
@@ -102,6 +103,7 @@ def test_files_written_elsewhere_can_be_replaced(tmp_path):
             "momentum_buffer of net",
         ),
         (lambda c: c["optimizer_states"].clear(), "does not fit this optimizer"),
+        (lambda c: c["lr_schedulers"].clear(), "cannot be resumed from: the state of schedules is no list of 1"),
         (
             lambda c: c["state_dict"].update({"network.fc.bias": torch.zeros(2)}),
             r"network\.fc\.bias has the shape \(2,\)",
@@ -111,7 +113,7 @@ def test_files_written_elsewhere_can_be_replaced(tmp_path):
             r"network\.fc\.bias has values that are not",
         ),
     ],
-    ids=["optimizer", "none", "shape", "nan"],
+    ids=["optimizer", "none", "schedule", "shape", "nan"],
 )
 def test_a_run_does_not_go_on_from_what_does_not_fit(tamper, capsys, change, complaint):
     tamper(change)
@@ -119,6 +121,34 @@ def test_a_run_does_not_go_on_from_what_does_not_fit(tamper, capsys, change, com
     assert re.search(
         rf"'{LAST}' does not fit this .*{complaint}|'{LAST}' {complaint}", said.replace(f"{Path.cwd()}/", "")
     )
+
+
+@pytest.mark.parametrize("link", [True, False], ids=["replaced", "removed"])
+def test_a_run_writes_nothing_where_its_folder_was_replaced_or_removed(workplace, tmp_path, capsys, link):
+    run, other = LAST.parents[1], tmp_path / "other"
+    names = [
+        "config.yaml",
+        "metrics.csv",
+        "checkpoints/best.ckpt",
+        "checkpoints/last.ckpt",
+        "checkpoints/previous.ckpt",
+    ]
+    for name in names:
+        (other / name).parent.mkdir(parents=True, exist_ok=True)
+        (other / name).write_text("another's")
+
+    class Replace(Callback):
+        def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+            run.rename(tmp_path / "moved")
+            if link:
+                run.symlink_to(other)
+
+    said = one_line(lambda: small("--callbacks.last_checkpoint.every_n_steps=1", callbacks=[Replace()]), capsys)
+    assert "runs/run' was removed, moved or replaced" in said
+    assert run.exists() == link
+    found = {path.relative_to(other).as_posix() for path in other.rglob("*.*")}
+    assert not [name for name in found - {*names} if "tfevents" not in name]  # a file of a name of its own harms nobody
+    assert all((other / name).read_text() == "another's" for name in names)
 
 
 def state_of(content: Any, callback: str) -> Any:

@@ -7,6 +7,7 @@ from project.callbacks.defaults import DefaultCallbacks
 from project.callbacks.delayed_averaging import DelayedAveraging
 from project.callbacks.first_batch import FirstBatchPlot
 from project.callbacks.found_settings import FoundSettings
+from project.callbacks.in_place import InPlace
 from project.callbacks.last_checkpoint import LastCheckpoint, StoppedError
 from project.callbacks.learning_rate import LearningRate
 from project.callbacks.metrics_csv import MetricsCSV
@@ -29,6 +30,7 @@ __all__ = [
     "FirstBatchPlot",
     "FoundSettings",
     "ImagesPerSecond",
+    "InPlace",
     "LastCheckpoint",
     "LearningRate",
     "MetricsCSV",
