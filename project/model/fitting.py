@@ -106,6 +106,12 @@ def _state_problems(optimizer: Optimizer, state: Any, names: Mapping[Parameter, 
     if not (isinstance(groups, list) and isinstance(states, Mapping) and [*map(_count, groups)] == own):
         yield f"it is not that of {' + '.join(map(str, own))} parameters"
         return
+    indices = {index for group in groups for index in group["params"]}
+    yield from (
+        f"it has a state of no parameter, {index}"
+        for index in states
+        if isinstance(index, int) and index not in indices
+    )
     for saved, group in zip(groups, optimizer.param_groups, strict=True):
         yield from (f"its {name} is missing or no number" for name in group if _is_odd(saved.get(name), group[name]))
         for index, parameter in zip(saved["params"], group["params"], strict=True):

@@ -177,16 +177,18 @@ class Optimization:
             require_fitting_values(kinds, before, "the settings", source)
 
     def _require_fitting_schedule(self, scheduler: Any, source: object) -> None:
-        """Compares the numbers of the schedule, which Lightning is about to restore, with those of this command's."""
-        for saved in self._schedule_before if isinstance(self._schedule_before, list) else ():
-            known = saved.keys() if isinstance(saved, dict) else ()
-            own = scheduler.state_dict().items()
-            numbers = {
-                name: value
-                for name, value in own
-                if name in _STEPS or (name in known and isinstance(value, int | float))
-            }
-            require_fitting_values(numbers, saved, "the schedule", source)
+        """Compares the numbers of the schedule, which Lightning is about to restore, with those of this command's.
+
+        Lightning restores as many as there are in the file, and none where there is none.
+        """
+        require_fitting_values([None], self._schedule_before, "the state of schedules", source)
+        (saved,) = self._schedule_before
+        known = saved.keys() if isinstance(saved, dict) else ()
+        own = scheduler.state_dict().items()
+        numbers = {
+            name: value for name, value in own if name in _STEPS or (name in known and isinstance(value, int | float))
+        }
+        require_fitting_values(numbers, saved, "the schedule", source)
 
     def _require_fitting_state(self, optimizer: Optimizer, model: LightningModule) -> None:
         """Compares the optimizer's state, which Lightning is about to restore, with the parameters."""

@@ -272,9 +272,16 @@ def changed_data(about: About, data: Any, found: Collection[str] = ()) -> str:
     remembered, others = about["data"], {*_OF_THE_MACHINE, *found}
     before = {**remembered["init_args"], **about.get("transforms", {})} if remembered is not None else {}
     now = {**data.hparams, **data.transforms_in_words()}
-    names = [name for name in now if name in before and name not in others and before[name] != now[name]]
+    names = [name for name in now if name in before and name not in others and _differ(before[name], now[name])]
     changes = [f"--data.{name} is {now[name]}, not {before[name]}" for name in names]
     return printable(f"; from here on {' and '.join(changes)}") if changes else ""
+
+
+def _differ(one: Any, other: Any) -> bool:
+    try:
+        return bool(one != other)
+    except (RuntimeError, ValueError):  # of tensors or arrays, which are compared number by number
+        return repr(one) != repr(other)
 
 
 _OF_THE_MACHINE = ("root", "cache", "device_cache", "num_workers")

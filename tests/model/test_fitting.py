@@ -64,6 +64,7 @@ TAMPERED: dict[str, tuple[Any, str]] = {
     "meta": (lambda s: s["state"][1].update(exp_avg=torch.zeros(4, device="meta")), "is no plain tensor"),
     "sparse": (lambda s: s["state"][1].update(exp_avg=torch.zeros(4).to_sparse()), "is no plain tensor"),
     "list": (lambda s: s["state"].update({1: []}), r"0\.bias has no state that can be read"),
+    "of no parameter": (lambda s: s["state"].update({99: s["state"].pop(1)}), "it has a state of no parameter, 99"),
     "rate": (lambda s: s["param_groups"][0].update(lr=NAN), "its lr is missing or no number"),
     "rate as text": (lambda s: s["param_groups"][0].update(lr="0.1"), "its lr is missing or no number"),
     "parameters": (lambda s: s["param_groups"][0]["params"].pop(), "it is not that of 6 parameters"),

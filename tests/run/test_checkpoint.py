@@ -3,13 +3,15 @@ import json
 import os
 import pickle
 import string
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from project.errors import UserError
-from project.run.checkpoint import ABOUT, read_checkpoint, require_match, versions
+from project.run.checkpoint import ABOUT, changed_data, read_checkpoint, require_match, versions
 
 EXPLAINED: dict[str, Any] = {
     "class_names": ["a", "b"],
@@ -158,3 +160,14 @@ def test_versions_are_plain_text_that_names_torch():
     torch.save(found, buffer)
     buffer.seek(0)
     assert torch.load(buffer, weights_only=True) == found
+
+
+def test_options_of_the_data_that_are_tensors_are_compared():
+    def changes(before: Any) -> str:
+        about: Any = {"data": {"class_path": "Own", "init_args": {"weights": before}}}
+        return changed_data(about, SimpleNamespace(hparams={"weights": torch.ones(2)}, transforms_in_words=dict))
+
+    assert changes(torch.ones(2)) == ""
+    assert changes([0, 1]).endswith("--data.weights is tensor([1., 1.]), not [0, 1]")
+    for other in (torch.zeros(2), torch.ones(3), np.zeros(2)):
+        assert "--data.weights is tensor([1., 1.]), not" in changes(other)
