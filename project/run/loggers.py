@@ -159,11 +159,19 @@ def _flat(values: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def service_runs(trainer: Trainer) -> dict[str, str]:
-    """What services call the run, by the class of the logger, for :func:`project.run.placing.placed` to continue it."""
+def service_runs(trainer: Trainer) -> dict[str, list[str | None]]:
+    """What services call the run, for :func:`project.run.placing.placed` to continue it.
+
+    Returns:
+        By the class of loggers, a name for each of them in their order; None where a service has none.
+    """
     loggers = trainer.loggers if trainer.is_global_zero else []
-    kinds = [(kind, logger) for kind in RESUMED_BY for logger in loggers if isinstance(logger, kind)]
-    return {kind.__name__: str(logger.version) for kind, logger in kinds if logger.version is not None}
+    versions = {kind: [logger.version for logger in loggers if isinstance(logger, kind)] for kind in RESUMED_BY}
+    return {
+        kind.__name__: [None if version is None else str(version) for version in found]
+        for kind, found in versions.items()
+        if found
+    }
 
 
 def known_runs(checkpoints: Iterable[Path]) -> Mapping[str, Any]:

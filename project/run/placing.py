@@ -29,29 +29,51 @@ def placed(loggers: Any, folder: Path, known: Mapping[str, Any] | None = None) -
         The same with Lightning's CSV, TensorBoard and MLflow loggers replaced by those that can resume.
 
     Raises:
-        UserError: TensorBoard's files would not lie in the run's folder itself.
+        UserError: TensorBoard's files would not lie in the run's folder itself, or two loggers would write the same file.
     """
-    if isinstance(loggers, list):
-        return [placed(logger, folder, known) for logger in loggers]
-    if not isinstance(loggers, Namespace):
-        return loggers
-    kind = class_of(loggers)
+    left = {name: list(runs) for name, runs in (known or {}).items() if isinstance(runs, list)}
+    if not isinstance(loggers, list):
+        return _placed(loggers, folder, left)
+    specs = [_placed(logger, folder, left) for logger in loggers]
+    files = [_target(spec) for spec in specs if class_of(spec) in (RunCSVLogger, RunLogger)]
+    if len(set(files)) < len(files):
+        raise UserError(
+            "--trainer.logger: two loggers would write the same file; give one another save_dir, or leave it out"
+        )
+    return specs
+
+
+def _placed(spec: Any, folder: Path, left: dict[str, list[Any]]) -> Any:
+    if not isinstance(spec, Namespace):
+        return spec
+    kind = class_of(spec)
     if kind in (CSVLogger, RunCSVLogger):
-        return _in_folder(loggers, RunCSVLogger, folder)
+        return _in_folder(spec, RunCSVLogger, folder)
     if kind in (TensorBoardLogger, RunLogger):
-        given = loggers.init_args
+        given = spec.init_args
         if (given.name, given.version) != ("lightning_logs", None):
             raise UserError("--trainer.logger: TensorBoard's files lie in the run's folder; leave name and version out")
-        return _in_folder(loggers, RunLogger, folder)
-    spec = within(loggers, "save_dir", folder)
-    spec = _resumed(spec, kind, known or {})
+        return _in_folder(spec, RunLogger, folder)
+    spec = _resumed(within(spec, "save_dir", folder), kind, left)
     return _mlflow_in_folder(spec, folder) if kind in (MLFlowLogger, RunMLFlowLogger) else spec
 
 
-def _resumed(spec: Namespace, kind: Any, known: Mapping[str, Any]) -> Namespace:
-    """Continues what a service knows as the run, unless the user names another."""
+def _target(spec: Namespace) -> tuple[Any, ...]:
+    given = spec.init_args
+    return (spec.class_path, given.save_dir, given.name, given.version)
+
+
+def _resumed(spec: Namespace, kind: Any, left: dict[str, list[Any]]) -> Namespace:
+    """Continues what a service knows as the run, unless the user names another.
+
+    Args:
+        spec: A logger.
+        kind: Its class.
+        left: By the class of loggers, what a service called the run for each of them that has not been placed yet.
+    """
     base = next((base for base in RESUMED_BY if isinstance(kind, type) and issubclass(kind, base)), None)
-    name = known.get(base.__name__) if base is not None else None
+    runs = left.get(base.__name__) if base is not None else None
+    name = runs.pop(0) if runs else None
     if base is None or not isinstance(name, str) or not re.fullmatch(r"\w[\w-]{0,63}", name):
         return spec
     given = spec.init_args

@@ -219,7 +219,7 @@ def _finished_json(file: BinaryIO, names: list[str]) -> Iterator[FinishedRow]:
         end += len(line)
         try:
             values = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return
         if not (line.endswith(b"\n") and isinstance(values, dict) and list(values) == names):
             return

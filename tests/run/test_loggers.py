@@ -11,6 +11,7 @@ import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.loggers import Logger, WandbLogger
 
+from project.errors import UserError
 from project.run.loggers import RunCSVLogger
 from project.run.placing import placed
 from tests.small import load, require_same_end, small, stop_at
@@ -167,21 +168,37 @@ def test_wandb_continues_one_run_offline(workplace):
     wandb.finish()
     names = [path.name for path in (RUN / "wandb").glob("offline-run-*")]
     assert len(names) in (1, 2)  # two may start in one second
-    assert {name.rpartition("-")[2] for name in names} == {load(LAST)["service_runs"]["WandbLogger"]}
+    assert {name.rpartition("-")[2] for name in names} == {*load(LAST)["service_runs"]["WandbLogger"]}
     assert {path.name for path in workplace.iterdir()} == {"runs"}
 
 
 def test_services_continue_the_run_that_a_checkpoint_names_unless_the_user_names_one(tmp_path):
     places = {"save_dir": "./mlruns", "tracking_uri": None, "artifact_location": None}
     wandb, mlflow = spec("WandbLogger", version=None, id=None), spec("MLFlowLogger", run_id=None, **places)
-    known = {"WandbLogger": "ab12-x", "MLFlowLogger": "0" * 32}
+    known = {"WandbLogger": ["ab12-x"], "MLFlowLogger": ["0" * 32]}
     placed_wandb, placed_mlflow = placed([wandb, mlflow], tmp_path, known)
     assert placed_wandb.init_args.version == "ab12-x"
     assert placed_mlflow.init_args.run_id == "0" * 32
     assert placed_mlflow.init_args.tracking_uri == f"sqlite:///{tmp_path}/mlruns/mlflow.db"
     assert placed(spec("WandbLogger", version=None, id="mine"), tmp_path, known).init_args.version is None
     for odd in ("../../x", "", "a/b", 3, None, "x" * 65):
+        assert placed(wandb, tmp_path, {"WandbLogger": [odd]}).init_args.version is None
         assert placed(wandb, tmp_path, {"WandbLogger": odd}).init_args.version is None
+
+
+def test_two_loggers_of_one_class_continue_a_run_each(tmp_path):
+    first, named, last = (spec("WandbLogger", version=None, id=given) for given in (None, "mine", None))
+    known = {"WandbLogger": ["a", "mine", "c"]}
+    assert [logger.init_args.version for logger in placed([first, named, last], tmp_path, known)] == ["a", None, "c"]
+
+
+def test_two_loggers_do_not_write_the_same_file(tmp_path):
+    def csv_logger(name: str) -> Namespace:
+        return spec("CSVLogger", save_dir=".", name=name, version=None)
+
+    placed([csv_logger("lightning_logs"), csv_logger("mine")], tmp_path)
+    with pytest.raises(UserError, match="two loggers would write the same file"):
+        placed([csv_logger("lightning_logs"), csv_logger("lightning_logs")], tmp_path)
 
 
 def test_places_are_within_the_runs_folder_unless_they_are_absolute(tmp_path):
