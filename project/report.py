@@ -77,7 +77,7 @@ def _read_metrics(run: Path) -> dict[str, Any]:
         found["val"]["accuracy"], found["test"]["confusion_matrix"], found["class_names"]
     except FileNotFoundError as error:
         raise UserError(f"'{printable(str(run))}' is no finished run: it has no metrics.json") from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"'{printable(str(path))}' holds no metrics of a run") from error
     return found
 

@@ -153,6 +153,7 @@ def test_without_its_images_a_run_still_has_a_page(hostile_run, capsys, tmp_path
         (None, "is no finished run: it has no metrics.json"),
         ("[]", "holds no metrics of a run"),
         ("{", "holds no metrics"),
+        ('{"val":' * 100_000, "holds no metrics"),
     ],
 )
 def test_what_is_no_finished_run_is_refused_in_one_line(tmp_path, content, message):

@@ -6,7 +6,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
 
-from project.errors import UserError, printable
+from project.errors import UserError, listed, printable
 from project.model.exact import exact_logits
 from project.model.networks import head
 from project.run.progress import Progress, note
@@ -52,7 +52,8 @@ class FeatureCache:
             raise UserError(f"{_OPTION} needs one of the project's data modules, which number their images")
         if random := data.augmentation():
             raise UserError(
-                f"{_OPTION}: each image must be the same in every epoch, but {', '.join(random)} changes it; switch it off"
+                f"{_OPTION}: each image must be the same in every epoch, but {listed(random)} would change it; switch off"
+                " what changes images, as by --data.crop_scale null --data.flip false"
             )
         data.serve_indices(_SPLITS)
 
