@@ -21,6 +21,7 @@ PLATEAU = [
     "--model.lr_scheduler.monitor=val/loss",
     "--model.lr_scheduler.patience=0",
 ]
+HARDEST = "accumulation, validation across epochs, a schedule that watches it"
 KINDS = {
     "plain": ["--trainer.log_every_n_steps=3"],
     "accumulation": [
@@ -36,7 +37,7 @@ KINDS = {
         "--trainer.callbacks+=GradientAccumulationScheduler",
         '--trainer.callbacks.scheduling={"1": 2}',
     ],
-    "accumulation, validation across epochs, a schedule that watches it": [
+    HARDEST: [
         "--trainer.log_every_n_steps=3",
         "--data.batch_size=8",
         "--trainer.accumulate_grad_batches=2",
@@ -54,7 +55,8 @@ KINDS = {
 
 
 @pytest.fixture(
-    scope="module", params=[*(pytest.param(kind, marks=pytest.mark.slow) for kind in list(KINDS)[:3]), *list(KINDS)[3:]]
+    scope="module",
+    params=[kind if kind == HARDEST else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS],
 )
 def undisturbed(request, tmp_path_factory) -> tuple[list[str], dict[str, Any]]:
     """The options of a run, and how it ends."""

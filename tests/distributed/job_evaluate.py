@@ -1,4 +1,4 @@
-"""Evaluates sets of many sizes on all processes that torchrun has started; the first writes down the metrics.
+"""Evaluates sets of many sizes on all processes that were launched; the first writes down the metrics.
 
 Arguments: a folder for the metrics of each number of processes, and for trained weights.
 """

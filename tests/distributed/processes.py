@@ -53,6 +53,11 @@ def torchrun(processes: int, module: str, *args: str) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", *options, "-m", module, *args]
 
 
+def forked(processes: int, module: str, *args: str) -> list[str]:
+    """The same for a job of the tests, in processes forked from one that has imported everything."""
+    return [sys.executable, "-m", "tests.distributed.forks", str(processes), module, *args]
+
+
 def run_together(
     commands: Sequence[tuple[Sequence[str], Mapping[str, str]]], cwd: Path, timeout: float = 120
 ) -> list[Finished]:

@@ -1,7 +1,6 @@
 """Training is the same on one process and on two: batches, augmentation, losses, weights."""
 
 import json
-import sys
 import warnings
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from tests.distributed import job_train
 from tests.distributed.job import quiet
-from tests.distributed.processes import succeed
+from tests.distributed.processes import forked, succeed
 
 SAME_RUNS = ["plain", "accumulated", "whitened"]
 
@@ -27,7 +26,7 @@ class Seen(NamedTuple):
 def two(tmp_path_factory) -> Seen:
     """All runs on two processes, in one launch."""
     out = tmp_path_factory.mktemp("two")
-    succeed([sys.executable, "-m", "tests.distributed.forks", "2", "tests.distributed.job_train", str(out)], cwd=out)
+    succeed(forked(2, "tests.distributed.job_train", str(out)), cwd=out)
     ranks = [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(2)]
     return Seen(ranks, [torch.load(out / f"rank{rank}.pt", weights_only=True) for rank in range(2)])
 

@@ -89,7 +89,8 @@ def test_hopeless_trials_are_pruned_below_the_median_of_the_complete_ones(stub):
     assert {row[1] for row in table("whole")} == {"complete", "state"}
 
 
-@pytest.mark.parametrize("place", ["trial_001 2", pytest.param("trial_011 1", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["trial_001 2", "trial_011 1"])
 def test_a_killed_sweep_resumes_with_the_trials_of_an_undisturbed_one(stub, place):
     sweep("--n_trials=13", "--folder=undisturbed")
     signal_at("kill_at", place)
