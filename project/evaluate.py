@@ -13,7 +13,7 @@ from project.cli import ProjectCLI, one_line_errors, quiet_libraries
 from project.errors import UserError
 from project.explore.data import remembered_data, require_data_sets, require_same_data_sets, require_there
 from project.explore.evaluated import EVALUATED, evaluated_rows
-from project.explore.tables import class_table, metrics_table, write_json
+from project.explore.tables import class_table, metrics_table, require_writable, write_json
 from project.model import ImageClassifier
 from project.options.arguments import IMPORT, import_named, last_value, option_for_lone_value
 from project.options.class_option import is_folder
@@ -117,12 +117,14 @@ class EvaluateCLI(ProjectCLI):
                 f"images are scaled to {prepared['resize']} pixels before they are cut, in training it was"
                 f" {expected['resize']}"
             )
+        output = Path(self.config.output or Path(path).with_suffix(f".{split}.metrics.json"))
+        if self.config.output is None and output.is_symlink():  # which came with the checkpoint
+            raise UserError(f"'{output}' is a link; remove it, or choose another file with --output")
+        if self.trainer.is_global_zero:
+            require_writable("--output", output)
         self._measure()
         if self.trainer.is_global_zero:
             metrics = self.model.results[split]
-            output = Path(self.config.output or Path(path).with_suffix(f".{split}.metrics.json"))
-            if self.config.output is None and output.is_symlink():  # which came with the checkpoint
-                raise UserError(f"'{output}' is a link; remove it, or choose another file with --output")
             per_class = dict(zip(class_names, metrics.per_class, strict=True))
             found = {"checkpoint": path, "split": split, **metrics.as_dict(), "per_class": per_class}
             write_json("--output", output, found)

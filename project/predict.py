@@ -104,7 +104,7 @@ def predict(options: Namespace) -> int:
         return 0
     columns, file = label_columns(options.top_k), _file(options)
     if file is not None and options.resume and file.is_finished():
-        count, unreadable = file.count(columns)
+        count, unreadable = file.count(columns, _first_of(options))
         sys.stderr.write(f"'{printable(file.path)}' is finished, with {count:,} rows\n")
         return 1 if unreadable else 0
     finished = Finished(0, 0, 0, [], _first_of(options))
@@ -130,6 +130,8 @@ def _require_sound(options: Namespace, classes: int) -> None:
     sheet = options.sheet
     if sheet is not None and Path(sheet).exists() and not (options.overwrite or options.resume):
         raise UserError(f"--sheet: '{printable(sheet)}' is there already; --overwrite replaces it")
+    if sheet is not None and not sheet.lower().endswith(".png"):
+        raise UserError(f"--sheet must end with .png, got '{printable(sheet)}'")
     if sheet is not None and not Path(sheet).absolute().parent.is_dir():
         raise UserError(f"--sheet: '{printable(sheet)}' cannot be written (there is no such folder)")
 

@@ -12,7 +12,7 @@ from project.errors import UserError, printable
 from project.explore.data import open_data
 from project.explore.evaluation import evaluate_split
 from project.explore.report import image_sections, render
-from project.explore.tables import writing
+from project.explore.tables import require_writable, writing
 from project.model import ImageClassifier
 from project.options.arguments import IMPORT, import_named
 from project.options.parser import OneLineErrorParser
@@ -52,6 +52,7 @@ def report(options: Namespace) -> Path:
     if options.output is None and output.is_symlink():  # which came with the run
         raise UserError(f"'{output}' is a link; remove it, or choose another file with --output")
     metrics = _read_metrics(run)
+    require_writable("--output", output)
     checkpoint = run / "checkpoints" / "best.ckpt"
     about = read_checkpoint(checkpoint)[ABOUT]
     model = ImageClassifier.load_from_checkpoint(checkpoint)

@@ -6,6 +6,7 @@ import pytest
 import torch
 import yaml
 
+from project import check_data, report, sweep
 from project.cli import one_line_errors
 from project.evaluate import EvaluateCLI
 from project.fit import FitCLI
@@ -100,3 +101,13 @@ def test_evaluate_asks_for_its_checkpoint(capsys, monkeypatch):
         EvaluateCLI()
     assert stop.value.code == 2
     assert capsys.readouterr().err == "error: --ckpt_path is required\n"
+
+
+@pytest.mark.parametrize(("parse", "name"), [(report.parse, "RUN"), (check_data.parse, "DATA"), (sweep.parse, "FILE")])
+def test_what_has_no_option_is_not_asked_for_by_one(capsys, parse, name):
+    with pytest.raises(SystemExit) as stop:
+        parse([])
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {name} is missing")
+    assert "--help" in line

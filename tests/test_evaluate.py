@@ -155,3 +155,16 @@ def test_predictions_of_each_image_are_those_of_the_predict_command(several, tmp
     correct = json.loads((tmp_path / "metrics.json").read_text())["correct"]
     assert sum(row["correct"] == "true" for row in found) == correct
     assert len({row["label"] for row in found}) > 1
+
+
+def test_metrics_that_cannot_be_written_cost_no_measuring(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr("project.evaluate.EvaluateCLI._measure", None)
+    with pytest.raises(UserError, match=r"--output: '.*' cannot be written"):
+        evaluate(f"--ckpt_path={checkpoint}", f"--output={tmp_path / 'no' / 'out.json'}")
+
+
+def test_for_the_folder_of_a_run_its_checkpoint_is_named(tiny_run, tmp_path):
+    with pytest.raises(UserError, match=r"is a run's folder; name its checkpoint: '.*/checkpoints/best\.ckpt'"):
+        evaluate(f"--ckpt_path={tiny_run}")
+    with pytest.raises(UserError, match=r"is a folder, and no checkpoint"):
+        evaluate(f"--ckpt_path={tmp_path}")

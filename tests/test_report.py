@@ -191,3 +191,9 @@ def test_a_click_on_a_heading_sorts_the_classes(page, tmp_path, metrics):
     recalls = [float(row) for row in re.findall(r"<tr><td>[^<]*</td><td>[\d.]+</td><td>([\d.]+)</td>", document)]
     assert len(recalls) == len(metrics["class_names"])
     assert recalls == sorted(recalls)
+
+
+def test_a_page_that_cannot_be_written_costs_no_measuring(tiny_run, tmp_path, monkeypatch):
+    monkeypatch.setattr("project.report.evaluate_split", None)
+    with pytest.raises(UserError, match=r"--output: '.*' cannot be written"):
+        report(parse([str(tiny_run), f"--output={tmp_path / 'no' / 'page.html'}"]))

@@ -100,8 +100,11 @@ def require_writable(option: str, path: str | Path) -> None:
     Raises:
         UserError: The file that the option names cannot be written.
     """
+    there = Path(path).exists()
     with writing(option, path), open(path, "ab"):
         pass
+    if not there:
+        Path(path).resolve().unlink()  # what a link leads to
 
 
 @contextmanager

@@ -84,9 +84,22 @@ class PredictionsFile:
             )
         return Path(self.path).exists() and not self.partial.exists()
 
-    def count(self, columns: Columns) -> tuple[int, int]:
-        """How many rows a finished file has, and how many of them are of files that cannot be read."""
-        errors = [row.values["error"] is not None for row in finished_rows(self.path, self._ending, columns)]
+    def count(self, columns: Columns, paths: Iterator[str]) -> tuple[int, int]:
+        """How many rows a finished file has, and how many of them are of files that cannot be read.
+
+        Args:
+            columns: The columns.
+            paths: All paths.
+
+        Raises:
+            UserError: The rows are not those of these paths, or have other columns.
+        """
+        errors = [row["error"] is not None for _, row, _ in self._rows(self.path, columns, paths)]
+        if next(paths, None) is not None:
+            raise UserError(
+                f"--resume: '{printable(self.path)}' is finished, but has not a row with these columns for each of the files:"
+                " they or --top_k have changed; --overwrite begins anew"
+            )
         return len(errors), sum(errors)
 
     def finished(self, columns: Columns, paths: Iterator[str], whole: int, first: int) -> Finished:
@@ -107,14 +120,7 @@ class PredictionsFile:
             return kept
         group: list[str] = []
         unreadable, rows = 0, list[tuple[str, Row]]()
-        for count, (row, end) in enumerate(finished_rows(self.partial, self._ending, columns), start=1):
-            path = next(paths, None)
-            if path is None or spelt(path) != row["path"]:
-                there = f"the files now have '{printable(path)}'" if path is not None else "there are fewer files now"
-                raise UserError(
-                    f"--resume: row {count} of '{printable(self.partial)}' is of '{printable(row['path'])}', but"
-                    f" {there}; --overwrite begins anew"
-                )
+        for count, (path, row, end) in enumerate(self._rows(self.partial, columns, paths), start=1):
             group.append(path)
             unreadable += row["error"] is not None
             if len(rows) < first:
@@ -122,3 +128,15 @@ class PredictionsFile:
             if count % whole == 0:
                 group, kept = [], Finished(end, count, unreadable, rows[:], paths)
         return kept._replace(left=chain(group, paths))
+
+    def _rows(self, file: str | Path, columns: Columns, paths: Iterator[str]) -> Iterator[tuple[str, Row, int]]:
+        """Each path that has a row, the row, and where it ends."""
+        for count, (row, end) in enumerate(finished_rows(file, self._ending, columns), start=1):
+            path = next(paths, None)
+            if path is None or spelt(path) != row["path"]:
+                there = f"the files now have '{printable(path)}'" if path is not None else "there are fewer files now"
+                raise UserError(
+                    f"--resume: row {count} of '{printable(file)}' is of '{printable(row['path'])}', but"
+                    f" {there}; --overwrite begins anew"
+                )
+            yield path, row, end

@@ -168,6 +168,8 @@ class OneLineErrorParser(ClassParser):
     def _required(self, name: str) -> str:
         if self._class is not None and option_of(self._class) is None:
             return f"{self._class.__name__} needs its option '{name}'"
+        if name in [action.dest for action in self.actions() if not action.option_strings]:
+            return f"{name.upper()} is missing, as in: {self.prog} {name.upper()}; see --help"
         return f"{self._in_full(name)} is required" + (f" by {self._class.__name__}" if self._class else "")
 
     def _bad_value(self, key: str, message: str) -> str:

@@ -211,7 +211,11 @@ def _read(path: str | Path) -> Any:
         _require_whole(path)
         with warnings.catch_warnings(action="ignore"):  # torch warns of an old pickle before it refuses it
             return torch.load(path, map_location="cpu", weights_only=True)
-    except (FileNotFoundError, IsADirectoryError):
+    except IsADirectoryError:
+        best = Path(path) / "checkpoints" / "best.ckpt"
+        hint = f"a run's folder; name its checkpoint: '{best}'" if best.is_file() else "a folder, and no checkpoint"
+        raise UserError(f"'{path}' is {hint}") from None
+    except FileNotFoundError:
         raise UserError(f"there is no file '{path}'; runs keep their checkpoints in runs/<name>/checkpoints/") from None
     except Exception as error:  # a damaged file raises all kinds
         raise UserError(f"'{path}' is damaged or cannot be read safely ({first_sentence(error)})") from error

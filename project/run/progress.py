@@ -65,7 +65,7 @@ class Progress:
     def summary(self) -> str:
         """How many images were done by this command, and how fast."""
         count, seconds = self._done - self._before, self._clock() - self._began
-        return f"{count:,} images in {duration(seconds)}, {rate(count, seconds)}"
+        return f"{count:,} {'image' if count == 1 else 'images'} in {duration(seconds)}, {rate(count, seconds)}"
 
     def _line(self, seconds: float) -> str:
         count = self._done - self._before

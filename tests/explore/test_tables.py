@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from project.errors import UserError
-from project.explore.tables import class_table, metrics_table, summary, write_json
+from project.explore.tables import class_table, metrics_table, require_writable, summary, write_json
 from project.model.metrics import Metrics
 from project.run.folder import RunFolder
 
@@ -84,3 +84,14 @@ def test_what_is_no_file_is_written_to(tmp_path):
     os.close(write)
     with open(read) as pipe:
         assert json.load(pipe) == {"accuracy": 0.5}
+
+
+def test_asking_whether_a_file_can_be_written_leaves_everything_as_it_was(tmp_path):
+    (tmp_path / "there.json").write_text("{}")
+    (tmp_path / "link.json").symlink_to("later.json")
+    for name in ("there.json", "new.json", "link.json"):
+        require_writable("--output", tmp_path / name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.json", "there.json"]
+    assert (tmp_path / "there.json").read_text() == "{}"
+    with pytest.raises(UserError, match=r"--output: '.*' cannot be written \(No such file or directory\)"):
+        require_writable("--output", tmp_path / "no" / "new.json")

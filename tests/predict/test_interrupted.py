@@ -72,6 +72,20 @@ def test_rows_of_other_files_are_not_continued(checkpoint, photos, tmp_path):
         label(checkpoint, tmp_path / "photos", "--batch_size=2", f"--output={tmp_path / 'rows.csv'}", "--resume")
 
 
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_a_finished_file_is_of_the_same_files_and_columns(checkpoint, photos, tmp_path, ending):
+    some, out = [photos / "1.png", photos / "3.png"], tmp_path / f"rows.{ending}"
+    label(checkpoint, *some, f"--output={out}", "--top_k=2")
+    before = out.read_bytes()
+    for options in ([*some], [*some, photos / "5.png", "--top_k=2"]):
+        with pytest.raises(UserError, match=r"is finished, but has not a row with these columns for each of the files"):
+            label(checkpoint, *options, f"--output={out}", "--resume")
+    with pytest.raises(UserError, match=r"row 2 of '.*' is of '.*3\.png', but there are fewer files now"):
+        label(checkpoint, some[0], f"--output={out}", "--top_k=2", "--resume")
+    assert out.read_bytes() == before
+    assert label(checkpoint, *some, f"--output={out}", "--top_k=2", "--resume") == 0
+
+
 COMMAND = [sys.executable, "-m", "project.predict"]
 
 

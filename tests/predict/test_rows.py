@@ -135,6 +135,7 @@ WRONG = {
     "--batch_size=0": r"--batch_size must be at least 1",
     "--output=rows.txt": r"--output must end with \.csv, \.jsonl or \.parquet",
     "--resume": r"--resume needs an --output",
+    "--sheet=sheet.jpg": r"--sheet must end with \.png",
     "--sheet=no/folder.png": r"--sheet: 'no/folder\.png' cannot be written",
     "--trainer.devices=-2": r"these --trainer options do not work here",
 }
