@@ -164,7 +164,7 @@ def test_metrics_that_cannot_be_written_cost_no_measuring(checkpoint, tmp_path, 
 
 
 def test_for_the_folder_of_a_run_its_checkpoint_is_named(tiny_run, tmp_path):
-    with pytest.raises(UserError, match=r"is a run's folder; name its checkpoint: '.*/checkpoints/best\.ckpt'"):
+    with pytest.raises(UserError, match=r"it is a run's folder; its checkpoint is '.*/checkpoints/best\.ckpt'"):
         evaluate(f"--ckpt_path={tiny_run}")
-    with pytest.raises(UserError, match=r"is a folder, and no checkpoint"):
+    with pytest.raises(UserError, match=r"there is no file .*: it is a folder$"):
         evaluate(f"--ckpt_path={tmp_path}")

@@ -185,7 +185,7 @@ class OneLineErrorParser(ClassParser):
         if key in CLASS_OPTIONS and named:
             name = next(group for group in named.groups() if group)
             names = [cls.__name__ for cls in candidates(key) if cls is not CLASS_OPTIONS[key]]
-            nearest = get_close_matches(name.rsplit(".")[-1], names, n=3, cutoff=0.5)
+            nearest = _nearest_names(name.rsplit(".")[-1], names)
             kind = "loss" if key == "model.loss" else CLASS_OPTIONS[key].__name__
             folder = " and no such folder" if key == "data" and "/" in name else ""
             if key == "model":
@@ -206,7 +206,7 @@ class OneLineErrorParser(ClassParser):
             return self._required(key)
         if wanted and value:
             return f"{place}{option}: expected {' or '.join(wanted)}, not '{value[1]}'"
-        return f"{place}{option}: {' '.join(message.split(':', 1)[-1].split())}"
+        return f"{place}{option}: {_out_of_range(message) or ' '.join(message.split(':', 1)[-1].split())}"
 
     def _in_full(self, name: str) -> str:
         """The option for what a class calls its argument."""
@@ -265,6 +265,12 @@ def _last(option: str) -> str:
     return option.rsplit(".", 1)[-1].lstrip("-")
 
 
+def _nearest_names(name: str, names: list[str]) -> list[str]:
+    """Those that differ in capitals alone, or else those that are spelled much alike."""
+    same = [known for known in names if known.lower() == name.lower()]
+    return same or get_close_matches(name, names, n=3, cutoff=0.5)
+
+
 def _did_you_mean(nearest: list[str]) -> str:
     return f"; did you mean {' or '.join(nearest)}?" if nearest else ""
 
@@ -275,7 +281,18 @@ def _similar(problem: str) -> str:
     return _did_you_mean(get_close_matches(found[2], dir(sys.modules.get(found[1])), n=1)) if found else ""
 
 
+def _out_of_range(message: str) -> str | None:
+    """What is wrong with a number that has to be above 0, or from 0, in jsonargparse's types."""
+    found = re.search(r"\b(Positive|NonNegative)(Int|Float)\b", message)
+    got = re.search(r"Given value: (\S+)|\w+: (\S+) does not conform|base 10: '(.+?)'|to float: '(.+?)'", message)
+    if found is None or got is None:
+        return None
+    number = "a whole number" if found[2] == "Int" else "a number"
+    least = "above 0" if found[1] == "Positive" else "from 0"
+    return f"expected {number} {least}, not '{next(filter(None, got.groups()))}'"
+
+
 def _readable(kind: str) -> str:
     kind = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", kind).strip()
     kind = re.sub(r"typing\.Literal\[(.+)\]", lambda found: found[1].replace("'", ""), kind)
-    return "None" if kind == "NoneType" else kind
+    return {"NoneType": "None", "tuple": "a list as [A,B]", "list": "a list as [A,B]"}.get(kind, kind)

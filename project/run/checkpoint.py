@@ -213,8 +213,8 @@ def _read(path: str | Path) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True)
     except IsADirectoryError:
         best = Path(path) / "checkpoints" / "best.ckpt"
-        hint = f"a run's folder; name its checkpoint: '{best}'" if best.is_file() else "a folder, and no checkpoint"
-        raise UserError(f"'{path}' is {hint}") from None
+        hint = f"a run's folder; its checkpoint is '{best}'" if best.is_file() else "a folder"
+        raise UserError(f"there is no file '{path}': it is {hint}") from None
     except FileNotFoundError:
         raise UserError(f"there is no file '{path}'; runs keep their checkpoints in runs/<name>/checkpoints/") from None
     except Exception as error:  # a damaged file raises all kinds

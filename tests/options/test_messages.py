@@ -2,6 +2,7 @@
 
 import pytest
 
+from project import sweep
 from tests.options.test_given import parse
 from tests.small import one_line
 
@@ -34,6 +35,14 @@ from tests.small import one_line
         ("--model=resnet18", "--model: there is no ImageClassifier 'resnet18'; did you mean --model.arch resnet18?"),
         ("--model.optimizer.lr=high", "--model.optimizer.lr: expected float, not 'high'"),
         ("--model.optimizer.lr", "--model.optimizer.lr needs a value"),
+        ("--model.optimizer=Adamw", "there is no Optimizer 'Adamw'; did you mean AdamW?"),
+        ("--threads=0", "--threads: expected a whole number above 0, not '0'"),
+        ("--threads=many", "--threads: expected a whole number above 0, not 'many'"),
+        (
+            "--data=FolderDataModule --data.root=. --data.crop_scale=0.5",
+            "--data.crop_scale: expected a list as [A,B], not '0.5'",
+        ),
+        ("--model.class_weights=balance", "--model.class_weights: expected balanced or a list as [A,B], not 'balance'"),
     ],
 )
 def test_a_mistake_is_answered_with_what_to_type(args, answer, workplace, capsys):
@@ -46,3 +55,15 @@ def test_lightnings_own_scheduler_is_found_by_its_name(workplace):
     ).model.init_args.lr_scheduler
     assert scheduler.class_path == "lightning.pytorch.cli.ReduceLROnPlateau"
     assert scheduler.init_args.monitor == "val/loss"
+
+
+@pytest.mark.parametrize(
+    ("option", "answer"),
+    [
+        ("--n_trials=0", "--n_trials: expected a whole number above 0, not '0'"),
+        ("--n_trials=many", "--n_trials: expected a whole number above 0, not 'many'"),
+        ("--seed=-1", "--seed: expected a whole number from 0, not '-1'"),
+    ],
+)
+def test_a_number_that_is_too_small_is_answered_with_what_is_expected(option, answer, capsys):
+    assert answer in one_line(lambda: sweep.parse(["search.yaml", option]), capsys)
