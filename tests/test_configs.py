@@ -33,6 +33,7 @@ TINY = {
 }
 SMALL = ROOT / "configs" / "cifar10_resnet9.yaml"
 SMALLER = {  # where a recipe would take long
+    "resnet50": "--model.arch=resnet18",
     "ProgressiveResizing": "--data.image_size=192",  # it scales to a multiple of up to 176 pixels, which must be less
     "convnext_tiny": "--model.arch=efficientnet_b0",
 }

@@ -76,9 +76,9 @@ def std_of(model):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
     place: Path = tmp_path_factory.mktemp("trained")
-    whole = ["--model.arch=airbench", "--model.stem=cifar", f"--trainer.default_root_dir={place}"]
+    network = [f"--model.arch={__name__}.narrow", f"--trainer.default_root_dir={place}"]
     fewer = ["--trainer.max_epochs=1", "--data.train_size=32", "--data.val_size=10", "--data.test_size=12"]
-    small(*OPTIONS, *whole, *fewer, network=Airbench)
+    small(*OPTIONS, *network, *fewer, network=narrow)
     return place / "run"
 
 

@@ -138,7 +138,12 @@ def test_a_schedule_that_makes_all_rates_the_same_is_refused_and_one_that_scales
 
 
 @pytest.mark.parametrize(
-    ("arch", "until"), [("resnet18", "layer4"), ("timm/resnet18", "layer4.1"), ("vgg11_bn", "features.11")]
+    ("arch", "until"),
+    [
+        ("resnet18", "layer4"),
+        ("timm/resnet18", "layer4.1"),
+        pytest.param("vgg11_bn", "features.11", marks=pytest.mark.slow),
+    ],
 )
 def test_what_is_before_a_block_stays_as_it_is_with_its_statistics(arch, until):
     if arch.startswith("timm/"):
