@@ -10,14 +10,17 @@ from tests.small import one_line
 LIMITS = [f"limit_{split}_batches" for split in ("train", "val", "test", "predict")]
 
 
-@pytest.mark.parametrize("option", [*LIMITS, "overfit_batches", "val_check_interval"])
-def test_an_integer_means_batches(option, workplace):
-    for text, value in (("1", 1), ("1.0", 1.0), ("2", 2), ("0.5", 0.5)):
-        (workplace / "c.yaml").write_text(f"trainer: {{{option}: {text}}}")
-        for args in ([f"--trainer.{option}={text}"], [f"--trainer.{option}", text], ["--config=c.yaml"]):
-            config = parse(*args)
-            saved = yaml.safe_load(parser().dump(config))["trainer"][option]
-            for found in (config.trainer[option], saved):
+@pytest.mark.parametrize(("text", "value"), [("1", 1), ("1.0", 1.0), ("2", 2), ("0.5", 0.5)])
+def test_an_integer_means_batches(text, value, workplace):
+    given = dict.fromkeys([*LIMITS, "overfit_batches", "val_check_interval"], text)
+    (workplace / "c.yaml").write_text("trainer:\n" + "".join(f"  {option}: {text}\n" for option in given))
+    together = [f"--trainer.{option}={text}" for option in given]
+    apart = [part for option in given for part in (f"--trainer.{option}", text)]
+    for args in (together, apart, ["--config=c.yaml"]):
+        config = parse(*args)
+        saved = yaml.safe_load(parser().dump(config))["trainer"]
+        for option in given:
+            for found in (config.trainer[option], saved[option]):
                 assert (type(found), found) == (type(value), value)
 
 
