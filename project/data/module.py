@@ -177,6 +177,8 @@ class ImageDataModule(LightningDataModule, ABC):
         """Loads the test set, always in the same shuffled order."""
         return self._evaluation_loader("test")
 
+    predict_dataloader = test_dataloader
+
     def _evaluation_loader(self, split: str) -> DataLoader[ImageBatch]:
         return self._loader(split, self._evaluation_sampler(split), max(1, self.batch_size // world(self.trainer)[0]))
 

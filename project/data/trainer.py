@@ -22,7 +22,9 @@ def overfits(trainer: Trainer | None) -> bool:
 
 def split_in_use(trainer: Trainer | None) -> str:
     """The split that is worked on: ``train``, ``val`` or ``test``."""
-    return "train" if trainer is None or trainer.training else "test" if trainer.testing else "val"
+    if trainer is None or trainer.training:
+        return "train"
+    return "test" if trainer.testing or trainer.predicting else "val"
 
 
 def position(trainer: Trainer | None) -> tuple[int, int]:

@@ -55,6 +55,21 @@ def as_batch(batch: Batch | Sequence[Tensor], trainer: Trainer | None) -> Batch:
     )
 
 
+def images_of(batch: Tensor | Batch | Sequence[Tensor], trainer: Trainer | None) -> Tensor:
+    """The images of a batch, uint8 (N, 3, height, width), which may have come without labels.
+
+    Args:
+        batch: Images, or what :func:`as_batch` takes, where labels may be missing.
+        trainer: The trainer, if there is one.
+
+    Raises:
+        UserError: As for :func:`as_batch`.
+    """
+    if isinstance(batch, Tensor):
+        return batch
+    return batch[0] if isinstance(batch, Sequence) and len(batch) == 1 else as_batch(batch, trainer).images
+
+
 def is_counted(labels: Tensor) -> Tensor:
     """Which images count, bool (N,), by labels (N,) or (N, classes): the others, with -1, are counted elsewhere."""
     return (labels if labels.dim() == 1 else labels[:, 0]) >= 0

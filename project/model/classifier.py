@@ -1,6 +1,6 @@
 """The LightningModule: a network that takes ``uint8`` images, its loss, its metrics and its optimizer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args
@@ -16,7 +16,7 @@ from torch.optim import SGD
 from torchmetrics import Metric
 
 from project.errors import require
-from project.model.batch import Batch, as_batch, require_one_class
+from project.model.batch import Batch, as_batch, images_of, require_one_class
 from project.model.blocks import Freezing
 from project.model.class_weights import ClassWeights
 from project.model.exact import exact_logits
@@ -320,6 +320,10 @@ class ImageClassifier(LightningModule):
     def test_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Counts the batch and returns its logits, float (N, classes)."""
         return self._evaluate(batch, "test")
+
+    def predict_step(self, batch: Tensor | Batch | Sequence[Tensor], batch_idx: int) -> Tensor:
+        """Returns each image's probabilities, float (N, classes), as the test takes them; labels are not looked at."""
+        return self.probabilities(evaluation_logits(self, images_of(batch, self._trainer)))
 
     def _evaluate(self, batch: Batch, split: str) -> Tensor:
         batch = as_batch(batch, self._trainer)

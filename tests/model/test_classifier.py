@@ -181,6 +181,28 @@ def test_loaders_of_a_data_module_are_refused_without_it():
             measure(trainer(), model, dataloaders=data.val_dataloader())
 
 
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+def test_the_trainer_predicts_the_test_images_and_those_of_any_loader():
+    data = SyntheticFlowersDataModule(train_size=8, val_size=8, test_size=10, image_size=SIDE, batch_size=4)
+    options: Any = {"arch": "resnet9_slim", "stem": "cifar", "test_time_augmentation": "flip"}
+    model = ImageClassifier(data.class_names, data.preprocessing, **options)
+    found = [trainer().predict(model, datamodule=data)]
+    batches = [(batch.images, batch.labels) for batch in data.test_dataloader()]
+    assert [len(images) for images, _ in batches] == [4, 4, 2]
+    found += [
+        trainer().predict(model, dataloaders=Loader(loaded))
+        for loaded in (batches, [images for images, _ in batches], [[images] for images, _ in batches])
+    ]
+    mean, std = (torch.tensor(data.preprocessing[name]).double()[:, None, None] for name in ("mean", "std"))
+    network = model.network.eval().double()
+    for probabilities in found:
+        for (images, _), of_batch in zip(batches, probabilities, strict=True):
+            inputs = (images.double() / 255 - mean) / std
+            with torch.inference_mode():
+                expected = ((network(inputs) + network(inputs.flip(3))) / 2).softmax(1)
+            torch.testing.assert_close(of_batch.double(), expected, rtol=0, atol=1e-5)
+
+
 @pytest.mark.filterwarnings("ignore:.*have no `val_dataloader`")
 def test_a_loader_of_pairs_trains_as_a_data_module_of_the_same_batches():
     weights = []
