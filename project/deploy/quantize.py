@@ -2,6 +2,7 @@
 
 import logging
 import tempfile
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -58,5 +59,23 @@ def quantize_to_int8(source: Path, target: Path, images: Tensor) -> None:
             reduce_range=True,  # to 7 bits: x86 processors without VNNI add products of 8 bits in 16, which overflow
         )
     graph = onnx.load(target)
+    _merge_equal_tensors(graph.graph)
     onnx.helper.set_model_props(graph, {entry.key: entry.value for entry in onnx.load(source).metadata_props})
     onnx.save(graph, target)
+
+
+def _merge_equal_tensors(graph: Any) -> None:
+    """Keeps one of equal tensors, as each view of a test-time augmentation has got quantised weights of its own."""
+    names: dict[str, str] = {}
+    kept: dict[bytes, Any] = {}
+    for tensor in graph.initializer:
+        nameless = type(tensor)()
+        nameless.CopyFrom(tensor)
+        nameless.ClearField("name")
+        same = kept.setdefault(blake2b(nameless.SerializeToString()).digest(), tensor)
+        names[tensor.name] = same.name
+    tensors = list(kept.values())
+    del graph.initializer[:]
+    graph.initializer.extend(tensors)
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]

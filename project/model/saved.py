@@ -10,6 +10,7 @@ from project.errors import UserError, printable
 from project.model.fitting import require_fitting_values, require_fitting_weights
 from project.model.loss import without_loss
 from project.model.networks import imported_arch
+from project.model.unsupported import require_resumable
 from project.model.weights import load_state
 from project.run.checkpoint import ABOUT, explain, read_model
 from project.run.preprocessing import is_preprocessing
@@ -51,6 +52,8 @@ def restore(model: Any, checkpoint: dict[str, Any]) -> None:
     """
     trainer, source = model.trainer, model.trainer.ckpt_path
     require_fitting_weights(model.state_dict(), checkpoint["state_dict"], source)
+    if trainer.training and not model.optimization.finders.searching:
+        require_resumable(trainer)
     if trainer.training:
         progress = {"fit_loop": trainer.fit_loop.state_dict()}
         require_fitting_values(progress, checkpoint.get("loops"), "the progress of training", source)

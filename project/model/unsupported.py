@@ -51,6 +51,20 @@ def require_supported(trainer: Trainer, channels_last: bool, caches_features: bo
             raise UserError(f"{type(callback).__name__}: {reason}")
 
 
+def require_resumable(trainer: Trainer) -> None:
+    """Refuses callbacks with which a resumed run would come to another end.
+
+    Args:
+        trainer: With its callbacks, as it loads a checkpoint to go on from.
+
+    Raises:
+        UserError: There is such a callback.
+    """
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
+    if any(isinstance(callback, ModelPruning) for callback in callbacks):  # a checkpoint has no masks
+        raise UserError("ModelPruning: a resumed run would train what was pruned; start another with a new --name")
+
+
 def require_one_average(averaging: Sequence[str]) -> None:
     """Refuses a second average of the weights, which would be validated, saved and tested in place of the first.
 

@@ -41,6 +41,7 @@ def trainer(*, epoch=0, batches_done=0, world_size=1, rank=0, training=True, ove
         local_rank=rank,
         training=training,
         testing=False,
+        predicting=False,
         overfit_batches=overfit_batches,
         num_devices=1,
         strategy=SimpleNamespace(root_device=torch.device("cpu")),
