@@ -35,6 +35,16 @@ def test_a_finished_run_names_the_way_to_train_longer_which_works(tiny_run, work
         assert torch.equal(value, before[name]), name
 
 
+def test_a_run_resumed_after_its_last_validation_still_says_what_that_measured(workplace):
+    seldom = ["--trainer.check_val_every_n_epoch=2", "--trainer.max_epochs=3"]
+    small(*seldom, "--name=whole")
+    stop_at(10, *seldom)
+    small(*seldom)
+    whole, resumed = (load(workplace / "runs" / name / "checkpoints" / "last.ckpt") for name in ("whole", "run"))
+    assert "val" in whole["about"]["metrics"]
+    assert resumed["about"]["metrics"]["val"] == whole["about"]["metrics"]["val"]
+
+
 class KilledError(Exception):
     """Stands for the end of the process."""
 

@@ -90,6 +90,7 @@ class ImageClassifier(LightningModule):
 
     Attributes:
         results: The newest metrics of ``val`` and ``test``.
+        resumed_results: Those that the checkpoint says which a run was resumed from, as plain data.
         train_image_size: The size in pixels that training images are scaled to on the device, if not their own.
         lr: The learning rate that Lightning's finder has found, which sets it; None where the command's counts.
         weights_step: The optimizer step after which the weights were saved that are tested, where the trainer has moved
@@ -153,6 +154,7 @@ class ImageClassifier(LightningModule):
         counts = {"val": self.val_metrics, "test": self.test_metrics}
         self._measured = {split: SplitMetrics(split, counts[split], own[split]) for split in own}
         self.results: dict[str, Metrics] = {}
+        self.resumed_results: dict[str, Any] = {}
         self.train_image_size: int | None = None
         self.lr: float | None = None
         self.weights_step: int | None = None

@@ -57,6 +57,8 @@ def restore(model: Any, checkpoint: dict[str, Any]) -> None:
     if trainer.training:
         progress = {"fit_loop": trainer.fit_loop.state_dict()}
         require_fitting_values(progress, checkpoint.get("loops"), "the progress of training", source)
+        measured = checkpoint[ABOUT]["metrics"]
+        model.resumed_results = {split: measured[split] for split in ("val", "test") if split in measured}
     if isinstance(trainer.precision_plugin, DoublePrecision):  # Lightning's turn comes when weights were rounded to fit
         trainer.precision_plugin.convert_module(model)
     model.optimization.load(checkpoint, model)

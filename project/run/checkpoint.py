@@ -79,14 +79,14 @@ def explain(
 
     Args:
         trainer: Lightning's; without a data module, the data stays unnamed.
-        model: With ``class_names``, ``preprocessing``, ``arch``, ``stem``, and the ``results`` by split.
+        model: With ``class_names``, ``preprocessing``, ``arch``, ``stem``, and the ``results`` and ``resumed_results`` by split.
         loss: The training loss's name and settings.
         optimizer: The optimizer's name and settings.
         lr_scheduler: The schedule's name and settings.
     """
     data = getattr(trainer, "datamodule", None)
     rates = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("train/")}
-    measured = {split: metrics.as_dict() for split, metrics in model.results.items()}
+    measured = {**model.resumed_results, **{split: metrics.as_dict() for split, metrics in model.results.items()}}
     remembered = RememberedData(class_path=type(data).__name__, init_args=dict(data.hparams)) if data else None
     return About(
         model=type(model).__name__,
