@@ -198,7 +198,7 @@ class OneLineErrorParser(ClassParser):
             return f"{place}{option}: '{found[1]}' needs its module, as in torchvision.transforms.v2.{found[1]}"
         if "Unable to load config" in message:
             return f"{place}{option} is a group of options, as in {option}.NAME VALUE, or takes a config file"
-        value = re.search(r"(?:Given value|Got value): (.+?)\s*$", message)
+        value = re.search(r"(?:Given value|Got value):[ \t]*(.*?)\s*$", message)
         kinds = (_readable(kind) for kind in re.findall(r"Expected an? (.+?)(?:\. Got|\n|$)", message))
         expected = dict.fromkeys(kind for kind in kinds if kind != "None")
         wanted = [kind for kind in expected if "path but" not in kind and "import path" not in kind] or list(expected)

@@ -65,7 +65,7 @@ def read_space(path: str) -> Space:
         raise UserError(f"{config.place('options')}: 'options' must name options of project.fit and their values")
     space = Space(_command(config), dict(_options(config, options, ())))
     for flag in space.command:
-        if flag.partition("=")[0].removeprefix("--") in space.options:
+        if flag.startswith("--") and flag.partition("=")[0].removeprefix("--") in space.options:
             raise UserError(f"{config.place('command')}: {flag} is among the options to search, too")
     return space
 

@@ -253,11 +253,12 @@ def test_a_mistake_in_the_file_is_one_line(text, message, workplace):
 
 
 def test_values_are_spelt_as_the_command_line_has_them(workplace):
-    Path("a.yaml").write_text("options: {a.b: {choices: [null, true, x y, 0.5, -1]}, c: {low: 1, high: 3}}")
+    options = "options: {a.b: {choices: [null, true, x y, 0.5, -1]}, c: {low: 1, high: 3}}"
+    Path("a.yaml").write_text(f"command: --kind c\n{options}")  # a value that is called as an option is
     space = read_space("a.yaml")
-    assert space.sample() == ["--a.b=null", "--c=1"]
-    assert space.arguments({"a.b": "x y"}) == ["--a.b=x y"]
-    assert space.arguments({"a.b": True}) == ["--a.b=true"]
+    assert space.sample() == ["--kind", "c", "--a.b=null", "--c=1"]
+    assert space.arguments({"a.b": "x y"})[2:] == ["--a.b=x y"]
+    assert space.arguments({"a.b": True})[2:] == ["--a.b=true"]
     assert isinstance(space.options["c"], IntDistribution)
 
 
