@@ -44,7 +44,7 @@ def require_noticed(path: Path, content: bytes, expected: Any) -> bool:
     return False
 
 
-@pytest.mark.parametrize("kind", ["small", "real"])
+@pytest.mark.parametrize("kind", [pytest.param("small", marks=pytest.mark.slow), "real"])
 def test_a_flipped_bit_is_noticed_or_has_changed_nothing(tmp_path, real, kind):
     path, dice = tmp_path / "flipped.ckpt", random.Random(kind)
     if kind == "small":
