@@ -1,4 +1,4 @@
-"""Draws the README's tour of what a run leaves: ``python docs/tour.py runs/NAME``, from the repository's root."""
+"""Draws the README's tour of what a run leaves: ``python docs/tour.py runs/NAME``, into ``tour.jpg`` in its folder."""
 
 import io
 import sys
@@ -27,7 +27,7 @@ def drawn(figure: Figure, width: int) -> Image.Image:
 
 
 def main(run: str) -> None:
-    """Writes ``docs/tour.jpg``: curves, features in two dimensions, and the surest mistakes."""
+    """Writes ``tour.jpg``: curves, features in two dimensions, and the surest mistakes."""
     checkpoint = f"{run}/checkpoints/best.ckpt"
     model = ImageClassifier.load_from_checkpoint(checkpoint)
     test = evaluate_split(model, open_data(read_checkpoint(checkpoint)[ABOUT]))
@@ -47,7 +47,8 @@ def main(run: str) -> None:
     for top, row in zip([sum(heights[:i]) for i in range(len(rows))], parts, strict=True):
         for column, part in enumerate(row):
             page.paste(part, (column * WIDTH // len(row), top))
-    page.save("docs/tour.jpg", quality=85, optimize=True)
+    page.save(f"{run}/tour.jpg", quality=85, optimize=True)
+    print(f"{run}/tour.jpg")
 
 
 if __name__ == "__main__":

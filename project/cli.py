@@ -235,6 +235,8 @@ def quiet_libraries() -> None:
     warnings.filterwarnings("ignore", message=".*SWA is currently only supported every epoch.*")
     # a training log is the mean since the last one, across the ends of epochs, so short epochs are no trouble
     warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
+    # of the step that the tested weights are of, which is the same on all devices
+    warnings.filterwarnings("ignore", message=".*recommended to use `self.log\\('step'.*")
     # Lightning gathers by a function that torch has renamed
     warnings.filterwarnings("ignore", message=".*all_gather is deprecated.*")
     # Lightning's model summary walks torch's pytrees by a deprecated class

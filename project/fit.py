@@ -21,6 +21,7 @@ from project.callbacks import (
     FoundSettings,
     InPlace,
     LastCheckpoint,
+    LogInterval,
     StoppedError,
 )
 from project.callbacks.last_checkpoint import CURVES
@@ -154,7 +155,7 @@ class FitCLI(ProjectCLI):
         known, closed = self.model.monitors(), only_ours(self.model, *added)
         self.monitor = chosen_monitor(self.config.monitor, self.config.mode, known, closed)
         settle_early_stopping(added, self.config.trainer.callbacks or [], self.monitor)
-        own = self.trainer_defaults["callbacks"] = [InPlace(self.run.path), *self._callbacks()]
+        own = self.trainer_defaults["callbacks"] = [InPlace(self.run.path), LogInterval(), *self._callbacks()]
         if finders := [callback for callback in added if isinstance(callback, BatchSizeFinder | LearningRateFinder)]:
             own.append(FoundSettings(finders, self.config.model.init_args.get("base_batch_size")))
         if averaging := [callback for callback in added if isinstance(callback, WeightAveraging)]:

@@ -10,6 +10,7 @@ from project.callbacks.found_settings import FoundSettings
 from project.callbacks.in_place import InPlace
 from project.callbacks.last_checkpoint import LastCheckpoint, StoppedError
 from project.callbacks.learning_rate import LearningRate
+from project.callbacks.log_interval import LogInterval
 from project.callbacks.metrics_csv import MetricsCSV
 from project.callbacks.non_finite import StopOnNonFinite
 from project.callbacks.plots import PlotFiles
@@ -33,6 +34,7 @@ __all__ = [
     "InPlace",
     "LastCheckpoint",
     "LearningRate",
+    "LogInterval",
     "MetricsCSV",
     "PlotFiles",
     "ProgressLines",

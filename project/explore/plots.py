@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -95,13 +96,15 @@ def curves_figure(curves: Mapping[str, Mapping[int, float]]) -> Figure:
     for position, (title, names) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(2, 2, position, title=title, xlabel="step")
         for name in names:
-            points = sorted(curves.get(name, {}).items())
+            if not (points := sorted(curves.get(name, {}).items())):
+                continue
             marker = "o" if len(points) < 30 else ""  # a line through a single point shows nothing
             steps, values = [step for step, _ in points], [value for _, value in points]
             colour = "C1" if name.startswith("val/") else "C0"
             axes.plot(steps, values, marker=marker, markersize=4, color=colour, label=name.split("/")[0])
-        if title in ("loss", "accuracy"):
+        if title in ("loss", "accuracy") and axes.lines:
             axes.legend()
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.axhline(0, color="black", linewidth=0.8)  # heights compare only from zero
         axes.set_ylim(bottom=0)
         if title == "loss" and train:  # the first validations can be hundreds of times higher and hide all else

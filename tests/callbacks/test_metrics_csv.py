@@ -38,6 +38,15 @@ def test_a_row_has_what_the_curves_have_at_the_end_of_its_epoch(workplace):
     assert float(best["val/accuracy"]) == pytest.approx(metrics["val"]["accuracy"])
 
 
+@pytest.mark.parametrize(("accumulated", "steps"), [(1, [3, 7]), (2, [1, 3])])
+def test_training_is_logged_in_epochs_that_are_shorter_than_the_interval(workplace, accumulated, steps):
+    small("--trainer.log_every_n_steps=10", f"--trainer.accumulate_grad_batches={accumulated}")
+    curves = read_curves(RUN)
+    for name in ("train/loss", "train/accuracy", "learning_rate", "train/images_per_second"):
+        assert list(curves[name]) == steps, name
+    assert all(row["train/loss"] and row["learning_rate"] for row in rows())
+
+
 class Killed(Callback):
     """Ends the process, as it were, without a word, once a row has been written behind the last checkpoint."""
 
