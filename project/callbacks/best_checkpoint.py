@@ -37,6 +37,8 @@ class BestCheckpoint(ModelCheckpoint):
         known = places["kth_best_model_path"] in scores and "" not in scores
         kept = {"dirpath": str(self.dirpath), "best_k_models": scores if known else {}}
         super().load_state_dict({**state_dict, **places, **kept})
+        if isinstance(score := state_dict.get("current_score"), Tensor):  # Lightning leaves it out
+            self.current_score = score
 
     def _own(self, path: Any) -> str:
         """What a path would be in this callback's folder; nothing where it is no checkpoint."""

@@ -4,7 +4,9 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 
+from project.callbacks import BestCheckpoint
 from project.model.metrics import Metrics
 from tests.small import load, small
 
@@ -38,3 +40,11 @@ def test_a_loss_that_is_not_finite_makes_no_best_checkpoint(workplace, monkeypat
         patch.setattr("project.fit.FitCLI._conclude", lambda cli: None)
         small("--trainer.max_epochs=3")
     assert load(BEST)["global_step"] == step
+
+
+def test_all_of_its_state_is_restored(tmp_path):
+    """Lightning's own leaves the newest score out, which a resumed run would then save as none."""
+    before, after = BestCheckpoint(tmp_path), BestCheckpoint(tmp_path)
+    before.current_score = before.best_model_score = torch.tensor(0.5)
+    after.load_state_dict(before.state_dict())
+    assert after.state_dict() == before.state_dict()
