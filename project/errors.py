@@ -62,8 +62,8 @@ def end_with_error(text: str, alone: bool = False) -> NoReturn:
         alone: Whether the other processes may not have noticed, so that this one must say it.
     """
     # Lightning's launcher and torchrun set the one, srun the other
-    rank = int(os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or 0)
-    if rank == 0 or alone:
+    rank = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or "0"
+    if rank == "0" or not rank.isdecimal() or alone:
         sys.stderr.write(f"error: {printable(text, keep=LINES)}\n")
     else:
         _let_the_first_speak()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from project.errors import listed
+from project.errors import end_with_error, listed
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,10 @@ def test_a_list_of_names_is_joined_and_shortened(names, most, text):
 def test_another_word_may_stand_before_the_last():
     assert listed("abc", word="or") == "a, b or c"
     assert listed("abc", 2, "or") == "a, b or 1 more"
+
+
+def test_an_error_is_said_whatever_the_environment_calls_the_process(monkeypatch, capsys):
+    monkeypatch.setenv("LOCAL_RANK", "first")
+    with pytest.raises(SystemExit, match="2"):
+        end_with_error("no")
+    assert capsys.readouterr().err == "error: no\n"

@@ -64,6 +64,8 @@ def read_space(path: str) -> Space:
     if not isinstance(options, dict) or not options:
         raise UserError(f"{config.place('options')}: 'options' must name options of project.fit and their values")
     space = Space(_command(config), dict(_options(config, options, ())))
+    if taken := [name for name in space.options if f"--{name}" in _OF_SWEEP]:
+        raise UserError(f"{config.place('options')}: the sweep itself chooses --{taken[0]} of each trial; see --folder")
     for flag in space.command:
         if flag.startswith("--") and flag.partition("=")[0].removeprefix("--") in space.options:
             raise UserError(f"{config.place('command')}: {flag} is among the options to search, too")

@@ -241,6 +241,11 @@ def test_the_sampler_draws_the_same_whatever_was_drawn_before():
         ("command: a.yaml\noptions: {lr: {low: 1, high: 2}}", "line 1: 'command' must be options"),
         ("command: --a 'b\noptions: {lr: {low: 1, high: 2}}", "line 1: 'command' has an open quotation mark"),
         ("command: --name x\noptions: {lr: {low: 1, high: 2}}", "line 1: the sweep itself chooses --name"),
+        ("options: {name: {choices: [x]}}", "line 1: the sweep itself chooses --name"),
+        (
+            "options:\n  trainer.default_root_dir: {choices: [x]}",
+            "line 1: the sweep itself chooses --trainer.default_root",
+        ),
         ("command: --lr=3\noptions: {lr: {low: 1, high: 2}}", "line 1: --lr=3 is among the options"),
         ("options: {lr: {low: 1, high: 2}", "bad.yaml, line 1: "),
     ],
