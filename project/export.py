@@ -45,7 +45,8 @@ def parse(args: list[str] | None = None) -> Namespace:
         " agree; otherwise writes nothing and ends with code 2.",
         epilog="example: python -m project.export --ckpt_path runs/mine/checkpoints/best.ckpt --output mine.onnx",
     )
-    parser.add_argument("--ckpt_path", type=str, required=True, help="The checkpoint.")
+    parser.add_argument("checkpoint", nargs="?", type=str | None, default=None, help="The same as --ckpt_path.")
+    parser.add_argument("--ckpt_path", type=str | None, default=None, help="The checkpoint.")
     parser.add_argument(
         "--output",
         type=str,
@@ -67,7 +68,11 @@ def parse(args: list[str] | None = None) -> Namespace:
     )
     parser.add_argument("--import", **IMPORT)
     parser.add_argument("--overwrite", action="store_true", help="Replaces a file that is there.")
-    return parser.parse_args(args)
+    options = parser.parse_args(args)
+    options.ckpt_path = options.ckpt_path or options.checkpoint
+    if options.ckpt_path is None:
+        parser.error("name a checkpoint, as in runs/NAME/checkpoints/best.ckpt; see --help")
+    return options
 
 
 def export(options: Namespace) -> None:

@@ -271,7 +271,8 @@ class FitCLI(ProjectCLI):
     def _description(self) -> str:
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
         classes = len(self.model.class_names)
-        model = f"{self.model.arch} ({parameters / 1e6:.1f} M parameters, {classes} classes)"
+        size = f"{parameters / 1e6:.1f} M" if parameters >= 1e5 else f"{parameters:,}"
+        model = f"{self.model.arch} ({size} parameters, {classes} classes)"
         devices = f"{self.trainer.world_size} x {self.trainer.strategy.root_device.type}"
         return f"training {model} on {devices}"
 

@@ -225,6 +225,12 @@ def test_what_is_wrong_is_said_in_one_line(checkpoint, workplace, capsys, args, 
     assert sorted(workplace.rglob("*")) == before
 
 
+def test_the_checkpoint_needs_no_option_before_it(capsys):
+    for args in (["best.ckpt", "--output=m.pt2"], ["--output", "m.pt2", "--overwrite", "best.ckpt"]):
+        assert parse(args).ckpt_path == "best.ckpt"
+    assert "name a checkpoint" in one_line(lambda: parse(["--output=m.pt2"]), capsys)
+
+
 def test_what_is_not_installed_is_named(checkpoint, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("project.deploy.formats.find_spec", lambda name: None if name == "onnxscript" else name)
     text = one_line(lambda: run(checkpoint, tmp_path / "odd.onnx"), capsys)
