@@ -148,10 +148,11 @@ def _lines(node: yaml.Node, name: str, parents: tuple[str, ...] = ()) -> Iterato
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode) or key.tag not in _TAGS:
                 raise UserError(f"{name}, line {line}: a key must be a name")
-            if key.value in seen:
-                raise UserError(f"{name}, line {line}: '{key.value}' is given twice")
-            seen.add(key.value)
-            path = (*parents, *key.value.removesuffix("+").split("."))
+            bare = key.value.removesuffix("+")  # a list beside what is added to it would drop one of them
+            if bare in seen:
+                raise UserError(f"{name}, line {line}: '{bare}' is given twice")
+            seen.add(bare)
+            path = (*parents, *bare.split("."))
             yield path, line
             yield from _lines(value, name, path)
 

@@ -31,6 +31,7 @@ def test_an_empty_config_says_nothing(text, workplace):
         (BOMB.encode(), "too deep or too large"),
         (b"a: &a [*a]", "c.yaml, line 1: too deep or too large"),
         (b"trainer:\n  max_epochs: 3\n  max_epochs: 4", "c.yaml, line 3: 'max_epochs' is given twice"),
+        (b"data:\n  transforms+: [a]\n  transforms: [b]", "c.yaml, line 3: 'transforms' is given twice"),
         (b"- a", "c.yaml, line 1: expected 'option: value', got '- a'"),
         (b"hello", "c.yaml, line 1: expected 'option: value', got 'hello'"),
         (b"trainer:\n\tmax_epochs: 3", "c.yaml, line 2: while scanning"),
