@@ -126,6 +126,8 @@ def _require_watchable(trainer: Trainer, model: ImageClassifier, batches: int | 
     known = [*model.monitors(), *of_training]
     steps = None if batches is None else _steps_before_validation(trainer, batches)
     every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
+    if batches is not None:  # as LogInterval has it
+        every = min(every, math.ceil(batches / trainer.accumulate_grad_batches))
     for callback in callbacks:
         watched = getattr(callback, "monitor", None)
         if watched is not None and watched not in known and not watched.startswith("learning_rate"):

@@ -89,7 +89,7 @@ def no_drawing(monkeypatch):
         ("--trainer.max_epochs=null --trainer.max_time=00:00:01:00", "the cosine schedule must know"),
         ("--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/nope", "watches 'val/nope'"),
         (
-            "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=train/loss --trainer.limit_train_batches=7",
+            "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=train/loss --trainer.val_check_interval=7",
             "looks for it after 7 already; set --trainer.log_every_n_steps to 7 or less",
         ),
         ("--trainer.callbacks+=ModelCheckpoint --trainer.callbacks.monitor=loss", "there are val/loss, val/accuracy"),
@@ -159,6 +159,10 @@ def test_validation_by_the_clock_goes_with_early_stopping(workplace):
     after_each_batch = ["--trainer.val_check_interval=00:00:00:00", "--trainer.max_epochs=1"]
     small(*after_each_batch, "--trainer.callbacks+=EarlyStopping", callbacks=[count])
     assert count.validations >= 4  # the batches of an epoch; early stopping has waited for each of them
+
+
+def test_early_stopping_may_watch_training_in_short_epochs(workplace):
+    small("--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=train/loss", "--trainer.max_epochs=1")
 
 
 def test_what_lightning_finds_late_is_one_line_too(workplace, capsys):
