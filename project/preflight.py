@@ -37,6 +37,8 @@ def require_sound_options(config: Namespace) -> None:
     for name in _AT_LEAST_1:
         require(trainer[name] is None or trainer[name] >= 1, f"--trainer.{name}", trainer[name], "at least 1")
     require(trainer.val_check_interval != 0, "--trainer.val_check_interval", trainer.val_check_interval, "above 0")
+    every = trainer.log_every_n_steps
+    require(every is None or every >= 0, "--trainer.log_every_n_steps", every, "0 or more")
     clip = trainer.gradient_clip_val
     require(clip is None or clip >= 0, "--trainer.gradient_clip_val", clip, "0 or more")
     if trainer.gradient_clip_algorithm is not None and clip is None:

@@ -69,6 +69,7 @@ def no_drawing(monkeypatch):
         ("--trainer.accumulate_grad_batches=0", "--trainer.accumulate_grad_batches must be at least 1, got 0"),
         ("--trainer.check_val_every_n_epoch=0", "--trainer.check_val_every_n_epoch must be at least 1, got 0"),
         ("--trainer.val_check_interval=0", "--trainer.val_check_interval must be above 0, got 0"),
+        ("--trainer.log_every_n_steps=-1", "--trainer.log_every_n_steps must be 0 or more, got -1"),
         ("--trainer.gradient_clip_algorithm=value", "clips nothing without --trainer.gradient_clip_val"),
         ("--trainer.gradient_clip_val=-1", "--trainer.gradient_clip_val must be 0 or more, got -1"),
         ("--trainer.val_check_interval=00:00:01:00 --trainer.devices=2", "validate by a clock of its own"),
