@@ -20,7 +20,8 @@ from project.options.class_option import is_folder
 from project.options.classes import find_class
 from project.options.following import follow
 from project.options.help import TRAINER_IN_EVALUATION, Screen
-from project.run.checkpoint import ABOUT, About, read_checkpoint, require_same_classes
+from project.run.checkpoint import ABOUT, About, read_checkpoint
+from project.run.matching import require_same_classes
 from project.run.rows import writing_rows
 
 DEFAULTS: dict[str, Any] = {

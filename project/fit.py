@@ -34,18 +34,11 @@ from project.model import ImageClassifier
 from project.options.following import follow_weights
 from project.options.help import TRAINER, Screen
 from project.preflight import require_sound_options, require_sound_run
-from project.run.checkpoint import (
-    ABOUT,
-    changed_data,
-    read_checkpoint,
-    read_newest,
-    require_match,
-    require_same_selection,
-    selection,
-)
+from project.run.checkpoint import ABOUT, read_checkpoint, read_newest, selection
 from project.run.checkpoint_io import with_atomic_writes
 from project.run.folder import RunFolder, derived_name
 from project.run.loggers import known_runs, own_first, rewind_all
+from project.run.matching import changed_data, require_match, require_same_selection
 from project.run.placing import class_of, placed, within
 from project.run.tensorboard import add_validation_of_best
 

@@ -17,8 +17,9 @@ from project.explore.tables import class_table
 from project.model import ImageClassifier
 from project.model.pretrained import find_weights
 from project.model.weights import load_weights
-from project.run.checkpoint import read_checkpoint, read_weights, require_match
+from project.run.checkpoint import read_checkpoint, read_weights
 from project.run.checkpoint_io import AtomicCheckpointIO
+from project.run.matching import require_match
 from tests.conftest import TINY, evaluate, fit
 from tests.run.test_checkpoint import Malicious
 from tests.small import load, one_line
