@@ -27,7 +27,6 @@ from project.model.metrics import ClassificationMetrics, CountingMetrics, Metric
 from project.model.networks import Stem, build_network
 from project.model.normalize import Normalization, resized
 from project.model.optimization import Optimization
-from project.model.optimizers import explained
 from project.model.own_metrics import OwnMetrics
 from project.model.saved import NOT_REMEMBERED, contents, load_model, restore
 from project.model.split_metrics import SplitMetrics
@@ -357,8 +356,7 @@ class ImageClassifier(LightningModule):
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
         """Steps a schedule."""
         self.optimization.require_planned(scheduler, self.trainer)
-        with explained("--model.lr_scheduler"):  # as where OneCycleLR comes to its end before training does
-            super().lr_scheduler_step(scheduler, metric)
+        super().lr_scheduler_step(scheduler, metric)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds what the checkpoint says of itself, what a resumed run compares its settings with, and open counts."""

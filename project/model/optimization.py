@@ -21,7 +21,7 @@ from project.model.resume import (
     restart_epoch,
     settings_of,
 )
-from project.model.schedules import build_cosine, of_length
+from project.model.schedules import build_cosine, of_length, require_long_enough
 from project.model.steps import PlannedSteps
 
 
@@ -120,9 +120,11 @@ class Optimization:
         if self._lr_scheduler is None:
             scheduler: Any = build_cosine(optimizer, planned, self.lrf, self._warmup_epochs)
         else:
-            make = of_length(self._lr_scheduler, planned.total if self._interval == "step" else planned.epochs)
+            length = planned.total if self._interval == "step" else planned.epochs
+            make = of_length(self._lr_scheduler, length)
             scheduler = make(optimizer)
             if make is self._lr_scheduler:
+                require_long_enough(scheduler, length)
                 return scheduler
         self._to_the_end = scheduler
         return scheduler

@@ -9,6 +9,7 @@ from lightning.pytorch.cli import LRSchedulerCallable
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
 
+from project.errors import UserError
 from project.model.steps import PlannedSteps
 
 _LENGTHS = ("total_steps", "epochs", "steps_per_epoch")
@@ -66,3 +67,20 @@ def of_length(make: LRSchedulerCallable, length: Callable[[], int]) -> LRSchedul
     if not is_one_cycle or any(cast(Any, make).keywords.get(name) is not None for name in _LENGTHS):
         return make
     return partial(cast(Any, make), total_steps=length())
+
+
+def require_long_enough(scheduler: Any, length: Callable[[], int]) -> None:
+    """Finds out before training what torch would say after the last step of a schedule that has an end.
+
+    Args:
+        scheduler: Any; ``OneCycleLR`` alone has one.
+        length: How often it will be stepped.
+
+    Raises:
+        UserError: It ends before training does.
+    """
+    if isinstance(scheduler, OneCycleLR) and scheduler.total_steps < (needed := length()):
+        raise UserError(
+            f"OneCycleLR ends after {scheduler.total_steps} of {needed} steps; leave its length out, or set total_steps to"
+            f" {needed}"
+        )

@@ -126,6 +126,13 @@ def test_a_length_that_is_given_stays():
     assert schedule.total_steps == 27
 
 
+def test_a_cycle_that_ends_before_training_does_is_refused_before_the_first_step():
+    with pytest.raises(UserError, match=r"ends after (\d+) of \d+ steps; leave its length out"):
+        steps_taken(partial(OneCycleLR, max_lr=0.1, total_steps=2), "step", max_epochs=3)
+    exact, run = steps_taken(partial(OneCycleLR, max_lr=0.1, total_steps=2), "step", max_epochs=-1, max_steps=2)
+    assert exact.total_steps == run.global_step
+
+
 def test_one_cycle_needs_an_end_of_training():
     with pytest.raises(UserError, match="OneCycleLR and ProgressiveResizing must know where training ends"):
         steps_taken(partial(OneCycleLR, max_lr=0.1), "step", max_epochs=-1)
