@@ -143,12 +143,6 @@ def test_what_lightning_finds_when_it_starts_is_one_line_and_leaves_no_folder(wo
     assert [folder.name for folder in (workplace / "runs").iterdir()] == ["other"]
 
 
-def test_a_schedule_that_ends_too_early_is_one_line(workplace, capsys):
-    schedule = ["OneCycleLR", "--model.lr_scheduler.max_lr=0.1", "--model.lr_scheduler.total_steps=6"]
-    line = one_line(lambda: small("--model.lr_scheduler", *schedule, "--model.lr_scheduler_interval=step"), capsys)
-    assert "--model.lr_scheduler: Tried to step 7 times. The specified number of total steps is 6" in line
-
-
 def test_validation_by_the_clock_goes_with_early_stopping(workplace):
     class Count(Callback):
         validations = 0
