@@ -4,6 +4,7 @@ import csv
 import gc
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -170,9 +171,10 @@ def test_a_module_that_fails_is_one_line_that_names_it(best, tmp_path, monkeypat
 @pytest.mark.slow
 def test_the_notebooks_open_it_too(environment, run, best):
     environment.setenv("PYTHONPATH", str(run.parents[1]))
+    other = shutil.copytree(run, run.with_name("other"))
     notebooks: list[tuple[str, dict[str, Any]]] = [
         ("explore_checkpoint", {"CHECKPOINT": best}),
-        ("compare_runs", {"RUNS": f"{run} {run}"}),
+        ("compare_runs", {"RUNS": f"{run} {other}"}),
         ("explore_data", {"CHECKPOINT": best}),
     ]
     for name, variables in notebooks:

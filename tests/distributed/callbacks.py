@@ -34,6 +34,6 @@ class Dies(Callback):
         self.rank = rank
         setattr(self, hook, self._die)
 
-    def _die(self, trainer: Any, *_: Any) -> None:
+    def _die(self, trainer: Any, *_: Any, **__: Any) -> None:
         if trainer.global_rank == self.rank and not trainer.sanity_checking:
             os.kill(os.getpid(), signal.SIGKILL)

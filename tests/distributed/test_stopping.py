@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -103,8 +104,9 @@ def test_where_a_process_is_killed_the_other_ends_with_one_line(tmp_path, rank, 
         wait_until(lambda: not members(process.pid), tmp_path, patience=30)
         log = (tmp_path / "log").read_text()
         assert process.returncode == (-signal.SIGKILL if rank == 0 else 2), log
-    (run,) = (tmp_path / "runs").iterdir()
-    advice = f"to resume, run the same command with --name {run.name}"
+    name = re.findall(r"^training .* runs/(\S+)$", log, re.M)[0]
+    assert (tmp_path / "runs" / name).exists() == (hook != "setup")  # before the first step there is nothing to keep
+    advice = f"to resume, run the same command with --name {name}"
     said = [line for line in log.splitlines() if not line.startswith(("downloading", "training", "bf16", "32"))]
     assert said == [f"error: {DEATHS[rank]} (out of memory?); {advice}"], log
 
