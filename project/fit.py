@@ -118,14 +118,14 @@ class FitCLI(ProjectCLI):
         name = self.config.name or derived_name(data, arch, datetime.now())
         self.run = RunFolder(self.config.trainer.default_root_dir, name)
         self.run.require_unfinished()
+        trainer = self.config.trainer
+        if trainer.callbacks and not isinstance(trainer.callbacks, list):
+            trainer.callbacks = [trainer.callbacks]
         require_sound_options(self.config)
         resumed = [path for path in (self.run.last, self.run.previous) if path.exists()]
         follow_weights(self.config, resumed)
-        trainer = self.config.trainer
         plugins = trainer.plugins if isinstance(trainer.plugins, list) else [trainer.plugins]
         decided = any(issubclass(class_of(plugin) or object, Precision) for plugin in plugins)
-        if trainer.callbacks and not isinstance(trainer.callbacks, list):
-            trainer.callbacks = [trainer.callbacks]
         if trainer.precision is None and not decided:
             trainer.precision = best_precision(trainer.accelerator)
         self._saved_config = self.config.clone()  # which another run may take, in a folder of its own

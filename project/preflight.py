@@ -7,6 +7,7 @@ from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import EarlyStopping
 
+from project.callbacks.log_interval import log_interval
 from project.callbacks.monitor import only_ours
 from project.data import ImageDataModule
 from project.errors import UserError, require
@@ -47,7 +48,7 @@ def require_sound_options(config: Namespace) -> None:
         if trainer[name] == 0:
             what = "train on" if "train" in name else "measure"
             raise UserError(f"--trainer.{name} must leave something to {what}, got 0")
-    given = trainer.callbacks if isinstance(trainer.callbacks, list) else [trainer.callbacks]
+    given = trainer.callbacks or []
     require_one_average([_averaging(spec) for spec in given if issubclass(class_of(spec) or object, AVERAGES)])
     schedule = config.model.init_args.get("lr_scheduler")
     for name, length in (schedule.get("init_args") or {}).items() if isinstance(schedule, Namespace) else ():
@@ -128,8 +129,8 @@ def _require_watchable(trainer: Trainer, model: ImageClassifier, batches: int | 
     known = [*model.monitors(), *of_training]
     steps = None if batches is None else _steps_before_validation(trainer, batches)
     every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
-    if batches is not None:  # as LogInterval has it
-        every = min(every, math.ceil(batches / trainer.accumulate_grad_batches))
+    if batches is not None:
+        every = log_interval(every, batches, trainer.accumulate_grad_batches)
     for callback in callbacks:
         watched = getattr(callback, "monitor", None)
         if watched is not None and watched not in known and not watched.startswith("learning_rate"):

@@ -2,7 +2,6 @@
 
 import json
 import re
-import runpy
 import shutil
 from pathlib import Path
 
@@ -11,14 +10,9 @@ import torch
 
 from tests.options.test_given import parse
 from tests.test_configs import RECIPES, SMALL
+from tests.test_seeds import script
 
 ROOT = Path(__file__).parents[1]
-
-
-def script(monkeypatch, name="compare"):
-    """What a script defines, imported as when Python runs it."""
-    monkeypatch.syspath_prepend(ROOT / "docs")
-    return runpy.run_path(str(ROOT / "docs" / f"{name}.py"))
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
@@ -47,7 +41,7 @@ def test_the_table_of_recipes_compares_runs_of_one_seed(tiny_run, workplace, mon
             metrics.write_text(json.dumps(changed))
         return [Path(f"{name}_{seed}") for seed in range(len(accuracies))]
 
-    table = script(monkeypatch)["table"]({"none": runs("none", 0.5, 0.6), "ema": runs("ema", 0.55, 0.63)})
+    table = script("compare.py", monkeypatch)["table"]({"none": runs("none", 0.5, 0.6), "ema": runs("ema", 0.55, 0.63)})
     *_, alone, ema = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
     assert alone[:4] == ["none", "2", "55.00% ± 7.07", ""]
     assert ema[:4] == ["ema", "2", "59.00% ± 5.66", "+4.00 ± 1.41"]
@@ -64,7 +58,7 @@ def test_a_recipe_is_measured_once(tiny_run, workplace, monkeypatch, capsys):
 
     def main(flags):
         ways = {"mixup": ["--config", "mixup.yaml"], "ema": ["--config", "ema.yaml"]}
-        script(monkeypatch)["compare"](ways, "", "small.yaml", flags)
+        script("compare.py", monkeypatch)["compare"](ways, "", "small.yaml", flags)
 
     monkeypatch.setattr("subprocess.run", train)
     asked = ["--ways", "ema", "--seeds", "2", "--folder", "runs"]
@@ -80,14 +74,14 @@ def test_a_recipe_is_measured_once(tiny_run, workplace, monkeypatch, capsys):
 
 
 def test_every_recipe_that_is_measured_is_there(monkeypatch):
-    recipes = script(monkeypatch, "recipes")["RECIPES"]
+    recipes = script("recipes.py", monkeypatch)["RECIPES"]
     assert {*recipes} <= {path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml")}
     page = (ROOT / "docs" / "recipes.md").read_text()
     assert all(f"`{path.stem}`" in page for path in (ROOT / "configs" / "recipes").glob("*.yaml"))
 
 
 def test_an_ablation_leaves_out_what_it_says(monkeypatch):
-    found = script(monkeypatch, "ablation")
+    found = script("ablation.py", monkeypatch)
     for name, flags in found["PARTS"].items():
         assert parse(f"--config={ROOT}/configs/cifar10_cpu.yaml", *flags), name
     plain, usual = found["unwhitened"](10), found["initialised_as_usual"](10)

@@ -15,5 +15,15 @@ class LogInterval(Callback):
         """Shortens the interval to an epoch's steps; 0, which switches logs off, stays."""
         batches, every = trainer.num_training_batches, trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
         if math.isfinite(batches):
-            steps = math.ceil(batches / trainer.accumulate_grad_batches)
-            trainer.log_every_n_steps = min(every, max(1, steps))  # type: ignore[attr-defined]
+            trainer.log_every_n_steps = log_interval(every, int(batches), trainer.accumulate_grad_batches)  # type: ignore[attr-defined]
+
+
+def log_interval(every: int, batches: int, accumulation: int) -> int:
+    """The steps from one log to the next.
+
+    Args:
+        every: What was asked for.
+        batches: Of an epoch.
+        accumulation: How many batches make a step.
+    """
+    return min(every, max(1, math.ceil(batches / accumulation)))
