@@ -5,7 +5,7 @@ import hashlib
 import math
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from project.data.checked import Stamp
 from project.errors import UserError
 
 _LEFT_FREE = 2**30  # bytes of the disk that are for others
@@ -57,14 +58,19 @@ class ImageCache:
 
 
 def open_cache(
-    folder: Path, files: Sequence[Path], shapes: Sequence[tuple[int, int]], settings: str
+    folder: Path,
+    files: Sequence[Path],
+    stamps: Iterable[Stamp | None],
+    shapes: Sequence[tuple[int, int]],
+    settings: str,
 ) -> ImageCache | None:
     """Makes the file or finds that of an earlier run with the same images and settings.
 
     Args:
         folder: Where it is or shall be; made where it is not there.
         files: The image files, which count as the same as long as their paths below the folder that holds them all, their
-            lengths and times of change are.
+            stamps are.
+        stamps: Their lengths and times of change.
         shapes: Height and width that each shall have.
         settings: What else decides the pixels.
 
@@ -75,11 +81,12 @@ def open_cache(
         UserError: The folder cannot be written.
     """
     key = hashlib.sha256(settings.encode())
-    names = [os.path.abspath(file) for file in files]
-    above = len(os.path.commonpath([os.path.dirname(name) for name in names]))  # which may be moved
-    for file, name in zip(files, names, strict=True):
-        facts = file.stat()
-        key.update(repr((name[above:], facts.st_size, facts.st_mtime_ns)).encode("utf-8", "surrogateescape"))
+    parts = [os.path.split(str(file)) for file in files]
+    places = {place: os.path.abspath(place) for place in {place for place, _ in parts}}
+    above = len(os.path.commonpath(places.values()))  # which may be moved
+    within = {place: absolute[above:] for place, absolute in places.items()}
+    facts = (f"{within[place]}\0{name}\0{stamp}" for (place, name), stamp in zip(parts, stamps, strict=True))
+    key.update("\0".join(facts).encode("utf-8", "surrogateescape"))
     path = folder / f"{key.hexdigest()[:24]}.images"
     size = len(shapes) + sum(3 * math.prod(shape) for shape in shapes)
     try:

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,8 +30,6 @@ _UNSURE_NS = 2 * 10**9  # a file may change twice within a tick of the file syst
 
 Stamp = tuple[int, int]
 """The length of a file in bytes, and when it was changed, in nanoseconds."""
-Row = tuple[int, int, int, int]
-"""A stamp, and the image's width and height."""
 
 
 class Header(NamedTuple):
@@ -40,11 +39,13 @@ class Header(NamedTuple):
         defect: Why it cannot be read as an image; None where it can.
         width: Of the upright image, in pixels; 0 where nobody asked for it.
         height: Of the upright image, in pixels; 0 where nobody asked for it.
+        stamp: Of the file, just before; None where it was not there.
     """
 
     defect: str | None
     width: int = 0
     height: int = 0
+    stamp: Stamp | None = None
 
 
 def record_of(root: Path, folder: Path | None) -> Path | None:
@@ -83,33 +84,31 @@ def read_headers(
     Returns:
         What was found, in the order of the files.
     """
-    prefix = f"{root}{os.sep}"
-    names = [str(file).removeprefix(prefix) for file in files]
+    paths, prefix = [str(file) for file in files], f"{root}{os.sep}"
+    names = [path.removeprefix(prefix) for path in paths]
     sure_before = time.time_ns() - _UNSURE_NS
-    stamps = [_stamp(file) for file in files]
+    stamps = [_stamp(path) for path in paths]
     known = _recall(record) if record is not None else {}
-    headers = [_known(known.get(name), stamp, sizes) for name, stamp in zip(names, stamps, strict=True)]
-    new = [position for position, header in enumerate(headers) if header is None]
-    for position, header in zip(new, _look_at([files[position] for position in new], sizes, visible), strict=True):
-        headers[position] = header
-    found = [header for header in headers if header is not None]
+    unknown = Header("not looked at yet")
+    headers = [known.get(name, unknown) for name in names]
+    new = [
+        position
+        for position, (header, stamp) in enumerate(zip(headers, stamps, strict=True))
+        if header.stamp != stamp or header is unknown or (sizes and not header.width)
+    ]
+    for position, found in zip(new, _look_at([files[position] for position in new], sizes, visible), strict=True):
+        headers[position] = found._replace(stamp=stamps[position])
     if record is not None and new:
-        _remember(record, zip(names, stamps, found, strict=True), sure_before)
-    return found
+        _remember(record, zip(names, headers, strict=True), sure_before)
+    return headers
 
 
-def _stamp(file: Path) -> Stamp | None:
+def _stamp(path: str) -> Stamp | None:
     try:
-        found = os.stat(file)
+        found = os.stat(path)
     except OSError:  # looking at it will tell
         return None
     return found.st_size, found.st_mtime_ns
-
-
-def _known(row: Row | None, stamp: Stamp | None, sizes: bool) -> Header | None:
-    if row is None or row[:2] != stamp or (sizes and not row[2]):
-        return None
-    return Header(None, row[2], row[3])
 
 
 def _look_at(files: Sequence[Path], sizes: bool, visible: bool) -> Iterator[Header]:
@@ -156,8 +155,8 @@ def _look(file: Path, sizes: bool) -> Header:
         return Header(reason(error))
 
 
-def _recall(record: Path) -> dict[str, Row]:
-    """What an earlier start found: by name, a stamp, width and height; nothing where the record is not whole."""
+def _recall(record: Path) -> dict[str, Header]:
+    """What an earlier start found, by name; nothing where the record is not whole."""
     try:
         head, body = record.read_bytes().split(b"\n", 1)
         if head != _head(body):
@@ -167,17 +166,19 @@ def _recall(record: Path) -> dict[str, Row]:
         whole = numbers.shape == (4, len(names)) and numbers.dtype == np.int64
         if not whole or (numbers[2:] < 0).any() or (numbers[2:].prod(0) > MAX_PIXELS).any():
             return {}
-        return dict(zip(names, zip(*columns, strict=True), strict=True))
+        lengths, changed, widths, heights = columns
+        stamps = zip(lengths, changed, strict=True)
+        return dict(zip(names, map(Header, repeat(None), widths, heights, stamps), strict=True))
     except (OSError, ValueError, TypeError, RecursionError):
         return {}
 
 
-def _remember(record: Path, found: Iterable[tuple[str, Stamp | None, Header]], before: int) -> None:
+def _remember(record: Path, found: Iterable[tuple[str, Header]], before: int) -> None:
     """Replaces the record as a whole; where that cannot be, the next start looks at every file again."""
     rows = [
-        (name, *stamp, header.width, header.height)
-        for name, stamp, header in found
-        if stamp is not None and stamp[1] < before and header.defect is None
+        (name, *header.stamp, header.width, header.height)
+        for name, header in found
+        if header.stamp is not None and header.stamp[1] < before and header.defect is None
     ]
     body = json.dumps(list(zip(*rows, strict=True))).encode()
     with contextlib.suppress(OSError):

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from project.data.batch import ImageBatch, split_keys
 from project.data.cache import ImageCache, open_cache
+from project.data.checked import Header
 from project.data.crops import (
     fit_image,
     fit_region,
@@ -40,7 +41,7 @@ class FileDataset:
         skip: Whether a file that cannot be read comes as a black image with the label -1, and is no error.
         cache: A folder for decoded images, by which later epochs and runs are faster. Training then crops from images
             whose shorter side is scaled down to ``resize``.
-        sizes: Width and height of each upright image in pixels, for the cache of training images.
+        headers: What is known of each file, with the sizes of images; for the cache.
     """
 
     def __init__(
@@ -52,12 +53,12 @@ class FileDataset:
         seed: int = 0,
         skip: bool = False,
         cache: Path | None = None,
-        sizes: Sequence[tuple[int, int]] = (),
+        headers: Sequence[Header] = (),
     ) -> None:
         self.files, self.labels = files, labels
         self.preprocessing, self.crop, self.fit = preprocessing, preprocessing["crop"], preprocessing.get("fit", "crop")
         self.crop_scale, self.seed, self.skip = crop_scale, seed, skip
-        self.cache = self._open_cache(cache, sizes) if cache is not None and files else None
+        self.cache = self._open_cache(cache, headers) if cache is not None and files else None
 
     def __len__(self) -> int:
         return len(self.files)
@@ -121,14 +122,11 @@ class FileDataset:
         scale = min(1.0, self.preprocessing["resize"] / min(width, height))
         return max(1, round(height * scale)), max(1, round(width * scale))
 
-    def _open_cache(self, folder: Path, sizes: Sequence[tuple[int, int]]) -> ImageCache | None:
+    def _open_cache(self, folder: Path, headers: Sequence[Header]) -> ImageCache | None:
         if self.crop_scale is None:
             shapes = [(self.crop, self.crop)] * len(self)
-            return open_cache(folder, self.files, shapes, f"whole {sorted(self.preprocessing.items())}")
-        shapes = [self._small_shape(size) for size in sizes]
-        return open_cache(
-            folder,
-            self.files,
-            shapes,
-            f"shorter side {self.preprocessing['resize']} {interpolation_of(self.preprocessing)}",
-        )
+            settings = f"whole {sorted(self.preprocessing.items())}"
+        else:
+            shapes = [self._small_shape((header.width, header.height)) for header in headers]
+            settings = f"shorter side {self.preprocessing['resize']} {interpolation_of(self.preprocessing)}"
+        return open_cache(folder, self.files, (header.stamp for header in headers), shapes, settings)

@@ -1,5 +1,6 @@
 """Any folder of classes: ``root/<class>/**``, split by us, or ``root/{train,val,test}/<class>/**``, taken as they are."""
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -79,9 +80,9 @@ class FolderDataModule(ImageFilesDataModule):
     def _cut(self, root: Path, files: ClassFiles, missing: Sequence[str]) -> dict[str, ClassFiles]:
         fractions = {split: fraction for split, fraction in self.fractions.items() if split in missing}
         found: dict[str, ClassFiles] = {split: {} for split in ("train", *missing)}
-        prefix = f"{root.as_posix()}/"
+        prefix = f"{root}{os.sep}"
         for name, of_class in files.items():
-            names = [spelt(file.as_posix().removeprefix(prefix)) for file in of_class]
+            names = [spelt(str(file).removeprefix(prefix).replace(os.sep, "/")) for file in of_class]
             splits = hashed_split(names, fractions, seed=self.split_seed, class_name=name)
             for split, positions in splits.items():
                 found[split][name] = [of_class[position] for position in positions]

@@ -82,12 +82,8 @@ class ImageFilesDataModule(ResizedDataModule):
             files, root = self.files(), self.images_root
             with without_garbage_collection():
                 every = _all(files)
-                record, sizes, visible = (
-                    record_of(root, self.cache),
-                    self.cache is not None,
-                    world(self.trainer)[1] == 0,
-                )
-                headers = read_headers(every, root, record, sizes, visible)
+                record, visible = record_of(root, self.cache), world(self.trainer)[1] == 0
+                headers = read_headers(every, root, record, sizes=self.cache is not None, visible=visible)
                 self._headers = dict(zip(map(str, every), headers, strict=True))
         return self._headers
 
@@ -131,18 +127,18 @@ class ImageFilesDataModule(ResizedDataModule):
             labels = [label for label, name in enumerate(self.class_names) for _ in splits[split][name]]
             flat = [file for name in self.class_names for file in splits[split][name]]
             crop_scale = self.crop_scale if split == "train" else None
-            sizes = self._sizes(flat) if self.cache is not None and crop_scale is not None else ()
+            headers = self._headers_of(flat) if self.cache is not None else ()
             datasets[split] = dataset = FileDataset(
-                flat, torch.tensor(labels), self.preprocessing, crop_scale, self.seed, self.skip_bad, self.cache, sizes
+                flat, torch.tensor(labels), self.preprocessing, crop_scale, self.seed, self.skip_bad, self.cache, headers
             )
             if self.cache is not None and dataset.cache is None and world(self.trainer)[1] == 0:
                 _warn(f"--data.cache: '{self.cache}' has no room for the decoded {split} images; going on without")
         return datasets
 
-    def _sizes(self, files: list[Path]) -> list[tuple[int, int]]:
+    def _headers_of(self, files: list[Path]) -> list[Header]:
         if not self.skip_bad:
             self._require_readable()
-        return [self._look()[str(file)][1:] for file in files]
+        return [self._look()[str(file)] for file in files]
 
     def _readable(self) -> dict[str, ClassFiles]:
         """The splits without broken files; each process looks for itself, so that all have the same."""

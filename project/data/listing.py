@@ -19,12 +19,17 @@ _LIKE_SPLITS = {*SPLITS, "valid", "validation", "training", "testing"}
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Keeps Python from looking for garbage among many new objects that all stay: a third of the time of listing."""
+    """Keeps Python from looking for garbage among many new objects that all stay: a third of the time of listing.
+
+    Once it looks again, they count as old objects, among which it seldom looks.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        gc.freeze()
+        gc.unfreeze()  # into the oldest generation
         if enabled:
             gc.enable()
 

@@ -136,7 +136,7 @@ def test_a_place_that_cannot_be_written_is_named(images, tmp_path):
 
 def test_the_room_is_taken_before_the_first_image(images, tmp_path):
     files = sorted((images / "red").iterdir())
-    cache = open_cache(tmp_path, files, [(10, 20)] * len(files), "")
+    cache = open_cache(tmp_path, files, [None] * len(files), [(10, 20)] * len(files), "")
     assert cache is not None
     assert cache.path.stat().st_size == len(files) * (1 + 3 * 10 * 20)
     assert cache.path.stat().st_blocks * 512 >= cache.path.stat().st_size

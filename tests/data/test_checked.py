@@ -62,12 +62,13 @@ def start(root, folder):
     return dict(zip(files, read_headers(files, root, record_of(root, folder), sizes=True), strict=True))
 
 
-def by_hand(root):
+def by_hand(root, sizes=True):
     """What PIL alone says of the whole files."""
     found = {}
     for file in files_in(root):
         with Image.open(file) as image:
-            found[file] = Header(None, *(image.size[::-1] if file.name == "turned.jpg" else image.size))
+            size = image.size[::-1] if file.name == "turned.jpg" else image.size
+        found[file] = Header(None, *(size if sizes else (0, 0)), (file.stat().st_size, file.stat().st_mtime_ns))
     return found
 
 
@@ -176,11 +177,31 @@ def test_many_files_are_looked_at_by_processes_with_the_same_result(root, tmp_pa
 
 def test_sizes_are_looked_up_where_an_earlier_start_did_not_ask_for_them(root, tmp_path, looked_at):
     files, record = files_in(root), record_of(root, tmp_path)
-    assert read_headers(files, root, record) == [Header(None)] * 12
+    assert read_headers(files, root, record) == list(by_hand(root, sizes=False).values())
     assert start(root, tmp_path) == by_hand(root)
     assert len(looked_at) == 24
     assert read_headers(files, root, record) == list(by_hand(root).values())
     assert len(looked_at) == 24
+
+
+def test_a_second_start_asks_the_disk_for_each_file_once(root, tmp_path, monkeypatch):
+    asked: list[str] = []
+    stat = os.stat
+
+    def count(path, *args, **kwargs):
+        asked.append(str(path))
+        return stat(path, *args, **kwargs)
+
+    def start():
+        data = FolderDataModule(str(root), image_size=16, num_workers=0, batch_size=4, cache=str(tmp_path / "cache"))
+        data.prepare_data()
+        data.setup("fit")
+
+    start()
+    with monkeypatch.context() as patched:
+        patched.setattr("os.stat", count)
+        start()
+    assert sorted(path for path in asked if path.endswith(".jpg")) == [str(file) for file in files_in(root)]
 
 
 def test_the_cache_of_images_takes_its_sizes_from_the_record(root, tmp_path, looked_at):
