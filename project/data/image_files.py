@@ -129,7 +129,14 @@ class ImageFilesDataModule(ResizedDataModule):
             crop_scale = self.crop_scale if split == "train" else None
             headers = self._headers_of(flat) if self.cache is not None else ()
             datasets[split] = dataset = FileDataset(
-                flat, torch.tensor(labels), self.preprocessing, crop_scale, self.seed, self.skip_bad, self.cache, headers
+                flat,
+                torch.tensor(labels),
+                self.preprocessing,
+                crop_scale,
+                self.seed,
+                self.skip_bad,
+                self.cache,
+                headers,
             )
             if self.cache is not None and dataset.cache is None and world(self.trainer)[1] == 0:
                 _warn(f"--data.cache: '{self.cache}' has no room for the decoded {split} images; going on without")
