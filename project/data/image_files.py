@@ -127,16 +127,9 @@ class ImageFilesDataModule(ResizedDataModule):
             labels = [label for label, name in enumerate(self.class_names) for _ in splits[split][name]]
             flat = [file for name in self.class_names for file in splits[split][name]]
             crop_scale = self.crop_scale if split == "train" else None
-            headers = self._headers_of(flat) if self.cache is not None else ()
+            known = self._headers_of(flat) if self.cache is not None else ()
             datasets[split] = dataset = FileDataset(
-                flat,
-                torch.tensor(labels),
-                self.preprocessing,
-                crop_scale,
-                self.seed,
-                self.skip_bad,
-                self.cache,
-                headers,
+                flat, torch.tensor(labels), self.preprocessing, crop_scale, self.seed, self.skip_bad, self.cache, known
             )
             if self.cache is not None and dataset.cache is None and world(self.trainer)[1] == 0:
                 _warn(f"--data.cache: '{self.cache}' has no room for the decoded {split} images; going on without")
