@@ -1,5 +1,6 @@
 """What a command does before it imports torch: output that cannot fail, and a quiet end by Ctrl-C meanwhile."""
 
+import gc
 import io
 import os
 import signal
@@ -44,6 +45,7 @@ def begin_command() -> None:
 
     Ends it with one line where its working directory is not there any more, from which imports, too, would be tried.
     """
+    gc.disable()  # imports make a million objects, and looking for garbage among them takes a tenth of their time
     signal.signal(signal.SIGINT, _end)
     if sys.stdout is not None and sys.stderr is not None:  # as they are where a shell has closed them, by >&-
         sys.stdout, sys.stderr = lasting(sys.stdout), lasting(sys.stderr, line_buffering=True)
@@ -55,9 +57,11 @@ def begin_command() -> None:
 
 
 def end_of_imports() -> None:
-    """Gives Ctrl-C its usual meaning."""
+    """Gives Ctrl-C its usual meaning, and looks for garbage from now on, but not among what was imported."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        gc.freeze()
+        gc.enable()
 
 
 def _end(number: int, _frame: FrameType | None) -> None:

@@ -1,6 +1,7 @@
 """What several tests share: tiny runs of the real command, and folders of small images."""
 
 import colorsys
+import gc
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -32,6 +33,11 @@ TINY_TRAINER = ["--trainer.accelerator=cpu", "--trainer.max_epochs=1", "--traine
 QUIET = ["--trainer.enable_progress_bar=false", "--trainer.num_sanity_val_steps=0"]
 TINY = [*TINY_DATA, *TINY_TRAINER, *QUIET]
 SLIM = ["--model.arch=resnet9_slim", "--model.stem=cifar"]
+
+
+def pytest_collection_finish() -> None:
+    """Keeps Python from looking for garbage among what was imported, which takes longer than some tests do."""
+    gc.freeze()
 
 
 @contextmanager

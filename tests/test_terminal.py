@@ -37,7 +37,7 @@ def start(cwd: Path, script: str) -> subprocess.Popen[str]:
     """Python in which ``project`` is imported as by ``python -m project.fit``."""
     lines = f"import sys; sys.argv = ['-m']; import project; {script}"
     return subprocess.Popen(
-        [sys.executable, "-c", lines],
+        [sys.executable, "-c", lines, "project.fit"],
         env=environment(),
         cwd=cwd,
         text=True,
@@ -53,6 +53,25 @@ def test_ctrl_c_during_imports_is_one_line(tmp_path):
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=60) == ("", "\nstopped\n")
     assert process.returncode == 130
+
+
+def test_garbage_is_looked_for_once_all_is_imported_and_elsewhere(tmp_path):
+    script = "import gc; print(gc.isenabled()); made = [[]]; from project.terminal import end_of_imports"
+    then = "end_of_imports(); print(gc.isenabled(), any(object is made for object in gc.get_objects()))"
+    assert start(tmp_path, f"{script}; {then}").communicate(timeout=60) == ("False\nTrue False\n", "")
+
+
+def test_a_module_of_ones_own_that_imports_the_package_is_left_alone(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").write_text("import project")
+    (tmp_path / "mine" / "train.py").write_text(
+        "import gc, signal; print(gc.isenabled(), signal.getsignal(2).__name__)"
+    )
+    command = [sys.executable, "-m", "mine.train"]
+    found = subprocess.run(
+        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60, check=True
+    )
+    assert found.stdout == "True default_int_handler\n"
 
 
 def test_a_working_directory_that_was_removed_is_one_line(tmp_path):
