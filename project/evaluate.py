@@ -23,6 +23,7 @@ from project.options.help import TRAINER_IN_EVALUATION, Screen
 from project.run.checkpoint import ABOUT, About, read_checkpoint
 from project.run.matching import require_same_classes
 from project.run.rows import writing_rows
+from project.run.settings import plain_options
 
 DEFAULTS: dict[str, Any] = {
     "trainer.logger": False,
@@ -127,7 +128,9 @@ class EvaluateCLI(ProjectCLI):
         if self.trainer.is_global_zero:
             metrics = self.model.results[split]
             per_class = dict(zip(class_names, metrics.per_class, strict=True))
-            found = {"checkpoint": path, "split": split, **metrics.as_dict(), "per_class": per_class}
+            kind = type(self.datamodule)
+            data = {"class_path": kind.__name__, "init_args": plain_options(self.datamodule.hparams, kind)}
+            found = {"checkpoint": path, "data": data, "split": split, **metrics.as_dict(), "per_class": per_class}
             write_json("--output", output, found)
             self.say(f"{class_table(class_names, metrics.per_class)}\n\n{metrics_table({split: metrics.as_dict()})}")
             self.say(f"\n  written to {output}")

@@ -52,7 +52,10 @@ def test_other_images_of_the_same_classes_can_be_measured(checkpoint, tmp_path, 
     root = make_folder(tmp_path / "images", dict.fromkeys(names, 5))
     data = ["--data=FolderDataModule", f"--data.root={root}", "--data.image_size=32", "--data.num_workers=0"]
     evaluate(f"--ckpt_path={checkpoint}", *data, "--data.batch_size=8", "--data.resize=36")
-    assert json.loads((tmp_path / "alone.test.metrics.json").read_text())["total"] == len(names)
+    written = json.loads((tmp_path / "alone.test.metrics.json").read_text())
+    assert written["total"] == len(names)
+    assert written["data"]["class_path"] == "FolderDataModule"
+    assert written["data"]["init_args"].items() >= {"root": str(root), "resize": 36}.items()
     assert "scaled to 36 pixels before they are cut, in training it was 32" in capsys.readouterr().err
 
 
