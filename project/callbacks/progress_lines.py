@@ -30,6 +30,7 @@ class ProgressLines(ProgressBar):
         self._clock, self._enabled = clock, True
         self._training_began = self._began = self._batch_ended = self._said = 0.0
         self._batches = self._images = 0
+        self._validation_began, self._validated = 0.0, False
 
     def disable(self) -> None:
         """Says nothing, as in all processes but the first."""
@@ -47,6 +48,7 @@ class ProgressLines(ProgressBar):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the clock of the epoch."""
         self._begin()
+        self._validated = False
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -62,9 +64,10 @@ class ProgressLines(ProgressBar):
         self._say(self._training_line(trainer, trainer.num_training_batches))
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Starts the clock, where validation is no part of training."""
+        """Starts the clock, or where validation is a part of training looks at it."""
         if trainer.state.fn == "validate":
             self._begin()
+        self._validation_began = self._clock()
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the clock."""
@@ -100,9 +103,12 @@ class ProgressLines(ProgressBar):
             self._say(self._evaluation_line("test", batch_idx + 1, sum(trainer.num_test_batches)))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Says that it is done, where validation is no part of training."""
+        """Says that it is done, or where validation is a part of training takes its time out of that of the epoch."""
         if trainer.state.fn == "validate":
             self._say(f"validation: {self._speed()}")
+            return
+        seconds = self._clock() - self._validation_began
+        self._began, self._batch_ended, self._validated = self._began + seconds, self._batch_ended + seconds, True
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Says that it is done."""
@@ -120,7 +126,7 @@ class ProgressLines(ProgressBar):
         return self._batch_ended - self._said >= EVERY
 
     def _speed(self) -> str:
-        return rate(self._images, self._batch_ended - self._began)  # the time of validation is left out
+        return rate(self._images, self._batch_ended - self._began)
 
     def _evaluation_line(self, what: str, done: int, batches: float) -> str:
         left = (self._batch_ended - self._began) / done * (batches - done)
@@ -129,8 +135,9 @@ class ProgressLines(ProgressBar):
     def _training_line(self, trainer: Trainer, done: float) -> str:
         epochs = trainer.max_epochs if trainer.max_epochs not in (None, -1) else None
         epoch = f"epoch {trainer.current_epoch + 1}" + (f" of {epochs}" if epochs is not None else "")
-        metrics = trainer.callback_metrics
-        shown = [text.format(float(metrics[name])) for name, text in _SHOWN.items() if name in metrics]
+        metrics = trainer.callback_metrics  # those of validation may be of an earlier epoch
+        named = [name for name in _SHOWN if name in metrics and (self._validated or not name.startswith("val/"))]
+        shown = [_SHOWN[name].format(float(metrics[name])) for name in named]
         left = self._left(trainer, done, epochs)
         remaining = [f"{duration(left)} left"] if left is not None else []
         return ", ".join([epoch, f"step {trainer.global_step:,}", *shown, self._speed(), *remaining])

@@ -5,6 +5,7 @@ import sys
 from typing import Any
 
 import pytest
+from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
 
 from project.callbacks import ProgressLines
@@ -66,6 +67,35 @@ def test_the_time_that_is_left_is_that_of_as_many_batches(workplace, capsys):
     assert clock.now > 60
     assert last == "0 s"
     assert all("min" in left for left in (first, second, third))
+
+
+def test_a_validation_is_said_in_its_own_epoch(workplace, capsys):
+    small(*BARS, "--trainer.max_epochs=4", "--trainer.check_val_every_n_epoch=2", callbacks=[ProgressLines()])
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch")]
+    assert ["validation" in line for line in lines] == [False, True, False, True]
+
+
+class OnTheClock(Callback):
+    """A batch takes a second, a validation a quarter of an hour."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self._clock.now += 1
+
+    def on_validation_epoch_start(self, *_: Any) -> None:
+        self._clock.now += 900
+
+
+@pytest.mark.parametrize("every", ["2", "1.0"])
+def test_validations_leave_the_speed_as_it_is(workplace, capsys, every):
+    clock = Clock(0.0)
+    watched = [ProgressLines(clock), OnTheClock(clock)]
+    small(*BARS, f"--trainer.val_check_interval={every}", "--data.batch_size=16", callbacks=watched)
+    lines = [line for line in capsys.readouterr().err.splitlines() if re.match("epoch . of 2, step [48],", line)]
+    assert lines
+    assert all(", 16 images/s," in line for line in lines)
 
 
 def bars(*options: str) -> list[type[Any]]:
