@@ -14,17 +14,18 @@ from typing import NamedTuple
 
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
-from tqdm import tqdm
 
 from project.data.checks import in_threads
 from project.data.decode import MAX_PIXELS, check_image, open_image, reason, upright_size
 from project.errors import UnreadableFileError
 from project.hardware import usable_cores
+from project.run.progress import counting
 
 _FORMAT = b"checked image files, 1 "  # another number where the check or the columns change
 _WORTH_PROCESSES = 4096  # so many new files take about as long as starting processes does
 _MOST_PROCESSES = 16
 _AT_ONCE = 256
+_CHECKING = "checking images"
 _THREADS = 4  # for each process: a disk across a network answers several requests at once
 _UNSURE_NS = 2 * 10**9  # a file may change twice within a tick of the file system's clock
 
@@ -79,7 +80,7 @@ def read_headers(
         root: What they lie in.
         record: See :func:`record_of`; what is found is added to it, where it can be written.
         sizes: Whether widths and heights are asked for; for PNG files, PIL decodes the image to know how it is turned.
-        visible: Whether there is a progress bar where it takes longer.
+        visible: Whether to say how far it is, where it takes longer.
 
     Returns:
         What was found, in the order of the files.
@@ -116,13 +117,13 @@ def _look_at(files: Sequence[Path], sizes: bool, visible: bool) -> Iterator[Head
     look = partial(_look, sizes=sizes)
     processes = min(usable_cores(), _MOST_PROCESSES)
     if len(files) < _WORTH_PROCESSES or processes < 2:
-        yield from in_threads(look, files, "checking images", visible=visible)
+        yield from in_threads(look, files, _CHECKING, visible=visible)
         return
     # workers of a loader end when this process is killed, which those of other pools do not
     loader = DataLoader(_Chunks(files, look), batch_size=None, num_workers=processes, collate_fn=_as_it_is)
-    with tqdm(total=len(files), desc="checking images", unit="", delay=1, leave=False, disable=not visible) as bar:
+    with counting(len(files), _CHECKING, visible) as advance:
         for headers in loader:
-            bar.update(len(headers))
+            advance(len(headers))
             yield from headers
 
 

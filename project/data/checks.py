@@ -8,12 +8,12 @@ from typing import NamedTuple, TypeVar
 
 from PIL import Image
 from torch import Tensor
-from tqdm import tqdm
 
 from project.data.decode import check_image, decode, has_16_bits, is_turned, named, open_image, reason
 from project.data.holes import has_hole
 from project.errors import UnreadableFileError, UserError, listed
 from project.hardware import usable_cores
+from project.run.progress import counting
 
 _AT_ONCE = 512  # files that wait for a thread; as many results wait to be taken
 _ANIMATED = ("AVIF", "GIF", "PNG", "TIFF", "WEBP")  # not a camera's JPEG, whose second image is a preview
@@ -54,23 +54,22 @@ class Facts(NamedTuple):
 def in_threads(
     look: Callable[[Path], T], files: Sequence[Path], text: str, threads: int | None = None, visible: bool = True
 ) -> Iterator[T]:
-    """Applies a function to files, with a progress bar where it takes longer.
+    """Applies a function to files, and says how far it is where that takes longer.
 
     Args:
         look: What to do with each; PIL lets go of Python's lock while it decodes.
         files: The files.
         text: What is being done, beside the bar.
         threads: How many files are looked at at once; by default what ``ThreadPoolExecutor`` chooses.
-        visible: Whether there is a bar.
+        visible: Whether to say how far it is.
 
     Returns:
         The results in the order of the files.
     """
-    bar = tqdm(total=len(files), desc=text, unit="", delay=1, leave=False, disable=not visible)
-    with bar, ThreadPoolExecutor(threads) as pool:
+    with counting(len(files), text, visible) as advance, ThreadPoolExecutor(threads) as pool:
         for first in range(0, len(files), _AT_ONCE):  # ``map`` takes in everything at once, and sets can be huge
             for result in pool.map(look, files[first : first + _AT_ONCE]):
-                bar.update()
+                advance(1)
                 yield result
 
 

@@ -2,7 +2,9 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from tqdm import tqdm
 
@@ -40,13 +42,18 @@ class Progress:
         total: How many there are, if that is known.
         done: How many were done before.
         clock: Tells the time in seconds.
+        text: What is being done, where that is not what the command is for; the bar then comes late and goes again.
     """
 
-    def __init__(self, total: int | None, done: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, total: int | None, done: int = 0, clock: Callable[[], float] = time.monotonic, text: str = ""
+    ) -> None:
         self._total, self._before, self._done, self._clock = total, done, done, clock
-        self._began = self._said = clock()
-        watched = sys.stderr.isatty()
-        self._bar = tqdm(total=total, initial=done, unit=" images", file=sys.stderr) if watched else None
+        self._text, self._began = f"{text}: " if text else "", clock()
+        self._said, self._bar = self._began, None
+        if sys.stderr.isatty():
+            look: dict[str, Any] = {"desc": text, "delay": 1, "leave": False} if text else {"unit": " images"}
+            self._bar = tqdm(total=total, initial=done, file=sys.stderr, **look)
 
     def advance(self, count: int) -> None:
         """Counts images that are done."""
@@ -55,7 +62,7 @@ class Progress:
             self._bar.update(count)
         elif (now := self._clock()) - self._said >= EVERY:
             self._said = now
-            sys.stderr.write(f"{self._line(now - self._began)}\n")
+            sys.stderr.write(f"{self._text}{self._line(now - self._began)}\n")
 
     def close(self) -> None:
         """Ends the bar."""
@@ -73,3 +80,25 @@ class Progress:
             return f"{self._done:,} images, {rate(count, seconds)}"
         left = seconds * (self._total - self._done) / max(count, 1)
         return f"{self._done:,} of {self._total:,} images, {rate(count, seconds)}, {duration(left)} left"
+
+
+@contextmanager
+def counting(total: int, text: str, visible: bool = True) -> Iterator[Callable[[int], None]]:
+    """Says how far something is that a command does before its own work, where that takes longer.
+
+    Args:
+        total: How many images there are.
+        text: What is being done with them.
+        visible: Whether to say anything.
+
+    Yields:
+        What counts images that are done.
+    """
+    if not visible:
+        yield lambda _: None
+        return
+    progress = Progress(total, text=text)
+    try:
+        yield progress.advance
+    finally:
+        progress.close()
