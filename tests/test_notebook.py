@@ -127,10 +127,12 @@ def evaluated(source, names):
 
 
 def test_cells_measure_what_the_run_did_and_draw(tiny_run, metrics, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+    for name in ("runs", "notebooks"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "notebooks")
     monkeypatch.setattr("sys.path", [*sys.path])
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    draw_image(0.3, seed=0).save("own.png")
+    draw_image(0.3, seed=0).save("own.png")  # beside the notebook, which works in the folder that holds runs/
     monkeypatch.setenv("CHECKPOINT", str(tiny_run / "checkpoints" / "best.ckpt"))
     monkeypatch.setenv("IMAGE", "own.png")
     names: dict[str, object] = {}
@@ -143,6 +145,23 @@ def test_cells_measure_what_the_run_did_and_draw(tiny_run, metrics, tmp_path, mo
     assert said["test"] == metrics_table({"test": metrics["test"]})
     assert said["own"].splitlines()[0].split()[-1] in metrics["class_names"]
     assert {cell for cell, value in shown.items() if isinstance(value, Figure)} == {*PLOTS["explore_checkpoint"]}
+
+
+@pytest.mark.parametrize("runs", [True, False])
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_relative_paths_start_where_the_commands_do(empty_project, monkeypatch, path, runs):
+    for name in ["notebooks", *(["runs"] if runs else [])]:
+        (empty_project / name).mkdir()
+    monkeypatch.chdir(empty_project / "notebooks")
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.setenv("CHECKPOINT", "best.ckpt")
+    monkeypatch.setenv("RUNS", "a b")
+    source = next(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code")
+    names: dict[str, object] = {}
+    for _ in range(2):  # it is run again in the same kernel
+        exec(source.replace("%matplotlib inline", ""), names)
+        assert Path.cwd() == empty_project
+        assert names["here"] == empty_project / "notebooks"
 
 
 def unwanted(executed):
