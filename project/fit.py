@@ -31,6 +31,7 @@ from project.errors import UserError
 from project.explore.tables import summary
 from project.hardware import best_precision, tune_malloc
 from project.model import ImageClassifier
+from project.model.fitting import require_fitting_weights
 from project.options.following import follow_weights
 from project.options.help import TRAINER, Screen
 from project.preflight import require_sound_options, require_sound_run
@@ -220,10 +221,11 @@ class FitCLI(ProjectCLI):
         ones back.
 
         Raises:
-            UserError: A callback has changed the weights.
+            UserError: The weights do not fit the network, as in a file that was changed, or a callback has changed them.
         """
         checkpoint = read_checkpoint(best)
         weights = checkpoint["state_dict"]
+        require_fitting_weights(self.model.state_dict(), weights, best)
         self.model.load_state_dict(weights)
         self.model.weights_step = checkpoint["global_step"]
         if "val" in (measured := checkpoint[ABOUT]["metrics"]):  # a model class may measure otherwise

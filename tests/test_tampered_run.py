@@ -202,16 +202,33 @@ def test_a_state_that_is_missing_or_odd_is_one_line(tamper, capsys, change):
     assert stdout or "cannot be resumed from: " in said or "does not say" in said or "does not fit" in said
 
 
-def test_a_pickled_payload_in_the_best_checkpoint_ends_a_resumed_run_in_one_line(
-    tamper, workplace, capsys, monkeypatch
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda c: c.update(extra=Malicious(Path("executed"))), "is damaged or cannot be read safely"),
+        (
+            lambda c: c["state_dict"].update({"network.fc.bias": torch.zeros(2)}),
+            "does not fit this network: network.fc.bias has the shape",
+        ),
+        (
+            lambda c: c["state_dict"]["network.fc.bias"].fill_(NAN),
+            "does not fit this network: network.fc.bias has values that are not finite",
+        ),
+    ],
+    ids=["pickle", "shape", "nan"],
+)
+def test_a_best_checkpoint_that_was_changed_ends_a_resumed_run_in_one_line(
+    tamper, workplace, capsys, monkeypatch, change, complaint
 ):
     tamper(lambda content: None)
     best = LAST.with_name("best.ckpt")
-    torch.save(load(best) | {"extra": Malicious(workplace / "executed")}, best)
+    content = load(best)
+    change(content)
+    torch.save(content, best)
     with monkeypatch.context() as patch:  # it stays the best one
         patch.setattr("project.callbacks.best_checkpoint.BestCheckpoint.check_monitor_top_k", lambda *_: False)
         said = one_line(small, capsys)
-    assert "best.ckpt' is damaged or cannot be read safely" in said
+    assert f"best.ckpt' {complaint}" in said
     assert not (workplace / "executed").exists()
 
 
