@@ -10,34 +10,60 @@ from typing import Any, TextIO
 
 
 class LastingFile(io.FileIO):
-    """A file descriptor that takes what is written even where nobody reads it any more.
+    """A file descriptor that takes what is written even where nobody reads it any more, or there is no room for it.
 
-    Training for hours is not to end because ``| head`` has seen enough: what follows is thrown away.
+    Training for hours is not to end because ``| head`` has seen enough, or as its log has filled a disk that nothing else
+    is on. A result that cannot be written is an error, but one only: what is left of it is thrown away.
+
+    Args:
+        descriptor: It stays open.
+        messages: Whether what is written are messages alone, of which some may be lost.
     """
 
+    def __init__(self, descriptor: int, messages: bool) -> None:
+        super().__init__(descriptor, "wb", closefd=False)
+        self._messages = messages
+
     def write(self, data: Any, /) -> int:
-        """Writes, or throws away."""
+        """Writes, or throws away.
+
+        Raises:
+            OSError: A result cannot be written though somebody waits for it.
+        """
         try:
             return super().write(data)
-        except BrokenPipeError:
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, self.fileno())
-            os.close(null)
+        except OSError as error:
+            unread = isinstance(error, BrokenPipeError)
+            if unread or not self._messages:
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, self.fileno())
+                os.close(null)
+            if not (unread or self._messages):
+                raise
             return len(memoryview(data))
 
 
-def lasting(stream: TextIO, line_buffering: bool = False) -> TextIO:
+def lasting(stream: TextIO, messages: bool = False) -> TextIO:
     """A stream to the same place that neither a closed pipe nor a character that its encoding lacks can break.
 
     Args:
         stream: Standard output or standard error.
-        line_buffering: Whether a line is written as soon as it ends, as it is on a terminal.
+        messages: Whether it is for messages: a line is written as soon as it ends, as it is on a terminal, and is lost
+            where the disk is full.
     """
-    raw = LastingFile(stream.fileno(), "wb", closefd=False)
-    buffer = io.BufferedWriter(raw)
-    return io.TextIOWrapper(
-        buffer, stream.encoding, "backslashreplace", line_buffering=line_buffering or stream.isatty()
-    )
+    buffer = io.BufferedWriter(LastingFile(stream.fileno(), messages))
+    return io.TextIOWrapper(buffer, stream.encoding, "backslashreplace", line_buffering=messages or stream.isatty())
+
+
+def _open_closed_streams() -> None:
+    """Opens /dev/null where a shell has closed a standard stream, as by ``>&-``.
+
+    The next file would take its number, a checkpoint, say, and with it what libraries print.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+            setattr(sys, name, open(descriptor, "w" if number else "r", closefd=False))  # noqa: SIM115  # it lasts
 
 
 def begin_command() -> None:
@@ -47,8 +73,8 @@ def begin_command() -> None:
     """
     gc.disable()  # imports make a million objects, and looking for garbage among them takes a tenth of their time
     signal.signal(signal.SIGINT, _end)
-    if sys.stdout is not None and sys.stderr is not None:  # as they are where a shell has closed them, by >&-
-        sys.stdout, sys.stderr = lasting(sys.stdout), lasting(sys.stderr, line_buffering=True)
+    _open_closed_streams()
+    sys.stdout, sys.stderr = lasting(sys.stdout), lasting(sys.stderr, messages=True)
     try:
         os.getcwd()
     except FileNotFoundError:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from project.terminal import lasting
 from tests.distributed.processes import environment
 
@@ -21,6 +23,32 @@ def test_a_closed_pipe_is_no_error():
         for _ in range(3):
             stream.write("nobody reads this\n" * 10_000)
             stream.flush()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is always full")
+def test_a_log_on_a_full_disk_is_no_error_and_a_result_is_one_error():
+    with open("/dev/full", "w") as full:
+        for _ in range(2):
+            print("epoch 1 of 6", file=lasting(full, messages=True))
+        results = lasting(full)
+        print("accuracy", file=results)
+        with pytest.raises(OSError, match="No space left"):
+            results.flush()
+        results.close()
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_file_does_not_take_the_number_of_a_stream_that_was_closed(tmp_path, closed):
+    script = "import sys; sys.argv = ['-m']; import project; print(1); print(2, file=sys.stderr); sys.stdout.flush()"
+    then = "import os; open('mine', 'w').write(str(os.open('/dev/null', os.O_RDONLY) > 2))"
+    subprocess.run(
+        ["sh", "-c", f'exec "$0" -c "$1" project.fit {closed}', sys.executable, f"{script}; {then}"],
+        cwd=tmp_path,
+        env=environment(),
+        timeout=60,
+        check=True,
+    )
+    assert (tmp_path / "mine").read_text() == "True"
 
 
 def test_characters_that_an_encoding_lacks_are_spelt_out():

@@ -99,7 +99,8 @@ class FileDataset:
         if self.crop_scale is None:
             return self.image(index)
         if self.cache is not None:
-            small = self.cache.fetch(index, lambda: self._small(index))
+            shape = self.cache.shapes[index]
+            small = self.cache.fetch(index, lambda: self._small(index, shape))
             box = random_box(small.shape[2], small.shape[1], draws, self.crop_scale, self.fit)
             return fit_region(small, box, self.preprocessing)
         file = self.files[index]
@@ -109,10 +110,14 @@ class FileDataset:
             pixels = decode(image, file, sufficient_size(size, box, region_shape(box, self.preprocessing)))
         return fit_region(pixels, reduced_box(box, size, pixels), self.preprocessing)
 
-    def _small(self, index: int) -> Tensor:
+    def _small(self, index: int, shape: tuple[int, int]) -> Tensor:
         file = self.files[index]
+        height, width = shape
         with open_image(file) as image:
-            height, width = shape = self._small_shape(upright_size(image, file))
+            if self._small_shape(upright_size(image, file)) != shape:  # for which the cache has no room
+                raise UnreadableFileError(
+                    f"'{printable(file)}' has changed its size since this run began; run the same command again"
+                )
             pixels = decode(image, file, (width, height))
         whole = 0, 0, pixels.shape[2], pixels.shape[1]
         return scaled_region(pixels, whole, shape, interpolation_of(self.preprocessing))

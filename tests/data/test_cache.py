@@ -8,7 +8,7 @@ import torch
 
 from project.data import CSVDataModule, FolderDataModule
 from project.data.cache import open_cache
-from project.errors import UserError
+from project.errors import UnreadableFileError, UserError
 from tests.conftest import draw_image, make_folder
 
 CLASSES = {"blue": 12, "red": 12}
@@ -45,6 +45,20 @@ def test_evaluation_sees_the_same_pixels_with_and_without(images, tmp_path, spli
     for _ in range(2):
         assert torch.equal(epoch(cached).images, epoch(plain).images)
     assert torch.equal(cached.image(1), plain.image(1))
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_file_that_takes_another_size_after_it_was_looked_at_is_named(images, tmp_path, skip):
+    train = splits(images, tmp_path / "cache", on_bad_image="skip" if skip else "error")["train"]
+    draw_image(0.5, 0, (64, 24)).save(train.files[1])
+    if skip:
+        batch = epoch(train)
+        assert batch.labels.tolist() == [
+            -1 if place == 1 else label for place, label in enumerate(train.labels.tolist())
+        ]
+    else:
+        with pytest.raises(UnreadableFileError, match=rf"{train.files[1].name}' has changed"):
+            epoch(train)
 
 
 def test_pixels_do_not_depend_on_what_was_there_before(images, tmp_path):
