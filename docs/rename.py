@@ -22,7 +22,7 @@ def usages(name: str) -> re.Pattern[str]:
         rf"(?<=\bfrom ){name}\b|(?<=\bimport ){name}\b"  # imports
         rf"|(?<![\w\[./-]){name}(?=\\?\.[a-z_*])"  # project.fit, but not the tables [project.…] of pyproject.toml
         rf"|(?<![\w.-]){name}(?=/)"  # project/fit.py
-        rf"|(?<=[\"']){name}(?=\*?[\"'])"  # "project"
+        rf"|(?<=[\"']){name}(?=[*.]?[\"'])|(?<=python -m ){name}\b"  # "project", "project.", "python -m project."
         rf"|(?<=--tag ){name}\b|\b{name}(?= python -m)|(?<=WORKDIR /){name}\b"  # the Dockerfile
     )
 

@@ -54,6 +54,13 @@ def test_nothing_uses_the_old_name(renamed):
         assert not RENAME["usages"]("project").search(path.read_text()), path
 
 
+def test_strings_that_name_modules_follow(renamed):
+    for path in [*renamed.glob("flowernet/**/*.py"), *renamed.glob("tests/**/*.py")]:
+        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
+        strings = [node.value for node in nodes if isinstance(node.value, str)]
+        assert not [text for text in strings if text == "project." or "python -m project" in text], path
+
+
 def test_what_the_package_imports_of_itself_is_there(renamed):
     files = [*renamed.glob("flowernet/**/*.py")]
     names = [path.relative_to(renamed).with_suffix("").as_posix().replace("/", ".") for path in files]
