@@ -1,13 +1,15 @@
-"""Every private name of torch and Lightning that this project touches, and what for.
+"""Every private name of torch, Lightning and jsonargparse that this project touches, and what for.
 
 Nothing else in ``project/`` uses one. ``tests/test_upstream.py`` compares the source of each with the version that was
 read when this page was written, so an upgrade that renames or changes one fails there, by name, before it fails here.
 """
 
+from argparse import Action
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from jsonargparse import ArgumentParser
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.strategies.launchers import subprocess_script
@@ -31,7 +33,7 @@ class PrivateName(NamedTuple):
 
 
 _LIGHTNING = "lightning.pytorch"
-_CHECKED_WITH = {"lightning": "2.6.6", "torch": "2.14.1"}
+_CHECKED_WITH = {"lightning": "2.6.6", "torch": "2.14.1", "jsonargparse": "4.53.0"}
 """The versions that the digests belong to."""
 
 PRIVATE_NAMES = [
@@ -82,6 +84,18 @@ PRIVATE_NAMES = [
         "_optimizer_handles_unscaling",
         "handles_unscaling: gradients of such an optimizer are not clipped",
         "9c0a2e894089",
+    ),
+    PrivateName(
+        f"{_LIGHTNING}.core.module",
+        "LightningModule.trainer",
+        "trainer_of: the public property raises an error where there is none (_trainer)",
+        "fb4fcc6dca04",
+    ),
+    PrivateName(
+        "jsonargparse._core",
+        "ArgumentParser.get_config_files",
+        "options_of: argparse has no public list of a parser's options (_actions)",
+        "b98890f21fdb",
     ),
     PrivateName(
         "torch.cpu", "_is_avx512_bf16_supported", "cpu_computes_in_bfloat16: torch has no public name", "127f2d0166cc"
@@ -145,6 +159,16 @@ def handles_unscaling(optimizer: Optimizer) -> bool:
     """Whether an optimizer undoes the loss scale by itself; Lightning refuses to clip the gradients of such a one."""
     unscales: bool = getattr(optimizer, "_step_supports_amp_scaling", False)
     return unscales
+
+
+def trainer_of(model: LightningModule) -> Trainer | None:
+    """The trainer that a model is attached to, if there is one."""
+    return model._trainer
+
+
+def options_of(parser: ArgumentParser) -> list[Action]:
+    """The options of a parser, in their order."""
+    return list(parser._actions)
 
 
 def cpu_computes_in_bfloat16() -> bool:

@@ -1,12 +1,14 @@
-"""The private names of torch and Lightning that we touch are there, unchanged, and used in one module alone."""
+"""The private names of others that we touch are there, unchanged, and used in one module alone."""
 
 import ast
 import hashlib
 import inspect
+import textwrap
 from functools import reduce
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from pkgutil import walk_packages
 
 import pytest
 
@@ -54,6 +56,7 @@ def private_attributes(path: Path) -> set[str]:
     return found
 
 
+THEIRS = {"torch", "torchvision", "torchmetrics", "lightning", "jsonargparse"}
 NAMED_TUPLES = {"._replace", "._asdict"}
 
 
@@ -61,3 +64,29 @@ def test_no_other_module_touches_a_private_name():
     modules = [path for path in PROJECT.rglob("*.py") if path.name != "upstream.py"]
     found = set().union(*map(private_attributes, modules))
     assert not {line for line in found if not any(line.endswith(public) for public in NAMED_TUPLES)}
+
+
+def own_private_names(one: type) -> set[str]:
+    """The private names that a class takes from itself, or gives itself, by its source."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(one)))
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    names = {node.attr for node in attributes if ast.unparse(node.value) in ("self", "cls", "super()")}
+    names |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    return {name for name in names if name.startswith("_") and not name.endswith("__")}
+
+
+def test_no_class_shares_a_private_name_with_a_base_of_theirs():
+    def is_ours(one: type) -> bool:
+        return one.__module__.partition(".")[0] == PROJECT.name
+
+    modules = [import_module(found.name) for found in walk_packages([str(PROJECT)], f"{PROJECT.name}.")]
+    classes = {one for module in modules for one in vars(module).values() if inspect.isclass(one) and is_ours(one)}
+    bases = {base for one in classes for base in one.__mro__ if base.__module__.partition(".")[0] in THEIRS}
+    theirs = {base: own_private_names(base) for base in bases}
+    shared = {
+        f"{one.__qualname__}.{name} is private to {base.__qualname__}"
+        for one in classes
+        for base in one.__mro__
+        for name in own_private_names(one) & theirs.get(base, set())
+    }
+    assert shared == set()

@@ -38,6 +38,7 @@ from project.run.loggers import log_settings
 from project.run.preprocessing import Preprocessing
 from project.run.progress import note
 from project.run.tensorboard import is_logged
+from project.upstream import trainer_of
 
 _LOGGED_IF_GIVEN = ("arch_args", "test_time_augmentation")
 
@@ -289,12 +290,12 @@ class ImageClassifier(LightningModule):
         """Sets what a new network takes from its first batch."""
         if self.trainer.global_step > 0:
             return
-        images = as_batch(batch, self._trainer).images
+        images = as_batch(batch, trainer_of(self)).images
         whiten(self.network, lambda: self.normalization(images, like=next(self.network.parameters())), self.trainer)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Returns the batch's mean loss; its metrics are counted, and logged by ``on_train_batch_end``."""
-        batch = as_batch(batch, self._trainer)
+        batch = as_batch(batch, trainer_of(self))
         logits = self._logits(batch, "train", self)
         losses = self.loss(logits, batch.labels)
         require_per_image(losses, len(logits), f"{type(self).__name__}.loss")
@@ -324,10 +325,10 @@ class ImageClassifier(LightningModule):
 
     def predict_step(self, batch: Tensor | Batch | Sequence[Tensor], batch_idx: int) -> Tensor:
         """Returns each image's probabilities, float (N, classes), as the test takes them; labels are not looked at."""
-        return self.probabilities(evaluation_logits(self, images_of(batch, self._trainer)))
+        return self.probabilities(evaluation_logits(self, images_of(batch, trainer_of(self))))
 
     def _evaluate(self, batch: Batch, split: str) -> Tensor:
-        batch = as_batch(batch, self._trainer)
+        batch = as_batch(batch, trainer_of(self))
         classify = evaluation_logits if split == "test" else exact_logits
         logits = self._logits(batch, split, partial(classify, self))
         self._measured[split].update(logits, batch.labels, self.evaluation_loss(logits, batch.labels))

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -133,7 +133,7 @@ class CountingMetrics(Metric):
     def counts(self) -> dict[str, Tensor]:
         """What was counted since the last reset, on all processes together; all must ask."""
         with self.sync_context():
-            return {name: getattr(self, name).cpu().clone() for name in self._defaults}
+            return {name: cast(Tensor, state).cpu().clone() for name, state in self.metric_state.items()}
 
     def set_counts(self, counts: dict[str, Tensor]) -> None:
         """Continues from counts of all processes, in one of these.
@@ -141,8 +141,8 @@ class CountingMetrics(Metric):
         Raises:
             ValueError: They are none of these, as where a file says so.
         """
-        for name in self._defaults:
-            own, value = getattr(self, name), counts[name]
+        for name, state in self.metric_state.items():
+            own, value = cast(Tensor, state), counts[name]
             if (value.shape, value.dtype) != (own.shape, own.dtype):
                 raise ValueError(f"the counts '{name}' are {value.dtype} of the shape {tuple(value.shape)}")
             setattr(self, name, value.to(self.device))

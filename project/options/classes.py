@@ -23,6 +23,7 @@ from project.data import ImageDataModule
 from project.errors import listed
 from project.model import ImageClassifier
 from project.run.settings import subclasses
+from project.upstream import options_of
 
 CLASS_OPTIONS: dict[str, type] = {
     "data": ImageDataModule,
@@ -102,7 +103,7 @@ class ClassParser(LightningArgumentParser):
 
     def actions(self) -> list[argparse.Action]:
         """The options, in their order."""
-        return list(self._actions)
+        return options_of(self)
 
 
 def class_parser(cls: type) -> ClassParser:

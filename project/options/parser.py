@@ -241,7 +241,7 @@ class OneLineErrorParser(ClassParser):
         return list(dict.fromkeys(own + nested)) if "--config" in own else own
 
     def _own_options(self) -> list[str]:
-        return [option for action in self._actions for option in action.option_strings if option.startswith("--")]
+        return [option for action in self.actions() for option in action.option_strings if option.startswith("--")]
 
 
 def nearest_options(option: str, options: list[str]) -> list[str]:
