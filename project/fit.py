@@ -260,7 +260,7 @@ class FitCLI(ProjectCLI):
         if not self._keeps_last:
             raise UserError(f"'{self.run.path}' resumes with --callbacks.last_checkpoint alone; or use another --name")
         changed = changed_data(about, self.datamodule, ["batch_size"] if self._finds_batch_size else [])
-        self.note(f"continuing {self.run.path} in epoch {about['epoch']} after step {about['step']}{changed}")
+        self.note(f"continuing {self.run.path} in epoch {about['epoch'] + 1} after step {about['step']}{changed}")
         return str(path)
 
     def _description(self) -> str:

@@ -51,8 +51,9 @@ def describe(trainer: Trainer, model: Any, data: Any) -> str:
         f"{workers} per device, 1 thread each, {data.prefetch_factor} batches ahead, {memory}" if workers else "none"
     )
     layout = "channels_last" if model.channels_last else "contiguous"
+    threads = "1 thread" if torch.get_num_threads() == 1 else f"{torch.get_num_threads()} threads"
     compiled = "compiled" if model.compile_network else "not compiled"
-    return f"{trainer.precision}, {layout}, {compiled}, {torch.get_num_threads()} threads; loader workers: {loaded}"
+    return f"{trainer.precision}, {layout}, {compiled}, {threads}; loader workers: {loaded}"
 
 
 def best_precision(accelerator: str) -> str:

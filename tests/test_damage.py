@@ -91,7 +91,7 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(workplace, capsy
     said = capsys.readouterr().err
     assert f"'{LAST}' is damaged" in said
     assert "looking for the one before it" in said
-    assert "continuing runs/run in epoch 1 after step 5" in said
+    assert "continuing runs/run in epoch 2 after step 5" in said
     require_same_end(Path("runs/run"), expected)
 
 

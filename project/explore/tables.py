@@ -15,15 +15,16 @@ from project.run.whole_file import whole_file
 def summary(run: RunFolder, metrics: dict[str, Any]) -> str:
     """What a person wants to know at the end of a run: metrics, the best checkpoint, and what to do next."""
     best, chosen = shlex.quote(str(run.best)), metrics["selection"]
-    choice = f"epoch {metrics['epoch']}, by {chosen['monitor']}" if chosen else f"step {metrics['step']}, the last"
+    choice = f"epoch {metrics['epoch'] + 1}, by {chosen['monitor']}" if chosen else f"step {metrics['step']}, the last"
     return "\n".join(
         [
             "",
             metrics_table({"validation": metrics["val"], "test": metrics["test"]}),
             "",
             f"  best checkpoint   {run.best} ({choice})",
-            f"  curves, images  tensorboard --logdir {shlex.quote(str(run.path.parent))}",
+            f"  curves, images    tensorboard --logdir {shlex.quote(str(run.path.parent))}",
             f"  class by class    python -m project.evaluate --ckpt_path {best}",
+            f"  label images      python -m project.predict {best} PHOTOS",
             f"  one page          python -m project.report {shlex.quote(str(run.path))}",
             f"  explore           CHECKPOINT={best} make notebook",
             "  your own images   python -m project.fit --data FolderDataModule --data.root FOLDER",

@@ -37,7 +37,7 @@ def test_the_best_checkpoint_is_the_best_by_that_metric(workplace, monkeypatch, 
     best = load(BEST)
     assert best["global_step"] == step
     assert best["about"]["selection"] == dict(zip(("monitor", "mode"), selection, strict=True))
-    assert f"best.ckpt (epoch {step // 4 - 1}, by {selection[0]})" in capsys.readouterr().out
+    assert f"best.ckpt (epoch {step // 4}, by {selection[0]})" in capsys.readouterr().out
 
 
 def test_a_resumed_run_keeps_its_monitor(workplace, capsys):
