@@ -185,6 +185,20 @@ def test_a_browser_shows_it_without_an_error_and_without_scrolling_sideways(page
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+@pytest.mark.parametrize("name", ["a class of very many words " * 5, "a_class_of_one_word" * 5])
+def test_a_long_name_of_a_class_hides_no_number_on_a_phone(page, tmp_path, name):
+    script = f"""
+        document.querySelector('tbody td').textContent = '{name}';
+        document.querySelectorAll('th button')[3].click();
+        const frame = document.querySelector('.scroll');
+        document.title = frame.scrollWidth - frame.clientWidth;
+    """
+    document, console = browse(page, script, tmp_path, "390,844")
+    assert console == ""
+    assert "<title>0</title>" in document
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 def test_a_click_on_a_heading_sorts_the_classes(page, tmp_path, metrics):
     document, console = browse(page, "document.querySelectorAll('th button')[2].click()", tmp_path)
     assert console == ""
