@@ -104,7 +104,7 @@ def curves_figure(curves: Mapping[str, Mapping[int, float]]) -> Figure:
             axes.plot(steps, values, marker=marker, markersize=4, color=colour, label=name.split("/")[0])
         if title in ("loss", "accuracy") and axes.lines:
             axes.legend()
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.axhline(0, color="black", linewidth=0.8)  # heights compare only from zero
         axes.set_ylim(bottom=0)
         if title == "loss" and train:  # the first validations can be hundreds of times higher and hide all else
@@ -167,6 +167,7 @@ def runs_figure(runs: Mapping[str, Mapping[str, Mapping[int, float]]], metric: s
             marker = "o" if len(points) < 30 else ""
             axes.plot(steps, values, marker=marker, markersize=4, color=f"C{position % 10}", label=short(run))
         axes.set(title=f"{split}/{metric}", xlabel="step")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.grid(alpha=0.3)
     legend = figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
     for text in legend.get_texts():

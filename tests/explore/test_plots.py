@@ -207,3 +207,13 @@ def test_a_search_for_a_learning_rate_shows_the_rate_that_was_found():
     curve, mark = axes.get_lines()
     assert np.array_equal(curve.get_xydata(), [[1e-3, 2.0], [1e-2, 1.0], [1e-1, 3.0]])
     assert np.array_equal(mark.get_xdata(), [1e-2, 1e-2])
+
+
+@pytest.mark.parametrize("steps", [[8], [1, 2]])
+def test_steps_are_whole_numbers(steps):
+    curves = {name: dict.fromkeys(steps, 0.5) for name in ("train/loss", "val/loss", "train/accuracy", "val/accuracy")}
+    for figure in (curves_figure(curves), runs_figure({"run": curves})):
+        for axes in filter(lambda axes: axes.lines, figure.axes):
+            ticks = axes.get_xticks()
+            assert len(ticks)
+            assert (ticks == ticks.round()).all()
