@@ -38,6 +38,7 @@ SCREEN = Screen(
         "python -m project.evaluate runs/mine/checkpoints/best.ckpt",
         "python -m project.evaluate runs/mine/checkpoints/best.ckpt --split val --output val.json",
         "python -m project.evaluate runs/mine/checkpoints/best.ckpt --data path/to/other/folder",
+        "python -m project.evaluate runs/mine/checkpoints/best.ckpt --output_predictions test.csv",
     ),
 )
 

@@ -138,7 +138,7 @@ def test_a_pt2_file_classifies_in_plain_torch(checkpoint, images, pt2_file, tmp_
 import sys, json, torch
 sys.modules["project"] = sys.modules["lightning"] = None  # importing them would raise
 program = torch.export.load(sys.argv[1]).module()
-print(json.dumps(program(torch.load("inputs.pt")).tolist()))
+print(json.dumps(program(torch.load("inputs.pt")).numpy().tolist()))
 """
     python = [sys.executable, "-I", "-c", script, pt2_file]
     found = subprocess.run(python, cwd=tmp_path, capture_output=True, check=True)

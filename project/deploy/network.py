@@ -52,8 +52,9 @@ def trace(model: ImageClassifier) -> ExportedProgram:
     crop = model.preprocessing["crop"]
     two = torch.zeros(2, 3, crop, crop, dtype=torch.uint8)  # of one image the batch dimension would become a constant
     shapes = {"images": {0: Dim("batch", min=1)}}
+    network = ProbabilityNetwork(model).eval().requires_grad_(False)  # or what it returns could not become an array
     with torch.no_grad():
-        program = torch.export.export(ProbabilityNetwork(model).eval(), (two,), dynamic_shapes=shapes)
+        program = torch.export.export(network, (two,), dynamic_shapes=shapes)
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # which names files of this machine
     return program
