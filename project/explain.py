@@ -15,6 +15,7 @@ from lightning.pytorch.profilers import Profiler
 from project.callbacks.in_place import out_of_place
 from project.data.workers import WORKER_DIED
 from project.errors import UserError, first_sentence, printable
+from project.run.folder import CHECKPOINTS
 
 LOST = "another process of this run has ended; it says why, unless the system killed it"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -58,8 +59,9 @@ def _of_system(error: OSError) -> str | None:
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
         return f"{error.strerror}; raise the limit (ulimit -n, ulimit -u), or give fewer --data.num_workers"
     name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
-    if error.errno == errno.ENOENT and "tfevents" in name:  # TensorBoard's writer may notice before our callback does
-        return out_of_place(os.path.dirname(name))
+    # a writer may notice before our callback does: TensorBoard's, or that of a checkpoint while it waits for the disk
+    if error.errno == errno.ENOENT and ("tfevents" in name or name.endswith(".ckpt.partial")):
+        return out_of_place(os.path.dirname(name).removesuffix(f"{os.sep}{CHECKPOINTS}"))
     return None
 
 

@@ -151,6 +151,17 @@ def test_a_run_writes_nothing_where_its_folder_was_replaced_or_removed(workplace
     assert all((other / name).read_text() == "another's" for name in names)
 
 
+def test_a_run_that_is_moved_while_a_checkpoint_is_written_ends_in_one_line(workplace, tmp_path, capsys, monkeypatch):
+    write = torch.save
+
+    def move(content: Any, file: Any) -> None:
+        write(content, file)
+        LAST.parents[1].rename(tmp_path / "moved")
+
+    monkeypatch.setattr("torch.save", move)
+    assert "runs/run' was removed, moved or replaced" in one_line(small, capsys)
+
+
 def state_of(content: Any, callback: str) -> Any:
     (name,) = [name for name in content["callbacks"] if callback in name]
     return content["callbacks"][name]

@@ -1,6 +1,7 @@
 """How often training is logged."""
 
 import math
+from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
@@ -11,11 +12,21 @@ class LogInterval(Callback):
     With few images, all of training may have fewer, and would leave no curve.
     """
 
+    def __init__(self) -> None:
+        self._every = 0
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Shortens the interval to an epoch's steps; 0, which switches logs off, stays."""
-        batches, every = trainer.num_training_batches, trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
+        """Remembers what was asked for."""
+        self._every = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Shortens the interval to the steps of this epoch; 0, which switches logs off, stays.
+
+        Other callbacks may change from epoch to epoch how many batches make a step, also in the middle of a resumed one.
+        """
+        batches = trainer.num_training_batches
         if math.isfinite(batches):
-            trainer.log_every_n_steps = log_interval(every, int(batches), trainer.accumulate_grad_batches)  # type: ignore[attr-defined]
+            trainer.log_every_n_steps = log_interval(self._every, int(batches), trainer.accumulate_grad_batches)  # type: ignore[attr-defined]
 
 
 def log_interval(every: int, batches: int, accumulation: int) -> int:
