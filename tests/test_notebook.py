@@ -164,6 +164,26 @@ def test_relative_paths_start_where_the_commands_do(empty_project, monkeypatch, 
         assert names["here"] == empty_project / "notebooks"
 
 
+def test_runs_of_the_same_name_in_other_folders_are_compared(tmp_path, monkeypatch, capsys):
+    runs = [tmp_path / folder / "run" for folder in ("here", "there")]
+    for accuracy, run in enumerate(runs):
+        run.mkdir(parents=True)
+        (run / "metrics.json").write_text(json.dumps({split: {"accuracy": accuracy} for split in ["val", "test"]}))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.setenv("RUNS", " ".join(map(str, runs)))
+    cells = nbformat.read(NOTEBOOK.with_name("compare_runs.ipynb"), as_version=4).cells
+    names: dict[str, object] = {}
+    for cell in [cell for cell in cells if cell.cell_type == "code"][:3]:
+        capsys.readouterr()
+        exec(cell.source.replace("%matplotlib inline", ""), names)
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in said] == [
+        [str(runs[0]), "val", "0.00%", "test", "0.00%"],
+        [str(runs[1]), "val", "100.00%", "test", "100.00%"],
+    ]
+
+
 def unwanted(executed):
     """Errors and warnings that cells have shown."""
     return [
