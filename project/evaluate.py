@@ -1,7 +1,9 @@
 """``python -m project.evaluate``: exact metrics of a checkpoint, class by class."""
 
+import os
 import re
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +12,7 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 
 from project.callbacks import CollectPredictions
 from project.cli import ProjectCLI, one_line_errors, quiet_libraries
+from project.data.image_files import ImageFilesDataModule
 from project.errors import UserError
 from project.explore.data import remembered_data, require_data_sets, require_same_data_sets, require_there
 from project.explore.evaluated import EVALUATED, evaluated_rows
@@ -37,7 +40,7 @@ SCREEN = Screen(
     examples=(
         "python -m project.evaluate runs/mine/checkpoints/best.ckpt",
         "python -m project.evaluate runs/mine/checkpoints/best.ckpt --split val --output val.json",
-        "python -m project.evaluate runs/mine/checkpoints/best.ckpt --data path/to/other/folder",
+        "python -m project.evaluate runs/mine/checkpoints/best.ckpt --data path/to/other/folder --split all",
         "python -m project.evaluate runs/mine/checkpoints/best.ckpt --output_predictions test.csv",
     ),
 )
@@ -76,7 +79,12 @@ class EvaluateCLI(ProjectCLI):
             help="The checkpoint, as in runs/NAME/checkpoints/best.ckpt; the option's name may be left out.",
         )
         parser.add_argument("--import", **IMPORT)
-        parser.add_argument("--split", type=Literal["val", "test"], default="test", help="The images to measure on.")
+        parser.add_argument(
+            "--split",
+            type=Literal["val", "test", "all"],
+            default="test",
+            help="The images to measure on: val, test, or all of a folder or CSV that it was not trained on.",
+        )
         parser.add_argument(
             "--output",
             type=str | None,
@@ -104,6 +112,8 @@ class EvaluateCLI(ProjectCLI):
             require_there(self.datamodule, self._remembered.get("init_args", {}))
         require_same_classes(class_names, path, self.datamodule.class_names)
         require_same_data_sets(self._about, self.datamodule)
+        if split == "all":
+            self._take_all()
         prepared, expected = self.datamodule.preprocessing, self.model.preprocessing
         if prepared["crop"] != expected["crop"]:
             raise UserError(
@@ -127,7 +137,7 @@ class EvaluateCLI(ProjectCLI):
             require_writable("--output", output)
         self._measure()
         if self.trainer.is_global_zero:
-            metrics = self.model.results[split]
+            metrics = self.model.results["val" if split == "val" else "test"]
             per_class = dict(zip(class_names, metrics.per_class, strict=True))
             kind = type(self.datamodule)
             data = {"class_path": kind.__name__, "init_args": plain_options(self.datamodule.hparams, kind)}
@@ -136,9 +146,17 @@ class EvaluateCLI(ProjectCLI):
             self.say(f"{class_table(class_names, metrics.per_class)}\n\n{metrics_table({split: metrics.as_dict()})}")
             self.say(f"\n  written to {output}")
 
+    def _take_all(self) -> None:
+        data, trained = self.datamodule, self._about["data"]
+        if not isinstance(data, ImageFilesDataModule):
+            raise UserError("--split all takes image files; name a folder or a CSV with --data")
+        if trained is not None and _places(trained["init_args"]) == _places(data.hparams):
+            raise UserError("--split all: some of these images are those it was trained on; name others with --data")
+        data.tests_all = True
+
     def _measure(self) -> None:
         """Measures, and writes what the model says of each image where that is asked for."""
-        measure = self.trainer.test if self.config.split == "test" else self.trainer.validate
+        measure = self.trainer.validate if self.config.split == "val" else self.trainer.test
         path: str | None = self.config.output_predictions
         if path is None:
             measure(self.model, datamodule=self.datamodule, verbose=False)
@@ -149,11 +167,17 @@ class EvaluateCLI(ProjectCLI):
         with writing_rows("--output_predictions", path, EVALUATED) if first else nullcontext() as writer:
             measure(self.model, datamodule=self.datamodule, verbose=False)
             if writer is not None and collect.predictions is not None:
-                dataset = self.datamodule.splits[self.config.split]
+                dataset = self.datamodule.splits["val" if self.config.split == "val" else "test"]
                 for rows in evaluated_rows(collect.predictions, dataset, self.model.class_names):
                     writer.write(rows)
         if first:
             self.say(f"  each image's prediction is in {path}\n")
+
+
+def _places(options: Mapping[str, Any]) -> list[str]:
+    """Where the images of a data module lie, by its options."""
+    places = [options.get(name) for name in ("root", "file")]
+    return [os.path.realpath(os.path.expanduser(place)) for place in places if isinstance(place, str)]
 
 
 def _remembered_data(options: list[str]) -> dict[str, Any]:

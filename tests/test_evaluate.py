@@ -59,6 +59,34 @@ def test_other_images_of_the_same_classes_can_be_measured(checkpoint, tmp_path, 
     assert "scaled to 36 pixels before they are cut, in training it was 32" in capsys.readouterr().err
 
 
+def test_all_images_of_another_folder_can_be_measured(checkpoint, tmp_path, capsys):
+    names = torch.load(checkpoint, weights_only=True)[ABOUT]["class_names"]
+    root = make_folder(tmp_path / "images", dict.fromkeys(names, 5))
+    cli = evaluate(
+        f"--ckpt_path={checkpoint}", f"--data={root}", "--data.num_workers=0", "--split=all", "--data.batch_size=8"
+    )
+    written = json.loads((tmp_path / "alone.all.metrics.json").read_text())
+    files = sorted(root.rglob("*.*"))
+    labels = [prediction.label for prediction in predict(cli.model, files)]
+    right = sum(file.parent.name == label for file, label in zip(files, labels, strict=True))
+    assert (written["split"], written["correct"], written["total"]) == ("all", right, 5 * len(names))
+    assert f"({right}/{5 * len(names)})" in capsys.readouterr().out
+
+
+def test_all_images_are_not_measured_where_it_was_trained_on_some(checkpoint, tmp_path, capsys):
+    content = torch.load(checkpoint, weights_only=True)
+    root = make_folder(tmp_path / "images", dict.fromkeys(content[ABOUT]["class_names"], 5))
+    content[ABOUT]["data"] = {"class_path": "FolderDataModule", "init_args": {"root": str(root), "image_size": 32}}
+    torch.save(content, checkpoint)
+    for data in ([], [f"--data={root}"], [f"--data={root}/../images/"]):
+        with pytest.raises(
+            UserError, match="some of these images are those it was trained on; name others with --data"
+        ):
+            evaluate(f"--ckpt_path={checkpoint}", *data, "--split=all", "--data.num_workers=0")
+    with pytest.raises(UserError, match="image files"):
+        evaluate(f"--ckpt_path={checkpoint}", "--data=SyntheticFlowersDataModule", "--split=all")
+
+
 def test_images_are_fitted_as_the_checkpoint_says_or_not_at_all(checkpoint, tmp_path):
     content = torch.load(checkpoint, weights_only=True)
     for said in (content[ABOUT], content["hyper_parameters"]):

@@ -29,6 +29,9 @@ class ImageFilesDataModule(ResizedDataModule):
             and training crops from images whose shorter side is 8/7 of ``image_size``, or ``image_size`` where ``fit``
             is not ``crop``. By default images are decoded each time.
         kwargs: See :class:`project.data.resized.ResizedDataModule`.
+
+    Attributes:
+        tests_all: Whether the test set has all images, for some that nothing was trained on.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class ImageFilesDataModule(ResizedDataModule):
         super().__init__(**kwargs)
         self.skip_bad = on_bad_image == "skip"
         self.cache = Path(cache).expanduser() if cache is not None else None
+        self.tests_all = False
         self._files: dict[str, ClassFiles] = {}
         self._headers: dict[str, Header] | None = None
         self._reported: set[Path] = set()
@@ -122,6 +126,9 @@ class ImageFilesDataModule(ResizedDataModule):
     def load(self) -> dict[str, BatchDataset]:
         """Opens the three splits."""
         splits = self._readable() if self.skip_bad else self.files()
+        if self.tests_all:
+            every = {name: [file for split in SPLITS for file in splits[split][name]] for name in self.class_names}
+            splits = splits | {"test": every}
         datasets: dict[str, BatchDataset] = {}
         for split in SPLITS:
             labels = [label for label, name in enumerate(self.class_names) for _ in splits[split][name]]
