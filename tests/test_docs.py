@@ -13,6 +13,7 @@ import pytest
 import project.benchmark.__main__ as benchmark
 from project import predict
 from project.check_data import check_data, parse
+from project.data import SyntheticFlowersDataModule
 from project.data.flowers import FlowersDataModule
 from project.fit import FitCLI
 from project.report import parse as parse_report
@@ -141,9 +142,11 @@ def test_slurms_batch_script_asks_for_another_turn_after_a_stop_alone(code, requ
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if "-m project.evaluate" in command])
-def test_an_evaluate_command_is_true(command, tiny_run, monkeypatch):
+def test_an_evaluate_command_is_true(command, tiny_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tiny_run.parents[1])
-    args = shlex.split(command.partition("-m project.evaluate")[2].replace("NAME", "tiny"))
+    make_folder(tmp_path / "others", dict.fromkeys(SyntheticFlowersDataModule().class_names, 4))
+    options = command.partition("-m project.evaluate")[2].replace("NAME", "tiny")
+    args = shlex.split(options.replace("FOLDER", str(tmp_path / "others")))
     evaluate(*args, "--output=evaluated.json")
     assert Path("evaluated.json").exists()
 
