@@ -156,6 +156,9 @@ def test_relative_paths_start_where_the_commands_do(empty_project, monkeypatch, 
     monkeypatch.setattr("sys.path", [*sys.path])
     monkeypatch.setenv("CHECKPOINT", "best.ckpt")
     monkeypatch.setenv("RUNS", "a b")
+    for name in ("a", "b"):
+        (empty_project / name).mkdir()
+        (empty_project / name / "metrics.json").touch()
     source = next(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code")
     names: dict[str, object] = {}
     for _ in range(2):  # it is run again in the same kernel
@@ -182,6 +185,17 @@ def test_runs_of_the_same_name_in_other_folders_are_compared(tmp_path, monkeypat
         [str(runs[0]), "val", "0.00%", "test", "0.00%"],
         [str(runs[1]), "val", "100.00%", "test", "100.00%"],
     ]
+
+
+def test_an_unfinished_run_is_named_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.setenv("RUNS", "there gone")
+    Path("there").mkdir()
+    Path("there/metrics.json").touch()
+    source = nbformat.read(NOTEBOOK.with_name("compare_runs.ipynb"), as_version=4).cells[1].source
+    with pytest.raises(UserError, match=r"^no finished runs, as they have no metrics\.json: gone$"):
+        exec(source.replace("%matplotlib inline", ""), {})
 
 
 def unwanted(executed):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-_OF_ONE_RUN = {"seed_everything", "data.seed", "name"}
+_OF_ONE_RUN = {"seed_everything", "data.seed", "name", "trainer.default_root_dir"}
 
 
 class McNemar(NamedTuple):
@@ -71,7 +71,7 @@ def differing_settings(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, di
 
 
 def seed_groups(configs: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """Runs in groups that differ in nothing but their seed and their name.
+    """Runs in groups that differ in nothing but their seed, their name and the folder that they are in.
 
     Args:
         configs: By run, what its ``config.yaml`` holds.

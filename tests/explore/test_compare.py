@@ -43,3 +43,8 @@ def test_runs_that_differ_in_their_seed_alone_are_a_group():
         for arch in ("small", "large")
     }
     assert seed_groups(configs) == [["small-0", "small-1"], ["large-0", "large-1"]]
+
+
+def test_where_a_run_is_kept_is_no_difference_between_seeds():
+    configs = {name: {"trainer": {"default_root_dir": name, "max_epochs": 2}} for name in ("here", "there")}
+    assert seed_groups(configs) == [["here", "there"]]
