@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 NOT_OURS = {".git", ".venv", "data", "runs"}
-SUFFIXES = {".py", ".md", ".toml", ".yaml", ".yml", ".ipynb", ""}  # "": Makefile, Dockerfile and .ci/run
+SUFFIXES = {".py", ".md", ".toml", ".yaml", ".yml", ".ipynb", ".lock", ""}  # "": Makefile, Dockerfile and .ci/run
 
 
 def usages(name: str) -> re.Pattern[str]:
@@ -24,6 +24,7 @@ def usages(name: str) -> re.Pattern[str]:
         rf"|(?<![\w.-]){name}(?=/)"  # project/fit.py
         rf"|(?<=[\"']){name}(?=[*.]?[\"'])|(?<=python -m ){name}\b"  # "project", "project.", "python -m project."
         rf"|(?<=--tag ){name}\b|\b{name}(?= python -m)|(?<=WORKDIR /){name}\b"  # the Dockerfile
+        rf"|\b{name}(?= \(pyproject\.toml\))"  # requirements.lock
     )
 
 

@@ -54,6 +54,14 @@ def test_nothing_uses_the_old_name(renamed):
         assert not RENAME["usages"]("project").search(path.read_text()), path
 
 
+def test_a_new_lock_file_would_say_the_same(renamed):
+    lock = (renamed / "requirements.lock").read_text()
+    assert lock == (ROOT / "requirements.lock").read_text().replace(
+        "project (pyproject.toml)", "flowernet (pyproject.toml)"
+    )
+    assert "flowernet (pyproject.toml)" in lock
+
+
 def test_strings_that_name_modules_follow(renamed):
     for path in [*renamed.glob("flowernet/**/*.py"), *renamed.glob("tests/**/*.py")]:
         nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 
 import torch
 from torch import Tensor
@@ -180,6 +181,11 @@ def _called(option: str, factory: Callable[[], Any]) -> Any:
     """Opens a data set, with an error of one line where torchvision or the system refuses."""
     try:
         return factory()
+    except URLError as error:
+        raise UserError(
+            f"{option} cannot download its files ({' '.join(str(error.reason).split())}); connect to the network, or put"
+            " them where the data set looks for them"
+        ) from error
     except (OSError, RuntimeError, ValueError, ImportError) as error:
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
         by_torchvision = str(frames[-1].f_globals.get("__name__")).startswith("torchvision.")

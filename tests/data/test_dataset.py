@@ -3,6 +3,7 @@
 import functools
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -151,6 +152,15 @@ def test_nothing_is_opened_before_it_is_needed():
         raise AssertionError
 
     assert module(fail, class_names=["a", "b"]).class_names == ["a", "b"]
+
+
+def test_without_a_network_a_download_is_said_to_be_one(monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    data = module(functools.partial(urlopen, "http://127.0.0.1:9"))  # where nobody listens
+    with pytest.raises(
+        UserError, match=r"^--data\.train cannot download its files \(.*refused\); connect to the network"
+    ):
+        _ = data.class_names
 
 
 def test_one_process_at_a_time_downloads(tmp_path):
