@@ -197,12 +197,15 @@ def _unless_explained(failed: threading.ExceptHookArgs) -> None:
 def one_line_errors() -> Iterator[None]:
     """Ends the program with one line and code 2 where what the user gave is wrong, or where the disk is full.
 
-    Ctrl-C ends it with the code that shells give to that, 130.
+    The notes of the error follow in the line. Ctrl-C ends it with the code that shells give to that, 130.
     """
     threading.excepthook = _unless_explained
     end_of_imports()
     try:
-        yield
+        try:
+            yield
+        finally:
+            sys.stdout.flush()  # Python would do so at exit, and a full disk be a traceback
     except KeyboardInterrupt:
         sys.stderr.write("\nstopped\n")
         sys.exit(130)
@@ -213,7 +216,8 @@ def one_line_errors() -> Iterator[None]:
             raise
         if text == LOST:
             let_the_watch_speak()
-        end_with_error(text, alone=isinstance(error, LocalError | OSError) or text == WORKER_DIED)
+        line = "; ".join([text, *getattr(error, "__notes__", [])])
+        end_with_error(line, alone=isinstance(error, LocalError | OSError) or text == WORKER_DIED)
 
 
 def quiet_libraries() -> None:

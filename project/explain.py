@@ -52,10 +52,10 @@ def explain(error: BaseException | None) -> str | None:
 
 def _of_system(error: OSError) -> str | None:
     if error.errno in NO_ROOM:
-        return f"cannot write: {error.strerror}; make room and run the same command again to resume"
+        return f"cannot write: {error.strerror}; make room"
     if error.errno == errno.EFBIG:
         name = f" '{error.filename}'" if error.filename else ""
-        return f"cannot write{name}: {error.strerror}; raise the limit (ulimit -f) and run the same command again"
+        return f"cannot write{name}: {error.strerror}; raise the limit (ulimit -f)"
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
         return f"{error.strerror}; raise the limit (ulimit -n, ulimit -u), or give fewer --data.num_workers"
     name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""

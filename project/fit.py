@@ -27,7 +27,7 @@ from project.callbacks import (
 from project.callbacks.last_checkpoint import CURVES
 from project.callbacks.monitor import chosen_monitor, only_ours, settle_early_stopping
 from project.cli import ProjectCLI, one_line_errors, quiet_libraries
-from project.errors import UserError
+from project.errors import LocalError, UserError
 from project.explore.tables import summary
 from project.hardware import best_precision, tune_malloc
 from project.model import ImageClassifier
@@ -201,6 +201,8 @@ class FitCLI(ProjectCLI):
                 done = f" after step {self.trainer.global_step}" if isinstance(error, StoppedError) else ""
                 again = f"; {self.advice_after_death()}"
                 self.note(f"\nstopped{done}{' before the first step' if discarded else again}")
+            elif isinstance(error, LocalError | OSError) and not discarded:  # as of a full disk, or a broken file
+                error.add_note(self.advice_after_death())
             raise
         if self.trainer.is_global_zero:
             self._conclude()

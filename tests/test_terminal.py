@@ -37,6 +37,17 @@ def test_a_log_on_a_full_disk_is_no_error_and_a_result_is_one_error():
         results.close()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is always full")
+def test_a_help_that_cannot_be_written_is_one_line():
+    command = [sys.executable, "-m", "project.report", "--help"]
+    with open("/dev/full", "w") as full:
+        found = subprocess.run(
+            command, env=environment(), stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert found.stderr == "error: cannot write: No space left on device; make room\n"
+    assert found.returncode == 2
+
+
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_file_does_not_take_the_number_of_a_stream_that_was_closed(tmp_path, closed):
     script = "import sys; sys.argv = ['-m']; import project; print(1); print(2, file=sys.stderr); sys.stdout.flush()"

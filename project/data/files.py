@@ -115,9 +115,7 @@ class FileDataset:
         height, width = shape
         with open_image(file) as image:
             if self._small_shape(upright_size(image, file)) != shape:  # for which the cache has no room
-                raise UnreadableFileError(
-                    f"'{printable(file)}' has changed its size since this run began; run the same command again"
-                )
+                raise UnreadableFileError(f"'{printable(file)}' has changed its size since it was looked at")
             pixels = decode(image, file, (width, height))
         whole = 0, 0, pixels.shape[2], pixels.shape[1]
         return scaled_region(pixels, whole, shape, interpolation_of(self.preprocessing))

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 WORKER_DIED = (
     "a process that loads images has died, perhaps as memory ran out: fewer --data.num_workers or a smaller"
-    " --data.prefetch_factor need less; to resume, run the same command"
+    " --data.prefetch_factor need less"
 )
 _SHARED_MEMORY = Path("/dev/shm")
 _FOR_OTHERS = 16  # file descriptors that the rest of a process may open meanwhile

@@ -114,7 +114,7 @@ def test_a_disk_that_fills_up_ends_a_run_which_then_goes_on(workplace, capsys, m
         full = lambda path, mode: open(FULL if path.name == f".{name}.ckpt.partial" else path, mode)  # noqa: E731, SIM115
         patch.setattr("project.run.checkpoint_io.open", full, raising=False)
         said = one_line(lambda: small("--callbacks.last_checkpoint.every_n_steps=1"), capsys)
-    assert "cannot write: No space left on device; make room and run the same command again to resume" in said
+    assert "cannot write: No space left on device; make room; to resume, run the same command with --name run" in said
     after = {path.name: path.read_bytes() for path in CHECKPOINTS.iterdir()}
     assert set(after) == {"last.ckpt", "previous.ckpt"}
     if name == "last":
