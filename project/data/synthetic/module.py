@@ -73,6 +73,7 @@ class SyntheticFlowersDataModule(ImageDataModule):
             indices = torch.arange(first, first + size)
             labels = indices % len(CLASS_NAMES)
             images = draw_flowers(labels, indices, seed=self.split_seed, size=self.image_size)
-            datasets[split] = ArrayDataset(images, labels, f"drawing for {split}, number")
+            which = f"drawing for {split} (seed {self.split_seed}, after {first}), number"  # others have other names
+            datasets[split] = ArrayDataset(images, labels, which)
             first += size
         return datasets

@@ -52,3 +52,15 @@ def test_more_training_images_leave_the_first_ones_as_they_are(data):
     larger: Any = SyntheticFlowersDataModule(60, 16, 17, image_size=32, batch_size=8)
     larger.setup("fit")
     assert torch.equal(larger.splits["train"].images[:40], data.splits["train"].images)
+
+
+@pytest.mark.parametrize("other", [{"split_seed": 1}, {"train_size": 24}, {"image_size": 16}])
+def test_images_of_the_same_name_are_the_same_flower(other):
+    """Runs are compared image by image where their test images have the same names."""
+    shared: dict[str, Any] = {"train_size": 16, "val_size": 8, "test_size": 8, "image_size": 32}
+    first: Any = SyntheticFlowersDataModule(**shared)
+    second: Any = SyntheticFlowersDataModule(**shared | other)
+    for data in (first, second):
+        data.setup("test")
+    names = [[data.splits["test"].name(index) for index in range(8)] for data in (first, second)]
+    assert (names[0] == names[1]) == ("image_size" in other)
