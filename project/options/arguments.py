@@ -62,26 +62,28 @@ def _is_number(word: str) -> bool:
 IMPORT: dict[str, Any] = {
     "type": str | None,
     "default": None,
-    "help": "A module of your own that defines the model, the network or the data module of the checkpoint.",
+    "help": "Modules of your own, separated by commas, that define the checkpoint's model, network or data module.",
 }
 """The option ``--import`` of every command that opens a checkpoint."""
 
 
-def import_named(module: str | None) -> None:
+def import_named(modules: str | None) -> None:
     """Imports what ``--import`` names, if anything, so that classes in it are found by their names.
 
     Args:
-        module: The module.
+        modules: The modules, separated by commas.
 
     Raises:
         UserError: There is no such module, or it fails.
     """
-    try:
-        if module is not None:
-            import_module(module)
-    except Exception as error:  # importing runs the user's code
-        reason = f"{type(error).__name__}: {first_sentence(error)}"
-        raise UserError(f"--import: '{printable(module)}' cannot be imported from this folder ({reason})") from error
+    for module in modules.split(",") if modules is not None else ():
+        try:
+            import_module(module.strip())
+        except Exception as error:  # importing runs the user's code
+            reason = f"{type(error).__name__}: {first_sentence(error)}"
+            raise UserError(
+                f"--import: '{printable(module)}' cannot be imported from this folder ({reason})"
+            ) from error
 
 
 def option_for_lone_value(option: str, args: list[str]) -> list[str]:
