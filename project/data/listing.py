@@ -21,15 +21,19 @@ _LIKE_SPLITS = {*SPLITS, "valid", "validation", "training", "testing"}
 def without_garbage_collection() -> Iterator[None]:
     """Keeps Python from looking for garbage among many new objects that all stay: a third of the time of listing.
 
-    Once it looks again, they count as old objects, among which it seldom looks.
+    Once it looks again, they count as old objects, among which it seldom looks; or never, where it already does not look
+    among others, as among what a command has imported.
     """
-    enabled = gc.isenabled()
+    enabled, frozen = gc.isenabled(), gc.get_freeze_count() > 0
+    if frozen:
+        gc.collect()  # what is garbage by now, which would otherwise stay
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()
-        gc.unfreeze()  # into the oldest generation
+        if not frozen:
+            gc.unfreeze()  # into the oldest generation
         if enabled:
             gc.enable()
 

@@ -1,7 +1,9 @@
 """Which files of a folder are images of a class, whatever they are called and wherever links lead."""
 
+import gc
 import os
 import shutil
+import weakref
 from io import BytesIO
 from itertools import chain
 
@@ -10,6 +12,7 @@ import torch
 from torchvision.datasets import ImageFolder
 
 from project.data.files import FileDataset
+from project.data.listing import without_garbage_collection
 from project.errors import UserError
 from project.explore.plots import confusion_figure
 from tests.data.image_files import noise, write_folder
@@ -174,3 +177,29 @@ def test_a_folder_that_must_not_be_read_is_named(tmp_path):
     (root / "b").chmod(0)
     with pytest.raises(UserError, match=r"b' cannot be read \(Permission denied\)"):
         module(root).files()
+
+
+@pytest.mark.parametrize("frozen", [True, False], ids=["in a command", "in Python"])
+def test_listing_leaves_alone_what_is_never_searched_for_garbage(frozen):
+    class Node:
+        itself: "Node"
+
+    before = gc.get_freeze_count()
+    gc.unfreeze()
+    try:
+        kept: list[list[int]] = [[]]
+        if frozen:
+            gc.freeze()
+        garbage = Node()
+        garbage.itself = garbage
+        remembered = weakref.ref(garbage)
+        del garbage
+        with without_garbage_collection():
+            listed: list[list[int]] = [[]]
+        searched = {id(entry) for entry in gc.get_objects()}
+        assert (id(kept) in searched, id(listed) in searched) == (not frozen, not frozen)
+        assert remembered() is None or not frozen
+    finally:
+        gc.unfreeze()
+        if before:
+            gc.freeze()

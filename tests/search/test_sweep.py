@@ -114,7 +114,9 @@ def test_what_a_full_disk_left_of_a_line_does_not_keep_a_sweep_from_resuming(stu
     assert table() == table("undisturbed")
 
 
-@pytest.mark.parametrize("line", ["x", "[]", '{"op_code": 4, "worker_id": "x", "trial_id": 99}'])
+@pytest.mark.parametrize(
+    "line", ["x", "[]", '{"op_code": 99, "worker_id": "x"}', '{"op_code": 4, "worker_id": "x", "trial_id": 99}']
+)
 def test_a_damaged_journal_is_named(stub, line):
     sweep("--n_trials=1")
     journal = Path("runs/lr/journal.log")
