@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import numpy as np
@@ -20,7 +21,9 @@ from nbclient import NotebookClient
 from PIL import Image
 
 from project.errors import UserError
+from project.explore.calibration import fit_temperature
 from project.explore.data import open_data
+from project.explore.evaluation import evaluate_split
 from project.explore.tables import class_table, metrics_table
 from project.model import ImageClassifier
 from project.model.metrics import Metrics
@@ -145,6 +148,23 @@ def test_cells_measure_what_the_run_did_and_draw(tiny_run, metrics, tmp_path, mo
     assert said["test"] == metrics_table({"test": metrics["test"]})
     assert said["own"].splitlines()[0].split()[-1] in metrics["class_names"]
     assert {cell for cell, value in shown.items() if isinstance(value, Figure)} == {*PLOTS["explore_checkpoint"]}
+
+
+def test_the_temperature_is_that_of_the_views_that_are_tested(tiny_run):
+    best = tiny_run / "checkpoints" / "best.ckpt"
+    model, data = ImageClassifier.load_from_checkpoint(best).eval(), open_data(read_checkpoint(best)["about"])
+    model.test_time_augmentation = "flip"
+    names: dict[str, Any] = {"IMPORT": None, "model": model, "data": data, "test": evaluate_split(model, data)}
+    for cell in nbformat.read(NOTEBOOK, as_version=4).cells:
+        if cell.id in ("imports", "calibration"):
+            evaluated(f"{cell.source}\nNone", names)
+    val = data.splits["val"]
+    images = torch.stack([val.image(index) for index in range(len(val))])
+    with torch.inference_mode():
+        straight, mirrored = model(images), model(images.flip(3))
+    torch.testing.assert_close(names["val"].logits, (straight + mirrored) / 2)
+    assert not torch.allclose(straight, mirrored, rtol=1e-2)
+    assert names["temperature"] == fit_temperature(names["val"].logits, val.labels)
 
 
 @pytest.mark.parametrize("runs", [True, False])

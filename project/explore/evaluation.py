@@ -56,13 +56,16 @@ class Evaluation(NamedTuple):
         return wrong[believed[wrong].argsort(stable=True)][:count].tolist()
 
 
-def evaluate_split(model: ImageClassifier, data: ImageDataModule, split: str = "test") -> Evaluation:
+def evaluate_split(
+    model: ImageClassifier, data: ImageDataModule, split: str = "test", as_in_use: bool = False
+) -> Evaluation:
     """Runs a model once over a split, with the preprocessing and the precision of ``python -m project.evaluate``.
 
     Args:
         model: On any device; it is put into evaluation mode.
         data: The data module, outside of a trainer.
         split: ``val`` or ``test``.
+        as_in_use: Whether validation takes all views of test-time augmentation, too, as a temperature for test images needs.
 
     Raises:
         UserError: The images cannot be found or read, or may have several classes each.
@@ -75,10 +78,11 @@ def evaluate_split(model: ImageClassifier, data: ImageDataModule, split: str = "
     images = data.splits[split]
     logits = torch.full((len(images), len(model.class_names)), float("nan"))
     labels = torch.full((len(images),), -1)
-    own = cast(OwnMetrics, model.own_metrics[split])
-    model.eval()
     is_test = split == "test"
-    step, counts = (model.test_step, model.test_metrics) if is_test else (model.validation_step, model.val_metrics)
+    own = cast(OwnMetrics, model.own_metrics["test" if as_in_use else split])
+    model.eval()
+    all_views = is_test or as_in_use
+    step, counts = (model.test_step, model.test_metrics) if all_views else (model.validation_step, model.val_metrics)
     counts.reset()
     own.reset()
     with torch.inference_mode():

@@ -69,6 +69,19 @@ def test_each_image_has_its_own_prediction_and_a_broken_one_none(tmp_path, tiny_
         assert float(found.confidence[index]) == pytest.approx(prediction.probability, abs=1e-6)
 
 
+def test_validation_takes_the_views_of_the_test_where_that_is_asked_for(tiny_run):
+    best = tiny_run / "checkpoints" / "best.ckpt"
+    model, data = ImageClassifier.load_from_checkpoint(best).eval(), open_data(read_checkpoint(best)["about"])
+    model.test_time_augmentation = "flip"
+    plain, views = (evaluate_split(model, data, "val", as_in_use=as_in_use) for as_in_use in (False, True))
+    images = torch.stack([views.images.image(index) for index in range(len(views.images))])
+    with torch.inference_mode():
+        straight, mirrored = model(images), model(images.flip(3))
+    torch.testing.assert_close(plain.logits, straight, rtol=0, atol=1e-4)
+    torch.testing.assert_close(views.logits, (straight + mirrored) / 2, rtol=0, atol=1e-4)
+    assert views.metrics.correct == int(((straight + mirrored).argmax(1) == views.labels).sum())
+
+
 def test_the_most_confident_come_first(tiny_run):
     best = tiny_run / "checkpoints" / "best.ckpt"
     found = evaluate_split(ImageClassifier.load_from_checkpoint(best), open_data(read_checkpoint(best)["about"]))
