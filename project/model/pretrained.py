@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -24,6 +25,7 @@ from project.model.networks import (
 from project.run.checkpoint import ABOUT, read_checkpoint, read_weights
 from project.run.download import fetch_file, one_at_a_time
 from project.run.preprocessing import Preprocessing
+from project.run.progress import note
 
 _HASH = re.compile(r"-([0-9a-f]{8,})\.[^.]+$")  # torch.hub's convention for names of files
 _FITS = {"center": "crop", "squash": "squash", "border": "pad"}  # what timm calls them
@@ -144,14 +146,17 @@ def _of_timm(arch: str, tag: str) -> Pretrained:
     entry = timm.get_pretrained_cfg(name)
 
     def weights() -> Mapping[str, Tensor]:
-        place = entry.hf_hub_id or entry.url
+        place, hub = entry.hf_hub_id or entry.url, import_module("huggingface_hub")
+        cache = hub.constants.HF_HUB_CACHE if entry.hf_hub_id else hub_folder()
+        hub.utils.logging.set_verbosity_error()  # it says of each of many attempts that it failed
+        note(f"fetching {place}, unless it is in {cache}")
         try:
             with one_at_a_time(hub_folder() / f"timm-{name}"):
                 network = timm.create_model(name, pretrained=True)
         except Exception as error:  # of the hub, of the network, of the file
             raise UserError(
-                f"--model.weights: {arch} needs the weights '{place}', which are not in the cache of huggingface_hub and"
-                f" cannot be fetched ({first_sentence(error)}); connect to the network, or name a file of weights"
+                f"--model.weights: '{place}' is not in '{cache}' and cannot be fetched ({first_sentence(error)}); connect to"
+                " the network, or fetch its file elsewhere and name it in --model.weights"
             ) from error
         found: Mapping[str, Tensor] = network.state_dict()
         return found

@@ -1,6 +1,7 @@
 """Pretrained weights, served from the loopback address."""
 
 import hashlib
+import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
+import timm
 import torch
 import torchvision
 from torchvision.models import (  # type: ignore[attr-defined]  # not in its __all__
@@ -155,6 +158,21 @@ def test_without_a_network_one_line_names_the_file_and_its_place(hub, monkeypatc
     assert left(hub) == []
 
 
+def test_without_a_network_one_line_names_timms_weights_and_their_place(hub, monkeypatch, capsys):
+    def no_network(*_args, **_kwargs):
+        logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 8s [Retry 5/5].")
+        raise OSError("Network is unreachable")
+
+    weights = find_weights("timm/resnet18", "DEFAULT").weights
+    monkeypatch.setattr(timm, "create_model", no_network)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(hub))
+    with pytest.raises(UserError, match=rf"^--model.weights: 'timm/resnet18\..*' is not in '{hub}' and .*unreachable"):
+        weights()
+    said = capsys.readouterr()
+    assert "Retrying" not in said.err
+    assert "fetching timm/resnet18." in said.err
+
+
 PREPROCESSING: Any = {"resize": 32, "crop": 32, "mean": [0.5] * 3, "std": [0.25] * 3}
 
 
@@ -259,11 +277,6 @@ def test_weights_of_timm_come_from_its_own_cache_with_their_preprocessing(timm_c
     assert (found["crop"], found["interpolation"]) == (config["input_size"][1], config["interpolation"])
     assert found["resize"] == int(config["input_size"][1] / config["crop_pct"])
     assert (tuple(found["mean"]), tuple(found["std"])) == (config["mean"], config["std"])
-
-
-def test_weights_of_timm_that_are_nowhere_are_an_error_of_one_line(timm_cache):
-    with pytest.raises(UserError, match=r"needs the weights 'timm/resnet10t\.c3_in1k', which are not in the cache"):
-        find_weights("timm/resnet10t", "DEFAULT").weights()
 
 
 def test_the_folder_is_torchs_own(hub):
