@@ -57,7 +57,7 @@ def test_the_summary_names_the_best_checkpoint_and_what_to_do_with_it(tmp_path):
     text = summary(run, {"val": metrics(3).as_dict(), "test": metrics(3).as_dict(), **chosen})
     assert f"--ckpt_path {run.best}" in text
     assert f"tensorboard --logdir {tmp_path}" in text
-    assert "epoch 17, by val/f1" in text
+    assert "epoch 18, by val/f1" in text  # counted from 1, as in the lines of training
     assert metrics_table({"validation": metrics(3).as_dict(), "test": metrics(3).as_dict()}) in text
 
 
