@@ -135,9 +135,10 @@ class EvaluateCLI(ProjectCLI):
             raise UserError(f"'{output}' is a link; remove it, or choose another file with --output")
         if self.trainer.is_global_zero:
             require_writable("--output", output)
-        self._measure()
+        measured = "val" if split == "val" else "test"  # which has all images where all are measured
+        self._measure(measured)
         if self.trainer.is_global_zero:
-            metrics = self.model.results["val" if split == "val" else "test"]
+            metrics = self.model.results[measured]
             per_class = dict(zip(class_names, metrics.per_class, strict=True))
             kind = type(self.datamodule)
             data = {"class_path": kind.__name__, "init_args": plain_options(self.datamodule.hparams, kind)}
@@ -154,9 +155,9 @@ class EvaluateCLI(ProjectCLI):
             raise UserError("--split all: some of these images are those it was trained on; name others with --data")
         data.tests_all = True
 
-    def _measure(self) -> None:
-        """Measures, and writes what the model says of each image where that is asked for."""
-        measure = self.trainer.validate if self.config.split == "val" else self.trainer.test
+    def _measure(self, split: str) -> None:
+        """Measures a split, and writes what the model says of each image where that is asked for."""
+        measure = self.trainer.validate if split == "val" else self.trainer.test
         path: str | None = self.config.output_predictions
         if path is None:
             measure(self.model, datamodule=self.datamodule, verbose=False)
@@ -167,7 +168,7 @@ class EvaluateCLI(ProjectCLI):
         with writing_rows("--output_predictions", path, EVALUATED) if first else nullcontext() as writer:
             measure(self.model, datamodule=self.datamodule, verbose=False)
             if writer is not None and collect.predictions is not None:
-                dataset = self.datamodule.splits["val" if self.config.split == "val" else "test"]
+                dataset = self.datamodule.splits[split]
                 for rows in evaluated_rows(collect.predictions, dataset, self.model.class_names):
                     writer.write(rows)
         if first:

@@ -126,6 +126,8 @@ class ImageFilesDataModule(ResizedDataModule):
     def load(self) -> dict[str, BatchDataset]:
         """Opens the three splits."""
         splits = self._readable() if self.skip_bad else self.files()
+        if self.cache is not None and not self.skip_bad:
+            self._require_readable()
         if self.tests_all:
             every = {name: [file for split in SPLITS for file in splits[split][name]] for name in self.class_names}
             splits = splits | {"test": every}
@@ -134,18 +136,13 @@ class ImageFilesDataModule(ResizedDataModule):
             labels = [label for label, name in enumerate(self.class_names) for _ in splits[split][name]]
             flat = [file for name in self.class_names for file in splits[split][name]]
             crop_scale = self.crop_scale if split == "train" else None
-            known = self._headers_of(flat) if self.cache is not None else ()
+            known = [self._look()[str(file)] for file in flat] if self.cache is not None else ()
             datasets[split] = dataset = FileDataset(
                 flat, torch.tensor(labels), self.preprocessing, crop_scale, self.seed, self.skip_bad, self.cache, known
             )
             if self.cache is not None and dataset.cache is None and world(self.trainer)[1] == 0:
                 _warn(f"--data.cache: '{self.cache}' has no room for the decoded {split} images; going on without")
         return datasets
-
-    def _headers_of(self, files: list[Path]) -> list[Header]:
-        if not self.skip_bad:
-            self._require_readable()
-        return [self._look()[str(file)] for file in files]
 
     def _readable(self) -> dict[str, ClassFiles]:
         """The splits without broken files; each process looks for itself, so that all have the same."""

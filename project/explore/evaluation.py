@@ -78,15 +78,15 @@ def evaluate_split(
     images = data.splits[split]
     logits = torch.full((len(images), len(model.class_names)), float("nan"))
     labels = torch.full((len(images),), -1)
-    is_test = split == "test"
-    own = cast(OwnMetrics, model.own_metrics["test" if as_in_use else split])
+    measured_as = "test" if as_in_use else split
+    own = cast(OwnMetrics, model.own_metrics[measured_as])
     model.eval()
-    all_views = is_test or as_in_use
-    step, counts = (model.test_step, model.test_metrics) if all_views else (model.validation_step, model.val_metrics)
+    steps = {"val": (model.validation_step, model.val_metrics), "test": (model.test_step, model.test_metrics)}
+    step, counts = steps[measured_as]
     counts.reset()
     own.reset()
     with torch.inference_mode():
-        loader = data.test_dataloader() if is_test else data.val_dataloader()
+        loader = data.test_dataloader() if split == "test" else data.val_dataloader()
         for number, batch in enumerate(loader):
             batch = data.transfer_batch_to_device(batch, model.device, 0)
             found = step(batch, number).float().cpu()

@@ -106,13 +106,8 @@ class SharedStudy:
                 pruner=MedianPruner(n_warmup_steps=prune_after),
                 load_if_exists=True,
             )
-        except (
-            ValueError,
-            LookupError,
-            TypeError,
-            AttributeError,
-            AssertionError,
-        ) as error:  # of a line that is none of Optuna's
+        except (ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:
+            # of a line that is none of Optuna's
             raise UserError(
                 f"'{self.folder / JOURNAL}' is damaged ({first_sentence(error)}); choose another place with --folder"
             ) from error
