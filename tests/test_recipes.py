@@ -51,7 +51,7 @@ def test_the_table_of_recipes_compares_runs_of_one_seed(tiny_run, workplace, mon
 def test_a_recipe_is_measured_once(tiny_run, workplace, monkeypatch, capsys):
     trained = []
 
-    def train(words, check, env):
+    def train(words, check, env, stdout):
         run = Path(words[words.index("--trainer.default_root_dir") + 1], words[words.index("--name") + 1])
         assert not run.exists()  # an interrupted one is gone
         trained.append(shutil.copytree(tiny_run, run))
@@ -69,6 +69,9 @@ def test_a_recipe_is_measured_once(tiny_run, workplace, monkeypatch, capsys):
     assert len(trained) == 4
     first, second = capsys.readouterr().out.split("| | n |")[1:]
     assert first == second
+    main([*asked, "--trainer.max_epochs", "1", "--jobs", "2", "--seeds", "4"])
+    assert len(trained) == 8
+    assert capsys.readouterr().out.count("| 4 |") == 2
     with pytest.raises(SystemExit, match="was trained by other options; choose another --folder"):
         main([*asked, "--trainer.max_epochs", "2"])
 
