@@ -58,7 +58,9 @@ def parse(args: list[str] | None = None) -> Namespace:
     )
     parser.add_argument("--top_k", type=int, default=1, help="How many classes to name, the most probable first.")
     parser.add_argument(
-        "--flips", action="store_true", help="Take the mean of the logits of each image and its mirror image."
+        "--flips",
+        action="store_true",
+        help="Take the mean of the logits of each image and its mirror image, where the model does not already.",
     )
     parser.add_argument("--sheet", type=str | None, default=None, help=f"A PNG file for the first {_ON_SHEET} images.")
     parser.add_argument(
@@ -97,6 +99,8 @@ def predict(options: Namespace) -> int:
     """
     import_named(options["import"])
     model = ImageClassifier.load_from_checkpoint(options.ckpt_path)
+    if options.flips and model.test_time_augmentation is None:
+        model.test_time_augmentation = "flip"
     _require_sound(options, len(model.class_names))
     trainer = _trainer(options)
     if not trainer.is_global_zero:
@@ -242,7 +246,7 @@ def _label(
     pinned = trainer.strategy.root_device.type == "cuda"
     loader = PathLoader(iter(dealer), model.preprocessing, size, workers, pinned, trainer.num_devices)
     try:
-        trainer.predict(Labeller(model, options.top_k, options.flips), dataloaders=loader, return_predictions=False)
+        trainer.predict(Labeller(model, options.top_k), dataloaders=loader, return_predictions=False)
     except SystemExit as end:  # Lightning's answer to Ctrl-C, with a code that stands for unreadable files here
         if isinstance(end.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from end

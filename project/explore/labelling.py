@@ -83,12 +83,11 @@ class Labeller(LightningModule):
     Args:
         model: The classifier.
         top_k: How many classes of each image are named.
-        flips: Whether the mean with the mirror image's logits is taken.
     """
 
-    def __init__(self, model: ImageClassifier, top_k: int = 1, flips: bool = False) -> None:
+    def __init__(self, model: ImageClassifier, top_k: int = 1) -> None:
         super().__init__()
-        self.model, self._top_k, self._flips = model, top_k, flips
+        self.model, self._top_k = model, top_k
 
     def predict_step(self, batch: PathBatch) -> Labels:
         """Labels a batch.
@@ -99,7 +98,7 @@ class Labeller(LightningModule):
         if not len(batch.images):
             empty = torch.zeros((0, self._top_k), device=self.device)
             return Labels(empty.long(), empty, batch.errors)
-        labels, confidences = ranked(self.model, batch.images, self._flips)
+        labels, confidences = ranked(self.model, batch.images)
         return Labels(labels[:, : self._top_k], confidences[:, : self._top_k], batch.errors)
 
 

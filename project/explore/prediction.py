@@ -1,7 +1,6 @@
 """Labelling images with a checkpoint, prepared as the checkpoint says."""
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from project.data.path_batches import prepare
 from project.model import ImageClassifier
-from project.model.test_time import evaluation_logits, mean_logits
+from project.model.test_time import evaluation_logits
 
 
 class Prediction(NamedTuple):
@@ -53,18 +52,17 @@ def predict(model: ImageClassifier, paths: Sequence[str | Path], batch_size: int
     return found
 
 
-def ranked(model: ImageClassifier, images: Tensor, flips: bool = False) -> tuple[Tensor, Tensor]:
+def ranked(model: ImageClassifier, images: Tensor) -> tuple[Tensor, Tensor]:
     """The classes of each image, the most probable first; of equal ones the first, as evaluation counts them.
 
     Args:
         model: In evaluation mode.
         images: uint8 (N, 3, height, width) on the model's device.
-        flips: Whether the mean with the mirror image's logits is taken.
 
     Returns:
         Labels, int64 (N, classes), and their probabilities, float32 (N, classes).
     """
-    logits = mean_logits(partial(evaluation_logits, model), images, "flip" if flips else None).float()
+    logits = evaluation_logits(model, images).float()
     probabilities = model.probabilities(logits)
     # by logits, as they differ where probabilities are rounded to the same
     labels = logits.argsort(dim=1, descending=True, stable=True)
