@@ -69,9 +69,9 @@ def parse(args: list[str] | None = None) -> Namespace:
     parser.add_argument("--import", **IMPORT)
     parser.add_argument("--overwrite", action="store_true", help="Replaces a file that is there.")
     options = parser.parse_args(args)
+    if (options.ckpt_path is None) == (options.checkpoint is None):
+        parser.error("name one checkpoint, as in runs/NAME/checkpoints/best.ckpt; see --help")
     options.ckpt_path = options.ckpt_path or options.checkpoint
-    if options.ckpt_path is None:
-        parser.error("name a checkpoint, as in runs/NAME/checkpoints/best.ckpt; see --help")
     return options
 
 

@@ -228,7 +228,8 @@ def test_what_is_wrong_is_said_in_one_line(checkpoint, workplace, capsys, args, 
 def test_the_checkpoint_needs_no_option_before_it(capsys):
     for args in (["best.ckpt", "--output=m.pt2"], ["--output", "m.pt2", "--overwrite", "best.ckpt"]):
         assert parse(args).ckpt_path == "best.ckpt"
-    assert "name a checkpoint" in one_line(lambda: parse(["--output=m.pt2"]), capsys)
+    for checkpoints in ([], ["one.ckpt", "--ckpt_path=other.ckpt"]):
+        assert "name one checkpoint" in one_line(lambda given=checkpoints: parse(["--output=m.pt2", *given]), capsys)
 
 
 def test_what_is_not_installed_is_named(checkpoint, tmp_path, monkeypatch, capsys):
