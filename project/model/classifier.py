@@ -52,7 +52,7 @@ class ImageClassifier(LightningModule):
     Args:
         class_names: The classes in the order of their labels. The command line takes them from the data.
         preprocessing: How an image becomes input. The command line takes it from the data.
-        arch: A classification network of torchvision by name, or of timm as ``timm/NAME``; ``resnet9`` or
+        arch: A classification network of torchvision by name, or of timm as ``timm/NAME``; ``airbench``, ``resnet9`` or
             ``resnet9_slim``, which are ours, for small images; or the dotted path of a callable of your own, as in
             ``my_package.nets.TinyNet``, which takes ``num_classes``.
         stem: ``imagenet`` for images of about 64 pixels and more, ``cifar`` for smaller ones; ResNets alone have both.
