@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from project.data.batch import BatchDataset
 from project.data.image_files import ImageFilesDataModule
-from project.data.listing import ClassFiles, holds_folders, in_sub_folders, list_classes, spelt
+from project.data.listing import ClassFiles, holds_folders, in_sub_folders, list_classes, spelt, split_meant
 from project.data.splits import SPLITS, hashed_split
 from project.data.trainer import world
 from project.errors import UserError, printable
@@ -43,12 +43,15 @@ class FolderDataModule(ImageFilesDataModule):
             raise UserError(
                 f"--data.root: there is no folder '{root}'; it must hold one folder of images for each class"
             )
-        given = [split for split in SPLITS if holds_folders(root / split)]
+        names = [name for name in sorted(os.listdir(root)) if split_meant(name) and holds_folders(root / name)]
+        given = [split for split in SPLITS if split in names]
         if "train" not in given:
             return self._cut(root, self._list(root), SPLITS[1:])
-        for other in ("valid", "validation"):
-            if "val" not in given and holds_folders(root / other):
-                raise UserError(f"'{root / other}' would be ignored; call it '{root / 'val'}'")
+        for name in names:
+            if name not in given:
+                split = split_meant(name)
+                advice = f"; call it '{split}'" if split not in given else f" beside '{split}'; move one of them away"
+                raise UserError(f"'{printable(root / name)}' would be ignored{advice}")
         found = {split: self._list(root / split) for split in given}
         for split in given[1:]:
             if list(found[split]) != list(found["train"]):

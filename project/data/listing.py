@@ -7,14 +7,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from project.data.decode import IMAGE_SUFFIXES
-from project.data.splits import SPLITS
 from project.errors import UserError, printable
 
 ClassFiles = dict[str, list[Path]]
 """The files of each class, by name; classes in the order of their labels."""
 
 _OF_SYSTEMS = {"__MACOSX", "@eaDir", "$RECYCLE.BIN"}  # of macOS's archives, Synology's thumbnails, Windows
-_LIKE_SPLITS = {*SPLITS, "valid", "validation", "training", "testing"}
+_SPLIT_NAMES = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
 
 
 @contextmanager
@@ -72,12 +75,13 @@ def _require_classes(root: Path, folders: list[Path], images: list[list[Path]]) 
     if empty := [folder for folder, files in zip(folders, images, strict=True) if not files]:
         raise UserError(f"the class folder '{printable(empty[0])}' has no images; add some or remove the folder")
     names = {spelt(folder.name) for folder in folders}
-    if "train" in names and names <= _LIKE_SPLITS:
+    like_splits = all(map(split_meant, names))
+    if like_splits and "train" in names:
         raise UserError(
             f"--data.root: '{printable(root / 'train')}' has images, but no class folders; it must hold one folder for"
             f" each class, as in {printable(root)}/train/daisy/1.jpg"
         )
-    if names <= _LIKE_SPLITS:
+    if like_splits:
         raise UserError(
             f"--data.root: the folders {', '.join(sorted(names))} of '{printable(root)}' look like splits, not classes;"
             " call that of the training images 'train', and others 'val' and 'test'"
@@ -131,6 +135,11 @@ def in_sub_folders(root: Path, classes: ClassFiles) -> list[Path]:
 def counts(folder: str) -> bool:
     """Whether images in a folder of that name count: not in a hidden one, nor where a system keeps its own."""
     return not folder.startswith(".") and folder not in _OF_SYSTEMS
+
+
+def split_meant(folder: str) -> str | None:
+    """The split that a folder's name means, whatever its case: ``val`` for ``Validation``; None where it means none."""
+    return _SPLIT_NAMES.get(folder.lower())
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:

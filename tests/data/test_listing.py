@@ -83,10 +83,28 @@ def test_folders_of_systems_do_not_count_at_any_depth(tmp_path, name):
     assert found(root) == before
 
 
-@pytest.mark.parametrize("names", [("training", "testing"), ("val", "test")])
+@pytest.mark.parametrize(
+    "names", [("training", "testing"), ("val", "test"), ("Training", "Testing"), ("Train", "Val", "Test")]
+)
 def test_folders_that_are_splits_by_their_names_are_no_classes(tmp_path, names):
     write_folder(tmp_path, {f"{split}/{name}": 5 for split in names for name in "ab"})
     with pytest.raises(UserError, match="look like splits, not classes; call that of the training images 'train'"):
+        module(tmp_path).files()
+
+
+@pytest.mark.parametrize(
+    ("other", "advice"),
+    [
+        ("Test", "call it 'test'"),
+        ("testing", "call it 'test'"),
+        ("Val", "call it 'val'"),
+        ("Validation", "call it 'val'"),
+        ("TRAINING", "beside 'train'; move one of them away"),
+    ],
+)
+def test_a_folder_like_a_split_beside_the_training_images_is_not_ignored(tmp_path, other, advice):
+    write_folder(tmp_path, {f"{split}/{name}": 5 for split in ("train", other) for name in "ab"})
+    with pytest.raises(UserError, match=f"{other}' would be ignored.*{advice}"):
         module(tmp_path).files()
 
 
