@@ -26,7 +26,7 @@ _OF_CSV = {
     "root": "What paths in the CSV are relative to, by default the folder that it lies in.",
     "path_column": "The column of the image files, by default path.",
     "label_column": "The column of the names of the classes, by default label.",
-    "split_column": "The column of train, val or test, by default split; there need not be one.",
+    "split_column": "The column of train, val or test, by default split, if there is one.",
 }
 
 

@@ -38,8 +38,8 @@ class CSVDataModule(ImageFilesDataModule):
             are.
         path_column: The column of the image files.
         label_column: The column of the names of the classes.
-        split_column: The column of ``train``, ``val`` or ``test``; there need not be one. A split that no line names is
-            cut from the training images.
+        split_column: The column of ``train``, ``val`` or ``test``; there need not be one of the default name. A split
+            that no line names is cut from the training images.
         kwargs: See :class:`project.data.image_files.ImageFilesDataModule`.
     """
 
@@ -110,7 +110,10 @@ class CSVDataModule(ImageFilesDataModule):
         delimiter = max(",;\t", key=header.count)
         names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter), [])]
         path_column, label_column, split_column = self.columns
-        for option, column in (("path", path_column), ("label", label_column)):
+        required = {"path": path_column, "label": label_column}
+        if split_column != "split" or "split" in map(str.lower, names):  # else there need not be one
+            required["split"] = split_column
+        for option, column in required.items():
             if column not in names:
                 raise UserError(
                     f"{self._place(1)}: there is no column '{column}' among {printable(', '.join(names)) or 'none'}; name"

@@ -108,3 +108,16 @@ def test_a_file_that_cannot_be_read_as_a_table_is_refused(root):
     (root / "labels.csv").write_bytes("path,label\nx,Gänse\n".encode("latin-1"))
     with pytest.raises(UserError, match="is not UTF-8"):
         module(root / "labels.csv").files()
+
+
+@pytest.mark.parametrize(
+    ("column", "options"),
+    [("subset", {"split_column": "Subset"}), ("Split", {}), ("SPLIT", {}), ("split", {"split_column": "Split"})],
+)
+def test_a_column_of_splits_that_is_called_otherwise_is_not_ignored(root, column, options):
+    rows = [(*row, "test" if number % 2 else "train") for number, row in enumerate(rows_of(root))]
+    file = write(root / "labels.csv", rows, ("path", "label", column))
+    wanted = options.get("split_column", "split")
+    with pytest.raises(UserError, match=f"no column '{wanted}' among path, label, {column};.*--data.split_column"):
+        module(file, **options).files()
+    assert module(file, split_column=column).files()["test"]
