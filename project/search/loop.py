@@ -89,4 +89,5 @@ def _outcome(trial: FrozenTrial, monitor: Monitor) -> str:
     if trial.state == TrialState.FAIL:
         return f"failed: {trial.user_attrs[ERROR]}"
     pruned = "pruned with " if trial.state == TrialState.PRUNED else ""
-    return f"{pruned}{monitor.monitor} {readable(trial.value)} after {len(trial.intermediate_values)} validations"
+    value = "nan" if trial.value is None else readable(trial.value)  # Optuna keeps no NaN
+    return f"{pruned}{monitor.monitor} {value} after {len(trial.intermediate_values)} validations"

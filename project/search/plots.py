@@ -29,6 +29,7 @@ def sweep_figure(study: Study, space: Space, monitor: Monitor) -> Figure:
     """
     complete = study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
     pruned = study.get_trials(deepcopy=False, states=[TrialState.PRUNED])
+    pruned = [trial for trial in pruned if trial.value is not None]  # Optuna keeps no NaN
     importances = get_param_importances(study) if len(complete) >= _ENOUGH and len(space.options) > 1 else {}
     count = 1 + len(space.options)
     columns, rows = min(count, _COLUMNS), -(-count // _COLUMNS)

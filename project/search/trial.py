@@ -1,5 +1,6 @@
 """A trial: a process of ``project.fit``, followed by the curve that it logs, pruned, stopped or brought to its end."""
 
+import math
 import os
 import signal
 import subprocess
@@ -50,7 +51,8 @@ class TrialRun:
         self._log = shared.folder / f"{self.run.name}.log"
         self._sizes: list[tuple[str, int]] = []
         self._judged = 0
-        self.values: list[float] = []
+        self._pruned = False
+        self._values: list[float] = []
 
     def complete(self) -> FrozenTrial:
         """Trains, unless that is done, and tells the study what came of it.
@@ -74,16 +76,17 @@ class TrialRun:
             return self._tell(TrialState.PRUNED)
         if code in _STOPPED:
             raise SweepStoppedError(EXIT_CODE)
-        if code == 0 and self.values:
-            return self._tell(TrialState.COMPLETE)
-        error = _error(self._log, code) if code else f"the run has logged no {self._monitor.monitor}"
-        self._trial.set_user_attr(ERROR, error)
+        if code == 0 and (finite := [value for value in self._values if math.isfinite(value)]):
+            return self._tell(TrialState.COMPLETE, {"min": min, "max": max}[self._monitor.mode](finite))
+        self._trial.set_user_attr(ERROR, _error(self._log, code) if code else self._without_value())
         return self._tell(TrialState.FAIL)
 
-    def _tell(self, state: TrialState) -> FrozenTrial:
-        best = {"min": min, "max": max}[self._monitor.mode]
-        value = best(self.values) if state == TrialState.COMPLETE else None
+    def _tell(self, state: TrialState, value: float | None = None) -> FrozenTrial:
         return self._shared.study.tell(self._trial.number, value, state)
+
+    def _without_value(self) -> str:
+        what = self._monitor.monitor
+        return f"no {what} of the run is finite" if self._values else f"the run has logged no {what}"
 
     def _wait_for_earlier_process(self) -> int:
         """Waits for a process that a killed sweep has left, which continues on its own; returns the lock of the next."""
@@ -124,19 +127,23 @@ class TrialRun:
             raise SweepStoppedError(EXIT_CODE)
 
     def _is_to_prune(self) -> bool:
+        """Whether the trial is hopeless; once it is, it stays so, whatever other processes tell the study meanwhile."""
+        self._pruned = self._pruned or self._is_hopeless()
+        return self._pruned
+
+    def _is_hopeless(self) -> bool:
         """Reports what the curve has that the study lacks; judges each value as it would have been when it was new.
 
         So what becomes of a trial doesn't depend on when this process looks, or on how often it was killed.
         """
         self._read_curve()
-        if len(self.values) == self._judged:
+        if len(self._values) == self._judged:
             return False
         known = self._shared.study.get_trials(deepcopy=False)[self._trial.number].intermediate_values
-        for step in range(self._judged + 1, len(self.values) + 1):
+        for step in range(self._judged + 1, len(self._values) + 1):
             if step not in known:
-                self._trial.report(self.values[step - 1], step)
+                self._trial.report(self._values[step - 1], step)
             if step >= len(known) and self._trial.should_prune():
-                self.values = self.values[:step]
                 return True
             self._judged = step
         return False
@@ -146,7 +153,7 @@ class TrialRun:
         sizes = [(path.name, path.stat().st_size) for path in files]
         if sizes != self._sizes:
             curve = read_curves(self.run.path).get(self._monitor.monitor, {})
-            self._sizes, self.values = sizes, [value for _, value in sorted(curve.items())]
+            self._sizes, self._values = sizes, [value for _, value in sorted(curve.items())]
 
 
 def _is_running(process: "subprocess.Popen[bytes]") -> bool:

@@ -2,7 +2,8 @@
 what training does in hours. It imports nothing but the standard library.
 
 Beside the runs, ``started`` has a line for each process. A file ``kill_at`` there, with a trial and an epoch, lets that
-trial kill the sweep and itself once, at that epoch; ``hold`` lets it wait there, to be stopped.
+trial kill the sweep and itself once, at that epoch; ``hold`` lets it stop the sweep there, and wait to be stopped;
+``wait`` lets it wait alone.
 """
 
 import json
@@ -31,11 +32,12 @@ for epoch in range(1, epochs + 1):
         kill_at.unlink()
         os.kill(os.getppid(), signal.SIGKILL)
         sys.exit(75)
-    hold = root / "hold"
-    if hold.exists() and hold.read_text() == f"{name} {epoch}":
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
-        os.kill(os.getppid(), signal.SIGINT)
-        signal.pause()
+    for what in ("hold", "wait"):
+        if (root / what).exists() and (root / what).read_text() == f"{name} {epoch}":
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+            if what == "hold":
+                os.kill(os.getppid(), signal.SIGINT)
+            signal.pause()
 (run / "checkpoints").mkdir(exist_ok=True)
 same = {"accuracy": 0.5, "correct": 1, "total": 2, "f1": 0.5, "loss": 1.0}
 (run / "metrics.json").write_text(json.dumps({"val": same, "test": same}))

@@ -1,6 +1,7 @@
 """A sweep: what is killed resumes, processes share it, what is hopeless ends early, what fails is recorded."""
 
 import csv
+import math
 import signal
 import subprocess
 import sys
@@ -87,6 +88,30 @@ def test_hopeless_trials_are_pruned_below_the_median_of_the_complete_ones(stub):
     assert all(-abs(float(row[4]) - 0.3) < first_five[-1] for row in pruned)
     sweep("--n_trials=12", "--folder=whole", "--prune_after=4")
     assert {row[1] for row in table("whole")} == {"complete", "state"}
+
+
+def test_a_trial_that_is_found_hopeless_stays_so_whatever_others_tell_the_study_meanwhile(stub, monkeypatch):
+    answers = iter([True])
+    monkeypatch.setattr("optuna.trial.Trial.should_prune", lambda _: next(answers, False))
+    signal_at("wait", "trial_000 1")
+    sweep("--n_trials=2")
+    assert {row[0]: row[1] for row in table()} == {"trial": "state", "0": "pruned", "1": "complete"}
+
+
+def test_a_trial_counts_by_the_best_of_its_finite_values(stub, monkeypatch, capsys):
+    curves = {"trial_000": [math.nan, 0.3, math.inf, 0.4], "trial_001": [math.nan], "trial_002": [0.2, math.nan]}
+    curves["trial_003"] = [math.nan]
+    monkeypatch.setattr(trial, "read_curves", lambda run: {"val/accuracy": dict(enumerate(curves[run.name]))})
+    monkeypatch.setattr("optuna.trial.Trial.should_prune", lambda one: one.number == 3)
+    sweep("--n_trials=4")
+    assert "trial_003: pruned with val/accuracy nan after 1 validations" in capsys.readouterr().err
+    found = {row[0]: (row[1], row[2], row[6]) for row in table() if row[0] != "trial"}
+    assert found == {
+        "0": ("complete", "0.4", ""),
+        "1": ("failed", "", "no val/accuracy of the run is finite"),
+        "2": ("complete", "0.2", ""),
+        "3": ("pruned", "", ""),
+    }
 
 
 @pytest.mark.slow
