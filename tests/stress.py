@@ -119,7 +119,12 @@ def _train(args: list[str]) -> None:
 
 
 def attempt(
-    folder: Path, scenario: Scenario, after: float | None = None, number: int = signal.SIGKILL, whom: int = 0
+    folder: Path,
+    scenario: Scenario,
+    after: float | None = None,
+    number: int = signal.SIGKILL,
+    whom: int = 0,
+    once_saved: bool = False,
 ) -> Ended:
     """Starts or continues the training in ``folder`` and disturbs it.
 
@@ -129,17 +134,24 @@ def attempt(
         after: When to send the signal, in seconds; None disturbs nothing.
         number: The signal.
         whom: The process that it is sent to.
+        once_saved: Whether the seconds begin when there is a checkpoint.
     """
     args = [*SMALL, *scenario.args, f"--trainer.default_root_dir={folder.parent}", f"--name={folder.name}"]
     log = folder.with_suffix(".log")
     pids = [fork(lambda: _train(args), variables, log) for variables in launched(scenario.processes)]
     disturbed = False
     if after is not None:
+        while once_saved and _lives(pids[whom]) and not (folder / "checkpoints" / "last.ckpt").exists():
+            time.sleep(0.01)
         time.sleep(after)
-        disturbed = os.waitid(os.P_PID, pids[whom], os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        disturbed = _lives(pids[whom])
         if disturbed:
             os.kill(pids[whom], number)
     return Ended(wait(pids), disturbed)
+
+
+def _lives(pid: int) -> bool:
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
 
 def outcome(run: Path) -> dict[str, Any]:
@@ -193,7 +205,7 @@ class Tally(NamedTuple):
     differences: list[str]
 
 
-def torment(name: str, folder: Path, kills: int, dice: random.Random) -> Tally:
+def torment(name: str, folder: Path, kills: int, dice: random.Random, once_saved: bool) -> Tally:
     """Disturbs trainings of one kind until ``kills`` signals have been sent, and compares their ends with the first's.
 
     Raises:
@@ -211,8 +223,8 @@ def torment(name: str, folder: Path, kills: int, dice: random.Random) -> Tally:
         run = folder / f"run{number}"
         while not (run / "metrics.json").exists():
             how = dice.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
-            after = dice.uniform(0, 0.9 * length) if sent < kills else None
-            ended = attempt(run, scenario, after, how, dice.randrange(scenario.processes))
+            after = dice.uniform(0, (0.2 if once_saved else 0.9) * length) if sent < kills else None
+            ended = attempt(run, scenario, after, how, dice.randrange(scenario.processes), once_saved)
             sent += ended.disturbed
             if not ended.disturbed and any(ended.codes):
                 raise RuntimeError(f"{name}: {ended.codes}\n{run.with_suffix('.log').read_text()}")
@@ -228,6 +240,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=102, help="how many signals to send in all")
     parser.add_argument("--seed", type=int, default=0, help="decides when they are sent")
     parser.add_argument("--scenario", action="append", choices=SCENARIOS, help="may be repeated; all by default")
+    parser.add_argument("--once_saved", action="store_true", help="send each soon after there is a checkpoint")
     options = parser.parse_args()
     names = options.scenario or list(SCENARIOS)
     prepare()
@@ -237,7 +250,8 @@ def main() -> None:
             place = Path(folder) / str(i)
             place.mkdir()
             began = time.monotonic()
-            tally = torment(name, place, -(-options.kills // len(names)), random.Random(f"{options.seed} {name}"))
+            dice = random.Random(f"{options.seed} {name}")
+            tally = torment(name, place, -(-options.kills // len(names)), dice, options.once_saved)
             took = time.monotonic() - began
             print(f"{name:50} {tally.kills:4} kills {len(tally.differences):4} differences {took:6.0f} s", flush=True)
             print("".join(f"    {text[:200]}\n" for text in tally.differences[:10]), end="")

@@ -11,6 +11,7 @@ from lightning.pytorch import Callback
 
 from project.callbacks import StoppedError
 from project.explore.curves import read_curves
+from tests.memory import needs_linux
 from tests.small import AtStep, load, one_line, small
 
 RUN = Path("runs/run")
@@ -91,6 +92,7 @@ def test_rows_of_a_run_that_left_no_checkpoint_are_gone(workplace):
     assert len(rows()) == 1
 
 
+@needs_linux
 def test_on_a_full_disk_the_rows_stay_whole_and_the_error_is_one_line(workplace, monkeypatch, capsys):
     own, written = os.fsync, []
 

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from project.data.batch import ArrayDataset, ImageBatch
 from project.data.workers import BatchSender, plan_workers
 from tests.data.stubs import NoiseDataModule
+from tests.memory import needs_linux
 from tests.small import one_line
 
 BATCH_BYTES = 8 * 3 * 128 * 128
@@ -110,6 +111,7 @@ def test_where_shared_memory_is_little_pipes_are_used_and_one_line_says_so(share
     assert said.count("\n") == 1
 
 
+@needs_linux
 def test_the_limit_on_open_files_is_raised_as_far_as_it_may_be():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     opened = len(os.listdir("/proc/self/fd"))
@@ -122,6 +124,7 @@ def test_the_limit_on_open_files_is_raised_as_far_as_it_may_be():
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@needs_linux
 @pytest.mark.parametrize(("limit", "expected"), [(60, 4), (16 + 17, 2), (10, 0)])
 def test_where_few_files_may_be_open_fewer_workers_start(monkeypatch, limit, expected):
     opened = len(os.listdir("/proc/self/fd"))
