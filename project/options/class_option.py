@@ -17,7 +17,8 @@ _FOLLOWS = {
     "model.preprocessing": "data.preprocessing",
     "data.seed": "seed_everything",
 }
-_SPEC = {"class_path", "init_args", "dict_kwargs"}
+_OPTIONS = (dict, "options, as in 'NAME: VALUE' without a dash")
+_SPEC = {"class_path": (str, "the name of a class"), "init_args": _OPTIONS, "dict_kwargs": _OPTIONS}
 
 
 class Given(NamedTuple):
@@ -71,10 +72,14 @@ class ClassOption:
             value: A class's name, its specification, arguments of it, or something else that the option takes.
             config: The config.
             path: Where in it.
+
+        Raises:
+            UserError: A specification has something else where a name or arguments belong.
         """
         self.is_given, self.place = True, config.place(*path) if config.lines else ""
         if isinstance(value, dict):
-            spec: dict[str, Any] = value if _SPEC.issuperset(value) else {"init_args": value}
+            spec: dict[str, Any] = value if value.keys() <= _SPEC.keys() else {"init_args": value}
+            self._require_well_formed(spec, config, path)
             self.name = spec.get("class_path", self.name)
             self.other = None
             cls = find_class(self.key, self.name)
@@ -136,6 +141,12 @@ class ClassOption:
             return self.name  # which the parser refuses, or knows as something else
         spec = {**self.spec(), "init_args": self._values(), "dict_kwargs": self.extra}
         return {name: value for name, value in spec.items() if value}
+
+    def _require_well_formed(self, spec: dict[str, Any], config: Config, path: tuple[str, ...]) -> None:
+        for part, value in spec.items():
+            kind, wanted = _SPEC[part]
+            if value is not None and not isinstance(value, kind):
+                raise UserError(f"{config.place(*path, part)}: --{self.key}: {part} must be {wanted}, got '{value}'")
 
     def _leave_behind(self, cls: type | None) -> None:
         """Says what earlier configs gave to another class that a later one replaces, and leaves it out."""

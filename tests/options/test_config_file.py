@@ -42,6 +42,16 @@ def test_an_empty_config_says_nothing(text, workplace):
             b"data:\n  class_path: SyntheticFlowersDataModule\n  init_args:\n    batch_size: many",
             "c.yaml, line 4: --data.batch_size: expected int, not 'many'",
         ),
+        (
+            b"data:\n  class_path: FolderDataModule\n  init_args: [{root: x}]",
+            "c.yaml, line 3: --data: init_args must be options, as in 'NAME: VALUE' without a dash, got '[{'root': 'x'}]'",
+        ),
+        (
+            b"model:\n  optimizer:\n    init_args: lr",
+            "c.yaml, line 3: --model.optimizer: init_args must be options, as in",
+        ),
+        (b"data:\n  dict_kwargs: 3", "c.yaml, line 2: --data: dict_kwargs must be options, as in"),
+        (b"data: {class_path: 3}", "c.yaml, line 1: --data: class_path must be the name of a class, got '3'"),
         (b"trainer:\n  max_epochs: 3\n  max_epocs: 3", "c.yaml, line 3: there is no option '--trainer.max_epocs'"),
     ],
 )
