@@ -14,7 +14,13 @@ from project.callbacks import CollectPredictions
 from project.cli import ProjectCLI, one_line_errors, quiet_libraries
 from project.data.image_files import ImageFilesDataModule
 from project.errors import UserError
-from project.explore.data import remembered_data, require_data_sets, require_same_data_sets, require_there
+from project.explore.data import (
+    remembered_data,
+    require_data_sets,
+    require_same_data_sets,
+    require_there,
+    was_trained_on,
+)
 from project.explore.evaluated import EVALUATED, evaluated_rows
 from project.explore.tables import class_table, metrics_table, require_writable, write_json
 from project.model import ImageClassifier
@@ -151,8 +157,11 @@ class EvaluateCLI(ProjectCLI):
         data, trained = self.datamodule, self._about["data"]
         if not isinstance(data, ImageFilesDataModule):
             raise UserError("--split all takes image files; name a folder or a CSV with --data")
-        if trained is not None and _places(trained["init_args"]) == _places(data.hparams):
+        seen = was_trained_on(self._about, data)
+        if seen or (seen is None and trained is not None and _places(trained["init_args"]) == _places(data.hparams)):
             raise UserError("--split all: some of these images are those it was trained on; name others with --data")
+        if seen is None:
+            self.note("what it was trained on is not here, so whether these images were among it is not known")
         data.tests_all = True
 
     def _measure(self, split: str) -> None:

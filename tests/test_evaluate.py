@@ -11,8 +11,11 @@ import pytest
 import torch
 
 from project import predict as command
+from project.data import FolderDataModule
 from project.errors import UserError
+from project.explore.data import was_trained_on
 from project.explore.prediction import predict
+from project.model import ImageClassifier
 from project.run.checkpoint import ABOUT
 from tests.conftest import as_in_a_terminal, evaluate, make_folder
 from tests.data.image_files import write_folder
@@ -85,6 +88,39 @@ def test_all_images_are_not_measured_where_it_was_trained_on_some(checkpoint, tm
             evaluate(f"--ckpt_path={checkpoint}", *data, "--split=all", "--data.num_workers=0")
     with pytest.raises(UserError, match="image files"):
         evaluate(f"--ckpt_path={checkpoint}", "--data=SyntheticFlowersDataModule", "--split=all")
+
+
+def test_training_images_are_known_by_whatever_name(checkpoint, tmp_path, capsys):
+    content = torch.load(checkpoint, weights_only=True)
+    names, root = content[ABOUT]["class_names"], tmp_path / "images"
+    for split, count in (("train", 5), ("test", 3)):
+        make_folder(root / split, dict.fromkeys(names, count))
+    content[ABOUT]["data"] = {"class_path": "FolderDataModule", "init_args": {"root": str(root), "image_size": 32}}
+    torch.save(content, checkpoint)
+    (tmp_path / "link").symlink_to(root / "train")
+    files = [f"{file},{file.parent.name}" for file in sorted((root / "train").glob("*/*"))]
+    (tmp_path / "images.csv").write_text("\n".join(["path,label", *files]))
+    csv_file = ["--data=CSVDataModule", f"--data.file={tmp_path / 'images.csv'}"]
+    options = [f"--ckpt_path={checkpoint}", "--split=all", "--data.num_workers=0", "--data.batch_size=8"]
+    for data in ([f"--data={root / 'train'}"], [f"--data={tmp_path / 'link'}"], [*csv_file, "--data.image_size=32"]):
+        with pytest.raises(UserError, match="some of these images are those it was trained on"):
+            evaluate(*options, *data)
+    evaluate(*options, f"--data={root / 'test'}")
+    assert json.loads((tmp_path / "alone.all.metrics.json").read_text())["total"] == 3 * len(names)
+    assert "not known" not in capsys.readouterr().err
+    root.rename(tmp_path / "elsewhere")
+    evaluate(*options, f"--data={tmp_path / 'elsewhere' / 'test'}")
+    assert "what it was trained on is not here, so whether these images" in capsys.readouterr().err
+
+
+def test_training_images_of_a_data_set_with_a_name_are_known_in_its_folder(tmp_path):
+    names = ["daisy", "dandelion", "roses", "sunflowers", "tulips"]
+    photos = write_folder(tmp_path / "data" / "flower_photos", dict.fromkeys(names, 4))
+    about: Any = {"data": {"class_path": "FlowersDataModule", "init_args": {"root": str(tmp_path / "data")}}}
+    assert was_trained_on(about, FolderDataModule(str(photos)))
+    assert (
+        was_trained_on(about, FolderDataModule(str(write_folder(tmp_path / "new", dict.fromkeys(names, 4))))) is False
+    )
 
 
 def test_images_are_fitted_as_the_checkpoint_says_or_not_at_all(checkpoint, tmp_path):
@@ -161,13 +197,14 @@ def predictions(path):
 
 
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_predictions_of_each_image_are_those_of_the_predict_command(several, tmp_path, processes):
+def test_predictions_of_each_image_are_those_of_the_predict_command(several, tmp_path, monkeypatch, processes):
     checkpoint, root = several
     out = tmp_path / "each.csv"
     data = ["--data=FolderDataModule", f"--data.root={root}", "--data.image_size=32", "--data.val_fraction=0.4"]
     options = [f"--ckpt_path={checkpoint}", *data, "--data.batch_size=6", "--data.num_workers=0"]
     options += ["--split=val", f"--output={tmp_path / 'metrics.json'}", f"--output_predictions={out}"]
     if processes == 1:
+        monkeypatch.setattr(ImageClassifier, "probabilities", lambda _, logits: (logits / 4).softmax(1))
         evaluate(*options)
     else:
         parallel = ["--trainer.accelerator=cpu", "--trainer.devices=2"]

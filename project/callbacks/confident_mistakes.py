@@ -33,9 +33,10 @@ class ConfidentMistakesPlot(Callback):
         """Keeps the most confident mistakes so far; of images that may have several classes, none."""
         if batch.labels.dim() != 1:
             return
-        confidence, predicted = outputs.softmax(1).max(1)
+        predicted = outputs.argmax(1)
+        confidence = pl_module.probabilities(outputs.float()).gather(1, predicted[:, None])[:, 0]
         wrong = (predicted != batch.labels) & (batch.labels >= 0)
-        confidence = torch.where(wrong, confidence, -1.0).float()
+        confidence = torch.where(wrong, confidence, -1.0)
         rows = torch.stack([confidence, batch.indices.float(), batch.labels.float(), predicted.float()], dim=1)
         self._best = self._largest(rows if self._best is None else torch.cat([self._best, rows]))
 

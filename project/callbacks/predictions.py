@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 
 from project.errors import UserError
@@ -24,7 +24,7 @@ class CollectPredictions(Callback):
     def on_test_batch_end(
         self,
         trainer: Trainer,
-        pl_module: LightningModule,
+        pl_module: Any,
         outputs: Any,
         batch: Any,
         batch_idx: int,
@@ -41,13 +41,13 @@ class CollectPredictions(Callback):
             )
         if batch.labels.dim() != 1:
             raise UserError("--output_predictions needs images of one class each, but here they may have several")
-        confidences, labels = outputs.float().softmax(1), outputs.argmax(1)
+        confidences, labels = pl_module.probabilities(outputs.float()), outputs.argmax(1)
         found = (batch.indices, batch.labels, labels, confidences.gather(1, labels[:, None])[:, 0])
         self._batches.append(Predictions(*(field.cpu() for field in found)))
 
     on_validation_batch_end = on_test_batch_end
 
-    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Gathers those of all processes, which have as many images each."""
         mine = [torch.cat(field).to(pl_module.device) for field in zip(*self._batches, strict=True)]
         everyone = Predictions(*(trainer.strategy.all_gather(field).flatten().cpu() for field in mine))

@@ -28,15 +28,15 @@ class Reliability(NamedTuple):
         return float(gaps.sum() / self.counts.sum().clamp(min=1))
 
 
-def reliability(logits: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
+def reliability(probabilities: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
     """Sorts images into bins by the confidence of their prediction.
 
     Args:
-        logits: float (N, classes).
+        probabilities: float (N, classes), as softmax returns them.
         labels: int64 (N,).
         bins: How many, over [0, 1]; a confidence on the edge between two belongs to the lower one.
     """
-    confidence, predicted = logits.double().softmax(1).max(1)
+    confidence, predicted = probabilities.double().max(1)
     which = (confidence * bins).ceil().long().sub(1).clamp(0, bins - 1)
     counts = torch.bincount(which, minlength=bins)
     means = [

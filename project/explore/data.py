@@ -1,11 +1,14 @@
 """The data that a checkpoint was trained on, opened again without letting the file choose what is imported or written."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from project.data import ImageDataModule
+from project.data.image_files import ImageFilesDataModule
+from project.data.listing import ClassFiles
 from project.data.splits import SPLITS
 from project.errors import UserError, printable
 from project.run.checkpoint import About
@@ -94,6 +97,35 @@ def open_data(about: About, **changes: Any) -> ImageDataModule:
     if "root" not in changes:
         require_there(data, options)
     return data
+
+
+def was_trained_on(about: About, data: ImageFilesDataModule) -> bool | None:
+    """Says whether any of these images were trained on, whatever folder, link or list they are named by now.
+
+    Args:
+        about: What the checkpoint says of itself.
+        data: The images.
+
+    Returns:
+        None where that is not known, as what the checkpoint was trained on is not here.
+    """
+    try:
+        found, options = remembered_data(about)
+        if not issubclass(found, ImageFilesDataModule):
+            return False
+        trained = _identities({"train": found(**options).files()["train"]})
+    except (UserError, TypeError, ValueError):
+        return None
+    return data.images_root.is_dir() and not trained.isdisjoint(_identities(data.files()))
+
+
+def _identities(splits: Mapping[str, ClassFiles]) -> set[tuple[int, int]]:
+    """What tells files apart by whatever links they are named, at the cost of one look at each."""
+    found = set()
+    for file in (file for classes in splits.values() for files in classes.values() for file in files):
+        with suppress(OSError):  # of a broken link, which is an image that cannot be read
+            found.add(((about := file.stat()).st_dev, about.st_ino))
+    return found
 
 
 def require_there(data: ImageDataModule, options: dict[str, Any]) -> None:

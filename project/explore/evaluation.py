@@ -19,19 +19,21 @@ class Evaluation(NamedTuple):
     Attributes:
         images: The data set.
         logits: float32 (N, classes), on the CPU; NaN where a file could not be read.
+        probabilities: What the model makes of them, float32 (N, classes), on the CPU; NaN where a file could not be read.
         labels: int64 (N,); -1 where a file could not be read.
         metrics: Those that ``python -m project.evaluate`` reports, the model's own included.
     """
 
     images: BatchDataset
     logits: Tensor
+    probabilities: Tensor
     labels: Tensor
     metrics: Metrics
 
     @property
     def confidence(self) -> Tensor:
         """The probability of each image's predicted class, float32 (N,)."""
-        return self.logits.softmax(1).amax(1)
+        return self._probability_of(self.predicted)
 
     @property
     def predicted(self) -> Tensor:
@@ -51,9 +53,12 @@ class Evaluation(NamedTuple):
 
     def suspects(self, count: int) -> list[int]:
         """The positions of the wrongly classified images whose label the model believes least, perhaps label errors."""
-        believed = self.logits.softmax(1).gather(1, self.labels.clamp(min=0)[:, None])[:, 0]
+        believed = self._probability_of(self.labels.clamp(min=0))
         wrong = ((self.labels >= 0) & ~self.correct).nonzero().flatten()
         return wrong[believed[wrong].argsort(stable=True)][:count].tolist()
+
+    def _probability_of(self, labels: Tensor) -> Tensor:
+        return self.probabilities.gather(1, labels[:, None])[:, 0]
 
 
 def evaluate_split(
@@ -77,7 +82,7 @@ def evaluate_split(
     data.setup("test")
     images = data.splits[split]
     logits = torch.full((len(images), len(model.class_names)), float("nan"))
-    labels = torch.full((len(images),), -1)
+    probabilities, labels = logits.clone(), torch.full((len(images),), -1)
     measured_as = "test" if as_in_use else split
     own = cast(OwnMetrics, model.own_metrics[measured_as])
     model.eval()
@@ -89,10 +94,11 @@ def evaluate_split(
         loader = data.test_dataloader() if split == "test" else data.val_dataloader()
         for number, batch in enumerate(loader):
             batch = data.transfer_batch_to_device(batch, model.device, 0)
-            found = step(batch, number).float().cpu()
-            there = batch.labels.cpu() >= 0
-            logits[batch.indices.cpu()[there]] = found[there]
-            labels[batch.indices.cpu()[there]] = batch.labels.cpu()[there]
+            found = step(batch, number).float()
+            there = batch.labels >= 0
+            positions = batch.indices[there].cpu()
+            for kept, values in ((logits, found), (probabilities, model.probabilities(found)), (labels, batch.labels)):
+                kept[positions] = values[there].cpu()
     metrics = counts.compute()._replace(own=own.conclude())
     counts.reset()
-    return Evaluation(images, logits, labels, metrics)
+    return Evaluation(images, logits, probabilities, labels, metrics)

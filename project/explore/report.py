@@ -83,7 +83,7 @@ def image_sections(model: ImageClassifier, test: Evaluation, count: int = 12) ->
     known = test.labels >= 0
     wrong, right = test.confident(correct=False, count=count), test.confident(correct=True, count=count // 2)
     return {
-        "reliability": _drawn(reliability_figure(reliability(test.logits[known], test.labels[known]))),
+        "reliability": _drawn(reliability_figure(reliability(test.probabilities[known], test.labels[known]))),
         "mistakes": list(_shown(model, test, wrong)),
         "attention": list(_shown(model, test, [*right, *wrong[: count // 2]], with_cam=True)),
     }

@@ -2,12 +2,15 @@
 
 import csv
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from project.callbacks import ConfidentMistakesPlot
 from project.explore.data import open_data
 from project.model import ImageClassifier
 from project.run.checkpoint import ABOUT
@@ -55,3 +58,18 @@ def test_the_projector_has_features_labels_and_thumbnails(workplace):
         first = np.asarray(sprite.convert("RGB"))[:32, 32:64]
     assert np.abs(first.astype(int) - test.image(2).permute(1, 2, 0).numpy()).max() <= 1
     assert "metadata.tsv" in (RUN / "projector_config.pbtxt").read_text()
+
+
+def test_the_confidence_of_a_mistake_is_the_models_own(monkeypatch):
+    place, figures = "project.callbacks.confident_mistakes", list[Any]()
+    monkeypatch.setattr(f"{place}.tensorboards", lambda _: True)
+    monkeypatch.setattr(f"{place}.add_figure", lambda *args: figures.append(args[2]))
+    half = torch.full((2, 2), 0.5)
+    model: Any = SimpleNamespace(class_names=["a", "b"], weights_step=0, probabilities=lambda logits: logits / 8 + half)
+    images = SimpleNamespace(image=lambda _: torch.zeros(3, 8, 8, dtype=torch.uint8))
+    trainer: Any = SimpleNamespace(datamodule=SimpleNamespace(splits={"test": images}))
+    batch = SimpleNamespace(indices=torch.arange(2), labels=torch.tensor([1, 1]))
+    callback = ConfidentMistakesPlot(4)
+    callback.on_test_batch_end(trainer, model, torch.tensor([[2.0, -2], [-2, 2]]), batch, 0)
+    callback.on_test_epoch_end(trainer, model)
+    assert [axes.get_title() for axes in figures[0].axes if axes.get_title()] == ["a 75%\nis b"]
