@@ -98,16 +98,19 @@ def open_cache(
 
 def _allocate(path: Path, size: int) -> bool:
     """Reserves the room now: where it ran out later, the system would end the process without a word."""
+    found = path.stat() if path.exists() else None
+    whole = (
+        found is not None and found.st_size >= size
+    )  # it has that length last, whatever room it takes when compressed
+    there = found.st_blocks * 512 if found is not None else 0
+    if not whole and there + shutil.disk_usage(path.parent).free < size + _LEFT_FREE:
+        return False
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        there = os.fstat(descriptor).st_blocks * 512
-        fits = there + shutil.disk_usage(path.parent).free >= size + _LEFT_FREE
-        if fits and there < size:
+        if not whole:
             with contextlib.suppress(AttributeError):  # macOS has no such call
                 os.posix_fallocate(descriptor, 0, size)
             os.truncate(descriptor, size)
     finally:
         os.close(descriptor)
-    if not fits:
-        path.unlink(missing_ok=True)
-    return fits
+    return True

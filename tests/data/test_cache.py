@@ -142,6 +142,24 @@ def test_where_it_does_not_fit_that_is_said_and_images_are_decoded(images, tmp_p
     assert not list((tmp_path / "cache").glob("*.images"))
 
 
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_whole_file_is_used_and_stays_where_the_disk_is_full_by_now(
+    images, tmp_path, monkeypatch, capsys, compressed
+):
+    first = splits(images, tmp_path / "cache")["train"]
+    whole, path = epoch(first).images, first.cache.path
+    if compressed:  # takes less room than it is long
+        size = path.stat().st_size
+        os.truncate(path, 0)
+        os.truncate(path, size)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("usage", (), {"free": 1000}))
+    second = splits(images, tmp_path / "cache")["train"]
+    assert capsys.readouterr().err == ""
+    assert second.cache.path == path
+    assert path.exists()
+    assert torch.equal(epoch(second).images, whole)
+
+
 def test_a_place_that_cannot_be_written_is_named(images, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"--data.cache '.*file' cannot be written"):
