@@ -1,4 +1,4 @@
-"""Every command that the README and the docs show is run here, shortened."""
+"""Every command that the README and the docs show is run here, shortened; what needs a download is parsed."""
 
 import json
 import re
@@ -20,6 +20,7 @@ from project.report import parse as parse_report
 from project.search.space import read_space
 from project.sweep import parse as parse_sweep
 from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, as_in_a_terminal, draw_image, evaluate, fit, make_folder
+from tests.options.test_given import parse as parse_fit
 from tests.test_configs import TINY, write_cifar10
 
 ROOT = Path(__file__).parents[1]
@@ -39,6 +40,9 @@ def commands(page: Path) -> list[str]:
 COMMANDS = sorted({command for page in PAGES for command in commands(page)})
 FITS = [command for command in COMMANDS if "-m project.fit" in command]
 PRINTING = [command for command in FITS if "--help" in command or "--print_config" in command]
+
+
+FENCED = sorted({line for page in PAGES for line in re.findall(r"^python -m project\.fit .*$", page.read_text(), re.M)})
 
 
 def shortened(command: str) -> list[str]:
@@ -95,6 +99,11 @@ def test_the_pages_show_commands():
 @pytest.mark.parametrize("command", [command for command in FITS if command not in PRINTING])
 def test_a_fit_command_is_accepted(command, place):
     FitCLI([*shlex.split(command.partition("-m project.fit")[2].replace("FOLDER", "images")), *ONE_CPU])
+
+
+@pytest.mark.parametrize("command", FENCED)
+def test_a_fit_command_that_downloads_has_options_that_exist(command, place):
+    assert parse_fit(*shlex.split(command.partition("-m project.fit")[2].replace("FOLDER", "images"))).model
 
 
 @pytest.mark.parametrize(

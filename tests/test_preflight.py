@@ -1,5 +1,8 @@
 """What cannot work is refused in one line, the cheap before the expensive, and leaves no run folder."""
 
+from importlib.util import find_spec
+from typing import Any
+
 import pytest
 from lightning.pytorch import Callback
 
@@ -15,6 +18,12 @@ def no_drawing(monkeypatch):
         raise AssertionError("an image was drawn before the options were checked")
 
     monkeypatch.setattr("project.data.synthetic.module.draw_flowers", draw)
+
+
+def missing(package: str, flags: str) -> Any:
+    """A case for where a package that these flags need is not installed."""
+    there = pytest.mark.skipif(find_spec(package) is not None, reason=f"{package} is installed")
+    return pytest.param(flags, f"Requirement '{package.partition('_ml')[0]}", marks=there)
 
 
 @pytest.mark.parametrize(
@@ -95,13 +104,13 @@ def no_drawing(monkeypatch):
         ),
         ("--trainer.callbacks+=ModelCheckpoint --trainer.callbacks.monitor=loss", "there are val/loss, val/accuracy"),
         ("--trainer.callbacks+=ModelCheckpoint --trainer.callbacks.save_top_k=3", "No quantity for top_k to track"),
-        ("--trainer.logger=WandbLogger", "Requirement 'wandb"),
-        ("--trainer.logger=MLFlowLogger", "Requirement 'mlflow"),
-        ("--trainer.logger=CometLogger", "Requirement 'comet"),
-        ("--trainer.plugins=XLACheckpointIO", "Requirement 'torch_xla"),
+        missing("wandb", "--trainer.logger=WandbLogger"),
+        missing("mlflow", "--trainer.logger=MLFlowLogger"),
+        missing("comet_ml", "--trainer.logger=CometLogger"),
+        missing("torch_xla", "--trainer.plugins=XLACheckpointIO"),
         ("--trainer.plugins=TorchCheckpointIO", "only one that wraps another can be added, such as AsyncCheckpointIO"),
         ("--trainer.logger=TensorBoardLogger --trainer.logger.name=x", "leave name and version out"),
-        ("--trainer.accelerator=tpu", "Requirement 'torch_xla"),
+        missing("torch_xla", "--trainer.accelerator=tpu"),
         ("--data=FolderDataModule --data.root=nowhere", "--data.root: there is no folder 'nowhere'"),
         ("--data=FolderDataModule --data.root=broken --data.batch_size=100", "the number of training images, got 100"),
         ("--data=FolderDataModule --data.root=broken --data.batch_size=4", "red/3.jpg' cannot be read as an image"),
