@@ -43,7 +43,7 @@ def in_float64(model: ImageClassifier) -> Tensor:
     ("arch", "stem"),
     [
         ("resnet9_slim", "cifar"),
-        ("resnet18", "cifar"),
+        pytest.param("resnet18", "cifar", marks=pytest.mark.slow),
         pytest.param("resnext50_32x4d", "imagenet", marks=pytest.mark.slow),
     ],
 )

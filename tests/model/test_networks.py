@@ -1,4 +1,5 @@
 import sys
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -96,13 +97,13 @@ def test_the_head_of_a_network_of_timm_is_what_timm_says(arch):
 
 @pytest.mark.parametrize("arch", FAMILIES)
 def test_a_network_of_every_family_computes_the_same_in_either_layout(arch):
-    networks = []
-    for channels_last in (False, True):
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            networks.append(built(arch, 5))
-        side = 75 if arch == "inception_v3" else 224 if arch in ("swin_t", "maxvit_t", "vit_b_32") else 64
-        assert settle(networks[-1], arch, 5, side, channels_last) is LAYOUTS[channels_last]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = built(arch, 5)
+    networks = [network, deepcopy(network)]
+    side = 75 if arch == "inception_v3" else 224 if arch in ("swin_t", "maxvit_t", "vit_b_32") else 64
+    for network, channels_last in zip(networks, (False, True), strict=True):
+        assert settle(network, arch, 5, side, channels_last) is LAYOUTS[channels_last]
     images = torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         plain = networks[0].eval()(images)
