@@ -122,11 +122,12 @@ class ImageDataModule(LightningDataModule, ABC):
         return {option: [describe(transform) for transform in getattr(self, option)] for option in _TRANSFORMS}
 
     def setup(self, stage: str) -> None:
-        """Opens the data sets once.
+        """Opens the data sets once; each stage serves images anew, until a model's ``setup``, which follows, declines.
 
         Raises:
             UserError: Batch size or augmentation do not go with the training images or the number of devices.
         """
+        self.serve_indices(())
         if not self.splits:
             self.splits = load_once_a_machine(cast(Any, self.load), self.trainer) if self.in_memory else self.load()
         if stage == "fit":
@@ -252,7 +253,11 @@ class ImageDataModule(LightningDataModule, ABC):
         return ordered_loader(self.splits[split], self.batch_size, self.workers(split))
 
     def serve_indices(self, splits: Collection[str]) -> None:
-        """Lets the loaders of some splits yield labels and indices alone, for a model that needs no images of them."""
+        """Lets the loaders of some splits yield labels and indices alone, up to the next ``setup``.
+
+        Args:
+            splits: Those of which the model needs no images in this stage.
+        """
         self._without_images = splits
 
     def augment(self, batch: ImageBatch, epoch: int) -> ImageBatch:

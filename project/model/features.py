@@ -35,7 +35,7 @@ class FeatureCache:
         self._features: dict[str, Tensor] = {}
 
     def announce(self, trainer: Trainer) -> None:
-        """Asks the data module for labels and indices alone.
+        """Asks the data module for labels and indices alone, in this stage.
 
         Args:
             trainer: About to build its loaders.

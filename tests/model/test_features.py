@@ -12,6 +12,7 @@ from project.callbacks import StoppedError
 from project.errors import UserError
 from project.model import ImageClassifier
 from tests.conftest import QUIET, evaluate, fit, make_folder
+from tests.distributed.job import classifier, flowers, trainer
 from tests.model.test_any_network import NAMES, PREPROCESSING
 from tests.small import AtStep, load, small
 from tests.stress import SmallNetwork, differences, outcome
@@ -109,6 +110,21 @@ def test_a_resumed_run_ends_in_the_same_bits(place):
 def test_what_would_change_features_is_refused(place, flags, complaint):
     with pytest.raises(UserError, match=complaint):
         small(*CACHED, *flags, data=FOLDER)
+
+
+def test_the_data_of_a_cached_training_serve_other_models_and_stages(workplace):
+    plain: dict[str, Any] = {"flip": False, "crop_padding": 0}
+    network: dict[str, Any] = {"arch": "resnet18", "stem": "imagenet"}
+    data, cached = flowers(32, 8, 8, **plain), trainer(1)
+    cached.fit(classifier(**network, freeze_backbone=True, cache_features=True), datamodule=data)
+    cached.save_checkpoint("flowers.ckpt")
+    model = ImageClassifier.load_from_checkpoint("flowers.ckpt")
+    found = trainer(1).validate(model, datamodule=data, verbose=False)
+    assert found == trainer(1).validate(model, datamodule=flowers(32, 8, 8, **plain), verbose=False)
+    models = [classifier(**network) for _ in range(2)]
+    trainer(1).fit(models[0], datamodule=data)
+    trainer(1).fit(models[1], datamodule=flowers(32, 8, 8, **plain))
+    assert not differences(models[1].state_dict(), models[0].state_dict())
 
 
 def test_a_network_whose_head_is_not_its_end_is_refused(place):
