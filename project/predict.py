@@ -108,9 +108,16 @@ def predict(options: Namespace) -> int:
         return 0
     columns, file = label_columns(options.top_k), _file(options)
     if file is not None and options.resume and file.is_finished():
-        count, unreadable = file.count(columns, _first_of(options))
-        sys.stderr.write(f"'{printable(file.path)}' is finished, with {count:,} rows\n")
-        return 1 if unreadable else 0
+        finished = file.whole(columns, _first_of(options), _ON_SHEET)
+        if trainer.world_size > 1:  # the others have joined the group, and wait to be told that nothing is left
+            _label(options, model, trainer, finished.left)
+        if options.sheet is not None:
+            _draw_sheet(options.sheet, model, finished.first)
+        sys.stderr.write(
+            f"'{printable(file.path)}' has a row for each file already, {finished.done:,} in all; which checkpoint and"
+            " --flips they are of is not compared\n"
+        )
+        return 1 if finished.unreadable else 0
     finished = Finished(0, 0, 0, [], _first_of(options))
     if file is not None and options.resume:
         finished = file.finished(columns, finished.left, options.batch_size * trainer.world_size, _ON_SHEET)
@@ -162,7 +169,7 @@ def _file(options: Namespace) -> PredictionsFile | None:
         return None
     file = PredictionsFile(options.output, options.ckpt_path, (options.top_k, options.flips))
     if options.overwrite and not options.resume:
-        file.remove_unfinished()
+        file.remove_others()
     elif not options.resume:
         file.require_new()
     return file

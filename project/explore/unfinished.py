@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from project.data.listing import spelt
 from project.errors import UserError, printable
-from project.run.rows import RESUMABLE, Columns, Row, ending_of, finished_rows, partial_path, partial_paths
+from project.run.rows import RESUMABLE, Columns, Row, ending_of, finished_rows, partial_path, partial_paths, remove_left
 
 
 class Finished(NamedTuple):
@@ -63,10 +63,11 @@ class PredictionsFile:
                 " it, --overwrite begins anew"
             )
 
-    def remove_unfinished(self) -> None:
-        """Removes what earlier commands have left."""
+    def remove_others(self) -> None:
+        """Removes what other commands have left that have ended; what this one has left, it writes anew."""
         for partial in partial_paths(self.path):
-            partial.unlink(missing_ok=True)
+            if partial != self.partial:
+                remove_left(partial)
 
     def is_finished(self) -> bool:
         """Whether the file is there, and nothing is left to resume.
@@ -84,23 +85,28 @@ class PredictionsFile:
             )
         return Path(self.path).exists() and not self.partial.exists()
 
-    def count(self, columns: Columns, paths: Iterator[str]) -> tuple[int, int]:
-        """How many rows a finished file has, and how many of them are of files that cannot be read.
+    def whole(self, columns: Columns, paths: Iterator[str], first: int) -> Finished:
+        """Reads a finished file, whichever checkpoint wrote it, and leaves nothing to do.
 
         Args:
             columns: The columns.
             paths: All paths.
+            first: How many of the rows to return.
 
         Raises:
             UserError: The rows are not those of these paths, or have other columns.
         """
-        errors = [row["error"] is not None for _, row, _ in self._rows(self.path, columns, paths)]
+        errors, rows = list[bool](), list[tuple[str, Row]]()
+        for path, row, _ in self._rows(self.path, columns, paths):
+            errors.append(row["error"] is not None)
+            if len(rows) < first:
+                rows.append((path, row))
         if next(paths, None) is not None:
             raise UserError(
                 f"--resume: '{printable(self.path)}' is finished, but has not a row with these columns for each of the files:"
                 " they or --top_k have changed; --overwrite begins anew"
             )
-        return len(errors), sum(errors)
+        return Finished(0, len(errors), sum(errors), rows, iter(()))
 
     def finished(self, columns: Columns, paths: Iterator[str], whole: int, first: int) -> Finished:
         """Reads what an interrupted command has written.

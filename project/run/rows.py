@@ -8,7 +8,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
@@ -155,7 +155,7 @@ def writing_rows(
     partial = partial or partial_path(path)
     locked = _locked(option, path, partial)
     try:
-        with locked as file:
+        with locked as file:  # to the end, so that nobody else begins what is about to get its name
             file.truncate(begin)
             file.seek(begin)
             rows = ParquetRows(file, columns) if ending == ".parquet" else TextRows(file, columns, ending)
@@ -165,14 +165,19 @@ def writing_rows(
                 rows.close()
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        if error.errno not in _NO_ROOM:
-            raise  # of something else, such as the processes that load images
-        raise UserError(f"{option}: '{printable(path)}' cannot be written ({error.strerror}){advice}") from error
-    finally:
+            partial.replace(path)
+    except BaseException as error:
         if ending not in RESUMABLE or not continued:
             partial.unlink(missing_ok=True)
+        if not isinstance(error, OSError) or error.errno not in _NO_ROOM:
+            raise  # of something else, such as the processes that load images
+        raise UserError(f"{option}: '{printable(path)}' cannot be written ({error.strerror}){advice}") from error
+
+
+def remove_left(partial: Path) -> None:
+    """Removes what a command has left, unless that still writes it."""
+    with suppress(UserError), _locked("--output", str(partial), partial):
+        partial.unlink(missing_ok=True)
 
 
 def _locked(option: str, path: str, partial: Path) -> BinaryIO:
@@ -183,7 +188,9 @@ def _locked(option: str, path: str, partial: Path) -> BinaryIO:
     try:
         # a POSIX lock, which processes that load images do not inherit: they outlive a killed command for a while
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
+        if not os.path.samestat(os.fstat(file.fileno()), os.stat(partial)):
+            raise BlockingIOError
+    except (BlockingIOError, PermissionError, FileNotFoundError):  # or its name is gone: just now, that one was done
         file.close()
         raise UserError(f"{option}: another process writes '{printable(path)}'") from None
     return file

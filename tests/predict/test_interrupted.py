@@ -10,7 +10,7 @@ import pytest
 
 from project.errors import UserError
 from project.explore.labelling import Labeller
-from tests.distributed.processes import environment
+from tests.distributed.processes import environment, succeed, torchrun
 from tests.predict.conftest import CPU, label, rows
 
 
@@ -86,6 +86,51 @@ def test_a_finished_file_is_of_the_same_files_and_columns(checkpoint, photos, tm
     assert label(checkpoint, *some, f"--output={out}", "--top_k=2", "--resume") == 0
 
 
+def test_a_finished_file_says_what_was_compared_and_still_has_a_sheet(checkpoint, photos, tmp_path, capsys):
+    options = [checkpoint, photos, f"--output={tmp_path / 'rows.csv'}", f"--sheet={tmp_path / 'sheet.png'}"]
+    label(*options)
+    drawn = (tmp_path / "sheet.png").read_bytes()
+    (tmp_path / "sheet.png").unlink()
+    capsys.readouterr()
+    assert label(*options, "--resume") == 1
+    assert (tmp_path / "sheet.png").read_bytes() == drawn
+    said = capsys.readouterr().err
+    assert (
+        "rows.csv' has a row for each file already, 11 in all; which checkpoint and --flips they are of is not" in said
+    )
+
+
+HOLDER = """
+import fcntl, sys
+
+files = [open(path, "r+b") for path in sys.argv[1:]]
+for file in files:
+    fcntl.lockf(file, fcntl.LOCK_EX)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_overwriting_leaves_alone_what_another_command_writes(checkpoint, photos, tmp_path):
+    options = [checkpoint, photos, "--batch_size=2", f"--output={tmp_path / 'rows.csv'}"]
+    kill_in_batch(3, *options)
+    (own,) = tmp_path.glob("*partial")
+    written, others = own.read_bytes(), [tmp_path / f"rows.csv.{key}.partial" for key in ("0ld", "0ther")]
+    for other in others:
+        other.write_bytes(b"begun")
+    command = [sys.executable, "-c", HOLDER, str(own), str(others[1])]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"ready\n"
+        with pytest.raises(UserError, match="another process writes"):
+            label(*options, "--overwrite")
+        assert [path.exists() for path in others] == [False, True]
+        assert own.read_bytes() == written
+    label(*options, "--overwrite")
+    assert len(rows(tmp_path / "rows.csv")) == 11
+    assert not list(tmp_path.glob("*partial"))
+
+
 COMMAND = [sys.executable, "-m", "project.predict"]
 
 
@@ -106,6 +151,16 @@ def test_two_processes_write_the_rows_of_one(checkpoint, photos, tmp_path):
     assert found.stdout == (tmp_path / "one.csv").read_text()
     assert found.stderr.count("\n") == 1
     assert "labelled 11 images" in found.stderr
+
+
+@pytest.mark.slow
+def test_all_processes_of_a_launcher_end_where_the_file_is_finished(checkpoint, photos, tmp_path):
+    paths, out = [str(photos / "1.png"), str(photos / "3.png")], tmp_path / "rows.csv"
+    label(checkpoint, *paths, f"--output={out}")
+    before = out.read_bytes()
+    options = ["--resume", f"--output={out}", "--trainer.accelerator=cpu", "--trainer.devices=2", "--num_workers=0"]
+    succeed(torchrun(2, "project.predict", str(checkpoint), *paths, *options), tmp_path)
+    assert out.read_bytes() == before
 
 
 @pytest.mark.slow

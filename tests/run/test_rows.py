@@ -136,6 +136,18 @@ def test_two_commands_do_not_write_one_file(tmp_path):
     assert other.returncode == 0
 
 
+def test_what_another_command_finishes_meanwhile_stays_whole(tmp_path, monkeypatch):
+    path, partial = tmp_path / "rows.csv", tmp_path / "rows.csv.partial"
+    partial.write_text("whole")
+    monkeypatch.setattr("fcntl.lockf", lambda *_: partial.rename(path))  # between opening and locking
+    with (
+        pytest.raises(UserError, match="another process writes"),
+        writing_rows("--output", str(path), COLUMNS),
+    ):
+        pass
+    assert path.read_text() == "whole"
+
+
 def test_what_a_killed_command_has_started_keeps_nobody_from_the_file(tmp_path):
     with other_command(tmp_path, "killed") as other:
         other.wait()
