@@ -1,6 +1,8 @@
 """Images to try an exported file on: given ones, those of the checkpoint's data, or generated ones."""
 
+import random
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -134,9 +136,14 @@ def _files(root: Path) -> list[Path]:
 
 
 def _spread(items: Sequence[_Item], most: int) -> list[_Item]:
-    """At most so many, at even distances, so that each class has its share."""
+    """At most so many, one of each of as many equal parts, so that each class has its share.
+
+    Which one is drawn, always the same: every n-th would be of one class where labels repeat.
+    """
     count = min(len(items), most)
-    return [items[position * len(items) // count] for position in range(count)]
+    starts = [part * len(items) // count for part in range(count + 1)]
+    generator = random.Random(0)
+    return [items[generator.randrange(start, end)] for start, end in pairwise(starts)]
 
 
 def _read(files: list[Path], root: Path, class_names: list[str], preprocessing: Preprocessing) -> Samples:

@@ -25,6 +25,16 @@ def test_images_in_folders_within_a_class_folder_are_of_that_class(tmp_path):
     assert found.labels.tolist() == [0, 1]
 
 
+def test_each_class_has_its_share_where_labels_repeat_with_the_step(tmp_path):
+    root = make_folder(tmp_path / "images", {f"{number:02}/{name}": 1 for number in range(40) for name in "abcd"})
+    found = folder_samples(root, list("abcd"), PREPROCESSING, 40)
+    assert found.labels is not None
+    assert min(torch.bincount(found.labels, minlength=4)) >= 4
+    again = folder_samples(root, list("abcd"), PREPROCESSING, 40)
+    assert torch.equal(again.images, found.images)
+    assert len(found.images.flatten(1).unique(dim=0)) == 40  # none twice
+
+
 @pytest.mark.parametrize(("count", "sizes"), [(2, (1, 1)), (5, (2, 3)), (30, (8, 10))])
 def test_no_image_is_calibrated_on_and_measured(tmp_path, count, sizes):
     root = make_folder(tmp_path / "images", {"a": count})
