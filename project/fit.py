@@ -185,7 +185,7 @@ class FitCLI(ProjectCLI):
 
     def fit(self) -> None:
         """Trains, or continues to; then tests the best checkpoint once and writes the final metrics."""
-        require_sound_run(self.trainer, self.model, self.datamodule)
+        require_sound_run(self.trainer, self.model, self.datamodule, self.monitor)
         if self.config.trainer.fast_dev_run:  # which keeps nothing
             self.trainer.fit(self.model, datamodule=self.datamodule)
             self.trainer.test(self.model, datamodule=self.datamodule, verbose=False)

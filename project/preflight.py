@@ -1,14 +1,15 @@
 """What can be found wrong before a run has a folder: options first, then data as listed, then what must be built."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import EarlyStopping
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from project.callbacks.log_interval import log_interval
-from project.callbacks.monitor import only_ours
+from project.callbacks.monitor import Monitor, only_ours
 from project.data import ImageDataModule
 from project.errors import UserError, require
 from project.model import ImageClassifier
@@ -17,6 +18,7 @@ from project.run.placing import class_of
 
 _AT_LEAST_1 = ("accumulate_grad_batches", "check_val_every_n_epoch")
 _LENGTHS = ("T_0", "T_max", "step_size", "step_size_down", "step_size_up", "total_iters", "total_steps")
+_OF_TRAINING = {"train/loss": "min", "train/accuracy": "max", "train/images_per_second": None}
 _LIMITS = ("limit_train_batches", "limit_val_batches", "limit_test_batches")
 
 
@@ -66,16 +68,17 @@ def _averaging(spec: Namespace) -> str:
     return f"{name} (decay {options['decay']})" if "decay" in options else name
 
 
-def require_sound_run(trainer: Trainer, model: ImageClassifier, data: ImageDataModule) -> None:
+def require_sound_run(trainer: Trainer, model: ImageClassifier, data: ImageDataModule, monitor: Monitor) -> None:
     """Checks what can be known before an image is drawn, downloaded or read.
 
     Args:
         trainer: The trainer, before it trains.
         model: What it is to train.
         data: What it is to train on.
+        monitor: What the best checkpoint is chosen by, in a mode that may be the user's own.
 
     Raises:
-        UserError: Data, limits, metrics that callbacks watch, the optimizer or its schedule do not go together.
+        UserError: Data, limits, metrics that callbacks and schedule watch, the optimizer or its schedule do not go together.
     """
     data.require_usable(trainer.world_size)
     in_epoch: int | None = None  # not known of all data
@@ -90,8 +93,10 @@ def require_sound_run(trainer: Trainer, model: ImageClassifier, data: ImageDataM
         if split == "train":
             in_epoch = min(limit, batches) if isinstance(limit, int) else int(limit * batches)
             _require_validation(trainer, in_epoch)
-    _require_watchable(trainer, model, in_epoch)
-    model.optimization.require_sound(model.network, trainer)
+    schedule = model.optimization.require_sound(model.network, trainer)
+    watches = [*_watches_of_callbacks(trainer, in_epoch), *_watches_of_schedule(schedule, model, trainer, in_epoch)]
+    _require_own_modes(watches, model, monitor)
+    _require_logged(watches, trainer, model, in_epoch)
 
 
 def _require_validation(trainer: Trainer, batches: int) -> None:
@@ -117,32 +122,83 @@ def _require_a_batch(option: str, limit: int | float, batches: int) -> None:
         )
 
 
-def _require_watchable(trainer: Trainer, model: ImageClassifier, batches: int | None) -> None:
+class _Watch(NamedTuple):
+    """A metric that a callback or the schedule watches.
+
+    Attributes:
+        option: Where it was asked for.
+        who: The class that watches.
+        metric: What it watches.
+        mode: Whether it takes the least or the greatest for the best; None or something else if it does not say.
+        look: The optimizer step after which it looks first; None if it waits for the metric, or this is not known.
+    """
+
+    option: str
+    who: str
+    metric: str
+    mode: str | None
+    look: int | None
+
+
+def _watches_of_callbacks(trainer: Trainer, batches: int | None) -> list[_Watch]:
+    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
+    found = []
+    for callback in callbacks:
+        metric = getattr(callback, "monitor", None)
+        if metric is not None:
+            early = isinstance(callback, EarlyStopping) and metric in _OF_TRAINING
+            look = _steps_before_validation(trainer, batches) if early and batches is not None else None
+            mode = getattr(callback, "mode", None)
+            found.append(_Watch("--trainer.callbacks", type(callback).__name__, metric, mode, look))
+    return found
+
+
+def _watches_of_schedule(schedule: Any, model: ImageClassifier, trainer: Trainer, batches: int | None) -> list[_Watch]:
+    if not isinstance(schedule, ReduceLROnPlateau):
+        return []
+    in_epoch = None if batches is None else math.ceil(batches / trainer.accumulate_grad_batches)
+    look = 1 if model.optimization.interval == "step" else in_epoch
+    metric = model.optimization.watched_by(schedule)
+    return [_Watch("--model.lr_scheduler", type(schedule).__name__, metric, schedule.mode, look)]
+
+
+def _require_own_modes(watches: list[_Watch], model: ImageClassifier, monitor: Monitor) -> None:
+    """Finds who would take the worst for the best: both torch and Lightning take the least where nothing is said."""
+    best = _OF_TRAINING | model.monitors() | {monitor.monitor: monitor.mode}
+    for option, who, metric, mode, _ in watches:
+        own = best.get(metric)
+        if mode in ("min", "max") and own not in (None, mode):
+            better = "less" if own == "min" else "more"
+            raise UserError(
+                f"{option}: {who} has mode {mode}, but of '{metric}' {better} is better; add {option}.mode {own}"
+            )
+
+
+def _require_logged(watches: list[_Watch], trainer: Trainer, model: ImageClassifier, batches: int | None) -> None:
     """Finds a metric that does not exist, or not yet, now, where Lightning would at the end of the first epoch.
 
     A callback or model of the user's own may log what it likes, so that nothing is known where there is one.
     """
-    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
-    if not only_ours(model, *callbacks):
+    if not only_ours(model, *trainer.callbacks):  # type: ignore[attr-defined]  # set by a connector
         return
-    of_training = ["train/loss", "train/accuracy", "train/images_per_second"]
-    known = [*model.monitors(), *of_training]
-    steps = None if batches is None else _steps_before_validation(trainer, batches)
+    known = [*model.monitors(), *_OF_TRAINING]
     every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
-    if batches is not None:
-        every = log_interval(every, batches, trainer.accumulate_grad_batches)
-    for callback in callbacks:
-        watched = getattr(callback, "monitor", None)
-        if watched is not None and watched not in known and not watched.startswith("learning_rate"):
+    for option, who, metric, _, look in watches:
+        if metric not in known and not metric.startswith("learning_rate"):
+            raise UserError(f"{option}: {who} watches '{metric}', which is not logged; there are {', '.join(known)}")
+        if look is None or batches is None:
+            continue
+        if metric in _OF_TRAINING:
+            logged = log_interval(every, batches, trainer.accumulate_grad_batches)
+            if not 0 < logged <= look:
+                raise UserError(
+                    f"{option}: {who} watches '{metric}', which is logged after every {logged} steps, but looks for it"
+                    f" after {look} already; set --trainer.log_every_n_steps to {look} or less"
+                )
+        elif look < (validated := _steps_before_validation(trainer, batches)):
             raise UserError(
-                f"--trainer.callbacks: {type(callback).__name__} watches '{watched}', which is not logged; there are"
-                f" {', '.join(known)}"
-            )
-        early = isinstance(callback, EarlyStopping) and watched in of_training
-        if early and steps is not None and not 0 < every <= steps:
-            raise UserError(
-                f"--trainer.callbacks: {type(callback).__name__} watches '{watched}', which is logged after every {every}"
-                f" steps, but looks for it after {steps} already; set --trainer.log_every_n_steps to {steps} or less"
+                f"{option}: {who} watches '{metric}', which is measured first after {validated} steps, but looks for it"
+                f" after {look} already; validate as often as it looks, or watch train/loss"
             )
 
 

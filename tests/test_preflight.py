@@ -9,6 +9,8 @@ from lightning.pytorch import Callback
 from tests.conftest import fit, make_folder
 from tests.small import one_line, small
 
+PLATEAU = "--model.lr_scheduler=ReduceLROnPlateau --model.lr_scheduler.monitor"
+
 
 @pytest.fixture
 def no_drawing(monkeypatch):
@@ -64,6 +66,7 @@ def missing(package: str, flags: str) -> Any:
         ("--callbacks.last_checkpoint=3", "--callbacks.last_checkpoint: expected true, false or options"),
         ("--callbacks.last_checkpoint.every=3", "LastCheckpoint has no option 'every'; it has every_minutes"),
         ("--callbacks.last_checkpoint.every_minutes=x", "--callbacks.last_checkpoint.every_minutes: expected float"),
+        ("--callbacks.confident_mistakes.count=-1", "--callbacks.confident_mistakes.count must be at least 1, got -1"),
         ("--callbacks.nope=false", "no default callback 'nope'; there are last_checkpoint, best_checkpoint,"),
         ('--config={callbacks:{"nope":false}}', "no default callback 'nope'; there are last_checkpoint"),
         ("--callbacks.confusion=false", "did you mean --callbacks.confusion_matrix?"),
@@ -103,6 +106,22 @@ def missing(package: str, flags: str) -> Any:
             "looks for it after 7 already; set --trainer.log_every_n_steps to 7 or less",
         ),
         ("--trainer.callbacks+=ModelCheckpoint --trainer.callbacks.monitor=loss", "there are val/loss, val/accuracy"),
+        (
+            "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/accuracy",
+            "EarlyStopping has mode min, but of 'val/accuracy' more is better; add --trainer.callbacks.mode max",
+        ),
+        (
+            "--trainer.callbacks+=ModelCheckpoint --trainer.callbacks.monitor=train/loss --trainer.callbacks.mode=max",
+            "ModelCheckpoint has mode max, but of 'train/loss' less is better; add --trainer.callbacks.mode min",
+        ),
+        (f"{PLATEAU}=val/accuracy", "of 'val/accuracy' more is better; add --model.lr_scheduler.mode max"),
+        (f"{PLATEAU}=val/acc", "--model.lr_scheduler: ReduceLROnPlateau watches 'val/acc', which is not logged; there"),
+        (f"{PLATEAU}=val/loss --trainer.check_val_every_n_epoch=2", "first after 100 steps, but looks for it after 50"),
+        (f"{PLATEAU}=val/loss --model.lr_scheduler_interval=step", "first after 50 steps, but looks for it after 1 "),
+        (
+            f"{PLATEAU}=train/loss --model.lr_scheduler_interval=step --trainer.log_every_n_steps=2",
+            "which is logged after every 2 steps, but looks for it after 1 already",
+        ),
         ("--trainer.callbacks+=ModelCheckpoint --trainer.callbacks.save_top_k=3", "No quantity for top_k to track"),
         missing("wandb", "--trainer.logger=WandbLogger"),
         missing("mlflow", "--trainer.logger=MLFlowLogger"),
@@ -163,6 +182,20 @@ def test_validation_by_the_clock_goes_with_early_stopping(workplace):
     after_each_batch = ["--trainer.val_check_interval=00:00:00:00", "--trainer.max_epochs=1"]
     small(*after_each_batch, "--trainer.callbacks+=EarlyStopping", callbacks=[count])
     assert count.validations >= 4  # the batches of an epoch; early stopping has waited for each of them
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        f"{PLATEAU}=val/accuracy --model.lr_scheduler.mode=max",
+        f"{PLATEAU}=val/loss --model.lr_scheduler_interval=step --trainer.val_check_interval=1",
+        f"{PLATEAU}=train/loss --trainer.check_val_every_n_epoch=2",
+        "--trainer.callbacks+=ModelCheckpoint --trainer.callbacks.monitor=val/accuracy --trainer.callbacks.mode=max",
+        "--trainer.callbacks+=EarlyStopping --monitor=val/accuracy --mode=min",  # as the user says of the best checkpoint
+    ],
+)
+def test_what_watches_a_metric_that_is_there_in_its_own_mode_runs(workplace, flags):
+    small(*flags.split())
 
 
 def test_early_stopping_may_watch_training_in_short_epochs(workplace):

@@ -7,6 +7,7 @@ from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 from torchmetrics import CatMetric
 
+from project.errors import require
 from project.run.tensorboard import add_figure, tensorboards
 
 
@@ -14,10 +15,14 @@ class ConfidentMistakesPlot(Callback):
     """Draws the test images that were classified wrongly with the greatest confidence.
 
     Args:
-        count: How many.
+        count: How many, at least 1.
+
+    Raises:
+        UserError: There would be none.
     """
 
     def __init__(self, count: int = 24) -> None:
+        require(count >= 1, "--callbacks.confident_mistakes.count", count, "at least 1")
         self.count = count
         self._best: Tensor | None = None
 

@@ -38,6 +38,7 @@ class Optimization:
         layer_decay: As :func:`project.model.optimizers.parameter_groups` takes it.
 
     Attributes:
+        interval: As given.
         finders: What Lightning's finders found, which counts instead of what the command gives.
 
     Raises:
@@ -60,7 +61,7 @@ class Optimization:
         require(0 < layer_decay <= 1, "--model.layer_decay", layer_decay, "above 0, at most 1")
         self.optimizer, self._base_batch_size, self._layer_decay = optimizer, base_batch_size, layer_decay
         self.lrf, self._warmup_epochs = lrf, warmup_epochs
-        self._lr_scheduler, self._interval = lr_scheduler, interval
+        self._lr_scheduler, self.interval = lr_scheduler, interval
         self.finders = Finders()
         self._planned: PlannedSteps | None = None
         self._to_the_end: Any = None  # a schedule that ends where training does
@@ -69,19 +70,31 @@ class Optimization:
         self._state_before: Any = None
         self._schedule_before: Any = None
 
-    def require_sound(self, network: nn.Module, trainer: Trainer) -> None:
-        """Builds both, the cosine schedule apart, and drops them.
+    def require_sound(self, network: nn.Module, trainer: Trainer) -> Any:
+        """Builds both, the cosine schedule apart, to see whether they can be.
+
+        Returns:
+            The schedule, of no use but to look at its settings; None for the cosine.
 
         Raises:
             UserError: Their classes or Lightning do not accept the settings.
         """
         optimizer = build_optimizer(self.optimizer, network, trainer, None, self._layer_decay)
         require_searchable(optimizer, trainer)
-        if self._lr_scheduler is not None:
-            rates = [float(group["lr"]) for group in optimizer.param_groups]
-            with explained("--model.lr_scheduler"):
-                of_length(self._lr_scheduler, lambda: 1000)(optimizer)  # the data is not loaded to count its batches
-            require_scaled(optimizer, rates)
+        if self._lr_scheduler is None:
+            return None
+        rates = [float(group["lr"]) for group in optimizer.param_groups]
+        with explained("--model.lr_scheduler"):
+            schedule = of_length(self._lr_scheduler, lambda: 1000)(
+                optimizer
+            )  # the data is not loaded to count its batches
+        require_scaled(optimizer, rates)
+        return schedule
+
+    @staticmethod
+    def watched_by(schedule: Any) -> str:
+        """The metric by which a schedule such as ``ReduceLROnPlateau`` is stepped."""
+        return str(getattr(schedule, "monitor", "val/loss"))
 
     def configure(self, model: Any) -> OptimizerLRScheduler:
         """Builds the optimizer over the groups that decay and do not, and its schedule.
@@ -110,8 +123,8 @@ class Optimization:
             self._require_fitting_schedule(scheduler, trainer.ckpt_path)
         schedule = {
             "scheduler": scheduler,
-            "interval": "step" if self._lr_scheduler is None else self._interval,
-            "monitor": getattr(scheduler, "monitor", "val/loss"),
+            "interval": "step" if self._lr_scheduler is None else self.interval,
+            "monitor": self.watched_by(scheduler),
             "name": "learning_rate",
         }
         return cast(OptimizerLRScheduler, {"optimizer": optimizer, "lr_scheduler": schedule})
@@ -120,7 +133,7 @@ class Optimization:
         if self._lr_scheduler is None:
             scheduler: Any = build_cosine(optimizer, planned, self.lrf, self._warmup_epochs)
         else:
-            length = planned.total if self._interval == "step" else planned.epochs
+            length = planned.total if self.interval == "step" else planned.epochs
             make = of_length(self._lr_scheduler, length)
             scheduler = make(optimizer)
             if make is self._lr_scheduler:
@@ -166,7 +179,7 @@ class Optimization:
         if self._lr_scheduler is None:
             return {"name": "cosine", "lrf": self.lrf, "warmup_epochs": self._warmup_epochs}
         (config,) = trainer.lr_scheduler_configs or (None,)
-        return {"name": type(config.scheduler).__name__, "interval": self._interval} if config else {}
+        return {"name": type(config.scheduler).__name__, "interval": self.interval} if config else {}
 
     def _require_same(self, source: object) -> None:
         """Compares what an earlier command asked for, which comes from a file, with what this one does."""
