@@ -77,7 +77,9 @@ class Freezing:
         self.evaluate(network.train())
 
     def evaluate(self, network: nn.Module) -> None:
-        """Puts what is frozen into evaluation mode, so that BatchNorm keeps its running statistics, too.
+        """Puts what is frozen into evaluation mode, so that BatchNorm keeps its running statistics and nothing is dropped out.
+
+        Layers without parameters are frozen if they come before the first that is trained.
 
         Args:
             network: In training mode.
@@ -87,10 +89,18 @@ class Freezing:
             for layer in head(network, self._num_classes).values():
                 layer.train()
         elif self._until is not None:
+            leaves = [module for module in network.modules() if not any(True for _ in module.children())]
+            first = next(number for number, leaf in enumerate(leaves) if any(map(_is_trained, leaf.parameters())))
             for module in network.modules():
                 parameters = list(module.parameters())
-                if parameters and not any(parameter.requires_grad for parameter in parameters):
+                if parameters and not any(map(_is_trained, parameters)):
                     module.eval()
+            for leaf in leaves[:first]:  # such as Dropout, which has no parameters by which it could be told
+                leaf.eval()
+
+
+def _is_trained(parameter: nn.Parameter) -> bool:
+    return parameter.requires_grad
 
 
 def _before(network: nn.Module, until: str) -> list[str]:

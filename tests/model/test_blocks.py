@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LinearLR, OneCycleLR
 from project.callbacks import LearningRate
 from project.errors import UserError
 from project.model import ImageClassifier, Muon
-from project.model.blocks import blocks
+from project.model.blocks import Freezing, blocks
 from project.model.networks import build_network, head
 from project.model.optimizers import parameter_groups
 from tests.model.test_any_network import NAMES, PREPROCESSING, classifier, images
@@ -164,6 +164,15 @@ def test_what_is_before_a_block_stays_as_it_is_with_its_statistics(arch, until):
     changed = [not torch.equal(before[name], value) for name, value in model.network.state_dict().items()]
     assert not any(changed[:first])
     assert all(change or "bias" in name for change, name in zip(changed[first:], names[first:], strict=True))
+
+
+def test_what_is_before_a_block_drops_nothing_out_and_counts_no_statistics():
+    before: list[nn.Module] = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, affine=False), nn.Dropout()]
+    network = nn.Sequential(*before, nn.Conv2d(4, 4, 3), nn.Dropout())
+    freezing = Freezing(3, backbone=False, until="3")
+    freezing.freeze(network)
+    freezing.evaluate(network.train())
+    assert [module.training for module in network] == [False] * len(before) + [True, True]
 
 
 def test_a_block_that_there_is_not_is_answered_with_those_that_there_are():
