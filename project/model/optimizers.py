@@ -124,9 +124,14 @@ def require_searchable(optimizer: Optimizer, trainer: Trainer) -> None:
     Raises:
         UserError: ``LearningRateFinder`` would try the same rate for all of its groups.
     """
-    rates = {float(group["lr"]) for group in optimizer.param_groups if group.get(LR_SCALE, 1.0) == 1.0}
+    rates = {float(group["lr"]) for group in optimizer.param_groups}
     callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
     if len(rates) > 1 and any(isinstance(callback, LearningRateFinder) for callback in callbacks):
+        if any(LR_SCALE in group for group in optimizer.param_groups):
+            raise UserError(
+                "LearningRateFinder tries the same learning rate for all layers, but --model.layer_decay gives each its own;"
+                " leave one of them out"
+            )
         raise UserError(
             f"LearningRateFinder looks for one learning rate, but {type(optimizer).__name__} has several"
             f" ({', '.join(f'{rate:g}' for rate in sorted(rates))}); leave it out, or take an optimizer with one"

@@ -89,3 +89,9 @@ def test_an_optimizer_with_several_rates_is_not_searched(workplace):
     with pytest.raises(UserError, match=r"one learning rate, but Muon has several \(0\.01, 0\.1\); leave it out"):
         small(*RATE, "--model.optimizer=project.model.Muon")
     assert not Path("runs").exists()
+
+
+def test_layers_with_rates_of_their_own_are_not_searched(workplace):
+    with pytest.raises(UserError, match=r"the same learning rate for all layers, but --model\.layer_decay gives each"):
+        small(*RATE, "--model.layer_decay=0.5")
+    assert not Path("runs").exists()
