@@ -43,7 +43,8 @@ class ExactTrainer(Trainer):
         limit_val_batches: Validation batches: a number of them, or a share from 0.0 to 1.0.
         limit_test_batches: Test batches: a number of them, or a share from 0.0 to 1.0.
         limit_predict_batches: Batches to predict: a number of them, or a share from 0.0 to 1.0.
-        overfit_batches: Train and validate on these training batches alone: a number of them, or a share; 0.0 is off.
+        overfit_batches: Train on the first training batches alone, the same in each epoch, and validate on the first
+            validation batches: how many of each, or a share; 0.0 is off.
         kwargs: See ``lightning.pytorch.Trainer``.
     """
 
