@@ -38,6 +38,18 @@ class ProgressiveResizing(Callback):
         share = self.start + (1 - self.start) * min(1.0, done / self.until)
         return min(full, max(self.multiple, int(full * share) // self.multiple * self.multiple)) if share < 1 else full
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Refuses a model that sees each image once, at its full size.
+
+        Raises:
+            UserError: It caches features.
+        """
+        if stage == "fit" and getattr(pl_module, "feature_cache", None) is not None:
+            raise UserError(
+                "ProgressiveResizing: --model.cache_features computes the features of each image once, at its full size;"
+                " leave one of them out"
+            )
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Counts the steps that training takes, and tries the smallest images.
 

@@ -9,6 +9,7 @@ from torchvision.models import VisionTransformer
 from project.callbacks import ProgressiveResizing
 from project.errors import UserError
 from tests.conftest import TINY, fit
+from tests.distributed.job import classifier, flowers, trainer
 from tests.small import one_line, small
 
 
@@ -49,6 +50,14 @@ def test_the_network_sees_it_batch_by_batch_and_evaluation_does_not(workplace):
 def test_images_that_cannot_shrink_are_refused(workplace):
     with pytest.raises(UserError, match="multiple must be below 32"):
         fit(*TINY, "--trainer.callbacks+=ProgressiveResizing", "--name=run")
+
+
+def test_features_that_are_cached_are_refused_with_it():
+    data = flowers(16, 8, 8, flip=False, crop_padding=0)
+    with pytest.raises(UserError, match=r"^ProgressiveResizing: --model\.cache_features computes .* full size; leave"):
+        trainer(1, callbacks=[ProgressiveResizing()]).fit(
+            classifier(freeze_backbone=True, cache_features=True), datamodule=data
+        )
 
 
 @pytest.mark.parametrize("options", [{"start": 0.0}, {"start": 1.5}, {"until": 0.0}, {"multiple": 0}])
