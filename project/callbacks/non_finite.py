@@ -80,12 +80,9 @@ class StopOnNonFinite(Callback):
             if mine
             else "the gradient is not finite"
         )
-        data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
-        train = data.splits["train"]
-        names = [f"'{train.name(index % len(train))}'" for _, indices in seen for index in indices.tolist()]
         raise LocalError(
-            f"{step}: {what} in process {trainer.global_rank}, of the images {listed(names, _NAMES_SHOWN)};"
-            " the checkpoints are those from before; try a lower --model.optimizer.lr, under another --name"
+            f"{step}: {what} in process {trainer.global_rank}{_images(trainer, seen)}; the checkpoints are those from before;"
+            " try a lower --model.optimizer.lr, under another --name"
         )
 
     def state_dict(self) -> dict[str, int]:
@@ -95,6 +92,16 @@ class StopOnNonFinite(Callback):
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
         """Takes the counts up."""
         self.skipped, self._in_a_row = state_dict["skipped"], state_dict["in_a_row"]
+
+
+def _images(trainer: Trainer, seen: list[tuple[Tensor, Tensor]]) -> str:
+    """Names the images of some batches; nothing where they came from no data module of ours."""
+    data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
+    train = getattr(data, "splits", {}).get("train")
+    if train is None:
+        return ""
+    names = [f"'{train.name(index % len(train))}'" for _, indices in seen for index in indices.tolist()]
+    return f", of the images {listed(names, _NAMES_SHOWN)}"
 
 
 def _all_finite(tensors: list[Tensor]) -> bool:

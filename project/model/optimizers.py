@@ -34,7 +34,7 @@ def build_optimizer(
         layer_decay: As :func:`parameter_groups` takes it.
 
     Raises:
-        UserError: The class or Lightning does not accept the settings.
+        UserError: The class or Lightning does not accept the settings, or it is not known what batch size there is.
     """
     with explained("--model.optimizer"):
         optimizer = make(parameter_groups(network, layer_decay))
@@ -49,8 +49,14 @@ def build_optimizer(
                 " batch size from epoch to epoch; leave one of them out"
             )
         data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
+        batch_size = getattr(data, "batch_size", None)
+        if batch_size is None:
+            raise UserError(
+                "--model.base_batch_size needs a data module with a batch_size, by which it scales the learning rate; leave"
+                " it out, or call trainer.fit(model, datamodule=data)"
+            )
         for group in optimizer.param_groups:
-            group["lr"] *= data.batch_size * trainer.accumulate_grad_batches / base_batch_size
+            group["lr"] *= batch_size * trainer.accumulate_grad_batches / base_batch_size
     return optimizer
 
 

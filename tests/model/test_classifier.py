@@ -216,6 +216,21 @@ def test_a_loader_of_pairs_trains_as_a_data_module_of_the_same_batches():
     assert weights[0].any()
 
 
+@pytest.mark.filterwarnings("ignore:.*have no `val_dataloader`")
+@pytest.mark.parametrize("given", ["loader", "data module"])
+def test_a_bad_loss_of_images_without_names_is_told_without_them(given):
+    model = linear(optimizer=lambda parameters: SGD(parameters, lr=1e38), warmup_epochs=0)
+    data = {"datamodule": Memory()} if given == "data module" else {"train_dataloaders": Memory().loader()}
+    with pytest.raises(UserError, match=r"the loss is \S+ in process 0; the checkpoints are those from before"):
+        trainer(max_epochs=9, limit_val_batches=0, callbacks=[StopOnNonFinite()]).fit(model, **data)
+
+
+@pytest.mark.filterwarnings("ignore:.*have no `val_dataloader`")
+def test_a_base_batch_size_needs_a_data_module_that_says_its_own():
+    with pytest.raises(UserError, match=r"^--model\.base_batch_size needs a data module with a batch_size, .*; leave"):
+        trainer(max_epochs=1, limit_val_batches=0).fit(linear(base_batch_size=8), Memory().loader())
+
+
 @pytest.mark.parametrize(
     ("callback", "advice"),
     [
