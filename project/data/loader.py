@@ -4,11 +4,11 @@ import atexit
 import multiprocessing
 import signal
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
-from project.data.batch import BatchDataset, ImageBatch
+from project.data.batch import ImageBatch
 from project.data.workers import WORKER_DIED
 from project.errors import LocalError
 from project.run.signals import StopRequest
@@ -38,32 +38,10 @@ class LazyDataLoader(DataLoader[ImageBatch]):
         """Needs nothing: the sampler asks where training stands."""
 
 
-def ordered_loader(dataset: BatchDataset, batch_size: int, workers: int) -> DataLoader[ImageBatch]:
-    """Loads a data set once, in the order of its indices.
-
-    Args:
-        dataset: The data set.
-        batch_size: Images in a batch.
-        workers: Processes that load.
-    """
-    return DataLoader(
-        cast("Dataset[ImageBatch]", dataset),
-        batch_size=batch_size,
-        num_workers=workers,
-        collate_fn=cast(Any, _as_it_is),
-        worker_init_fn=leave_signals_to_the_run if workers else None,
-    )
-
-
 def leave_signals_to_the_run(_worker: int) -> None:
     """A signal to the whole process group asks the run to stop after its step, for which it needs its workers."""
     for number in StopRequest.SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-
-
-def _as_it_is(batch: ImageBatch) -> ImageBatch:
-    """Collates nothing: a data set makes whole batches."""
-    return batch
 
 
 def _end_workers() -> None:

@@ -6,12 +6,12 @@ from functools import partial
 from typing import Any, cast
 
 from lightning.pytorch import LightningDataModule
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
 from project.data.augmentation import Flip, as_colour, augment
 from project.data.batch import BatchDataset, ImageBatch, WithoutImages, uncounted
 from project.data.device_cache import DeviceCache
-from project.data.loader import LazyDataLoader, leave_signals_to_the_run, ordered_loader
+from project.data.loader import LazyDataLoader, leave_signals_to_the_run
 from project.data.randomness import Purpose, derived_seed
 from project.data.sampler import BalancedOrder, EvaluationSampler, TrainingSampler
 from project.data.sharing import load_once_a_machine
@@ -168,7 +168,7 @@ class ImageDataModule(LightningDataModule, ABC):
         sampler = TrainingSampler(
             len(train), self.batch_size, self.seed, where, world_size, rank, overfits(self.trainer), balanced
         )
-        return self._loader("train", sampler, self.batch_size // world_size)
+        return self._loader(self._served("train"), sampler, self.workers())
 
     def val_dataloader(self) -> DataLoader[ImageBatch]:
         """Loads the validation set, always in the same shuffled order."""
@@ -181,20 +181,20 @@ class ImageDataModule(LightningDataModule, ABC):
     predict_dataloader = test_dataloader
 
     def _evaluation_loader(self, split: str) -> DataLoader[ImageBatch]:
-        return self._loader(split, self._evaluation_sampler(split), max(1, self.batch_size // world(self.trainer)[0]))
+        return self._loader(self._served(split), self._evaluation_sampler(split), self.workers(split))
 
     def _evaluation_sampler(self, split: str) -> EvaluationSampler:
         # not by the seed of the run: runs that differ in it alone are measured on the same first batches
         return EvaluationSampler(len(self.splits[split]), self.split_seed, *world(self.trainer))
 
-    def _loader(self, split: str, sampler: Sampler[int], batch_size: int) -> DataLoader[ImageBatch]:
-        batch_bytes = 0 if self.device_cache else batch_size * 3 * self.preprocessing["crop"] ** 2
-        wanted, loading = self.workers(split), devices(self.trainer)
-        workers, sender, note = plan_workers(wanted, self.prefetch_factor, batch_bytes, loading)
+    def _loader(self, dataset: Any, sampler: Sampler[int], wanted: int) -> DataLoader[ImageBatch]:
+        batch_size = max(1, self.batch_size // world(self.trainer)[0])
+        batch_bytes = 0 if isinstance(dataset, WithoutImages) else batch_size * 3 * self.preprocessing["crop"] ** 2
+        workers, sender, note = plan_workers(wanted, self.prefetch_factor, batch_bytes, devices(self.trainer))
         if self.trainer is None or self.trainer.local_rank == 0:
             say_once(note)
         return LazyDataLoader(
-            self._served(split),
+            dataset,
             batch_size=batch_size,
             sampler=sampler,
             num_workers=workers,
@@ -250,7 +250,8 @@ class ImageDataModule(LightningDataModule, ABC):
         Args:
             split: ``train``, ``val`` or ``test``.
         """
-        return ordered_loader(self.splits[split], self.batch_size, self.workers(split))
+        order = SequentialSampler(range(len(self.splits[split])))
+        return self._loader(self.splits[split], order, self._image_workers(split))
 
     def serve_indices(self, splits: Collection[str]) -> None:
         """Lets the loaders of some splits yield labels and indices alone, up to the next ``setup``.
@@ -297,8 +298,9 @@ class ImageDataModule(LightningDataModule, ABC):
 
     def workers(self, split: str = "train") -> int:
         """How many processes load images for this device."""
-        if split in self._without_images:
-            return 0
+        return 0 if split in self._without_images else self._image_workers(split)
+
+    def _image_workers(self, split: str) -> int:
         at_hand = self.in_memory and not (split == "train" and self.train_transforms)
         if self.num_workers is not None or at_hand:
             return self.num_workers or 0

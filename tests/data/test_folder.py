@@ -106,6 +106,17 @@ def test_the_number_of_workers_changes_nothing(tmp_path, split):
         assert torch.equal(first, second)
 
 
+def test_a_whole_split_is_loaded_by_workers_in_order_where_training_asks_for_indices_alone(tmp_path):
+    data = attached(module(write_folder(tmp_path, CLASSES), num_workers=2, crop_scale=None))
+    data.serve_indices(("train",))
+    loader = data.whole_split("train")
+    assert loader.num_workers == 2
+    expected = data.splits["train"].__getitems__(list(range(len(data.splits["train"]))))
+    for found, field in zip(epoch_of(loader), expected, strict=True):
+        assert torch.equal(found, field)
+    assert data.train_dataloader().num_workers == 0
+
+
 def test_a_random_crop_depends_on_seed_epoch_and_index_alone(tmp_path):
     root = write_folder(tmp_path, CLASSES)
     dataset = attached(module(root)).splits["train"]
