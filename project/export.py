@@ -9,7 +9,15 @@ import torch
 from jsonargparse import Namespace
 
 from project.cli import one_line_errors, quiet_libraries
-from project.deploy.comparison import Comparison, checkpoint_classifier, classify_all, compare, time_in_turns
+from project.deploy.comparison import (
+    Comparison,
+    accuracy,
+    checkpoint_classifier,
+    classify_all,
+    compare,
+    has_several_labels,
+    time_in_turns,
+)
 from project.deploy.formats import (
     SUFFIXES,
     Classify,
@@ -101,7 +109,8 @@ def export(options: Namespace) -> None:
             write, load = (write_onnx, load_onnx) if output.suffix == ".onnx" else (write_pt2, load_pt2)
             write(model, partial)
             _say(f"comparing on {samples.source}")
-            found = compare(classify_all(expected, samples.images), classify_all(load(partial), samples.images))
+            before, after = (classify_all(classify, samples.images) for classify in (expected, load(partial)))
+            found = compare(before, after, has_several_labels(model))
             _require_close(found)
     _print_file(output, model, samples, found)
 
@@ -148,7 +157,7 @@ def _split(about: About, images: str | None) -> Split:
 
 
 def _export_int8(model: ImageClassifier, expected: Classify, split: Split, output: Path) -> None:
-    measured = split.measured
+    measured, several = split.measured, has_several_labels(model)
     with whole_file(output) as partial, TemporaryDirectory() as folder:
         exact = Path(folder) / "float32.onnx"
         write_onnx(model, exact)
@@ -160,7 +169,7 @@ def _export_int8(model: ImageClassifier, expected: Classify, split: Split, outpu
         probabilities = {name: classify_all(classify, measured.images) for name, classify in classifiers.items()}
         before = classify_all(expected, measured.images)
         _require_close(compare(before, probabilities["float32"]))
-        found = compare(before, probabilities["int8"])
+        found = compare(before, probabilities["int8"], several)
         if not found.changed <= MOST_CHANGED * found.images:
             raise UserError(
                 f"int8 changes the label of {found.changed:,} of {found.images:,} images, more than one in ten, so"
@@ -170,8 +179,8 @@ def _export_int8(model: ImageClassifier, expected: Classify, split: Split, outpu
         seconds = time_in_turns(classifiers, measured.images)
     _print_file(output, model, measured, found)
     print(f"\n  {'':<22}" + "".join(f"{name:>20}" for name in classifiers))
-    if measured.labels is not None:
-        _print_row("accuracy", [_accuracy(found, measured.labels) for found in probabilities.values()])
+    if measured.labels is not None and (measured.labels.dim() > 1) == several:  # folders tell one label
+        _print_row("accuracy", [accuracy(found, measured.labels, several) for found in probabilities.values()])
     _print_row("size", [f"{size / 1e6:.2f} MB" for size in sizes])
     _print_row("one image", [f"{1000 * seconds[name][0]:.2f} ms" for name in classifiers])
     _print_row("in batches of 16", [f"{1 / seconds[name][1]:.1f} images/s" for name in classifiers])
@@ -197,11 +206,6 @@ def _print_file(output: Path, model: ImageClassifier, samples: Samples, found: C
         f"  changed labels        {found.changed:,} of {found.images:,}",
     ]
     print(printable("\n".join(text), keep=LINES), flush=True)
-
-
-def _accuracy(probabilities: torch.Tensor, labels: torch.Tensor) -> str:
-    correct = int((probabilities.argmax(1) == labels).sum())
-    return f"{correct / len(labels):.2%} ({correct}/{len(labels)})"
 
 
 def _print_row(name: str, cells: list[str]) -> None:

@@ -23,9 +23,12 @@ from examples.data_module import DigitsDataModule
 from examples.focal_loss import FocalLoss
 from examples.metric import BalancedAccuracy
 from examples.multilabel import FlowerPairs, MultilabelClassifier
+from project.deploy.formats import load_onnx
 from project.deploy.network import trace
 from project.errors import UserError
 from project.explore.prediction import predict
+from project.export import export
+from project.export import parse as parse_export
 from project.model import ImageClassifier
 from project.report import parse as parse_report
 from project.report import report
@@ -258,6 +261,30 @@ def test_multi_label_predictions_and_exports_are_sigmoids(multilabel, tmp_path):
     (found,) = predict(model, [tmp_path / "photo.png"])
     assert found.probability == max(found.probabilities.values())
     assert sum(found.probabilities.values()) != pytest.approx(1)
+
+
+def test_a_multi_label_export_in_int8_counts_images_whose_labels_are_all_right(multilabel, tmp_path, capsys):
+    checkpoint, output = multilabel / "checkpoints" / "best.ckpt", tmp_path / "int8.onnx"
+    export(parse_export([str(checkpoint), f"--output={output}", "--quantize=int8"]))
+    said = capsys.readouterr().out
+    model, images = ImageClassifier.load_from_checkpoint(checkpoint).eval(), tmp_path / "images"
+    data = FlowerPairs(train_size=64, val_size=24, test_size=26, image_size=32)
+    data.setup("test")
+    test: Any = data.splits["test"]
+    with torch.no_grad():
+        before, after = model(test.images).numpy() > 0, load_onnx(output)(test.images).numpy() > 0.5
+    right = [int((decided == test.labels.numpy()).all(1).sum()) for decided in (before, after)]
+    (row,) = [line.split() for line in said.splitlines() if line.split()[:1] == ["accuracy"]]
+    assert row[2::2] == [f"({count}/26)" for count in right]
+    assert f"changed labels        {(before != after).any(1).sum()} of 26" in said
+    images.mkdir()
+    for number, name in enumerate(model.class_names):
+        (images / name).mkdir()
+        draw_image(number / 8, seed=number, size=(32, 32)).save(images / name / "photo.png")
+    export(
+        parse_export([str(checkpoint), f"--output={output}", "--overwrite", "--quantize=int8", f"--images={images}"])
+    )
+    assert "accuracy" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("option", ["--data.class_balance=1", "--model.class_weights=balanced"])

@@ -113,6 +113,17 @@ def own_run(tiny_run, tmp_path):
     return Path(shutil.copytree(tiny_run, tmp_path / "run"))
 
 
+def test_a_page_says_how_its_checkpoint_was_chosen(own_run, metrics):
+    assert (
+        f"Best on the validation set in epoch {metrics['epoch'] + 1}, by val/accuracy"
+        in Page(report(parse([str(own_run)]))).text
+    )
+    (own_run / "metrics.json").write_text(json.dumps(metrics | {"selection": None}))
+    text = Page(report(parse([str(own_run)]))).text
+    assert f"The last, after step {metrics['step']}." in text
+    assert "Best on" not in text
+
+
 def test_where_the_disk_is_full_the_earlier_page_stays(own_run):
     (own_run / "report.html").write_text("earlier")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

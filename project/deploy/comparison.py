@@ -10,6 +10,7 @@ from torch import Tensor
 
 from project.deploy.formats import Classify
 from project.model import ImageClassifier
+from project.model.metrics import ClassificationMetrics
 from project.model.test_time import evaluation_logits
 
 _SIZES = (1, 2, 5)  # an exported file must take batches of any size
@@ -21,7 +22,7 @@ class Comparison(NamedTuple):
 
     Attributes:
         largest: The largest difference in any probability; nan where one is no number.
-        changed: How many images get another label.
+        changed: How many images get another label, or other labels.
         images: How many images there are.
     """
 
@@ -57,15 +58,48 @@ def classify_all(classify: Classify, images: Tensor) -> Tensor:
     return torch.cat([classify(batch) for batch in _batches(images)])
 
 
-def compare(expected: Tensor, found: Tensor) -> Comparison:
+def has_several_labels(model: ImageClassifier) -> bool:
+    """Whether the model gives an image any number of classes."""
+    return not issubclass(model.metrics_class, ClassificationMetrics)
+
+
+def decisions(probabilities: Tensor, several: bool) -> Tensor:
+    """What evaluation takes images for.
+
+    Args:
+        probabilities: float (N, classes).
+        several: Whether an image has any number of classes: all above 0.5, not only the most probable.
+
+    Returns:
+        bool (N, classes) where there are several; otherwise labels, int64 (N, 1).
+    """
+    return probabilities > 0.5 if several else probabilities.argmax(1, keepdim=True)
+
+
+def compare(expected: Tensor, found: Tensor, several: bool = False) -> Comparison:
     """Compares probabilities.
 
     Args:
         expected: float (N, classes).
         found: The same.
+        several: As in :func:`decisions`.
     """
     largest = (expected.double() - found.double()).abs().max().item()
-    return Comparison(largest, int((expected.argmax(1) != found.argmax(1)).sum()), len(expected))
+    changed = (decisions(expected, several) != decisions(found, several)).any(1)
+    return Comparison(largest, int(changed.sum()), len(expected))
+
+
+def accuracy(probabilities: Tensor, labels: Tensor, several: bool = False) -> str:
+    """The share of images whose label is right, or whose labels all are.
+
+    Args:
+        probabilities: float (N, classes).
+        labels: int64 (N,); where there are several, (N, classes), 1 for each class that an image has.
+        several: As in :func:`decisions`.
+    """
+    true = labels > 0.5 if several else labels[:, None]
+    correct = int((decisions(probabilities, several) == true).all(1).sum())
+    return f"{correct / len(labels):.2%} ({correct}/{len(labels)})"
 
 
 def time_in_turns(classifiers: dict[str, Classify], images: Tensor, rounds: int = 5) -> dict[str, tuple[float, float]]:

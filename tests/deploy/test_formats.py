@@ -1,6 +1,7 @@
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from torch import Tensor
@@ -54,3 +55,22 @@ def test_networks_compute_what_they_do_in_float64(tmp_path, write, load, suffix,
     found, expected = load(tmp_path / f"model.{suffix}")(IMAGES), in_float64(model)
     assert expected.std() > 0.05
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-4)
+
+
+def test_onnx_runtime_computes_with_as_many_threads_as_torch(tmp_path, monkeypatch):
+    own, given = onnxruntime.InferenceSession, list[int]()
+
+    def session(path, options, **further):
+        given.append(options.intra_op_num_threads)
+        return own(path, options, **further)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", session)
+    write_onnx(untrained("resnet9_slim", "cifar"), tmp_path / "model.onnx")
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            load_onnx(tmp_path / "model.onnx")
+    finally:
+        torch.set_num_threads(before)
+    assert given == [1, 3]
