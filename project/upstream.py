@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from jsonargparse import ArgumentParser
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import WeightAveraging
+from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging
 from lightning.pytorch.strategies.launchers import subprocess_script
 from torch.optim import Optimizer
 
@@ -78,6 +78,12 @@ PRIVATE_NAMES = [
         "WeightAveraging.setup",
         "follow_until_averaging: the average is the initial weights until its first update (_average_model)",
         "d8715bd91f88",
+    ),
+    PrivateName(
+        f"{_LIGHTNING}.callbacks.stochastic_weight_avg",
+        "StochasticWeightAveraging.on_train_epoch_start",
+        "takes_one_rate: whether one learning rate is given to all parameter groups (_swa_lrs)",
+        "c2c7a6e98c71",
     ),
     PrivateName(
         "lightning.fabric.plugins.precision.amp",
@@ -153,6 +159,11 @@ def follow_until_averaging(averaging: WeightAveraging, model: LightningModule) -
         return False
     average.module.load_state_dict(model.state_dict())
     return True
+
+
+def takes_one_rate(averaging: StochasticWeightAveraging) -> bool:
+    """Whether ``swa_lrs`` is one learning rate, which every parameter group gets; asked for before training."""
+    return not isinstance(averaging._swa_lrs, list)
 
 
 def handles_unscaling(optimizer: Optimizer) -> bool:

@@ -204,7 +204,7 @@ class ImageClassifier(LightningModule):
             UserError: There is one.
         """
         if self.trainer.training:
-            require_supported(self.trainer, self.channels_last, self.feature_cache is not None)
+            require_supported(self.trainer, self.network, self.channels_last, self.feature_cache is not None)
             self.optimization.finders.prepare(self.trainer)
         return []
 

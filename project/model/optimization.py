@@ -11,12 +11,20 @@ from torch.optim import Optimizer
 from project.errors import require
 from project.model.finders import Finders
 from project.model.fitting import require_fitting_state, require_fitting_values
-from project.model.optimizers import LR_SCALE, build_optimizer, explained, require_scaled, require_searchable
+from project.model.optimizers import (
+    LR_SCALE,
+    build_optimizer,
+    explained,
+    require_averaged_at_own_rates,
+    require_scaled,
+    require_searchable,
+)
 from project.model.resume import (
     Settings,
     apply_changes,
     group_settings,
     optimizer_summary,
+    require_changeable_rates,
     require_same_optimizer,
     restart_epoch,
     settings_of,
@@ -81,6 +89,7 @@ class Optimization:
         """
         optimizer = build_optimizer(self.optimizer, network, trainer, None, self._layer_decay)
         require_searchable(optimizer, trainer)
+        require_averaged_at_own_rates(optimizer, trainer)
         if self._lr_scheduler is None:
             return None
         rates = [float(group["lr"]) for group in optimizer.param_groups]
@@ -189,7 +198,9 @@ class Optimization:
             require_fitting_values(kinds, before, "the settings", source)
             require_same_optimizer(before, now)
             kinds["groups"] = [{"lr": group["lr"]} for group in now["groups"]]
+            kinds |= {"rates": now["rates"], "scheduled": [{} for _ in now["scheduled"]]}
             require_fitting_values(kinds, before, "the settings", source)
+            require_changeable_rates(before, now)
 
     def _require_fitting_schedule(self, scheduler: Any, source: object) -> None:
         """Compares the numbers of the schedule, which Lightning is about to restore, with those of this command's.

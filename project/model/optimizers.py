@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any, cast
 
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import LearningRateFinder
+from lightning.pytorch.callbacks import LearningRateFinder, StochasticWeightAveraging
 from lightning.pytorch.cli import OptimizerCallable
 from torch import nn
 from torch.optim import Optimizer
@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from project.errors import UserError
 from project.model.blocks import blocks
 from project.model.steps import accumulation_scheduler
-from project.upstream import handles_unscaling
+from project.upstream import handles_unscaling, takes_one_rate
 
 LR_SCALE = "lr_scale"
 """What share of the learning rate a parameter group takes, by timm's name for it; without it, all of it."""
@@ -117,6 +117,26 @@ def require_scaled(optimizer: Optimizer, before: list[float]) -> None:
         raise UserError(
             "--model.lr_scheduler: such a schedule gives all layers the same learning rate, but --model.layer_decay or the"
             " optimizer gives them several; take one that scales the optimizer's own rates, as the cosine does"
+        )
+
+
+def require_averaged_at_own_rates(optimizer: Optimizer, trainer: Trainer) -> None:
+    """Refuses an average of weights that would train all groups at one learning rate where each has its own.
+
+    Args:
+        optimizer: Before its first step.
+        trainer: With its callbacks.
+
+    Raises:
+        UserError: ``StochasticWeightAveraging`` has one for them all.
+    """
+    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
+    swa = any(isinstance(callback, StochasticWeightAveraging) and takes_one_rate(callback) for callback in callbacks)
+    rates = [float(group["lr"]) for group in optimizer.param_groups]
+    if swa and len(set(rates)) > 1:
+        raise UserError(
+            "StochasticWeightAveraging: one swa_lrs gives all layers the same learning rate, but --model.layer_decay or the"
+            f" optimizer gives them several; give swa_lrs a list of {len(rates)}, as many as there are parameter groups"
         )
 
 

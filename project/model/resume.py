@@ -20,12 +20,16 @@ class Settings(TypedDict):
         optimizer: The optimizer's class.
         parameters: How many parameters each group has.
         groups: Each group's settings.
+        rates: The learning rate of each group that the schedule starts from: the optimizer's or, as in ``OneCycleLR``, its own.
+        scheduled: What the schedule has added to each group, such as the ``max_lr`` of ``OneCycleLR``.
         scheduler: The state of the schedule before its first step.
     """
 
     optimizer: str
     parameters: list[int]
     groups: list[dict[str, Any]]
+    rates: list[float]
+    scheduled: list[dict[str, Any]]
     scheduler: dict[str, Any]
 
 
@@ -42,10 +46,16 @@ def settings_of(optimizer: Optimizer, groups: list[dict[str, Any]], scheduler: A
         groups: What :func:`group_settings` found.
         scheduler: Before its first step; any that torch has.
     """
+    planned = group_settings(optimizer)
     return Settings(
         optimizer=type(optimizer).__name__,
         parameters=[len(group["params"]) for group in optimizer.param_groups],
         groups=groups,
+        rates=[float(after.get("initial_lr", before["lr"])) for before, after in zip(groups, planned, strict=True)],
+        scheduled=[
+            {name: value for name, value in after.items() if name not in before}
+            for before, after in zip(groups, planned, strict=True)
+        ],
         scheduler=copy.deepcopy(scheduler.state_dict()),
     )
 
@@ -85,6 +95,24 @@ def require_same_optimizer(before: Settings | None, now: Settings) -> None:
     )
 
 
+def require_changeable_rates(before: Settings, now: Settings) -> None:
+    """Refuses another learning rate where the old one was 0, which no factor changes.
+
+    Args:
+        before: What was asked for when the checkpoint was made.
+        now: What is asked for now, of the same groups.
+
+    Raises:
+        UserError: A rate was 0, and no longer is.
+    """
+    for old, new in zip(before["rates"], now["rates"], strict=True):
+        if old == 0 != new:
+            raise UserError(
+                f"this run was trained at a learning rate of 0 and cannot resume at {new:g}; keep --model.optimizer.lr, or"
+                " use another --name"
+            )
+
+
 def restart_epoch(trainer: Trainer, model: LightningModule) -> None:
     """Prepares callbacks for the epoch within which a run is resumed, as Lightning does at the start of an epoch alone.
 
@@ -116,12 +144,12 @@ def apply_changes(trainer: Trainer, before: Settings, now: Settings) -> None:
         now: What is asked for now.
     """
     (optimizer,) = trainer.optimizers
-    for group, old, new in zip(optimizer.param_groups, before["groups"], now["groups"], strict=True):
-        changed = {name: value for name, value in new.items() if value != old.get(name)}
-        if "lr" in changed:
-            ratio = changed.pop("lr") / old["lr"]
-            group.update({name: group[name] * ratio for name in ("lr", "initial_lr") if name in group})
-        group.update(changed)
+    for name in ("groups", "scheduled"):
+        for group, old, new in zip(optimizer.param_groups, before[name], now[name], strict=True):
+            group.update({key: value for key, value in new.items() if key != "lr" and value != old.get(key)})
+    for group, rate, wanted in zip(optimizer.param_groups, before["rates"], now["rates"], strict=True):
+        if wanted != rate:  # wherever the schedule is, it has multiplied the rate that it started from
+            group["lr"] *= wanted / rate
     for config in trainer.lr_scheduler_configs:
         if isinstance(config.scheduler, SWALR):  # StochasticWeightAveraging's, in place of the command's
             continue

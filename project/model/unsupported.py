@@ -12,11 +12,14 @@ from lightning.pytorch.callbacks import (
     StochasticWeightAveraging,
     WeightAveraging,
 )
+from torch import nn
 
 from project.errors import UserError, listed
 
 AVERAGES = (WeightAveraging, StochasticWeightAveraging)
 """Those that average weights."""
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 _INSTEAD: dict[type[Callback], str] = {
     BackboneFinetuning: (  # it freezes again on resuming (Lightning #21901), and lets BatchNorm's statistics move (#15062)
@@ -26,11 +29,12 @@ _INSTEAD: dict[type[Callback], str] = {
 }
 
 
-def require_supported(trainer: Trainer, channels_last: bool, caches_features: bool) -> None:
+def require_supported(trainer: Trainer, network: nn.Module, channels_last: bool, caches_features: bool) -> None:
     """Refuses callbacks that would fail in the middle of Lightning.
 
     Args:
         trainer: With its callbacks.
+        network: What it trains; what is frozen is in evaluation mode.
         channels_last: Whether the network's weights lie in memory so.
         caches_features: Whether the features of a frozen backbone are computed once, when training starts.
 
@@ -45,6 +49,11 @@ def require_supported(trainer: Trainer, channels_last: bool, caches_features: bo
             reason = "torch prunes weights only where channels are not the fastest dimension; add --model.channels_last false"
         if isinstance(callback, BatchSizeFinder | LearningRateFinder) and caches_features:
             reason = "it tries steps before the features are cached; leave out --model.cache_features"
+        if isinstance(callback, StochasticWeightAveraging) and _has_frozen_statistics(network):
+            reason = (
+                "it resets the running statistics of BatchNorm, and those of frozen layers would stay so; freeze nothing,"
+                " or average with EMAWeightAveraging"
+            )
         if isinstance(callback, EMAWeightAveraging):
             reason = _never_as_asked(callback)
         if reason is not None:
@@ -79,6 +88,10 @@ def require_one_average(averaging: Sequence[str]) -> None:
             f"--trainer.callbacks: {listed(averaging)} each average the weights, and a run keeps one average; keep the first"
             f" and drop {listed(averaging[1:])}, such as a recipe like ema.yaml"
         )
+
+
+def _has_frozen_statistics(network: nn.Module) -> bool:
+    return any(isinstance(module, _BATCH_NORMS) and not module.training for module in network.modules())
 
 
 def _never_as_asked(averaging: EMAWeightAveraging) -> str | None:

@@ -14,7 +14,7 @@ from project.callbacks import StoppedError
 from project.fit import FitCLI
 from project.model import ImageClassifier
 from tests.conftest import evaluate
-from tests.small import AtStep, load, require_same_end, small, stop_at
+from tests.small import AtStep, load, one_line, require_same_end, small, stop_at
 from tests.stress import SmallNetwork, differences, outcome
 
 RUN = Path("runs/run")
@@ -236,3 +236,17 @@ def test_stochastic_weight_averaging_is_resumed_exactly(workplace, monkeypatch):
         for place in (workplace / "whole", workplace)
     )
     assert not differences(whole, resumed)
+
+
+@pytest.mark.parametrize("flag", ["--model.freeze_backbone=true", "--model.freeze_until=conv2"])
+def test_stochastic_weight_averaging_that_would_reset_frozen_statistics_is_refused(workplace, capsys, flag):
+    torch.save(SmallNetwork(8).state_dict(), "weights.pth")
+    line = one_line(lambda: small(*SWA, "--model.weights=weights.pth", flag), capsys)
+    assert "StochasticWeightAveraging: it resets the running statistics of BatchNorm" in line
+    assert not RUN.exists()
+
+
+@pytest.mark.parametrize("flag", ["--model.layer_decay=0.5", "--model.optimizer=project.model.Muon"])
+def test_stochastic_weight_averaging_at_one_rate_for_layers_that_have_several_is_refused(workplace, capsys, flag):
+    assert "one swa_lrs gives all layers the same learning rate" in one_line(lambda: small(*SWA, flag), capsys)
+    assert not RUN.exists()

@@ -4,12 +4,14 @@ import shutil
 
 import pytest
 import torch
+from lightning.pytorch import Callback
 from torch.optim import SGD
 from torch.optim.lr_scheduler import CyclicLR, OneCycleLR
 
 from project.errors import UserError
 from project.model.networks import build_network
 from tests.conftest import SLIM, TINY, fit
+from tests.small import one_line, small, stop_at
 
 OPTIONS = [*TINY, *SLIM, "--seed_everything=1"]
 
@@ -102,3 +104,41 @@ def test_another_optimizer_or_other_parameters_are_refused(unfinished, flag):
     count = len(list(build_network("resnet9_slim", 8, "cifar").parameters()))
     with pytest.raises(UserError, match=f"trained by SGD on {count} parameters and cannot resume with"):
         continued(flag, "--trainer.max_epochs=2")
+
+
+class Rates(Callback):
+    """Keeps the learning rate of each step."""
+
+    def __init__(self) -> None:
+        self.found: list[float] = []
+
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer) -> None:
+        self.found.append(optimizer.param_groups[0]["lr"])
+
+
+@pytest.mark.parametrize(
+    ("flag", "max_lr"), [("--model.optimizer.lr=0.9", 0.2), ("--model.lr_scheduler.max_lr=0.4", 0.4)]
+)
+def test_one_cycle_goes_by_its_own_max_lr_after_a_resume_too(workplace, flag, max_lr):
+    one_cycle = [
+        "--model.lr_scheduler=OneCycleLR",
+        "--model.lr_scheduler.max_lr=0.2",
+        "--model.lr_scheduler_interval=step",
+    ]
+    stop_at(2, *one_cycle)
+    small(*one_cycle, flag, callbacks=[rates := Rates()])
+    optimizer = SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.9)
+    schedule = OneCycleLR(optimizer, max_lr=max_lr, total_steps=8)
+    expected = []
+    for _ in range(8):
+        expected.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    assert rates.found == pytest.approx(expected[2:])
+
+
+def test_a_rate_of_0_is_not_changed(workplace, capsys):
+    stop_at(2, "--model.optimizer.lr=0")
+    assert "trained at a learning rate of 0 and cannot resume at 0.1" in one_line(
+        lambda: small("--model.optimizer.lr=0.1"), capsys
+    )
