@@ -152,6 +152,19 @@ def test_a_damaged_last_checkpoint_is_named(tiny_run, workplace):
         fit(*TINY, "--name=tiny")
 
 
+def test_a_resumed_run_says_that_its_images_are_not_as_many_as_they_were(workplace, capsys):
+    for split in ("train", "val", "test"):
+        make_folder(workplace / "images" / split, {"red": 8, "blue": 8})
+    data = ["--data=FolderDataModule", "--data.root=images", "--data.image_size=32", "--data.batch_size=4"]
+    stop_at(1, data=data)
+    stop_at(2, data=data)
+    assert "the data has changed" not in capsys.readouterr().err
+    (workplace / "images" / "train" / "red" / "3.jpg").unlink()
+    small(data=data)
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "the data has changed" in line)
+    assert "15 train images, not 16;" in line
+
+
 def test_a_resumed_run_says_which_options_of_its_data_are_others(workplace, capsys):
     stop_at(3)
     capsys.readouterr()

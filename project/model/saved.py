@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 from lightning.pytorch import LightningModule
 from lightning.pytorch.plugins import DoublePrecision
+from lightning.pytorch.utilities import rank_zero_only
 
 from project.errors import UserError, printable
 from project.model.fitting import require_fitting_values, require_fitting_weights
@@ -13,7 +14,9 @@ from project.model.networks import imported_arch
 from project.model.unsupported import require_resumable
 from project.model.weights import load_state
 from project.run.checkpoint import ABOUT, explain, read_model
+from project.run.matching import changed_images
 from project.run.preprocessing import is_preprocessing
+from project.run.progress import note
 from project.run.settings import imported_class, plain_options
 
 # a callable would keep a checkpoint from loading with weights_only=True; a file may be gone by then
@@ -54,6 +57,8 @@ def restore(model: Any, checkpoint: dict[str, Any]) -> None:
     require_fitting_weights(model.state_dict(), checkpoint["state_dict"], source)
     if trainer.training and not model.optimization.finders.searching:
         require_resumable(trainer)
+        if changed := changed_images(checkpoint[ABOUT], trainer.datamodule):
+            rank_zero_only(note)(f"{changed}; what this epoch has left is drawn from these")
     if trainer.training:
         progress = {"fit_loop": trainer.fit_loop.state_dict()}
         require_fitting_values(progress, checkpoint.get("loops"), "the progress of training", source)

@@ -46,7 +46,10 @@ class Selection(TypedDict):
 
 
 class About(TypedDict):
-    """What a checkpoint says of itself; ``selection`` is None where a run keeps no best checkpoint."""
+    """What a checkpoint says of itself; ``selection`` is None where a run keeps no best checkpoint.
+
+    ``images`` is how many each split has, as far as the data tells.
+    """
 
     model: str
     class_names: list[str]
@@ -57,6 +60,7 @@ class About(TypedDict):
     optimizer: dict[str, Any]
     lr_scheduler: dict[str, Any]
     data: RememberedData | None
+    images: dict[str, int]
     transforms: dict[str, list[str]]
     split_seed: int | None
     versions: dict[str, str]
@@ -98,6 +102,7 @@ def explain(
         optimizer=optimizer,
         lr_scheduler=lr_scheduler,
         data=remembered,
+        images=dict(getattr(data, "split_sizes", dict)()),
         transforms=getattr(data, "transforms_in_words", dict)(),
         split_seed=getattr(data, "split_seed", None),
         versions=versions(),
@@ -164,7 +169,7 @@ def _explains(about: Any) -> bool:
         and is_preprocessing(preprocessing)
         and (chosen is None or (isinstance(chosen, dict) and all(name in chosen for name in ("monitor", "mode"))))
         and isinstance(metrics, dict)
-        and isinstance(about.get("transforms", {}), dict)
+        and all(isinstance(about.get(name, {}), dict) for name in ("images", "transforms"))
         and (data is None or (isinstance(data, dict) and isinstance(data.get("init_args"), dict)))
     )
 

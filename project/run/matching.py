@@ -61,6 +61,19 @@ def changed_data(about: About, data: Any, found: Collection[str] = ()) -> str:
     return printable(f"; from here on {' and '.join(changes)}") if changes else ""
 
 
+def changed_images(about: About, data: Any) -> str:
+    """Says where a resumed run has another number of images than its checkpoint had; empty where it has not.
+
+    Args:
+        about: What the checkpoint says of itself.
+        data: Of any kind; those that do not tell their sizes are not compared.
+    """
+    before, now = about.get("images", {}), dict(getattr(data, "split_sizes", dict)())
+    names = [name for name in now if name in before and _differ(before[name], now[name])]
+    changes = [f"{now[name]} {name} images, not {before[name]}" for name in names]
+    return f"the data has changed since this run was stopped: {listed(changes)}" if changes else ""
+
+
 def _differ(one: Any, other: Any) -> bool:
     try:
         return bool(one != other)
