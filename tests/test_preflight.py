@@ -128,7 +128,13 @@ def missing(package: str, flags: str) -> Any:
         missing("comet_ml", "--trainer.logger=CometLogger"),
         missing("torch_xla", "--trainer.plugins=XLACheckpointIO"),
         ("--trainer.plugins=TorchCheckpointIO", "only one that wraps another can be added, such as AsyncCheckpointIO"),
-        ("--trainer.logger=TensorBoardLogger --trainer.logger.name=x", "leave name and version out"),
+        *(
+            (
+                f"--trainer.logger=TensorBoardLogger --trainer.logger.{given}",
+                "leave save_dir, name, version and sub_dir out",
+            )
+            for given in ("name=x", "save_dir=tb", "save_dir=/tmp/tb", "save_dir=~", "sub_dir=tb")
+        ),
         missing("torch_xla", "--trainer.accelerator=tpu"),
         ("--data=FolderDataModule --data.root=nowhere", "--data.root: there is no folder 'nowhere'"),
         ("--data=FolderDataModule --data.root=broken --data.batch_size=100", "the number of training images, got 100"),

@@ -51,8 +51,11 @@ def _placed(spec: Any, folder: Path, left: dict[str, list[Any]]) -> Any:
         return _in_folder(spec, RunCSVLogger, folder)
     if kind in (TensorBoardLogger, RunLogger):
         given = spec.init_args
-        if (given.name, given.version) != ("lightning_logs", None):
-            raise UserError("--trainer.logger: TensorBoard's files lie in the run's folder; leave name and version out")
+        elsewhere = given.save_dir is None or (folder / given.save_dir).resolve() != folder.resolve()
+        if elsewhere or (given.name, given.version, given.sub_dir) != ("lightning_logs", None, None):
+            raise UserError(
+                "--trainer.logger: TensorBoard's files lie in the run's folder; leave save_dir, name, version and sub_dir out"
+            )
         return _in_folder(spec, RunLogger, folder)
     spec = _resumed(within(spec, "save_dir", folder), kind, left)
     return _mlflow_in_folder(spec, folder) if kind in (MLFlowLogger, RunMLFlowLogger) else spec

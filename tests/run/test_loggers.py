@@ -14,6 +14,7 @@ from lightning.pytorch.loggers import Logger, WandbLogger
 from project.errors import UserError
 from project.run.loggers import RunCSVLogger
 from project.run.placing import placed
+from project.run.tensorboard import RunLogger
 from tests.small import load, require_same_end, small, stop_at
 from tests.stress import outcome
 from tests.test_fit import events
@@ -213,6 +214,22 @@ def test_places_are_within_the_runs_folder_unless_they_are_absolute(tmp_path):
     assert placed_own == own
     assert csv_logger.init_args.save_dir == "."  # what the config says is left to other runs
     assert [placed(value, run) for value in (None, True, False)] == [None, True, False]
+
+
+def test_tensorboards_files_lie_in_the_runs_folder_however_that_is_spelt(tmp_path):
+    run = tmp_path / "run"
+
+    def tensorboard(save_dir: str) -> Namespace:
+        return spec("TensorBoardLogger", save_dir=save_dir, name="lightning_logs", version=None, sub_dir=None)
+
+    for place in (".", "", str(run), "x/..", "../run"):
+        logger = RunLogger(**vars(placed(tensorboard(place), run).init_args))
+        assert Path(logger.log_dir).resolve() == run
+    for place in ("tb", "..", str(tmp_path), "~", "$HOME"):
+        with pytest.raises(
+            UserError, match=r"^--trainer\.logger: TensorBoard's files lie in the run's folder; leave save_"
+        ):
+            placed(tensorboard(place), run)
 
 
 def test_rows_are_kept_rewound_and_widened(tmp_path):
