@@ -1,4 +1,4 @@
-"""A data set of torch: arrays of images and labels in an .npz file, laid out as MedMNIST's are.
+"""A dataset of torch: arrays of images and labels in an .npz file, laid out as MedMNIST's are.
 
 python -m project.fit --data TorchDatasetModule --data.train examples.npz_dataset.NpzDataset --data.train.path FILE.npz
 """

@@ -1,4 +1,4 @@
-"""What a data loader yields, and how a data set that lies in memory serves it."""
+"""What a data loader yields, and how a dataset that lies in memory serves it."""
 
 from typing import NamedTuple, Protocol
 
@@ -14,8 +14,8 @@ class ImageBatch(NamedTuple):
     Attributes:
         images: uint8 (N, 3, height, width), RGB.
         labels: int64 (N,), positions in the list of class names; -1 marks an image that another process counts, or a
-            file that cannot be read. Of a multi-label data set int64 (N, classes), 1 for each class that an image has.
-        indices: int64 (N,), positions in the data set; where an epoch takes an image again, plus the size of the data
+            file that cannot be read. Of a multi-label dataset int64 (N, classes), 1 for each class that an image has.
+        indices: int64 (N,), positions in the dataset; where an epoch takes an image again, plus the size of the data
             set for each round before, so that its augmentation is another one.
     """
 
@@ -33,7 +33,7 @@ def uncounted(batch: ImageBatch, index: int) -> ImageBatch:
 
 
 class BatchDataset(Protocol):
-    """A data set that serves whole batches to a standard ``DataLoader``.
+    """A dataset that serves whole batches to a standard ``DataLoader``.
 
     A key tells the epoch and the index of a sample, see :func:`split_keys`: what it looks like may depend on both, and
     nothing else travels to a worker.
@@ -57,15 +57,15 @@ class BatchDataset(Protocol):
 
 
 def make_keys(epoch: int, indices: Tensor, size: int) -> Tensor:
-    """Makes keys for a data set.
+    """Makes keys for a dataset.
 
     Args:
         epoch: The number of the epoch, below 2^24.
         indices: int64 (N,), see :class:`ImageBatch`.
-        size: How many samples the data set has.
+        size: How many samples the dataset has.
 
     Returns:
-        int64 (N,). A remainder by ``size`` is a position in the data set; of images that an epoch takes once, the
+        int64 (N,). A remainder by ``size`` is a position in the dataset; of images that an epoch takes once, the
         quotient is the epoch.
     """
     return indices % size + size * (epoch + _EPOCHS * (indices // size))
@@ -76,7 +76,7 @@ def split_keys(keys: list[int], size: int) -> tuple[int, Tensor]:
 
     Args:
         keys: At least one.
-        size: How many samples the data set has.
+        size: How many samples the dataset has.
 
     Returns:
         The epoch, and the indices, int64 (N,), see :class:`ImageBatch`.
@@ -86,10 +86,10 @@ def split_keys(keys: list[int], size: int) -> tuple[int, Tensor]:
 
 
 class WithoutImages:
-    """A data set whose images are on the device already: its batches have labels and indices alone.
+    """A dataset whose images are on the device already: its batches have labels and indices alone.
 
     Args:
-        dataset: The data set.
+        dataset: The dataset.
     """
 
     def __init__(self, dataset: BatchDataset) -> None:

@@ -21,11 +21,11 @@ from project.run.download import one_at_a_time
 
 
 class TorchDatasetModule(ResizedDataModule):
-    """Any map-style data set that returns (image of PIL or uint8 tensor, label), such as those of torchvision.
+    """Any map-style dataset that returns (image of PIL or uint8 tensor, label), such as those of torchvision.
 
     Args:
-        train: The class of the data set, with its own options behind it, as in ``--data.train.root``; or a function
-            that returns one. From Python, a data set, too. It is opened when the run starts.
+        train: The class of the dataset, with its own options behind it, as in ``--data.train.root``; or a function
+            that returns one. From Python, a dataset, too. It is opened when the run starts.
         val: The same for validation; by default a part of ``train``.
         test: The same for the test; by default a part of ``train``.
         class_names: The names of the classes in the order of the labels; by default those that ``train`` has as
@@ -52,7 +52,7 @@ class TorchDatasetModule(ResizedDataModule):
 
     @property
     def class_names(self) -> list[str]:
-        """Those that were given, or the data set's own.
+        """Those that were given, or the dataset's own.
 
         Raises:
             UserError: There are none, or two are the same.
@@ -65,7 +65,7 @@ class TorchDatasetModule(ResizedDataModule):
         return names
 
     def prepare_data(self) -> None:
-        """Opens the data sets, which downloads them where they do that, and looks at one sample of each.
+        """Opens the datasets, which downloads them where they do that, and looks at one sample of each.
 
         Raises:
             UserError: One cannot be opened, or returns something else than images and labels.
@@ -74,7 +74,7 @@ class TorchDatasetModule(ResizedDataModule):
             dataset.image(0)
 
     def datasets(self) -> dict[str, MapDataset]:
-        """The data sets that were given, opened once.
+        """The datasets that were given, opened once.
 
         Raises:
             UserError: One cannot be opened, has no length or no samples, or has other classes than the training set.
@@ -92,7 +92,7 @@ class TorchDatasetModule(ResizedDataModule):
         return {split: len(positions) for split, positions in self.positions().items()}
 
     def positions(self) -> dict[str, list[int]]:
-        """Which samples of their data set make up each split; those of a split that is cut are the training set's.
+        """Which samples of their dataset make up each split; those of a split that is cut are the training set's.
 
         A hash of its position and ``split_seed`` decides about a sample, class by class where the labels can be had
         without loading images.
@@ -158,7 +158,7 @@ class TorchDatasetModule(ResizedDataModule):
 def _opened(split: str, source: Any) -> MapDataset:
     option = f"--data.{split}"
     if isinstance(source, type):
-        raise UserError(f"{option}: {source.__name__} is a class; give a data set, as {source.__name__}(...) makes it")
+        raise UserError(f"{option}: {source.__name__} is a class; give a dataset, as {source.__name__}(...) makes it")
     if callable(source) and not hasattr(source, "__getitem__"):
         with _lock(source):
             source = _called(option, source)
@@ -166,25 +166,25 @@ def _opened(split: str, source: Any) -> MapDataset:
     if isinstance(source, IterableDataset) or not hasattr(source, "__getitem__"):
         raise UserError(
             f"{option}: {name} is not map-style: without an index, the samples of a step cannot be the same on any number of"
-            " devices and after a restart; give a data set with __getitem__ and __len__"
+            " devices and after a restart; give a dataset with __getitem__ and __len__"
         )
     try:
         size = len(source)
     except TypeError:
-        raise UserError(f"{option}: {name} has no __len__; a data set must tell how many samples it has") from None
+        raise UserError(f"{option}: {name} has no __len__; a dataset must tell how many samples it has") from None
     if size == 0:
         raise UserError(f"{option}: {name} has no samples")
     return source  # type: ignore[no-any-return]
 
 
 def _called(option: str, factory: Callable[[], Any]) -> Any:
-    """Opens a data set, with an error of one line where torchvision or the system refuses."""
+    """Opens a dataset, with an error of one line where torchvision or the system refuses."""
     try:
         return factory()
     except URLError as error:
         raise UserError(
             f"{option} cannot download its files ({' '.join(str(error.reason).split())}); connect to the network, or put"
-            " them where the data set looks for them"
+            " them where the dataset looks for them"
         ) from error
     except (OSError, RuntimeError, ValueError, ImportError) as error:
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]

@@ -1,4 +1,4 @@
-"""The data set of image files."""
+"""The dataset of image files."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -115,14 +115,14 @@ class ImageDataModule(LightningDataModule, ABC):
 
     @abstractmethod
     def load(self) -> Mapping[str, BatchDataset]:
-        """Opens the data sets ``train``, ``val`` and ``test``, as :class:`ArrayDataset` where ``in_memory`` is true."""
+        """Opens the datasets ``train``, ``val`` and ``test``, as :class:`ArrayDataset` where ``in_memory`` is true."""
 
     def transforms_in_words(self) -> dict[str, list[str]]:
         """The options that are callables, for people to read."""
         return {option: [describe(transform) for transform in getattr(self, option)] for option in _TRANSFORMS}
 
     def setup(self, stage: str) -> None:
-        """Opens the data sets once; each stage serves images anew, until a model's ``setup``, which follows, declines.
+        """Opens the datasets once; each stage serves images anew, until a model's ``setup``, which follows, declines.
 
         Raises:
             UserError: Batch size or augmentation do not go with the training images or the number of devices.
@@ -206,7 +206,7 @@ class ImageDataModule(LightningDataModule, ABC):
         )
 
     def _served(self, split: str) -> Any:
-        """The data set as the loader sees it."""
+        """The dataset as the loader sees it."""
         dataset = self.splits[split]
         if self.device_cache or split in self._without_images:
             return WithoutImages(dataset)

@@ -45,7 +45,7 @@ def uniform(seed: int, epoch: int, indices: Tensor, purpose: int, count: int = 1
     Args:
         seed: Any integer that fits 64 bits.
         epoch: The number of the epoch, so that a sample changes from one to the next.
-        indices: int64 (N,), the samples' positions in their data set.
+        indices: int64 (N,), the samples' positions in their dataset.
         purpose: What the numbers are for, see :class:`Purpose`.
         count: How many numbers each sample gets.
 

@@ -16,7 +16,7 @@ class _FixedBySeed(DistributedSampler[int], SequentialSampler):
     """A sampler that Lightning leaves alone.
 
     Lightning replaces a sampler on several devices unless it is a ``DistributedSampler``, and with ``overfit_batches``
-    unless it is a ``SequentialSampler``: it would then take a data set from its beginning, which for a folder of classes
+    unless it is a ``SequentialSampler``: it would then take a dataset from its beginning, which for a folder of classes
     is its first class.
     """
 
@@ -29,7 +29,7 @@ class TrainingSampler(_FixedBySeed):
     samples out in turns, so the k-th global batch is the same on any number of devices.
 
     Args:
-        size: How many samples the data set has.
+        size: How many samples the dataset has.
         batch_size: The global batch size, a multiple of ``world_size`` and at most ``size``; what is left of an epoch
             after the last whole batch is not used in that epoch.
         seed: The seed of the run.
@@ -69,14 +69,14 @@ class TrainingSampler(_FixedBySeed):
 
 
 class EvaluationSampler(_FixedBySeed):
-    """Takes a whole data set in one shuffled order, so that its first batches are a fair sample of it.
+    """Takes a whole dataset in one shuffled order, so that its first batches are a fair sample of it.
 
     The order depends on the seed alone, and its samples are dealt out in turns: the k-th global batch is the same on any
-    number of devices that divides the batch size. Every process gets as many samples; where the data set does not
+    number of devices that divides the batch size. Every process gets as many samples; where the dataset does not
     divide, the last of some processes is one that another process has as well.
 
     Args:
-        size: How many samples the data set has.
+        size: How many samples the dataset has.
         seed: Another seed gives another order.
         world_size: The number of processes.
         rank: The number of this process.

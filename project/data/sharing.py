@@ -18,13 +18,13 @@ from project.errors import UserError
 def load_once_a_machine(
     load: Callable[[], Mapping[str, ArrayDataset]], trainer: Trainer | None
 ) -> Mapping[str, ArrayDataset]:
-    """Loads data sets in the first process of each machine, and lets all of its processes see the same memory.
+    """Loads datasets in the first process of each machine, and lets all of its processes see the same memory.
 
     They map one temporary file, which has no name any more when this returns: the system takes it back when the last
     of them ends, however that happens. A process alone keeps what it has loaded.
 
     Args:
-        load: Loads the data sets.
+        load: Loads the datasets.
         trainer: The trainer, once its processes have found each other.
 
     Returns:

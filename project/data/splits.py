@@ -14,7 +14,7 @@ SPLITS = ("train", "val", "test")
 def stratified_split(
     names: Sequence[str], labels: Sequence[int], fractions: dict[str, float], *, seed: int, class_names: Sequence[str]
 ) -> dict[str, list[int]]:
-    """Sends exactly the same share of every class to each split, for a data set that does not grow.
+    """Sends exactly the same share of every class to each split, for a dataset that does not grow.
 
     A hash of the samples' names decides, so the result is the same on every machine and in any order of listing.
 

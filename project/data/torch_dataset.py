@@ -22,24 +22,24 @@ MapDataset = Dataset[Any]
 """What has a length, and returns for an index an image, of PIL or as a uint8 tensor (channels, height, width), and its
 label."""
 
-_LABEL_LISTS = ("targets", "labels", "_labels")  # as the data sets of torchvision call them
+_LABEL_LISTS = ("targets", "labels", "_labels")  # as the datasets of torchvision call them
 _OF_A_FILE = (None, errno.ENOENT, errno.EACCES, errno.EIO)  # PIL gives no number
 
 
 class TorchDataset:
-    """Samples of a map-style data set, cropped when a batch asks for them.
+    """Samples of a map-style dataset, cropped when a batch asks for them.
 
-    What the data set itself does at random is repeatable: around each access, the generators of torch, NumPy and Python
+    What the dataset itself does at random is repeatable: around each access, the generators of torch, NumPy and Python
     are seeded by (seed, epoch, index). A generator that it holds itself is not.
 
     Args:
-        dataset: The data set.
+        dataset: The dataset.
         positions: Which of its samples; the indices of this one are positions in this list.
         known_labels: The labels of these, int64 (N,), where they can be had without loading images.
         num_classes: Labels are below it.
         preprocessing: How images are fitted to the network's input.
         crop_scale: The smallest and largest share of an image that a random crop keeps; None cuts from the centre.
-        seed: Decides the random crops, and what the data set does at random.
+        seed: Decides the random crops, and what the dataset does at random.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class TorchDataset:
         """
         if self.known_labels is None:
             raise UserError(
-                f"the data set {_name(self.dataset)} does not tell its labels without loading every image; give it a"
+                f"the dataset {_name(self.dataset)} does not tell its labels without loading every image; give it a"
                 " list of them called targets"
             )
         return self.known_labels
@@ -89,14 +89,14 @@ class TorchDataset:
         """One image as evaluation sees it, uint8 (3, crop, crop).
 
         Raises:
-            UserError: The data set returns something else than an image and a label.
+            UserError: The dataset returns something else than an image and a label.
         """
         with restored_generators():
             pixels, _ = self._sample(_unopened(self.dataset), index, index, epoch=0)
         return fit_image(pixels, self.preprocessing)
 
     def name(self, index: int) -> str:
-        """The data set's class and the sample's position in it."""
+        """The dataset's class and the sample's position in it."""
         return f"{_name(self.dataset)}[{self.positions[index]}]"
 
     def _cropped(self, pixels: Tensor, draws: Tensor) -> Tensor:
@@ -133,12 +133,12 @@ class TorchDataset:
             )
         known = number if self.known_labels is None else int(self.known_labels[index])
         if number != known:
-            raise ValueError(f"its label is {number}, but the data set's list of labels says {known}")
+            raise ValueError(f"its label is {number}, but the dataset's list of labels says {known}")
         return number
 
 
 def pixels_of(image: Any) -> Tensor:
-    """The pixels of what a data set returned, upright and in RGB.
+    """The pixels of what a dataset returned, upright and in RGB.
 
     Args:
         image: A PIL image of any mode, or a uint8 tensor (channels, height, width) of 1 channel, grey, 3, RGB, or 4, of
@@ -164,7 +164,7 @@ def pixels_of(image: Any) -> Tensor:
 
 
 def labels_of(dataset: MapDataset) -> Tensor | None:
-    """The labels of a data set, where they can be had without loading images, int64 (N,); None where they cannot."""
+    """The labels of a dataset, where they can be had without loading images, int64 (N,); None where they cannot."""
     if isinstance(dataset, Subset):
         labels = labels_of(dataset.dataset)
         return labels[torch.as_tensor(dataset.indices, dtype=torch.int64)] if labels is not None else None
@@ -182,7 +182,7 @@ def labels_of(dataset: MapDataset) -> Tensor | None:
 
 
 def class_names_of(dataset: MapDataset) -> list[str] | None:
-    """The names of the classes, as far as a data set has any: its ``classes``, or numbers below ``num_classes``."""
+    """The names of the classes, as far as a dataset has any: its ``classes``, or numbers below ``num_classes``."""
     if isinstance(dataset, Subset):
         return class_names_of(dataset.dataset)
     classes = getattr(dataset, "classes", None)

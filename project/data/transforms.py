@@ -45,7 +45,7 @@ class TransformedDataset:
     """A training set whose images go through transforms, one at a time.
 
     Args:
-        dataset: The data set.
+        dataset: The dataset.
         transforms: Each takes one image, uint8 (3, height, width), and returns one; applied in this order.
         seed: The seed of the run.
     """

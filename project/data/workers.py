@@ -27,7 +27,7 @@ _PER_BATCH = 6  # for each of three tensors one here, and one that is on its way
 
 
 class BatchSender:
-    """Passes on what a data set returned, which is a batch already; in a worker, puts it where it can be sent.
+    """Passes on what a dataset returned, which is a batch already; in a worker, puts it where it can be sent.
 
     torch would put it in shared memory later, in a thread that loses the batch where there is no room; the run would
     then wait for it forever. Here it goes through the worker's pipe instead, and so do all that follow.
@@ -43,7 +43,7 @@ class BatchSender:
         """Prepares a batch, a tuple of tensors, which arrives as such.
 
         Args:
-            batch: As the data set returned it.
+            batch: As the dataset returned it.
         """
         if get_worker_info() is None:
             return batch

@@ -44,14 +44,14 @@ def remembered_data(about: About) -> tuple[type[ImageDataModule], dict[str, Any]
 
 
 def require_data_sets(about: About, given: Collection[str]) -> None:
-    """Refuses to do without the data sets that a checkpoint was trained with, where these were classes or functions.
+    """Refuses to do without the datasets that a checkpoint was trained with, where these were classes or functions.
 
     A checkpoint says what they are called, and chooses nothing that is imported. Where one is left out, what measures
     would be cut from the training images, and the metrics would be too good.
 
     Args:
         about: What the checkpoint says of itself.
-        given: The splits for which there is a data set.
+        given: The splits for which there is a dataset.
 
     Raises:
         UserError: One is not given.
@@ -61,7 +61,7 @@ def require_data_sets(about: About, given: Collection[str]) -> None:
     for split, name in said.items():
         if isinstance(name, str):
             raise UserError(
-                f"the checkpoint was trained with the data set {printable(name)} as {split}, but may not choose what is"
+                f"the checkpoint was trained with the dataset {printable(name)} as {split}, but may not choose what is"
                 f" imported; name it again with --data.{split} and its options"
             )
 
@@ -71,7 +71,7 @@ def require_same_data_sets(about: About, data: ImageDataModule) -> None:
 
     Args:
         about: What the checkpoint says of itself.
-        data: What is to be measured on, once its data sets are open.
+        data: What is to be measured on, once its datasets are open.
     """
     if about["data"] is not None and about["data"]["class_path"] == type(data).__name__:
         require_data_sets(about, data.hparams)

@@ -15,10 +15,10 @@ _AT_ONCE = 2**12
 
 
 class Predictions(NamedTuple):
-    """What was said of the images of a split, each once, in the order of the data set.
+    """What was said of the images of a split, each once, in the order of the dataset.
 
     Attributes:
-        indices: int64 (N,), positions in the data set.
+        indices: int64 (N,), positions in the dataset.
         targets: int64 (N,), the true labels; -1 where a file cannot be read.
         labels: int64 (N,), the most probable ones.
         confidences: float32 (N,), their probabilities.

@@ -14,10 +14,10 @@ from project.model.own_metrics import OwnMetrics
 
 
 class Evaluation(NamedTuple):
-    """What a model says of a split, in the order of its data set.
+    """What a model says of a split, in the order of its dataset.
 
     Attributes:
-        images: The data set.
+        images: The dataset.
         logits: float32 (N, classes), on the CPU; NaN where a file could not be read.
         probabilities: What the model makes of them, float32 (N, classes), on the CPU; NaN where a file could not be read.
         labels: int64 (N,); -1 where a file could not be read.

@@ -30,7 +30,7 @@ class Shown(NamedTuple):
 
     Attributes:
         source: The image itself as a ``data:`` URL.
-        name: What the data set calls it.
+        name: What the dataset calls it.
         label: Its class.
         predicted: The class that the model predicts.
         confidence: The probability of that class.

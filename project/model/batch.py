@@ -18,7 +18,7 @@ class Batch(Protocol):
 
     @property
     def labels(self) -> Tensor:
-        """int64 (N,), or soft ones, float (N, classes), in training; of a multi-label data set, (N, classes) of 0 and 1."""
+        """int64 (N,), or soft ones, float (N, classes), in training; of a multi-label dataset, (N, classes) of 0 and 1."""
 
 
 class PlainBatch(NamedTuple):

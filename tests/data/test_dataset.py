@@ -1,4 +1,4 @@
-"""Any map-style data set: what is served, at random or not, and what is refused."""
+"""Any map-style dataset: what is served, at random or not, and what is refused."""
 
 import functools
 from pathlib import Path
@@ -117,7 +117,7 @@ IMAGE = noise(20, 18)
         (Endless(), "--data.train: Endless is not map-style"),
         (NoLength(), "--data.train: NoLength has no __len__"),
         (Samples([]), "--data.train: Samples has no samples"),
-        (Samples, r"--data.train: Samples is a class; give a data set, as Samples\(...\) makes it"),
+        (Samples, r"--data.train: Samples is a class; give a dataset, as Samples\(...\) makes it"),
         (Samples([{"image": IMAGE}] * 30), r"must be \(image, label\), got dict"),
         (Samples([(torch.rand(3, 8, 8), 0)] * 30), "got a float32 tensor of shape .*leave out ToTensor"),
         (Samples([(np.zeros((8, 8, 3)), 0)] * 30), "must be of PIL or a uint8 tensor, got ndarray"),
@@ -127,7 +127,7 @@ IMAGE = noise(20, 18)
         (Samples([(IMAGE, "cat")] * 30), "its label must be an integer, got 'cat'"),
         (Samples([(IMAGE, 2)] * 30), "its label must be from 0 to 1, got 2; see --data.class_names"),
         (Samples([(IMAGE, -1)] * 30), "its label must be from 0 to 1, got -1"),
-        (Samples([(IMAGE, 0)] * 30, targets=[1] * 30), "its label is 0, but the data set's list of labels says 1"),
+        (Samples([(IMAGE, 0)] * 30, targets=[1] * 30), "its label is 0, but the dataset's list of labels says 1"),
         (Samples([(IMAGE, 0)] * 30, targets=[2] * 30), "has the label 2, but there are 2 classes"),
         (TensorDataset(torch.zeros(9, 3, 8, 8, dtype=torch.uint8)), r"must be \(image, label\), got tuple of 1"),
         (Samples(lambda index: Image.open("nowhere.png"), 30), "cannot be read .No such file"),
@@ -184,7 +184,7 @@ def test_the_command_trains_on_it_and_a_checkpoint_neither_imports_it_nor_measur
     about = load(Path(best))["about"]["data"]
     assert (about["init_args"]["train"], about["init_args"]["test"]) == ("FakeData", "FakeData")
     said = one_line(lambda: evaluate(best), capsys)
-    assert "trained with the data set FakeData as train" in said
+    assert "trained with the dataset FakeData as train" in said
     assert "FakeData as test" in one_line(lambda: evaluate(best, *train), capsys)
     evaluate(best, *train, *test)
     assert "/10)" in capsys.readouterr().out

@@ -165,7 +165,7 @@ def test_a_part_of_sorted_data_is_a_shuffle_of_all_classes_and_the_same_each_epo
 
 
 class Recorder:
-    """A data set and a sampler that write down what is asked of them."""
+    """A dataset and a sampler that write down what is asked of them."""
 
     def __init__(self):
         self.asked = []

@@ -1,4 +1,4 @@
-"""Samples of a torch data set become images and labels as files do, and what is random in them is a function of the seed."""
+"""Samples of a torch dataset become images and labels as files do, and what is random in them is a function of the seed."""
 
 import random
 from typing import Any

@@ -1,4 +1,4 @@
-"""Opens a large data set in each process; each writes how much of it is in its own memory alone.
+"""Opens a large dataset in each process; each writes how much of it is in its own memory alone.
 
 Arguments: a folder for what each process found.
 """
@@ -21,7 +21,7 @@ class LargeDataModule(NoiseDataModule):
     Attributes:
         loads: How often the images were loaded in this process.
         size: Of the training images in bytes.
-        kept: What opening the data sets has added to this process's own memory, in bytes.
+        kept: What opening the datasets has added to this process's own memory, in bytes.
     """
 
     loads, kept = 0, 0

@@ -1,4 +1,4 @@
-"""The built-in data set: drawn flowers, so that the first run needs no download."""
+"""The built-in dataset: drawn flowers, so that the first run needs no download."""
 
 from project.data.synthetic.module import SyntheticFlowersDataModule
 

@@ -12,8 +12,8 @@ class Canvas:
     """A few images in the making, and their random numbers.
 
     Args:
-        seed: The seed of the data set.
-        indices: int64 (N,), the images' positions in their data set.
+        seed: The seed of the dataset.
+        indices: int64 (N,), the images' positions in their dataset.
         size: Height and width in pixels.
     """
 

@@ -1,4 +1,4 @@
-"""The built-in data set's images: flowers of eight species, drawn from a seed like botanical illustrations.
+"""The built-in dataset's images: flowers of eight species, drawn from a seed like botanical illustrations.
 
 The species share their colours, so that the count, the outline and the order of the petals tell them apart,
 under any pose, size, light and clutter. A canvas spans [-1, 1] both ways with y upwards, however many pixels.
@@ -57,8 +57,8 @@ def draw_flowers(labels: Tensor, indices: Tensor, *, seed: int, size: int = 64) 
 
     Args:
         labels: int64 (N,), positions in :data:`CLASS_NAMES`.
-        indices: int64 (N,), the images' positions in their data set.
-        seed: Any integer that fits 64 bits. Another seed gives another data set.
+        indices: int64 (N,), the images' positions in their dataset.
+        seed: Any integer that fits 64 bits. Another seed gives another dataset.
         size: Height and width in pixels.
 
     Returns:
