@@ -99,9 +99,7 @@ def open_cache(
 def _allocate(path: Path, size: int) -> bool:
     """Reserves the room now: where it ran out later, the system would end the process without a word."""
     found = path.stat() if path.exists() else None
-    whole = (
-        found is not None and found.st_size >= size
-    )  # it has that length last, whatever room it takes when compressed
+    whole = found is not None and found.st_size >= size  # its length comes last; it may take less room, compressed
     there = found.st_blocks * 512 if found is not None else 0
     if not whole and there + shutil.disk_usage(path.parent).free < size + _LEFT_FREE:
         return False
