@@ -96,17 +96,15 @@ class PredictionsFile:
         Raises:
             UserError: The rows are not those of these paths, or have other columns.
         """
-        errors, rows = list[bool](), list[tuple[str, Row]]()
-        for path, row, _ in self._rows(self.path, columns, paths):
-            errors.append(row["error"] is not None)
-            if len(rows) < first:
-                rows.append((path, row))
+        found = Finished(0, 0, 0, [], iter(()))
+        for _, so_far in self._read(self.path, columns, paths, first):
+            found = so_far
         if next(paths, None) is not None:
             raise UserError(
                 f"--resume: '{printable(self.path)}' is finished, but has not a row with these columns for each of the files:"
                 " they or --top_k have changed; --overwrite begins anew"
             )
-        return Finished(0, len(errors), sum(errors), rows, iter(()))
+        return found._replace(begin=0, left=iter(()))
 
     def finished(self, columns: Columns, paths: Iterator[str], whole: int, first: int) -> Finished:
         """Reads what an interrupted command has written.
@@ -125,15 +123,22 @@ class PredictionsFile:
         if not self.partial.exists():
             return kept
         group: list[str] = []
-        unreadable, rows = 0, list[tuple[str, Row]]()
-        for count, (path, row, end) in enumerate(self._rows(self.partial, columns, paths), start=1):
+        for path, found in self._read(self.partial, columns, paths, first):
             group.append(path)
+            if found.done % whole == 0:
+                group, kept = [], found._replace(first=found.first[:])
+        return kept._replace(left=chain(group, paths))
+
+    def _read(
+        self, file: str | Path, columns: Columns, paths: Iterator[str], first: int
+    ) -> Iterator[tuple[str, Finished]]:
+        """Each path that has a row, and what is known up to there; its first rows are one list, which grows."""
+        unreadable, rows = 0, list[tuple[str, Row]]()
+        for count, (path, row, end) in enumerate(self._rows(file, columns, paths), start=1):
             unreadable += row["error"] is not None
             if len(rows) < first:
                 rows.append((path, row))
-            if count % whole == 0:
-                group, kept = [], Finished(end, count, unreadable, rows[:], paths)
-        return kept._replace(left=chain(group, paths))
+            yield path, Finished(end, count, unreadable, rows, paths)
 
     def _rows(self, file: str | Path, columns: Columns, paths: Iterator[str]) -> Iterator[tuple[str, Row, int]]:
         """Each path that has a row, the row, and where it ends."""
