@@ -15,7 +15,6 @@ from project.deploy.comparison import (
     checkpoint_classifier,
     classify_all,
     compare,
-    has_several_labels,
     time_in_turns,
 )
 from project.deploy.formats import (
@@ -110,7 +109,7 @@ def export(options: Namespace) -> None:
             write(model, partial)
             _say(f"comparing on {samples.source}")
             before, after = (classify_all(classify, samples.images) for classify in (expected, load(partial)))
-            found = compare(before, after, has_several_labels(model))
+            found = compare(before, after, not model.has_one_class)
             _require_close(found)
     _print_file(output, model, samples, found)
 
@@ -157,7 +156,7 @@ def _split(about: About, images: str | None) -> Split:
 
 
 def _export_int8(model: ImageClassifier, expected: Classify, split: Split, output: Path) -> None:
-    measured, several = split.measured, has_several_labels(model)
+    measured, several = split.measured, not model.has_one_class
     with whole_file(output) as partial, TemporaryDirectory() as folder:
         exact = Path(folder) / "float32.onnx"
         write_onnx(model, exact)

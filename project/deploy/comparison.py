@@ -10,7 +10,6 @@ from torch import Tensor
 
 from project.deploy.formats import Classify
 from project.model import ImageClassifier
-from project.model.metrics import ClassificationMetrics
 from project.model.test_time import evaluation_logits
 
 _SIZES = (1, 2, 5)  # an exported file must take batches of any size
@@ -56,11 +55,6 @@ def classify_all(classify: Classify, images: Tensor) -> Tensor:
         float32 (N, classes).
     """
     return torch.cat([classify(batch) for batch in _batches(images)])
-
-
-def has_several_labels(model: ImageClassifier) -> bool:
-    """Whether the model gives an image any number of classes."""
-    return not issubclass(model.metrics_class, ClassificationMetrics)
 
 
 def decisions(probabilities: Tensor, several: bool) -> Tensor:

@@ -9,7 +9,7 @@ from project.data import ImageDataModule
 from project.data.batch import BatchDataset
 from project.errors import UserError
 from project.model import ImageClassifier
-from project.model.metrics import ClassificationMetrics, Metrics
+from project.model.metrics import Metrics
 from project.model.own_metrics import OwnMetrics
 
 
@@ -75,7 +75,7 @@ def evaluate_split(
     Raises:
         UserError: The images cannot be found or read, or may have several classes each.
     """
-    if not issubclass(model.metrics_class, ClassificationMetrics):
+    if not model.has_one_class:
         raise UserError("images are shown of models that give each image one class, not several")
     data.prepare_data()
     data.device_cache = False  # one pass gains nothing from it

@@ -132,8 +132,7 @@ class ImageClassifier(LightningModule):
         self.class_names, self.preprocessing = list(class_names), preprocessing
         self.arch, self.stem, num_classes = arch, stem, len(self.class_names)
         self.criterion = build_loss(loss, label_smoothing, num_classes)
-        has_one_class = issubclass(self.metrics_class, ClassificationMetrics)
-        self.class_weights = ClassWeights(class_weights, num_classes, has_one_class)
+        self.class_weights = ClassWeights(class_weights, num_classes, self.has_one_class)
         self.optimization = Optimization(
             optimizer, base_batch_size, lrf, warmup_epochs, lr_scheduler, lr_scheduler_interval, layer_decay
         )
@@ -181,6 +180,11 @@ class ImageClassifier(LightningModule):
             UserError: The file is missing or damaged, or does not hold such a model.
         """
         return load_model(cls, checkpoint_path, strict, kwargs).to(map_location)
+
+    @property
+    def has_one_class(self) -> bool:
+        """Whether each image has one class; otherwise it may have any number of them."""
+        return issubclass(self.metrics_class, ClassificationMetrics)
 
     def monitors(self) -> dict[str, str | None]:
         """What a run can be judged by: each metric of the validation set, and whether ``min`` or ``max`` is best."""
@@ -335,7 +339,7 @@ class ImageClassifier(LightningModule):
         return logits
 
     def _logits(self, batch: Batch, split: str, compute: Callable[[Tensor], Tensor]) -> Tensor:
-        if issubclass(self.metrics_class, ClassificationMetrics):
+        if self.has_one_class:
             require_one_class(batch.labels)
         cache = self.feature_cache
         return compute(batch.images) if cache is None or not cache.has(batch) else cache.logits(self, split, batch)
