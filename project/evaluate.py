@@ -16,8 +16,8 @@ from project.data.image_files import ImageFilesDataModule
 from project.errors import UserError
 from project.explore.data import (
     remembered_data,
-    require_data_sets,
-    require_same_data_sets,
+    require_datasets,
+    require_same_datasets,
     require_there,
     was_trained_on,
 )
@@ -117,7 +117,7 @@ class EvaluateCLI(ProjectCLI):
         if not self._root_is_given:
             require_there(self.datamodule, self._remembered.get("init_args", {}))
         require_same_classes(class_names, path, self.datamodule.class_names)
-        require_same_data_sets(self._about, self.datamodule)
+        require_same_datasets(self._about, self.datamodule)
         if split == "all":
             self._take_all()
         prepared, expected = self.datamodule.preprocessing, self.model.preprocessing
@@ -200,7 +200,7 @@ def _remembered_data(options: list[str]) -> dict[str, Any]:
         find_class("data", data)  # imports the user's own module, so that the checkpoint's class is found by its name
         found, remembered = remembered_data(about)
         if not any(option.startswith(("--data", "--config", "-c")) for option in options):
-            require_data_sets(about, ())
+            require_datasets(about, ())
     except UserError:
         if data:
             return {}  # it is named, so nothing need be remembered

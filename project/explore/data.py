@@ -43,7 +43,7 @@ def remembered_data(about: About) -> tuple[type[ImageDataModule], dict[str, Any]
     return found, {name: value for name, value in options.items() if name not in _WRITTEN}
 
 
-def require_data_sets(about: About, given: Collection[str]) -> None:
+def require_datasets(about: About, given: Collection[str]) -> None:
     """Refuses to do without the datasets that a checkpoint was trained with, where these were classes or functions.
 
     A checkpoint says what they are called, and chooses nothing that is imported. Where one is left out, what measures
@@ -66,15 +66,15 @@ def require_data_sets(about: About, given: Collection[str]) -> None:
             )
 
 
-def require_same_data_sets(about: About, data: ImageDataModule) -> None:
-    """Refuses what :func:`require_data_sets` does, where a data module of the same class is measured on.
+def require_same_datasets(about: About, data: ImageDataModule) -> None:
+    """Refuses what :func:`require_datasets` does, where a data module of the same class is measured on.
 
     Args:
         about: What the checkpoint says of itself.
         data: What is to be measured on, once its datasets are open.
     """
     if about["data"] is not None and about["data"]["class_path"] == type(data).__name__:
-        require_data_sets(about, data.hparams)
+        require_datasets(about, data.hparams)
 
 
 def open_data(about: About, **changes: Any) -> ImageDataModule:
@@ -89,7 +89,7 @@ def open_data(about: About, **changes: Any) -> ImageDataModule:
             downloaded to where the checkpoint says.
     """
     found, options = remembered_data(about)
-    require_data_sets(about, changes)
+    require_datasets(about, changes)
     try:
         data = found(**options | changes)
     except (TypeError, ValueError) as error:

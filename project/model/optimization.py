@@ -94,9 +94,8 @@ class Optimization:
             return None
         rates = [float(group["lr"]) for group in optimizer.param_groups]
         with explained("--model.lr_scheduler"):
-            schedule = of_length(self._lr_scheduler, lambda: 1000)(
-                optimizer
-            )  # the data is not loaded to count its batches
+            # the data is not loaded to count its batches
+            schedule = of_length(self._lr_scheduler, lambda: 1000)(optimizer)
         require_scaled(optimizer, rates)
         return schedule
 
