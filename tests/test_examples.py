@@ -171,7 +171,7 @@ def test_the_gradient_norm_is_that_of_all_gradients_at_the_steps_that_are_logged
 def multilabel(tmp_path_factory) -> Path:
     """The folder of a finished run of the multi-label classifier, with all its plots."""
     root: Path = tmp_path_factory.mktemp("multilabel")
-    options = [*PAIRS, *MULTILABEL, *TINY_TRAINER, *QUIET, *QUICK[1:]]
+    options = [*PAIRS, *MULTILABEL, *TINY_TRAINER, *QUIET, *QUICK[1:], "--callbacks.projector.count=13"]
     fit(*options, f"--trainer.default_root_dir={root}", "--name=run", drawn=True)
     return root / "run"
 
@@ -201,6 +201,15 @@ def test_multi_label_metrics_are_scikit_learns(multilabel):
 
 
 @pytest.mark.slow
+def test_the_projector_names_all_classes_of_an_image(multilabel):
+    (table,) = multilabel.rglob("metadata.tsv")
+    data = FlowerPairs(train_size=64, val_size=24, test_size=26, image_size=32)
+    data.setup("test")
+    classes = [{data.class_names[int(number)] for number in row.nonzero()} for row in data.splits["test"].labels[::2]]
+    assert [set(line.split(", ")) for line in table.read_text().splitlines()] == classes
+    assert {len(names) for names in classes} == {1, 2}
+
+
 def test_multi_label_evaluation_in_a_process_of_its_own_says_the_same(multilabel, tmp_path):
     checkpoint, output = multilabel / "checkpoints" / "best.ckpt", tmp_path / "test.json"
     command = (

@@ -20,11 +20,11 @@ class FirstBatchPlot(Callback):
                 image_grid,  # matplotlib takes a while to import, and --help has no use for it
             )
 
-            titles = [_title(label, pl_module.class_names) for label in batch.labels[: self.count].tolist()]
+            titles = [title(label, pl_module.class_names) for label in batch.labels[: self.count].tolist()]
             add_figure(trainer, "train/first_batch", image_grid(list(batch.images[: self.count]), titles))
 
 
-def _title(label: int | list[float], class_names: list[str]) -> str:
+def title(label: int | list[float], class_names: list[str]) -> str:
     """The class of an image, or those that it has a share of."""
     if isinstance(label, list):
         return ", ".join(name for name, share in zip(class_names, label, strict=True) if share > 0)

@@ -79,6 +79,10 @@ class ProgressiveResizing(Callback):
         model: Any = pl_module
         model.train_image_size = None
 
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Leaves the model as it was."""
+        self.on_train_end(trainer, pl_module)
+
 
 def _require_accepted(model: Any, size: int, full: int) -> None:
     images = torch.zeros(2, 3, size, size, dtype=torch.uint8, device=model.device)

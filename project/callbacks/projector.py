@@ -6,7 +6,9 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from torch.nn.functional import interpolate
 
+from project.callbacks.first_batch import title
 from project.errors import printable, require
+from project.model.batch import is_counted
 from project.run.tensorboard import tensorboards
 
 _THUMBNAIL, _AT_ONCE = 32, 64  # pixels; images
@@ -24,7 +26,7 @@ class Projector(Callback):
         self.count = count
 
     def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Adds them, each with its label and a thumbnail."""
+        """Adds them, each with its classes and a thumbnail."""
         from project.explore.embeddings import embed
 
         data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to test
@@ -32,17 +34,16 @@ class Projector(Callback):
             return
         test = data.splits["test"]
         count = min(self.count, len(test))
-        batches = [
-            test.__getitems__([i * len(test) // count for i in range(start, min(start + _AT_ONCE, count))])
-            for start in range(0, count, _AT_ONCE)
-        ]
-        there = [batch.labels >= 0 for batch in batches]
-        images = [batch.images[kept] for batch, kept in zip(batches, there, strict=True)]
-        features = torch.cat([embed(pl_module, part) for part in images])
-        small = torch.cat([interpolate(part.float() / 255, (_THUMBNAIL, _THUMBNAIL), mode="area") for part in images])
-        labels = torch.cat([batch.labels[kept] for batch, kept in zip(batches, there, strict=True)])
-        named = [printable(pl_module.class_names[label]) for label in labels.tolist()]
+        found = []
+        for start in range(0, count, _AT_ONCE):
+            batch = test.__getitems__([i * len(test) // count for i in range(start, min(start + _AT_ONCE, count))])
+            there = is_counted(batch.labels)
+            images = batch.images[there]
+            small = interpolate(images.float() / 255, (_THUMBNAIL, _THUMBNAIL), mode="area")
+            found.append((embed(pl_module, images), small, batch.labels[there]))
+        features, thumbnails, labels = (torch.cat(parts) for parts in zip(*found, strict=True))
+        named = [printable(title(label, pl_module.class_names)) for label in labels.tolist()]
         for logger in tensorboards(trainer):
             logger.experiment.add_embedding(
-                features, named, small, global_step=pl_module.weights_step, tag="test/features"
+                features, named, thumbnails, global_step=pl_module.weights_step, tag="test/features"
             )

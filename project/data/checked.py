@@ -99,7 +99,7 @@ def read_headers(
     ]
     for position, found in zip(new, _look_at([files[position] for position in new], sizes, visible), strict=True):
         headers[position] = found._replace(stamp=stamps[position])
-    if record is not None and new:
+    if record is not None and any(headers[position].defect is None for position in new):
         _remember(record, zip(names, headers, strict=True), sure_before)
     return headers
 

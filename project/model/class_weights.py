@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -31,7 +31,8 @@ class ClassWeights:
     def __init__(
         self, given: Literal["balanced"] | Sequence[float] | None, num_classes: int, one_class: bool = True
     ) -> None:
-        self._are_asked, self._values = given is not None, cast(Tensor | None, None)
+        self._are_asked, self._is_balanced = given is not None, given == "balanced"
+        self._values: Tensor | None = None
         if given is not None and not one_class:
             raise UserError(f"{_OPTION} needs images of one class each, but here they may have several")
         if given is not None and given != "balanced":
@@ -40,7 +41,7 @@ class ClassWeights:
             self._values = torch.tensor([float(one) for one in given])
 
     def count(self, data: Any, class_names: Sequence[str]) -> None:
-        """Computes balanced weights, where none are given, before training starts; on every process the same.
+        """Computes balanced weights, where none are given, before each training; on every process the same.
 
         Args:
             data: The data module after its ``setup``, with ``class_counts()``.
@@ -49,7 +50,7 @@ class ClassWeights:
         Raises:
             UserError: The data module does not count, or a class has no training image.
         """
-        if self._are_asked and self._values is None:
+        if self._is_balanced:
             counts = getattr(data, "class_counts", None)
             if counts is None:
                 name = "a data loader" if data is None else type(data).__name__

@@ -44,7 +44,7 @@ def contents(model: Any) -> dict[str, Any]:
 
 
 def restore(model: Any, checkpoint: dict[str, Any]) -> None:
-    """Restores :func:`contents` before Lightning loads the weights.
+    """Restores :func:`contents` before Lightning loads the weights; all but the weights is for training alone.
 
     Args:
         model: An ``ImageClassifier`` with its trainer.
@@ -55,17 +55,18 @@ def restore(model: Any, checkpoint: dict[str, Any]) -> None:
     """
     trainer, source = model.trainer, model.trainer.ckpt_path
     require_fitting_weights(model.state_dict(), checkpoint["state_dict"], source)
-    if trainer.training and not model.optimization.finders.searching:
+    if isinstance(trainer.precision_plugin, DoublePrecision):  # Lightning's turn comes when weights were rounded to fit
+        trainer.precision_plugin.convert_module(model)
+    if not trainer.training:
+        return
+    if not model.optimization.finders.searching:
         require_resumable(trainer)
         if changed := changed_images(checkpoint[ABOUT], trainer.datamodule):
             rank_zero_only(note)(f"{changed}; what this epoch has left is drawn from these")
-    if trainer.training:
-        progress = {"fit_loop": trainer.fit_loop.state_dict()}
-        require_fitting_values(progress, checkpoint.get("loops"), "the progress of training", source)
-        measured = checkpoint[ABOUT]["metrics"]
-        model.resumed_results = {split: measured[split] for split in ("val", "test") if split in measured}
-    if isinstance(trainer.precision_plugin, DoublePrecision):  # Lightning's turn comes when weights were rounded to fit
-        trainer.precision_plugin.convert_module(model)
+    progress = {"fit_loop": trainer.fit_loop.state_dict()}
+    require_fitting_values(progress, checkpoint.get("loops"), "the progress of training", source)
+    measured = checkpoint[ABOUT]["metrics"]
+    model.resumed_results = {split: measured[split] for split in ("val", "test") if split in measured}
     model.optimization.load(checkpoint, model)
     if trainer.is_global_zero:  # they are those of all processes
         model.train_metrics.set_counts(checkpoint["counts"])

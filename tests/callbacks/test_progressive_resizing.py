@@ -47,6 +47,21 @@ def test_the_network_sees_it_batch_by_batch_and_evaluation_does_not(workplace):
     assert cli.model.train_image_size is None
 
 
+class Broken(Callback):
+    """Ends training in its second step."""
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        assert pl_module.train_image_size == 16
+        raise ZeroDivisionError
+
+
+def test_a_training_that_fails_leaves_the_next_at_full_size():
+    model = classifier()
+    with pytest.raises(ZeroDivisionError):
+        trainer(1, callbacks=[ProgressiveResizing(multiple=4), Broken()]).fit(model, datamodule=flowers(16, 8, 8))
+    assert model.train_image_size is None
+
+
 def test_images_that_cannot_shrink_are_refused(workplace):
     with pytest.raises(UserError, match="multiple must be below 32"):
         fit(*TINY, "--trainer.callbacks+=ProgressiveResizing", "--name=run")

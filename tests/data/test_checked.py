@@ -103,6 +103,18 @@ def test_a_broken_file_is_named_at_every_start(root, tmp_path):
             FolderDataModule(str(root), cache=str(tmp_path / "cache")).prepare_data()
 
 
+def test_a_broken_file_does_not_have_the_record_written_at_every_start(root, tmp_path):
+    broken = root / "a" / "image 3.jpg"
+    broken.write_bytes(b"no image")
+    age(broken)
+    for _ in range(2):
+        found = start(root, tmp_path)
+        assert found[broken].defect is not None
+        written = place(root, tmp_path).stat()
+    start(root, tmp_path)
+    assert place(root, tmp_path).stat() == written
+
+
 def flipped(data):
     middle = len(data) // 2
     return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]

@@ -73,6 +73,15 @@ def test_training_minimises_the_weighted_mean_and_validation_measures_as_ever():
     assert model.results["val"].loss == pytest.approx(float(costs.mean()), rel=1e-5)
 
 
+def test_each_training_is_balanced_by_its_own_images():
+    data, other = Counted(batch_size=32), Counted(batch_size=32)
+    other.labels = 2 - other.labels
+    model, _ = trained(data, class_weights="balanced")
+    trainer(max_steps=1, limit_val_batches=0).fit(model, datamodule=other)
+    expected = compute_class_weight("balanced", classes=np.arange(3), y=other.labels.numpy())
+    assert model.class_weights.summary()["class_weights"] == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("loss", [None, nn.MultiMarginLoss(reduction="none")])
 def test_weights_go_with_any_loss_and_soft_labels_get_their_mean(loss):
     model, (batch,) = linear(loss=loss, class_weights=[1.0, 0.0, 4.0]), Memory(batch_size=32).batches()
