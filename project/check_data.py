@@ -18,6 +18,7 @@ from project.data.survey import survey
 from project.errors import UserError, printable
 from project.explore.tables import require_writable, write_json
 from project.options.parser import OneLineErrorParser
+from project.run.progress import note
 
 _LISTED = 10
 _BATCH_SIZE = 64  # the default of project.fit, where it has to be lowered for a small set
@@ -86,7 +87,7 @@ def check_data(options: Namespace) -> int:
     if options.output is not None:
         write_json("--output", options.output, found | {"trains": refusal is None, "refusal": refusal})
     if refusal is not None:
-        sys.stderr.write(f"error: {refusal}\n")
+        note(f"error: {refusal}")
         return 1
     print(f"\n  train   {_fit_command(found, given)}")
     return 0

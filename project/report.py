@@ -1,7 +1,6 @@
 """``python -m project.report``: one HTML page about a run, with every image inside it."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,12 @@ from project.errors import UserError, printable
 from project.explore.data import open_data
 from project.explore.evaluation import evaluate_split
 from project.explore.report import image_sections, render
-from project.explore.tables import require_writable, writing
+from project.explore.tables import replacing, require_writable
 from project.model import ImageClassifier
 from project.options.arguments import IMPORT, import_named
 from project.options.parser import OneLineErrorParser
 from project.run.checkpoint import ABOUT, read_checkpoint
-from project.run.whole_file import whole_file
+from project.run.progress import note
 
 
 def parse(args: list[str] | None = None) -> Namespace:
@@ -61,13 +60,13 @@ def report(options: Namespace) -> Path:
         data = open_data(about, **({} if options.root is None else {"root": options.root}))
         test = evaluate_split(model, data)
     except UserError as error:  # images may be elsewhere by now, and metrics are worth a page without them
-        sys.stderr.write(f"without images: {error}\n")
+        note(f"without images: {error}")
         images = {"missing": str(error)}
     else:
         images = image_sections(model, test)
     page = render(run, dict(about), metrics, images)
-    with writing("--output", output), whole_file(output) as partial:
-        partial.write_text(page, "utf-8", "backslashreplace")  # as its header says, wherever it is written
+    with replacing("--output", output) as target:
+        target.write_text(page, "utf-8", "backslashreplace")  # as its header says, wherever it is written
     return output
 
 
@@ -87,7 +86,7 @@ def main() -> None:
     """Runs the command."""
     quiet_libraries()
     with one_line_errors():
-        print(report(parse()))
+        print(printable(report(parse())))
 
 
 if __name__ == "__main__":

@@ -10,11 +10,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from project.errors import UserError
+from project.explore.data import open_data
+from project.explore.evaluation import evaluate_split
+from project.explore.report import image_sections, render
 from project.explore.tables import class_table
+from project.model import ImageClassifier
 from project.model.metrics import Metrics
 from project.report import parse, report
+from project.run.checkpoint import ABOUT, read_checkpoint
 from tests.conftest import fit, make_folder
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -39,7 +45,9 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page(tiny_run, tmp_path_factory):
+    """The page, written through a link."""
     output = tmp_path_factory.mktemp("report") / "report.html"
+    output.symlink_to("page.html")
     assert report(parse([str(tiny_run), f"--output={output}"])) == output
     return output
 
@@ -47,6 +55,11 @@ def page(tiny_run, tmp_path_factory):
 @pytest.fixture(scope="module")
 def metrics(tiny_run):
     return json.loads((tiny_run / "metrics.json").read_text())
+
+
+def test_a_link_is_followed(page):
+    assert page.is_symlink()
+    assert page.with_name("page.html").is_file()
 
 
 def test_metrics_are_those_of_the_run(page, metrics):
@@ -111,6 +124,18 @@ def test_names_from_files_are_no_markup(hostile_run):
 def own_run(tiny_run, tmp_path):
     """A copy of the run, to be written to."""
     return Path(shutil.copytree(tiny_run, tmp_path / "run"))
+
+
+def test_of_a_network_without_feature_maps_nothing_is_said_of_where_it_looks(tiny_run, page, metrics):
+    checkpoint = tiny_run / "checkpoints" / "best.ckpt"
+    about, model = read_checkpoint(checkpoint)[ABOUT], ImageClassifier.load_from_checkpoint(checkpoint)
+    model.network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 8))
+    sections = image_sections(model, evaluate_split(model, open_data(about)))
+    assert sections["mistakes"]
+    text = render(tiny_run, dict(about), metrics, sections)
+    assert "Most confident mistakes" in text
+    assert "Where the network looks" not in text
+    assert "Where the network looks" in page.read_text()
 
 
 def test_a_page_says_how_its_checkpoint_was_chosen(own_run, metrics):

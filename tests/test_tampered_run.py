@@ -243,7 +243,9 @@ def test_a_best_checkpoint_that_was_changed_ends_a_resumed_run_in_one_line(
     assert not (workplace / "executed").exists()
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "metrics.partial", ".lock", "checkpoints/last.ckpt", "checkpoints"])
+@pytest.mark.parametrize(
+    "name", ["config.yaml", ".metrics.partial.json", ".lock", "checkpoints/last.ckpt", "checkpoints"]
+)
 def test_a_link_that_leads_out_of_a_run_is_not_followed(tmp_path, name):
     run, victim = RunFolder(tmp_path / "runs", "run"), tmp_path / "victim"
     if name == "checkpoints":

@@ -75,6 +75,8 @@ def render(run: Path, about: dict[str, Any], metrics: dict[str, Any], images: di
 def image_sections(model: ImageClassifier, test: Evaluation, count: int = 12) -> dict[str, Any]:
     """Reliability, the most confident mistakes, and Grad-CAM on a few images that are right and a few that are wrong.
 
+    A network has no Grad-CAM where no layer's output has places.
+
     Args:
         model: The model.
         test: What it says of the test set.
@@ -82,10 +84,14 @@ def image_sections(model: ImageClassifier, test: Evaluation, count: int = 12) ->
     """
     known = test.labels >= 0
     wrong, right = test.confident(correct=False, count=count), test.confident(correct=True, count=count // 2)
+    try:
+        attention = list(_shown(model, test, [*right, *wrong[: count // 2]], with_cam=True))
+    except ValueError:  # as of a network of linear layers alone
+        attention = []
     return {
         "reliability": _drawn(reliability_figure(reliability(test.probabilities[known], test.labels[known]))),
         "mistakes": list(_shown(model, test, wrong)),
-        "attention": list(_shown(model, test, [*right, *wrong[: count // 2]], with_cam=True)),
+        "attention": attention,
     }
 
 

@@ -83,15 +83,13 @@ def write_json(option: str, path: str | Path, found: dict[str, Any]) -> None:
 
     Args:
         option: The option that names the file.
-        path: The file, which is replaced as a whole; a link is followed, and a pipe or a terminal written to.
+        path: The file; see :func:`replacing`.
         found: What it shall hold.
 
     Raises:
         UserError: The file cannot be written.
     """
-    place = Path(path)
-    in_place = place.is_symlink() or (place.exists() and not place.is_file())  # such as /dev/stdout
-    with writing(option, path), nullcontext(place) if in_place else whole_file(place) as target:
+    with replacing(option, path) as target:
         target.write_text(json.dumps(found, indent=2) + "\n")
 
 
@@ -106,6 +104,23 @@ def require_writable(option: str, path: str | Path) -> None:
         pass
     if not there:
         Path(path).resolve().unlink()  # what a link leads to
+
+
+@contextmanager
+def replacing(option: str, path: str | Path) -> Iterator[Path]:
+    """Gives a path to write to: a file is replaced as a whole; a link is followed, and a pipe or a terminal written to.
+
+    Args:
+        option: The option that names the file.
+        path: The file.
+
+    Raises:
+        UserError: It cannot be written.
+    """
+    place = Path(path)
+    in_place = place.is_symlink() or (place.exists() and not place.is_file())  # such as /dev/stdout
+    with writing(option, path), nullcontext(place) if in_place else whole_file(place) as target:
+        yield target
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from project.errors import UserError, printable, require
+from project.run.whole_file import whole_file
 
 CHECKPOINTS, LAST, PREVIOUS = "checkpoints", "last.ckpt", "previous.ckpt"
 METRICS_CSV, PLOTS = "metrics.csv", "plots"
@@ -72,7 +73,7 @@ class RunFolder:
             made = self._make_folders()
             self._require_no_way_out()
             probe.touch()
-            probe.unlink()
+            probe.unlink(missing_ok=True)  # another process may have been faster
         except OSError as error:
             raise UserError(
                 f"the run folder '{self.path}' cannot be written ({error.strerror}); choose another place with"
@@ -143,9 +144,8 @@ class RunFolder:
 
     def write_metrics(self, metrics: dict[str, Any]) -> None:
         """Writes the final metrics, the mark of a finished run, and leaves behind what it shall keep."""
-        partial = self.metrics.with_suffix(".partial")
-        partial.write_text(json.dumps(metrics, indent=2) + "\n")
-        partial.rename(self.metrics)
+        with whole_file(self.metrics) as partial:
+            partial.write_text(json.dumps(metrics, indent=2) + "\n")
         self.previous.unlink(missing_ok=True)
         self._lock.unlink(missing_ok=True)
         with contextlib.suppress(OSError):

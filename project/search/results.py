@@ -62,7 +62,11 @@ def _ranked(trials: list[FrozenTrial], monitor: Monitor) -> list[FrozenTrial]:
     """The best first, then pruned and failed ones."""
     sign = -1 if monitor.mode == "max" else 1
     order = list(_STATES)
-    return sorted(trials, key=lambda trial: (order.index(trial.state), sign * (trial.value or 0.0), trial.number))
+
+    def rank(trial: FrozenTrial) -> tuple[int, bool, float, int]:
+        return order.index(trial.state), trial.value is None, sign * (trial.value or 0.0), trial.number
+
+    return sorted(trials, key=rank)
 
 
 def _rows(trials: list[FrozenTrial], options: list[str], monitor: Monitor) -> list[list[str]]:

@@ -12,6 +12,7 @@ from PIL import Image
 from project.data import CSVDataModule, FolderDataModule
 from project.fit import FitCLI
 from tests.check_data.conftest import CLASSES, rows, run
+from tests.conftest import make_folder
 from tests.data.image_files import noise, smooth, write_folder
 
 
@@ -204,3 +205,10 @@ def test_a_name_cannot_move_the_cursor(root, inspected):
     _, found, printed = inspected(root)
     assert "rose/a\\x1b[2J\\nb.jpg (not an image)" in printed.out
     assert found["unreadable"][0]["file"] == "rose/a\x1b[2J\nb.jpg"
+
+
+def test_a_class_cannot_move_the_cursor_either(tmp_path, monkeypatch, capsys):
+    for split, classes in (("train", "ab"), ("val", ("a", "b\x1b[2J"))):
+        make_folder(tmp_path / split, dict.fromkeys(classes, 2))
+    assert run(monkeypatch, tmp_path) == 1
+    assert capsys.readouterr().err.endswith("but differ in: b, b\\x1b[2J\n")

@@ -118,7 +118,7 @@ def test_figures_are_written_as_json_and_nothing_else_is_left(run):
     assert sorted(path.name for path in run.path.iterdir()) == ["checkpoints", "metrics.json"]
 
 
-@pytest.mark.parametrize("broken", ["write_text", "rename"])
+@pytest.mark.parametrize("broken", ["write_text", "replace"])
 def test_a_run_is_not_finished_by_figures_that_were_not_written_whole(run, monkeypatch, broken):
     run.create(0)
 

@@ -114,6 +114,20 @@ def test_a_trial_counts_by_the_best_of_its_finite_values(stub, monkeypatch, caps
     }
 
 
+def test_of_what_was_pruned_a_trial_without_a_value_comes_last(stub, monkeypatch):
+    losses = {"trial_000": 0.4, "trial_001": math.nan, "trial_002": 0.6}
+    monkeypatch.setattr(loop, "monitor_of", lambda arguments: Monitor("val/loss", "min"))
+    monkeypatch.setattr(trial, "read_curves", lambda run: {"val/loss": {0: losses[run.name]}})
+    monkeypatch.setattr("optuna.trial.Trial.should_prune", lambda one: one.number > 0)
+    sweep("--n_trials=3")
+    with open("runs/lr/trials.csv", newline="") as file:
+        assert [row[:3] for row in csv.reader(file)][1:] == [
+            ["0", "complete", "0.4"],
+            ["2", "pruned", "0.6"],
+            ["1", "pruned", ""],
+        ]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["trial_001 2", "trial_011 1"])
 def test_a_killed_sweep_resumes_with_the_trials_of_an_undisturbed_one(stub, place):
