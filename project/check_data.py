@@ -4,7 +4,6 @@ import re
 import shlex
 import sys
 import warnings
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 from unicodedata import combining, east_asian_width
@@ -233,8 +232,6 @@ def _cells(text: str) -> int:
 
 def main() -> None:
     """Runs the command."""
-    if isinstance(sys.stdout, TextIOWrapper):  # a file's name may have what the terminal has not
-        sys.stdout.reconfigure(errors="backslashreplace")
     warnings.filterwarnings("ignore", module="PIL")  # on what it gets over
     with one_line_errors():
         sys.exit(check_data(parse()))

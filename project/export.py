@@ -1,6 +1,5 @@
 """``python -m project.export``: a checkpoint as one file that classifies without this project."""
 
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
@@ -27,13 +26,14 @@ from project.deploy.formats import (
     write_pt2,
 )
 from project.deploy.quantize import quantize_to_int8
-from project.deploy.samples import Samples, Split, data_samples, folder_samples, folder_split, generated_samples
+from project.deploy.samples import Samples, data_samples, folder_samples, folder_split, generated_samples
 from project.errors import LINES, UserError, printable
 from project.explore.tables import writing
 from project.model import ImageClassifier
 from project.options.arguments import IMPORT, import_named
 from project.options.parser import OneLineErrorParser
 from project.run.checkpoint import ABOUT, About, read_checkpoint
+from project.run.progress import note
 from project.run.whole_file import whole_file
 
 TOLERANCE = 1e-4
@@ -100,14 +100,14 @@ def export(options: Namespace) -> None:
     expected = checkpoint_classifier(model)
     with writing("--output", output):
         if options.quantize is not None:
-            _export_int8(model, expected, _split(about, options.images), output)
+            _export_int8(model, expected, *_split(about, options.images), output)
             return
         samples = _samples(about, options.images)
         with whole_file(output) as partial:
-            _say(f"writing {output}")
+            note(f"writing {output}…")
             write, load = (write_onnx, load_onnx) if output.suffix == ".onnx" else (write_pt2, load_pt2)
             write(model, partial)
-            _say(f"comparing on {samples.source}")
+            note(f"comparing on {samples.source}…")
             before, after = (classify_all(classify, samples.images) for classify in (expected, load(partial)))
             found = compare(before, after, not model.has_one_class)
             _require_close(found)
@@ -142,27 +142,29 @@ def _samples(about: About, images: str | None) -> Samples:
         return generated._replace(source=f"{generated.source}, as the checkpoint's are not at hand ({error})")
 
 
-def _split(about: About, images: str | None) -> Split:
+def _split(about: About, images: str | None) -> tuple[Samples, Samples]:
     """Images to calibrate and to measure on: given, or the checkpoint's own."""
     if images is not None:
         most = (_CALIBRATED, _MEASURED)
         return folder_split(Path(images), about["class_names"], about["preprocessing"], most)
     try:
-        return Split(data_samples(about, "val", _CALIBRATED), data_samples(about, "test", _MEASURED))
+        return data_samples(about, "val", _CALIBRATED), data_samples(about, "test", _MEASURED)
     except UserError as error:
         raise UserError(
             f"--quantize int8 needs images such as the network will see; give --images ({error})"
         ) from error
 
 
-def _export_int8(model: ImageClassifier, expected: Classify, split: Split, output: Path) -> None:
-    measured, several = split.measured, not model.has_one_class
+def _export_int8(
+    model: ImageClassifier, expected: Classify, calibration: Samples, measured: Samples, output: Path
+) -> None:
+    several = not model.has_one_class
     with whole_file(output) as partial, TemporaryDirectory() as folder:
         exact = Path(folder) / "float32.onnx"
         write_onnx(model, exact)
-        _say(f"calibrating on {split.calibration.source}")
-        quantize_to_int8(exact, partial, split.calibration.images)
-        _say(f"measuring on {measured.source}")
+        note(f"calibrating on {calibration.source}…")
+        quantize_to_int8(exact, partial, calibration.images)
+        note(f"measuring on {measured.source}…")
         sizes = [path.stat().st_size for path in (exact, partial)]
         classifiers = {"float32": load_onnx(exact), "int8": load_onnx(partial)}
         probabilities = {name: classify_all(classify, measured.images) for name, classify in classifiers.items()}
@@ -174,7 +176,7 @@ def _export_int8(model: ImageClassifier, expected: Classify, split: Split, outpu
                 f"int8 changes the label of {found.changed:,} of {found.images:,} images, more than one in ten, so"
                 f" nothing was written; calibrate on more images, or export without --quantize"
             )
-        _say("measuring the speed")
+        note("measuring the speed…")
         seconds = time_in_turns(classifiers, measured.images)
     _print_file(output, model, measured, found)
     print(f"\n  {'':<22}" + "".join(f"{name:>20}" for name in classifiers))
@@ -209,11 +211,6 @@ def _print_file(output: Path, model: ImageClassifier, samples: Samples, found: C
 
 def _print_row(name: str, cells: list[str]) -> None:
     print(f"  {name:<22}" + "".join(f"{cell:>20}" for cell in cells), flush=True)
-
-
-def _say(text: str) -> None:
-    """What is being done, for a person who waits."""
-    sys.stderr.write(f"{printable(text)}…\n")
 
 
 def main() -> None:

@@ -13,7 +13,8 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 
 from project.cli import one_line_errors, quiet_libraries, settle_trainer
-from project.data.path_batches import PathLoader, prepare
+from project.data.files import prepare
+from project.data.path_batches import PathLoader
 from project.data.paths import image_paths, listed_paths
 from project.errors import LocalError, UserError, printable, require
 from project.explain import explain

@@ -33,9 +33,8 @@ class PrivateName(NamedTuple):
 
 
 _LIGHTNING = "lightning.pytorch"
-_CHECKED_WITH = {"lightning": "2.6.6", "torch": "2.14.1", "jsonargparse": "4.53.0"}
-"""The versions that the digests belong to."""
 
+# digests are those of lightning 2.6.6, torch 2.14.1 and jsonargparse 4.53.0
 PRIVATE_NAMES = [
     PrivateName(
         f"{_LIGHTNING}.trainer.connectors.signal_connector",

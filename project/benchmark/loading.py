@@ -32,7 +32,7 @@ def loading_variants(files: Files, folder: Path) -> dict[str, Measure]:
     images = folder / "images"
     write_images(images, files.count, files.width, files.height)
     streaming, cached = (_opened(images, files, cache) for cache in (None, str(folder / "cache")))
-    _load(cached, files, epoch=0)  # fills the cache
+    _ours(cached, files, 0)  # fills the cache
     return {
         "torchvision's transforms on PIL": partial(_classical, images / "train", files),
         "ours, from files": partial(_ours, streaming, files),
@@ -61,11 +61,7 @@ def _classical(root: Path, files: Files, _round: int) -> float:
     return clock.rate(files.batch_size)
 
 
-def _ours(data: FolderDataModule, files: Files, round_: int) -> float:
-    return _load(data, files, epoch=round_ + 1)
-
-
-def _load(data: FolderDataModule, files: Files, epoch: int) -> float:
+def _ours(data: FolderDataModule, files: Files, epoch: int) -> float:
     mean, std = (to_255_scale(values) for values in (IMAGENET_MEAN, IMAGENET_STD))
     dataset, clock = data.splits["train"], _clock(files)
     with _one_thread():

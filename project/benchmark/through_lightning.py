@@ -5,10 +5,9 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import LambdaCallback
 
 from project.benchmark.plain import SEED
 from project.benchmark.plan import Work
@@ -17,35 +16,6 @@ from project.fit import FitCLI
 from project.model import ImageClassifier
 
 _DATA = "project.benchmark.random_images.RandomImagesDataModule"
-
-
-class ClockedSteps(Callback):
-    """Tells a clock of each batch's end.
-
-    Args:
-        clock: The clock.
-    """
-
-    def __init__(self, clock: StepClock) -> None:
-        self.clock = clock
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Tells it of a training step."""
-        self.clock.tick()
-
-    def on_validation_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Tells it of an evaluated batch."""
-        self.clock.tick()
 
 
 def train(work: Work, device: torch.device) -> tuple[StepClock, ImageClassifier]:
@@ -74,7 +44,8 @@ def _command(work: Work, device: torch.device) -> Iterator[tuple[FitCLI, StepClo
     with TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # as of a command line within another
         cli = FitCLI([*_arguments(work, device), f"--trainer.default_root_dir={folder}"])
-        cli.trainer.callbacks.append(ClockedSteps(clock))  # type: ignore[attr-defined]  # set by a connector
+        ticks = {f"on_{stage}_batch_end": lambda *_: clock.tick() for stage in ("train", "validation")}
+        cli.trainer.callbacks.append(LambdaCallback(**ticks))  # type: ignore[attr-defined]  # set by a connector
         with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere), _interruptible():
             yield cli, clock
 

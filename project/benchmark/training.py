@@ -5,7 +5,7 @@ import torch
 from project.benchmark import plain, through_lightning
 from project.benchmark.plan import Work
 from project.benchmark.random_images import RandomImagesDataModule
-from project.benchmark.timing import Measure, StepClock
+from project.benchmark.timing import Measure
 
 OURS, OUR_SETTINGS = "ours, through Lightning", "plain loop, our settings"
 
@@ -14,9 +14,9 @@ def training_variants(work: Work, device: torch.device) -> dict[str, Measure]:
     """Measures how many images a second are trained on: a tutorial's loop, one with our settings, and ours."""
     data = images_for(work, device)
     return {
-        "plain loop, as in tutorials": lambda _: _rate(plain.train_as_tutorials_do(work, data, device), work),
-        OUR_SETTINGS: lambda _: _rate(plain.train_as_we_do(work, data, device)[0], work),
-        OURS: lambda _: _rate(through_lightning.train(work, device)[0], work),
+        "plain loop, as in tutorials": lambda _: plain.train_as_tutorials_do(work, data, device).rate(work.batch_size),
+        OUR_SETTINGS: lambda _: plain.train_as_we_do(work, data, device)[0].rate(work.batch_size),
+        OURS: lambda _: through_lightning.train(work, device)[0].rate(work.batch_size),
     }
 
 
@@ -24,8 +24,10 @@ def evaluation_variants(work: Work, device: torch.device) -> dict[str, Measure]:
     """Measures how many images a second are evaluated: by a tutorial's loop, and by ours."""
     data = images_for(work, device)
     return {
-        "plain loop, as in tutorials": lambda _: _rate(plain.evaluate_as_tutorials_do(work, data, device), work),
-        OURS: lambda _: _rate(through_lightning.evaluate(work, device), work),
+        "plain loop, as in tutorials": lambda _: plain.evaluate_as_tutorials_do(work, data, device).rate(
+            work.batch_size
+        ),
+        OURS: lambda _: through_lightning.evaluate(work, device).rate(work.batch_size),
     }
 
 
@@ -34,7 +36,3 @@ def images_for(work: Work, device: torch.device) -> RandomImagesDataModule:
     return RandomImagesDataModule(
         work.images, work.image_size, device=str(device), batch_size=work.batch_size, flip=False
     )
-
-
-def _rate(clock: StepClock, work: Work) -> float:
-    return clock.rate(work.batch_size)

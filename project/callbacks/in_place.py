@@ -27,27 +27,8 @@ class InPlace(Callback):
         if trainer.is_global_zero and self._folder.exists():  # a dry run has none
             self._found = self._folder.stat()
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Looks before a checkpoint is saved between two steps."""
-        self._require_in_place()
-
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Looks before the best checkpoint is saved."""
-        self._require_in_place()
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Looks before ``metrics.csv`` is written."""
-        self._require_in_place()
-
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Looks before the end of training is saved."""
-        self._require_in_place()
-
-    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Looks before plots and ``metrics.json`` are written."""
-        self._require_in_place()
-
-    def _require_in_place(self) -> None:
         if self._found is None:
             return
         try:
@@ -56,6 +37,13 @@ class InPlace(Callback):
             in_place = False
         if not in_place:
             raise UserError(out_of_place(self._folder))
+
+    # before metrics.csv, the end of training, plots and metrics.json are written
+    on_train_epoch_end = on_train_end = on_test_end = on_validation_end
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Looks before a checkpoint is saved between two steps."""
+        self.on_validation_end(trainer, pl_module)
 
 
 def out_of_place(folder: Path | str) -> str:

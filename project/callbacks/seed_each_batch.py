@@ -51,9 +51,7 @@ class SeedEachBatch(Callback):
         """Seeds the generators."""
         self._seed(trainer, Purpose.EVALUATION)
 
-    def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Seeds the generators."""
-        self._seed(trainer, Purpose.EVALUATION)
+    on_test_epoch_start = on_validation_epoch_start
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leaves the hooks as they were."""

@@ -26,13 +26,12 @@ class ImagesPerSecond(Callback):
     def __init__(self) -> None:
         self._since, self._batches = 0.0, 0
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Starts the clock where a run resumes within an epoch."""
-        self._start_clock()
-
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the clock."""
         self._start_clock()
+
+    on_train_start = on_train_epoch_start  # where a run resumes within an epoch
+    on_validation_end = on_train_epoch_start  # leaves the time of validation out
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -43,10 +42,6 @@ class ImagesPerSecond(Callback):
             images = self._batches * len(batch.images) * trainer.world_size
             pl_module.log("train/images_per_second", images / (time.perf_counter() - self._since))
             self._start_clock()
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leaves the time of validation out."""
-        self._start_clock()
 
     def _start_clock(self) -> None:
         self._since, self._batches = time.perf_counter(), 0

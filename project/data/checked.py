@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from project.data.checks import in_threads
 from project.data.decode import MAX_PIXELS, check_image, open_image, reason, upright_size
@@ -120,29 +120,16 @@ def _look_at(files: Sequence[Path], sizes: bool, visible: bool) -> Iterator[Head
         yield from in_threads(look, files, _CHECKING, visible=visible)
         return
     # workers of a loader end when this process is killed, which those of other pools do not
-    loader = DataLoader(_Chunks(files, look), batch_size=None, num_workers=processes, collate_fn=_as_it_is)
+    together = partial(_look_at_several, look)
+    loader = DataLoader(cast(Any, files), batch_size=_AT_ONCE, num_workers=processes, collate_fn=together)
     with counting(len(files), _CHECKING, visible) as advance:
         for headers in loader:
             advance(len(headers))
             yield from headers
 
 
-class _Chunks(Dataset[list[Header]]):
-    """Files, some at a time."""
-
-    def __init__(self, files: Sequence[Path], look: Callable[[Path], Header]) -> None:
-        self.files, self.look = files, look
-
-    def __len__(self) -> int:
-        return -(-len(self.files) // _AT_ONCE)
-
-    def __getitem__(self, number: int) -> list[Header]:
-        files = self.files[number * _AT_ONCE : (number + 1) * _AT_ONCE]
-        return list(in_threads(self.look, files, "", threads=_THREADS, visible=False))
-
-
-def _as_it_is(chunk: list[Header]) -> list[Header]:
-    return chunk
+def _look_at_several(look: Callable[[Path], Header], files: Sequence[Path]) -> list[Header]:
+    return list(in_threads(look, files, "", threads=_THREADS, visible=False))
 
 
 def _look(file: Path, sizes: bool) -> Header:

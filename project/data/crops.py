@@ -5,6 +5,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from project.data.augmentation import as_colour
 from project.errors import UserError, printable
 from project.run.preprocessing import Fit, Interpolation, Preprocessing
 
@@ -54,7 +55,8 @@ def fit_region(image: Tensor, box: Box, preprocessing: Preprocessing) -> Tensor:
     crop = preprocessing["crop"]
     if shape == (crop, crop):
         return scaled
-    canvas = mean_colour(preprocessing)[:, None, None].repeat(1, crop, crop)
+    colour = as_colour(tuple(preprocessing["mean"]), image.device)
+    canvas = colour[:, None, None].repeat(1, crop, crop)
     upper, left = (crop - height) // 2, (crop - width) // 2
     canvas[:, upper : upper + height, left : left + width] = scaled
     return canvas
@@ -73,11 +75,6 @@ def region_shape(box: Box, preprocessing: Preprocessing) -> tuple[int, int]:
 def interpolation_of(preprocessing: Preprocessing) -> Interpolation:
     """How images are scaled."""
     return preprocessing.get("interpolation", "bilinear")
-
-
-def mean_colour(preprocessing: Preprocessing) -> Tensor:
-    """The mean that is subtracted, as a colour: uint8 (3,)."""
-    return (255 * torch.tensor(preprocessing["mean"])).round().to(torch.uint8)
 
 
 def centre_crop(image: Tensor, resize: int, crop: int, interpolation: Interpolation = "bilinear") -> Tensor:

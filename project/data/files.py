@@ -1,5 +1,6 @@
 """The dataset of image files."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,6 +27,21 @@ from project.run.preprocessing import Preprocessing
 
 CROP_TRIES = 10
 """How many regions are drawn for an image, of which the first that fits is cropped."""
+
+
+def prepare(path: str | os.PathLike[str], preprocessing: Preprocessing) -> Tensor:
+    """Reads an image as evaluation sees it, uint8 (3, crop, crop).
+
+    Args:
+        path: The file.
+        preprocessing: What the checkpoint says.
+
+    Raises:
+        UnreadableFileError: The file is no image, or is damaged.
+    """
+    name = os.fspath(path)
+    with open_image(name) as image:
+        return fit_image(decode(image, name), preprocessing)
 
 
 class FileDataset:
@@ -83,17 +99,12 @@ class FileDataset:
     def image(self, index: int) -> Tensor:
         """One image as evaluation sees it, uint8 (3, crop, crop)."""
         if self.cache is not None and self.crop_scale is None:
-            return self.cache.fetch(index, lambda: self._whole(index))
-        return self._whole(index)
+            return self.cache.fetch(index, lambda: prepare(self.files[index], self.preprocessing))
+        return prepare(self.files[index], self.preprocessing)
 
     def name(self, index: int) -> str:
         """The file's class folder and name, fit to print."""
         return printable(Path(*self.files[index].parts[-2:]))
-
-    def _whole(self, index: int) -> Tensor:
-        file = self.files[index]
-        with open_image(file) as image:
-            return fit_image(decode(image, file), self.preprocessing)
 
     def _crop(self, index: int, draws: Tensor) -> Tensor:
         if self.crop_scale is None:

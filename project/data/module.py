@@ -6,11 +6,11 @@ from functools import partial
 from typing import Any, cast
 
 from lightning.pytorch import LightningDataModule
+from torch import Tensor
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
 from project.data.augmentation import Flip, as_colour, augment
 from project.data.batch import BatchDataset, ImageBatch, WithoutImages, uncounted
-from project.data.device_cache import DeviceCache
 from project.data.loader import LazyDataLoader, leave_signals_to_the_run
 from project.data.randomness import Purpose, derived_seed
 from project.data.sampler import BalancedOrder, EvaluationSampler, TrainingSampler
@@ -100,7 +100,7 @@ class ImageDataModule(LightningDataModule, ABC):
         self.device_cache = device_cache
         self.splits: Mapping[str, BatchDataset] = {}
         self._without_images: Collection[str] = ()
-        self._on_device = DeviceCache()
+        self._on_device: dict[str, Tensor] = {}
         self._repeats: dict[str, int | None] = {}
 
     @property
@@ -181,11 +181,10 @@ class ImageDataModule(LightningDataModule, ABC):
     predict_dataloader = test_dataloader
 
     def _evaluation_loader(self, split: str) -> DataLoader[ImageBatch]:
-        return self._loader(self._served(split), self._evaluation_sampler(split), self.workers(split))
-
-    def _evaluation_sampler(self, split: str) -> EvaluationSampler:
         # not by the seed of the run: runs that differ in it alone are measured on the same first batches
-        return EvaluationSampler(len(self.splits[split]), self.split_seed, *world(self.trainer))
+        sampler = EvaluationSampler(len(self.splits[split]), self.split_seed, *world(self.trainer))
+        self._repeats[split] = sampler.repeated
+        return self._loader(self._served(split), sampler, self.workers(split))
 
     def _loader(self, dataset: Any, sampler: Sampler[int], wanted: int) -> DataLoader[ImageBatch]:
         batch_size = max(1, self.batch_size // world(self.trainer)[0])
@@ -219,19 +218,18 @@ class ImageDataModule(LightningDataModule, ABC):
         if split in self._without_images:
             return batch
         if self.device_cache:
-            batch = batch._replace(images=self._on_device.images(split, self.splits[split], batch.indices))
+            batch = batch._replace(images=self._cached(split, batch.indices))
         if self.trainer is not None and self.trainer.training:
             return self.transform_batch(self.augment(batch, self.trainer.current_epoch))
-        repeated = self._repeated(split)
+        repeated = self._repeats.get(split)
         return batch if repeated is None else uncounted(batch, repeated)
 
-    def _repeated(self, split: str) -> int | None:
-        """The image that another process counts, if there is one."""
-        if world(self.trainer)[0] == 1:
-            return None
-        if split not in self._repeats:  # once, as it shuffles the whole set
-            self._repeats[split] = self._evaluation_sampler(split).repeated
-        return self._repeats[split]
+    def _cached(self, split: str, indices: Tensor) -> Tensor:
+        """Images of a split that is on the device as a whole, from its first batch on."""
+        dataset = self.splits[split]
+        if split not in self._on_device:
+            self._on_device[split] = dataset.__getitems__([*range(len(dataset))]).images.to(indices.device)
+        return self._on_device[split][indices % len(dataset)]
 
     def augmentation(self) -> list[str]:
         """The options by which training sees an image otherwise than evaluation does."""

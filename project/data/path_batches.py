@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from project.data.crops import fit_image
-from project.data.decode import decode, open_image, reason
+from project.data.decode import reason
+from project.data.files import prepare
 from project.data.loader import LazyDataLoader, leave_signals_to_the_run
 from project.data.workers import plan_workers, say_once
 from project.errors import UnreadableFileError
@@ -32,21 +32,6 @@ class PathBatch(NamedTuple):
 
     images: Tensor
     errors: Tensor
-
-
-def prepare(path: str | os.PathLike[str], preprocessing: Preprocessing) -> Tensor:
-    """Reads an image as evaluation sees it, uint8 (3, crop, crop).
-
-    Args:
-        path: The file.
-        preprocessing: What the checkpoint says.
-
-    Raises:
-        UnreadableFileError: The file is no image, or is damaged.
-    """
-    name = os.fspath(path)
-    with open_image(name) as image:
-        return fit_image(decode(image, name), preprocessing)
 
 
 def error_text(error: Tensor) -> str:

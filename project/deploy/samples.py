@@ -35,18 +35,6 @@ class Samples(NamedTuple):
     source: str
 
 
-class Split(NamedTuple):
-    """Images to calibrate quantisation on, and others to measure on.
-
-    Attributes:
-        calibration: The former.
-        measured: The latter.
-    """
-
-    calibration: Samples
-    measured: Samples
-
-
 def folder_samples(root: Path, class_names: list[str], preprocessing: Preprocessing, most: int) -> Samples:
     """Reads images of a folder, of all its parts alike.
 
@@ -63,7 +51,9 @@ def folder_samples(root: Path, class_names: list[str], preprocessing: Preprocess
     return _read(_spread(_files(root), most), root, class_names, preprocessing)
 
 
-def folder_split(root: Path, class_names: list[str], preprocessing: Preprocessing, most: tuple[int, int]) -> Split:
+def folder_split(
+    root: Path, class_names: list[str], preprocessing: Preprocessing, most: tuple[int, int]
+) -> tuple[Samples, Samples]:
     """Reads images of a folder to calibrate on and others to measure on; see :func:`folder_samples`.
 
     Args:
@@ -81,7 +71,7 @@ def folder_split(root: Path, class_names: list[str], preprocessing: Preprocessin
     calibration = _spread(files, min(most[0], len(files) // 2))
     used = set(calibration)
     measured = _spread([file for file in files if file not in used], most[1])
-    return Split(*(_read(part, root, class_names, preprocessing) for part in (calibration, measured)))
+    return _read(calibration, root, class_names, preprocessing), _read(measured, root, class_names, preprocessing)
 
 
 def data_samples(about: About, split: str, most: int) -> Samples:
@@ -127,8 +117,6 @@ def generated_samples(crop: int, count: int = 32) -> Samples:
 
 def _files(root: Path) -> list[Path]:
     """All image files in a folder and in those within, in the same order on every system."""
-    if not root.is_dir():
-        raise UserError(f"--images: there is no folder '{printable(root)}'")
     found = sorted(map(Path, image_paths([str(root)], note=lambda _: None)))
     if not found:
         raise UserError(f"--images: '{printable(root)}' has no images")

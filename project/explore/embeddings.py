@@ -1,13 +1,9 @@
 """Images in a network's feature space: their embeddings, nearest neighbours and a projection to two dimensions."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
-
 import torch
 from matplotlib.figure import Figure
 from matplotlib.offsetbox import AnnotationBbox, OffsetImage
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from project.model import ImageClassifier
@@ -26,7 +22,8 @@ def embed(model: ImageClassifier, images: Tensor) -> Tensor:
     """
     model.eval()
     (layer,) = list(head(model.network, len(model.class_names)).values())[-1:]
-    with torch.inference_mode(), _input_of(layer) as features:
+    features: list[Tensor] = []
+    with torch.inference_mode(), layer.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0])):
         model(images.to(model.device))
     return features[0].float().flatten(1).cpu()
 
@@ -88,17 +85,3 @@ def projection_figure(points: Tensor, labels: Tensor, class_names: list[str], th
     for text in legend.get_texts():
         text.set_parse_math(False)
     return figure
-
-
-@contextmanager
-def _input_of(layer: nn.Module) -> Iterator[list[Tensor]]:
-    found: list[Tensor] = []
-
-    def keep(_module: nn.Module, args: tuple[Any, ...]) -> None:
-        found.append(args[0])
-
-    hook = layer.register_forward_pre_hook(keep)
-    try:
-        yield found
-    finally:
-        hook.remove()

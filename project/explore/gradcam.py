@@ -1,7 +1,7 @@
 """Grad-CAM: where in an image a network finds what it says (Selvaraju et al., 2017, https://arxiv.org/abs/1610.02391)."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from math import isqrt
 from typing import Any
 
@@ -75,13 +75,11 @@ def _outputs(network: nn.Module) -> Iterator[list[Tensor]]:
     def follow(_module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (args[0].detach().requires_grad_(), *args[1:])  # a frozen network would have no gradients at all
 
-    hooks = [network.register_forward_pre_hook(follow)]
-    hooks += [module.register_forward_hook(keep) for module in network.modules()]
-    try:
+    with ExitStack() as hooks:
+        hooks.enter_context(network.register_forward_pre_hook(follow))
+        for module in network.modules():
+            hooks.enter_context(module.register_forward_hook(keep))
         yield found
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _as_map(output: Tensor) -> Tensor:

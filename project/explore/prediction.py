@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from project.data.path_batches import prepare
+from project.data.files import prepare
 from project.model import ImageClassifier
 from project.model.test_time import evaluation_logits
 

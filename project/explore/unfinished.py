@@ -43,10 +43,8 @@ class PredictionsFile:
 
     def __init__(self, path: str, checkpoint: str, settings: object) -> None:
         self.path, self._ending = path, ending_of("--output", path)
-        digest = hashlib.blake2b(repr(settings).encode(), digest_size=4)
         with open(checkpoint, "rb") as file:
-            while block := file.read(2**20):
-                digest.update(block)
+            digest = hashlib.file_digest(file, lambda: hashlib.blake2b(repr(settings).encode(), digest_size=4))
         self.partial = partial_path(path, digest.hexdigest())
 
     def require_new(self) -> None:

@@ -75,11 +75,6 @@ def is_counted(labels: Tensor) -> Tensor:
     return (labels if labels.dim() == 1 else labels[:, 0]) >= 0
 
 
-def largest_share(labels: Tensor) -> Tensor:
-    """The class of each image, int64 (N,); of soft labels, float (N, classes), the one with the largest share."""
-    return labels.argmax(1) if labels.dim() == 2 else labels
-
-
 def require_one_class(labels: Tensor) -> None:
     """Refuses labels of several classes an image, which a model of one class each would fail on.
 

@@ -19,7 +19,6 @@ from project.errors import require
 from project.model.batch import Batch, as_batch, images_of, require_one_class
 from project.model.blocks import Freezing
 from project.model.class_weights import ClassWeights
-from project.model.exact import exact_logits
 from project.model.features import FeatureCache
 from project.model.layout import settle
 from project.model.loss import Loss, build_loss, loss_summary, require_per_image
@@ -30,7 +29,7 @@ from project.model.optimization import Optimization
 from project.model.own_metrics import OwnMetrics
 from project.model.saved import NOT_REMEMBERED, contents, load_model, restore
 from project.model.split_metrics import SplitMetrics
-from project.model.test_time import Views, evaluation_logits
+from project.model.test_time import Views, evaluation_logits, exact_logits
 from project.model.unsupported import require_supported
 from project.model.weights import start_from
 from project.model.whitening import whiten

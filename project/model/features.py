@@ -7,8 +7,8 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
 
 from project.errors import UserError, listed, printable
-from project.model.exact import exact_logits
 from project.model.networks import head
+from project.model.test_time import exact_logits
 from project.run.progress import Progress, note
 
 _OPTION = "--model.cache_features"
@@ -100,17 +100,13 @@ class FeatureCache:
     def _of(self, model: Any, batches: Any, progress: Progress) -> Tensor:
         found: list[Tensor] = []
         layer = self._head(model)
-        hook = layer.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0]))
-        try:
-            with torch.no_grad():
-                for batch in batches:
-                    if bool((batch.labels < 0).any()):
-                        raise UserError(f"{_OPTION}: an image cannot be read any more; start again")
-                    logits = exact_logits(model, batch.images.to(model.device))
-                    found[-1] = found[-1][: len(logits)]  # where one image was computed as two
-                    progress.advance(len(logits))
-        finally:
-            hook.remove()
+        with torch.no_grad(), layer.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0])):
+            for batch in batches:
+                if bool((batch.labels < 0).any()):
+                    raise UserError(f"{_OPTION}: an image cannot be read any more; start again")
+                logits = exact_logits(model, batch.images.to(model.device))
+                found[-1] = found[-1][: len(logits)]  # where one image was computed as two
+                progress.advance(len(logits))
         with torch.no_grad():
             again = layer(found[-1])
         if again.shape != logits.shape or not torch.allclose(again, logits, rtol=1e-3, atol=1e-4):

@@ -43,7 +43,7 @@ class Finders:
         searched, self.searching = self.searching, False
         if BatchSizeFinder in self._asked and searched:
             self._batch_size = trainer.datamodule.batch_size  # type: ignore[attr-defined]  # set by fit
-        _remove(trainer, _finders(trainer))
+        _remove_finders(trainer)
         if searched:
             trainer.fit_loop.restarting, trainer.ckpt_path = False, None  # of the file that the search put back
             model.results.clear()
@@ -65,7 +65,7 @@ class Finders:
         """
         if self.searching:
             return
-        _remove(model.trainer, _finders(model.trainer))
+        _remove_finders(model.trainer)
         lr, batch_size = state.get("lr"), state.get("batch_size")
         if LearningRateFinder in self._asked and isinstance(lr, float):
             model.lr = lr
@@ -79,6 +79,6 @@ def _finders(trainer: Trainer) -> list[Any]:
     return [callback for callback in callbacks if isinstance(callback, _FINDERS)]
 
 
-def _remove(trainer: Trainer, finders: list[Any]) -> None:
+def _remove_finders(trainer: Trainer) -> None:
     callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
-    callbacks[:] = [callback for callback in callbacks if callback not in finders]
+    callbacks[:] = [callback for callback in callbacks if not isinstance(callback, _FINDERS)]

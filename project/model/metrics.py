@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from project.model.batch import is_counted, largest_share
+from project.model.batch import is_counted
 
 _LOSS_UNIT = 2.0**-20  # nats
 _LARGEST_LOSS = 2.0**20  # nats; 2^23 images of it still fit 64 bits
@@ -172,7 +172,7 @@ class ClassificationMetrics(CountingMetrics):
                 the class with the largest share counts.
             losses: float (N,), each image's loss in nats; above 2^20 it counts as not finite.
         """
-        labels = largest_share(labels)
+        labels = labels.argmax(1) if labels.dim() == 2 else labels
         counted = labels >= 0
         nowhere = self.num_classes * self.num_classes  # the extra last cell takes what is not counted
         cells = torch.where(counted, labels * self.num_classes + logits.argmax(1), nowhere)
@@ -225,8 +225,3 @@ class MultilabelMetrics(CountingMetrics):
         """The metrics by the counts of this process, of which there may be none yet."""
         confusion = self.confusion.cpu()
         return Metrics(self.mean_loss(int(confusion[0].sum())), confusion, None, exact=int(self.exact))
-
-
-def modes(measured: Metrics) -> dict[str, str]:
-    """Whether the least or the greatest of each of :meth:`Metrics.rates` is best, ``min`` or ``max``."""
-    return {name: "min" if name == "loss" else "max" for name in measured.rates()}

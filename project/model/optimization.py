@@ -156,9 +156,7 @@ class Optimization:
         Raises:
             UserError: It was made for all of training, and would end elsewhere.
         """
-        if self.finders.searching:
-            return
-        if self._planned is not None and scheduler is self._to_the_end:
+        if self._planned is not None and scheduler is self._to_the_end and not self.finders.searching:
             self._planned.require_kept(trainer)
 
     def state(self, model: Any) -> dict[str, Any]:

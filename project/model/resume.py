@@ -75,17 +75,17 @@ def optimizer_summary(settings: Settings | None) -> dict[str, Any]:
     return {"name": settings["optimizer"], **numbers} | ({"lr": rates} if len(rates) > 1 else {})
 
 
-def require_same_optimizer(before: Settings | None, now: Settings) -> None:
+def require_same_optimizer(before: Settings, now: Settings) -> None:
     """Compares the optimizer of a checkpoint with the one that is to continue.
 
     Args:
-        before: What was asked for when the checkpoint was made, if it says.
+        before: What was asked for when the checkpoint was made.
         now: What is asked for now.
 
     Raises:
         UserError: The optimizer is another one, or has other parameters.
     """
-    if before is None or (before["optimizer"], before["parameters"]) == (now["optimizer"], now["parameters"]):
+    if (before["optimizer"], before["parameters"]) == (now["optimizer"], now["parameters"]):
         return
     trained = f"{before['optimizer']} on {sum(before['parameters'])} parameters"
     asked = f"{now['optimizer']} on {sum(now['parameters'])}"

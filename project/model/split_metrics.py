@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from project.model.metrics import CountingMetrics, modes
+from project.model.metrics import CountingMetrics
 from project.model.own_metrics import OwnMetrics
 
 
@@ -24,7 +24,8 @@ class SplitMetrics:
 
     def modes(self) -> dict[str, str | None]:
         """Whether ``min`` or ``max`` of each metric is best; None where it does not say so."""
-        return {**modes(self._counts.results()), **self._own.modes()}
+        rates = self._counts.results().rates()
+        return {name: "min" if name == "loss" else "max" for name in rates} | self._own.modes()
 
     def update(self, logits: Tensor, labels: Tensor, losses: Tensor) -> None:
         """Counts a batch.

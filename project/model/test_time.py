@@ -1,16 +1,34 @@
-"""Test-time augmentation: the mean of the logits over several views of an image."""
+"""How a trained model classifies: exactly, and perhaps by the mean over several views of an image."""
 
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
 import torch
+from lightning.pytorch import LightningModule
 from torch import Tensor
-
-from project.model.exact import exact_logits
 
 Views = Literal["flip", "flip_and_shift"]
 """Each image and its mirror image; and both moved by one pixel up and left, and down and right."""
+
+
+def exact_logits(model: LightningModule, images: Tensor) -> Tensor:
+    """Classifies in the weights' own precision, so that no result depends on the rest of a batch.
+
+    In bfloat16 near ties are many, and which way one falls does. A single image is computed as two: a CPU multiplies
+    a vector by other instructions than a matrix, which rounds differently.
+
+    Args:
+        model: An ``ImageClassifier``, in evaluation mode.
+        images: uint8 (N, 3, height, width), N above 0, on the model's device.
+
+    Returns:
+        Logits, float (N, classes).
+    """
+    alone = len(images) == 1
+    with torch.autocast(model.device.type, enabled=False):
+        logits: Tensor = model(torch.cat([images, images]) if alone else images)
+    return logits[:1] if alone else logits
 
 
 def evaluation_logits(model: Any, images: Tensor) -> Tensor:

@@ -21,13 +21,6 @@ AVERAGES = (WeightAveraging, StochasticWeightAveraging)
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
-_INSTEAD: dict[type[Callback], str] = {
-    BackboneFinetuning: (  # it freezes again on resuming (Lightning #21901), and lets BatchNorm's statistics move (#15062)
-        "a resumed run would freeze again what was unfrozen; train in two runs, as docs/finetuning.md shows, the first"
-        " with --model.freeze_backbone true"
-    ),
-}
-
 
 def require_supported(trainer: Trainer, network: nn.Module, channels_last: bool, caches_features: bool) -> None:
     """Refuses callbacks that would fail in the middle of Lightning.
@@ -44,7 +37,12 @@ def require_supported(trainer: Trainer, network: nn.Module, channels_last: bool,
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
     require_one_average([type(callback).__name__ for callback in callbacks if isinstance(callback, AVERAGES)])
     for callback in callbacks:
-        reason = _INSTEAD.get(type(callback))
+        reason: str | None = None
+        if type(callback) is BackboneFinetuning:  # it lets BatchNorm's statistics move, too (Lightning #21901, #15062)
+            reason = (
+                "a resumed run would freeze again what was unfrozen; train in two runs, as docs/finetuning.md shows, the"
+                " first with --model.freeze_backbone true"
+            )
         if isinstance(callback, ModelPruning) and channels_last:
             reason = "torch prunes weights only where channels are not the fastest dimension; add --model.channels_last false"
         if isinstance(callback, BatchSizeFinder | LearningRateFinder) and caches_features:

@@ -110,23 +110,21 @@ def local_path(value: Any) -> Any:
 
 def _require_moderate(text: str, name: str) -> None:
     """Refuses what would take all stack or all memory; reading events takes neither."""
-    depth = count = 0
+    count = 0
     sizes: dict[str, int] = {}
     open_anchors: list[tuple[str | None, int]] = []
     for event in yaml.parse(text, Loader=_Loader):
         count += 1
         if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
             open_anchors.append((event.anchor, count))
         elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
             anchor, start = open_anchors.pop()
             if anchor is not None:
                 sizes[anchor] = count - start
         elif isinstance(event, yaml.AliasEvent):
             # what holds itself has no end
             count += MAX_VALUES if event.anchor in dict(open_anchors) else sizes.get(event.anchor or "", 0)
-        if depth > MAX_DEPTH or count > MAX_VALUES:
+        if len(open_anchors) > MAX_DEPTH or count > MAX_VALUES:
             line = event.start_mark.line + 1 if event.start_mark else 1
             raise UserError(f"{name}, line {line}: too deep or too large for a config")
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -27,16 +27,6 @@ RESUMABLE = (".csv", ".jsonl")
 ENDINGS = (*RESUMABLE, ".parquet")
 _ROW_GROUP = 2**15
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-
-
-class RowWriter(Protocol):
-    """Writes rows as they come."""
-
-    def write(self, rows: Sequence[Row]) -> None:
-        """Appends rows."""
-
-    def close(self) -> None:
-        """Writes what is left."""
 
 
 class TextRows:
@@ -103,6 +93,10 @@ class ParquetRows:
         if self._waiting:
             self._write_group()
         self._writer.close()
+
+
+RowWriter = TextRows | ParquetRows
+"""Writes rows as they come."""
 
 
 def ending_of(option: str, path: str) -> str:

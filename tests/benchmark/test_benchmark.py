@@ -188,7 +188,7 @@ def test_ctrl_c_within_training_ends_the_benchmark(monkeypatch):
     def interrupt(*_):
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(through_lightning.ClockedSteps, "on_train_batch_end", interrupt)
+    monkeypatch.setattr(StepClock, "tick", interrupt)
     with as_in_a_terminal(), pytest.raises(KeyboardInterrupt):
         training_variants(WORK, CPU)["ours, through Lightning"](0)
 
