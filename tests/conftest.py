@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from project.cli import quiet_libraries
-from project.data.synthetic.drawing import draw_flowers
 from project.evaluate import EvaluateCLI
 from project.fit import FitCLI
+from tests.drawn import flowers_drawn_once
 
 # tiny tensors gain nothing from more, and threads that outnumber the cores wait for each other
 torch.set_num_threads(1)
@@ -58,27 +58,9 @@ def empty_figures() -> Iterator[None]:
         yield
 
 
-_FLOWERS: dict[str, torch.Tensor] = {}
-
-
-def _flowers(labels: torch.Tensor, indices: torch.Tensor, **options: Any) -> torch.Tensor:
-    key = str((labels.tolist(), indices.tolist(), options))
-    if key not in _FLOWERS:
-        _FLOWERS[key] = draw_flowers(labels, indices, **options)
-    return _FLOWERS[key].clone()
-
-
-@contextmanager
-def flowers_drawn_once() -> Iterator[None]:
-    """Keeps the flowers that runs have drawn for the next ones: to draw them takes a quarter of a tiny run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("project.data.synthetic.module.draw_flowers", _flowers)
-        yield
-
-
 def fit(*args: str, drawn: bool = False) -> FitCLI:
     """Runs ``python -m project.fit`` in this process, with something in its figures where a test looks at them."""
-    with as_in_a_terminal(), flowers_drawn_once(), nullcontext() if drawn else empty_figures():
+    with as_in_a_terminal(), nullcontext() if drawn else empty_figures():
         cli = FitCLI([*args])
         cli.fit()
     return cli
@@ -86,7 +68,7 @@ def fit(*args: str, drawn: bool = False) -> FitCLI:
 
 def evaluate(*args: str) -> EvaluateCLI:
     """Runs ``python -m project.evaluate`` in this process."""
-    with as_in_a_terminal(), flowers_drawn_once():
+    with as_in_a_terminal():
         cli = EvaluateCLI([*args, *QUIET[:1], "--trainer.accelerator=cpu", "--trainer.devices=1"])
         cli.evaluate()
         return cli
@@ -108,20 +90,35 @@ def no_cache_of_the_user(tmp_path_factory):
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def drawn_once():
+    """Lets all tests draw a flower once; the tests of the drawing itself put it back."""
+    with flowers_drawn_once():
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def built_once():
+    """Builds one parser for all commands that train, which takes a tenth of a small run; it keeps nothing of a command."""
+    build, parsers = FitCLI.setup_parser, dict[type, Any]()
+
+    def setup_parser(cli: FitCLI, *args: Any) -> None:
+        if type(cli) not in parsers:
+            build(cli, *args)
+            parsers[type(cli)] = cli.parser
+        cli.parser = parsers[type(cli)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FitCLI, "setup_parser", setup_parser)
+        yield
+
+
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory) -> Path:
     """The folder of a finished run, to be read only."""
     root: Path = tmp_path_factory.mktemp("session") / "runs"
-    fit(*TINY, f"--trainer.default_root_dir={root}", "--name=tiny", drawn=True)
+    fit(*TINY, *SLIM, f"--trainer.default_root_dir={root}", "--name=tiny")
     return root / "tiny"
-
-
-@pytest.fixture(scope="session")
-def slim_run(tmp_path_factory) -> Path:
-    """The folder of another, of a network whose layers are few and have other names."""
-    root: Path = tmp_path_factory.mktemp("session") / "runs"
-    fit(*TINY, *SLIM, "--seed_everything=1", f"--trainer.default_root_dir={root}", "--name=slim")
-    return root / "slim"
 
 
 @pytest.fixture

@@ -60,11 +60,11 @@ def test_the_page_prepares_images_as_evaluation_does(tmp_path, fit: Fit, crop):
 
 
 @pytest.fixture(scope="module")
-def place(slim_run, tmp_path_factory) -> Path:
+def place(tiny_run, tmp_path_factory) -> Path:
     """A folder with the page's files, both models, and images."""
     folder: Path = tmp_path_factory.mktemp("place")
     for suffix in ("onnx", "pt2"):
-        checkpoint = slim_run / "checkpoints" / "best.ckpt"
+        checkpoint = tiny_run / "checkpoints" / "best.ckpt"
         export(parse([f"--ckpt_path={checkpoint}", f"--output={folder / 'model'}.{suffix}"]))
     make_folder(folder / "images", dict.fromkeys("abcdefgh", 6))
     draw_image(0.3, seed=1, size=(70, 50)).save(folder / "photo.jpg")
@@ -72,8 +72,8 @@ def place(slim_run, tmp_path_factory) -> Path:
     return folder
 
 
-def test_labels_and_probabilities_are_those_of_the_checkpoint(place, slim_run):
-    model = ImageClassifier.load_from_checkpoint(slim_run / "checkpoints" / "best.ckpt")
+def test_labels_and_probabilities_are_those_of_the_checkpoint(place, tiny_run):
+    model = ImageClassifier.load_from_checkpoint(tiny_run / "checkpoints" / "best.ckpt")
     files = sorted((place / "images").rglob("*.jpg"))
     session = onnxruntime.InferenceSession(place / "model.onnx")
     inputs = np.stack([prepare(Image.open(file), model.preprocessing) for file in files])
@@ -85,12 +85,12 @@ def test_labels_and_probabilities_are_those_of_the_checkpoint(place, slim_run):
 
 
 @pytest.mark.parametrize("code", [ON_ONNX, ON_TORCH], ids=["onnx", "torch"])
-def test_a_photo_is_labelled_in_a_few_lines(place, slim_run, monkeypatch, capsys, code):
+def test_a_photo_is_labelled_in_a_few_lines(place, tiny_run, monkeypatch, capsys, code):
     monkeypatch.chdir(place)
     monkeypatch.syspath_prepend(place)
     exec(code, {})
     label, probability = capsys.readouterr().out.rsplit(maxsplit=1)
-    (expected,) = predict(ImageClassifier.load_from_checkpoint(slim_run / "checkpoints" / "best.ckpt"), ["photo.jpg"])
+    (expected,) = predict(ImageClassifier.load_from_checkpoint(tiny_run / "checkpoints" / "best.ckpt"), ["photo.jpg"])
     assert label == expected.label
     assert float(probability) == pytest.approx(expected.probability, abs=0.02)
 

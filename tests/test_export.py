@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from copy import deepcopy
@@ -17,7 +18,7 @@ import torchvision.transforms.v2
 from PIL import Image
 
 from project import export as command
-from project.deploy.formats import load_onnx, load_pt2, write_onnx, write_pt2
+from project.deploy.formats import load_onnx, load_pt2, write_pt2
 from project.errors import UserError
 from project.export import export, parse
 from project.model import ImageClassifier
@@ -39,9 +40,9 @@ def images(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def checkpoint(slim_run, images, tmp_path_factory) -> Path:
+def checkpoint(tiny_run, images, tmp_path_factory) -> Path:
     """A checkpoint alone, of classes with odd names, whose probabilities are neither all alike nor all 0 and 1."""
-    trained = slim_run / "checkpoints" / "best.ckpt"
+    trained = tiny_run / "checkpoints" / "best.ckpt"
     logits = by_torchvision(trained, images)[1]
     found = torch.load(trained, weights_only=True)
     found[ABOUT]["class_names"] = found["hyper_parameters"]["class_names"] = NAMES
@@ -145,7 +146,8 @@ print(json.dumps(program(torch.load("inputs.pt")).numpy().tolist()))
     torch.testing.assert_close(torch.tensor(json.loads(found.stdout)).double(), expected, rtol=0, atol=1e-5)
 
 
-def test_it_says_what_it_compared_on(checkpoint, images, tmp_path, capsys):
+def test_it_says_what_it_compared_on(checkpoint, pt2_file, images, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command, "write_pt2", lambda _, path: shutil.copy(pt2_file, path))
     run(checkpoint, tmp_path / "given.pt2", f"--images={images}")
     assert f"8 images in {images}" in (printed := capsys.readouterr()).out
     assert "changed labels        0 of 8" in printed.out
@@ -192,7 +194,10 @@ def test_a_file_that_is_not_the_checkpoint_is_not_left(checkpoint, tmp_path, mon
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == ([("odd.pt2", before)] if before else [])
 
 
-def test_a_file_that_is_there_is_kept_unless_it_may_be_replaced(checkpoint, images, tmp_path, capsys):
+def test_a_file_that_is_there_is_kept_unless_it_may_be_replaced(
+    checkpoint, pt2_file, images, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(command, "write_pt2", lambda _, path: shutil.copy(pt2_file, path))
     output = tmp_path / "odd.pt2"
     output.write_bytes(b"before")
     assert "is there already" in one_line(lambda: run(checkpoint, output, f"--images={images}"), capsys)
@@ -238,11 +243,11 @@ def test_what_is_not_installed_is_named(checkpoint, tmp_path, monkeypatch, capsy
     assert "pip install onnxscript" in text
 
 
-def test_int8_quantizes_each_channel_and_keeps_labels(slim_run, tmp_path, capsys):
-    checkpoint, output = slim_run / "checkpoints" / "best.ckpt", tmp_path / "int8.onnx"
+def test_int8_quantizes_each_channel_and_keeps_labels(tiny_run, tmp_path, capsys):
+    checkpoint, output = tiny_run / "checkpoints" / "best.ckpt", tmp_path / "int8.onnx"
     run(checkpoint, output, "--quantize=int8")
     printed = capsys.readouterr().out
-    measured = json.loads((slim_run / "metrics.json").read_text())["test"]
+    measured = json.loads((tiny_run / "metrics.json").read_text())["test"]
     (accuracy,) = [line.split() for line in printed.splitlines() if line.split()[:1] == ["accuracy"]]
     assert accuracy[2] == f"({measured['correct']}/{measured['total']})"  # before
     assert {"size", "one", "in"} <= {line.split()[0] for line in printed.splitlines() if line}
@@ -262,13 +267,16 @@ def test_int8_quantizes_each_channel_and_keeps_labels(slim_run, tmp_path, capsys
     assert len(json.loads(metadata["class_names"])) == 8
 
 
-def test_int8_that_changes_many_labels_is_refused(checkpoint, tmp_path, monkeypatch):
+def test_int8_that_changes_many_labels_is_refused(checkpoint, onnx_file, tmp_path, monkeypatch):
     def collapse(source: Path, target: Path, images: torch.Tensor) -> None:
-        model = ImageClassifier.load_from_checkpoint(checkpoint).eval()
-        for parameter in model.network.get_submodule("fc").parameters():
-            parameter.data.neg_()
-        write_onnx(model, target)
+        model = onnx.load(source)
+        for tensor in model.graph.initializer:
+            if "fc." in tensor.name:
+                values = onnx.numpy_helper.to_array(tensor)
+                tensor.CopyFrom(onnx.numpy_helper.from_array(-values, tensor.name))
+        onnx.save(model, target)
 
+    monkeypatch.setattr(command, "write_onnx", lambda _, path: shutil.copy(onnx_file, path))
     monkeypatch.setattr(command, "quantize_to_int8", collapse)
     with pytest.raises(UserError, match=r"int8 changes the label of \d+ of 26 images, more than one in ten"):
         run(checkpoint, tmp_path / "int8.onnx", "--quantize=int8")

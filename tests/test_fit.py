@@ -52,7 +52,7 @@ def test_a_checkpoint_explains_itself_and_loads_safely(tiny_run, name):
     about = load(tiny_run / "checkpoints" / f"{name}.ckpt")[ABOUT]
     assert about["class_names"] == json.loads((tiny_run / "metrics.json").read_text())["class_names"]
     assert about["preprocessing"]["crop"] == 32
-    assert (about["arch"], about["stem"], about["split_seed"]) == ("resnet18", "imagenet", 0)
+    assert (about["arch"], about["stem"], about["split_seed"]) == ("resnet9_slim", "cifar", 0)
     assert about["versions"]["torch"] == torch.__version__.split("+")[0]
     assert about["metrics"]["val"]["total"] == 24
     assert about["data"]["init_args"]["train_size"] == 64
@@ -123,37 +123,30 @@ def test_the_saved_config_repeats_the_run(tiny_run, workplace):
     assert first == again
 
 
-def test_best_is_best_on_validation_and_last_is_last(workplace, monkeypatch):
-    accuracies = iter([0.5, 0.75, 0.25])
+def test_best_is_best_on_validation_last_is_last_and_the_best_is_tested_once(workplace, monkeypatch):
+    accuracies, tested = iter([0.5, 0.75, 0.25]), []
 
     def pretend(model):
         model.log("val/accuracy", next(accuracies))
 
+    def remember(model):
+        tested.append({name: value.clone() for name, value in model.state_dict().items()})
+
     with monkeypatch.context() as patch:
         patch.setattr(ImageClassifier, "on_validation_epoch_end", pretend)
         patch.setattr("project.callbacks.ConfusionMatrixPlot.on_validation_end", lambda *_: None)
+        patch.setattr(ImageClassifier, "on_test_start", remember)
         patch.setattr(FitCLI, "_conclude", lambda self: None)
         small("--trainer.max_epochs=3")
-    checkpoints = workplace / "runs" / "run" / "checkpoints"
-    assert load(checkpoints / "best.ckpt")["global_step"] == 2 * 4
-    assert load(checkpoints / "last.ckpt")["global_step"] == 3 * 4
+    best, last = (load(workplace / "runs" / "run" / "checkpoints" / f"{name}.ckpt") for name in ("best", "last"))
+    assert (best["global_step"], last["global_step"]) == (2 * 4, 3 * 4)
+    assert len(tested) == 1
+    assert all(torch.equal(best["state_dict"][name], value) for name, value in tested[0].items())
+    assert not all(torch.equal(last["state_dict"][name], value) for name, value in tested[0].items())
     logged = events(workplace / "runs" / "run")
     for points in (logged.Scalars("test/accuracy"), logged.Images("test/confusion_matrix")):
         assert [point.step for point in points] == [2 * 4]
     assert "step" not in logged.Tags()["scalars"]
-
-
-def test_the_test_set_is_touched_once_with_the_best_weights(workplace, monkeypatch):
-    tested = []
-
-    def remember(model):
-        tested.append({name: value.clone() for name, value in model.state_dict().items()})
-
-    monkeypatch.setattr(ImageClassifier, "on_test_start", remember)
-    small()
-    assert len(tested) == 1
-    best = load(workplace / "runs" / "run" / "checkpoints" / "best.ckpt")["state_dict"]
-    assert all(torch.equal(best[name], value) for name, value in tested[0].items())
 
 
 def test_a_dry_run_leaves_nothing_behind(workplace):
@@ -165,6 +158,8 @@ def test_without_a_name_the_run_is_called_after_data_model_and_time(workplace):
     small("--name=null")
     (run,) = (workplace / "runs").iterdir()
     assert run.name.startswith("syntheticflowers-resnet18-2")
+    about = load(run / "checkpoints" / "best.ckpt")[ABOUT]
+    assert (about["arch"], about["stem"]) == ("resnet18", "imagenet")
     assert yaml.safe_load((run / "config.yaml").read_text())["name"] is None
 
 

@@ -14,7 +14,7 @@ from project.errors import UserError
 from project.fit import FitCLI
 from project.model.pretrained import find_weights
 from project.run.checkpoint import ABOUT, read_checkpoint
-from tests.conftest import QUIET, TINY, evaluate, fit, make_folder
+from tests.conftest import QUIET, SLIM, TINY, evaluate, fit, make_folder
 from tests.small import load, one_line
 
 ARCH = ["--model.arch=mobilenet_v3_small", "--model.weights=IMAGENET1K_V1"]
@@ -90,7 +90,7 @@ def test_a_run_whose_last_checkpoint_is_damaged_is_prepared_as_the_one_before_it
     content = load(tiny_run / "checkpoints" / "best.ckpt")
     content[ABOUT]["preprocessing"]["mean"] = [0.1, 0.2, 0.3]
     torch.save(content, "weights.ckpt")
-    flags = [*TINY, "--model.weights=weights.ckpt", "--name=run"]
+    flags = [*TINY, *SLIM, "--model.weights=weights.ckpt", "--name=run"]
     checkpoints = fit(*flags).run.path / "checkpoints"
     (checkpoints.parent / "metrics.json").unlink()
     Path("weights.ckpt").unlink()
@@ -101,7 +101,7 @@ def test_a_run_whose_last_checkpoint_is_damaged_is_prepared_as_the_one_before_it
 
 
 def test_weights_of_a_checkpoint_of_ours_bring_their_preprocessing(tiny_run, workplace):
-    cli = FitCLI(["--data.train_size=16", *SHORT, f"--model.weights={tiny_run / 'checkpoints' / 'best.ckpt'}"])
+    cli = FitCLI(["--data.train_size=16", *SLIM, *SHORT, f"--model.weights={tiny_run / 'checkpoints' / 'best.ckpt'}"])
     assert cli.config.data.init_args.image_size == 32
     assert cli.model.preprocessing["mean"] == [0.5, 0.5, 0.5]
 

@@ -11,7 +11,7 @@ import torch
 from project.errors import UserError
 from project.fit import FitCLI
 from project.model import ImageClassifier
-from tests.conftest import TINY, fit, make_folder
+from tests.conftest import SLIM, TINY, fit, make_folder
 from tests.small import load, require_same_end, small, stop_at
 from tests.stress import outcome
 
@@ -19,12 +19,12 @@ from tests.stress import outcome
 def test_a_finished_run_is_not_overwritten(tiny_run):
     before = (tiny_run / "metrics.json").read_bytes()
     with pytest.raises(UserError, match="finished, its test set measured"):
-        fit(*TINY, f"--trainer.default_root_dir={tiny_run.parent}", "--name=tiny")
+        fit(*TINY, *SLIM, f"--trainer.default_root_dir={tiny_run.parent}", "--name=tiny")
     assert (tiny_run / "metrics.json").read_bytes() == before
 
 
 def test_a_finished_run_names_the_way_to_train_longer_which_works(tiny_run, workplace):
-    longer = [*TINY, f"--trainer.default_root_dir={tiny_run.parent}", "--trainer.max_epochs=2"]
+    longer = [*TINY, *SLIM, f"--trainer.default_root_dir={tiny_run.parent}", "--trainer.max_epochs=2"]
     with pytest.raises(UserError, match="to train longer, start another from its weights: ") as refused:
         fit(*longer, "--name=tiny")
     way = shlex.split(str(refused.value).split("weights: ")[1].split(";")[0])
@@ -105,7 +105,7 @@ def test_a_flag_beats_what_a_resumed_checkpoint_remembers(tiny_run, workplace):
     shutil.copytree(tiny_run, workplace / "runs" / "tiny")
     (workplace / "runs" / "tiny" / "metrics.json").unlink()
     flags = ["--model.optimizer.lr=0.001", "--model.optimizer.momentum=0.5", "--trainer.max_epochs=2", "--model.lrf=1"]
-    cli = fit(*TINY, *flags, "--name=tiny")
+    cli = fit(*TINY, *SLIM, *flags, "--name=tiny")
     (group, *_) = cli.trainer.optimizers[0].param_groups
     assert (group["lr"], group["momentum"]) == (pytest.approx(0.001), 0.5)
 
@@ -122,15 +122,15 @@ def test_a_moved_run_still_knows_its_best_metric(tiny_run, workplace, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(ImageClassifier, "on_validation_epoch_end", pretend_to_be_worse)
         patch.setattr("project.callbacks.ConfusionMatrixPlot.on_validation_end", lambda *_: None)
-        fit(*TINY, "--trainer.max_epochs=2", "--trainer.default_root_dir=elsewhere", "--name=tiny")
+        fit(*TINY, *SLIM, "--trainer.max_epochs=2", "--trainer.default_root_dir=elsewhere", "--name=tiny")
     assert best.read_bytes() == before
 
 
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        (["--model.arch=resnet34"], "--model.arch resnet18"),
-        (["--model.stem=cifar"], "--model.stem imagenet"),
+        (["--model.arch=resnet18"], "--model.arch resnet9_slim"),
+        (["--model.stem=imagenet"], "--model.stem cifar"),
         (["--data=FolderDataModule", "--data.root=images", "--data.batch_size=4"], "knows the 8 classes"),
     ],
 )
@@ -138,7 +138,7 @@ def test_a_run_is_not_continued_with_another_model(tiny_run, workplace, flags, c
     shutil.copytree(tiny_run, workplace / "runs" / "tiny")
     (workplace / "runs" / "tiny" / "metrics.json").unlink()
     make_folder(workplace / "images", {"blue": 4, "red": 4})
-    args = [*flags, *TINY[5:]] if "--data=FolderDataModule" in flags else [*TINY, *flags]
+    args = [*SLIM, *flags, *TINY[5:]] if "--data=FolderDataModule" in flags else [*TINY, *SLIM, *flags]
     with pytest.raises(UserError, match=complaint):
         fit(*args, "--name=tiny")
 
@@ -149,7 +149,7 @@ def test_a_damaged_last_checkpoint_is_named(tiny_run, workplace):
     last = workplace / "runs" / "tiny" / "checkpoints" / "last.ckpt"
     last.write_bytes(last.read_bytes()[:1000])
     with pytest.raises(UserError, match=r"last\.ckpt' is damaged"):
-        fit(*TINY, "--name=tiny")
+        fit(*TINY, *SLIM, "--name=tiny")
 
 
 def test_a_resumed_run_says_that_its_images_are_not_as_many_as_they_were(workplace, capsys):

@@ -28,7 +28,7 @@ from project.explore.tables import class_table, metrics_table
 from project.model import ImageClassifier
 from project.model.metrics import Metrics
 from project.run.checkpoint import read_checkpoint
-from tests.conftest import draw_image, make_folder
+from tests.conftest import TINY, draw_image, fit, make_folder
 
 REPOSITORY = Path(__file__).parents[1]
 NOTEBOOK = REPOSITORY / "notebooks" / "explore_checkpoint.ipynb"
@@ -92,9 +92,17 @@ def executed(environment, tiny_run):
 
 
 @pytest.fixture(scope="module")
-def compared(environment, tiny_run, slim_run):
+def resnet_run(tmp_path_factory):
+    """The folder of another run, of a network with other and more layers."""
+    root = tmp_path_factory.mktemp("resnet") / "runs"
+    fit(*TINY, "--seed_everything=1", f"--trainer.default_root_dir={root}", "--name=resnet")
+    return root / "resnet"
+
+
+@pytest.fixture(scope="module")
+def compared(environment, tiny_run, resnet_run):
     """What the notebook about several runs shows."""
-    return run_with("compare_runs", RUNS=f"{tiny_run} {slim_run}")
+    return run_with("compare_runs", RUNS=f"{tiny_run} {resnet_run}")
 
 
 @pytest.fixture(scope="module")
@@ -235,8 +243,8 @@ def test_every_cell_runs_without_an_error_or_a_warning(notebook, outputs, reques
 
 
 @pytest.mark.slow
-def test_another_network_is_explored_alike(environment, slim_run):
-    executed = run_with("explore_checkpoint", CHECKPOINT=slim_run / "checkpoints" / "best.ckpt")
+def test_another_network_is_explored_alike(environment, resnet_run):
+    executed = run_with("explore_checkpoint", CHECKPOINT=resnet_run / "checkpoints" / "best.ckpt")
     assert unwanted(executed) == []
     for cell in PLOTS["explore_checkpoint"]:
         require_a_plot(executed[cell])
@@ -259,9 +267,9 @@ def test_validation_metrics_are_those_of_the_run(executed, metrics):
 
 
 @pytest.mark.slow
-def test_runs_are_compared_by_the_images_that_one_alone_is_right_about(compared, tiny_run, slim_run):
+def test_runs_are_compared_by_the_images_that_one_alone_is_right_about(compared, tiny_run, resnet_run):
     rights = []
-    for run in (tiny_run, slim_run):
+    for run in (tiny_run, resnet_run):
         best = run / "checkpoints" / "best.ckpt"
         model, data = ImageClassifier.load_from_checkpoint(best), open_data(read_checkpoint(best)["about"])
         data.setup("test")
@@ -271,7 +279,7 @@ def test_runs_are_compared_by_the_images_that_one_alone_is_right_about(compared,
         rights.append([guess == int(label) for guess, label in zip(said, test.labels, strict=True)])
     alone = [sum(mine and not other for mine, other in zip(*pair, strict=True)) for pair in (rights, rights[::-1])]
     said = printed(compared["mcnemar"])
-    assert f"tiny alone is right about {alone[0]} images, slim alone about {alone[1]}" in said
+    assert f"tiny alone is right about {alone[0]} images, resnet alone about {alone[1]}" in said
     settings = printed(compared["settings"])
     assert {"model.arch", "model.stem", "seed_everything"} <= set(settings.split())
 

@@ -155,6 +155,11 @@ def test_what_cannot_work_is_refused_before_an_image_is_drawn_or_a_folder_made(
     assert sorted(workplace.iterdir()) == before
 
 
+def test_a_command_that_can_work_draws(workplace, no_drawing):
+    with pytest.raises(AssertionError, match="an image was drawn"):
+        fit("--trainer.devices=1", "--trainer.accelerator=cpu")
+
+
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [

@@ -82,11 +82,11 @@ def test_no_class_shares_a_private_name_with_a_base_of_theirs():
     modules = [import_module(found.name) for found in walk_packages([str(PROJECT)], f"{PROJECT.name}.")]
     classes = {one for module in modules for one in vars(module).values() if inspect.isclass(one) and is_ours(one)}
     bases = {base for one in classes for base in one.__mro__ if base.__module__.partition(".")[0] in THEIRS}
-    theirs = {base: own_private_names(base) for base in bases}
+    ours, theirs = ({one: own_private_names(one) for one in group} for group in (classes, bases))
     shared = {
         f"{one.__qualname__}.{name} is private to {base.__qualname__}"
         for one in classes
         for base in one.__mro__
-        for name in own_private_names(one) & theirs.get(base, set())
+        for name in ours[one] & theirs.get(base, set())
     }
     assert shared == set()

@@ -20,7 +20,7 @@ from project.benchmark.timing import Section, StepClock, in_turns
 from project.benchmark.training import images_for, training_variants
 from project.errors import UserError
 from project.fit import FitCLI
-from tests.conftest import QUIET, as_in_a_terminal, empty_figures
+from tests.conftest import QUIET, SLIM, TINY_DATA, as_in_a_terminal, empty_figures
 
 CPU = torch.device("cpu")
 WORK = Work("something tiny", "resnet9_slim", "cifar", image_size=8, batch_size=4, steps=2)
@@ -247,7 +247,7 @@ def test_the_process_ends_after_the_first_step(tmp_path, monkeypatch):
     options = [argument.format(folder=tmp_path) for argument in arguments[2:]]
     monkeypatch.setattr("project.benchmark.startup.os._exit", ended.append)
     with as_in_a_terminal(), empty_figures():
-        cli = FitCLI([*options, *QUIET, "--trainer.max_steps=1", "--model.arch=resnet9_slim", "--model.stem=cifar"])
+        cli = FitCLI([*options, *TINY_DATA, *QUIET, *SLIM, "--trainer.max_steps=1"])
         cli.trainer.fit(cli.model, datamodule=cli.datamodule)
     assert (ended, cli.trainer.global_step) == ([0], 1)
 

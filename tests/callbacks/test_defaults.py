@@ -41,6 +41,7 @@ def test_a_run_without_any_ends_with_its_last_weights(workplace, capsys):
     own = [one for one in callbacks_of(cli) if type(one).__module__.startswith("project.")]
     assert kinds(own) == {"InPlace", "LogInterval"}
     assert [path.name for path in (RUN / "checkpoints").iterdir()] == ["best.ckpt"]
+    assert not (RUN / "plots").exists()
     best = load(RUN / "checkpoints" / "best.ckpt")
     assert (best["global_step"], best["about"]["selection"]) == (8, None)
     said = capsys.readouterr()

@@ -1,7 +1,6 @@
 """A finished run has its plots as files, and on request its test images in TensorBoard's projector."""
 
 import csv
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,12 +17,19 @@ from tests.conftest import SLIM, TINY, fit
 from tests.small import load
 
 OPTIONS = [*TINY, *SLIM, "--name=run"]
-RUN = Path("runs/run")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished run whose plots are drawn, which the other tests' are not."""
+    root = tmp_path_factory.mktemp("plots")
+    fit(*OPTIONS, "--callbacks.projector.count=13", f"--trainer.default_root_dir={root}", drawn=True)
+    return root / "run"
 
 
 @pytest.mark.parametrize("name", ["curves", "confusion_matrix", "classes"])
-def test_a_run_ends_with_plots(tiny_run, name):
-    with Image.open(tiny_run / "plots" / f"{name}.png") as image:
+def test_a_run_ends_with_plots(run, name):
+    with Image.open(run / "plots" / f"{name}.png") as image:
         assert image.format == "PNG"
         assert min(image.size) > 100
         assert np.asarray(image.convert("RGB")).std() > 5
@@ -39,13 +45,11 @@ def features(model: ImageClassifier, images: torch.Tensor) -> torch.Tensor:
     return kept[0]
 
 
-def test_the_projector_has_features_labels_and_thumbnails(workplace):
-    fit(*OPTIONS, "--callbacks.projector.count=13", "--callbacks.plots=false")
-    assert not (RUN / "plots").exists()
-    (table,) = RUN.rglob("tensors.tsv")
+def test_the_projector_has_features_labels_and_thumbnails(run):
+    (table,) = run.rglob("tensors.tsv")
     with open(table, newline="") as file:
         found = torch.tensor([[float(value) for value in row] for row in csv.reader(file, delimiter="\t")])
-    best = RUN / "checkpoints" / "best.ckpt"
+    best = run / "checkpoints" / "best.ckpt"
     model, data = ImageClassifier.load_from_checkpoint(best), open_data(load(best)[ABOUT])
     data.setup("test")
     test, chosen = data.splits["test"], list(range(0, 26, 2))
@@ -57,7 +61,7 @@ def test_the_projector_has_features_labels_and_thumbnails(workplace):
     with Image.open(table.with_name("sprite.png")) as sprite:  # four in a row, as 13 need
         first = np.asarray(sprite.convert("RGB"))[:32, 32:64]
     assert np.abs(first.astype(int) - test.image(2).permute(1, 2, 0).numpy()).max() <= 1
-    assert "metadata.tsv" in (RUN / "projector_config.pbtxt").read_text()
+    assert "metadata.tsv" in (run / "projector_config.pbtxt").read_text()
 
 
 def test_the_confidence_of_a_mistake_is_the_models_own(monkeypatch):

@@ -100,8 +100,12 @@ def test_another_process_fills_the_same_file(images, tmp_path):
     train = splits(images, tmp_path / "cache")["train"]
     child = os.fork()
     if child == 0:
-        epoch(train)
-        os._exit(0)
+        code = 1
+        try:
+            epoch(train)
+            code = 0
+        finally:
+            os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
     for file in train.files:
         file.unlink()

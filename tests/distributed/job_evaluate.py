@@ -18,6 +18,7 @@ from torch.utils.data import DistributedSampler
 from project.data import ImageDataModule
 from project.model import ImageClassifier
 from tests.distributed.job import classifier, flowers, trainer
+from tests.drawn import flowers_drawn_once
 
 TRAIN_SIZE, FIT_SIZE = 60, 13
 
@@ -76,6 +77,7 @@ def fit_and_evaluate(world_size: int, weights: Path) -> dict[str, Any]:
     return {split: metrics(model, split) for split in ("val", "test")}
 
 
+@flowers_drawn_once()
 def main(out: Path) -> None:
     """Runs the job."""
     world_size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])

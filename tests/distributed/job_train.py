@@ -24,6 +24,7 @@ from torchvision.transforms.v2 import RandAugment
 
 from project.model import ImageClassifier
 from tests.distributed.job import classifier, flowers, trainer
+from tests.drawn import flowers_drawn_once
 
 BATCH_SIZE, STEPS_PER_EPOCH = 8, 4
 RUNS: dict[str, dict[str, Any]] = {
@@ -127,6 +128,7 @@ def run(world_size: int, options: dict[str, Any]) -> tuple[dict[str, Any], dict[
     return seen, {name: value.clone() for name, value in after.items()}
 
 
+@flowers_drawn_once()
 def main(out: Path) -> None:
     """Runs the job."""
     world_size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])

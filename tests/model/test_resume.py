@@ -17,9 +17,9 @@ OPTIONS = [*TINY, *SLIM, "--seed_everything=1"]
 
 
 @pytest.fixture
-def unfinished(slim_run, workplace):
+def unfinished(tiny_run, workplace):
     """A run of one epoch of four steps that has not written its metrics."""
-    shutil.copytree(slim_run, workplace / "runs" / "tiny")
+    shutil.copytree(tiny_run, workplace / "runs" / "tiny")
     (workplace / "runs" / "tiny" / "metrics.json").unlink()
 
 
