@@ -97,7 +97,7 @@ def test_the_pages_show_commands():
 
 
 @pytest.mark.parametrize("command", [command for command in FITS if command not in PRINTING])
-def test_a_fit_command_is_accepted(command, place):
+def test_a_fit_command_is_accepted(command, place, without_initialisation):
     FitCLI([*shlex.split(command.partition("-m project.fit")[2].replace("FOLDER", "images")), *ONE_CPU])
 
 

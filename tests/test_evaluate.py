@@ -172,11 +172,6 @@ def test_a_checkpoint_that_is_not_there_is_named(tmp_path):
         evaluate(f"--ckpt_path={tmp_path / 'nowhere.ckpt'}")
 
 
-def test_a_place_for_the_figures_that_cannot_be_written_is_named(checkpoint, tmp_path):
-    with pytest.raises(UserError, match=r"--output: .* cannot be written"):
-        evaluate(f"--ckpt_path={checkpoint}", f"--output={tmp_path / 'no' / 'folder.json'}")
-
-
 @pytest.fixture(scope="module")
 def several(tmp_path_factory):
     """A checkpoint whose predictions are of several classes, and a folder of images of these."""

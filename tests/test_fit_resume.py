@@ -1,6 +1,5 @@
 """A run of ``python -m project.fit`` that was stopped continues to the same end, and a finished one stays as it is."""
 
-import json
 import shlex
 import shutil
 import signal
@@ -43,30 +42,6 @@ def test_a_run_resumed_after_its_last_validation_still_says_what_that_measured(w
     whole, resumed = (load(workplace / "runs" / name / "checkpoints" / "last.ckpt") for name in ("whole", "run"))
     assert "val" in whole["about"]["metrics"]
     assert resumed["about"]["metrics"]["val"] == whole["about"]["metrics"]["val"]
-
-
-class KilledError(Exception):
-    """Stands for the end of the process."""
-
-
-def test_an_unfinished_run_continues_to_the_same_weights(workplace, monkeypatch):
-    args = ["--trainer.max_epochs=3"]
-    small(*args, "--name=whole")
-
-    def kill_after_second_epoch(model):
-        if model.current_epoch == 2:
-            raise KilledError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ImageClassifier, "on_train_epoch_start", kill_after_second_epoch)
-        with pytest.raises(KilledError):
-            small(*args, "--name=broken")
-    small(*args, "--name=broken")
-    whole, broken = (load(workplace / "runs" / name / "checkpoints" / "last.ckpt") for name in ("whole", "broken"))
-    for key, value in whole["state_dict"].items():
-        assert torch.equal(value, broken["state_dict"][key]), key
-    metrics = [json.loads((workplace / "runs" / name / "metrics.json").read_text()) for name in ("whole", "broken")]
-    assert metrics[0] == metrics[1]
 
 
 def test_double_precision_is_not_rounded_by_a_resume(workplace):

@@ -142,7 +142,7 @@ def missing(package: str, flags: str) -> Any:
     ],
 )
 def test_what_cannot_work_is_refused_before_an_image_is_drawn_or_a_folder_made(
-    workplace, no_drawing, capsys, flags, complaint
+    workplace, no_drawing, without_initialisation, capsys, flags, complaint
 ):
     if "broken" in flags:
         broken = make_folder(workplace / "broken", {"blue": 6, "red": 6}) / "red" / "3.jpg"

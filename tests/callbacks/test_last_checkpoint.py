@@ -91,7 +91,7 @@ def test_a_run_that_is_stopped_once_ends_as_if_undisturbed(undisturbed, workplac
     require_same_end(RUN, expected)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])  # of the others, tests/run/test_signals.py
 def test_whoever_stops_a_run_is_told_how_to_go_on(workplace, capsys, number):
     before = signal.getsignal(number)
     assert stop_at(3, number=number).code == 75

@@ -12,7 +12,8 @@ from lightning.pytorch import Callback
 from project.callbacks import StoppedError
 from project.explore.curves import read_curves
 from tests.memory import needs_linux
-from tests.small import AtStep, load, one_line, small
+from tests.small import AtStep, load, one_line, require_same_end, small
+from tests.stress import outcome
 
 RUN = Path("runs/run")
 FILE = RUN / "metrics.csv"
@@ -65,8 +66,8 @@ class KilledError(Exception):
 
 @pytest.mark.parametrize("options", [[], ["--trainer.check_val_every_n_epoch=2"], ["--trainer.val_check_interval=3"]])
 def test_a_killed_run_has_neither_lost_nor_doubled_rows(workplace, options):
-    small(*LONGER, *options, "--name=whole")
-    expected = (RUN.with_name("whole") / "metrics.csv").read_bytes()
+    small(*LONGER, *options, "--trainer.default_root_dir=whole")
+    expected, whole = Path("whole/run/metrics.csv").read_bytes(), outcome(Path("whole/run"))
     for epoch in (1, 3):  # the row of the epoch is there, and not in the checkpoint, which is of the step before
         with pytest.raises(KilledError):
             small(*LONGER, *options, callbacks=[Killed(epoch)])
@@ -74,6 +75,7 @@ def test_a_killed_run_has_neither_lost_nor_doubled_rows(workplace, options):
         assert load(RUN / "checkpoints" / "last.ckpt")["global_step"] < 4 * epoch
     small(*LONGER, *options)
     assert FILE.read_bytes() == expected
+    require_same_end(RUN, whole)
 
 
 def test_a_stop_between_validation_and_the_end_of_an_epoch_keeps_its_metrics(workplace):

@@ -62,11 +62,6 @@ def test_a_training_that_fails_leaves_the_next_at_full_size():
     assert model.train_image_size is None
 
 
-def test_images_that_cannot_shrink_are_refused(workplace):
-    with pytest.raises(UserError, match="multiple must be below 32"):
-        fit(*TINY, "--trainer.callbacks+=ProgressiveResizing", "--name=run")
-
-
 def test_features_that_are_cached_are_refused_with_it():
     data = flowers(16, 8, 8, flip=False, crop_padding=0)
     with pytest.raises(UserError, match=r"^ProgressiveResizing: --model\.cache_features computes .* full size; leave"):

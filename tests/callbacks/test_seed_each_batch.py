@@ -171,7 +171,7 @@ NOISY_RUNS = {
 
 
 @pytest.mark.filterwarnings("ignore:.*You have overridden.*")
-@pytest.mark.parametrize("kind", NOISY_RUNS)
+@pytest.mark.parametrize("kind", [pytest.param("a data module", marks=pytest.mark.slow), *[*NOISY_RUNS][1:]])
 @pytest.mark.parametrize("steps", [(1, 6), pytest.param(range(9), marks=pytest.mark.slow)], ids=["two", "all"])
 def test_a_run_with_noise_that_is_stopped_in_some_steps_ends_as_if_undisturbed(kind, steps, workplace):
     flags = NOISY_RUNS[kind]

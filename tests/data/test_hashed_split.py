@@ -1,6 +1,7 @@
 """A class that grows: where its files go, by their own names."""
 
 import random
+from functools import cache
 from hashlib import blake2b
 
 import pytest
@@ -32,9 +33,15 @@ def shuffled_names(count, seed):
 
 def growing(seed, count, fractions=FRACTIONS, added=1):
     """What a class of three files and more looks like before and after so many more files, which come in any order."""
-    names = shuffled_names(count, seed)
-    seen = [places(names[:size], seed, fractions) for size in range(3, count + 1)]
+    seen = grown(seed, count, tuple(fractions.items()))
     return zip(seen, seen[added:], strict=False)
+
+
+@cache
+def grown(seed, count, fractions):
+    """Where the files of a class are, for each number of them."""
+    names = shuffled_names(count, seed)
+    return [places(names[:size], seed, dict(fractions)) for size in range(3, count + 1)]
 
 
 def complete(found, seed, fractions=FRACTIONS):

@@ -114,7 +114,7 @@ def test_what_would_change_features_is_refused(place, flags, complaint):
 
 def test_the_data_of_a_cached_training_serve_other_models_and_stages(workplace):
     plain: dict[str, Any] = {"flip": False, "crop_padding": 0}
-    network: dict[str, Any] = {"arch": "resnet18", "stem": "imagenet"}
+    network: dict[str, Any] = {"arch": "shufflenet_v2_x0_5", "stem": "imagenet"}
     data, cached = flowers(32, 8, 8, **plain), trainer(1)
     cached.fit(classifier(**network, freeze_backbone=True, cache_features=True), datamodule=data)
     cached.save_checkpoint("flowers.ckpt")
