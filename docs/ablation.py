@@ -7,14 +7,18 @@ from torch import nn
 
 from project.model.airbench import Airbench
 
+_ITS_OWN_STEM = ("--model.stem", "imagenet")  # which leaves a network as it is
+
 PARTS = {
-    "first layer not whitened": ["--model.arch", "ablation.unwhitened"],
-    "usual random initialisation": ["--model.arch", "ablation.initialised_as_usual"],
-    "Adam in place of Muon": ["--model.optimizer", "Adam", "--model.optimizer.lr", "0.01"],
+    "first layer not whitened": ["--model.arch", "ablation.unwhitened", *_ITS_OWN_STEM],
+    "usual random initialisation": ["--model.arch", "ablation.initialised_as_usual", *_ITS_OWN_STEM],
+    "Adam in place of Muon": [
+        *("--model.optimizer", "Adam", "--model.optimizer.lr", "0.01", "--model.optimizer.betas", "[0.8,0.95]")
+    ],
     "mirrored at random": ["--data.flip", "true"],
     "no label smoothing": ["--model.label_smoothing", "0"],
 }
-"""What leaves out each part; Adam's rate is the one that Muon has for what is no kernel."""
+"""What leaves out each part; Adam is set as in Muon, for what is no kernel, and not tuned for kernels."""
 
 
 def unwhitened(num_classes: int) -> nn.Module:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from project.model.networks import build_network
 from tests.options.test_given import parse
 from tests.test_configs import RECIPES, SMALL
 from tests.test_seeds import script
@@ -86,8 +87,10 @@ def test_every_recipe_that_is_measured_is_there(monkeypatch):
 
 def test_an_ablation_leaves_out_what_it_says(monkeypatch):
     found = script("ablation.py", monkeypatch)
-    for name, flags in found["PARTS"].items():
-        assert parse(f"--config={ROOT}/configs/cifar10_cpu.yaml", *flags), name
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    for flags in found["PARTS"].values():
+        model = parse(f"--config={ROOT}/configs/cifar10_cpu.yaml", *flags).model.init_args
+        assert build_network(model.arch, 10, model.stem)(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
     plain, usual = found["unwhitened"](10), found["initialised_as_usual"](10)
     whole = found["Airbench"](10)
     assert plain.stem[0].weight.shape == whole.stem[0].weight.shape
