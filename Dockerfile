@@ -5,7 +5,7 @@
 FROM python:3.11-slim
 ARG TORCH=cpu
 ENV UV_TORCH_BACKEND=$TORCH UV_LINK_MODE=copy PYTHONUNBUFFERED=1
-RUN apt-get update && apt-get install --yes --no-install-recommends make g++ && rm -rf /var/lib/apt/lists/*
+RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 WORKDIR /project
 COPY requirements.txt pyproject.toml README.md LICENSE ./
 RUN pip install --no-cache-dir uv && uv pip install --system --no-cache --requirement requirements.txt

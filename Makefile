@@ -10,7 +10,7 @@ ALLOW_ROOT = $(if $(filter 0,$(shell id -u)),--allow-root)
 help:
 	@echo "make fit [ARGS='--trainer.max_epochs 3']   train on the built-in data"
 	@echo "make test                                  lint, types and the fast tests"
-	@echo "make test-slow                             the long tests"
+	@echo "make test-slow                             the long tests, such as whole notebooks and launchers"
 	@echo "make stress                                kill trainings a hundred times and compare every bit"
 	@echo "make benchmark                             this machine's speed beside a plain PyTorch loop"
 	@echo "make gpu [SEEDS='0 1 2 3 4']               what needs a GPU: its tests, its speed, CIFAR-10 for each seed"
@@ -43,8 +43,9 @@ benchmark: .venv/installed
 gpu: .venv/installed
 	$(BIN)/python -m project.benchmark --output gpu.json --plot gpu.png
 	for seed in $(SEEDS); do \
-		$(BIN)/python -m project.fit --config configs/cifar10_fast.yaml --seed_everything $$seed --name cifar10_fast_$$seed || exit 1; \
-		$(BIN)/python -m project.fit --config configs/cifar10_resnet18.yaml --config configs/hardware/gpu.yaml \
+		[ -f runs/cifar10_fast_$$seed/metrics.json ] || $(BIN)/python -m project.fit --config configs/cifar10_fast.yaml \
+			--seed_everything $$seed --name cifar10_fast_$$seed || exit 1; \
+		[ -f runs/cifar10_resnet18_$$seed/metrics.json ] || $(BIN)/python -m project.fit --config configs/cifar10_resnet18.yaml --config configs/hardware/gpu.yaml \
 			--data.device_cache true --model.compile true --data.batch_size 512 --model.optimizer.lr 0.4 \
 			--trainer.max_epochs 30 --seed_everything $$seed --name cifar10_resnet18_$$seed || exit 1; \
 	done
@@ -60,6 +61,7 @@ rename: .venv/installed
 	$(BIN)/python docs/rename.py $(NAME)
 	$(BIN)/ruff check --quiet --select I --fix .
 	$(BIN)/ruff format --quiet .
+	@$(MAKE) --no-print-directory .venv/installed
 
 lint: .venv/installed
 	$(BIN)/ruff format --check .

@@ -5,6 +5,7 @@ before still load. ``make rename`` formats the code afterwards, as imports may s
 """
 
 import keyword
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 NOT_OURS = {".git", ".venv", "data", "runs"}
-SUFFIXES = {".py", ".md", ".toml", ".yaml", ".yml", ".ipynb", ".lock", ""}  # "": Makefile, Dockerfile and .ci/run
+SUFFIXES = {
+    ".py",
+    ".md",
+    ".toml",
+    ".yaml",
+    ".yml",
+    ".ipynb",
+    ".lock",
+    ".txt",
+    "",
+}  # "": Makefile, Dockerfile and .ci/run
 
 
 def usages(name: str) -> re.Pattern[str]:
@@ -22,18 +33,24 @@ def usages(name: str) -> re.Pattern[str]:
         rf"(?<=\bfrom ){name}\b|(?<=\bimport ){name}\b"  # imports
         rf"|(?<![\w\[./-]){name}(?=\\?\.[a-z_*])"  # project.fit, but not the tables [project.…] of pyproject.toml
         rf"|(?<![\w.-]){name}(?=/)"  # project/fit.py
-        rf"|(?<=[\"']){name}(?=[*.]?[\"'])|(?<=python -m ){name}\b"  # "project", "project.", "python -m project."
+        rf"|(?<=[\"']){name}(?=[*.]?[\"'])|(?<=python -m ){name}\b"  # "project", commands
         rf"|(?<=--tag ){name}\b|\b{name}(?= python -m)|(?<=WORKDIR /){name}\b"  # the Dockerfile
         rf"|\b{name}(?= \(pyproject\.toml\))"  # requirements.lock
     )
 
 
 def files(root: Path) -> Iterator[Path]:
-    """All text files of the repository."""
-    ours = [path for path in sorted(root.iterdir()) if path.name not in NOT_OURS]
-    for path in [found for entry in ours for found in ([entry] if entry.is_file() else sorted(entry.rglob("*")))]:
-        if path.is_file() and path.suffix in SUFFIXES and not path.parent.name.endswith((".egg-info", "_cache")):
-            yield path
+    """All text files of the repository, but none of caches and virtual environments."""
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if _is_ours(Path(folder, name), root))
+        for path in (Path(folder, name) for name in sorted(names)):
+            if path.suffix in SUFFIXES and _is_ours(path, root):
+                yield path
+
+
+def _is_ours(path: Path, root: Path) -> bool:
+    made = path.name.endswith((".egg-info", "_cache")) or (path / "pyvenv.cfg").exists()
+    return not made and not (path.parent == root and path.name in NOT_OURS)
 
 
 def current_name(root: Path) -> str:

@@ -288,10 +288,11 @@ def test_runs_are_compared_by_the_images_that_one_alone_is_right_about(compared,
 def test_duplicates_of_a_folder_are_found(environment, tmp_path):
     make_folder(tmp_path, dict.fromkeys("abc", 12))
     shutil.copy(tmp_path / "a" / "0.jpg", tmp_path / "a" / "copy.jpg")
+    (tmp_path / "b" / "broken.jpg").write_bytes(b"no image")
     executed = run_with("explore_data", FOLDER=tmp_path)
     assert unwanted(executed) == []
     said = printed(executed["duplicates"])
-    assert "1 groups of duplicates" in said
+    assert "1 unreadable files, 1 groups of duplicates" in said
     assert {"a/0.jpg", "a/copy.jpg"} <= set(said.split())
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -12,6 +13,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 RENAME = runpy.run_path(str(ROOT / "docs" / "rename.py"))
+OLD = RENAME["current_name"](ROOT)
+NEW = f"{OLD}_renamed"  # there is no such folder, whatever the package is called by now
 TESTS = [
     "tests/model/test_metrics.py",
     "tests/data/test_sampler.py",
@@ -21,9 +24,12 @@ TESTS = [
 ]
 
 
+MADE = [".ruff_cache/0.17.5/16195891569215303216", "env/lib/site.py"]
+
+
 @pytest.fixture(scope="module")
 def renamed(tmp_path_factory) -> Path:
-    """A copy of the repository whose package is called flowernet."""
+    """A copy of the repository, with caches and environments that are left alone, whose package has another name."""
     root: Path = tmp_path_factory.mktemp("rename") / "repository"
     root.mkdir()
     for path in ROOT.iterdir():
@@ -31,10 +37,14 @@ def renamed(tmp_path_factory) -> Path:
             shutil.copytree(path, root / path.name)
         elif path.is_file():
             shutil.copy(path, root / path.name)
-    done = subprocess.run(
-        [sys.executable, "docs/rename.py", "flowernet"], cwd=root, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.startswith("the package is called flowernet now (")
+    for made in MADE:
+        (root / made).parent.mkdir(parents=True)
+        (root / made).write_bytes(b"import project \x89")
+    (root / "env" / "pyvenv.cfg").touch()
+    done = subprocess.run([sys.executable, "docs/rename.py", NEW], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"the package is called {NEW} now (")
+    for made in MADE:
+        assert (root / made).read_bytes() == b"import project \x89", made
     return root
 
 
@@ -49,34 +59,42 @@ def python(*args: str, root: Path) -> str:
 
 
 def test_nothing_uses_the_old_name(renamed):
-    assert not (renamed / "project").exists()
+    assert not (renamed / OLD).exists()
     for path in RENAME["files"](renamed):
-        assert not RENAME["usages"]("project").search(path.read_text()), path
+        assert not RENAME["usages"](OLD).search(path.read_text()), path
 
 
 def test_a_new_lock_file_would_say_the_same(renamed):
     lock = (renamed / "requirements.lock").read_text()
     assert lock == (ROOT / "requirements.lock").read_text().replace(
-        "project (pyproject.toml)", "flowernet (pyproject.toml)"
+        f"{OLD} (pyproject.toml)", f"{NEW} (pyproject.toml)"
     )
-    assert "flowernet (pyproject.toml)" in lock
+    assert f"{NEW} (pyproject.toml)" in lock
 
 
 def test_strings_that_name_modules_follow(renamed):
-    for path in [*renamed.glob("flowernet/**/*.py"), *renamed.glob("tests/**/*.py")]:
+    for path in [*renamed.glob(f"{NEW}/**/*.py"), *renamed.glob("tests/**/*.py")]:
         nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
         strings = [node.value for node in nodes if isinstance(node.value, str)]
-        assert not [text for text in strings if text == "project." or "python -m project" in text], path
+        assert not [text for text in strings if text == f"{OLD}." or re.search(rf"python -m {OLD}\b", text)], path
 
 
 def test_what_the_package_imports_of_itself_is_there(renamed):
-    files = [*renamed.glob("flowernet/**/*.py")]
+    files = [*renamed.glob(f"{NEW}/**/*.py")]
     names = [path.relative_to(renamed).with_suffix("").as_posix().replace("/", ".") for path in files]
     modules = {name.removesuffix(".__init__") for name in names}
     for path in files:
         nodes = ast.walk(ast.parse(path.read_text()))
         imported = {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
-        assert {name for name in imported if name.split(".")[0] == "flowernet"} <= modules, path
+        assert {name for name in imported if name.split(".")[0] == NEW} <= modules, path
+
+
+def test_lines_have_room_for_a_name_of_seventeen_letters():
+    uses = RENAME["usages"](OLD)
+    for path in RENAME["files"](ROOT):
+        if path.suffix == ".py":
+            lines = [line for line in path.read_text().splitlines() if uses.search(line)]
+            assert not [line for line in lines if len(uses.sub(17 * "x", line)) > 140], path
 
 
 @pytest.mark.slow
@@ -88,7 +106,7 @@ def test_the_tests_pass_under_the_new_name(renamed):
 def test_a_checkpoint_from_before_still_loads(renamed, tiny_run, tmp_path):
     output, device = tmp_path / "metrics.json", ["--trainer.accelerator=cpu", "--trainer.devices=1"]
     checkpoint = f"--ckpt_path={tiny_run / 'checkpoints' / 'best.ckpt'}"
-    python("-m", "flowernet.evaluate", checkpoint, f"--output={output}", *device, root=renamed)
+    python("-m", f"{NEW}.evaluate", checkpoint, f"--output={output}", *device, root=renamed)
     assert output.exists()
 
 

@@ -62,7 +62,7 @@ def require_datasets(about: About, given: Collection[str]) -> None:
         if isinstance(name, str):
             raise UserError(
                 f"the checkpoint was trained with the dataset {printable(name)} as {split}, but may not choose what is"
-                f" imported; name it again with --data.{split} and its options"
+                f" imported; project.evaluate takes it by --data.{split} and its options, open_data in Python by {split}="
             )
 
 
