@@ -18,12 +18,13 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 
 from project.callbacks import ProgressLines
 from project.data import ImageDataModule
 from project.data.workers import WORKER_DIED
 from project.errors import LINES, LocalError, UserError, end_with_error, printable
-from project.explain import LOST, explain
+from project.explain import LOST, TOO_LARGE, explain
 from project.model import ImageClassifier
 from project.options.help import Screen
 from project.options.parser import OneLineErrorParser
@@ -111,14 +112,12 @@ class ProjectCLI(LightningCLI):
         Raises:
             UserError: Lightning does not accept the combination of options, or torch has no such thing on this device.
         """
-        strategy = self.config.trainer.strategy
-        if isinstance(strategy, str) and strategy.startswith(("ddp_spawn", "ddp_fork", "ddp_notebook")):
-            raise UserError(f"--trainer.strategy {strategy}: such processes cannot hand their metrics back; use ddp")
         self._add_progress_lines()
         try:
             trainer = super().instantiate_trainer(**kwargs)
         except (MisconfigurationException, ModuleNotFoundError, TypeError, ValueError, RuntimeError) as error:
             raise UserError(f"these --trainer options do not work here: {' '.join(str(error).split())}") from error
+        require_known(trainer.strategy)
         settle_trainer(trainer, self.advice_after_death)
         on_cpu = trainer.strategy.root_device.type == "cpu"
         if on_cpu and trainer.world_size > 1 and self.config.trainer.sync_batchnorm:
@@ -170,6 +169,16 @@ def settle_trainer(trainer: Trainer, advice_after_death: Callable[[], str]) -> N
     watch_processes(trainer.strategy.launcher, advice_after_death)
 
 
+def require_known(strategy: Strategy) -> None:
+    """Refuses strategies that shard weights, of which a checkpoint and the test need the whole, and that fork."""
+    if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
+        raise UserError(
+            f"--trainer.strategy {type(strategy).__name__} does not keep all weights on each device; use ddp"
+        )
+    if strategy.launcher is not None and not hasattr(strategy.launcher, "cluster_environment"):
+        raise UserError("--trainer.strategy: processes that are forked cannot hand their metrics back; use ddp")
+
+
 def _number(seed: bool | int) -> int:
     """The seed, which Lightning may also be told to leave open; data and training would then have different ones."""
     if isinstance(seed, bool):
@@ -217,7 +226,7 @@ def one_line_errors() -> Iterator[None]:
         if text == LOST:
             let_the_watch_speak()
         line = "; ".join([text, *getattr(error, "__notes__", [])])
-        end_with_error(line, alone=isinstance(error, LocalError | OSError) or text == WORKER_DIED)
+        end_with_error(line, alone=isinstance(error, LocalError | OSError) or text in (WORKER_DIED, TOO_LARGE))
 
 
 def quiet_libraries() -> None:

@@ -18,6 +18,7 @@ from project.errors import UserError, first_sentence, printable
 from project.run.folder import CHECKPOINTS
 
 LOST = "another process of this run has ended; it says why, unless the system killed it"
+TOO_LARGE = "the GPU has too little memory for this; a smaller --data.batch_size needs less"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -40,7 +41,7 @@ def explain(error: BaseException | None) -> str | None:
     if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):
         return WORKER_DIED
     if isinstance(error, torch.OutOfMemoryError):
-        return "the GPU has too little memory for this; a smaller --data.batch_size needs less"
+        return TOO_LARGE
     if isinstance(error, RuntimeError) and re.search("Connection (closed|reset) by peer", str(error)):
         return LOST
     if (text := _of_resuming(error)) is not None:

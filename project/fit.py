@@ -214,6 +214,7 @@ class FitCLI(ProjectCLI):
             self.trainer.validate(self.model, datamodule=self.datamodule, verbose=False)
             self.trainer.save_checkpoint(best)
             self.trainer.strategy.checkpoint_io.teardown()  # one that writes in the background has written it then
+            self.trainer.strategy.barrier()
         self._test(best)
 
     def _test(self, best: str) -> None:

@@ -5,9 +5,11 @@ import sys
 import pytest
 import torch
 import yaml
+from lightning.pytorch.strategies import FSDPStrategy
 
 from project import check_data, report, sweep
-from project.cli import one_line_errors
+from project.cli import one_line_errors, require_known
+from project.errors import UserError
 from project.evaluate import EvaluateCLI
 from project.fit import FitCLI
 
@@ -88,12 +90,19 @@ def test_a_typo_gives_one_line_with_the_nearest_names_and_code_2(workplace, caps
     assert answer in line
 
 
-def test_too_little_memory_on_a_gpu_is_one_line(capsys):
+@pytest.mark.parametrize("rank", [0, 3])
+def test_too_little_memory_on_a_gpu_is_one_line_of_the_process_that_has_it(capsys, monkeypatch, rank):
+    monkeypatch.setenv("LOCAL_RANK", str(rank))
     with pytest.raises(SystemExit) as stop, one_line_errors():
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
     assert stop.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "a smaller --data.batch_size" in line
+
+
+def test_a_strategy_that_shards_weights_is_refused():
+    with pytest.raises(UserError, match="FSDPStrategy does not keep all weights on each device; use ddp"):
+        require_known(FSDPStrategy())
 
 
 def test_evaluate_asks_for_its_checkpoint(capsys, monkeypatch):

@@ -42,6 +42,10 @@ def missing(package: str, flags: str) -> Any:
         ("--trainer.devices=none", "these --trainer options do not work here"),
         ("--data.batch_size=1000000", "at most 3200, the number of training images"),
         ("--trainer.strategy=ddp_spawn", "cannot hand their metrics back; use ddp"),
+        (
+            "--trainer.strategy=DDPStrategy --trainer.strategy.start_method=spawn",
+            "cannot hand their metrics back; use ddp",
+        ),
         ("--seed_everything=true", "--seed_everything true: give a number"),
         ("--data.val_size=0", "--data.val_size must be"),
         ("--data.image_size=0", "--data.image_size must be"),

@@ -178,7 +178,10 @@ class ImageDataModule(LightningDataModule, ABC):
         """Loads the test set, always in the same shuffled order."""
         return self._evaluation_loader("test")
 
-    predict_dataloader = test_dataloader
+    def predict_dataloader(self) -> DataLoader[ImageBatch]:
+        """Loads the test set in the same order, each image on one process alone."""
+        sampler = EvaluationSampler(len(self.splits["test"]), self.split_seed, *world(self.trainer), once=True)
+        return self._loader(self._served("test"), sampler, self.workers("test"))
 
     def _evaluation_loader(self, split: str) -> DataLoader[ImageBatch]:
         # not by the seed of the run: runs that differ in it alone are measured on the same first batches

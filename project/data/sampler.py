@@ -80,15 +80,18 @@ class EvaluationSampler(_FixedBySeed):
         seed: Another seed gives another order.
         world_size: The number of processes.
         rank: The number of this process.
+        once: Whether a process leaves out what another one has as well, unless it has nothing else: Lightning refuses that.
     """
 
-    def __init__(self, size: int, seed: int, world_size: int, rank: int) -> None:
+    def __init__(self, size: int, seed: int, world_size: int, rank: int, once: bool = False) -> None:
         super().__init__(cast("Dataset[int]", range(size)), num_replicas=world_size, rank=rank, seed=seed)
         order = shuffled(size, seed, 0)
         padding = self.total_size - size
         self._mine = torch.cat([order, order.repeat(-(-padding // size))[:padding]])[rank::world_size]
         self.repeated: int | None = int(self._mine[-1]) if rank >= world_size - padding else None
         """The index of the sample that another process has as well and counts, if there is one; it comes last."""
+        if once and self.repeated is not None and len(self._mine) > 1:
+            self._mine, self.num_samples = self._mine[:-1], self.num_samples - 1
 
     def __iter__(self) -> Iterator[int]:
         """Yields indices."""

@@ -12,6 +12,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 from torchmetrics import Metric
 
@@ -312,6 +313,12 @@ class ImageClassifier(LightningModule):
             results = self.train_metrics.compute()
             self.train_metrics.reset()
             self.log_dict({"train/loss": results.loss, "train/accuracy": results.accuracy}, prog_bar=True)
+
+    def on_validation_start(self) -> None:
+        """Has DDP send the first process's statistics of BatchNorm, which it does not within a step of several batches."""
+        wrapper = self.trainer.strategy.model
+        if isinstance(wrapper, DistributedDataParallel):
+            wrapper.require_forward_param_sync = True
 
     def validation_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Counts the batch and returns its logits, float (N, classes)."""

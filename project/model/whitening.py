@@ -76,4 +76,6 @@ def whiten(network: nn.Module, images: Callable[[], Tensor], trainer: Trainer) -
         share = images()
         covariance: Any = patch_covariance(share.cpu().float(), first.kernel_size[0])  # some devices have no float64
         mean = trainer.strategy.reduce(covariance.float().to(share.device), reduce_op="mean")
-        first.whiten(trainer.strategy.broadcast(mean))
+        first.whiten(mean)
+        with torch.no_grad():  # processors may differ in the last bits of what they compute
+            first.weight.copy_(trainer.strategy.broadcast(first.weight.detach()))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch import Callback
 from torch import distributed
 from torch.optim import SGD
 from torch.utils.data import DistributedSampler
@@ -78,6 +79,37 @@ def fit_and_evaluate(world_size: int, weights: Path) -> dict[str, Any]:
 
 
 @flowers_drawn_once()
+class Measured(Callback):
+    """Keeps the first process's weights as they are measured."""
+
+    def __init__(self) -> None:
+        self.weights: dict[str, torch.Tensor] = {}
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        self.weights = {name: value.clone() for name, value in pl_module.state_dict().items()}
+
+
+def validate_within_a_step(world_size: int, weights: Path) -> dict[str, Any]:
+    """Validation after two of the three batches of a step, for which gradients are not sent yet."""
+    model, measured = classifier(), Measured()
+    data = flowers(TRAIN_SIZE, FIT_SIZE, 4 * world_size)
+    steps = {"limit_train_batches": 3, "accumulate_grad_batches": 3, "val_check_interval": 2}
+    one = trainer(world_size, callbacks=[measured], **steps)
+    one.fit(model, datamodule=data)
+    if one.is_global_zero:
+        torch.save(measured.weights, weights)
+    return {"val": metrics(model, "val")}
+
+
+def predicted(model: ImageClassifier, size: int, world_size: int) -> int:
+    """How many images all processes together return predictions of."""
+    found = trainer(world_size).predict(model, datamodule=data_of(size, world_size)) or []
+    count = torch.tensor(sum(map(len, found)))
+    if world_size > 1:
+        distributed.all_reduce(count)
+    return int(count)
+
+
 def main(out: Path) -> None:
     """Runs the job."""
     world_size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
@@ -86,7 +118,9 @@ def main(out: Path) -> None:
     found = {
         "exact": exact,
         "padded": {size: padded(model, size, world_size, rank) for size in sizes(world_size)},
+        "predicted": {size: predicted(model, size, world_size) for size in (world_size, 7, 12)},
         "fit": fit_and_evaluate(world_size, out / f"{world_size}.pt"),
+        "within a step": validate_within_a_step(world_size, out / "within.pt"),
     }
     if rank == 0:
         (out / f"{world_size}.json").write_text(json.dumps(found))

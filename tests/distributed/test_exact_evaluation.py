@@ -28,7 +28,8 @@ def found(world_size, tmp_path_factory) -> dict[str, Any]:
     launch = forked if world_size == 2 else torchrun  # which takes seconds longer
     succeed(launch(world_size, "tests.distributed.job_evaluate", str(out)), cwd=out, timeout=240)
     measured = json.loads((out / f"{world_size}.json").read_text())
-    return measured | {"weights": torch.load(out / f"{world_size}.pt", weights_only=True)}
+    names = {"weights": f"{world_size}.pt", "weights within a step": "within.pt"}
+    return measured | {name: torch.load(out / file, weights_only=True) for name, file in names.items()}
 
 
 @cache
@@ -39,7 +40,7 @@ def on_one_process(size: int) -> dict[str, Any]:
 
 
 def require_equal(measured, expected):
-    for split in ("val", "test"):
+    for split in measured:
         assert measured[split]["loss"] == pytest.approx(expected[split]["loss"], rel=1e-5)
         for name, value in expected[split].items():
             assert name == "loss" or measured[split][name] == value, (split, name)
@@ -65,6 +66,20 @@ def test_validation_inside_fit_and_the_test_after_it_are_exact_too(found):
         quiet()
         expected = job_evaluate.evaluate(model, job_evaluate.FIT_SIZE, 1)
     require_equal(found["fit"], expected)
+
+
+def test_validation_within_a_step_of_several_batches_is_exact_too(found):
+    model = classifier()
+    model.load_state_dict(found["weights within a step"])
+    assert not torch.equal(found["weights within a step"][BATCHNORM], classifier().state_dict()[BATCHNORM])
+    with warnings.catch_warnings():
+        quiet()
+        expected = job_evaluate.evaluate(model, job_evaluate.FIT_SIZE, 1)
+    require_equal(found["within a step"], expected)
+
+
+def test_predictions_have_each_image_once(found):
+    assert found["predicted"] == {size: int(size) for size in found["predicted"]}
 
 
 def test_a_padding_sampler_would_have_reported_other_metrics(found, world_size):
