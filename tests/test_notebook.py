@@ -290,7 +290,9 @@ def test_duplicates_of_a_folder_are_found(environment, tmp_path):
     shutil.copy(tmp_path / "a" / "0.jpg", tmp_path / "a" / "copy.jpg")
     (tmp_path / "b" / "broken.jpg").write_bytes(b"no image")
     executed = run_with("explore_data", FOLDER=tmp_path)
-    assert unwanted(executed) == []
+    ((cell, warning),) = unwanted(executed)
+    assert cell == "data"
+    assert "1 of 38 files cannot be read as images and are left out" in warning["text"]
     said = printed(executed["duplicates"])
     assert "1 unreadable files, 1 groups of duplicates" in said
     assert {"a/0.jpg", "a/copy.jpg"} <= set(said.split())

@@ -54,7 +54,9 @@ def test_each_image_has_its_own_prediction_and_a_broken_one_none(tmp_path, tiny_
     monkeypatch.setattr(ImageClassifier, "probabilities", lambda _, logits: (logits / 4).softmax(1))
     make_folder(tmp_path / "images", dict.fromkeys("abcdefgh", 4))
     model = ImageClassifier.load_from_checkpoint(tiny_run / "checkpoints" / "best.ckpt")
-    data = FolderDataModule(str(tmp_path / "images"), image_size=32, num_workers=0, on_bad_image="skip")
+    like = {"image_size": 32, "resize": 32, "mean": model.preprocessing["mean"], "std": model.preprocessing["std"]}
+    data = FolderDataModule(str(tmp_path / "images"), **like, num_workers=0, on_bad_image="skip")
+    assert {name: data.preprocessing.get(name) for name in model.preprocessing} == model.preprocessing
     data.setup("test")
     names = [data.splits["test"].name(index) for index in range(8)]
     files = [tmp_path / "images" / name for name in names]
