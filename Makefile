@@ -45,8 +45,8 @@ gpu: .venv/installed
 	for seed in $(SEEDS); do \
 		[ -f runs/cifar10_fast_$$seed/metrics.json ] || $(BIN)/python -m project.fit --config configs/cifar10_fast.yaml \
 			--seed_everything $$seed --name cifar10_fast_$$seed || exit 1; \
-		[ -f runs/cifar10_resnet18_$$seed/metrics.json ] || $(BIN)/python -m project.fit --config configs/cifar10_resnet18.yaml --config configs/hardware/gpu.yaml \
-			--data.device_cache true --model.compile true --data.batch_size 512 --model.optimizer.lr 0.4 \
+		[ -f runs/cifar10_resnet18_$$seed/metrics.json ] || $(BIN)/python -m project.fit --config configs/cifar10_resnet18.yaml \
+			--config configs/hardware/gpu.yaml --data.device_cache true --model.compile true --data.batch_size 512 --model.optimizer.lr 0.4 \
 			--trainer.max_epochs 30 --seed_everything $$seed --name cifar10_resnet18_$$seed || exit 1; \
 	done
 	$(BIN)/python docs/seeds.py runs/cifar10_fast_*

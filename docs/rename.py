@@ -14,17 +14,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 NOT_OURS = {".git", ".venv", "data", "runs"}
-SUFFIXES = {
-    ".py",
-    ".md",
-    ".toml",
-    ".yaml",
-    ".yml",
-    ".ipynb",
-    ".lock",
-    ".txt",
-    "",
-}  # "": Makefile, Dockerfile and .ci/run
+# the last is that of Makefile, Dockerfile and .ci/run
+SUFFIXES = {".py", ".md", ".toml", ".yaml", ".yml", ".ipynb", ".lock", ".txt", ""}
 
 
 def usages(name: str) -> re.Pattern[str]:

@@ -180,12 +180,11 @@ class ImageDataModule(LightningDataModule, ABC):
 
     def predict_dataloader(self) -> DataLoader[ImageBatch]:
         """Loads the test set in the same order, each image on one process alone."""
-        sampler = EvaluationSampler(len(self.splits["test"]), self.split_seed, *world(self.trainer), once=True)
-        return self._loader(self._served("test"), sampler, self.workers("test"))
+        return self._evaluation_loader("test", once=True)
 
-    def _evaluation_loader(self, split: str) -> DataLoader[ImageBatch]:
+    def _evaluation_loader(self, split: str, once: bool = False) -> DataLoader[ImageBatch]:
         # not by the seed of the run: runs that differ in it alone are measured on the same first batches
-        sampler = EvaluationSampler(len(self.splits[split]), self.split_seed, *world(self.trainer))
+        sampler = EvaluationSampler(len(self.splits[split]), self.split_seed, *world(self.trainer), once)
         self._repeats[split] = sampler.repeated
         return self._loader(self._served(split), sampler, self.workers(split))
 

@@ -91,7 +91,7 @@ class EvaluationSampler(_FixedBySeed):
         self.repeated: int | None = int(self._mine[-1]) if rank >= world_size - padding else None
         """The index of the sample that another process has as well and counts, if there is one; it comes last."""
         if once and self.repeated is not None and len(self._mine) > 1:
-            self._mine, self.num_samples = self._mine[:-1], self.num_samples - 1
+            self._mine, self.num_samples, self.repeated = self._mine[:-1], self.num_samples - 1, None
 
     def __iter__(self) -> Iterator[int]:
         """Yields indices."""

@@ -78,7 +78,6 @@ def fit_and_evaluate(world_size: int, weights: Path) -> dict[str, Any]:
     return {split: metrics(model, split) for split in ("val", "test")}
 
 
-@flowers_drawn_once()
 class Measured(Callback):
     """Keeps the first process's weights as they are measured."""
 
@@ -110,6 +109,7 @@ def predicted(model: ImageClassifier, size: int, world_size: int) -> int:
     return int(count)
 
 
+@flowers_drawn_once()
 def main(out: Path) -> None:
     """Runs the job."""
     world_size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
