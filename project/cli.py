@@ -250,6 +250,10 @@ def quiet_libraries() -> None:
     warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
     # of the step that the tested weights are of, which is the same on all devices
     warnings.filterwarnings("ignore", message=".*recommended to use `self.log\\('step'.*")
+    # images that lie in memory need no loader workers, and the line of settings says how many there are
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    # torch.compile's advice: training computes in bfloat16, and evaluation in float32 on purpose
+    warnings.filterwarnings("ignore", message=".*TensorFloat32 tensor cores .* available but not enabled.*")
     # Lightning gathers by a function that torch has renamed
     warnings.filterwarnings("ignore", message=".*all_gather is deprecated.*")
     # Lightning's model summary walks torch's pytrees by a deprecated class

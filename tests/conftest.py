@@ -42,9 +42,8 @@ def pytest_collection_finish() -> None:
 
 @contextmanager
 def as_in_a_terminal() -> Iterator[None]:
-    """Silences what the commands silence, and Lightning's advice to use more workers for tiny data."""
+    """Silences what the commands silence."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
         quiet_libraries()
         yield
 

@@ -194,7 +194,7 @@ def differences(one: Any, other: Any, where: str = "") -> list[str]:
 
 
 def _bits(tensor: Tensor) -> bytes:
-    return tensor.contiguous().numpy().tobytes()
+    return tensor.cpu().contiguous().numpy().tobytes()
 
 
 class Tally(NamedTuple):

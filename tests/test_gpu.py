@@ -8,6 +8,7 @@ import torch
 
 from project.data.augmentation import augment
 from project.data.batch import ImageBatch
+from project.data.randomness import restored_generators, seed_generators
 from tests.small import require_same_end, small, stop_at
 from tests.stress import outcome
 
@@ -22,6 +23,14 @@ def test_augmentation_is_that_of_a_cpu_to_the_last_bit():
     options: dict[str, Any] = {"seed": 5, "epoch": 3, "flipping": True, "padding": 4, "cutout_size": 8}
     there = augment(ImageBatch(*(field.cuda() for field in batch)), fill=fill.cuda(), **options)
     assert torch.equal(there.images.cpu(), augment(batch, fill=fill, **options).images)
+
+
+def test_seeding_seeds_the_gpus_own_generator_too():
+    with torch.random.fork_rng(["cuda"]), restored_generators():
+        seed_generators(5, torch.device("cuda"))
+        drawn = torch.rand(4, device="cuda"), torch.rand(4)
+    expected = [torch.rand(4, generator=torch.Generator(kind).manual_seed(5), device=kind) for kind in ("cuda", "cpu")]
+    assert all(map(torch.equal, drawn, expected))
 
 
 def test_a_run_that_is_stopped_and_goes_on_with_images_on_the_gpu_ends_as_one_that_fetches_each_batch(workplace):

@@ -45,7 +45,8 @@ class SeedEachBatch(Callback):
         return seed_before
 
     def _seed(self, trainer: Trainer, purpose: Purpose, *place: int) -> None:
-        seed_generators(derived_seed(purpose, self.seed, *place, trainer.global_rank), devices=True)
+        seed = derived_seed(purpose, self.seed, *place, trainer.global_rank)
+        seed_generators(seed, trainer.strategy.root_device)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Seeds the generators."""

@@ -93,14 +93,17 @@ def derived_seed(purpose: Purpose, *place: int) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
 
 
-def seed_generators(seed: int, devices: bool = False) -> None:
+def seed_generators(seed: int, device: torch.device | None = None) -> None:
     """Seeds the generators that all code of a process shares: torch's on the CPU, Python's and NumPy's.
 
     Args:
         seed: 64 bits.
-        devices: Whether to seed torch's generators of other devices, too.
+        device: The process's own, whose generator is seeded, too. ``torch.manual_seed`` would ask every kind of device that
+            torch knows, each time with a traceback for those that are not used.
     """
-    (torch.manual_seed if devices else torch.default_generator.manual_seed)(seed)
+    torch.default_generator.manual_seed(seed)
+    if device is not None and device.type != "cpu":
+        torch.get_device_module(device).manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002  # what other code draws from
 

@@ -161,7 +161,7 @@ def transform_batch(batch: ImageBatch, transforms: Sequence[Transform], num_clas
     labels = (batch.labels if batch.labels.dim() == 2 else F.one_hot(batch.labels, num_classes)).float()
     devices = [images.device] if images.device.type == "cuda" else []
     with restored_generators(), torch.random.fork_rng(devices):
-        seed_generators(seed, devices=True)
+        seed_generators(seed, images.device)
         for transform in transforms:
             images, labels = _pair(transform, apply("--data.batch_transforms", transform, images, labels), labels.shape)
     return batch._replace(images=images.round().clamp(0, 255).to(torch.uint8), labels=labels)

@@ -41,7 +41,7 @@ def draws(seed: int, epoch: int, batch: int, rank: int) -> tuple[Any, ...]:
     loop = SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=progress))
     data = SimpleNamespace(on_before_batch_transfer=lambda batch, dataloader_idx: batch)
     place = {"current_epoch": epoch, "global_rank": rank, "training": True, "fit_loop": loop, "datamodule": data}
-    trainer: Any = SimpleNamespace(**place)
+    trainer: Any = SimpleNamespace(**place, strategy=SimpleNamespace(root_device=torch.device("cpu")))
     model: Any = SimpleNamespace(on_before_batch_transfer=lambda batch, dataloader_idx: batch)
     SeedEachBatch(seed).on_train_start(trainer, model)
     assert data.on_before_batch_transfer("batch", 0) == "batch"
