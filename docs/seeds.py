@@ -9,15 +9,16 @@ from typing import Any
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 Curve = list[tuple[float, float]]
-"""Seconds since the first batch, and validation accuracy, at the end of each validation."""
+"""Seconds since the first batch, or optimizer steps, and validation accuracy, at the end of each validation."""
 
 
-def curve(run: Path) -> Curve:
+def curve(run: Path, in_steps: bool = False) -> Curve:
     """Reads a run's TensorBoard files."""
     events: Any = EventAccumulator(str(run))  # type: ignore[no-untyped-call]
     events.Reload()
     start = events.Images("train/first_batch")[0].wall_time
-    return [(event.wall_time - start, event.value) for event in events.Scalars("val/accuracy")]
+    found = events.Scalars("val/accuracy")
+    return [(event.step + 1 if in_steps else event.wall_time - start, event.value) for event in found]
 
 
 def line(name: str, values: list[float]) -> str:

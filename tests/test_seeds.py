@@ -1,5 +1,6 @@
 """The scripts of the docs that compare finished runs: a table over seeds, and accuracy over time."""
 
+import csv
 import json
 import runpy
 import shutil
@@ -29,17 +30,20 @@ def test_the_curves_show_each_way_to_train(tiny_run, workplace, monkeypatch, cap
     few = shutil.ignore_patterns("*.ckpt")
     runs = [Path(shutil.copytree(tiny_run, name, ignore=few)) for name in ("one_0", "one_1", "other_0")]
     defined = script("time_to_accuracy.py", monkeypatch)
-    defined["main"](Path("curves.png"), runs)
+    defined["main"](["curves.png", *map(str, runs)])
     accuracy = json.loads((tiny_run / "metrics.json").read_text())["val"]["accuracy"]
     ends = [line.split() for line in capsys.readouterr().out.splitlines() if "ends with" in line]
     assert [(name, rest[-1]) for name, *rest in ends] == [("one", "2)"), ("other", "1)")]
     times, reached = zip(*defined["curve"](tiny_run), strict=True)
     assert min(times) > 0
     assert max(reached) == pytest.approx(accuracy)
+    rows = csv.DictReader((tiny_run / "metrics.csv").read_text().splitlines())
+    steps = [int(row["step"]) for row in rows if row["val/accuracy"]]
+    assert [step for step, _ in defined["curve"](tiny_run, in_steps=True)] == steps
     assert Path("curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_time_to_an_accuracy_is_that_of_the_first_epoch_that_reaches_it(monkeypatch):
-    seconds_to = script("time_to_accuracy.py", monkeypatch)["seconds_to"]
+    reached_at = script("time_to_accuracy.py", monkeypatch)["reached_at"]
     run = [(10.0, 0.3), (20.0, 0.6), (30.0, 0.5), (40.0, 0.7)]
-    assert [seconds_to(accuracy, run) for accuracy in (0.3, 0.5, 0.65, 0.8)] == [10, 20, 40, None]
+    assert [reached_at(accuracy, run) for accuracy in (0.3, 0.5, 0.65, 0.8)] == [10, 20, 40, None]

@@ -53,6 +53,7 @@ def confusion_figure(confusion: Tensor, class_names: Sequence[str]) -> Figure:
                     ha="center",
                     va="center",
                     color="white" if shares[row, column] > 0.5 else "black",
+                    in_layout=False,  # inside the axes: the layout need not measure it
                 )
     return figure
 
