@@ -24,6 +24,7 @@ from examples.data_module import DigitsDataModule
 from examples.focal_loss import FocalLoss
 from examples.metric import BalancedAccuracy
 from examples.multilabel import FlowerPairs, MultilabelClassifier
+from examples.multilabel_csv import MultilabelCSV
 from project.deploy.formats import load_onnx
 from project.deploy.network import trace
 from project.errors import UserError
@@ -72,6 +73,12 @@ def data_for(name: str) -> list[str]:
         make_folder(Path("images"), {"rose": 8, "tulip": 8})
         rows = [f"{path},{path.parent.name}" for path in sorted(Path("images").glob("*/*"))]
         Path("labels.csv").write_text("\n".join(["path,label", *rows]))
+    elif name == "multilabel_csv":
+        make_folder(Path("images"), {"rose": 8, "tulip": 8})
+        parities = {path: "odd" if int(path.stem) % 2 else "" for path in sorted(Path("images").glob("*/*"))}
+        rows = [f"{path},{path.parent.name} {odd}" for path, odd in parities.items()]
+        Path("labels.csv").write_text("\n".join(["path,labels", *rows]))
+        return [*RESIZED, "--data.val_fraction=0.3", "--data.test_fraction=0.3"]  # some of each label in both
     elif name == "npz_dataset":
         pixels = np.random.default_rng(0).integers(0, 256, (24, 28, 28, 3), dtype=np.uint8)
         np.savez("FILE.npz", train_images=pixels, train_labels=np.arange(24)[:, None] % 3)
@@ -114,6 +121,19 @@ def test_the_page_counts_the_lines_of_an_example(file):
     for page, folder in (("docs/extending.md", "../examples"), ("README.md", "examples")):
         (row,) = [row for row in (ROOT / page).read_text().splitlines() if f"]({folder}/{file.name})" in row]
         assert row.split("|")[3].strip() == str(lines(file)), f"{page}: {file.name}"
+
+
+def test_the_labels_of_a_csv_are_those_of_the_files_that_it_names(workplace):
+    data_for("multilabel_csv")
+    data = MultilabelCSV(image_size=32)
+    assert data.class_names == ["odd", "rose", "tulip"]
+    splits = data.load()
+    for split in splits.values():
+        expected = [
+            [int(file.stem) % 2, file.parent.name == "rose", file.parent.name == "tulip"] for file in split.files
+        ]
+        assert split.labels.tolist() == expected
+    assert sorted(file for split in splits.values() for file in split.files) == sorted(Path("images").glob("*/*"))
 
 
 def test_the_digits_are_scikit_learns():

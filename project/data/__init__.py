@@ -4,18 +4,22 @@ from project.data.batch import ArrayDataset
 from project.data.cifar10 import CIFAR10DataModule
 from project.data.csv_file import CSVDataModule
 from project.data.dataset import TorchDatasetModule
+from project.data.files import FileDataset
 from project.data.flowers import FlowersDataModule
 from project.data.folder import FolderDataModule
 from project.data.module import ImageDataModule
+from project.data.resized import ResizedDataModule
 from project.data.synthetic import SyntheticFlowersDataModule
 
 __all__ = [
     "ArrayDataset",
     "CIFAR10DataModule",
     "CSVDataModule",
+    "FileDataset",
     "FlowersDataModule",
     "FolderDataModule",
     "ImageDataModule",
+    "ResizedDataModule",
     "SyntheticFlowersDataModule",
     "TorchDatasetModule",
 ]

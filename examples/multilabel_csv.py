@@ -1,0 +1,39 @@
+"""Several labels for each of your own images: a CSV with the columns path and labels, as in ``photos/1.jpg,sea boat``.
+
+python -m project.fit --data examples.multilabel_csv.MultilabelCSV --model examples.multilabel.MultilabelClassifier --monitor val/mAP
+"""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from project.data import FileDataset, ResizedDataModule
+from project.data.splits import hashed_split
+
+
+class MultilabelCSV(ResizedDataModule):
+    """Image files whose paths are relative to the CSV; a tenth each is validation's and test's."""
+
+    def __init__(self, file: str = "labels.csv", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.folder = Path(file).parent
+        rows = csv.DictReader(Path(file).read_text().splitlines())
+        self.labels = {row["path"]: row["labels"].split() for row in rows}
+
+    @property
+    def class_names(self) -> list[str]:
+        """Every label that an image has."""
+        return sorted({name for names in self.labels.values() for name in names})
+
+    def load(self) -> dict[str, FileDataset]:
+        """Cuts the splits by the names of the files."""
+        paths, classes = list(self.labels), self.class_names
+        marks = torch.tensor([[name in self.labels[path] for name in classes] for path in paths]).long()
+        parts = hashed_split(paths, self.fractions, seed=self.split_seed, class_name=self.folder.name)
+        return {split: self._dataset(split, [paths[i] for i in at], marks[at]) for split, at in parts.items()}
+
+    def _dataset(self, split: str, paths: list[str], marks: torch.Tensor) -> FileDataset:
+        crop_scale = self.crop_scale if split == "train" else None
+        return FileDataset([self.folder / path for path in paths], marks, self.preprocessing, crop_scale, self.seed)
