@@ -16,6 +16,8 @@ def curve(run: Path, in_steps: bool = False) -> Curve:
     """Reads a run's TensorBoard files."""
     events: Any = EventAccumulator(str(run))  # type: ignore[no-untyped-call]
     events.Reload()
+    if "train/first_batch" not in events.Tags()["images"]:
+        sys.exit(f"'{run}' has no plot of its first batch, from which time is counted")
     start = events.Images("train/first_batch")[0].wall_time
     found = events.Scalars("val/accuracy")
     return [(event.step + 1 if in_steps else event.wall_time - start, event.value) for event in found]
@@ -29,6 +31,8 @@ def line(name: str, values: list[float]) -> str:
 
 def main(runs: list[Path]) -> None:
     """Prints a line for each metric."""
+    if not runs or not all((run / "metrics.json").is_file() for run in runs):
+        sys.exit("usage: python docs/seeds.py RUN..., folders of finished runs")
     results = [json.loads((run / "metrics.json").read_text()) for run in runs]
     print(f"n = {len(runs)}")
     for split in ("val", "test"):

@@ -209,6 +209,10 @@ class FitCLI(ProjectCLI):
 
     def _train_and_test(self, resume: str | None) -> None:
         self.trainer.fit(self.model, datamodule=self.datamodule, ckpt_path=resume, weights_only=True)
+        for early in self.trainer.early_stopping_callbacks:
+            if early.stopping_reason_message:
+                reason = early.stopping_reason_message.removesuffix(" Signaling Trainer to stop.")
+                self.note(f"stopped early, after epoch {early.stopped_epoch + 1}: {reason}")
         best = self.trainer.strategy.broadcast(str(self.run.best))  # the first process's: names without --name differ
         if not (self._keep_best and self._keep_best.best_model_path):  # as where training ends before an epoch does
             self.trainer.validate(self.model, datamodule=self.datamodule, verbose=False)

@@ -66,10 +66,10 @@ def shortened(command: str) -> list[str]:
 
 
 def write_csv(folder: Path) -> None:
-    """A CSV of the images in ``images``."""
+    """A CSV of the images in ``images``, with their class in two columns."""
     files = sorted((folder / "images").rglob("*.jpg"))
-    rows = [f"{file.relative_to(folder)},{file.parent.name}" for file in files]
-    (folder / "labels.csv").write_text("\n".join(["path,label", *rows]))
+    rows = [f"{file.relative_to(folder)},{file.parent.name},{file.parent.name}" for file in files]
+    (folder / "labels.csv").write_text("\n".join(["path,label,labels", *rows]))
 
 
 def write_pets(root: Path) -> None:

@@ -136,6 +136,12 @@ def test_the_labels_of_a_csv_are_those_of_the_files_that_it_names(workplace):
     assert sorted(file for split in splits.values() for file in split.files) == sorted(Path("images").glob("*/*"))
 
 
+def test_labels_of_one_class_are_refused_by_a_model_of_several(workplace, capsys):
+    with pytest.raises(UserError, match=r"the labels are of one class an image; see examples/multilabel_csv\.py"):
+        fit(*MULTILABEL, *TINY_DATA, *TINY_TRAINER, *QUIET, *QUICK, "--name=run")
+    assert not Path("runs/run").exists()
+
+
 def test_the_digits_are_scikit_learns():
     data = DigitsDataModule(split_seed=1)
     splits = data.load()
@@ -256,7 +262,7 @@ def test_a_report_of_a_multi_label_run_has_its_own_metric_and_its_classes(multil
     assert "Confusion matrix</h2>" not in page
     images = [int(row) for row in re.findall(r"<td>(\d+)</td></tr>", page)]
     assert images == [has + hit for _, (has, hit) in test["confusion_matrix"]]
-    assert "images are shown of models that give each image one class" in page
+    assert "images can be shown only where the model gives each image one class" in page
     assert capsys.readouterr().err.count("\n") == 1
 
 

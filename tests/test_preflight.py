@@ -54,6 +54,9 @@ def missing(package: str, flags: str) -> Any:
         ("--model.base_batch_size=0", "--model.base_batch_size must be"),
         ("--model.warmup_epochs=-1", "--model.warmup_epochs must be"),
         ("--model.optimizer.lr=-1", "--model.optimizer: Invalid learning rate"),
+        ("--model.optimizer.lr=.nan", "--model.optimizer: lr must be a finite number, got nan"),
+        ("--model.optimizer.lr=.inf", "--model.optimizer: lr must be a finite number, got inf"),
+        ("--model.warmup_epochs=.inf", "--model.warmup_epochs must be 0 or more, got inf"),
         ("--model.lr_scheduler=StepLR --model.lr_scheduler.step_size=x", "step_size: expected int"),
         (
             "--model.lr_scheduler=OneCycleLR --model.lr_scheduler.max_lr=1 --model.lr_scheduler.epochs=3",
@@ -213,8 +216,11 @@ def test_what_watches_a_metric_that_is_there_in_its_own_mode_runs(workplace, fla
     small(*flags.split())
 
 
-def test_early_stopping_may_watch_training_in_short_epochs(workplace):
-    small("--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=train/loss", "--trainer.max_epochs=1")
+def test_early_stopping_may_watch_training_in_short_epochs_and_says_that_it_stopped(workplace, capsys):
+    early = ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=train/loss"]
+    small(*early, "--trainer.callbacks.stopping_threshold=100", "--trainer.max_epochs=3")
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("stopped early")]
+    assert line.startswith("stopped early, after epoch 1: Stopping threshold reached: train/loss = ")
 
 
 def test_what_lightning_finds_late_is_one_line_too(workplace, capsys):

@@ -76,7 +76,7 @@ def evaluate_split(
         UserError: The images cannot be found or read, or may have several classes each.
     """
     if not model.has_one_class:
-        raise UserError("images are shown of models that give each image one class, not several")
+        raise UserError("images can be shown only where the model gives each image one class")
     data.prepare_data()
     data.device_cache = False  # one pass gains nothing from it
     data.setup("test")

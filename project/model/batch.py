@@ -75,16 +75,22 @@ def is_counted(labels: Tensor) -> Tensor:
     return (labels if labels.dim() == 1 else labels[:, 0]) >= 0
 
 
-def require_one_class(labels: Tensor) -> None:
-    """Refuses labels of several classes an image, which a model of one class each would fail on.
+def require_fitting(labels: Tensor, has_one_class: bool) -> None:
+    """Refuses labels that the model would fail on.
 
     Args:
-        labels: int64 (N,), or soft ones, float (N, classes).
+        labels: int64 (N,), one class an image, or (N, classes), several; or soft ones, float (N, classes).
+        has_one_class: Whether the model gives each image one class.
 
     Raises:
-        UserError: They are integers (N, classes).
+        UserError: They are for the other kind of model.
     """
-    if labels.dim() > 1 and not labels.is_floating_point():
+    if labels.dim() == 1 and not has_one_class:
+        raise UserError(
+            "this model gives an image any number of classes, but the labels are of one class an image; see"
+            " examples/multilabel_csv.py for such labels, or leave out --model"
+        )
+    if labels.dim() > 1 and not labels.is_floating_point() and has_one_class:
         raise UserError(
             f"the labels are {tuple(labels.shape)}, but this model gives each image one class; several take a subclass with"
             " MultilabelMetrics and a loss of its own, see examples/multilabel.py"

@@ -1,5 +1,6 @@
 """The optimizer and learning-rate schedule of a run, as the command asks for them and as a resumed run finds them."""
 
+import math
 from typing import Any, Literal, cast
 
 from lightning.pytorch import LightningModule, Trainer
@@ -64,7 +65,7 @@ class Optimization:
         layer_decay: float = 1.0,
     ) -> None:
         require(0 <= lrf <= 1, "--model.lrf", lrf, "from 0 to 1")
-        require(warmup_epochs >= 0, "--model.warmup_epochs", warmup_epochs, "0 or more")
+        require(0 <= warmup_epochs < math.inf, "--model.warmup_epochs", warmup_epochs, "0 or more")
         require(base_batch_size is None or base_batch_size > 0, "--model.base_batch_size", base_batch_size, "above 0")
         require(0 < layer_decay <= 1, "--model.layer_decay", layer_decay, "above 0, at most 1")
         self.optimizer, self._base_batch_size, self._layer_decay = optimizer, base_batch_size, layer_decay

@@ -38,6 +38,7 @@ def build_optimizer(
     """
     with explained("--model.optimizer"):
         optimizer = make(parameter_groups(network, layer_decay))
+        _require_numbers(optimizer)
     _require_clippable(optimizer, trainer)
     fuse_on_cpu(optimizer)
     for group in optimizer.param_groups:
@@ -67,6 +68,14 @@ def explained(option: str) -> Iterator[None]:
         yield
     except (TypeError, ValueError, ZeroDivisionError) as error:
         raise UserError(f"{option}: {error}") from error
+
+
+def _require_numbers(optimizer: Optimizer) -> None:
+    """Refuses what torch's own checks let through: NaN compares with nothing, and infinity is above 0."""
+    for group in optimizer.param_groups:
+        for name, value in group.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{name} must be a finite number, got {value}")
 
 
 def parameter_groups(network: nn.Module, layer_decay: float = 1.0) -> list[dict[str, Any]]:

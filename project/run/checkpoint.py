@@ -92,6 +92,7 @@ def explain(
     rates = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("train/")}
     measured = {**model.resumed_results, **{split: metrics.as_dict() for split, metrics in model.results.items()}}
     remembered = RememberedData(class_path=type(data).__name__, init_args=dict(data.hparams)) if data else None
+    training = trainer.state.fn == "fit" and not trainer.state.finished  # afterwards Lightning counts on
     return About(
         model=type(model).__name__,
         class_names=model.class_names,
@@ -106,7 +107,7 @@ def explain(
         transforms=getattr(data, "transforms_in_words", dict)(),
         split_seed=getattr(data, "split_seed", None),
         versions=versions(),
-        epoch=trainer.current_epoch,
+        epoch=trainer.current_epoch if training else max(trainer.current_epoch - 1, 0),
         step=trainer.global_step,
         selection=selection(trainer),
         metrics={**rates, **measured},

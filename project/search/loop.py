@@ -90,4 +90,5 @@ def _outcome(trial: FrozenTrial, monitor: Monitor) -> str:
         return f"failed: {trial.user_attrs[ERROR]}"
     pruned = "pruned with " if trial.state == TrialState.PRUNED else ""
     value = "nan" if trial.value is None else readable(trial.value)  # Optuna keeps no NaN
-    return f"{pruned}{monitor.monitor} {value} after {len(trial.intermediate_values)} validations"
+    count = len(trial.intermediate_values)
+    return f"{pruned}{monitor.monitor} {value} after {count} validation{'s' * (count != 1)}"

@@ -104,7 +104,7 @@ def test_a_trial_counts_by_the_best_of_its_finite_values(stub, monkeypatch, caps
     monkeypatch.setattr(trial, "read_curves", lambda run: {"val/accuracy": dict(enumerate(curves[run.name]))})
     monkeypatch.setattr("optuna.trial.Trial.should_prune", lambda one: one.number == 3)
     sweep("--n_trials=4")
-    assert "trial_003: pruned with val/accuracy nan after 1 validations" in capsys.readouterr().err
+    assert "trial_003: pruned with val/accuracy nan after 1 validation\n" in capsys.readouterr().err
     found = {row[0]: (row[1], row[2], row[6]) for row in table() if row[0] != "trial"}
     assert found == {
         "0": ("complete", "0.4", ""),
