@@ -1,6 +1,6 @@
 """Several labels for each of your own images: a CSV with the columns path and labels, as in ``photos/1.jpg,sea boat``.
 
-python -m project.fit --data examples.multilabel_csv.MultilabelCSV --model examples.multilabel.MultilabelClassifier --monitor val/mAP
+python -m project.fit --data examples.multilabel_csv.LabelsCSV --model examples.multilabel.MultilabelClassifier --monitor val/mAP
 """
 
 import csv
@@ -13,7 +13,7 @@ from project.data import FileDataset, ResizedDataModule
 from project.data.splits import hashed_split
 
 
-class MultilabelCSV(ResizedDataModule):
+class LabelsCSV(ResizedDataModule):
     """Image files whose paths are relative to the CSV; a tenth each is validation's and test's."""
 
     def __init__(self, file: str = "labels.csv", **kwargs: Any) -> None:

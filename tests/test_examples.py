@@ -24,7 +24,7 @@ from examples.data_module import DigitsDataModule
 from examples.focal_loss import FocalLoss
 from examples.metric import BalancedAccuracy
 from examples.multilabel import FlowerPairs, MultilabelClassifier
-from examples.multilabel_csv import MultilabelCSV
+from examples.multilabel_csv import LabelsCSV
 from project.deploy.formats import load_onnx
 from project.deploy.network import trace
 from project.errors import UserError
@@ -125,7 +125,7 @@ def test_the_page_counts_the_lines_of_an_example(file):
 
 def test_the_labels_of_a_csv_are_those_of_the_files_that_it_names(workplace):
     data_for("multilabel_csv")
-    data = MultilabelCSV(image_size=32)
+    data = LabelsCSV(image_size=32)
     assert data.class_names == ["odd", "rose", "tulip"]
     splits = data.load()
     for split in splits.values():
