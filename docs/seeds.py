@@ -16,11 +16,13 @@ def curve(run: Path, in_steps: bool = False) -> Curve:
     """Reads a run's TensorBoard files."""
     events: Any = EventAccumulator(str(run))  # type: ignore[no-untyped-call]
     events.Reload()
+    found = events.Scalars("val/accuracy")
+    if in_steps:
+        return [(event.step + 1, event.value) for event in found]
     if "train/first_batch" not in events.Tags()["images"]:
         sys.exit(f"'{run}' has no plot of its first batch, from which time is counted")
     start = events.Images("train/first_batch")[0].wall_time
-    found = events.Scalars("val/accuracy")
-    return [(event.step + 1 if in_steps else event.wall_time - start, event.value) for event in found]
+    return [(event.wall_time - start, event.value) for event in found]
 
 
 def line(name: str, values: list[float]) -> str:

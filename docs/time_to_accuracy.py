@@ -15,7 +15,7 @@ from seeds import Curve, curve
 
 def reached_at(accuracy: float, run: Curve) -> float | None:
     """When a run first validated with that accuracy, if it did."""
-    return next((seconds for seconds, reached in run if reached >= accuracy), None)
+    return next((when for when, reached in run if reached >= accuracy), None)
 
 
 def table(ways: dict[str, list[Curve]], unit: str) -> str:

@@ -136,7 +136,7 @@ def test_the_labels_of_a_csv_are_those_of_the_files_that_it_names(workplace):
     assert sorted(file for split in splits.values() for file in split.files) == sorted(Path("images").glob("*/*"))
 
 
-def test_labels_of_one_class_are_refused_by_a_model_of_several(workplace, capsys):
+def test_labels_of_one_class_are_refused_by_a_model_of_several(workplace):
     with pytest.raises(UserError, match=r"the labels are of one class an image; see examples/multilabel_csv\.py"):
         fit(*MULTILABEL, *TINY_DATA, *TINY_TRAINER, *QUIET, *QUICK, "--name=run")
     assert not Path("runs/run").exists()

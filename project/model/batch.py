@@ -75,7 +75,7 @@ def is_counted(labels: Tensor) -> Tensor:
     return (labels if labels.dim() == 1 else labels[:, 0]) >= 0
 
 
-def require_fitting(labels: Tensor, has_one_class: bool) -> None:
+def require_fitting_labels(labels: Tensor, has_one_class: bool) -> None:
     """Refuses labels that the model would fail on.
 
     Args:

@@ -17,7 +17,7 @@ from torch.optim import SGD
 from torchmetrics import Metric
 
 from project.errors import require
-from project.model.batch import Batch, as_batch, images_of, require_fitting
+from project.model.batch import Batch, as_batch, images_of, require_fitting_labels
 from project.model.blocks import Freezing
 from project.model.class_weights import ClassWeights
 from project.model.features import FeatureCache
@@ -345,7 +345,7 @@ class ImageClassifier(LightningModule):
         return logits
 
     def _logits(self, batch: Batch, split: str, compute: Callable[[Tensor], Tensor]) -> Tensor:
-        require_fitting(batch.labels, self.has_one_class)
+        require_fitting_labels(batch.labels, self.has_one_class)
         cache = self.feature_cache
         return compute(batch.images) if cache is None or not cache.has(batch) else cache.logits(self, split, batch)
 
