@@ -38,10 +38,10 @@ stress: .venv/installed
 	$(BIN)/python -m tests.stress $(ARGS)
 
 benchmark: .venv/installed
-	$(BIN)/python -m project.benchmark $(ARGS)
+	$(BIN)/python -m benchmarks $(ARGS)
 
 gpu: .venv/installed
-	$(BIN)/python -m project.benchmark --output gpu.json --plot gpu.png
+	$(BIN)/python -m benchmarks --output gpu.json --plot gpu.png
 	for seed in $(SEEDS); do \
 		[ -f runs/cifar10_fast_$$seed/metrics.json ] || $(BIN)/python -m project.fit --config configs/cifar10_fast.yaml \
 			--seed_everything $$seed --name cifar10_fast_$$seed || exit 1; \
@@ -49,8 +49,8 @@ gpu: .venv/installed
 			--config configs/hardware/gpu.yaml --data.device_cache true --model.compile true --data.batch_size 512 --model.optimizer.lr 0.4 \
 			--trainer.max_epochs 30 --seed_everything $$seed --name cifar10_resnet18_$$seed || exit 1; \
 	done
-	$(BIN)/python docs/seeds.py runs/cifar10_fast_*
-	$(BIN)/python docs/seeds.py runs/cifar10_resnet18_*
+	$(BIN)/python scripts/seeds.py runs/cifar10_fast_*
+	$(BIN)/python scripts/seeds.py runs/cifar10_resnet18_*
 	$(BIN)/python -m pytest -rs tests/test_gpu.py tests/distributed/test_sync_batchnorm.py
 
 lock: .venv/installed
@@ -58,7 +58,7 @@ lock: .venv/installed
 		--output-file requirements.lock --custom-compile-command 'make lock'
 
 rename: .venv/installed
-	$(BIN)/python docs/rename.py $(NAME)
+	$(BIN)/python scripts/rename.py $(NAME)
 	$(BIN)/ruff check --quiet --select I --fix .
 	$(BIN)/ruff format --quiet .
 	@$(MAKE) --no-print-directory .venv/installed

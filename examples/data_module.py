@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 
 from project.data import ArrayDataset, ImageDataModule
 from project.data.splits import stratified_split
-from project.run.preprocessing import Preprocessing
+from project.engine.preprocessing import Preprocessing
 
 
 class DigitsDataModule(ImageDataModule):

@@ -10,14 +10,14 @@ from unicodedata import combining, east_asian_width
 
 from jsonargparse import Namespace
 
-from project.cli import one_line_errors
+from project.analysis.tables import require_writable, write_json
 from project.data import CSVDataModule, FolderDataModule
-from project.data.checks import leave_out
-from project.data.survey import survey
-from project.errors import UserError, printable
-from project.explore.tables import require_writable, write_json
-from project.options.parser import OneLineErrorParser
-from project.run.progress import note
+from project.engine.cli.command import one_line_errors
+from project.engine.cli.parser import OneLineErrorParser
+from project.engine.errors import UserError, printable
+from project.engine.loading.checks import leave_out
+from project.engine.loading.survey import survey
+from project.engine.run.progress import note
 
 _LISTED = 10
 _BATCH_SIZE = 64  # the default of project.fit, where it has to be lowered for a small set
@@ -139,7 +139,7 @@ def survey_table(found: dict[str, Any]) -> str:
     """Lays out classes, sizes, kinds, unreadable and suspicious files, and duplicates for a terminal.
 
     Args:
-        found: As :func:`project.data.survey.survey` returns it.
+        found: As :func:`project.engine.loading.survey.survey` returns it.
     """
     unreadable = [f"{entry['file']} ({entry['reason']})" for entry in found["unreadable"]]
     return "\n".join(

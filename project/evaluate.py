@@ -10,29 +10,29 @@ from typing import Any, Literal
 
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 
-from project.callbacks import CollectPredictions
-from project.cli import ProjectCLI, one_line_errors, quiet_libraries
-from project.data.image_files import ImageFilesDataModule
-from project.errors import UserError
-from project.explore.data import (
+from project.analysis.data import (
     remembered_data,
     require_datasets,
     require_same_datasets,
     require_there,
     was_trained_on,
 )
-from project.explore.evaluated import EVALUATED, evaluated_rows
-from project.explore.tables import class_table, metrics_table, require_writable, write_json
+from project.analysis.evaluated import EVALUATED, evaluated_rows
+from project.analysis.tables import class_table, metrics_table, require_writable, write_json
+from project.callbacks import CollectPredictions
+from project.data.image_files import ImageFilesDataModule
+from project.engine.cli.arguments import IMPORT, import_named, last_value, option_for_lone_value
+from project.engine.cli.class_option import is_folder
+from project.engine.cli.classes import find_class
+from project.engine.cli.command import ProjectCLI, one_line_errors, quiet_libraries
+from project.engine.cli.following import follow
+from project.engine.cli.help import TRAINER_IN_EVALUATION, Screen
+from project.engine.errors import UserError
+from project.engine.run.checkpoint import ABOUT, About, read_checkpoint
+from project.engine.run.matching import require_same_classes
+from project.engine.run.rows import writing_rows
+from project.engine.run.settings import plain_options
 from project.model import ImageClassifier
-from project.options.arguments import IMPORT, import_named, last_value, option_for_lone_value
-from project.options.class_option import is_folder
-from project.options.classes import find_class
-from project.options.following import follow
-from project.options.help import TRAINER_IN_EVALUATION, Screen
-from project.run.checkpoint import ABOUT, About, read_checkpoint
-from project.run.matching import require_same_classes
-from project.run.rows import writing_rows
-from project.run.settings import plain_options
 
 DEFAULTS: dict[str, Any] = {
     "trainer.logger": False,

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from jsonargparse import Namespace
 
-from project.cli import one_line_errors, quiet_libraries
+from project.analysis.tables import writing
 from project.deploy.comparison import (
     Comparison,
     accuracy,
@@ -27,14 +27,14 @@ from project.deploy.formats import (
 )
 from project.deploy.quantize import quantize_to_int8
 from project.deploy.samples import Samples, data_samples, folder_samples, folder_split, generated_samples
-from project.errors import LINES, UserError, printable
-from project.explore.tables import writing
+from project.engine.cli.arguments import IMPORT, import_named
+from project.engine.cli.command import one_line_errors, quiet_libraries
+from project.engine.cli.parser import OneLineErrorParser
+from project.engine.errors import LINES, UserError, printable
+from project.engine.run.checkpoint import ABOUT, About, read_checkpoint
+from project.engine.run.progress import note
+from project.engine.run.whole_file import whole_file
 from project.model import ImageClassifier
-from project.options.arguments import IMPORT, import_named
-from project.options.parser import OneLineErrorParser
-from project.run.checkpoint import ABOUT, About, read_checkpoint
-from project.run.progress import note
-from project.run.whole_file import whole_file
 
 TOLERANCE = 1e-4
 """How far a probability may be from the checkpoint's, from 0 to 1; float32 on other kernels differs by less than 1e-5."""

@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import BatchSizeFinder, Checkpoint, LearningRat
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 from lightning.pytorch.plugins.precision import Precision
 
+from project.analysis.tables import summary
 from project.callbacks import (
     BestCheckpoint,
     DefaultCallbacks,
@@ -24,24 +25,23 @@ from project.callbacks import (
     LogInterval,
     StoppedError,
 )
-from project.callbacks.last_checkpoint import CURVES
-from project.callbacks.monitor import chosen_monitor, only_ours, settle_early_stopping
-from project.cli import ProjectCLI, one_line_errors, quiet_libraries
-from project.errors import LocalError, UserError
-from project.explore.tables import summary
-from project.hardware import best_precision, tune_malloc
+from project.engine.cli.command import ProjectCLI, one_line_errors, quiet_libraries
+from project.engine.cli.following import follow_weights
+from project.engine.cli.help import TRAINER, Screen
+from project.engine.cli.preflight import require_sound_options, require_sound_run
+from project.engine.errors import LocalError, UserError
+from project.engine.hardware import best_precision, tune_malloc
+from project.engine.run.checkpoint import ABOUT, read_checkpoint, read_newest, selection
+from project.engine.run.checkpoint_io import with_atomic_writes
+from project.engine.run.folder import RunFolder, derived_name
+from project.engine.run.loggers import known_runs, own_first, rewind_all
+from project.engine.run.matching import changed_data, require_match, require_same_selection
+from project.engine.run.placing import class_of, placed, within
+from project.engine.run.tensorboard import add_validation_of_best
+from project.engine.training.fitting import require_fitting_weights
+from project.engine.training.last_checkpoint import CURVES
+from project.engine.training.monitor import chosen_monitor, only_ours, settle_early_stopping
 from project.model import ImageClassifier
-from project.model.fitting import require_fitting_weights
-from project.options.following import follow_weights
-from project.options.help import TRAINER, Screen
-from project.preflight import require_sound_options, require_sound_run
-from project.run.checkpoint import ABOUT, read_checkpoint, read_newest, selection
-from project.run.checkpoint_io import with_atomic_writes
-from project.run.folder import RunFolder, derived_name
-from project.run.loggers import known_runs, own_first, rewind_all
-from project.run.matching import changed_data, require_match, require_same_selection
-from project.run.placing import class_of, placed, within
-from project.run.tensorboard import add_validation_of_best
 
 DEFAULTS: dict[str, Any] = {
     "data": "project.data.SyntheticFlowersDataModule",

@@ -12,21 +12,21 @@ from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 
-from project.cli import one_line_errors, quiet_libraries, settle_trainer
-from project.data.files import prepare
-from project.data.path_batches import PathLoader
-from project.data.paths import image_paths, listed_paths
-from project.errors import LocalError, UserError, printable, require
-from project.explain import explain
-from project.explore.labelling import Dealer, HandOver, Labeller, label_columns
-from project.explore.tables import writing
-from project.explore.unfinished import Finished, PredictionsFile
-from project.hardware import usable_cores
+from project.analysis.labelling import Dealer, HandOver, Labeller, label_columns
+from project.analysis.tables import writing
+from project.analysis.unfinished import Finished, PredictionsFile
+from project.engine.cli.arguments import IMPORT, import_named
+from project.engine.cli.command import one_line_errors, quiet_libraries, settle_trainer
+from project.engine.cli.explain import explain
+from project.engine.cli.parser import OneLineErrorParser
+from project.engine.errors import LocalError, UserError, printable, require
+from project.engine.hardware import usable_cores
+from project.engine.loading.files import prepare
+from project.engine.loading.path_batches import PathLoader
+from project.engine.loading.paths import image_paths, listed_paths
+from project.engine.run.progress import Progress
+from project.engine.run.rows import Row, RowWriter, TextRows, writing_rows
 from project.model import ImageClassifier
-from project.options.arguments import IMPORT, import_named
-from project.options.parser import OneLineErrorParser
-from project.run.progress import Progress
-from project.run.rows import Row, RowWriter, TextRows, writing_rows
 
 _ON_SHEET = 64
 _PIPE_CLOSED = 128 + signal.SIGPIPE
@@ -265,7 +265,7 @@ def _label(
 
 
 def _draw_sheet(sheet: str, model: ImageClassifier, rows: list[tuple[str, Row]]) -> None:
-    from project.explore.plots import image_grid  # matplotlib takes a while to import
+    from project.analysis.plots import image_grid  # matplotlib takes a while to import
 
     readable = [(path, row) for path, row in rows if row["error"] is None]
     images = [prepare(path, model.preprocessing) for path, _ in readable]

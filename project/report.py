@@ -6,17 +6,17 @@ from typing import Any
 
 from jsonargparse import Namespace
 
-from project.cli import one_line_errors, quiet_libraries
-from project.errors import UserError, printable
-from project.explore.data import open_data
-from project.explore.evaluation import evaluate_split
-from project.explore.report import image_sections, render
-from project.explore.tables import replacing, require_writable
+from project.analysis.data import open_data
+from project.analysis.evaluation import evaluate_split
+from project.analysis.report import image_sections, render
+from project.analysis.tables import replacing, require_writable
+from project.engine.cli.arguments import IMPORT, import_named
+from project.engine.cli.command import one_line_errors, quiet_libraries
+from project.engine.cli.parser import OneLineErrorParser
+from project.engine.errors import UserError, printable
+from project.engine.run.checkpoint import ABOUT, read_checkpoint
+from project.engine.run.progress import note
 from project.model import ImageClassifier
-from project.options.arguments import IMPORT, import_named
-from project.options.parser import OneLineErrorParser
-from project.run.checkpoint import ABOUT, read_checkpoint
-from project.run.progress import note
 
 
 def parse(args: list[str] | None = None) -> Namespace:

@@ -5,9 +5,9 @@ from importlib.util import find_spec
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
 
-from project.cli import one_line_errors, quiet_libraries
-from project.errors import UserError
-from project.options.parser import OneLineErrorParser
+from project.engine.cli.command import one_line_errors, quiet_libraries
+from project.engine.cli.parser import OneLineErrorParser
+from project.engine.errors import UserError
 
 
 def parse(args: list[str] | None = None) -> Namespace:

@@ -14,7 +14,7 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-from project.cli import quiet_libraries
+from project.engine.cli.command import quiet_libraries
 from project.evaluate import EvaluateCLI
 from project.fit import FitCLI
 from tests.drawn import flowers_drawn_once
@@ -53,7 +53,7 @@ def empty_figures() -> Iterator[None]:
     """Leaves the figures of runs empty: to draw them takes several times as long as a tiny run."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("image_grid", "confusion_figure", "curves_figure", "class_figure"):
-            patch.setattr(f"project.explore.plots.{name}", lambda *_: Figure(figsize=(0.1, 0.1)))
+            patch.setattr(f"project.analysis.plots.{name}", lambda *_: Figure(figsize=(0.1, 0.1)))
         yield
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from project.data.synthetic.drawing import draw_flowers
+from project.data.drawn.drawing import draw_flowers
 
 _FLOWERS: dict[str, Tensor] = {}
 
@@ -23,5 +23,5 @@ def _flowers(labels: Tensor, indices: Tensor, **options: Any) -> Tensor:
 def flowers_drawn_once() -> Iterator[None]:
     """Keeps the flowers that runs have drawn for the next ones."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("project.data.synthetic.module.draw_flowers", _flowers)
+        patch.setattr("project.data.drawn.module.draw_flowers", _flowers)
         yield

@@ -12,7 +12,7 @@ from lightning.pytorch import Callback
 from torch import nn
 
 from project.callbacks import StoppedError
-from project.cli import one_line_errors
+from project.engine.cli.command import one_line_errors
 from project.fit import FitCLI
 from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, fit
 from tests.stress import SmallNetwork, differences, outcome

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from project.errors import UserError
-from project.run.checkpoint import read_checkpoint
-from project.run.checkpoint_io import AtomicCheckpointIO
-from tests.run.test_checkpoint import GOOD, Malicious
+from project.engine.errors import UserError
+from project.engine.run.checkpoint import read_checkpoint
+from project.engine.run.checkpoint_io import AtomicCheckpointIO
+from tests.engine.run.test_checkpoint import GOOD, Malicious
 from tests.small import load, one_line, require_same_end, small, stop_at
 from tests.stress import differences, outcome
 

@@ -18,12 +18,12 @@ import onnxruntime
 import pytest
 from PIL import Image
 
-from project.data.crops import fit_image
-from project.data.decode import decode, open_image
-from project.explore.prediction import predict
+from project.analysis.prediction import predict
+from project.engine.loading.crops import fit_image
+from project.engine.loading.decode import decode, open_image
+from project.engine.preprocessing import Fit, Preprocessing
 from project.export import export, parse
 from project.model import ImageClassifier
-from project.run.preprocessing import Fit, Preprocessing
 from tests.conftest import draw_image, make_folder
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -98,7 +98,7 @@ def test_a_photo_is_labelled_in_a_few_lines(place, tiny_run, monkeypatch, capsys
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("litserve") is None, reason="LitServe is not installed; pip install litserve")
 def test_the_server_is_right_under_load_and_refuses_what_is_broken(place, capsys):
-    script = runpy.run_path(str(DOCS / "load_test.py"))
+    script = runpy.run_path(str(DOCS.parent / "scripts" / "load_test.py"))
     ask, url = script["ask"], "http://127.0.0.1:8765/predict"
     (place / "serve.py").write_text(SERVE.replace("port=8000", "port=8765"))
     command = [sys.executable, "serve.py"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import project.benchmark.__main__ as benchmark
+import benchmarks.__main__ as benchmark
 from project import predict
 from project.check_data import check_data, parse
 from project.data import SyntheticFlowersDataModule
@@ -20,7 +20,7 @@ from project.report import parse as parse_report
 from project.search.space import read_space
 from project.sweep import parse as parse_sweep
 from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, as_in_a_terminal, draw_image, evaluate, fit, make_folder
-from tests.options.test_given import parse as parse_fit
+from tests.engine.cli.test_given import parse as parse_fit
 from tests.test_configs import TINY, write_cifar10
 
 ROOT = Path(__file__).parents[1]
@@ -202,9 +202,9 @@ def test_the_page_of_sweeps_shows_a_file_that_can_be_searched(workplace):
     assert list(read_space("sweep.yaml").options) == ["model.optimizer.lr", "data.batch_size"]
 
 
-@pytest.mark.parametrize("command", [command for command in COMMANDS if "-m project.benchmark" in command])
+@pytest.mark.parametrize("command", [command for command in COMMANDS if "-m benchmarks" in command])
 def test_a_benchmark_command_is_accepted(command):
-    args = shlex.split(command.partition("-m project.benchmark")[2])
+    args = shlex.split(command.partition("-m benchmarks")[2])
     options = benchmark.parse(args)
     assert [str(options[option.removeprefix("--")]) for option in args[::2]] == args[1::2]
 

@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from project import predict as command
+from project.analysis.data import was_trained_on
+from project.analysis.prediction import predict
 from project.data import FolderDataModule
-from project.errors import UserError
-from project.explore.data import was_trained_on
-from project.explore.prediction import predict
+from project.engine.errors import UserError
+from project.engine.run.checkpoint import ABOUT
 from project.model import ImageClassifier
-from project.run.checkpoint import ABOUT
 from tests.conftest import as_in_a_terminal, evaluate, make_folder
-from tests.data.image_files import write_folder
 from tests.distributed.job import classifier, flowers, trainer
 from tests.distributed.processes import succeed
+from tests.engine.loading.image_files import write_folder
 from tests.small import one_line
 
 

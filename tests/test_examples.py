@@ -25,10 +25,10 @@ from examples.focal_loss import FocalLoss
 from examples.metric import BalancedAccuracy
 from examples.multilabel import FlowerPairs, MultilabelClassifier
 from examples.multilabel_csv import LabelsCSV
+from project.analysis.prediction import predict
 from project.deploy.formats import load_onnx
 from project.deploy.network import trace
-from project.errors import UserError
-from project.explore.prediction import predict
+from project.engine.errors import UserError
 from project.export import export
 from project.export import parse as parse_export
 from project.model import ImageClassifier

@@ -19,10 +19,10 @@ from PIL import Image
 
 from project import export as command
 from project.deploy.formats import load_onnx, load_pt2, write_pt2
-from project.errors import UserError
+from project.engine.errors import UserError
+from project.engine.run.checkpoint import ABOUT
 from project.export import export, parse
 from project.model import ImageClassifier
-from project.run.checkpoint import ABOUT
 from tests.conftest import draw_image
 from tests.small import one_line
 

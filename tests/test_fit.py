@@ -17,10 +17,10 @@ from tensorboard.plugins.hparams.list_session_groups import Handler
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData  # type: ignore[attr-defined]
 from torchvision.models import resnet18
 
-from project.errors import UserError
+from project.engine.errors import UserError
+from project.engine.run.checkpoint import ABOUT
 from project.fit import FitCLI
 from project.model import ImageClassifier
-from project.run.checkpoint import ABOUT
 from tests.conftest import TINY, fit, make_folder
 from tests.small import load, small
 

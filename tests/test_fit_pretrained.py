@@ -10,10 +10,10 @@ import torch
 import yaml
 from torchvision.models import get_model  # type: ignore[attr-defined]  # not in its __all__
 
-from project.errors import UserError
+from project.engine.errors import UserError
+from project.engine.run.checkpoint import ABOUT, read_checkpoint
 from project.fit import FitCLI
 from project.model.pretrained import find_weights
-from project.run.checkpoint import ABOUT, read_checkpoint
 from tests.conftest import QUIET, SLIM, TINY, evaluate, fit, make_folder
 from tests.small import load, one_line
 

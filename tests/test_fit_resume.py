@@ -7,7 +7,7 @@ import signal
 import pytest
 import torch
 
-from project.errors import UserError
+from project.engine.errors import UserError
 from project.fit import FitCLI
 from project.model import ImageClassifier
 from tests.conftest import SLIM, TINY, fit, make_folder

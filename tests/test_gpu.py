@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from project.data.augmentation import augment
-from project.data.batch import ImageBatch
-from project.data.randomness import restored_generators, seed_generators
+from project.engine.loading.batch import ImageBatch
+from project.engine.randomness import restored_generators, seed_generators
 from tests.small import require_same_end, small, stop_at
 from tests.stress import outcome
 

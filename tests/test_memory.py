@@ -8,9 +8,9 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 
-from project.data.batch import ArrayDataset
-from project.data.sharing import load_once_a_machine
-from project.errors import UserError
+from project.engine.errors import UserError
+from project.engine.loading.batch import ArrayDataset
+from project.engine.loading.sharing import load_once_a_machine
 from tests.data.stubs import NoiseDataModule
 from tests.distributed.processes import succeed, torchrun
 from tests.distributed.tiny import read

@@ -20,14 +20,14 @@ from matplotlib.figure import Figure
 from nbclient import NotebookClient
 from PIL import Image
 
-from project.errors import UserError
-from project.explore.calibration import fit_temperature
-from project.explore.data import open_data
-from project.explore.evaluation import evaluate_split
-from project.explore.tables import class_table, metrics_table
+from project.analysis.calibration import fit_temperature
+from project.analysis.data import open_data
+from project.analysis.evaluation import evaluate_split
+from project.analysis.tables import class_table, metrics_table
+from project.engine.errors import UserError
+from project.engine.run.checkpoint import read_checkpoint
 from project.model import ImageClassifier
 from project.model.metrics import Metrics
-from project.run.checkpoint import read_checkpoint
 from tests.conftest import TINY, draw_image, fit, make_folder
 
 REPOSITORY = Path(__file__).parents[1]

@@ -16,10 +16,10 @@ from sklearn.metrics import cohen_kappa_score
 from torch import nn
 
 from project import export, predict, report
+from project.analysis.curves import read_curves
 from project.data import ImageDataModule
-from project.explore.curves import read_curves
+from project.engine.run.checkpoint import ABOUT
 from project.model import ImageClassifier
-from project.run.checkpoint import ABOUT
 from tests.conftest import TINY, as_in_a_terminal, draw_image, evaluate, fit
 from tests.small import load, one_line
 from tests.test_notebook import environment, run_with, unwanted

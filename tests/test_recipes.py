@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from project.model.networks import build_network
-from tests.options.test_given import parse
+from tests.engine.cli.test_given import parse
 from tests.test_configs import RECIPES, SMALL
 from tests.test_seeds import script
 
@@ -87,7 +87,7 @@ def test_every_recipe_that_is_measured_is_there(monkeypatch):
 
 def test_an_ablation_leaves_out_what_it_says(monkeypatch):
     found = script("ablation.py", monkeypatch)
-    monkeypatch.syspath_prepend(ROOT / "docs")
+    monkeypatch.syspath_prepend(ROOT / "scripts")
     for flags in found["PARTS"].values():
         model = parse(f"--config={ROOT}/configs/cifar10_cpu.yaml", *flags).model.init_args
         assert build_network(model.arch, 10, model.stem)(torch.zeros(2, 3, 32, 32)).shape == (2, 10)

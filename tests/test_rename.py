@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-RENAME = runpy.run_path(str(ROOT / "docs" / "rename.py"))
+RENAME = runpy.run_path(str(ROOT / "scripts" / "rename.py"))
 OLD = RENAME["current_name"](ROOT)
 NEW = f"{OLD}_renamed"  # there is no such folder, whatever the package is called by now
 TESTS = [
     "tests/model/test_metrics.py",
-    "tests/data/test_sampler.py",
-    "tests/run/test_folder.py",
-    "tests/test_upstream.py",
+    "tests/engine/training/test_sampler.py",
+    "tests/engine/run/test_folder.py",
+    "tests/engine/test_upstream.py",
     "tests/test_examples.py::test_the_balanced_accuracy_is_scikit_learns",  # imports all of examples/
 ]
 
@@ -41,7 +41,9 @@ def renamed(tmp_path_factory) -> Path:
         (root / made).parent.mkdir(parents=True)
         (root / made).write_bytes(b"import project \x89")
     (root / "env" / "pyvenv.cfg").touch()
-    done = subprocess.run([sys.executable, "docs/rename.py", NEW], cwd=root, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "scripts/rename.py", NEW], cwd=root, capture_output=True, text=True, check=True
+    )
     assert done.stdout.startswith(f"the package is called {NEW} now (")
     for made in MADE:
         assert (root / made).read_bytes() == b"import project \x89", made

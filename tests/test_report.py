@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch import nn
 
-from project.errors import UserError
-from project.explore.data import open_data
-from project.explore.evaluation import evaluate_split
-from project.explore.report import image_sections, render
-from project.explore.tables import class_table
+from project.analysis.data import open_data
+from project.analysis.evaluation import evaluate_split
+from project.analysis.report import image_sections, render
+from project.analysis.tables import class_table
+from project.engine.errors import UserError
+from project.engine.run.checkpoint import ABOUT, read_checkpoint
 from project.model import ImageClassifier
 from project.model.metrics import Metrics
 from project.report import parse, report
-from project.run.checkpoint import ABOUT, read_checkpoint
 from tests.conftest import fit, make_folder
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[1] / "scripts"
 
 
 def test_the_table_of_seeds_has_mean_and_spread(tiny_run, capsys):

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 import torch
 
+from project.analysis.data import open_data
+from project.analysis.tables import class_table
 from project.data import SyntheticFlowersDataModule
-from project.errors import UserError
-from project.explore.data import open_data
-from project.explore.tables import class_table
+from project.engine.errors import UserError
+from project.engine.run.checkpoint import read_checkpoint, read_weights
+from project.engine.run.checkpoint_io import AtomicCheckpointIO
+from project.engine.run.matching import require_match
 from project.model import ImageClassifier
 from project.model.networks import build_network
 from project.model.pretrained import find_weights
 from project.model.weights import load_weights
-from project.run.checkpoint import read_checkpoint, read_weights
-from project.run.checkpoint_io import AtomicCheckpointIO
-from project.run.matching import require_match
 from tests.conftest import TINY, evaluate, fit
-from tests.run.test_checkpoint import Malicious
+from tests.engine.run.test_checkpoint import Malicious
 from tests.small import load, one_line
 
 NAN = float("nan")

@@ -10,10 +10,10 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from project.errors import UserError
-from project.run.checkpoint_io import AtomicCheckpointIO
-from project.run.folder import RunFolder
-from tests.run.test_checkpoint import Malicious
+from project.engine.errors import UserError
+from project.engine.run.checkpoint_io import AtomicCheckpointIO
+from project.engine.run.folder import RunFolder
+from tests.engine.run.test_checkpoint import Malicious
 from tests.small import load, one_line, small, stop_at
 
 NAN = float("nan")
@@ -244,7 +244,7 @@ def test_a_best_checkpoint_that_was_changed_ends_a_resumed_run_in_one_line(
     change(content)
     torch.save(content, best)
     with monkeypatch.context() as patch:  # it stays the best one
-        patch.setattr("project.callbacks.best_checkpoint.BestCheckpoint.check_monitor_top_k", lambda *_: False)
+        patch.setattr("project.engine.training.best_checkpoint.BestCheckpoint.check_monitor_top_k", lambda *_: False)
         said = one_line(small, capsys)
     assert f"best.ckpt' {complaint}" in said
     assert not (workplace / "executed").exists()

@@ -7,8 +7,8 @@ from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 from torchmetrics import CatMetric
 
-from project.errors import require
-from project.run.tensorboard import add_figure, tensorboards
+from project.engine.errors import require
+from project.engine.run.tensorboard import add_figure, tensorboards
 
 
 class ConfidentMistakesPlot(Callback):
@@ -55,7 +55,7 @@ class ConfidentMistakesPlot(Callback):
         self._best = None
         mistakes = [(confidence, int(i), int(true), int(said)) for confidence, i, true, said in rows if confidence >= 0]
         if mistakes and tensorboards(trainer):
-            from project.explore.plots import image_grid
+            from project.analysis.plots import image_grid
 
             datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit or test
             test, names = datamodule.splits["test"], pl_module.class_names

@@ -4,7 +4,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 
-from project.run.tensorboard import add_figure, tensorboards
+from project.engine.run.tensorboard import add_figure, tensorboards
 
 
 class ConfusionMatrixPlot(Callback):
@@ -23,7 +23,7 @@ class ConfusionMatrixPlot(Callback):
         if (
             tensorboards(trainer) and pl_module.results[split].exact is None
         ):  # there is none of several classes an image
-            from project.explore.plots import confusion_figure
+            from project.analysis.plots import confusion_figure
 
             figure = confusion_figure(pl_module.results[split].confusion, pl_module.class_names)
             step = pl_module.weights_step if split == "test" else None

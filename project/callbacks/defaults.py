@@ -6,18 +6,18 @@ from pathlib import Path
 
 from lightning.pytorch import Callback
 
-from project.callbacks.best_checkpoint import BestCheckpoint
 from project.callbacks.confident_mistakes import ConfidentMistakesPlot
 from project.callbacks.confusion_matrix import ConfusionMatrixPlot
 from project.callbacks.first_batch import FirstBatchPlot
-from project.callbacks.last_checkpoint import LastCheckpoint
 from project.callbacks.learning_rate import LearningRate
 from project.callbacks.metrics_csv import MetricsCSV
-from project.callbacks.non_finite import StopOnNonFinite
 from project.callbacks.plots import PlotFiles
 from project.callbacks.projector import Projector
-from project.callbacks.seed_each_batch import SeedEachBatch
 from project.callbacks.throughput import ImagesPerSecond, SpeedSettings
+from project.engine.training.best_checkpoint import BestCheckpoint
+from project.engine.training.last_checkpoint import LastCheckpoint
+from project.engine.training.non_finite import StopOnNonFinite
+from project.engine.training.seed_each_batch import SeedEachBatch
 
 _COSTS = {
     "last_checkpoint": "the run cannot be resumed",

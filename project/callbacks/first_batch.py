@@ -4,7 +4,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 
-from project.run.tensorboard import add_figure, tensorboards
+from project.engine.run.tensorboard import add_figure, tensorboards
 
 
 class FirstBatchPlot(Callback):
@@ -16,7 +16,7 @@ class FirstBatchPlot(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Draws the first ``count`` images of the run's first batch."""
         if trainer.global_step == 0 and batch_idx == 0 and tensorboards(trainer) and batch.images[0].numel():
-            from project.explore.plots import (
+            from project.analysis.plots import (
                 image_grid,  # matplotlib takes a while to import, and --help has no use for it
             )
 

@@ -7,8 +7,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
 from lightning.pytorch.utilities import rank_zero_only
 
-from project.explore.plots import lr_find_figure
-from project.run.progress import note
+from project.analysis.plots import lr_find_figure
+from project.engine.run.progress import note
 
 
 class FoundSettings(Callback):

@@ -5,8 +5,8 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
+from project.engine.run.tensorboard import is_logged
 from project.model.optimizers import LR_SCALE
-from project.run.tensorboard import is_logged
 
 
 class LearningRate(Callback):

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import Callback, Trainer
 
-from project.run.folder import PLOTS
-from project.run.tensorboard import tensorboards
-from project.run.whole_file import whole_file
+from project.engine.run.folder import PLOTS
+from project.engine.run.tensorboard import tensorboards
+from project.engine.run.whole_file import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,8 +22,8 @@ class PlotFiles(Callback):
         """Draws them; the curves where there is a TensorBoard, the classes where they are at most a hundred."""
         if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]  # set by a connector
             return
-        from project.explore.curves import read_curves
-        from project.explore.plots import class_figure, confusion_figure, curves_figure
+        from project.analysis.curves import read_curves
+        from project.analysis.plots import class_figure, confusion_figure, curves_figure
 
         run, test, names = Path(trainer.default_root_dir), pl_module.results["test"], pl_module.class_names
         (run / PLOTS).mkdir(exist_ok=True)

@@ -6,8 +6,8 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 
-from project.errors import UserError
-from project.explore.evaluated import Predictions
+from project.analysis.evaluated import Predictions
+from project.engine.errors import UserError
 
 
 class CollectPredictions(Callback):

@@ -8,7 +8,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 
-from project.run.progress import EVERY, duration, rate
+from project.engine.run.progress import EVERY, duration, rate
 
 _SHOWN = {
     "train/loss": "loss {:.4f}",

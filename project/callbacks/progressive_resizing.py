@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from project.errors import UserError, first_sentence, require
-from project.model.steps import PlannedSteps
+from project.engine.errors import UserError, first_sentence, require
+from project.engine.training.steps import PlannedSteps
 
 
 class ProgressiveResizing(Callback):

@@ -7,9 +7,9 @@ from lightning.pytorch import Callback, Trainer
 from torch.nn.functional import interpolate
 
 from project.callbacks.first_batch import title
-from project.errors import printable, require
+from project.engine.errors import printable, require
+from project.engine.run.tensorboard import tensorboards
 from project.model.batch import is_counted
-from project.run.tensorboard import tensorboards
 
 _THUMBNAIL, _AT_ONCE = 32, 64  # pixels; images
 
@@ -27,7 +27,7 @@ class Projector(Callback):
 
     def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Adds them, each with its classes and a thumbnail."""
-        from project.explore.embeddings import embed
+        from project.analysis.embeddings import embed
 
         data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to test
         if not tensorboards(trainer):

@@ -5,9 +5,9 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from project.hardware import describe
-from project.run.progress import note
-from project.run.tensorboard import is_logged
+from project.engine.hardware import describe
+from project.engine.run.progress import note
+from project.engine.run.tensorboard import is_logged
 
 
 class SpeedSettings(Callback):

@@ -1,15 +1,15 @@
 """Images and their labels. Nothing in here knows the model."""
 
-from project.data.batch import ArrayDataset
 from project.data.cifar10 import CIFAR10DataModule
 from project.data.csv_file import CSVDataModule
-from project.data.dataset import TorchDatasetModule
-from project.data.files import FileDataset
+from project.data.drawn import SyntheticFlowersDataModule
 from project.data.flowers import FlowersDataModule
 from project.data.folder import FolderDataModule
 from project.data.module import ImageDataModule
 from project.data.resized import ResizedDataModule
-from project.data.synthetic import SyntheticFlowersDataModule
+from project.data.torch_dataset import TorchDatasetModule
+from project.engine.loading.batch import ArrayDataset
+from project.engine.loading.files import FileDataset
 
 __all__ = [
     "ArrayDataset",

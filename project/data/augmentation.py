@@ -6,8 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from project.data.batch import ImageBatch
-from project.data.randomness import Purpose, uniform
+from project.engine.loading.batch import ImageBatch
+from project.engine.randomness import Purpose, uniform
 
 Flip = bool | Literal["alternating"]
 """Whether, and by what rule, training images are mirrored."""

@@ -8,12 +8,12 @@ from urllib.error import URLError
 import torch
 from torchvision.datasets import CIFAR10
 
-from project.data.batch import ArrayDataset
 from project.data.module import ImageDataModule
 from project.data.splits import stratified_split
-from project.errors import UserError
-from project.run.download import one_at_a_time
-from project.run.preprocessing import Preprocessing
+from project.engine.errors import UserError
+from project.engine.loading.batch import ArrayDataset
+from project.engine.preprocessing import Preprocessing
+from project.engine.run.download import one_at_a_time
 
 _CLASS_NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from project.data.image_files import ImageFilesDataModule
-from project.data.listing import ClassFiles, spelt
 from project.data.splits import SPLITS, hashed_split
-from project.errors import UserError, printable
+from project.engine.errors import UserError, printable
+from project.engine.loading.listing import ClassFiles, spelt
 
 
 class Row(NamedTuple):

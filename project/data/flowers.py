@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from project.data.download import fetch_archive
 from project.data.folder import FolderDataModule
-from project.data.listing import ClassFiles
-from project.errors import UserError
+from project.engine.errors import UserError
+from project.engine.loading.archives import fetch_archive
+from project.engine.loading.listing import ClassFiles
 
 URL = "https://storage.googleapis.com/download.tensorflow.org/example_images/flower_photos.tgz"
 MD5 = "6f87fb78e9cc9ab41eff2015b380011d"

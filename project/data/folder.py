@@ -8,12 +8,12 @@ from typing import Any
 
 from tqdm import tqdm
 
-from project.data.batch import BatchDataset
 from project.data.image_files import ImageFilesDataModule
-from project.data.listing import ClassFiles, holds_folders, in_sub_folders, list_classes, spelt, split_meant
 from project.data.splits import SPLITS, hashed_split
-from project.data.trainer import world
-from project.errors import UserError, printable
+from project.engine.errors import UserError, printable
+from project.engine.loading.batch import BatchDataset
+from project.engine.loading.listing import ClassFiles, holds_folders, in_sub_folders, list_classes, spelt, split_meant
+from project.engine.loading.trainer import world
 
 
 class FolderDataModule(ImageFilesDataModule):

@@ -9,15 +9,15 @@ from typing import Any, Literal
 import torch
 from tqdm import tqdm
 
-from project.data.batch import BatchDataset, ImageBatch
-from project.data.checked import Header, read_headers, record_of
-from project.data.checks import few, leave_out
-from project.data.files import FileDataset
-from project.data.listing import ClassFiles, without_garbage_collection
 from project.data.resized import ResizedDataModule
 from project.data.splits import SPLITS
-from project.data.trainer import split_in_use, world
-from project.errors import UnreadableFileError, UserError, printable
+from project.engine.errors import UnreadableFileError, UserError, printable
+from project.engine.loading.batch import BatchDataset, ImageBatch
+from project.engine.loading.checked import Header, read_headers, record_of
+from project.engine.loading.checks import few, leave_out
+from project.engine.loading.files import FileDataset
+from project.engine.loading.listing import ClassFiles, without_garbage_collection
+from project.engine.loading.trainer import split_in_use, world
 
 
 class ImageFilesDataModule(ResizedDataModule):

@@ -10,17 +10,17 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
 from project.data.augmentation import Flip, as_colour, augment
-from project.data.batch import BatchDataset, ImageBatch, WithoutImages, uncounted
-from project.data.loader import LazyDataLoader, leave_signals_to_the_run
-from project.data.randomness import Purpose, derived_seed
-from project.data.sampler import BalancedOrder, EvaluationSampler, TrainingSampler
-from project.data.sharing import load_once_a_machine
-from project.data.trainer import devices, overfits, position, split_in_use, world
-from project.data.transforms import TransformedDataset, as_list, describe, transform_batch
-from project.data.workers import plan_workers, say_once
-from project.errors import require
-from project.hardware import usable_cores
-from project.run.preprocessing import Preprocessing, in_unit
+from project.engine.errors import require
+from project.engine.hardware import usable_cores
+from project.engine.loading.batch import BatchDataset, ImageBatch, WithoutImages, uncounted
+from project.engine.loading.loader import LazyDataLoader, leave_signals_to_the_run
+from project.engine.loading.sharing import load_once_a_machine
+from project.engine.loading.trainer import devices, overfits, position, split_in_use, world
+from project.engine.loading.transforms import TransformedDataset, as_list, describe, transform_batch
+from project.engine.loading.workers import plan_workers, say_once
+from project.engine.preprocessing import Preprocessing, in_unit
+from project.engine.randomness import Purpose, derived_seed
+from project.engine.training.sampler import BalancedOrder, EvaluationSampler, TrainingSampler
 
 _TRANSFORMS = ["train_transforms", "batch_transforms"]
 """Options that are callables, with which a checkpoint would not load with ``weights_only=True``."""

@@ -3,8 +3,8 @@
 from typing import Any
 
 from project.data.module import ImageDataModule
-from project.errors import UserError, require
-from project.run.preprocessing import Fit, Interpolation, Preprocessing
+from project.engine.errors import UserError, require
+from project.engine.preprocessing import Fit, Interpolation, Preprocessing
 
 IMAGENET_MEAN, IMAGENET_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 

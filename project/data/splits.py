@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import accumulate
 
-from project.errors import UserError
+from project.engine.errors import UserError
 
 SPLITS = ("train", "val", "test")
 

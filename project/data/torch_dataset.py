@@ -1,216 +1,202 @@
-"""Any map-style ``torch.utils.data.Dataset`` of (image, label), served as image files are."""
+"""The data module of any map-style ``torch.utils.data.Dataset``, such as those of torchvision."""
 
-import copy
-import errno
-import operator
+import traceback
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 
 import torch
-from PIL import Image
 from torch import Tensor
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import IterableDataset
 
-from project.data.batch import ImageBatch, split_keys
-from project.data.crops import fit_image, fit_region, random_box
-from project.data.decode import upright_pixels
-from project.data.files import CROP_TRIES
-from project.data.randomness import Purpose, derived_seed, restored_generators, seed_generators, uniform
-from project.errors import LocalError, UserError, printable
-from project.run.preprocessing import Preprocessing
-
-MapDataset = Dataset[Any]
-"""What has a length, and returns for an index an image, of PIL or as a uint8 tensor (channels, height, width), and its
-label."""
-
-_LABEL_LISTS = ("targets", "labels", "_labels")  # as the datasets of torchvision call them
-_OF_A_FILE = (None, errno.ENOENT, errno.EACCES, errno.EIO)  # PIL gives no number
+from project.data.resized import ResizedDataModule
+from project.data.splits import SPLITS, hashed_split
+from project.engine.errors import UserError
+from project.engine.loading.batch import BatchDataset
+from project.engine.loading.torch_dataset import MapDataset, TorchDataset, class_names_of, labels_of
+from project.engine.run.download import one_at_a_time
 
 
-class TorchDataset:
-    """Samples of a map-style dataset, cropped when a batch asks for them.
-
-    What the dataset itself does at random is repeatable: around each access, the generators of torch, NumPy and Python
-    are seeded by (seed, epoch, index). A generator that it holds itself is not.
+class TorchDatasetModule(ResizedDataModule):
+    """Any map-style dataset that returns (image of PIL or uint8 tensor, label), such as those of torchvision.
 
     Args:
-        dataset: The dataset.
-        positions: Which of its samples; the indices of this one are positions in this list.
-        known_labels: The labels of these, int64 (N,), where they can be had without loading images.
-        num_classes: Labels are below it.
-        preprocessing: How images are fitted to the network's input.
-        crop_scale: The smallest and largest share of an image that a random crop keeps; None cuts from the centre.
-        seed: Decides the random crops, and what the dataset does at random.
+        train: The class of the dataset, with its own options behind it, as in ``--data.train.root``; or a function
+            that returns one. From Python, a dataset, too. It is opened when the run starts.
+        val: The same for validation; by default a part of ``train``.
+        test: The same for the test; by default a part of ``train``.
+        class_names: The names of the classes in the order of the labels; by default those that ``train`` has as
+            ``classes``, or else numbers.
+        kwargs: See :class:`project.data.resized.ResizedDataModule`.
     """
+
+    not_remembered = SPLITS
 
     def __init__(
         self,
-        dataset: MapDataset,
-        positions: list[int],
-        known_labels: Tensor | None,
-        num_classes: int,
-        preprocessing: Preprocessing,
-        crop_scale: tuple[float, float] | None = None,
-        seed: int = 0,
+        train: Callable[[], MapDataset] | MapDataset,
+        val: Callable[[], MapDataset] | MapDataset | None = None,
+        test: Callable[[], MapDataset] | MapDataset | None = None,
+        class_names: list[str] | None = None,
+        **kwargs: Any,
     ) -> None:
-        self.dataset, self.positions, self.known_labels = dataset, positions, known_labels
-        self.num_classes, self.crop_scale, self.seed = num_classes, crop_scale, seed
-        self.preprocessing, self.crop = preprocessing, preprocessing["crop"]
+        super().__init__(**kwargs)
+        given = {"train": train, "val": val, "test": test}
+        self._given = {split: source for split, source in given.items() if source is not None}
+        self._class_names = class_names
+        self._datasets: dict[str, MapDataset] = {}
+        self._positions: dict[str, list[int]] = {}
 
     @property
-    def labels(self) -> Tensor:
-        """int64 (N,).
+    def class_names(self) -> list[str]:
+        """Those that were given, or the dataset's own.
 
         Raises:
-            UserError: They cannot be had without loading every image.
+            UserError: There are none, or two are the same.
         """
-        if self.known_labels is None:
+        names = self._class_names or class_names_of(self.datasets()["train"])
+        if not names:
+            raise UserError("--data.train has no list of classes; give their names with --data.class_names")
+        if len(names) < 2 or len({*names}) < len(names):
+            raise UserError(f"--data.class_names must be two or more, all different, got {', '.join(names)}")
+        return names
+
+    def prepare_data(self) -> None:
+        """Opens the datasets, which downloads them where they do that, and looks at one sample of each.
+
+        Raises:
+            UserError: One cannot be opened, or returns something else than images and labels.
+        """
+        for dataset in self._wrapped().values():
+            dataset.image(0)
+
+    def datasets(self) -> dict[str, MapDataset]:
+        """The datasets that were given, opened once.
+
+        Raises:
+            UserError: One cannot be opened, has no length or no samples, or has other classes than the training set.
+        """
+        if not self._datasets:
+            opened = {split: _opened(split, source) for split, source in self._given.items()}
+            self._require_same_classes(opened)
+            self._datasets = opened
+            # for what a checkpoint says of itself; nothing is made of it
+            self.hparams.update({split: type(dataset).__qualname__ for split, dataset in opened.items()})
+        return self._datasets
+
+    def expected_sizes(self) -> dict[str, int]:
+        """How many samples each split has."""
+        return {split: len(positions) for split, positions in self.positions().items()}
+
+    def positions(self) -> dict[str, list[int]]:
+        """Which samples of their dataset make up each split; those of a split that is cut are the training set's.
+
+        A hash of its position and ``split_seed`` decides about a sample, class by class where the labels can be had
+        without loading images.
+        """
+        if not self._positions:
+            sizes = {split: len(dataset) for split, dataset in self.datasets().items()}  # type: ignore[arg-type]
+            fractions = {split: share for split, share in self.fractions.items() if split not in sizes}
+            found = {split: [*range(size)] for split, size in sizes.items()}
+            if fractions:
+                found |= self._cut(labels_of(self.datasets()["train"]), sizes["train"], fractions)
+            self._positions = {split: found[split] for split in SPLITS}
+        return self._positions
+
+    def _cut(self, labels: Tensor | None, size: int, fractions: dict[str, float]) -> dict[str, list[int]]:
+        members: dict[int, list[int]] = defaultdict(list)
+        for position, label in enumerate(labels.tolist() if labels is not None else [0] * size):
+            members[label].append(position)
+        found: dict[str, list[int]] = {split: [] for split in ("train", *fractions)}
+        for label, positions in sorted(members.items()):
+            name = type(self.datasets()["train"]).__name__ if labels is None else self._name_of(label)
+            parts = hashed_split([*map(str, positions)], fractions, seed=self.split_seed, class_name=name)
+            for split, part in parts.items():
+                found[split] += [positions[place] for place in part]
+        return {split: sorted(positions) for split, positions in found.items()}
+
+    def _name_of(self, label: int) -> str:
+        names = self.class_names
+        if not 0 <= label < len(names):
             raise UserError(
-                f"the dataset {_name(self.dataset)} does not tell its labels without loading every image; give it a"
-                " list of them called targets"
+                f"--data.train has the label {label}, but there are {len(names)} classes, with labels from 0 to"
+                f" {len(names) - 1}; see --data.class_names"
             )
-        return self.known_labels
+        return names[label]
 
-    def __len__(self) -> int:
-        return len(self.positions)
+    def load(self) -> dict[str, BatchDataset]:
+        """Makes the three splits."""
+        return {**self._wrapped()}
 
-    def __getitems__(self, keys: list[int]) -> ImageBatch:
-        epoch, indices = split_keys(keys, len(self))
-        # as decoders write them and the network wants them
-        images = torch.empty(len(keys), 3, self.crop, self.crop, dtype=torch.uint8, memory_format=torch.channels_last)
-        labels = torch.empty(len(keys), dtype=torch.int64)
-        draws = uniform(self.seed, epoch, indices, Purpose.CROP, 4 * CROP_TRIES).view(-1, CROP_TRIES, 4)
-        with restored_generators():
-            for row, index in enumerate(indices.tolist()):
-                pixels, labels[row] = self._sample(self.dataset, index % len(self), index, epoch)
-                images[row] = self._cropped(pixels, draws[row])
-        return ImageBatch(images, labels, indices)
+    def _wrapped(self) -> dict[str, TorchDataset]:
+        datasets, count = self.datasets(), len(self.class_names)
+        splits: dict[str, TorchDataset] = {}
+        for split, positions in self.positions().items():
+            dataset = datasets.get(split, datasets["train"])
+            labels = labels_of(dataset)
+            labels = labels[torch.tensor(positions)] if labels is not None else None
+            # what is measured does not depend on the seed of the run
+            scale, seed = (self.crop_scale, self.seed) if split == "train" else (None, self.split_seed)
+            splits[split] = TorchDataset(dataset, positions, labels, count, self.preprocessing, scale, seed)
+        return splits
 
-    def image(self, index: int) -> Tensor:
-        """One image as evaluation sees it, uint8 (3, crop, crop).
+    def _require_same_classes(self, datasets: dict[str, MapDataset]) -> None:
+        expected = class_names_of(datasets["train"])
+        for split, dataset in datasets.items():
+            found = getattr(dataset, "classes", None) and class_names_of(dataset)
+            if self._class_names is None and found and found != expected:
+                odd = sorted({*found} ^ {*(expected or [])}) or found
+                raise UserError(
+                    f"--data.{split} and --data.train need the same classes in the same order, but differ in:"
+                    f" {', '.join(odd)}"
+                )
 
-        Raises:
-            UserError: The dataset returns something else than an image and a label.
-        """
-        with restored_generators():
-            pixels, _ = self._sample(_unopened(self.dataset), index, index, epoch=0)
-        return fit_image(pixels, self.preprocessing)
 
-    def name(self, index: int) -> str:
-        """The dataset's class and the sample's position in it."""
-        return f"{_name(self.dataset)}[{self.positions[index]}]"
-
-    def _cropped(self, pixels: Tensor, draws: Tensor) -> Tensor:
-        if self.crop_scale is None:
-            return fit_image(pixels, self.preprocessing)
-        fit = self.preprocessing.get("fit", "crop")
-        return fit_region(
-            pixels, random_box(pixels.shape[2], pixels.shape[1], draws, self.crop_scale, fit), self.preprocessing
+def _opened(split: str, source: Any) -> MapDataset:
+    option = f"--data.{split}"
+    if isinstance(source, type):
+        raise UserError(f"{option}: {source.__name__} is a class; give a dataset, as {source.__name__}(...) makes it")
+    if callable(source) and not hasattr(source, "__getitem__"):
+        with _lock(source):
+            source = _called(option, source)
+    name = type(source).__name__
+    if isinstance(source, IterableDataset) or not hasattr(source, "__getitem__"):
+        raise UserError(
+            f"{option}: {name} is not map-style: without an index, the samples of a step cannot be the same on any number of"
+            " devices and after a restart; give a dataset with __getitem__ and __len__"
         )
-
-    def _sample(self, dataset: MapDataset, position: int, index: int, epoch: int) -> tuple[Tensor, int]:
-        seed_generators(derived_seed(Purpose.DATASET, self.seed, epoch, index))
-        try:
-            sample = dataset[self.positions[position]]
-        except OSError as error:
-            if error.errno not in _OF_A_FILE:
-                raise
-            raise LocalError(f"{self.name(position)} cannot be read ({error.strerror or error})") from error
-        if not (isinstance(sample, tuple | list) and len(sample) == 2):
-            raise LocalError(f"{self.name(position)} must be (image, label), got {_kind(sample)}")
-        try:
-            return pixels_of(sample[0]), self._label(sample[1], position)
-        except (TypeError, ValueError) as error:
-            raise LocalError(f"{self.name(position)}: {error}") from error
-
-    def _label(self, label: Any, index: int) -> int:
-        try:
-            number = operator.index(label)
-        except TypeError:
-            raise TypeError(f"its label must be an integer, got {_kind(label)}") from None
-        if not 0 <= number < self.num_classes:
-            raise ValueError(
-                f"its label must be from 0 to {self.num_classes - 1}, got {number}; see --data.class_names"
-            )
-        known = number if self.known_labels is None else int(self.known_labels[index])
-        if number != known:
-            raise ValueError(f"its label is {number}, but the dataset's list of labels says {known}")
-        return number
+    try:
+        size = len(source)
+    except TypeError:
+        raise UserError(f"{option}: {name} has no __len__; a dataset must tell how many samples it has") from None
+    if size == 0:
+        raise UserError(f"{option}: {name} has no samples")
+    return source  # type: ignore[no-any-return]
 
 
-def pixels_of(image: Any) -> Tensor:
-    """The pixels of what a dataset returned, upright and in RGB.
-
-    Args:
-        image: A PIL image of any mode, or a uint8 tensor (channels, height, width) of 1 channel, grey, 3, RGB, or 4, of
-            which transparency is dropped.
-
-    Returns:
-        uint8 (3, height, width).
-
-    Raises:
-        TypeError: It is something else.
-        ValueError: It has a wrong shape, or pixels of 32 bits.
-    """
-    if isinstance(image, Image.Image):
-        return upright_pixels(image)
-    if not isinstance(image, Tensor) or image.dtype != torch.uint8:
-        advice = "; leave out ToTensor, ToDtype and Normalize" if isinstance(image, Tensor) else ""
-        raise TypeError(f"its image must be of PIL or a uint8 tensor, got {_kind(image)}{advice}")
-    if image.dim() != 3 or image.shape[0] not in (1, 3, 4) or 0 in image.shape:
-        shape = tuple(image.shape)
-        raise ValueError(f"its image must be a tensor (channels, height, width) of 1, 3 or 4 channels, got {shape}")
-    pixels = image.as_subclass(Tensor).cpu()
-    return pixels.expand(3, -1, -1) if len(pixels) == 1 else pixels[:3]
+def _called(option: str, factory: Callable[[], Any]) -> Any:
+    """Opens a dataset, with an error of one line where torchvision or the system refuses."""
+    try:
+        return factory()
+    except URLError as error:
+        raise UserError(
+            f"{option} cannot download its files ({' '.join(str(error.reason).split())}); connect to the network, or put"
+            " them where the dataset looks for them"
+        ) from error
+    except (OSError, RuntimeError, ValueError, ImportError) as error:
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        by_torchvision = str(frames[-1].f_globals.get("__name__")).startswith("torchvision.")
+        if not (by_torchvision or isinstance(error, OSError)):  # of others' code the traceback says more
+            raise
+        raise UserError(f"{option}: {' '.join(str(error).split())}") from error
 
 
-def labels_of(dataset: MapDataset) -> Tensor | None:
-    """The labels of a dataset, where they can be had without loading images, int64 (N,); None where they cannot."""
-    if isinstance(dataset, Subset):
-        labels = labels_of(dataset.dataset)
-        return labels[torch.as_tensor(dataset.indices, dtype=torch.int64)] if labels is not None else None
-    if getattr(dataset, "target_transform", None) is not None:  # labels are not what they are in the list
-        return None
-    for name in _LABEL_LISTS:
-        try:
-            labels = torch.as_tensor(getattr(dataset, name, None))
-        except (TypeError, ValueError, RuntimeError):  # of another kind
-            continue
-        integers = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
-        if integers and labels.shape == (len(dataset),):  # type: ignore[arg-type]  # of a map-style one
-            return labels.long()
-    return None
-
-
-def class_names_of(dataset: MapDataset) -> list[str] | None:
-    """The names of the classes, as far as a dataset has any: its ``classes``, or numbers below ``num_classes``."""
-    if isinstance(dataset, Subset):
-        return class_names_of(dataset.dataset)
-    classes = getattr(dataset, "classes", None)
-    if isinstance(classes, list | tuple) and classes:  # ImageNet's are tuples of synonyms
-        return [", ".join(map(str, name)) if isinstance(name, list | tuple) else str(name) for name in classes]
-    count = getattr(dataset, "num_classes", None)
-    if isinstance(count, int) and count > 0:
-        return [str(label) for label in range(count)]
-    labels = labels_of(dataset)
-    return [str(label) for label in range(int(labels.max()) + 1)] if labels is not None and len(labels) else None
-
-
-def _unopened(dataset: MapDataset) -> MapDataset:
-    """A copy for the process that starts the workers: files that it opens would be shared with them otherwise."""
-    fresh = copy.copy(dataset)
-    if isinstance(fresh, Subset):
-        fresh.dataset = _unopened(fresh.dataset)
-    return fresh
-
-
-def _name(dataset: MapDataset) -> str:
-    return type(dataset).__name__
-
-
-def _kind(value: Any) -> str:
-    """What something is, for an error."""
-    if isinstance(value, Tensor):
-        return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
-    if isinstance(value, tuple | list):
-        return f"{type(value).__name__} of {len(value)}"
-    return printable(f"{value!r} ({type(value).__name__})" if isinstance(value, float | str) else type(value).__name__)
+def _lock(factory: Any) -> AbstractContextManager[Any]:
+    """What lets one process at a time download, as far as a factory says that it does, and where to."""
+    options = getattr(factory, "keywords", {})  # of a partial, which the command line makes
+    if options.get("download") and options.get("root"):
+        return one_at_a_time(Path(options["root"]).expanduser().absolute())
+    return nullcontext()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from project.deploy.network import metadata, trace
-from project.errors import UserError
+from project.engine.errors import UserError
 from project.model import ImageClassifier
 
 Classify = Callable[[Tensor], Tensor]

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+from project.engine.preprocessing import Preprocessing
 from project.model import ImageClassifier
 from project.model.normalize import to_255_scale
 from project.model.test_time import mean_logits
-from project.run.preprocessing import Preprocessing
 
 
 class ProbabilityNetwork(nn.Module):

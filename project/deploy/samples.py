@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from project.data.files import FileDataset
-from project.data.listing import spelt
-from project.data.paths import image_paths
-from project.errors import UserError, printable
-from project.explore.data import open_data
-from project.run.checkpoint import About
-from project.run.preprocessing import Preprocessing
+from project.analysis.data import open_data
+from project.engine.errors import UserError, printable
+from project.engine.loading.files import FileDataset
+from project.engine.loading.listing import spelt
+from project.engine.loading.paths import image_paths
+from project.engine.preprocessing import Preprocessing
+from project.engine.run.checkpoint import About
 
 _Item = TypeVar("_Item")
 

@@ -6,11 +6,11 @@ from typing import NamedTuple, Protocol, cast
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from project.errors import UserError
+from project.engine.errors import UserError
 
 
 class Batch(Protocol):
-    """Images and their labels, see ``project.data.batch``."""
+    """Images and their labels, see ``project.engine.loading.batch``."""
 
     @property
     def images(self) -> Tensor:

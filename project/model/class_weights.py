@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from project.errors import UserError, printable, require
+from project.engine.errors import UserError, printable, require
 
 _OPTION = "--model.class_weights"
 

@@ -16,29 +16,29 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 from torchmetrics import Metric
 
-from project.errors import require
+from project.engine.errors import require
+from project.engine.preprocessing import Preprocessing
+from project.engine.run.loggers import log_settings
+from project.engine.run.progress import note
+from project.engine.run.tensorboard import is_logged
+from project.engine.training.optimization import Optimization
+from project.engine.training.saved import NOT_REMEMBERED, contents, load_model, restore
+from project.engine.training.unsupported import require_supported
+from project.engine.upstream import trainer_of
 from project.model.batch import Batch, as_batch, images_of, require_fitting_labels
-from project.model.blocks import Freezing
 from project.model.class_weights import ClassWeights
 from project.model.features import FeatureCache
+from project.model.freezing import Freezing
 from project.model.layout import settle
-from project.model.loss import Loss, build_loss, loss_summary, require_per_image
+from project.model.losses import Loss, build_loss, loss_summary, require_per_image
 from project.model.metrics import ClassificationMetrics, CountingMetrics, Metrics
+from project.model.nets.whitening import whiten
 from project.model.networks import Stem, build_network
 from project.model.normalize import Normalization, resized
-from project.model.optimization import Optimization
 from project.model.own_metrics import OwnMetrics
-from project.model.saved import NOT_REMEMBERED, contents, load_model, restore
 from project.model.split_metrics import SplitMetrics
 from project.model.test_time import Views, evaluation_logits, exact_logits
-from project.model.unsupported import require_supported
 from project.model.weights import start_from
-from project.model.whitening import whiten
-from project.run.loggers import log_settings
-from project.run.preprocessing import Preprocessing
-from project.run.progress import note
-from project.run.tensorboard import is_logged
-from project.upstream import trainer_of
 
 _LOGGED_IF_GIVEN = ("arch_args", "test_time_augmentation")
 

@@ -6,10 +6,10 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
 
-from project.errors import UserError, listed, printable
+from project.engine.errors import UserError, listed, printable
+from project.engine.run.progress import Progress, note
 from project.model.networks import head
 from project.model.test_time import exact_logits
-from project.run.progress import Progress, note
 
 _OPTION = "--model.cache_features"
 _SPLITS = ("train", "val")  # test is measured once, as it is
@@ -87,7 +87,7 @@ class FeatureCache:
         Args:
             model: Whose head it is.
             split: ``train`` or ``val``.
-            batch: With ``indices``, int64 (N,), see ``project.data.batch.ImageBatch``.
+            batch: With ``indices``, int64 (N,), see ``project.engine.loading.batch.ImageBatch``.
 
         Returns:
             float (N, classes).

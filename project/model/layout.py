@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from project.errors import UserError, first_sentence, printable
+from project.engine.errors import UserError, first_sentence, printable
 
 
 def settle(

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torchvision.models import get_model, list_models  # type: ignore[attr-defined]  # not in its __all__
 from torchvision.models.resnet import ResNet
 
-from project.errors import UserError, first_sentence, listed, printable
-from project.model.airbench import Airbench
-from project.model.resnet9 import ResNet9
-from project.run.settings import imported_class
+from project.engine.errors import UserError, first_sentence, listed, printable
+from project.engine.run.settings import imported_class
+from project.model.nets.airbench import Airbench
+from project.model.nets.resnet9 import ResNet9
 
 Stem = Literal["imagenet", "cifar"]
 

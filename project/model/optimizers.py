@@ -12,10 +12,10 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import nn
 from torch.optim import Optimizer
 
-from project.errors import UserError
-from project.model.blocks import blocks
-from project.model.steps import accumulation_scheduler
-from project.upstream import handles_unscaling, takes_one_rate
+from project.engine.errors import UserError
+from project.engine.training.steps import accumulation_scheduler
+from project.engine.upstream import handles_unscaling, takes_one_rate
+from project.model.freezing import blocks
 
 LR_SCALE = "lr_scale"
 """What share of the learning rate a parameter group takes, by timm's name for it; without it, all of it."""

@@ -5,7 +5,7 @@ from lightning.pytorch import Trainer
 from torch import Tensor, nn
 from torchmetrics import Metric
 
-from project.errors import UserError, require
+from project.engine.errors import UserError, require
 from project.model.batch import is_counted
 
 _TAKEN = {"loss", "accuracy", "top5", "f1", "correct", "total", "top5_correct", "confusion_matrix", "per_class", "step"}

@@ -12,7 +12,11 @@ import torch
 from torch import Tensor
 from torchvision.models import get_model_weights  # type: ignore[attr-defined]  # not in its __all__
 
-from project.errors import UserError, first_sentence, printable
+from project.engine.errors import UserError, first_sentence, printable
+from project.engine.preprocessing import Preprocessing
+from project.engine.run.checkpoint import ABOUT, read_checkpoint, read_weights
+from project.engine.run.download import fetch_file, one_at_a_time
+from project.engine.run.progress import note
 from project.model.networks import (
     INCEPTIONS,
     TIMM,
@@ -22,10 +26,6 @@ from project.model.networks import (
     timm_name,
     torchvision_names,
 )
-from project.run.checkpoint import ABOUT, read_checkpoint, read_weights
-from project.run.download import fetch_file, one_at_a_time
-from project.run.preprocessing import Preprocessing
-from project.run.progress import note
 
 _HASH = re.compile(r"-([0-9a-f]{8,})\.[^.]+$")  # torch.hub's convention for names of files
 _FITS = {"center": "crop", "squash": "squash", "border": "pad"}  # what timm calls them

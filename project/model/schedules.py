@@ -9,8 +9,8 @@ from lightning.pytorch.cli import LRSchedulerCallable
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
 
-from project.errors import UserError
-from project.model.steps import PlannedSteps
+from project.engine.errors import UserError
+from project.engine.training.steps import PlannedSteps
 
 _LENGTHS = ("total_steps", "epochs", "steps_per_epoch")
 

@@ -7,11 +7,11 @@ import torch
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 
-from project.errors import UserError, listed
-from project.model.fitting import require_finite
+from project.engine.errors import UserError, listed
+from project.engine.run.progress import note
+from project.engine.training.fitting import require_finite
 from project.model.networks import AUXILIARY_HEADS, head
 from project.model.pretrained import find_weights
-from project.run.progress import note
 
 _WRAPPER = re.compile(r"^(module|_orig_mod|network)\.")  # of DistributedDataParallel, torch.compile and ours
 

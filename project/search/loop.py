@@ -9,10 +9,10 @@ import optuna
 from jsonargparse import Namespace
 from optuna.trial import FrozenTrial, TrialState
 
-from project.callbacks.monitor import Monitor
+from project.engine.run.progress import note
+from project.engine.run.signals import EXIT_CODE, StopRequest
+from project.engine.training.monitor import Monitor
 from project.fit import FitCLI
-from project.run.progress import note
-from project.run.signals import EXIT_CODE, StopRequest
 from project.search.results import conclude, readable
 from project.search.space import read_space
 from project.search.study import ERROR, SharedStudy

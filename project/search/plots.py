@@ -11,8 +11,8 @@ from optuna.distributions import CategoricalDistribution
 from optuna.importance import get_param_importances
 from optuna.trial import FrozenTrial, TrialState
 
-from project.callbacks.monitor import Monitor
-from project.explore.plots import short
+from project.analysis.plots import short
+from project.engine.training.monitor import Monitor
 from project.search.space import Space, spelt
 
 _COLUMNS = 3

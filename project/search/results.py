@@ -7,11 +7,11 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from project.callbacks.monitor import Monitor
-from project.errors import printable
-from project.explore.tables import metrics_table
-from project.run.folder import RunFolder
-from project.run.whole_file import whole_file
+from project.analysis.tables import metrics_table
+from project.engine.errors import printable
+from project.engine.run.folder import RunFolder
+from project.engine.run.whole_file import whole_file
+from project.engine.training.monitor import Monitor
 from project.search.plots import sweep_figure
 from project.search.space import spelt
 from project.search.study import ERROR, SharedStudy

@@ -14,8 +14,8 @@ from optuna.distributions import (
     distribution_to_json,
 )
 
-from project.errors import UserError
-from project.options.config_file import Config, read_config
+from project.engine.cli.config_file import Config, read_config
+from project.engine.errors import UserError
 
 _RANGE = {"low", "high", "log"}
 _KEYS = {*_RANGE, "choices"}

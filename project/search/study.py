@@ -19,8 +19,8 @@ from optuna.samplers import BaseSampler, TPESampler
 from optuna.storages import JournalStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from project.callbacks.monitor import Monitor
-from project.errors import UserError, first_sentence
+from project.engine.errors import UserError, first_sentence
+from project.engine.training.monitor import Monitor
 from project.search.journal import Journal, locked
 from project.search.space import Space
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from project.callbacks.monitor import Monitor
-from project.explore.curves import read_curves
-from project.run.folder import RunFolder
-from project.run.progress import note
-from project.run.signals import EXIT_CODE, StopRequest
+from project.analysis.curves import read_curves
+from project.engine.run.folder import RunFolder
+from project.engine.run.progress import note
+from project.engine.run.signals import EXIT_CODE, StopRequest
+from project.engine.training.monitor import Monitor
 from project.search.study import ERROR, SharedStudy
 
 FIT = [sys.executable, "-m", "project.fit"]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from lightning.pytorch import Callback
 
+from project.analysis.curves import read_curves
 from project.callbacks import StoppedError
-from project.explore.curves import read_curves
 from tests.memory import needs_linux
 from tests.small import AtStep, load, one_line, require_same_end, small
 from tests.stress import outcome

@@ -9,10 +9,10 @@ import pytest
 import torch
 from PIL import Image
 
+from project.analysis.data import open_data
 from project.callbacks import ConfidentMistakesPlot
-from project.explore.data import open_data
+from project.engine.run.checkpoint import ABOUT
 from project.model import ImageClassifier
-from project.run.checkpoint import ABOUT
 from tests.conftest import SLIM, TINY, fit
 from tests.small import load
 

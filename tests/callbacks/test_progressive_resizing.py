@@ -7,7 +7,7 @@ from lightning.pytorch import Callback
 from torchvision.models import VisionTransformer
 
 from project.callbacks import ProgressiveResizing
-from project.errors import UserError
+from project.engine.errors import UserError
 from tests.conftest import TINY, fit
 from tests.distributed.job import classifier, flowers, trainer
 from tests.small import one_line, small

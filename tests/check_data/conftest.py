@@ -5,7 +5,7 @@ import json
 import pytest
 
 from project import check_data as command
-from tests.data.image_files import write_folder
+from tests.engine.loading.image_files import write_folder
 
 CLASSES = {"daisy": 12, "rose": 10, "向日葵": 8}
 

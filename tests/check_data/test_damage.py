@@ -8,7 +8,15 @@ import numpy as np
 from PIL import Image
 
 from tests.check_data.conftest import rows
-from tests.data.image_files import cut_before_the_end, damage_deep_inside, noise, png_chunk, shortened, smooth, zeroed
+from tests.engine.loading.image_files import (
+    cut_before_the_end,
+    damage_deep_inside,
+    noise,
+    png_chunk,
+    shortened,
+    smooth,
+    zeroed,
+)
 
 
 def png(colours):

@@ -13,7 +13,7 @@ from project.data import CSVDataModule, FolderDataModule
 from project.fit import FitCLI
 from tests.check_data.conftest import CLASSES, rows, run
 from tests.conftest import make_folder
-from tests.data.image_files import noise, smooth, write_folder
+from tests.engine.loading.image_files import noise, smooth, write_folder
 
 
 def test_a_good_folder_can_train(root, inspected):
@@ -195,7 +195,7 @@ def test_ctrl_c_ends_with_one_line(root, monkeypatch, capsys):
     def interrupted(file):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("project.data.checks._facts", interrupted)
+    monkeypatch.setattr("project.engine.loading.checks._facts", interrupted)
     assert run(monkeypatch, root) == 130
     assert capsys.readouterr().err == "\nstopped\n"
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from project.data.batch import ArrayDataset
 from project.data.module import ImageDataModule
+from project.engine.loading.batch import ArrayDataset
 
 
 class NoiseDataModule(ImageDataModule):

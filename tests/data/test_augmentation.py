@@ -5,8 +5,8 @@ import torch
 from torch.nn import functional as F
 
 from project.data.augmentation import augment, cutout, flip, shift
-from project.data.batch import ImageBatch
-from project.data.randomness import Purpose, uniform
+from project.engine.loading.batch import ImageBatch
+from project.engine.randomness import Purpose, uniform
 
 ALMOST_1 = 1 - 2.0**-24
 FILL = torch.tensor([10, 20, 30], dtype=torch.uint8)

@@ -7,8 +7,8 @@ import torch
 from torchvision.datasets import CIFAR10
 
 from project.data import CIFAR10DataModule
-from project.errors import UserError
-from tests.data.archives import md5
+from project.engine.errors import UserError
+from tests.engine.loading.archives import md5
 
 NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from project.data import FolderDataModule
-from project.data.batch import make_keys, split_keys
-from project.data.sampler import BalancedOrder, TrainingSampler
-from project.errors import UserError
-from tests.data.image_files import write_folder
+from project.engine.errors import UserError
+from project.engine.loading.batch import make_keys, split_keys
+from project.engine.training.sampler import BalancedOrder, TrainingSampler
 from tests.data.stubs import NoiseDataModule, attached
+from tests.engine.loading.image_files import write_folder
 
 COUNTS = [70, 20, 5, 1]
 SHUFFLE = torch.randperm(96, generator=torch.Generator().manual_seed(0))

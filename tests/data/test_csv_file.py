@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from project.data import CSVDataModule, FolderDataModule
-from project.errors import UserError
-from tests.data.image_files import write_folder
+from project.engine.errors import UserError
 from tests.data.stubs import attached
+from tests.engine.loading.image_files import write_folder
 
 CLASSES = {"rose": 12, "daisy": 12}
 

@@ -1,9 +1,9 @@
 import pytest
 
 from project.data import FlowersDataModule, flowers
-from project.errors import UserError
-from tests.data.archives import serving, write_archive
-from tests.data.image_files import write_folder
+from project.engine.errors import UserError
+from tests.engine.loading.archives import serving, write_archive
+from tests.engine.loading.image_files import write_folder
 
 CLASSES = ["daisy", "dandelion", "roses", "sunflowers", "tulips"]
 

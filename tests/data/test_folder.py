@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from project.data import FolderDataModule
-from project.errors import UserError
-from tests.data.image_files import centre, noise, pixels, smooth, write_folder
+from project.engine.errors import UserError
 from tests.data.stubs import attached
+from tests.engine.loading.image_files import centre, noise, pixels, smooth, write_folder
 
 CLASSES = {"rose": 10, "daisy": 20, "tulip": 15}
 

@@ -7,7 +7,7 @@ from hashlib import blake2b
 import pytest
 
 from project.data.splits import hashed_split
-from project.errors import UserError
+from project.engine.errors import UserError
 
 FRACTIONS = {"test": 0.1, "val": 0.1}
 WIDE = {"test": 0.4, "val": 0.3}

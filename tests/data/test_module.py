@@ -8,9 +8,9 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule
 
-from project.data.batch import ArrayDataset, ImageBatch
-from project.data.loader import LazyDataLoader
-from project.errors import UserError
+from project.engine.errors import UserError
+from project.engine.loading.batch import ArrayDataset, ImageBatch
+from project.engine.loading.loader import LazyDataLoader
 from tests.data.stubs import NoiseDataModule, attached
 from tests.distributed.job import trainer
 from tests.distributed.processes import run

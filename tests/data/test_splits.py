@@ -4,7 +4,7 @@ from collections import Counter
 import pytest
 
 from project.data.splits import stratified_split
-from project.errors import UserError
+from project.engine.errors import UserError
 
 FRACTIONS = {"val": 0.1, "test": 0.2}
 CLASSES = ["daisy", "rose", "tulip"]

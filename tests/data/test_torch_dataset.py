@@ -1,158 +1,208 @@
-"""Samples of a torch dataset become images and labels as files do, and what is random in them is a function of the seed."""
+"""Any map-style dataset: what is served, at random or not, and what is refused."""
 
-import random
+import functools
+from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock, Timeout
 from PIL import Image
-from torch.utils.data import Subset
-from torchvision.datasets import FakeData
-from torchvision.transforms.v2.functional import pil_to_tensor, to_image
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from torchvision.datasets import ImageFolder
 
-from project.data import FolderDataModule
-from project.data.batch import ImageBatch
-from project.errors import UserError
-from tests.data.image_files import noise, smooth
+from project.data import FolderDataModule, TorchDatasetModule
+from project.engine.errors import UserError
+from project.engine.loading.batch import ImageBatch
+from tests.conftest import QUIET, TINY_TRAINER, evaluate, fit
 from tests.data.stubs import attached
-from tests.data.test_dataset import IMAGE, Samples, joined, labelled, module
+from tests.engine.loading.image_files import noise, write_folder
+from tests.small import load, one_line
+
+CLASSES = {"rose": 10, "daisy": 20, "tulip": 15}
+SPLITS = ("train", "val", "test")
+FAKE = ["--data=TorchDatasetModule", "--data.train=torchvision.datasets.FakeData", "--data.train.image_size=[3,20,24]"]
+SMALL = ["--data.image_size=16", "--data.batch_size=8", "--data.num_workers=0"]
+TINY_MODEL = ["--model.arch=resnet9_slim", "--model.stem=cifar", *TINY_TRAINER, *QUIET, "--name=run"]
 
 
-def test_images_of_every_mode_become_what_they_become_as_files(tmp_path):
-    turned = Image.Exif()
-    turned[0x0112] = 6
-    deep = Image.fromarray((np.asarray(smooth(30, 24))[..., 0].astype(np.uint16) << 8) + 99)
-    cases: dict[str, tuple[Image.Image, dict[str, Any]]] = {
-        "grey": (smooth(30, 24).convert("L"), {}),
-        "transparent": (smooth(30, 24).convert("RGBA"), {}),
-        "palette": (smooth(30, 24).quantize(16), {}),
-        "deep": (deep, {}),
-        "turned": (smooth(30, 24), {"exif": turned}),
-    }
-    for name, (image, options) in cases.items():
-        for label in ("a", "b"):
-            (tmp_path / label).mkdir(exist_ok=True)
-            for copy in range(2):
-                image.save(tmp_path / label / f"{name}{copy}.png", **options)
-    files = attached(FolderDataModule(str(tmp_path), image_size=16, num_workers=0, batch_size=1)).splits
-    opened = [file for split in files.values() for file in split.files]
-    wanted = torch.stack([split.image(index) for split in files.values() for index in range(len(split))])
-    data = module(Samples([(Image.open(file), 0) for file in opened]), class_names=["a", "b"])
-    batches = attached(data).splits
-    found = {
-        position: batches[split].image(index)
-        for split, positions in data.positions().items()
-        for index, position in enumerate(positions)
-    }
-    assert torch.equal(torch.stack([found[position] for position in range(len(opened))]), wanted)
+class Samples(Dataset[Any]):
+    """Whatever it is given.
+
+    Args:
+        samples: What each access returns, or computes from the index.
+        facts: Attributes.
+    """
+
+    def __init__(self, samples: Any, size: int | None = None, **facts: Any) -> None:
+        self.samples, self.size = samples, size
+        self.__dict__.update(facts)
+
+    def __len__(self) -> int:
+        return len(self.samples) if self.size is None else self.size
+
+    def __getitem__(self, index: int) -> Any:
+        return self.samples(index) if callable(self.samples) else self.samples[index]
 
 
-@pytest.mark.parametrize(
-    ("convert", "mode"),
-    [(pil_to_tensor, "RGB"), (pil_to_tensor, "L"), (pil_to_tensor, "RGBA"), (to_image, "RGB")],
-)
-def test_a_tensor_is_served_as_the_image_is(convert, mode):
-    images = [noise(20, 18, seed=index).convert(mode) for index in range(30)]
-    plain = attached(
-        module(Samples([(image, index % 2) for index, image in enumerate(images)]), class_names=["a", "b"])
-    )
-    tensors = Samples([(convert(image), torch.tensor(index % 2)) for index, image in enumerate(images)])
-    other = attached(module(tensors, class_names=["a", "b"]))
-    for found, expected in zip(*(joined(data.train_dataloader()) for data in (other, plain)), strict=True):
-        assert type(found) is torch.Tensor
-        assert torch.equal(found, expected)
+def module(train: Any, **options: Any) -> Any:
+    return TorchDatasetModule(train, **{"image_size": 16, "batch_size": 4, "num_workers": 0} | options)
 
 
-def test_what_is_random_in_a_data_set_depends_on_seed_epoch_and_index_alone():
-    def draw(index: int) -> tuple[torch.Tensor, int]:
-        numbers = torch.rand(2).tolist() + np.random.rand(2).tolist() + [random.random()]  # noqa: NPY002
-        pixels = torch.tensor([int(256 * number) for number in numbers], dtype=torch.uint8)
-        return pixels.view(1, 1, 5).expand(3, 5, 5), index % 2
-
-    def epoch(workers: int, epoch: int = 1, seed: int = 0, done: int = 0) -> ImageBatch:
-        data = module(Samples(draw, 40), class_names=["a", "b"], num_workers=workers, crop_scale=(1.0, 1.0), seed=seed)
-        return joined(attached(data, epoch=epoch, batches_done=done).train_dataloader())
-
-    alone = epoch(0)
-    torch.manual_seed(99)
-    assert all(torch.equal(*fields) for fields in zip(epoch(2), alone, strict=True))
-    assert all(torch.equal(found, field[12:]) for found, field in zip(epoch(0, done=3), alone, strict=True))
-    assert len({image.numpy().tobytes() for image in alone.images}) == len(alone.images)
-    for other in (epoch(0, epoch=2), epoch(0, seed=1)):
-        images = dict(zip(other.indices.tolist(), other.images, strict=True))
-        both = [
-            (image, images[i]) for i, image in zip(alone.indices.tolist(), alone.images, strict=True) if i in images
-        ]
-        assert both
-        assert not any(torch.equal(*pair) for pair in both)
+def labelled(count: int, **facts: Any) -> Samples:
+    """Noise, whose label is the remainder of its position."""
+    return Samples([(noise(20, 18, seed=index), index % 3) for index in range(count)], **facts)
 
 
-def test_the_generators_of_the_run_stay_as_they_are():
-    def draw(index: int) -> tuple[torch.Tensor, int]:
-        pixels = torch.randint(256, (3, 8, 8)) + np.random.randint(9) + random.randrange(9)  # noqa: NPY002
-        return (pixels % 256).to(torch.uint8), index % 2
-
-    dataset = attached(module(Samples(draw, 40), class_names=["a", "b"])).splits["train"]
-    before = torch.get_rng_state(), random.getstate(), repr(np.random.get_state())  # noqa: NPY002
-    dataset.__getitems__([0, 1])
-    after = torch.get_rng_state(), random.getstate(), repr(np.random.get_state())  # noqa: NPY002
-    assert torch.equal(before[0], after[0])
-    assert before[1:] == after[1:]
+def joined(batches: Any) -> ImageBatch:
+    return ImageBatch(*(torch.cat(field) for field in zip(*batches, strict=True)))
 
 
-def test_evaluation_sees_the_same_whatever_the_seed_of_the_run():
-    def draw(index: int) -> tuple[torch.Tensor, int]:
-        return torch.randint(256, (3, 16, 16), dtype=torch.uint8), index % 2
+@pytest.mark.parametrize("fit", ["crop", "pad", "squash"])
+def test_an_image_folder_of_torchvision_is_served_as_the_folder_is_to_the_last_bit(tmp_path, fit):
+    for split in SPLITS:
+        write_folder(tmp_path / split, CLASSES)
+    sets: dict[str, Any] = {split: ImageFolder(str(tmp_path / split)) for split in SPLITS}
+    options: dict[str, Any] = {"image_size": 16, "batch_size": 4, "num_workers": 0, "seed": 3, "fit": fit}
+    theirs = attached(TorchDatasetModule(**sets, **options), epoch=2)
+    ours = attached(FolderDataModule(str(tmp_path), **options), epoch=2)
+    assert theirs.class_names == ours.class_names
+    for split in SPLITS:
+        assert torch.equal(theirs.splits[split].labels, ours.splits[split].labels)
+        loaders = (getattr(data, f"{split}_dataloader")() for data in (theirs, ours))
+        for found, expected in zip(*map(joined, loaders), strict=True):
+            assert torch.equal(found, expected)
 
-    first, second = (
-        joined(attached(module(Samples(draw, 40), class_names=["a", "b"], seed=seed)).val_dataloader())
-        for seed in (0, 1)
-    )
-    assert all(torch.equal(*fields) for fields in zip(first, second, strict=True))
+
+@pytest.mark.parametrize("facts", [{}, {"targets": [index % 3 for index in range(300)]}], ids=["unknown", "known"])
+def test_missing_splits_are_cut_alike_everywhere_and_samples_that_are_added_move_none(facts):
+    names = {"class_names": ["a", "b", "c"]}
+    data = module(labelled(300, **facts), **names)
+    cut = data.positions()
+    assert sorted(position for part in cut.values() for position in part) == list(range(300))
+    assert all(20 <= len(cut[split]) <= 40 for split in ("val", "test"))
+    assert cut == module(labelled(300, **facts), **names).positions()
+    assert cut != module(labelled(300, **facts), split_seed=1, **names).positions()
+    more = {"targets": [index % 3 for index in range(330)]} if facts else {}
+    grown = module(labelled(330, **more), **names).positions()
+    assert all({*cut[split]} <= {*grown[split]} for split in SPLITS)
+    if facts:  # each class by itself
+        assert {len([p for p in cut["test"] if p % 3 == label]) > 0 for label in range(3)} == {True}
+
+
+def test_given_splits_are_taken_whole():
+    data = attached(module(labelled(30, targets=[i % 3 for i in range(30)]), val=labelled(7), test=lambda: labelled(9)))
+    assert {split: len(dataset) for split, dataset in data.splits.items()} == {"train": 30, "val": 7, "test": 9}
+    assert len(module(labelled(30), val=labelled(7), class_names=["a", "b", "c"]).positions()["val"]) == 7
+
+
+class Endless(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(())
+
+
+class NoLength(Dataset[Any]):
+    def __getitem__(self, index: int) -> Any:
+        return None
+
+
+IMAGE = noise(20, 18)
 
 
 @pytest.mark.parametrize(
-    ("dataset", "names"),
+    ("dataset", "text"),
     [
-        (labelled(30, classes=["x", "y", "z"]), ["x", "y", "z"]),
-        (labelled(30, classes=[("tench", "Tinca tinca"), ("crane",), "z"]), ["tench, Tinca tinca", "crane", "z"]),
-        (labelled(30, labels=np.arange(30) % 3), ["0", "1", "2"]),
-        (labelled(30, _labels=[i % 3 for i in range(30)]), ["0", "1", "2"]),
-        (Subset(labelled(60, classes=["x", "y", "z"]), range(30)), ["x", "y", "z"]),
-        (FakeData(30, (3, 16, 16), num_classes=4), ["0", "1", "2", "3"]),
+        (Endless(), "--data.train: Endless is not map-style"),
+        (NoLength(), "--data.train: NoLength has no __len__"),
+        (Samples([]), "--data.train: Samples has no samples"),
+        (Samples, r"--data.train: Samples is a class; give a dataset, as Samples\(...\) makes it"),
+        (Samples([{"image": IMAGE}] * 30), r"must be \(image, label\), got dict"),
+        (Samples([(torch.rand(3, 8, 8), 0)] * 30), "got a float32 tensor of shape .*leave out ToTensor"),
+        (Samples([(np.zeros((8, 8, 3)), 0)] * 30), "must be of PIL or a uint8 tensor, got ndarray"),
+        (Samples([(torch.zeros(8, 8, 3, dtype=torch.uint8), 0)] * 30), r"1, 3 or 4 channels, got \(8, 8, 3\)"),
+        (Samples([(IMAGE.convert("L").convert("F"), 0)] * 30), "32 bits"),
+        (Samples([(IMAGE, 0.0)] * 30), r"its label must be an integer, got 0.0 \(float\)"),
+        (Samples([(IMAGE, "cat")] * 30), "its label must be an integer, got 'cat'"),
+        (Samples([(IMAGE, 2)] * 30), "its label must be from 0 to 1, got 2; see --data.class_names"),
+        (Samples([(IMAGE, -1)] * 30), "its label must be from 0 to 1, got -1"),
+        (Samples([(IMAGE, 0)] * 30, targets=[1] * 30), "its label is 0, but the dataset's list of labels says 1"),
+        (Samples([(IMAGE, 0)] * 30, targets=[2] * 30), "has the label 2, but there are 2 classes"),
+        (TensorDataset(torch.zeros(9, 3, 8, 8, dtype=torch.uint8)), r"must be \(image, label\), got tuple of 1"),
+        (Samples(lambda index: Image.open("nowhere.png"), 30), "cannot be read .No such file"),
     ],
 )
-def test_class_names_come_from_the_data_set(dataset, names):
-    data = attached(module(dataset))
-    assert data.class_names == names
-    assert len(joined(data.val_dataloader()).labels) > 0
-    given = [f"class {number}" for number in range(len(names))]
-    assert module(dataset, class_names=given).class_names == given
+def test_what_is_no_image_with_a_label_is_refused_before_training(dataset, text):
+    with pytest.raises(UserError, match=text):
+        attached(module(dataset, class_names=["a", "b"]))
 
 
-def test_labels_of_a_subset_are_those_of_its_samples():
-    data = attached(module(Subset(labelled(60, targets=[i % 3 for i in range(60)]), range(0, 60, 2))))
-    for split in data.splits.values():
-        assert torch.equal(split.labels, joined([split.__getitems__(list(range(len(split))))]).labels)
+def test_classes_must_be_known_and_the_same_in_all_splits():
+    with pytest.raises(UserError, match="give their names with --data"):
+        _ = module(labelled(30)).class_names
+    with pytest.raises(UserError, match="all different, got a, a"):
+        _ = module(labelled(30), class_names=["a", "a"]).class_names
+    with pytest.raises(UserError, match="need the same classes in the same order, but differ in: c, x"):
+        _ = module(labelled(30, classes=["a", "b", "c"]), val=labelled(9, classes=["a", "b", "x"])).class_names
 
 
-def test_labels_that_the_data_set_transforms_are_not_taken_from_its_list():
-    shifted = labelled(30, targets=[(i + 1) % 3 for i in range(30)], target_transform=lambda label: label)
-    data = attached(module(shifted, class_names=["a", "b", "c"]))
-    with pytest.raises(UserError, match="called targets"):
-        _ = data.splits["train"].labels
+def test_nothing_is_opened_before_it_is_needed():
+    def fail() -> Dataset[Any]:
+        raise AssertionError
+
+    assert module(fail, class_names=["a", "b"]).class_names == ["a", "b"]
 
 
-def test_a_file_that_the_data_set_opens_is_not_shared_with_the_workers():
-    class Opening(Samples):
-        file = None
+def test_without_a_network_a_download_is_said_to_be_one(monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    data = module(functools.partial(urlopen, "http://127.0.0.1:9"))  # where nobody listens
+    with pytest.raises(
+        UserError, match=r"^--data\.train cannot download its files \(.*refused\); connect to the network"
+    ):
+        _ = data.class_names
 
-        def __getitem__(self, index: int) -> Any:
-            self.file = self.file or object()
-            return super().__getitem__(index)
 
-    opening = Opening([(IMAGE, 0)] * 30)
-    data = attached(module(Subset(opening, range(30)), class_names=["a", "b"]))
-    data.splits["train"].image(0)
-    assert opening.file is None
+def test_one_process_at_a_time_downloads(tmp_path):
+    def downloading(root: str, download: bool) -> Dataset[Any]:
+        lock = FileLock(tmp_path / ".set.lock")
+        if download:
+            with pytest.raises(Timeout):
+                lock.acquire(timeout=0)
+        return labelled(30, classes=["a", "b", "c"])
+
+    for download in (True, False):
+        data = module(functools.partial(downloading, root=str(tmp_path / "set"), download=download))
+        assert len(data.class_names) == 3
+
+
+def test_the_command_trains_on_it_and_a_checkpoint_neither_imports_it_nor_measures_on_something_else(workplace, capsys):
+    train = [*FAKE, "--data.train.size=60"]
+    test = ["--data.test=torchvision.datasets.FakeData", "--data.test.size=10", "--data.test.image_size=[3,20,24]"]
+    fit(*train, *test, *SMALL, *TINY_MODEL)
+    best = "runs/run/checkpoints/best.ckpt"
+    about = load(Path(best))["about"]["data"]
+    assert (about["init_args"]["train"], about["init_args"]["test"]) == ("FakeData", "FakeData")
+    said = one_line(lambda: evaluate(best), capsys)
+    assert "trained with the dataset FakeData as train" in said
+    assert "FakeData as test" in one_line(lambda: evaluate(best, *train), capsys)
+    evaluate(best, *train, *test)
+    assert "/10)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (["--data.train=nowhere.Images"], "--data.train: No module named 'nowhere'"),
+        (["--data.train=torchvision.datasets.Nothing"], "--data.train: module 'torchvision.datasets' has no attribute"),
+        (["--data.train=torch.optim.SGD"], "--data.train: Expected 'torch.optim.SGD' to be a subclass of Dataset"),
+        ([*FAKE[1:], "--data.train.sizze=3"], "FakeData has no option 'sizze'; did you mean size?"),
+        ([*FAKE[1:], "--data.train.size=many"], "FakeData's size: expected int, not 'many'"),
+        (["--data.train=torchvision.datasets.CIFAR10"], "CIFAR10 needs its option 'root'"),
+        (["--data.train.size=3"], "Dataset has no option 'size'"),
+        ([], "--data.train is required by TorchDatasetModule"),
+    ],
+)
+def test_mistakes_on_the_command_line_are_one_line(workplace, capsys, args, text):
+    assert text in one_line(lambda: fit("--data=TorchDatasetModule", *args, *SMALL, *TINY_MODEL), capsys)
+    assert not list(workplace.iterdir())

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from project.deploy.formats import load_onnx, load_pt2, write_onnx, write_pt2
+from project.engine.preprocessing import Preprocessing
 from project.model import ImageClassifier
-from project.run.preprocessing import Preprocessing
 
 PREPROCESSING: Preprocessing = {"resize": 36, "crop": 32, "mean": [0.4, 0.5, 0.6], "std": [0.2, 0.25, 0.3]}
 

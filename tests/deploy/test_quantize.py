@@ -7,8 +7,8 @@ import torch
 
 from project.deploy.formats import load_onnx, write_onnx
 from project.deploy.quantize import quantize_to_int8
+from project.engine.preprocessing import Preprocessing
 from project.model import ImageClassifier
-from project.run.preprocessing import Preprocessing
 
 PREPROCESSING: Preprocessing = {"resize": 36, "crop": 32, "mean": [0.4, 0.5, 0.6], "std": [0.2, 0.25, 0.3]}
 IMAGES = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (8, 3, 32, 32), np.uint8))

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from project.deploy.samples import folder_samples, folder_split, generated_samples
-from project.errors import UserError
-from project.run.preprocessing import Preprocessing
+from project.engine.errors import UserError
+from project.engine.preprocessing import Preprocessing
 from tests.conftest import make_folder
 
 PREPROCESSING: Preprocessing = {"resize": 36, "crop": 32, "mean": [0.5] * 3, "std": [0.25] * 3}

@@ -8,7 +8,7 @@ from typing import Any
 
 from lightning.pytorch import Callback
 
-from project.errors import LocalError
+from project.engine.errors import LocalError
 
 
 class FirstFails(Callback):

@@ -15,7 +15,7 @@ from lightning.pytorch import Callback, Trainer
 from torch.optim import SGD
 
 from project.callbacks import StopOnNonFinite
-from project.cli import one_line_errors
+from project.engine.cli.command import one_line_errors
 from project.model import ImageClassifier
 from tests.distributed.job import classifier, flowers, trainer
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from project.data.batch import ArrayDataset
+from project.engine.loading.batch import ArrayDataset
 from tests.data.stubs import NoiseDataModule
 from tests.distributed.job import classifier, trainer
 from tests.memory import private_memory

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from project.errors import UserError
+from project.engine.errors import UserError
 from project.fit import FitCLI
 from tests.conftest import TINY as TINY_IN_PROCESS
 from tests.distributed.processes import descendants, end, environment, succeed, torchrun

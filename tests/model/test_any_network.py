@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
-from project.errors import UserError
+from project.engine.errors import UserError
 from project.model import ImageClassifier
 from project.model.networks import head
 

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torchvision.ops import StochasticDepth
 
-from project.errors import UserError
+from project.engine.errors import UserError
 from project.model import ImageClassifier
 from project.model.networks import build_network
 from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, evaluate, fit
+from tests.engine.cli.test_given import parse
 from tests.model.test_classifier import NAMES, PREPROCESSING
-from tests.options.test_given import parse
 from tests.small import AtStep, load, one_line
 from tests.stress import differences, outcome
 

@@ -10,9 +10,9 @@ from sklearn.utils.class_weight import compute_class_weight
 from torch import nn
 from torch.nn import functional as F
 
-from project.errors import UserError
+from project.engine.errors import UserError
+from project.engine.run.checkpoint import ABOUT
 from project.model.class_weights import ClassWeights, balanced_weights
-from project.run.checkpoint import ABOUT
 from tests.conftest import SLIM, TINY, evaluate, fit
 from tests.model.test_classifier import Batch, Memory, classifier, linear, trainer
 from tests.small import load

@@ -12,7 +12,7 @@ from torch.optim import SGD, Adam
 
 from project.callbacks import StopOnNonFinite
 from project.data import SyntheticFlowersDataModule
-from project.errors import UserError
+from project.engine.errors import UserError
 from project.model import ImageClassifier
 from project.model.metrics import ClassificationMetrics
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from project.callbacks import StoppedError
-from project.errors import UserError
+from project.engine.errors import UserError
 from project.model import ImageClassifier
 from tests.conftest import QUIET, evaluate, fit, make_folder
 from tests.distributed.job import classifier, flowers, trainer
@@ -56,7 +56,7 @@ def test_the_numbers_are_those_of_computing_the_backbone_each_time(place):
 
 
 def test_the_images_are_read_once_for_training_and_the_checkpoint_needs_no_cache(place, monkeypatch):
-    from project.data.files import FileDataset
+    from project.engine.loading.files import FileDataset
 
     read: list[int] = []
     served = FileDataset.__getitems__
@@ -75,7 +75,7 @@ def test_the_images_are_read_once_for_training_and_the_checkpoint_needs_no_cache
 
 
 def test_how_far_it_is_is_said_with_the_rate_and_the_time_left(place, monkeypatch, capsys):
-    monkeypatch.setattr("project.run.progress.EVERY", 0.0)
+    monkeypatch.setattr("project.engine.run.progress.EVERY", 0.0)
     cli = small(*CACHED, data=FOLDER)
     train, val = (len(cli.datamodule.splits[split]) for split in ("train", "val"))
     printed = capsys.readouterr()

@@ -9,7 +9,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.tuner.tuning import Tuner
 
 from project.data import SyntheticFlowersDataModule
-from project.errors import UserError
+from project.engine.errors import UserError
 from project.model import ImageClassifier
 from tests.small import load, require_same_end, small, stop_at
 from tests.stress import outcome

@@ -9,7 +9,7 @@ from torch import nn
 from torchvision.models import list_models  # type: ignore[attr-defined]  # not in its __all__
 from torchvision.models.regnet import BlockParams
 
-from project.errors import UserError
+from project.engine.errors import UserError
 from project.model.layout import settle
 from project.model.networks import build_network, head, imported_arch, network_names
 

@@ -13,10 +13,10 @@ from sklearn.preprocessing import label_binarize
 from torchmetrics import MeanMetric, Metric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibrationError
 
-from project.callbacks.monitor import chosen_monitor
+from project.analysis.tables import metrics_table
 from project.data import SyntheticFlowersDataModule
-from project.errors import UserError
-from project.explore.tables import metrics_table
+from project.engine.errors import UserError
+from project.engine.training.monitor import chosen_monitor
 from project.model import ImageClassifier
 from project.model.own_metrics import OwnMetrics
 from tests.distributed.job import flowers, quiet

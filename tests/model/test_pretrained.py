@@ -21,8 +21,8 @@ from torchvision.models import (  # type: ignore[attr-defined]  # not in its __a
 )
 from torchvision.transforms import v2
 
-from project.data.crops import fit_image
-from project.errors import UserError
+from project.engine.errors import UserError
+from project.engine.loading.crops import fit_image
 from project.model import ImageClassifier
 from project.model.networks import build_network
 from project.model.normalize import Normalization
@@ -148,7 +148,7 @@ def test_without_a_network_one_line_names_the_file_and_its_place(hub, monkeypatc
     def no_network(*_args, **_kwargs):
         raise OSError("Network is unreachable")
 
-    monkeypatch.setattr("project.run.download.urlopen", no_network)
+    monkeypatch.setattr("project.engine.run.download.urlopen", no_network)
     with pytest.raises(UserError) as error:
         ImageClassifier(["a", "b"], PREPROCESSING, weights="IMAGENET1K_V1")
     expected = "resnet18-f37072fd.pth"

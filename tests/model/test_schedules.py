@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from torch.optim.lr_scheduler import OneCycleLR
 
-from project.errors import UserError
+from project.engine.errors import UserError
 from tests.model.test_classifier import Memory, linear, trainer
 from tests.small import require_same_end, small, stop_at
 from tests.stress import outcome

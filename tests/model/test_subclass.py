@@ -8,10 +8,10 @@ import pytest
 import torch
 import yaml
 
-from project.errors import UserError
-from project.explore.data import open_data
+from project.analysis.data import open_data
+from project.engine.errors import UserError
+from project.engine.run.checkpoint import ABOUT, read_checkpoint
 from project.model import ImageClassifier
-from project.run.checkpoint import ABOUT, read_checkpoint
 from tests.conftest import SLIM, TINY, TINY_DATA, evaluate, fit
 from tests.small import load, one_line, small
 from tests.stress import differences, outcome

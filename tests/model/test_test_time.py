@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from project.errors import UserError
+from project.engine.errors import UserError
 from project.model import ImageClassifier
 from project.model.test_time import mean_logits
 

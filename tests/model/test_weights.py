@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torchvision.models import resnet18
 
-from project.errors import UserError
+from project.engine.errors import UserError
+from project.engine.run.checkpoint import read_weights
 from project.model.networks import build_network
 from project.model.weights import load_weights
-from project.run.checkpoint import read_weights
 
 CLASSES = 7
 

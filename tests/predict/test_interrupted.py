@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from project.errors import UserError
-from project.explore.labelling import Labeller
+from project.analysis.labelling import Labeller
+from project.engine.errors import UserError
 from tests.distributed.processes import environment, succeed, torchrun
 from tests.predict.conftest import CPU, label, rows
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from project.errors import UserError
+from project.engine.errors import UserError
 from project.model import ImageClassifier
 from project.predict import parse, predict
 from tests.memory import memory, needs_linux
@@ -122,7 +122,7 @@ def test_a_file_that_is_there_is_replaced_only_when_asked_to(checkpoint, photos,
 
 def test_the_sheet_shows_the_first_images(checkpoint, photos, tmp_path, monkeypatch):
     drawn: list[Any] = []
-    plots = import_module("project.explore.plots")
+    plots = import_module("project.analysis.plots")
     own = plots.image_grid
 
     def image_grid(*args):
@@ -174,7 +174,7 @@ def test_memory_does_not_grow_with_the_number_of_files(checkpoint, photos, tmp_p
     def entries(_options, quietly=False):
         return (f"{photos}/{number}-{'x' * 100}.jpg" for number in range(0 if quietly else 20_000))
 
-    monkeypatch.setattr("project.explore.prediction.evaluation_logits", logits)
+    monkeypatch.setattr("project.analysis.prediction.evaluation_logits", logits)
     monkeypatch.setattr("project.predict._paths", entries)
     assert label(checkpoint, "many", f"--output={tmp_path / 'rows.csv'}", "--batch_size=128") == 1
     assert len(rows(tmp_path / "rows.csv")) == 20_000

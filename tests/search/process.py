@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from project import sweep
-from project.callbacks.monitor import Monitor
+from project.engine.training.monitor import Monitor
 from project.search import loop, trial
 
 

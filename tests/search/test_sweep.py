@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 
-from project.callbacks.monitor import Monitor
-from project.errors import UserError
+from project.engine.errors import UserError
+from project.engine.training.monitor import Monitor
 from project.search import loop, results, trial
 from project.search.space import Space, read_space
 from project.search.study import NumberedSampler, SharedStudy

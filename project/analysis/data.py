@@ -1,0 +1,148 @@
+"""The data that a checkpoint was trained on, opened again without letting the file choose what is imported or written."""
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from project.data import ImageDataModule
+from project.data.image_files import ImageFilesDataModule
+from project.data.splits import SPLITS
+from project.engine.errors import UserError, printable
+from project.engine.loading.listing import ClassFiles
+from project.engine.run.checkpoint import About
+from project.engine.run.settings import imported_class, plain_options
+
+_WRITTEN = ("cache",)  # options that name what is written
+
+
+def remembered_data(about: About) -> tuple[type[ImageDataModule], dict[str, Any]]:
+    """Finds the data module that a checkpoint was trained with, and its options.
+
+    Args:
+        about: What the checkpoint says of itself.
+
+    Returns:
+        The class, and those options that are plain settings and name nothing that is written.
+
+    Raises:
+        UserError: No data module of that name is imported.
+    """
+    data = about["data"]
+    if data is None:
+        raise UserError("the checkpoint does not say what data it was trained on; name it with --data")
+    name = printable(data.get("class_path"))
+    found = imported_class(name, ImageDataModule)
+    if found is None:
+        raise UserError(
+            f"the checkpoint was trained on {name}, which is no data module that is imported here; give --import"
+            " with the module that defines it, or in Python import it first"
+        )
+    options = plain_options(data["init_args"], found)
+    return found, {name: value for name, value in options.items() if name not in _WRITTEN}
+
+
+def require_datasets(about: About, given: Collection[str]) -> None:
+    """Refuses to do without the datasets that a checkpoint was trained with, where these were classes or functions.
+
+    A checkpoint says what they are called, and chooses nothing that is imported. Where one is left out, what measures
+    would be cut from the training images, and the metrics would be too good.
+
+    Args:
+        about: What the checkpoint says of itself.
+        given: The splits for which there is a dataset.
+
+    Raises:
+        UserError: One is not given.
+    """
+    data = about["data"]
+    said = {split: data["init_args"].get(split) for split in SPLITS if split not in given} if data is not None else {}
+    for split, name in said.items():
+        if isinstance(name, str):
+            raise UserError(
+                f"the checkpoint was trained with the dataset {printable(name)} as {split}, but may not choose what is"
+                f" imported; project.evaluate takes it by --data.{split} and its options, open_data in Python by {split}="
+            )
+
+
+def require_same_datasets(about: About, data: ImageDataModule) -> None:
+    """Refuses what :func:`require_datasets` does, where a data module of the same class is measured on.
+
+    Args:
+        about: What the checkpoint says of itself.
+        data: What is to be measured on, once its datasets are open.
+    """
+    if about["data"] is not None and about["data"]["class_path"] == type(data).__name__:
+        require_datasets(about, data.hparams)
+
+
+def open_data(about: About, **changes: Any) -> ImageDataModule:
+    """Builds the data module that a checkpoint was trained with.
+
+    Args:
+        about: What the checkpoint says of itself.
+        changes: Options that are other than then, as the ``root`` of images that lie elsewhere now.
+
+    Raises:
+        UserError: No data module of that name is imported, it does not take the options, or its images would be
+            downloaded to where the checkpoint says.
+    """
+    found, options = remembered_data(about)
+    require_datasets(about, changes)
+    try:
+        data = found(**options | changes)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{found.__name__} does not take the options that the checkpoint remembers: {error}") from error
+    if "root" not in changes:
+        require_there(data, options)
+    return data
+
+
+def was_trained_on(about: About, data: ImageFilesDataModule) -> bool | None:
+    """Says whether any of these images were trained on, whatever folder, link or list they are named by now.
+
+    Args:
+        about: What the checkpoint says of itself.
+        data: The images.
+
+    Returns:
+        None where that is not known, as what the checkpoint was trained on is not here.
+    """
+    try:
+        found, options = remembered_data(about)
+        if not issubclass(found, ImageFilesDataModule):
+            return False
+        trained = _identities({"train": found(**options).files()["train"]})
+    except (UserError, TypeError, ValueError):
+        return None
+    return data.images_root.is_dir() and not trained.isdisjoint(_identities(data.files()))
+
+
+def _identities(splits: Mapping[str, ClassFiles]) -> set[tuple[int, int]]:
+    """What tells files apart by whatever links they are named, at the cost of one look at each."""
+    found = set()
+    for file in (file for classes in splits.values() for files in classes.values() for file in files):
+        with suppress(OSError):  # of a broken link, which is an image that cannot be read
+            found.add(((about := file.stat()).st_dev, about.st_ino))
+    return found
+
+
+def require_there(data: ImageDataModule, options: dict[str, Any]) -> None:
+    """Refuses to download to a folder that only a checkpoint names.
+
+    Args:
+        data: The data module.
+        options: What the checkpoint remembers.
+
+    Raises:
+        UserError: The images are not there, and the folder is not the data module's own default.
+    """
+    root, place = options.get("root"), getattr(data, "images_root", None)
+    if root is None or root != data.hparams.get("root") or place is None or Path(place).is_dir():
+        return
+    if root != signature(type(data)).parameters["root"].default:
+        raise UserError(
+            f"the checkpoint was trained on the images in '{place}', which are not there; say where they are, or shall"
+            " be, with --data.root"
+        )

@@ -1,0 +1,213 @@
+"""The images that people look at, drawn with matplotlib; used by callbacks and notebooks."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor
+from torch.nn import functional as F
+
+from project.engine.errors import printable
+
+
+def short(name: str, length: int = 24) -> str:
+    """A name as a plot has room for it: its middle left out where it is long, and in characters that can be drawn.
+
+    Args:
+        name: Any, such as a folder's.
+        length: How many characters there is room for.
+    """
+    name = printable(name)
+    half = (length - 1) // 2
+    return name if len(name) <= length else f"{name[:half]}…{name[-half:]}"
+
+
+def confusion_figure(confusion: Tensor, class_names: Sequence[str]) -> Figure:
+    """Draws a confusion matrix, each row as shares of its true class, with the counts in the cells.
+
+    Args:
+        confusion: int64 (classes, classes); rows are true classes, columns predicted ones.
+        class_names: The classes in the order of their labels.
+    """
+    counts = confusion.cpu().numpy()
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    labels = [short(name) for name in class_names]
+    size = 0.55 * min(max(len(class_names), 4), 30) + 1.8  # more than 30 classes share the space, without names
+    figure = Figure(figsize=(size, size), layout="constrained", dpi=110)
+    axes = figure.add_subplot()
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    axes.set(xlabel="predicted", ylabel="true")
+    if len(class_names) <= 30:
+        axes.set_xticks(
+            range(len(class_names)), labels, rotation=45, ha="right", rotation_mode="anchor", parse_math=False
+        )
+        axes.set_yticks(range(len(class_names)), labels, parse_math=False)
+        for (row, column), count in np.ndenumerate(counts):
+            if count:
+                axes.text(
+                    column,
+                    row,
+                    str(count),
+                    ha="center",
+                    va="center",
+                    color="white" if shares[row, column] > 0.5 else "black",
+                    in_layout=False,  # inside the axes: the layout need not measure it
+                )
+    return figure
+
+
+def image_grid(images: Sequence[Tensor], titles: Sequence[str] = (), columns: int = 8) -> Figure:
+    """Draws images in rows.
+
+    Args:
+        images: uint8 (3, height, width) each.
+        titles: One for each image, or none at all.
+        columns: How many stand in a row.
+    """
+    columns = max(1, min(columns, len(images)))
+    rows = max(1, -(-len(images) // columns))
+    height = 1.25 if not titles else 1.25 + 0.16 * (1 + max(title.count("\n") for title in titles))
+    figure = Figure(figsize=(1.35 * columns, height * rows), layout="constrained", dpi=110)
+    for position, image in enumerate(images):
+        axes = figure.add_subplot(rows, columns, position + 1)
+        axes.imshow(image.cpu().permute(1, 2, 0).numpy())
+        axes.axis("off")
+        if titles:
+            title = "\n".join(short(line, length=30) for line in titles[position].split("\n"))
+            axes.set_title(title, fontsize=7, pad=2, parse_math=False)
+    return figure
+
+
+def curves_figure(curves: Mapping[str, Mapping[int, float]]) -> Figure:
+    """Draws how training went: loss, accuracy, learning rate and speed over the steps.
+
+    Args:
+        curves: By the names that a run logs, as ``train/loss``, the value at each step; what is missing stays empty.
+    """
+    panels = {
+        "loss": ["train/loss", "val/loss"],
+        "accuracy": ["train/accuracy", "val/accuracy"],
+        "learning rate": [name for name in curves if name.startswith("learning_rate")],
+        "images per second": ["train/images_per_second"],
+    }
+    train = [value for value in curves.get("train/loss", {}).values() if 0 < value < math.inf]
+    figure = Figure(figsize=(9, 5.4), layout="constrained", dpi=110)
+    for position, (title, names) in enumerate(panels.items(), start=1):
+        axes = figure.add_subplot(2, 2, position, title=title, xlabel="step")
+        for name in names:
+            if not (points := sorted(curves.get(name, {}).items())):
+                continue
+            marker = "o" if len(points) < 30 else ""  # a line through a single point shows nothing
+            steps, values = [step for step, _ in points], [value for _, value in points]
+            colour = "C1" if name.startswith("val/") else "C0"
+            axes.plot(steps, values, marker=marker, markersize=4, color=colour, label=name.split("/")[0])
+        if title in ("loss", "accuracy") and axes.lines:
+            axes.legend()
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.axhline(0, color="black", linewidth=0.8)  # heights compare only from zero
+        axes.set_ylim(bottom=0)
+        if title == "loss" and train:  # the first validations can be hundreds of times higher and hide all else
+            axes.set_ylim(top=min(axes.get_ylim()[1], 2 * max(train)))
+        axes.grid(alpha=0.3)
+    return figure
+
+
+def class_figure(per_class: Sequence[Mapping[str, float]], class_names: Sequence[str]) -> Figure:
+    """Draws precision, recall and F1 as bars, three for each class.
+
+    Args:
+        per_class: See :attr:`project.model.metrics.Metrics.per_class`.
+        class_names: The classes in the order of their labels.
+    """
+    figure = Figure(figsize=(7, 0.42 * len(class_names) + 1.1), layout="constrained", dpi=110)
+    axes = figure.add_subplot(xlim=(0, 1), axisbelow=True)
+    positions = np.arange(len(class_names))
+    for offset, (key, label) in enumerate({"precision": "precision", "recall": "recall", "f1": "F1"}.items()):
+        axes.barh(positions + 0.25 * (offset - 1), [row[key] for row in per_class], height=0.25, label=label)
+    axes.set_yticks(positions, [short(name) for name in class_names], parse_math=False)
+    axes.set_ylim(len(class_names) - 0.5, -0.5)  # the first class on top
+    axes.grid(axis="x", alpha=0.3)
+    figure.legend(loc="outside upper center", ncols=3, frameon=False)
+    return figure
+
+
+def filters_figure(weight: Tensor, columns: int = 16) -> Figure:
+    """Draws the filters of a convolution over RGB as coloured tiles; grey is zero, each filter on a scale of its own.
+
+    Args:
+        weight: float (filters, 3, height, width).
+        columns: How many stand in a row.
+    """
+    weight = weight.detach().float().cpu()
+    tiles = 0.5 + 0.5 * weight / weight.abs().amax((1, 2, 3), keepdim=True).clamp(min=1e-12)
+    rows = -(-len(tiles) // columns)
+    tiles = F.pad(tiles, (0, 0, 0, 0, 0, 0, 0, rows * columns - len(tiles)), value=1.0)
+    tiles = F.pad(tiles, (1, 1, 1, 1), value=1.0)  # a white frame
+    mosaic = tiles.view(rows, columns, *tiles.shape[1:]).permute(0, 3, 1, 4, 2).flatten(2, 3).flatten(0, 1)
+    figure = Figure(figsize=(0.6 * columns, 0.6 * rows), layout="constrained", dpi=110)
+    axes = figure.add_subplot()
+    axes.imshow(mosaic.numpy(), interpolation="nearest")
+    axes.axis("off")
+    return figure
+
+
+def runs_figure(runs: Mapping[str, Mapping[str, Mapping[int, float]]], metric: str = "accuracy") -> Figure:
+    """Draws one metric of several runs together, on the validation set and in training.
+
+    Args:
+        runs: By run, its curves as :func:`project.analysis.curves.read_curves` returns them.
+        metric: What was logged for ``train`` and ``val``.
+    """
+    figure = Figure(figsize=(9, 3.6), layout="constrained", dpi=110)
+    for axes, split in zip(figure.subplots(1, 2, sharey=True), ("train", "val"), strict=True):
+        for position, (run, curves) in enumerate(runs.items()):
+            points = sorted(curves.get(f"{split}/{metric}", {}).items())
+            steps, values = [step for step, _ in points], [value for _, value in points]
+            marker = "o" if len(points) < 30 else ""
+            axes.plot(steps, values, marker=marker, markersize=4, color=f"C{position % 10}", label=short(run))
+        axes.set(title=f"{split}/{metric}", xlabel="step")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.grid(alpha=0.3)
+    legend = figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    return figure
+
+
+def balance_figure(counts: Mapping[str, Sequence[int]], class_names: Sequence[str]) -> Figure:
+    """Draws how many images each class has, the splits in a row.
+
+    Args:
+        counts: By split, the number of images of each class.
+        class_names: The classes in the order of their labels.
+    """
+    figure = Figure(figsize=(7, 0.3 * len(class_names) + 1.1), layout="constrained", dpi=110)
+    axes = figure.add_subplot(xlabel="images", axisbelow=True)
+    begin = np.zeros(len(class_names))
+    for split, own in counts.items():
+        axes.barh(np.arange(len(class_names)), own, left=begin, label=split)
+        begin += np.asarray(own)
+    axes.set_yticks(range(len(class_names)), [short(name) for name in class_names], parse_math=False)
+    axes.set_ylim(len(class_names) - 0.5, -0.5)  # the first class on top
+    axes.grid(axis="x", alpha=0.3)
+    figure.legend(loc="outside upper center", ncols=3, frameon=False)
+    return figure
+
+
+def lr_find_figure(rates: Sequence[float], losses: Sequence[float], found: float) -> Figure:
+    """Draws a search for a learning rate: the smoothed loss at each rate, and the rate that was found.
+
+    Args:
+        rates: The rates that were tried.
+        losses: The smoothed loss at each of them.
+        found: One of the rates.
+    """
+    figure = Figure(figsize=(6, 3.6), layout="constrained", dpi=110)
+    axes = figure.add_subplot()
+    axes.plot(rates[: len(losses)], losses)
+    axes.axvline(found, color="tab:red", linewidth=1, label=f"found: {found:.2g}")
+    axes.set(xscale="log", xlabel="learning rate", ylabel="loss, smoothed")
+    axes.legend()
+    return figure

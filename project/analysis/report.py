@@ -1,0 +1,122 @@
+"""A run as one HTML page: metrics, curves, mistakes and where the network looks, with every image inside the file."""
+
+import base64
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib.figure import Figure
+from PIL import Image
+from torch import Tensor, stack, tensor
+from torchvision.transforms.v2.functional import resize
+
+from project.analysis.calibration import reliability, reliability_figure
+from project.analysis.curves import read_curves
+from project.analysis.evaluation import Evaluation
+from project.analysis.gradcam import grad_cam, overlay
+from project.analysis.plots import confusion_figure, curves_figure
+from project.analysis.tables import own_metrics
+from project.engine.errors import printable
+from project.model import ImageClassifier
+from project.model.metrics import Metrics
+
+_THUMBNAIL = 160  # pixels
+
+
+class Shown(NamedTuple):
+    """An image on the page.
+
+    Attributes:
+        source: The image itself as a ``data:`` URL.
+        name: What the dataset calls it.
+        label: Its class.
+        predicted: The class that the model predicts.
+        confidence: The probability of that class.
+        cam: The image under its Grad-CAM as a ``data:`` URL, where that is shown.
+    """
+
+    source: str
+    name: str
+    label: str
+    predicted: str
+    confidence: float
+    cam: str | None = None
+
+
+def render(run: Path, about: dict[str, Any], metrics: dict[str, Any], images: dict[str, Any]) -> str:
+    """Fills the page; whatever comes from files is escaped.
+
+    Args:
+        run: The run's folder.
+        about: What the best checkpoint says of itself.
+        metrics: What ``metrics.json`` holds.
+        images: What :func:`image_sections` returns, or the reason that there is nothing, as ``missing``.
+    """
+    loader = PackageLoader(__package__, "templates")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.filters["printable"] = printable
+    config, curves, names = run / "config.yaml", read_curves(run), metrics["class_names"]
+    confusion = tensor(metrics["test"]["confusion_matrix"])
+    return environment.get_template("report.html").render(
+        run=run.name,
+        about=about,
+        metrics=metrics,
+        own=own_metrics({split: metrics[split] for split in ("test", "val")}),
+        config=config.read_text("utf-8", "backslashreplace") if config.exists() else "",
+        curves=_drawn(curves_figure(curves)) if curves else None,
+        confusion=_drawn(confusion_figure(confusion, names)) if confusion.dim() == 2 else None,
+        classes=list(zip(names, Metrics(0.0, confusion, None).per_class, strict=True)),
+        **{"missing": None} | images,
+    )
+
+
+def image_sections(model: ImageClassifier, test: Evaluation, count: int = 12) -> dict[str, Any]:
+    """Reliability, the most confident mistakes, and Grad-CAM on a few images that are right and a few that are wrong.
+
+    A network has no Grad-CAM where no layer's output has places.
+
+    Args:
+        model: The model.
+        test: What it says of the test set.
+        count: How many mistakes.
+    """
+    known = test.labels >= 0
+    wrong, right = test.confident(correct=False, count=count), test.confident(correct=True, count=count // 2)
+    try:
+        attention = list(_shown(model, test, [*right, *wrong[: count // 2]], with_cam=True))
+    except ValueError:  # as of a network of linear layers alone
+        attention = []
+    return {
+        "reliability": _drawn(reliability_figure(reliability(test.probabilities[known], test.labels[known]))),
+        "mistakes": list(_shown(model, test, wrong)),
+        "attention": attention,
+    }
+
+
+def _shown(model: ImageClassifier, test: Evaluation, indices: list[int], with_cam: bool = False) -> Iterator[Shown]:
+    for index in indices:
+        image = test.images.image(index)
+        cam = overlay(image, grad_cam(model, stack([image]))[0]) if with_cam else None
+        yield Shown(
+            _encoded(image),
+            printable(test.images.name(index)),
+            model.class_names[int(test.labels[index])],
+            model.class_names[int(test.predicted[index])],
+            float(test.confidence[index]),
+            None if cam is None else _encoded(cam),
+        )
+
+
+def _encoded(image: Tensor) -> str:
+    small = resize(image, [_THUMBNAIL], antialias=True) if max(image.shape[1:]) > _THUMBNAIL else image
+    file = io.BytesIO()
+    Image.fromarray(small.permute(1, 2, 0).numpy()).save(file, "jpeg", quality=88)
+    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def _drawn(figure: Figure) -> str:
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -1,0 +1,132 @@
+"""Metrics as a person reads them in a terminal, and as a file that a command was told to write."""
+
+import json
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from project.engine.errors import UserError, printable
+from project.engine.run.folder import RunFolder
+from project.engine.run.whole_file import whole_file
+
+
+def summary(run: RunFolder, metrics: dict[str, Any]) -> str:
+    """What a person wants to know at the end of a run: metrics, the best checkpoint, and what to do next."""
+    best, chosen = shlex.quote(str(run.best)), metrics["selection"]
+    choice = f"epoch {metrics['epoch'] + 1}, by {chosen['monitor']}" if chosen else f"step {metrics['step']}, the last"
+    return "\n".join(
+        [
+            "",
+            metrics_table({"validation": metrics["val"], "test": metrics["test"]}),
+            "",
+            f"  best checkpoint   {run.best} ({choice})",
+            f"  curves, images    tensorboard --logdir {shlex.quote(str(run.path.parent))}",
+            f"  class by class    python -m project.evaluate --ckpt_path {best}",
+            f"  label images      python -m project.predict {best} PHOTOS",
+            f"  one page          python -m project.report {shlex.quote(str(run.path))}",
+            f"  explore           CHECKPOINT={best} make notebook",
+            "  your own images   python -m project.fit --data FolderDataModule --data.root FOLDER",
+        ]
+    )
+
+
+def metrics_table(columns: dict[str, dict[str, Any]]) -> str:
+    """A column for each set; counts stand beside the rates that they give.
+
+    Args:
+        columns: By heading, what :meth:`project.model.metrics.Metrics.as_dict` returned.
+    """
+    rows = {"": list(columns)}
+    for name, count in (("accuracy", "correct"), ("top5", "top5_correct")):
+        if all(count in metrics for metrics in columns.values()):
+            rows[name] = [f"{f[name]:.2%} ({f[count]}/{f['total']})" for f in columns.values()]
+    rows["macro F1"] = [f"{metrics['f1']:.4f}" for metrics in columns.values()]
+    for name in own_metrics(columns):
+        rows[name] = [f"{metrics[name]:.4f}" for metrics in columns.values()]
+    rows["loss"] = [f"{metrics['loss']:.4f}" for metrics in columns.values()]
+    width = max(10, *(len(name) + 2 for name in rows))
+    return "\n".join(f"  {name:<{width}}" + "".join(f"{cell:>24}" for cell in cells) for name, cells in rows.items())
+
+
+def own_metrics(columns: dict[str, dict[str, Any]]) -> list[str]:
+    """The names of the metrics that a classifier of the user's adds.
+
+    Args:
+        columns: By heading, what :meth:`project.model.metrics.Metrics.as_dict` returned.
+    """
+    known = {"accuracy", "top5", "f1", "loss"}
+    first, *others = columns.values()
+    own = [name for name, value in first.items() if isinstance(value, float) and name not in known]
+    return [name for name in own if all(name in metrics for metrics in others)]
+
+
+def class_table(class_names: list[str], per_class: list[dict[str, Any]]) -> str:
+    """A row for each class.
+
+    Args:
+        class_names: The classes in the order of their labels.
+        per_class: See :attr:`project.model.metrics.Metrics.per_class`.
+    """
+    shown = [printable(name) for name in class_names]
+    width = max(len(name) for name in [*shown, "class"])
+    rows = [f"  {'class':<{width}}{'precision':>12}{'recall':>10}{'F1':>10}{'images':>10}"]
+    for name, row in zip(shown, per_class, strict=True):
+        rates = f"{row['precision']:>12.4f}{row['recall']:>10.4f}{row['f1']:>10.4f}"
+        rows.append(f"  {name:<{width}}{rates}{row['total']:>10}")
+    return "\n".join(rows)
+
+
+def write_json(option: str, path: str | Path, found: dict[str, Any]) -> None:
+    """Writes metrics for other programs.
+
+    Args:
+        option: The option that names the file.
+        path: The file; see :func:`replacing`.
+        found: What it shall hold.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
+    with replacing(option, path) as target:
+        target.write_text(json.dumps(found, indent=2) + "\n")
+
+
+def require_writable(option: str, path: str | Path) -> None:
+    """Notices before minutes of work; what the file holds stays until there is something better.
+
+    Raises:
+        UserError: The file that the option names cannot be written.
+    """
+    there = Path(path).exists()
+    with writing(option, path), open(path, "ab"):
+        pass
+    if not there:
+        Path(path).resolve().unlink()  # what a link leads to
+
+
+@contextmanager
+def replacing(option: str, path: str | Path) -> Iterator[Path]:
+    """Gives a path to write to: a file is replaced as a whole; a link is followed, and a pipe or a terminal written to.
+
+    Args:
+        option: The option that names the file.
+        path: The file.
+
+    Raises:
+        UserError: It cannot be written.
+    """
+    place = Path(path)
+    in_place = place.is_symlink() or (place.exists() and not place.is_file())  # such as /dev/stdout
+    with writing(option, path), nullcontext(place) if in_place else whole_file(place) as target:
+        yield target
+
+
+@contextmanager
+def writing(option: str, path: str | Path) -> Iterator[None]:
+    """Explains why a file that an option names cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{option}: '{path}' cannot be written ({error.strerror})") from error

@@ -1,0 +1,276 @@
+"""The built-in dataset's images: flowers of eight species, drawn from a seed like botanical illustrations.
+
+The species share their colours, so that the count, the outline and the order of the petals tell them apart,
+under any pose, size, light and clutter. A canvas spans [-1, 1] both ways with y upwards, however many pixels.
+Planes are float32 (N, S, S), numbers of an image (N, 1, 1), and colours (N, 3, 1, 1) in [0, 1].
+
+An image must not depend on the batch that it is drawn in, to the last bit. Hence the hashed random numbers,
+and no torch function whose vectorised body and scalar tail round differently, such as ``atan2`` or ``pow``.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from math import pi
+
+import torch
+from torch import Tensor
+
+from project.data.drawn.canvas import Canvas, pick, rgb
+from project.data.drawn.species import GREENS, PAINTS, SKIES, SPECIES, TONES, Centre, Outline, Species, Stamens
+from project.engine.randomness import uniform
+
+CLASS_NAMES: tuple[str, ...] = tuple(SPECIES)
+
+_CHUNK = 32  # images at a time: few enough for a plane to stay in the processor's cache
+
+
+class _Purpose(IntEnum):
+    """What a random number is for, next to the purposes of :class:`project.engine.randomness.Purpose`."""
+
+    POSE = 100
+    PAINT = 101
+    LIGHT = 102
+    SKY = 103
+    DISCS = 104
+    BLADES = 105
+    STEM = 106
+    LEAVES = 107
+    FRONT = 108
+    PETALS = 109  # and the numbers that follow, one per layer
+
+
+@dataclass(frozen=True)
+class _Bloom:
+    """Where a flower is, and its pixels in polar coordinates of its own plane."""
+
+    x: Tensor
+    y: Tensor
+    length: Tensor  # of a petal
+    spin: Tensor  # the angle at which the first petal points
+    light: Tensor  # the angle that light comes from
+    radius: Tensor
+    angle: Tensor
+
+
+def draw_flowers(labels: Tensor, indices: Tensor, *, seed: int, size: int = 64) -> Tensor:
+    """Draws one flower per label. An image is a function of (seed, index, label, size) alone.
+
+    Args:
+        labels: int64 (N,), positions in :data:`CLASS_NAMES`.
+        indices: int64 (N,), the images' positions in their dataset.
+        seed: Any integer that fits 64 bits. Another seed gives another dataset.
+        size: Height and width in pixels.
+
+    Returns:
+        uint8 (N, 3, size, size), RGB.
+    """
+    images = torch.empty(len(labels), 3, size, size, dtype=torch.uint8)
+    for label, species in enumerate(SPECIES.values()):
+        for rows in torch.split((labels == label).nonzero()[:, 0], _CHUNK):
+            images[rows] = _draw(species, Canvas(seed, indices[rows], size))
+    return images
+
+
+def _draw(species: Species, canvas: Canvas) -> Tensor:
+    bloom = _pose(species, canvas)
+    _paint_garden(canvas)
+    _paint_leaves(canvas, bloom)
+    _paint_petals(species, canvas, bloom)
+    if species.stamens:
+        _paint_stamens(species.stamens, canvas, bloom)
+    _paint_centre(species.centre, canvas, bloom)
+    _paint_front(canvas)
+    return _develop(canvas, bloom)
+
+
+def _pose(species: Species, canvas: Canvas) -> _Bloom:
+    """Places the flower, tilts it away from the viewer and turns it about its own axis."""
+    x, y, length, tilt, towards, roll, light = canvas.between(
+        _Purpose.POSE, (-0.26, 0.26), (-0.16, 0.28), (0.5, 0.88), (0, 0.9), (0, 2 * pi), (-1, 1), (0.3, 2.8)
+    )
+    spin = species.roll * roll - pi / 2
+    along, across = canvas.locate(x, y, towards)
+    # The petals rise from the centre like a shallow cup: the far side shows more of itself than the near one.
+    along = (along - 0.22 * tilt.sin() * (along * along + across * across).sqrt()) / tilt.cos()
+    turn = towards - spin
+    u, v = along * turn.cos() - across * turn.sin(), along * turn.sin() + across * turn.cos()
+    radius = (u * u + v * v).sqrt()
+    angle = 2 * (v / (radius + u + 1e-6)).atan()
+    return _Bloom(x, y, length, spin, light, radius, angle)
+
+
+def _paint_garden(canvas: Canvas) -> None:
+    """Paints what lies far behind the flower: a gradient, blurred discs of light and colour, and grass."""
+    first, second, angle, blur = canvas.between(_Purpose.SKY, (0, 1), (0, 1), (0, 2 * pi), (0.02, 0.25))
+    ramp = (0.5 + 0.5 * (canvas.x * angle.cos() + canvas.y * angle.sin())).clamp_(0, 1)
+    canvas.image += pick(first, SKIES)
+    canvas.paint(pick(second, SKIES), ramp)
+    wide, part = (-1.1, 1.1), (0, 1)
+    for x, y, size, colour, alpha in canvas.repeat(8, _Purpose.DISCS, wide, wide, (0.08, 0.42), part, (0.1, 0.6)):
+        distance = ((size * size - (canvas.y - y).square()) - (canvas.x - x).square()) * (0.5 / size)
+        canvas.paint(pick(colour, TONES), canvas.cover(distance, blur).mul_(alpha))
+    for foot, x, y, width, colour in canvas.repeat(4, _Purpose.BLADES, wide, wide, (-0.5, 0.9), (0.02, 0.06), part):
+        _paint_blade(canvas, (foot, x, y), width, pick(colour, GREENS), blur)
+
+
+def _paint_blade(
+    canvas: Canvas, ends: tuple[Tensor, Tensor, Tensor], width: Tensor, colour: Tensor, blur: Tensor | float
+) -> None:
+    """Paints a bent blade of grass, or a stem, from the lower edge at x = ``ends[0]`` to ``ends[1:]``."""
+    foot, x, y = ends
+    rise = (canvas.y + 1) / (y + 1)
+    slope = 2 * rise * (x - foot) / (y + 1)
+    off = foot + (x - foot) * rise * rise - canvas.x
+    left = 1.2 - rise  # of the blade above a pixel: it thins to nothing, and fades lest its blur outlast it
+    distance = (width * left - off.abs()) / (1 + slope * slope).sqrt()
+    alpha = canvas.cover(distance, blur) * (3 * left).clamp_(0, 1)
+    canvas.paint(colour * (0.9 + 0.25 * (off / width).clamp_(-1, 1))[:, None], alpha)
+
+
+def _paint_leaves(canvas: Canvas, bloom: _Bloom) -> None:
+    """Paints the stem, three leaves about it, and the shadow of the flower on all that is behind."""
+    foot, width, colour = canvas.between(_Purpose.STEM, (-0.5, 0.5), (0.035, 0.055), (0, 1))
+    _paint_blade(canvas, (bloom.x + foot, bloom.x, bloom.y), width, pick(colour, GREENS), 0.01)
+    ranges = (-0.35, 0.35), (-0.9, -0.1), (-0.5, 3.6), (0.5, 0.95), (0, 1)
+    for x, y, angle, length, colour in canvas.repeat(3, _Purpose.LEAVES, *ranges):
+        along, across = canvas.locate(bloom.x + x, bloom.y + y, angle)
+        distance, along, across = _measure(Outline(0.2, -0.25, 1.15), along, across, length)
+        off = across.abs()
+        veins = 0.08 * (22 * (along - 0.45 * off)).cos() + 0.3 * (1 - 9 * off).clamp_(0, 1)
+        light = 0.8 + 0.25 * along.clamp(0, 1) + 0.14 * across.clamp(-1, 1) + veins
+        canvas.paint(pick(colour, GREENS) * light[:, None], canvas.cover(distance, 0.01))
+    right, up = canvas.x - bloom.x + 0.15 * bloom.light.cos(), canvas.y - bloom.y + 0.15 * bloom.light.sin()
+    near = (-1.4 * (right * right + up * up) / bloom.length.square()).exp()
+    canvas.image *= (1 - 0.45 * near)[:, None]
+
+
+def _measure(outline: Outline, along: Tensor, across: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Measures pixels (N, S, S) against a petal that starts at the origin.
+
+    Returns:
+        The signed distance to its outline, to first order and positive inside; how far along the petal a
+        pixel is, from 0 to 1; how far across, from -1 to 1.
+    """
+    # The outline is where 1 - |across|^bluntness - x^2 is 0. Divided by its slope, that is a distance.
+    along = along / length
+    x = (2 * along).sub_(1)
+    width = x.clamp(-1, 1).mul_(outline.taper).add_(1).mul_(length * outline.width)
+    across = across / width
+    off = across.abs().clamp_min_(1e-3)
+    power = off.log().mul_(outline.bluntness - 1).exp_()
+    steep = (width.reciprocal_().mul_(power).mul_(outline.bluntness)).square_()
+    steep += (x * (4 / length)).square_()
+    bulge = x.square_()
+    if outline.teeth:
+        bulge *= (across * (outline.lobes * pi)).cos_().mul_(outline.teeth).add_(1)
+    level = power.mul_(off).add_(bulge).neg_().add_(1)
+    return level.div_(steep.sqrt_().add_(1e-3)), along, across
+
+
+def _paint_petals(species: Species, canvas: Canvas, bloom: _Bloom) -> None:
+    """Paints the layers of petals from back to front, each one's petals between those of the one before."""
+    fewest, most = species.petals
+    count, paint, *tint = canvas.between(
+        _Purpose.PAINT, (fewest, most + 1), (0, 1), (0.95, 1.05), (0.95, 1.05), (0.95, 1.05)
+    )
+    base, tip = (pick(paint, tuple(PAINTS[name][end] for name in species.paints)) for end in (0, 1))
+    mark = species.mark
+    for layer in reversed(range(species.layers)):
+        alpha, along, shade = _arrange(species, canvas, bloom, count.floor(), layer)
+        colour = base + (tip - base) * (1.25 * along - 0.15).clamp_(0, 1)[:, None]
+        marked = mark.strength * ((mark.reach - along) / 0.16 + 0.5).clamp_(0, 1)
+        colour.lerp_(rgb((mark.colour,)).expand_as(colour), marked[:, None])
+        colour *= torch.stack(tint, 1)
+        colour *= ((1 - 0.16 * layer) * shade)[:, None]
+        canvas.paint(colour, alpha)
+
+
+def _arrange(
+    species: Species, canvas: Canvas, bloom: _Bloom, count: Tensor, layer: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Lays out one layer of petals, each overlapping the next all the way around.
+
+    Returns:
+        How opaque the layer is, how far along its petal a pixel lies, and how bright it is, each (N, S, S).
+    """
+    tables = _vary(species, canvas, bloom, count, layer)
+    turn = bloom.angle * count / (2 * pi) + 0.5 * layer
+    lower = turn.floor()
+    alpha, along, shade = (torch.zeros_like(turn) for _ in range(3))
+    for petal in (lower + 1, lower):  # the two petals nearest to a pixel: the second overlaps the first
+        which = petal.remainder(count).long().flatten(1)
+        length, tone, side = (table.gather(1, which).view_as(turn) for table in tables)
+        off = (turn - petal) * (2 * pi / count)
+        u, v = bloom.radius * off.cos(), bloom.radius * off.sin()
+        distance, s, y = _measure(species.outline, u, v, bloom.length * length)
+        cover = canvas.cover(distance)
+        alpha = cover + alpha * (1 - cover)
+        weight = cover / (alpha + 1e-6)
+        shade *= 1 - 0.4 * (20 * distance.clamp_max(0)).exp_()  # the petal's shadow on the one below
+        inner = s.clamp(0, 1)
+        crease = species.veins * (13 * y).cos() * inner - 0.1 * (1 - 5 * y.abs()).clamp_(0, 1)
+        shade.lerp_((tone - side * y + crease) * (0.75 + 0.3 * inner), weight)
+        along.lerp_(s, weight)
+    return alpha, along, shade
+
+
+def _vary(species: Species, canvas: Canvas, bloom: _Bloom, count: Tensor, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Gives each petal of a layer its length, brightness and contrast of its sides, each (N, most petals)."""
+    most = species.petals[1]
+    lengths, tones = uniform(canvas.seed, 0, canvas.indices, _Purpose.PETALS + layer, 2 * most).chunk(2, dim=1)
+    axis = 2 * pi * (torch.arange(most) - 0.5 * layer) / count[:, 0]
+    lit = axis + (bloom.spin - bloom.light)[:, 0]
+    below = species.uneven * axis.cos()
+    return (
+        (1 - 0.14 * lengths) * (1 + below),
+        0.88 + 0.16 * tones + 0.1 * lit.cos() + 0.7 * below,
+        0.13 * lit.sin(),
+    )
+
+
+def _paint_stamens(stamens: Stamens, canvas: Canvas, bloom: _Bloom) -> None:
+    """Paints filaments from the centre outwards, and an anther at each one's end."""
+    r = bloom.radius / bloom.length
+    turn = bloom.angle * (stamens.count / (2 * pi))
+    number = turn.round()
+    aside = r * ((turn - number) * (2 * pi / stamens.count)).sin_().abs_()
+    beyond = r - stamens.reach * (1 + 0.12 * (2.4 * number).cos_())  # no two neighbours are of one length
+    thread = (0.018 - aside).minimum(-beyond)
+    canvas.paint(rgb((stamens.filament,)), 0.8 * canvas.cover(thread * bloom.length))
+    knob = 0.05 - (aside.square() + (0.6 * beyond).square()).sqrt()
+    canvas.paint(rgb((stamens.anther,)), canvas.cover(knob * bloom.length))
+
+
+def _paint_centre(centre: Centre, canvas: Canvas, bloom: _Bloom) -> None:
+    """Paints the domed centre with its crossing spirals of seeds, and its shadow on the petals."""
+    r = bloom.radius / (bloom.length * centre.radius)
+    spiral = centre.spirals * bloom.angle
+    seeds = (spiral + 7 * r).cos_() * (spiral - 7 * r).cos_()
+    dome = 1.1 - 0.35 * r * r + r * (0.25 * (bloom.angle + bloom.spin - bloom.light).cos_() + 0.35 * seeds)
+    middle, rim = rgb((centre.middle,)), rgb((centre.rim,))
+    colour = (middle + (rim - middle) * r.clamp(0, 1)[:, None]) * dome[:, None]
+    canvas.image *= (1 - 0.4 * (-2 * (r - 1).clamp_min_(0)).exp_())[:, None]
+    canvas.paint(colour.clamp_(0, 1), canvas.cover((1 - r) * (bloom.length * centre.radius)))
+
+
+def _paint_front(canvas: Canvas) -> None:
+    """Paints, before some flowers, a petal close to the lens that reaches in from the edge, out of focus."""
+    present, around, angle, length, colour, blur, alpha = canvas.between(
+        _Purpose.FRONT, (0, 1), (0, 2 * pi), (-0.5, 0.5), (0.75, 1.1), (0, 1), (0.12, 0.3), (0.7, 0.95)
+    )
+    along, across = canvas.locate(1.25 * around.cos(), 1.25 * around.sin(), around + pi + angle)
+    distance, along, _ = _measure(Outline(0.32, 0.1, 1.6), along, across, length)
+    tone = pick(colour, TONES) * (0.75 + 0.3 * along.clamp(0, 1))[:, None]
+    canvas.paint(tone, alpha * (present < 0.4) * canvas.cover(distance, blur))
+
+
+def _develop(canvas: Canvas, bloom: _Bloom) -> Tensor:
+    """Lights the scene and turns it into uint8 (N, 3, S, S)."""
+    gain, warmth, vignette, slant, contrast = canvas.between(
+        _Purpose.LIGHT, (0.85, 1.3), (-0.08, 0.08), (0.1, 0.3), (0.0, 0.22), (0.9, 1.15)
+    )
+    across = canvas.x * bloom.light.cos() + canvas.y * bloom.light.sin()
+    light = gain * (1 + slant * across) * (1 - vignette * (canvas.x.square() + canvas.y.square()))
+    image = canvas.image.mul_(light[:, None]).mul_(torch.stack([1 + warmth, torch.ones_like(warmth), 1 - warmth], 1))
+    image = image.sub_(0.5).mul_(contrast[:, None]).add_(0.5)
+    return image.mul_(255).round_().clamp_(0, 255).to(torch.uint8)

@@ -1,5 +1,0 @@
-"""The built-in dataset: drawn flowers, so that the first run needs no download."""
-
-from project.data.synthetic.module import SyntheticFlowersDataModule
-
-__all__ = ["SyntheticFlowersDataModule"]

@@ -1,0 +1,72 @@
+"""Settings that follow from the machine where the command leaves them open."""
+
+import ctypes
+import mmap
+import os
+import sys
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+
+from .upstream import cpu_computes_in_bfloat16
+
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of malloc.h
+_HUGE_BYTES = 4 * 2**30  # more than most steps on a CPU take
+
+
+def tune_malloc() -> None:
+    """Lets glibc keep what a step frees for the next one, in huge pages where Linux has them for programs that ask.
+
+    By default glibc gives large blocks back at once, to be zeroed by the system page by page when they are next asked
+    for; and with pages of 4 KiB a processor has to look up addresses more often. Other systems and C libraries are left
+    as they are.
+    """
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "gnu_get_libc_version"):
+        libc.mallopt(_M_MMAP_MAX, 0)
+        libc.mallopt(_M_TRIM_THRESHOLD, -1)  # never
+        _grow_heap_in_huge_pages(libc)
+
+
+def _grow_heap_in_huge_pages(libc: ctypes.CDLL) -> None:
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    libc.madvise.argtypes, libc.free.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int], [ctypes.c_void_p]
+    # advice is for addresses that exist already; what is not touched takes no memory
+    if (block := libc.malloc(_HUGE_BYTES)) is not None:
+        first_page = -(-block // mmap.PAGESIZE) * mmap.PAGESIZE
+        libc.madvise(first_page, _HUGE_BYTES - mmap.PAGESIZE, mmap.MADV_HUGEPAGE)  # refused by kernels without them
+        libc.free(block)
+
+
+def usable_cores() -> int:
+    """How many cores this process may use, which in a container or a job can be fewer than there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def describe(trainer: Trainer, model: Any, data: Any) -> str:
+    """The settings that decide the speed, those that chose themselves too, for one line at the start."""
+    workers = data.workers()
+    memory = "pinned" if data.pins_memory() else "not pinned"
+    loaded = (
+        f"{workers} per device, 1 thread each, {data.prefetch_factor} batches ahead, {memory}" if workers else "none"
+    )
+    layout = "channels_last" if model.channels_last else "contiguous"
+    threads = "1 thread" if torch.get_num_threads() == 1 else f"{torch.get_num_threads()} threads"
+    compiled = "compiled" if model.compile_network else "not compiled"
+    return f"{trainer.precision}, {layout}, {compiled}, {threads}; loader workers: {loaded}"
+
+
+def best_precision(accelerator: str) -> str:
+    """The fastest precision that trains as well as float32 does: bfloat16 autocast where the hardware computes in it.
+
+    Args:
+        accelerator: As in ``--trainer.accelerator``.
+
+    Returns:
+        As in ``--trainer.precision``.
+    """
+    if accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available():
+        return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
+    if accelerator in ("auto", "cpu"):
+        return "bf16-mixed" if cpu_computes_in_bfloat16() else "32-true"
+    return "32-true"

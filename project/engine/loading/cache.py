@@ -1,0 +1,114 @@
+"""Decoded images in a file that all processes of a machine share."""
+
+import contextlib
+import hashlib
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..errors import UserError
+from .checked import Stamp
+
+_LEFT_FREE = 2**30  # bytes of the disk that are for others
+
+
+class ImageCache:
+    """Images that were decoded once, by whichever process came to them first.
+
+    The file is mapped into memory: the system keeps one copy for all processes, and takes its pages away where memory
+    is needed for something else. In front of the pixels is a byte for each image, set once these are there: a process
+    that is killed leaves an image whole or not at all, and two that decode the same one write the same.
+
+    Args:
+        path: The file, as :func:`open_cache` made it.
+        shapes: Height and width of each image.
+    """
+
+    def __init__(self, path: Path, shapes: Sequence[tuple[int, int]]) -> None:
+        self.path, self.shapes = path, list(shapes)
+        sizes = [3 * height * width for height, width in shapes]
+        self._starts = np.cumsum([len(sizes), *sizes])
+        self._map: NDArray[np.uint8] | None = None
+
+    def fetch(self, index: int, decode: Callable[[], Tensor]) -> Tensor:
+        """An image, decoded only where it is not there yet.
+
+        Args:
+            index: Which.
+            decode: Decodes it: uint8 (3, height, width).
+        """
+        if self._map is None:  # not before the first image, so that each process opens the file itself
+            self._map = np.asarray(np.memmap(self.path, np.uint8, mode="r+"))  # its own class makes slices slow
+        pixels = self._map[self._starts[index] : self._starts[index + 1]].reshape(*self.shapes[index], 3)
+        if not self._map[index]:
+            pixels[:] = decode().permute(1, 2, 0).numpy()
+            self._map[index] = 1
+        return torch.from_numpy(pixels).permute(2, 0, 1)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_map": None}
+
+
+def open_cache(
+    folder: Path,
+    files: Sequence[Path],
+    stamps: Iterable[Stamp | None],
+    shapes: Sequence[tuple[int, int]],
+    settings: str,
+) -> ImageCache | None:
+    """Makes the file or finds that of an earlier run with the same images and settings.
+
+    Args:
+        folder: Where it is or shall be; made where it is not there.
+        files: The image files, which count as the same as long as their paths below the folder that holds them all, their
+            stamps are.
+        stamps: Their lengths and times of change.
+        shapes: Height and width that each shall have.
+        settings: What else decides the pixels.
+
+    Returns:
+        The cache; None where it does not fit.
+
+    Raises:
+        UserError: The folder cannot be written.
+    """
+    key = hashlib.sha256(settings.encode())
+    parts = [os.path.split(str(file)) for file in files]
+    places = {place: os.path.abspath(place) for place in {place for place, _ in parts}}
+    above = len(os.path.commonpath(places.values()))  # which may be moved
+    within = {place: absolute[above:] for place, absolute in places.items()}
+    facts = (f"{within[place]}\0{name}\0{stamp}" for (place, name), stamp in zip(parts, stamps, strict=True))
+    key.update("\0".join(facts).encode("utf-8", "surrogateescape"))
+    path = folder / f"{key.hexdigest()[:24]}.images"
+    size = len(shapes) + sum(3 * math.prod(shape) for shape in shapes)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return ImageCache(path, shapes) if _allocate(path, size) else None
+    except OSError as error:
+        raise UserError(f"--data.cache '{folder}' cannot be written ({error.strerror})") from error
+
+
+def _allocate(path: Path, size: int) -> bool:
+    """Reserves the room now: where it ran out later, the system would end the process without a word."""
+    found = path.stat() if path.exists() else None
+    whole = found is not None and found.st_size >= size  # its length comes last; it may take less room, compressed
+    there = found.st_blocks * 512 if found is not None else 0
+    if not whole and there + shutil.disk_usage(path.parent).free < size + _LEFT_FREE:
+        return False
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        if not whole:
+            with contextlib.suppress(AttributeError):  # macOS has no such call
+                os.posix_fallocate(descriptor, 0, size)
+            os.truncate(descriptor, size)
+    finally:
+        os.close(descriptor)
+    return True

@@ -1,0 +1,196 @@
+"""How an image is fitted to the network's input: exactly as a checkpoint says for evaluation, at random for training."""
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from project.data.augmentation import as_colour
+
+from ..errors import UserError, printable
+from ..preprocessing import Fit, Interpolation, Preprocessing
+
+Box = tuple[int, int, int, int]
+
+_PANORAMA = 8  # the longer side over the shorter one, above which scaling all of an image would take too much memory
+_ROWS_FIRST = 2**24  # the most pixels between the two passes of scaling, of which torch's first one changes the width
+
+
+def fit_image(image: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """Fits a whole image to the network's input, as evaluation sees it.
+
+    Args:
+        image: uint8 (3, height, width).
+        preprocessing: What the checkpoint or the data module says.
+
+    Returns:
+        uint8 (3, crop, crop).
+
+    Raises:
+        UserError: The preprocessing names an unknown way.
+    """
+    fit = preprocessing.get("fit", "crop")
+    if fit == "crop":
+        return centre_crop(image, preprocessing["resize"], preprocessing["crop"], interpolation_of(preprocessing))
+    if fit in ("pad", "squash"):
+        return fit_region(image, (0, 0, image.shape[2], image.shape[1]), preprocessing)
+    raise UserError(f"the preprocessing's fit must be crop, pad or squash, got {printable(fit)}")
+
+
+def fit_region(image: Tensor, box: Box, preprocessing: Preprocessing) -> Tensor:
+    """Fits a region of an image to the network's input, as training sees it.
+
+    With ``pad`` it is what ``Resize(None, max_size=crop, antialias=True)`` and ``Pad`` of ``torchvision.transforms.v2``
+    make of the region, otherwise what ``Resize((crop, crop), antialias=True)`` makes of it.
+
+    Args:
+        image: uint8 (3, height, width).
+        box: The region in whole pixels, as :func:`random_box` chooses it.
+        preprocessing: What the data module says.
+
+    Returns:
+        uint8 (3, crop, crop).
+    """
+    height, width = shape = region_shape(box, preprocessing)
+    scaled = scaled_region(image, box, shape, interpolation_of(preprocessing))
+    crop = preprocessing["crop"]
+    if shape == (crop, crop):
+        return scaled
+    colour = as_colour(tuple(preprocessing["mean"]), image.device)
+    canvas = colour[:, None, None].repeat(1, crop, crop)
+    upper, left = (crop - height) // 2, (crop - width) // 2
+    canvas[:, upper : upper + height, left : left + width] = scaled
+    return canvas
+
+
+def region_shape(box: Box, preprocessing: Preprocessing) -> tuple[int, int]:
+    """Height and width in pixels that :func:`fit_region` scales a region to."""
+    crop = preprocessing["crop"]
+    if preprocessing.get("fit") != "pad":
+        return crop, crop
+    left, upper, right, lower = box
+    longer = max(right - left, lower - upper)
+    return max(1, int(crop * (lower - upper) / longer)), max(1, int(crop * (right - left) / longer))
+
+
+def interpolation_of(preprocessing: Preprocessing) -> Interpolation:
+    """How images are scaled."""
+    return preprocessing.get("interpolation", "bilinear")
+
+
+def centre_crop(image: Tensor, resize: int, crop: int, interpolation: Interpolation = "bilinear") -> Tensor:
+    """Scales the shorter side to ``resize``, with antialiasing, and cuts ``crop`` from the centre.
+
+    It is what ``Resize(resize, antialias=True)`` and ``CenterCrop(crop)`` of ``torchvision.transforms.v2`` make of the
+    same tensor; of a panorama, up to rounding.
+
+    Args:
+        image: uint8 (3, height, width).
+        resize: The length in pixels that the shorter side is scaled to; the longer one is rounded down.
+        crop: The side of the result in pixels, ``resize`` or less.
+        interpolation: How it is scaled.
+
+    Returns:
+        uint8 (3, crop, crop).
+    """
+    height, width = image.shape[1:]
+    shorter = min(height, width)
+    scaled_height, scaled_width = (int(resize * side / shorter) for side in (height, width))
+    # Python rounds halves to even numbers, and so does torchvision
+    upper, left = round((scaled_height - crop) / 2), round((scaled_width - crop) / 2)
+    if max(height, width) > _PANORAMA * shorter:
+        x, y = width / scaled_width, height / scaled_height
+        return _by_pil(image, (left * x, upper * y, (left + crop) * x, (upper + crop) * y), crop, interpolation)
+    scaled = scaled_region(image, (0, 0, width, height), (scaled_height, scaled_width), interpolation)
+    return scaled[:, upper : upper + crop, left : left + crop]
+
+
+def random_box(width: int, height: int, draws: Tensor, scale: tuple[float, float], fit: Fit = "crop") -> Box:
+    """The region that Inception-style training crops.
+
+    It has a random share of the area and an aspect ratio from 3:4 to 4:3, uniform in its logarithm (Szegedy et al.,
+    2015, https://arxiv.org/abs/1409.4842). Where evaluation sees the whole image, ``pad`` and ``squash``, these are
+    multiples of the image's own aspect ratio, so that the region of a squashed image has from 3:4 to 4:3.
+
+    Args:
+        width: The image's width in pixels.
+        height: The image's height in pixels.
+        draws: float (tries, 4) in [0, 1): area, aspect ratio, horizontal and vertical place; the first try that fits is
+            used, and the largest central region with an allowed aspect ratio where none does.
+        scale: The smallest and largest share of the area.
+        fit: How the region will be fitted to the network's input.
+
+    Returns:
+        Left, upper, right and lower edge in pixels of the image.
+    """
+    whole = 0, 0, width, height
+    if fit != "crop" and scale[0] == 1:  # rounding would cut rows off
+        return whole
+    usual = 1 if fit == "crop" else width / height
+    for area, ratio, x, y in draws.tolist():
+        pixels = width * height * (scale[0] + (scale[1] - scale[0]) * area)
+        aspect = usual * (3 / 4) ** (1 - 2 * ratio)
+        w, h = round((pixels * aspect) ** 0.5), round((pixels / aspect) ** 0.5)
+        if 0 < w <= width and 0 < h <= height:
+            left, upper = int(x * (width - w + 1)), int(y * (height - h + 1))
+            return left, upper, left + w, upper + h
+    if fit != "crop":
+        return whole
+    w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
+    left, upper = (width - w) // 2, (height - h) // 2
+    return left, upper, left + w, upper + h
+
+
+def sufficient_size(size: tuple[int, int], box: Box, shape: tuple[int, int]) -> tuple[int, int]:
+    """The width and height that an image must be decoded at, so that a region has enough pixels on each side.
+
+    Args:
+        size: The image's width and height in pixels.
+        box: The region in pixels of the image.
+        shape: Height and width in pixels that the region will be scaled to.
+    """
+    left, upper, right, lower = box
+    return int(size[0] * shape[1] / (right - left)), int(size[1] * shape[0] / (lower - upper))
+
+
+def reduced_box(box: Box, size: tuple[int, int], image: Tensor) -> Box:
+    """A region of an image, in whole pixels of what was decoded of it.
+
+    Args:
+        box: The region in pixels of the image.
+        size: The image's width and height in pixels.
+        image: What was decoded: (3, height, width), at the image's size or a fraction of it.
+    """
+    height, width = image.shape[1:]
+    if (width, height) == size:
+        return box
+    x, y = width / size[0], height / size[1]
+    left, upper, right, lower = round(box[0] * x), round(box[1] * y), round(box[2] * x), round(box[3] * y)
+    return left, upper, max(left + 1, right), max(upper + 1, lower)  # halves round to even: both edges could be one
+
+
+def scaled_region(image: Tensor, box: Box, shape: tuple[int, int], interpolation: Interpolation = "bilinear") -> Tensor:
+    """Cuts a region out of decoded pixels and scales it, with antialiasing.
+
+    Args:
+        image: uint8 (3, height, width).
+        box: The region in whole pixels.
+        shape: Height and width of the result in pixels.
+        interpolation: How it is scaled.
+
+    Returns:
+        uint8 (3, *shape).
+    """
+    left, upper, right, lower = box
+    # torch's kernel for three interleaved channels is the fastest, but not for a view
+    region = image[None, :, upper:lower, left:right].contiguous(memory_format=torch.channels_last)
+    if region.shape[2] * shape[1] > _ROWS_FIRST:
+        region = interpolate(region, size=(shape[0], region.shape[3]), mode=interpolation, antialias=True)
+    return interpolate(region, size=shape, mode=interpolation, antialias=True)[0]
+
+
+def _by_pil(image: Tensor, box: tuple[float, float, float, float], crop: int, interpolation: Interpolation) -> Tensor:
+    """Scales a region that need not be of whole pixels, and nothing else of the image."""
+    whole = Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
+    scaled = whole.resize((crop, crop), Image.Resampling[interpolation.upper()], box=box)
+    return torch.frombuffer(bytearray(scaled.tobytes()), dtype=torch.uint8).view(crop, crop, 3).permute(2, 0, 1)

@@ -1,0 +1,146 @@
+"""The dataset of image files."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..errors import UnreadableFileError, printable
+from ..preprocessing import Preprocessing
+from ..randomness import Purpose, uniform
+from .batch import ImageBatch, split_keys
+from .cache import ImageCache, open_cache
+from .checked import Header
+from .crops import (
+    fit_image,
+    fit_region,
+    interpolation_of,
+    random_box,
+    reduced_box,
+    region_shape,
+    scaled_region,
+    sufficient_size,
+)
+from .decode import decode, open_image, upright_size
+
+CROP_TRIES = 10
+"""How many regions are drawn for an image, of which the first that fits is cropped."""
+
+
+def prepare(path: str | os.PathLike[str], preprocessing: Preprocessing) -> Tensor:
+    """Reads an image as evaluation sees it, uint8 (3, crop, crop).
+
+    Args:
+        path: The file.
+        preprocessing: What the checkpoint says.
+
+    Raises:
+        UnreadableFileError: The file is no image, or is damaged.
+    """
+    name = os.fspath(path)
+    with open_image(name) as image:
+        return fit_image(decode(image, name), preprocessing)
+
+
+class FileDataset:
+    """Image files, decoded and cropped when a batch asks for them.
+
+    Args:
+        files: The image files.
+        labels: int64 (N,).
+        preprocessing: How images are fitted to the network's input.
+        crop_scale: The smallest and largest share of an image that a random crop keeps; None serves whole images
+            as evaluation sees them.
+        seed: Decides the random crops.
+        skip: Whether a file that cannot be read comes as a black image with the label -1, and is no error.
+        cache: A folder for decoded images, by which later epochs and runs are faster. Training then crops from images
+            whose shorter side is scaled down to ``resize``.
+        headers: What is known of each file, with the sizes of images; for the cache.
+    """
+
+    def __init__(
+        self,
+        files: list[Path],
+        labels: Tensor,
+        preprocessing: Preprocessing,
+        crop_scale: tuple[float, float] | None = None,
+        seed: int = 0,
+        skip: bool = False,
+        cache: Path | None = None,
+        headers: Sequence[Header] = (),
+    ) -> None:
+        self.files, self.labels = files, labels
+        self.preprocessing, self.crop, self.fit = preprocessing, preprocessing["crop"], preprocessing.get("fit", "crop")
+        self.crop_scale, self.seed, self.skip = crop_scale, seed, skip
+        self.cache = self._open_cache(cache, headers) if cache is not None and files else None
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitems__(self, keys: list[int]) -> ImageBatch:
+        epoch, indices = split_keys(keys, len(self))
+        positions = indices % len(self)
+        labels = self.labels[positions]
+        shape = (len(keys), 3, self.crop, self.crop)
+        # as decoders write them and the network wants them
+        images = torch.empty(shape, dtype=torch.uint8, memory_format=torch.channels_last)
+        draws = uniform(self.seed, epoch, indices, Purpose.CROP, 4 * CROP_TRIES)
+        for row, position in enumerate(positions.tolist()):
+            try:
+                images[row] = self._crop(position, draws[row].view(CROP_TRIES, 4))
+            except UnreadableFileError:
+                if not self.skip:
+                    raise
+                images[row], labels[row] = 0, -1
+        return ImageBatch(images, labels, indices)
+
+    def image(self, index: int) -> Tensor:
+        """One image as evaluation sees it, uint8 (3, crop, crop)."""
+        if self.cache is not None and self.crop_scale is None:
+            return self.cache.fetch(index, lambda: prepare(self.files[index], self.preprocessing))
+        return prepare(self.files[index], self.preprocessing)
+
+    def name(self, index: int) -> str:
+        """The file's class folder and name, fit to print."""
+        return printable(Path(*self.files[index].parts[-2:]))
+
+    def _crop(self, index: int, draws: Tensor) -> Tensor:
+        if self.crop_scale is None:
+            return self.image(index)
+        if self.cache is not None:
+            shape = self.cache.shapes[index]
+            small = self.cache.fetch(index, lambda: self._small(index, shape))
+            box = random_box(small.shape[2], small.shape[1], draws, self.crop_scale, self.fit)
+            return fit_region(small, box, self.preprocessing)
+        file = self.files[index]
+        with open_image(file) as image:
+            size = upright_size(image, file)
+            box = random_box(*size, draws, self.crop_scale, self.fit)
+            pixels = decode(image, file, sufficient_size(size, box, region_shape(box, self.preprocessing)))
+        return fit_region(pixels, reduced_box(box, size, pixels), self.preprocessing)
+
+    def _small(self, index: int, shape: tuple[int, int]) -> Tensor:
+        file = self.files[index]
+        height, width = shape
+        with open_image(file) as image:
+            if self._small_shape(upright_size(image, file)) != shape:  # for which the cache has no room
+                raise UnreadableFileError(f"'{printable(file)}' has changed its size since it was looked at")
+            pixels = decode(image, file, (width, height))
+        whole = 0, 0, pixels.shape[2], pixels.shape[1]
+        return scaled_region(pixels, whole, shape, interpolation_of(self.preprocessing))
+
+    def _small_shape(self, size: tuple[int, int]) -> tuple[int, int]:
+        width, height = size
+        scale = min(1.0, self.preprocessing["resize"] / min(width, height))
+        return max(1, round(height * scale)), max(1, round(width * scale))
+
+    def _open_cache(self, folder: Path, headers: Sequence[Header]) -> ImageCache | None:
+        if self.crop_scale is None:
+            shapes = [(self.crop, self.crop)] * len(self)
+            settings = f"whole {sorted(self.preprocessing.items())}"
+        else:
+            shapes = [self._small_shape((header.width, header.height)) for header in headers]
+            settings = f"shorter side {self.preprocessing['resize']} {interpolation_of(self.preprocessing)}"
+        return open_cache(folder, self.files, (header.stamp for header in headers), shapes, settings)

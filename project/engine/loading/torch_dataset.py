@@ -1,0 +1,216 @@
+"""Any map-style ``torch.utils.data.Dataset`` of (image, label), served as image files are."""
+
+import copy
+import errno
+import operator
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset, Subset
+
+from ..errors import LocalError, UserError, printable
+from ..preprocessing import Preprocessing
+from ..randomness import Purpose, derived_seed, restored_generators, seed_generators, uniform
+from .batch import ImageBatch, split_keys
+from .crops import fit_image, fit_region, random_box
+from .decode import upright_pixels
+from .files import CROP_TRIES
+
+MapDataset = Dataset[Any]
+"""What has a length, and returns for an index an image, of PIL or as a uint8 tensor (channels, height, width), and its
+label."""
+
+_LABEL_LISTS = ("targets", "labels", "_labels")  # as the datasets of torchvision call them
+_OF_A_FILE = (None, errno.ENOENT, errno.EACCES, errno.EIO)  # PIL gives no number
+
+
+class TorchDataset:
+    """Samples of a map-style dataset, cropped when a batch asks for them.
+
+    What the dataset itself does at random is repeatable: around each access, the generators of torch, NumPy and Python
+    are seeded by (seed, epoch, index). A generator that it holds itself is not.
+
+    Args:
+        dataset: The dataset.
+        positions: Which of its samples; the indices of this one are positions in this list.
+        known_labels: The labels of these, int64 (N,), where they can be had without loading images.
+        num_classes: Labels are below it.
+        preprocessing: How images are fitted to the network's input.
+        crop_scale: The smallest and largest share of an image that a random crop keeps; None cuts from the centre.
+        seed: Decides the random crops, and what the dataset does at random.
+    """
+
+    def __init__(
+        self,
+        dataset: MapDataset,
+        positions: list[int],
+        known_labels: Tensor | None,
+        num_classes: int,
+        preprocessing: Preprocessing,
+        crop_scale: tuple[float, float] | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.dataset, self.positions, self.known_labels = dataset, positions, known_labels
+        self.num_classes, self.crop_scale, self.seed = num_classes, crop_scale, seed
+        self.preprocessing, self.crop = preprocessing, preprocessing["crop"]
+
+    @property
+    def labels(self) -> Tensor:
+        """int64 (N,).
+
+        Raises:
+            UserError: They cannot be had without loading every image.
+        """
+        if self.known_labels is None:
+            raise UserError(
+                f"the dataset {_name(self.dataset)} does not tell its labels without loading every image; give it a"
+                " list of them called targets"
+            )
+        return self.known_labels
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __getitems__(self, keys: list[int]) -> ImageBatch:
+        epoch, indices = split_keys(keys, len(self))
+        # as decoders write them and the network wants them
+        images = torch.empty(len(keys), 3, self.crop, self.crop, dtype=torch.uint8, memory_format=torch.channels_last)
+        labels = torch.empty(len(keys), dtype=torch.int64)
+        draws = uniform(self.seed, epoch, indices, Purpose.CROP, 4 * CROP_TRIES).view(-1, CROP_TRIES, 4)
+        with restored_generators():
+            for row, index in enumerate(indices.tolist()):
+                pixels, labels[row] = self._sample(self.dataset, index % len(self), index, epoch)
+                images[row] = self._cropped(pixels, draws[row])
+        return ImageBatch(images, labels, indices)
+
+    def image(self, index: int) -> Tensor:
+        """One image as evaluation sees it, uint8 (3, crop, crop).
+
+        Raises:
+            UserError: The dataset returns something else than an image and a label.
+        """
+        with restored_generators():
+            pixels, _ = self._sample(_unopened(self.dataset), index, index, epoch=0)
+        return fit_image(pixels, self.preprocessing)
+
+    def name(self, index: int) -> str:
+        """The dataset's class and the sample's position in it."""
+        return f"{_name(self.dataset)}[{self.positions[index]}]"
+
+    def _cropped(self, pixels: Tensor, draws: Tensor) -> Tensor:
+        if self.crop_scale is None:
+            return fit_image(pixels, self.preprocessing)
+        fit = self.preprocessing.get("fit", "crop")
+        return fit_region(
+            pixels, random_box(pixels.shape[2], pixels.shape[1], draws, self.crop_scale, fit), self.preprocessing
+        )
+
+    def _sample(self, dataset: MapDataset, position: int, index: int, epoch: int) -> tuple[Tensor, int]:
+        seed_generators(derived_seed(Purpose.DATASET, self.seed, epoch, index))
+        try:
+            sample = dataset[self.positions[position]]
+        except OSError as error:
+            if error.errno not in _OF_A_FILE:
+                raise
+            raise LocalError(f"{self.name(position)} cannot be read ({error.strerror or error})") from error
+        if not (isinstance(sample, tuple | list) and len(sample) == 2):
+            raise LocalError(f"{self.name(position)} must be (image, label), got {_kind(sample)}")
+        try:
+            return pixels_of(sample[0]), self._label(sample[1], position)
+        except (TypeError, ValueError) as error:
+            raise LocalError(f"{self.name(position)}: {error}") from error
+
+    def _label(self, label: Any, index: int) -> int:
+        try:
+            number = operator.index(label)
+        except TypeError:
+            raise TypeError(f"its label must be an integer, got {_kind(label)}") from None
+        if not 0 <= number < self.num_classes:
+            raise ValueError(
+                f"its label must be from 0 to {self.num_classes - 1}, got {number}; see --data.class_names"
+            )
+        known = number if self.known_labels is None else int(self.known_labels[index])
+        if number != known:
+            raise ValueError(f"its label is {number}, but the dataset's list of labels says {known}")
+        return number
+
+
+def pixels_of(image: Any) -> Tensor:
+    """The pixels of what a dataset returned, upright and in RGB.
+
+    Args:
+        image: A PIL image of any mode, or a uint8 tensor (channels, height, width) of 1 channel, grey, 3, RGB, or 4, of
+            which transparency is dropped.
+
+    Returns:
+        uint8 (3, height, width).
+
+    Raises:
+        TypeError: It is something else.
+        ValueError: It has a wrong shape, or pixels of 32 bits.
+    """
+    if isinstance(image, Image.Image):
+        return upright_pixels(image)
+    if not isinstance(image, Tensor) or image.dtype != torch.uint8:
+        advice = "; leave out ToTensor, ToDtype and Normalize" if isinstance(image, Tensor) else ""
+        raise TypeError(f"its image must be of PIL or a uint8 tensor, got {_kind(image)}{advice}")
+    if image.dim() != 3 or image.shape[0] not in (1, 3, 4) or 0 in image.shape:
+        shape = tuple(image.shape)
+        raise ValueError(f"its image must be a tensor (channels, height, width) of 1, 3 or 4 channels, got {shape}")
+    pixels = image.as_subclass(Tensor).cpu()
+    return pixels.expand(3, -1, -1) if len(pixels) == 1 else pixels[:3]
+
+
+def labels_of(dataset: MapDataset) -> Tensor | None:
+    """The labels of a dataset, where they can be had without loading images, int64 (N,); None where they cannot."""
+    if isinstance(dataset, Subset):
+        labels = labels_of(dataset.dataset)
+        return labels[torch.as_tensor(dataset.indices, dtype=torch.int64)] if labels is not None else None
+    if getattr(dataset, "target_transform", None) is not None:  # labels are not what they are in the list
+        return None
+    for name in _LABEL_LISTS:
+        try:
+            labels = torch.as_tensor(getattr(dataset, name, None))
+        except (TypeError, ValueError, RuntimeError):  # of another kind
+            continue
+        integers = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
+        if integers and labels.shape == (len(dataset),):  # type: ignore[arg-type]  # of a map-style one
+            return labels.long()
+    return None
+
+
+def class_names_of(dataset: MapDataset) -> list[str] | None:
+    """The names of the classes, as far as a dataset has any: its ``classes``, or numbers below ``num_classes``."""
+    if isinstance(dataset, Subset):
+        return class_names_of(dataset.dataset)
+    classes = getattr(dataset, "classes", None)
+    if isinstance(classes, list | tuple) and classes:  # ImageNet's are tuples of synonyms
+        return [", ".join(map(str, name)) if isinstance(name, list | tuple) else str(name) for name in classes]
+    count = getattr(dataset, "num_classes", None)
+    if isinstance(count, int) and count > 0:
+        return [str(label) for label in range(count)]
+    labels = labels_of(dataset)
+    return [str(label) for label in range(int(labels.max()) + 1)] if labels is not None and len(labels) else None
+
+
+def _unopened(dataset: MapDataset) -> MapDataset:
+    """A copy for the process that starts the workers: files that it opens would be shared with them otherwise."""
+    fresh = copy.copy(dataset)
+    if isinstance(fresh, Subset):
+        fresh.dataset = _unopened(fresh.dataset)
+    return fresh
+
+
+def _name(dataset: MapDataset) -> str:
+    return type(dataset).__name__
+
+
+def _kind(value: Any) -> str:
+    """What something is, for an error."""
+    if isinstance(value, Tensor):
+        return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
+    if isinstance(value, tuple | list):
+        return f"{type(value).__name__} of {len(value)}"
+    return printable(f"{value!r} ({type(value).__name__})" if isinstance(value, float | str) else type(value).__name__)

@@ -1,0 +1,236 @@
+"""What goes into a checkpoint beside the weights, and reading a checkpoint safely.
+
+A checkpoint explains itself: under the key ``about`` it carries the class names, the preprocessing for evaluation, the
+architecture, the data and the seed of its split, the versions it was made with and the metrics it had reached. All of
+it is plain data, so that ``torch.load(..., weights_only=True)`` reads the whole file.
+"""
+
+import platform
+import warnings
+import zipfile
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypedDict
+
+import torch
+
+from ..errors import UserError, first_sentence
+from ..preprocessing import Preprocessing, is_preprocessing
+
+ABOUT = "about"
+
+
+class RememberedData(TypedDict):
+    """The data module that a checkpoint was trained with.
+
+    Attributes:
+        class_path: The class's name without its module: a name finds what is imported, and imports nothing.
+        init_args: Its options.
+    """
+
+    class_path: str
+    init_args: dict[str, Any]
+
+
+class Selection(TypedDict):
+    """How the best checkpoint of a run is chosen.
+
+    Attributes:
+        monitor: The metric.
+        mode: ``min`` where less of it is better, ``max`` where more is.
+    """
+
+    monitor: str
+    mode: str
+
+
+class About(TypedDict):
+    """What a checkpoint says of itself; ``selection`` is None where a run keeps no best checkpoint.
+
+    ``images`` is how many each split has, as far as the data tells.
+    """
+
+    model: str
+    class_names: list[str]
+    preprocessing: Preprocessing
+    arch: str
+    stem: str
+    loss: dict[str, Any]
+    optimizer: dict[str, Any]
+    lr_scheduler: dict[str, Any]
+    data: RememberedData | None
+    images: dict[str, int]
+    transforms: dict[str, list[str]]
+    split_seed: int | None
+    versions: dict[str, str]
+    epoch: int
+    step: int
+    selection: Selection | None
+    metrics: dict[str, Any]
+
+
+def versions() -> dict[str, str]:
+    """The versions that decide what a checkpoint's numbers are."""
+    packages = {name: version(name) for name in ("torch", "torchvision", "lightning", "torchmetrics")}
+    return {"python": platform.python_version(), **packages}
+
+
+def explain(
+    trainer: Any, model: Any, loss: dict[str, Any], optimizer: dict[str, Any], lr_scheduler: dict[str, Any]
+) -> About:
+    """Collects what a checkpoint says of itself, as plain data.
+
+    Args:
+        trainer: Lightning's; without a data module, the data stays unnamed.
+        model: With ``class_names``, ``preprocessing``, ``arch``, ``stem``, and the ``results`` and ``resumed_results`` by split.
+        loss: The training loss's name and settings.
+        optimizer: The optimizer's name and settings.
+        lr_scheduler: The schedule's name and settings.
+    """
+    data = getattr(trainer, "datamodule", None)
+    rates = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("train/")}
+    measured = {**model.resumed_results, **{split: metrics.as_dict() for split, metrics in model.results.items()}}
+    remembered = RememberedData(class_path=type(data).__name__, init_args=dict(data.hparams)) if data else None
+    training = trainer.state.fn == "fit" and not trainer.state.finished  # afterwards Lightning counts on
+    return About(
+        model=type(model).__name__,
+        class_names=model.class_names,
+        preprocessing=model.preprocessing,
+        arch=model.arch,
+        stem=model.stem,
+        loss=loss,
+        optimizer=optimizer,
+        lr_scheduler=lr_scheduler,
+        data=remembered,
+        images=dict(getattr(data, "split_sizes", dict)()),
+        transforms=getattr(data, "transforms_in_words", dict)(),
+        split_seed=getattr(data, "split_seed", None),
+        versions=versions(),
+        epoch=trainer.current_epoch if training else max(trainer.current_epoch - 1, 0),
+        step=trainer.global_step,
+        selection=selection(trainer),
+        metrics={**rates, **measured},
+    )
+
+
+def selection(trainer: Any) -> Selection | None:
+    """How ``best.ckpt`` is chosen; None where no callback of the trainer does so."""
+    keepers = (found for found in trainer.checkpoint_callbacks if getattr(found, "filename", None) == "best")
+    return next((Selection(monitor=found.monitor, mode=found.mode) for found in keepers if found.monitor), None)
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
+    """Reads a checkpoint of this project onto the CPU without executing anything it says.
+
+    Raises:
+        UserError: The file is missing, is damaged, holds more than plain data, or was not written by this project.
+    """
+    checkpoint = _read(path)
+    if not (isinstance(checkpoint, dict) and _explains(checkpoint.get(ABOUT)) and "state_dict" in checkpoint):
+        raise UserError(f"'{path}' was not written by this project: it does not name its classes and preprocessing")
+    return checkpoint
+
+
+def read_newest(paths: Iterable[Path], note: Callable[[str], None]) -> tuple[Path | None, dict[str, Any]]:
+    """Reads the first of some checkpoints that is neither missing nor damaged.
+
+    Args:
+        paths: From the newest to the oldest.
+        note: Is told of each that is damaged.
+
+    Returns:
+        Where it is, and what it holds; where there is none, None and nothing.
+
+    Raises:
+        UserError: There are some, but all are damaged.
+    """
+    damage = None
+    for path in paths:
+        if path.exists():
+            try:
+                return path, read_checkpoint(path)
+            except UserError as error:
+                note(f"{error}; looking for the one before it")
+                damage = error
+    if damage is not None:
+        raise damage
+    return None, {}
+
+
+def _explains(about: Any) -> bool:
+    """Whether a file says of itself what every command relies on."""
+    kinds = {"class_names": list, "preprocessing": dict, "arch": str, "stem": str, "epoch": int, "step": int}
+    if not isinstance(about, dict) or not all(isinstance(about.get(name), kind) for name, kind in kinds.items()):
+        return False
+    data, metrics, preprocessing = about.get("data"), about.get("metrics"), about["preprocessing"]
+    chosen = about.get("selection")
+    return (
+        all(isinstance(name, str) for name in about["class_names"])
+        and is_preprocessing(preprocessing)
+        and (chosen is None or (isinstance(chosen, dict) and all(name in chosen for name in ("monitor", "mode"))))
+        and isinstance(metrics, dict)
+        and all(isinstance(about.get(name, {}), dict) for name in ("images", "transforms"))
+        and (data is None or (isinstance(data, dict) and isinstance(data.get("init_args"), dict)))
+    )
+
+
+def read_model(path: str | Path) -> dict[str, Any]:
+    """Reads a checkpoint that holds a model of Lightning, whether it explains itself or not; executes nothing it says.
+
+    Raises:
+        UserError: The file is missing, is damaged, holds more than plain data, or is no checkpoint of a model.
+    """
+    checkpoint = _read(path)
+    if not (isinstance(checkpoint, dict) and {"state_dict", "hyper_parameters"} <= checkpoint.keys()):
+        raise UserError(f"'{path}' holds no model: it has no weights, or does not say what network they are for")
+    return checkpoint
+
+
+def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
+    """Reads weights that this project, torchvision or a hand-written script saved.
+
+    Args:
+        path: A file with a state dict, or with a dict that has one under ``state_dict``, ``model`` or
+            ``best_state_dict``. Of a checkpoint of ours, the network is taken.
+
+    Raises:
+        UserError: The file is missing, is damaged, holds more than plain data, or has no weights.
+    """
+    found = content = _read(path)
+    for key in ("state_dict", "model", "best_state_dict"):
+        if isinstance(found, dict) and isinstance(found.get(key), dict):
+            found = found[key]
+            break
+    if not (isinstance(found, dict) and found and all(map(_is_weight, found.items()))):
+        raise UserError(f"'{path}' has no weights that can be found: neither is it a state dict, nor has it one inside")
+    ours = isinstance(content, dict) and ABOUT in content  # with the weights of a loss, perhaps
+    return {name: value for name, value in found.items() if name.startswith("network.") or not ours}
+
+
+def _is_weight(item: tuple[Any, Any]) -> bool:
+    return isinstance(item[0], str) and isinstance(item[1], torch.Tensor)
+
+
+def _read(path: str | Path) -> Any:
+    try:
+        _require_whole(path)
+        with warnings.catch_warnings(action="ignore"):  # torch warns of an old pickle before it refuses it
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except IsADirectoryError:
+        best = Path(path) / "checkpoints" / "best.ckpt"
+        hint = f"a run's folder; its checkpoint is '{best}'" if best.is_file() else "a folder"
+        raise UserError(f"there is no file '{path}': it is {hint}") from None
+    except FileNotFoundError:
+        raise UserError(f"there is no file '{path}'; runs keep their checkpoints in runs/<name>/checkpoints/") from None
+    except Exception as error:  # a damaged file raises all kinds
+        raise UserError(f"'{path}' is damaged or cannot be read safely ({first_sentence(error)})") from error
+
+
+def _require_whole(path: str | Path) -> None:
+    """Compares the checksums (CRC-32) that are in the file, which ``torch.load`` does not."""
+    if zipfile.is_zipfile(path):  # an old pickle has none
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise ValueError(f"the checksum of {damaged} is wrong")

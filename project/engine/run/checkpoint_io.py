@@ -1,0 +1,119 @@
+"""Writing checkpoints so that each appears whole or not at all."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.plugins import CheckpointIO
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+
+from ..errors import UserError
+from .checkpoint import read_checkpoint
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes beside the target, waits for the disk, then renames.
+
+    Lightning writes where temporary files go and moves the result, which is no rename across file systems, and leaves
+    it to the system when the bytes reach the disk: a crash can leave a part of a file under the final name.
+
+    Args:
+        folder: The run's folder. Only checkpoints in there are ever removed, and what this object wrote: the states of
+            callbacks, which name what they would remove, come from a file too.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        super().__init__()
+        self._folder = folder
+        self._written: set[Path] = set()
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        """Writes the file, or leaves what was there before.
+
+        Raises:
+            OSError: It cannot be written, as on a full disk.
+        """
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.partial")
+        try:
+            with open(partial, "wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except BaseException as error:
+            partial.unlink(missing_ok=True)
+            cause = error.__context__ or error  # torch raises one of its own on top
+            if isinstance(cause, OSError) and cause.filename is None:
+                cause.filename = str(path)  # writing, unlike opening, does not say where
+            raise
+        self._written.add(path.resolve())
+        _wait_for_disk(path.parent)
+
+    def load_checkpoint(
+        self, path: str | Path, map_location: Any = "cpu", weights_only: bool | None = True
+    ) -> dict[str, Any]:
+        """Reads a checkpoint onto the CPU without executing anything it says.
+
+        Raises:
+            UserError: The file is missing, is damaged, or was not written by this project.
+        """
+        return read_checkpoint(path)
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        """Removes a checkpoint of the run; does nothing where the path is no such file, or leads out of the folder."""
+        target = Path(path).resolve()
+        inside = self._folder is not None and target.is_relative_to(self._folder.resolve())
+        if (inside or target in self._written) and target.suffix == ".ckpt" and target.is_file():
+            Path(path).unlink()
+
+
+def with_atomic_writes(plugins: list[Any], folder: Path) -> list[Any]:
+    """Adds :class:`AtomicCheckpointIO` to the trainer's plugins: alone, or within one that wraps another.
+
+    Args:
+        plugins: The user's, such as an ``AsyncCheckpointIO``.
+        folder: The run's folder.
+
+    Raises:
+        UserError: One of them writes checkpoints itself.
+    """
+    mine = AtomicCheckpointIO(folder)
+    writers: list[Any] = [plugin for plugin in plugins if isinstance(plugin, CheckpointIO)]
+    if not writers:
+        return [mine, *plugins]
+    for writer in writers:
+        if getattr(writer, "checkpoint_io", mine) is not None:  # what is within already, where it is one that wraps
+            raise UserError(
+                f"--trainer.plugins {type(writer).__name__}: runs write each checkpoint whole or not at all by a"
+                " CheckpointIO of their own; only one that wraps another can be added, such as AsyncCheckpointIO"
+            )
+        writer.checkpoint_io = mine
+    return plugins
+
+
+def hard_link(path: Path, name: str) -> None:
+    """Makes a hard link to a file in its folder, in place of what had that name; does nothing where there is no file.
+
+    Both names are whole files at every moment. Where the file system has no hard links, the file is renamed.
+    """
+    if path.exists():
+        linked = path.with_name(f".{name}.partial")
+        linked.unlink(missing_ok=True)
+        try:
+            linked.hardlink_to(path)
+        except OSError:  # some file systems have no hard links
+            path.replace(path.with_name(name))
+        else:
+            linked.replace(path.with_name(name))
+
+
+def _wait_for_disk(folder: Path) -> None:
+    """A rename is on the disk when its folder is."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,158 @@
+"""A run's folder: where its files are, and whether the run is new, unfinished or finished."""
+
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError, printable, require
+from .whole_file import whole_file
+
+CHECKPOINTS, LAST, PREVIOUS = "checkpoints", "last.ckpt", "previous.ckpt"
+METRICS_CSV, PLOTS = "metrics.csv", "plots"
+
+_LEFT_BY_WANDB = "wandb/*run-*/logs/debug-core.log"
+_LEFT_BY_SEARCHES = (".lr_find_*.ckpt", ".scale_batch_size_*.ckpt")  # of Lightning, by a search that was killed
+_LONGEST_NAME = 255
+"""What Linux's file systems allow, in bytes."""
+
+
+class RunFolder:
+    """``runs/<name>/`` with everything that a run leaves behind.
+
+    Args:
+        root: The folder of all runs.
+        name: The run's name.
+    """
+
+    def __init__(self, root: str | Path, name: str) -> None:
+        if name in ("", "..") or Path(name).name != name:
+            raise UserError(f"--name '{name}' must be the name of one folder, without '/'")
+        size = len(os.fsencode(name))
+        require(size <= _LONGEST_NAME, "--name", size, f"at most {_LONGEST_NAME} bytes long")
+        self.name, self.path = name, Path(root) / name
+        self.config, self.metrics = self.path / "config.yaml", self.path / "metrics.json"
+        self.checkpoints = self.path / CHECKPOINTS
+        self.best, self.last = self.checkpoints / "best.ckpt", self.checkpoints / LAST
+        self.previous = self.checkpoints / PREVIOUS
+        self._lock, self._held = self.path / ".lock", -1
+        self._made: list[Path] = []
+
+    def require_unfinished(self) -> None:
+        """Protects a finished run.
+
+        Raises:
+            UserError: The run has its final metrics.
+        """
+        if self.metrics.exists():
+            raise UserError(
+                f"the run '{self.path}' is finished, its test set measured; to train longer, start another from its"
+                f" weights: --name {shlex.quote(self.name)}_longer --model.weights {shlex.quote(str(self.best))};"
+                " to repeat it, remove that folder"
+            )
+
+    def create(self, needed_bytes: int) -> None:
+        """Makes the folder, keeps other processes out of it, and sees to it that checkpoints will fit.
+
+        Args:
+            needed_bytes: What the checkpoints will take at least.
+
+        Raises:
+            UserError: The folder cannot be written to, the disk is full, a link leads out of the
+                folder, or another process trains in it.
+        """
+        probe = self.checkpoints / ".writable"
+        try:
+            made = self._make_folders()
+            self._require_no_way_out()
+            probe.touch()
+            probe.unlink(missing_ok=True)  # another process may have been faster
+        except OSError as error:
+            raise UserError(
+                f"the run folder '{self.path}' cannot be written ({error.strerror}); choose another place with"
+                " --trainer.default_root_dir"
+            ) from error
+        self._keep_others_out()
+        self._made = made  # and no other process's
+        for left in (left for name in _LEFT_BY_SEARCHES for left in self.path.glob(name)):
+            left.unlink()
+        self.require_unfinished()  # it may have been finished just now
+        free = shutil.disk_usage(self.path).free + sum(path.stat().st_size for path in self.checkpoints.iterdir())
+        if free < needed_bytes:
+            raise UserError(
+                f"'{self.path}' has room for {free / 1e6:.0f} MB, but checkpoints take {needed_bytes / 1e6:.0f} MB;"
+                " make room or choose another place with --trainer.default_root_dir"
+            )
+
+    def _make_folders(self) -> list[Path]:
+        """Makes the run's folder with what it needs above and below it; returns the new ones, the outermost first."""
+        missing = [folder for folder in (self.path.parent, self.path) if not folder.exists()]
+        made = []
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):  # another process may have been faster
+            self.path.mkdir()
+            made = missing
+        self.checkpoints.mkdir(exist_ok=True)
+        return made
+
+    def discard(self) -> bool:
+        """Removes the folder where this process has made it and no checkpoint is in it.
+
+        Returns:
+            Whether it was removed.
+        """
+        if self.path not in self._made or any(self.checkpoints.iterdir()):
+            return False
+        shutil.rmtree(self.path)
+        with contextlib.suppress(OSError):  # others may have put something beside it
+            for folder in self._made[:-1]:
+                folder.rmdir()
+        self._made = []
+        return True
+
+    def _require_no_way_out(self) -> None:
+        """Refuses a folder, which may come from elsewhere, where links would have us write over what is not the run's."""
+        inside = self.path.resolve()
+        for entry in self.path.rglob("*"):
+            if entry.match(_LEFT_BY_WANDB):  # a link to its cache, which it makes anew for each process
+                continue
+            if entry.is_symlink() and not entry.resolve().is_relative_to(inside):
+                raise UserError(f"'{printable(entry)}' is a link that leads out of the run's folder; remove it")
+
+    def _keep_others_out(self) -> None:
+        """Takes a lock that the system takes back when this process ends, however that happens.
+
+        It is a POSIX lock, which loader workers do not inherit: they outlive a killed run for a while.
+        """
+        self._held = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.lockf(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            holder = self._lock.read_text().strip() or "another process"
+            raise UserError(f"the run '{self.path}' is being trained by {holder}; choose another --name") from None
+        except OSError:
+            return  # a file system without locks
+        os.truncate(self._held, 0)
+        os.write(self._held, f"process {os.getpid()} on {platform.node()}\n".encode())
+
+    def write_metrics(self, metrics: dict[str, Any]) -> None:
+        """Writes the final metrics, the mark of a finished run, and leaves behind what it shall keep."""
+        with whole_file(self.metrics) as partial:
+            partial.write_text(json.dumps(metrics, indent=2) + "\n")
+        self.previous.unlink(missing_ok=True)
+        self._lock.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            os.close(self._held)
+
+
+def derived_name(data: str, arch: str, now: datetime) -> str:
+    """A name that tells data, model and time apart, as in ``flowers-resnet34-20250131-142501``."""
+    network = re.split("[/.]", arch)[-1]  # without ``timm/`` or a package
+    return f"{data.removesuffix('DataModule').lower()}-{network}-{now:%Y%m%d-%H%M%S}"

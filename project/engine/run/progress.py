@@ -1,0 +1,104 @@
+"""How far a command is, on standard error: a bar on a terminal, elsewhere a line a minute."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tqdm import tqdm
+
+from ..errors import LINES, printable
+
+EVERY = 60.0
+"""Seconds between two lines where nobody watches."""
+
+
+def note(text: str) -> None:
+    """Says on standard error what a command is doing; standard output is for its results."""
+    print(printable(text, keep=LINES), file=sys.stderr, flush=True)
+
+
+def duration(seconds: float) -> str:
+    """A time for people: ``45 s``, ``3 min 20 s`` or ``2 h 5 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def rate(count: float, seconds: float) -> str:
+    """How many images a second."""
+    speed = count / max(seconds, 1e-9)
+    return f"{speed:,.1f} images/s" if speed < 10 else f"{speed:,.0f} images/s"
+
+
+class Progress:
+    """Says how many images are done, how fast that went and how long the rest will take.
+
+    Args:
+        total: How many there are, if that is known.
+        done: How many were done before.
+        clock: Tells the time in seconds.
+        text: What is being done, where that is not what the command is for; the bar then comes late and goes again.
+    """
+
+    def __init__(
+        self, total: int | None, done: int = 0, clock: Callable[[], float] = time.monotonic, text: str = ""
+    ) -> None:
+        self._total, self._before, self._done, self._clock = total, done, done, clock
+        self._text, self._began = f"{text}: " if text else "", clock()
+        self._said, self._bar = self._began, None
+        if sys.stderr.isatty():
+            look: dict[str, Any] = {"desc": text, "delay": 1, "leave": False} if text else {"unit": " images"}
+            self._bar = tqdm(total=total, initial=done, file=sys.stderr, **look)
+
+    def advance(self, count: int) -> None:
+        """Counts images that are done."""
+        self._done += count
+        if self._bar is not None:
+            self._bar.update(count)
+        elif (now := self._clock()) - self._said >= EVERY:
+            self._said = now
+            sys.stderr.write(f"{self._text}{self._line(now - self._began)}\n")
+
+    def close(self) -> None:
+        """Ends the bar."""
+        if self._bar is not None:
+            self._bar.close()
+
+    def summary(self) -> str:
+        """How many images were done by this command, and how fast."""
+        count, seconds = self._done - self._before, self._clock() - self._began
+        return f"{count:,} {'image' if count == 1 else 'images'} in {duration(seconds)}, {rate(count, seconds)}"
+
+    def _line(self, seconds: float) -> str:
+        count = self._done - self._before
+        if self._total is None:
+            return f"{self._done:,} images, {rate(count, seconds)}"
+        left = seconds * (self._total - self._done) / max(count, 1)
+        return f"{self._done:,} of {self._total:,} images, {rate(count, seconds)}, {duration(left)} left"
+
+
+@contextmanager
+def counting(total: int, text: str, visible: bool = True) -> Iterator[Callable[[int], None]]:
+    """Says how far something is that a command does before its own work, where that takes longer.
+
+    Args:
+        total: How many images there are.
+        text: What is being done with them.
+        visible: Whether to say anything.
+
+    Yields:
+        What counts images that are done.
+    """
+    if not visible:
+        yield lambda _: None
+        return
+    progress = Progress(total, text=text)
+    try:
+        yield progress.advance
+    finally:
+        progress.close()

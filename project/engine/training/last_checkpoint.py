@@ -1,0 +1,133 @@
+"""Keeps ``last.ckpt``, from which a run resumes exactly, and stops a run on request."""
+
+import os
+import time
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
+
+from ..errors import require
+from ..run.checkpoint_io import hard_link
+from ..run.folder import CHECKPOINTS, LAST, PREVIOUS
+from ..run.loggers import SERVICE_RUNS, lengths, service_runs
+from ..run.signals import EXIT_CODE, StopRequest
+from ..upstream import correct_progress
+
+CURVES, _METRICS = "curves", "newest_metrics"
+_SHARE_OF_TIME = 0.05  # what saves at the ends of epochs may take
+
+
+class Action(IntEnum):
+    """What a process wants to do between two steps; the largest of all processes' is done."""
+
+    CONTINUE = 0
+    SAVE = 1
+    STOP = 2
+
+
+class StoppedError(SystemExit):
+    """Training was asked to stop; all is saved."""
+
+
+class LastCheckpoint(Callback):
+    """Saves between two steps, where gradients, windows of metrics and the logs of a step are all concluded.
+
+    That is when a batch has been fetched and nothing was done with it. Lightning's ``ModelCheckpoint`` saves while a
+    step is being concluded, so that what is logged after it is missing from the curve of the resumed run. It saves
+    every few minutes; between epochs, unless epochs are so short that this would take more than a twentieth of the time;
+    at the end of training; and when SIGTERM, SIGINT, SIGUSR1 or SIGUSR2 asks the run to stop.
+
+    Args:
+        every_minutes: The longest time in minutes between two saves.
+        every_n_steps: Saves after every so many optimizer steps as well.
+    """
+
+    def __init__(self, every_minutes: float = 3.0, every_n_steps: int | None = None) -> None:
+        require(every_minutes > 0, "--callbacks.last_checkpoint.every_minutes", every_minutes, "above 0")
+        sensible = every_n_steps is None or every_n_steps > 0
+        require(sensible, "--callbacks.last_checkpoint.every_n_steps", every_n_steps, "above 0")
+        self.every_minutes, self.every_n_steps = every_minutes, every_n_steps
+        self._request = StopRequest()
+        self._resumed = False
+        self._metrics: dict[str, float] = {}
+        self._saved_at, self._save_took = 0.0, 0.0
+        self._agreed_at, self._agreed_step, self._next_agreement = 0.0, 0, 0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Starts the clock, and listens for signals from here on."""
+        trainer.callback_metrics.update({name: torch.tensor(value) for name, value in self._metrics.items()})
+        self._saved_at = self._agreed_at = time.monotonic()
+        self._agreed_step = trainer.global_step
+        self._request.listen()
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Saves, or saves and stops, if any process wants to."""
+        if self._resumed:
+            correct_progress(trainer)
+            self._resumed = False
+        if batch_idx % trainer.accumulate_grad_batches == 0:
+            self._do(self._agree(trainer, between_epochs=batch_idx == 0), trainer)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Saves the end of training."""
+        self._request.ignore()
+        self._do(max(Action.SAVE, self._agree(trainer, between_epochs=True)), trainer)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Signals do again what they did before."""
+        self._request.ignore()
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Adds the newest metrics, how far the curves have come, and where services keep theirs."""
+        checkpoint[CURVES], checkpoint[SERVICE_RUNS] = lengths(trainer), service_runs(trainer)
+        checkpoint[_METRICS] = {name: float(value) for name, value in trainer.callback_metrics.items()}
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Remembers the newest metrics, which schedules and other callbacks may look at before there are new ones."""
+        if trainer.state.fn == TrainerFn.FITTING:  # where Lightning clears the metrics once more before it trains
+            self._resumed = True
+            self._metrics = {str(name): float(value) for name, value in checkpoint[_METRICS].items()}
+
+    def _agree(self, trainer: Trainer, between_epochs: bool) -> Action:
+        """What all processes do now; they ask each other between epochs and about once a second, not in each step."""
+        step, now = trainer.global_step, time.monotonic()
+        action = self._action(step, now, trainer.is_global_zero, between_epochs)
+        if trainer.world_size == 1:
+            return action
+        if not (between_epochs or step >= self._next_agreement or self._is_due(step)):
+            return Action.CONTINUE
+        elapsed = max(now - self._agreed_at, 1e-3)
+        rate = (step - self._agreed_step) / elapsed  # steps a second, the same for all once agreed
+        mine = torch.tensor([float(action), rate], device=trainer.strategy.root_device)
+        largest, rate = trainer.strategy.reduce(mine, reduce_op="max").tolist()
+        self._agreed_at, self._agreed_step, self._next_agreement = now, step, step + max(1, int(rate))
+        return Action(int(largest))
+
+    def _action(self, step: int, now: float, is_first: bool, between_epochs: bool) -> Action:
+        if self._request.made:
+            return Action.STOP
+        elapsed = now - self._saved_at
+        cheap = between_epochs and step > 0 and self._save_took <= _SHARE_OF_TIME * elapsed
+        timely = is_first and (cheap or elapsed >= 60 * self.every_minutes)  # clocks differ: the first process decides
+        return Action.SAVE if timely or self._is_due(step) else Action.CONTINUE
+
+    def _is_due(self, step: int) -> bool:
+        return self.every_n_steps is not None and step > 0 and step % self.every_n_steps == 0
+
+    def _do(self, action: Action, trainer: Trainer) -> None:
+        if action > Action.CONTINUE and not trainer.fast_dev_run:  # type: ignore[attr-defined]  # set by a connector
+            began = time.monotonic()
+            last = Path(trainer.default_root_dir) / CHECKPOINTS / LAST
+            written_or_read = self._save_took > 0 or trainer.ckpt_path == str(last)  # otherwise it may be damaged
+            if trainer.is_global_zero and written_or_read:
+                hard_link(last, PREVIOUS)
+            trainer.save_checkpoint(last)
+            self._saved_at, self._save_took = time.monotonic(), time.monotonic() - began
+        if action == Action.STOP:
+            # where Lightning has launched a process itself, it kills the first one when that one ends with a code
+            launched = trainer.local_rank > 0 and "TORCHELASTIC_RUN_ID" not in os.environ
+            raise StoppedError(0 if launched else EXIT_CODE)

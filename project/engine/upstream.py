@@ -1,0 +1,187 @@
+"""Every private name of torch, Lightning and jsonargparse that this project touches, and what for.
+
+Nothing else in ``project/`` uses one. ``tests/engine/test_upstream.py`` compares the source of each with the version that was
+read when this page was written, so an upgrade that renames or changes one fails there, by name, before it fails here.
+"""
+
+from argparse import Action
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from jsonargparse import ArgumentParser
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging
+from lightning.pytorch.strategies.launchers import subprocess_script
+from torch.optim import Optimizer
+
+
+class PrivateName(NamedTuple):
+    """A private name, and how to notice that a release changed it.
+
+    Attributes:
+        module: The module that defines it.
+        name: The function or class in that module; its source must stay what it was.
+        purpose: What it is used for here.
+        digest: The first 12 hexadecimal digits of BLAKE2b of its source.
+    """
+
+    module: str
+    name: str
+    purpose: str
+    digest: str
+
+
+_LIGHTNING = "lightning.pytorch"
+
+# digests are those of lightning 2.6.6, torch 2.14.1 and jsonargparse 4.53.0
+PRIVATE_NAMES = [
+    PrivateName(
+        f"{_LIGHTNING}.trainer.connectors.signal_connector",
+        "_SignalConnector.register_signal_handlers",
+        "disable_signal_handling: Lightning's handlers run a collective inside a signal handler, which can hang",
+        "3bb3a070ed4d",
+    ),
+    PrivateName(
+        f"{_LIGHTNING}.loops.training_epoch_loop",
+        "_TrainingEpochLoop._broadcast_sigterm_tensor",
+        "disable_signal_handling: a broadcast in each step, for the handlers that are disabled",
+        "f669f58bdf01",
+    ),
+    PrivateName(
+        f"{_LIGHTNING}.strategies.launchers.subprocess_script",
+        "_SubprocessScriptLauncher.launch",
+        "replace_process_observer: Lightning's ends all by SIGKILL, up to five seconds later and without a word",
+        "ff7ec5266312",
+    ),
+    PrivateName(
+        f"{_LIGHTNING}.loops.training_epoch_loop",
+        "_TrainingEpochLoop._should_accumulate",
+        "is_accumulating: whether a batch ends an optimizer step is known before the step, and only there",
+        "4ea127ac142f",
+    ),
+    PrivateName(
+        f"{_LIGHTNING}.loops.training_epoch_loop",
+        "_TrainingEpochLoop.reset",
+        "correct_progress: counts the step before a checkpoint twice (_batches_that_stepped, batch_progress)",
+        "31f50fa57a84",
+    ),
+    PrivateName(
+        f"{_LIGHTNING}.loops.loop",
+        "_Loop.restarting",
+        "correct_progress: its setter restarts the loops below as well",
+        "732faa12cdd9",
+    ),
+    PrivateName(
+        f"{_LIGHTNING}.callbacks.weight_averaging",
+        "WeightAveraging.setup",
+        "follow_until_averaging: the average is the initial weights until its first update (_average_model)",
+        "d8715bd91f88",
+    ),
+    PrivateName(
+        f"{_LIGHTNING}.callbacks.stochastic_weight_avg",
+        "StochasticWeightAveraging.on_train_epoch_start",
+        "takes_one_rate: whether one learning rate is given to all parameter groups (_swa_lrs)",
+        "c2c7a6e98c71",
+    ),
+    PrivateName(
+        "lightning.fabric.plugins.precision.amp",
+        "_optimizer_handles_unscaling",
+        "handles_unscaling: gradients of such an optimizer are not clipped",
+        "9c0a2e894089",
+    ),
+    PrivateName(
+        f"{_LIGHTNING}.core.module",
+        "LightningModule.trainer",
+        "trainer_of: the public property raises an error where there is none (_trainer)",
+        "fb4fcc6dca04",
+    ),
+    PrivateName(
+        "jsonargparse._core",
+        "ArgumentParser.get_config_files",
+        "options_of: argparse has no public list of a parser's options (_actions)",
+        "b98890f21fdb",
+    ),
+    PrivateName(
+        "torch.cpu", "_is_avx512_bf16_supported", "cpu_computes_in_bfloat16: torch has no public name", "127f2d0166cc"
+    ),
+]
+
+
+def disable_signal_handling(trainer: Trainer) -> None:
+    """Keeps Lightning from handling SIGTERM, and from asking in each step whether another process has received it.
+
+    Its handler starts a broadcast that the other processes may not take part in; then all wait forever. What stops a
+    run is in ``project.engine.training.last_checkpoint``.
+    """
+    trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+
+
+def replace_process_observer(observe: Callable[[list[Any]], None]) -> None:
+    """Has the further processes that Lightning starts on this machine watched by another function than its own.
+
+    Args:
+        observe: Is called once these are started, with their ``Popen`` objects in the order of their ranks, from 1 on.
+    """
+    module: Any = subprocess_script
+    module._launch_process_observer = observe
+
+
+def is_accumulating(trainer: Trainer) -> bool:
+    """Whether the current batch adds to the gradients of an optimizer step that a later batch takes."""
+    return trainer.fit_loop._should_accumulate()
+
+
+def correct_progress(trainer: Trainer) -> None:
+    """Corrects what Lightning counts twice when it resumes within an epoch: the fetched batch and the step before it.
+
+    It would also skip a schedule that watches a metric at the end of the epoch.
+    """
+    loop = trainer.fit_loop.epoch_loop
+    # not by way of the property of the first, which makes that True where --trainer.max_steps is given
+    trainer.fit_loop._restarting = loop.restarting = False
+    loop.batch_progress.total.ready = loop.batch_progress.total.completed + 1
+    loop._batches_that_stepped = trainer.global_step
+
+
+def follow_until_averaging(averaging: WeightAveraging, model: LightningModule) -> bool:
+    """Gives an average that has not been updated yet the model's newest weights.
+
+    Lightning validates and saves the average, which until then is what the weights were before training (Lightning #21724).
+
+    Returns:
+        Whether it has not been updated yet.
+    """
+    average = averaging._average_model
+    if average is None or average.n_averaged:
+        return False
+    average.module.load_state_dict(model.state_dict())
+    return True
+
+
+def takes_one_rate(averaging: StochasticWeightAveraging) -> bool:
+    """Whether ``swa_lrs`` is one learning rate, which every parameter group gets; asked for before training."""
+    return not isinstance(averaging._swa_lrs, list)
+
+
+def handles_unscaling(optimizer: Optimizer) -> bool:
+    """Whether an optimizer undoes the loss scale by itself; Lightning refuses to clip the gradients of such a one."""
+    unscales: bool = getattr(optimizer, "_step_supports_amp_scaling", False)
+    return unscales
+
+
+def trainer_of(model: LightningModule) -> Trainer | None:
+    """The trainer that a model is attached to, if there is one."""
+    return model._trainer
+
+
+def options_of(parser: ArgumentParser) -> list[Action]:
+    """The options of a parser, in their order."""
+    return list(parser._actions)
+
+
+def cpu_computes_in_bfloat16() -> bool:
+    """Whether the CPU has instructions for bfloat16; others emulate it, at a fraction of the speed of float32."""
+    supported: Any = torch.cpu._is_avx512_bf16_supported()
+    return bool(supported)

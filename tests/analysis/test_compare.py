@@ -1,0 +1,50 @@
+"""Runs compared: the test against SciPy's binomial, settings against what was changed."""
+
+import pytest
+import torch
+from scipy import stats
+
+from project.analysis.compare import differing_settings, mcnemar, seed_groups
+
+
+@pytest.mark.parametrize(("only_first", "only_second"), [(0, 0), (1, 0), (5, 5), (3, 17), (40, 12), (600, 520)])
+def test_the_p_value_is_that_of_the_exact_binomial_test(only_first, only_second):
+    first = torch.tensor([True] * only_first + [False] * only_second + [True] * 7 + [False] * 4)
+    second = torch.tensor([False] * only_first + [True] * only_second + [True] * 7 + [False] * 4)
+    found = mcnemar(first, second)
+    assert (found.only_first, found.only_second) == (only_first, only_second)
+    differing = only_first + only_second
+    expected = stats.binomtest(only_first, differing).pvalue if differing else 1.0  # type: ignore[attr-defined]  # has no types
+    assert found.p_value == pytest.approx(expected, rel=1e-9)
+
+
+def test_models_on_other_images_are_not_compared():
+    with pytest.raises(ValueError, match="the same images, got 3 and 4"):
+        mcnemar(torch.ones(3, dtype=torch.bool), torch.ones(4, dtype=torch.bool))
+
+
+def test_what_differs_is_named_as_on_the_command_line():
+    sgd = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1, "momentum": 0.9}}
+    adam = {"class_path": "torch.optim.AdamW", "init_args": {"lr": 0.1}}
+    first = {"seed_everything": 0, "model": {"arch": "resnet18", "optimizer": sgd}, "trainer": {"callbacks": None}}
+    second = {"seed_everything": 1, "model": {"arch": "resnet18", "optimizer": adam}, "trainer": {"callbacks": None}}
+    assert differing_settings({"a": first, "b": second}) == {
+        "seed_everything": {"a": 0, "b": 1},
+        "model.optimizer": {"a": "SGD", "b": "AdamW"},
+        "model.optimizer.momentum": {"a": 0.9, "b": None},
+    }
+    assert differing_settings({"a": first, "b": first}) == {}
+
+
+def test_runs_that_differ_in_their_seed_alone_are_a_group():
+    configs = {
+        f"{arch}-{seed}": {"seed_everything": seed, "name": f"{arch}-{seed}", "model": {"arch": arch}}
+        for seed in range(2)
+        for arch in ("small", "large")
+    }
+    assert seed_groups(configs) == [["small-0", "small-1"], ["large-0", "large-1"]]
+
+
+def test_where_a_run_is_kept_is_no_difference_between_seeds():
+    configs = {name: {"trainer": {"default_root_dir": name, "max_epochs": 2}} for name in ("here", "there")}
+    assert seed_groups(configs) == [["here", "there"]]

@@ -1,0 +1,97 @@
+"""A split as explored has the metrics that the commands report, image by image."""
+
+import json
+
+import pytest
+import torch
+from sklearn.metrics import cohen_kappa_score
+from torchmetrics.classification import MulticlassCohenKappa
+
+from project.analysis.data import open_data
+from project.analysis.evaluation import evaluate_split
+from project.analysis.prediction import predict
+from project.data import FolderDataModule
+from project.engine.run.checkpoint import read_checkpoint
+from project.model import ImageClassifier
+from tests.conftest import make_folder
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_the_metrics_are_those_of_the_run(tiny_run, split):
+    best = tiny_run / "checkpoints" / "best.ckpt"
+    model = ImageClassifier.load_from_checkpoint(best)
+    found = evaluate_split(model, open_data(read_checkpoint(best)["about"]), split)
+    expected = json.loads((tiny_run / "metrics.json").read_text())[split]
+    measured = found.metrics.as_dict()
+    assert measured.pop("loss") == pytest.approx(expected.pop("loss"))
+    assert measured == expected
+    assert int(found.correct.sum()) == expected["correct"]
+    confusion = torch.zeros(8, 8, dtype=torch.int64)
+    for true, said in zip(found.labels, found.predicted, strict=True):
+        confusion[true, said] += 1
+    assert confusion.tolist() == expected["confusion_matrix"]
+
+
+class Scored(ImageClassifier):
+    """Names a metric of its own."""
+
+    def configure_metrics(self):
+        return {"kappa": MulticlassCohenKappa(len(self.class_names))}
+
+
+def test_a_models_own_metrics_are_measured_each_time_anew(tiny_run):
+    best = tiny_run / "checkpoints" / "best.ckpt"
+    about = read_checkpoint(best)["about"]
+    model = Scored(about["class_names"], about["preprocessing"], about["arch"], about["stem"])
+    model.load_state_dict(read_checkpoint(best)["state_dict"])
+    for split in ("val", "test", "test"):
+        found = evaluate_split(model, open_data(about), split)
+        kappa = cohen_kappa_score(found.labels, found.predicted)
+        assert found.metrics.as_dict()["kappa"] == pytest.approx(kappa, abs=1e-6)
+
+
+def test_each_image_has_its_own_prediction_and_a_broken_one_none(tmp_path, tiny_run, monkeypatch):
+    monkeypatch.setattr(ImageClassifier, "probabilities", lambda _, logits: (logits / 4).softmax(1))
+    make_folder(tmp_path / "images", dict.fromkeys("abcdefgh", 4))
+    model = ImageClassifier.load_from_checkpoint(tiny_run / "checkpoints" / "best.ckpt")
+    like = {"image_size": 32, "resize": 32, "mean": model.preprocessing["mean"], "std": model.preprocessing["std"]}
+    data = FolderDataModule(str(tmp_path / "images"), **like, num_workers=0, on_bad_image="skip")
+    assert {name: data.preprocessing.get(name) for name in model.preprocessing} == model.preprocessing
+    data.setup("test")
+    names = [data.splits["test"].name(index) for index in range(8)]
+    files = [tmp_path / "images" / name for name in names]
+    files[3].write_bytes(b"broken since it was looked at")
+    found = evaluate_split(model, data)
+    assert [found.images.name(index) for index in range(8)] == names
+    assert found.logits.isnan().any(1).tolist() == [index == 3 for index in range(8)]
+    assert int(found.labels[3]) == -1
+    assert found.metrics.total == 7
+    readable = [index for index in range(8) if index != 3]
+    for index, prediction in zip(readable, predict(model, [files[index] for index in readable]), strict=True):
+        assert model.class_names[found.predicted[index]] == prediction.label
+        assert float(found.confidence[index]) == pytest.approx(prediction.probability, abs=1e-6)
+
+
+def test_validation_takes_the_views_of_the_test_where_that_is_asked_for(tiny_run):
+    best = tiny_run / "checkpoints" / "best.ckpt"
+    model, data = ImageClassifier.load_from_checkpoint(best).eval(), open_data(read_checkpoint(best)["about"])
+    model.test_time_augmentation = "flip"
+    plain, views = (evaluate_split(model, data, "val", as_in_use=as_in_use) for as_in_use in (False, True))
+    images = torch.stack([views.images.image(index) for index in range(len(views.images))])
+    with torch.inference_mode():
+        straight, mirrored = model(images), model(images.flip(3))
+    torch.testing.assert_close(plain.logits, straight, rtol=0, atol=1e-4)
+    torch.testing.assert_close(views.logits, (straight + mirrored) / 2, rtol=0, atol=1e-4)
+    assert views.metrics.correct == int(((straight + mirrored).argmax(1) == views.labels).sum())
+
+
+def test_the_most_confident_come_first(tiny_run):
+    best = tiny_run / "checkpoints" / "best.ckpt"
+    found = evaluate_split(ImageClassifier.load_from_checkpoint(best), open_data(read_checkpoint(best)["about"]))
+    rows = list(zip(found.logits.softmax(1).tolist(), found.labels.tolist(), strict=True))
+    wrong = [index for index, (row, label) in enumerate(rows) if row.index(max(row)) != label]
+    assert found.suspects(5) == sorted(wrong, key=lambda index: (rows[index][0][rows[index][1]], index))[:5]
+    for correct in (True, False):
+        wanted = [index for index, (row, label) in enumerate(rows) if (row.index(max(row)) == label) == correct]
+        expected = sorted(wanted, key=lambda index: (-max(rows[index][0]), index))
+        assert found.confident(correct, 5) == expected[:5]

@@ -1,0 +1,113 @@
+"""Grad-CAM, compared with its formula at a layer that is named here, and with CAM, which it generalises."""
+
+import pytest
+import torch
+from torch import nn
+from torchvision.models.mobilenet import mobilenet_v3_small
+from torchvision.models.resnet import resnet18
+from torchvision.models.squeezenet import squeezenet1_1
+from torchvision.models.swin_transformer import SwinTransformer
+from torchvision.models.vision_transformer import VisionTransformer
+
+from project.analysis.gradcam import grad_cam, overlay
+from project.model import ImageClassifier
+from tests.model.test_classifier import PREPROCESSING
+
+SIZE = 64
+
+
+def classifier(network):
+    model = ImageClassifier(["a", "b", "c"], PREPROCESSING | {"resize": SIZE, "crop": SIZE}, arch="resnet18")
+    model.network = network
+    return model.eval()
+
+
+def random_images(count=2):
+    return torch.randint(0, 256, (count, 3, SIZE, SIZE), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+def scaled(cam):
+    cam = nn.functional.interpolate(cam[None, None], (SIZE, SIZE), mode="bilinear")[0, 0]
+    return cam / cam.max().clamp(min=1e-12)
+
+
+def test_with_pooling_before_the_head_it_is_the_class_activation_map():
+    torch.manual_seed(0)
+    convolution, head = nn.Conv2d(3, 8, 7, stride=8), nn.Linear(8, 3)
+    model = classifier(nn.Sequential(convolution, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), head))
+    images, labels = random_images(), torch.tensor([2, 0])
+    found = grad_cam(model, images, labels)
+    with torch.no_grad():
+        maps = convolution(model.normalization(images, like=head.weight)).relu()
+    for cam, features, label in zip(found, maps, labels, strict=True):
+        weighted = sum(head.weight[label, channel] * features[channel] for channel in range(8))
+        torch.testing.assert_close(cam, scaled(weighted.detach().relu()))
+
+
+def by_formula(model, images, layer, to_map):
+    """Grad-CAM of the predicted class at a layer, one image after the other."""
+    cams = []
+    for image in images:
+        kept: list[torch.Tensor] = []
+        hook = layer.register_forward_hook(lambda _, __, output, kept=kept: kept.append(output))
+        logits = model(image[None])
+        hook.remove()
+        (slopes,) = torch.autograd.grad(logits[0].max(), kept[0])
+        features, slopes = to_map(kept[0].detach())[0], to_map(slopes)[0]
+        cams.append(scaled(sum(slopes[c].mean() * features[c] for c in range(len(features))).relu()))
+    return torch.stack(cams)
+
+
+NETWORKS = {
+    "resnet": (lambda: resnet18(num_classes=3), "layer4", lambda x: x),
+    "mobilenet": (lambda: mobilenet_v3_small(num_classes=3), "features", lambda x: x),
+    "squeezenet": (lambda: squeezenet1_1(num_classes=3), "classifier.2", lambda x: x),
+    "vision transformer": (
+        lambda: VisionTransformer(SIZE, 16, num_layers=2, num_heads=2, hidden_dim=32, mlp_dim=64, num_classes=3),
+        "encoder.layers.encoder_layer_1.ln_1",
+        lambda x: x[:, 1:].transpose(1, 2).unflatten(2, (4, 4)),
+    ),
+    "swin": (
+        lambda: SwinTransformer([4, 4], 24, [2, 2], [2, 2], [7, 7], num_classes=3),
+        "permute",
+        lambda x: x,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_it_finds_the_last_layer_with_places_of_any_network(name):
+    torch.manual_seed(1)
+    build, layer, to_map = NETWORKS[name]
+    network = build()
+    for parameter in network.parameters():  # some heads start from zero
+        if parameter.abs().max() == 0:
+            nn.init.normal_(parameter, std=0.1)
+    model = classifier(network)
+    images = random_images()
+    expected = by_formula(model, images, network.get_submodule(layer), to_map)
+    torch.testing.assert_close(grad_cam(model, images), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_frozen_network_is_explained_too_and_left_as_it_was():
+    torch.manual_seed(0)
+    model = classifier(resnet18(num_classes=3).requires_grad_(False))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = grad_cam(model, random_images())
+    assert found.shape == (2, SIZE, SIZE)
+    assert 0 <= float(found.min()) <= float(found.max()) <= 1
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.network.modules())
+
+
+def test_a_network_without_places_is_refused():
+    model = classifier(nn.Sequential(nn.Flatten(), nn.Linear(3 * SIZE * SIZE, 3)))
+    with pytest.raises(ValueError, match="no layer's output has places"):
+        grad_cam(model, random_images())
+
+
+def test_an_overlay_of_strength_0_is_the_image():
+    (image,) = random_images(1)
+    assert torch.equal(overlay(image, torch.rand(SIZE, SIZE), strength=0), image)
+    assert overlay(image, torch.rand(SIZE, SIZE)).dtype == torch.uint8

@@ -1,0 +1,130 @@
+"""Commands continue where nobody reads their output, print any name on any terminal, and end quietly by Ctrl-C."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from project.engine.cli.terminal import lasting
+from tests.distributed.processes import environment
+
+
+def test_a_closed_pipe_is_no_error():
+    reading, writing = os.pipe()
+    with open(writing, "w") as pipe:
+        stream = lasting(pipe)
+        stream.write("read\n")
+        stream.flush()
+        assert os.read(reading, 100) == b"read\n"
+        os.close(reading)
+        for _ in range(3):
+            stream.write("nobody reads this\n" * 10_000)
+            stream.flush()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is always full")
+def test_a_log_on_a_full_disk_is_no_error_and_a_result_is_one_error():
+    with open("/dev/full", "w") as full:
+        for _ in range(2):
+            print("epoch 1 of 6", file=lasting(full, messages=True))
+        results = lasting(full)
+        print("accuracy", file=results)
+        with pytest.raises(OSError, match="No space left"):
+            results.flush()
+        results.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is always full")
+def test_a_help_that_cannot_be_written_is_one_line():
+    command = [sys.executable, "-m", "project.report", "--help"]
+    with open("/dev/full", "w") as full:
+        found = subprocess.run(
+            command, env=environment(), stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert found.stderr == "error: cannot write: No space left on device; make room\n"
+    assert found.returncode == 2
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_file_does_not_take_the_number_of_a_stream_that_was_closed(tmp_path, closed):
+    script = "import sys; sys.argv = ['-m']; import project; print(1); print(2, file=sys.stderr); sys.stdout.flush()"
+    then = "import os; open('mine', 'w').write(str(os.open('/dev/null', os.O_RDONLY) > 2))"
+    subprocess.run(
+        ["sh", "-c", f'exec "$0" -c "$1" project.fit {closed}', sys.executable, f"{script}; {then}"],
+        cwd=tmp_path,
+        env=environment(),
+        timeout=60,
+        check=True,
+    )
+    assert (tmp_path / "mine").read_text() == "True"
+
+
+def test_characters_that_an_encoding_lacks_are_spelt_out():
+    reading, writing = os.pipe()
+    with open(writing, "w", encoding="ascii") as pipe:
+        stream = lasting(pipe)
+        stream.write("g\N{LATIN SMALL LETTER A WITH DIAERESIS}nse \udcff\n")
+        stream.flush()
+        assert os.read(reading, 100) == b"g\\xe4nse \\udcff\n"
+    os.close(reading)
+
+
+def start(cwd: Path, script: str) -> subprocess.Popen[str]:
+    """Python in which ``project`` is imported as by ``python -m project.fit``."""
+    lines = f"import sys; sys.argv = ['-m']; import project; {script}"
+    return subprocess.Popen(
+        [sys.executable, "-c", lines, "project.fit"],
+        env=environment(),
+        cwd=cwd,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def test_ctrl_c_during_imports_is_one_line(tmp_path):
+    process = start(tmp_path, "print('importing', flush=True)\ntry:\n import time; time.sleep(600)\nexcept: pass")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60) == ("", "\nstopped\n")
+    assert process.returncode == 130
+
+
+def test_garbage_is_looked_for_once_all_is_imported_and_elsewhere(tmp_path):
+    script = "import gc; print(gc.isenabled()); made = [[]]; from project.engine.cli.terminal import end_of_imports"
+    then = "end_of_imports(); print(gc.isenabled(), any(object is made for object in gc.get_objects()))"
+    assert start(tmp_path, f"{script}; {then}").communicate(timeout=60) == ("False\nTrue False\n", "")
+
+
+def test_a_module_of_ones_own_that_imports_the_package_is_left_alone(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").write_text("import project")
+    (tmp_path / "mine" / "train.py").write_text(
+        "import gc, signal; print(gc.isenabled(), signal.getsignal(2).__name__)"
+    )
+    found = subprocess.run(
+        [sys.executable, "-m", "mine.train"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where a script's background tests
+    )
+    assert (found.stdout, found.stderr) == ("True default_int_handler\n", "")
+
+
+def test_a_working_directory_that_was_removed_is_one_line(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = f"rmdir '{gone}' && exec '{sys.executable}' -m project.fit"
+    found = subprocess.run(
+        ["sh", "-c", command], cwd=gone, env=environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert found.returncode == 2, found
+    assert found.stderr == "error: the working directory has been removed; change to one that exists\n"

@@ -1,0 +1,111 @@
+"""Image files for tests."""
+
+import random
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from project.engine.loading.crops import centre_crop
+from project.engine.loading.decode import decode, open_image
+
+
+def smooth(width: int, height: int) -> Image.Image:
+    """Colours that change gently, each channel in a way of its own."""
+    y, x = np.mgrid[0:height, 0:width]
+    waves = [
+        np.sin(2 * np.pi * x / width),
+        np.cos(3 * np.pi * y / height),
+        np.sin(2 * np.pi * (x / width + y / height)),
+    ]
+    return Image.fromarray((127.5 + 110 * np.stack(waves, axis=-1)).astype(np.uint8))
+
+
+def noise(width: int, height: int, seed: int = 0) -> Image.Image:
+    """Independent pixels."""
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def pixels(image: Image.Image) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """(height, width, 3), wide enough to take differences."""
+    return np.asarray(image.convert("RGB")).astype(np.int64)
+
+
+def write_folder(root: Path, classes: dict[str, int], size: tuple[int, int] = (30, 24)) -> Path:
+    """A folder of so many JPEG files for each class, no two alike."""
+    for label, (name, count) in enumerate(classes.items()):
+        (root / name).mkdir(parents=True)
+        for number in range(count):
+            noise(*size, seed=1000 * label + number).save(root / name / f"image {number}.jpg")
+    return root
+
+
+def png_chunk(kind: bytes, content: bytes) -> bytes:
+    """A part of a PNG file."""
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def claiming_png(width: int, height: int) -> bytes:
+    """A PNG file of a few bytes whose header says how large it is."""
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    pixels = zlib.compress(bytes(1000))
+    return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + png_chunk(b"IDAT", pixels) + png_chunk(b"IEND", b"")
+
+
+def claiming_gif(width: int, height: int) -> bytes:
+    """A GIF file of a few bytes whose header says how large it is."""
+    size = struct.pack("<HH", width, height)
+    return b"GIF89a" + size + b"\x80\0\0" + bytes(6) + b"," + bytes(4) + size + b"\0\x02\x02D\x01\0;"
+
+
+def damage_deep_inside(path: Path) -> None:
+    """Writes a PNG file, whatever its name, that only decoding all of it finds broken."""
+    noise(64, 64).save(path, format="PNG")
+    data = bytearray(path.read_bytes())
+    data[2000:2100] = bytes(100)
+    path.write_bytes(data)
+
+
+def cut_before_the_end(data: bytes, dice: random.Random) -> bytes:
+    """A file of which a part is missing up to its last two bytes."""
+    return data[: dice.randrange(len(data) // 4, len(data) * 95 // 100)] + data[-2:]
+
+
+def zeroed(data: bytes, dice: random.Random, length: int) -> bytes:
+    """A file of which a part was never written."""
+    start = dice.randrange(len(data) // 4, len(data) - length - 20)
+    return data[:start] + bytes(length) + data[start + length :]
+
+
+def shortened(data: bytes, dice: random.Random, length: int) -> bytes:
+    """A file of which a part is missing inside."""
+    start = dice.randrange(len(data) // 4, len(data) - length - 20)
+    return data[:start] + data[start + length :]
+
+
+def save(image, path, **options):
+    """Saves an image and gives the path."""
+    image.save(path, **options)
+    return path
+
+
+def centre(path, resize=36, crop=32):
+    """The centre crop of a file as evaluation sees it, uint8 (3, crop, crop)."""
+    with open_image(path) as image:
+        return centre_crop(decode(image, path), resize, crop)
+
+
+def centre_of(image, resize, crop):
+    """About what ``centre`` should give for an image, by PIL alone, without rounding to whole pixels."""
+    side = min(image.size) * crop / resize
+    left, upper = (image.width - side) / 2, (image.height - side) / 2
+    box = (left, upper, left + side, upper + side)
+    return image.resize((crop, crop), Image.Resampling.BILINEAR, box=box)
+
+
+def difference(found, expected):
+    """Between our (3, S, S) and PIL's image."""
+    return np.abs(found.permute(1, 2, 0).numpy().astype(np.int64) - pixels(expected))

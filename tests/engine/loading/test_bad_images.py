@@ -1,0 +1,172 @@
+"""What ``--data.on_bad_image`` does with files that break before and during training."""
+
+import pytest
+import torch
+
+from project.data import FolderDataModule
+from project.engine.errors import UnreadableFileError, UserError
+from project.engine.loading.batch import ImageBatch
+from tests.conftest import QUIET, TINY_TRAINER, fit, make_folder
+from tests.data.stubs import attached, trainer
+from tests.engine.loading.image_files import damage_deep_inside, write_folder
+
+CLASSES = {"a": 20, "b": 20}
+
+
+def module(root, on_bad_image="skip", **options):
+    sizes = {"image_size": 16, "batch_size": 4, "num_workers": 0}
+    return FolderDataModule(str(root), on_bad_image=on_bad_image, **sizes | options)
+
+
+def names(files):
+    return {split: {str(file) for group in classes.values() for file in group} for split, classes in files.items()}
+
+
+def served(data):
+    return {split: {str(file) for file in dataset.files} for split, dataset in data.splits.items()}
+
+
+def transferred(data, batches):
+    return [data.on_before_batch_transfer(batch, 0) for batch in batches]
+
+
+def joined(batches):
+    return ImageBatch(*(torch.cat(field) for field in zip(*batches, strict=True)))
+
+
+@pytest.fixture
+def root(tmp_path):
+    return write_folder(tmp_path, CLASSES)
+
+
+@pytest.fixture
+def damaged(root):
+    """A folder with one file in each split that is broken, and its module's files before that."""
+    files = module(root).files()
+    broken = [classes["b"][0] for classes in files.values()]
+    for file in broken:
+        file.write_bytes(b"")
+    return root, names(files), {str(file) for file in broken}
+
+
+def test_broken_files_are_left_out_and_every_other_file_stays_in_its_split(damaged):
+    root, before, broken = damaged
+    data = attached(module(root))
+    assert served(data) == {split: files - broken for split, files in before.items()}
+    for dataset in data.splits.values():
+        assert len(dataset.labels) == len(dataset.files)
+
+
+def test_what_is_left_out_is_said_once_by_one_process(damaged, capsys):
+    root, _, broken = damaged
+    shares = [served(attached(module(root), world_size=2, rank=rank)) for rank in (0, 1)]
+    assert shares[0] == shares[1]
+    warning = capsys.readouterr().err.strip()
+    assert warning.startswith("warning: 3 of 40 files cannot be read as images and are left out: ")
+    assert all(f"'{file}' (not an image)" in warning for file in broken)
+    assert "\n" not in warning
+
+
+def test_without_a_broken_file_skipping_changes_nothing(root, capsys):
+    skipping, strict = (attached(module(root, how)) for how in ("skip", "error"))
+    assert served(skipping) == served(strict)
+    for one, other in zip(skipping.train_dataloader(), strict.train_dataloader(), strict=True):
+        assert all(torch.equal(field, same) for field, same in zip(one, other, strict=True))
+        assert skipping.on_before_batch_transfer(one, 0) is one
+    assert capsys.readouterr().err == ""
+
+
+def test_a_class_without_a_readable_training_image_is_refused(root):
+    files = module(root).files()["train"]["b"]
+    for file in files:
+        file.write_bytes(b"")
+    more = len(files) - 3
+    with pytest.raises(UserError, match=rf"class 'b' has no training image that can be read: .* and {more} more"):
+        attached(module(root))
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_a_split_without_a_readable_image_is_refused(root, split):
+    for files in module(root).files()[split].values():
+        for file in files:
+            file.write_bytes(b"")
+    with pytest.raises(UserError, match=f"{split} has no image that can be read"):
+        attached(module(root))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_file_that_vanishes_in_training_is_named_where_it_is_an_error(root, num_workers):
+    data = attached(module(root, "error", num_workers=num_workers))
+    gone, loader = data.splits["train"].files[5], data.train_dataloader()
+    gone.unlink()
+    with pytest.raises(UnreadableFileError, match=rf"{gone}' cannot be read as an image \(No such file"):
+        list(loader)
+    if num_workers:
+        loader._iterator._shutdown_workers()  # left to the garbage collector, it would wait for 5 seconds
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_file_that_breaks_in_training_leaves_its_batch_and_the_others_as_they_were(root, num_workers, capsys):
+    data = attached(module(root, num_workers=num_workers, batch_size=8), epoch=2)
+    whole = joined(transferred(data, data.train_dataloader()))
+    gone, deep = data.splits["train"].files[5], data.splits["train"].files[9]
+    gone.unlink()
+    damage_deep_inside(deep)
+    for _ in range(2):
+        rest = joined(transferred(data, data.train_dataloader()))
+        kept = torch.tensor([index not in (5, 9) for index in whole.indices.tolist()])
+        assert int(kept.sum()) == len(whole.indices) - 2
+        assert all(torch.equal(field[kept], left) for field, left in zip(whole, rest, strict=True))
+    warnings = capsys.readouterr().err.splitlines()
+    assert len(warnings) == 2
+    assert all(any(f"'{file}' cannot be read" in line for line in warnings) for file in (gone, deep))
+    assert "(2 so far)" in warnings[1]
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_in_evaluation_a_file_that_breaks_is_not_counted_and_is_named_once(root, split, capsys):
+    data = attached(module(root), training=False)
+    data.trainer.testing = split == "test"
+    gone, expected = data.splits[split].files[2], dict(enumerate(data.splits[split].labels.tolist())) | {2: -1}
+    gone.unlink()
+    for _ in range(2):
+        batch = joined(transferred(data, getattr(data, f"{split}_dataloader")()))
+        labels = dict(zip(batch.indices.tolist(), batch.labels.tolist(), strict=True))
+        assert labels == expected
+        place = batch.indices.tolist().index(2)
+        assert not batch.images[place].any()
+        assert data.on_after_batch_transfer(batch, 0).labels[place] == -1
+    assert capsys.readouterr().err.count(f"'{gone}' cannot be read") == 1
+
+
+def test_a_training_batch_without_a_readable_image_ends_the_run(root):
+    data = attached(module(root))
+    for file in data.splits["train"].files:
+        file.unlink()
+    with pytest.raises(UnreadableFileError, match=f"no image of a training batch of 4 can be read; is '{root}'"):
+        transferred(data, data.train_dataloader())
+
+
+def test_training_goes_on_without_a_broken_and_a_damaged_file(workplace, capsys):
+    root = make_folder(workplace / "images", {"a": 12, "b": 12})
+    (root / "a" / "empty.jpg").touch()
+    files = module(root).files()
+    damage_deep_inside(files["train"]["b"][0])
+    damage_deep_inside(files["val"]["b"][0])
+    data = ["--data=FolderDataModule", f"--data.root={root}", "--data.on_bad_image=skip", "--data.num_workers=1"]
+    sizes = ["--data.image_size=32", f"--data.batch_size={sum(map(len, files['train'].values())) - 1}"]
+    cli = fit(*data, *sizes, *TINY_TRAINER, *QUIET, "--name=skipping")
+    printed = capsys.readouterr().err
+    assert "warning: 1 of 25 files cannot be read as images" in printed
+    assert printed.count(f"'{files['train']['b'][0]}' cannot be read") == 1
+    assert printed.count(f"'{files['val']['b'][0]}' cannot be read") == 1
+    assert cli.model.results["val"].total == sum(map(len, files["val"].values())) - 1
+
+
+def test_a_trainer_is_not_needed_to_look_at_the_data(damaged):
+    root, before, broken = damaged
+    data = module(root)
+    data.setup("fit")
+    assert data.trainer is None
+    assert len(data.splits["train"].labels) == len(before["train"] - broken)
+    data.trainer = trainer()

@@ -1,0 +1,178 @@
+"""Decoded images that are kept: the same pixels, decoded once, by whichever process comes first."""
+
+import os
+from typing import Any
+
+import pytest
+import torch
+
+from project.data import CSVDataModule, FolderDataModule
+from project.engine.errors import UnreadableFileError, UserError
+from project.engine.loading.cache import open_cache
+from tests.conftest import draw_image, make_folder
+
+CLASSES = {"blue": 12, "red": 12}
+
+
+@pytest.fixture
+def images(tmp_path):
+    return make_folder(tmp_path / "images", CLASSES)
+
+
+def splits(images, cache, **options):
+    data = FolderDataModule(str(images), image_size=16, num_workers=0, cache=cache and str(cache), **options)
+    data.setup("validate")
+    return data.splits
+
+
+def epoch(dataset, number=0):
+    return dataset.__getitems__([number * len(dataset) + index for index in range(len(dataset))])
+
+
+def test_a_second_epoch_and_a_second_run_need_no_file(images, tmp_path):
+    first, second = (splits(images, tmp_path / "cache")["train"] for _ in range(2))
+    cropped = epoch(first)
+    for file in first.files:
+        file.rename(file.with_suffix(".gone"))
+    assert torch.equal(epoch(first).images, cropped.images)
+    assert torch.equal(epoch(second).images, cropped.images)
+    assert not torch.equal(epoch(second, 1).images, cropped.images)
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_evaluation_sees_the_same_pixels_with_and_without(images, tmp_path, split):
+    plain, cached = (splits(images, cache)[split] for cache in (None, tmp_path / "cache"))
+    for _ in range(2):
+        assert torch.equal(epoch(cached).images, epoch(plain).images)
+    assert torch.equal(cached.image(1), plain.image(1))
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_file_that_takes_another_size_after_it_was_looked_at_is_named(images, tmp_path, skip):
+    train = splits(images, tmp_path / "cache", on_bad_image="skip" if skip else "error")["train"]
+    draw_image(0.5, 0, (64, 24)).save(train.files[1])
+    if skip:
+        batch = epoch(train)
+        assert batch.labels.tolist() == [
+            -1 if place == 1 else label for place, label in enumerate(train.labels.tolist())
+        ]
+    else:
+        with pytest.raises(UnreadableFileError, match=rf"{train.files[1].name}' has changed"):
+            epoch(train)
+
+
+def test_pixels_do_not_depend_on_what_was_there_before(images, tmp_path):
+    half, fresh = (splits(images, tmp_path / name)["train"] for name in ("half", "fresh"))
+    half.__getitems__([3, 5])
+    assert torch.equal(epoch(half, 2).images, epoch(fresh, 2).images)
+
+
+def test_files_that_differ_in_an_outer_folder_alone_are_told_apart(tmp_path):
+    for number, place in enumerate(("cat", "dog")):
+        for image in range(10):
+            file = tmp_path / place / "images" / f"{image}.bmp"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            draw_image(number / 2, image).save(file)  # all of one length
+            os.utime(file, (0, 0))  # as archives give it that are to be reproducible
+    for labels in ("ab", "ba"):
+        rows = [
+            f"{place}/images/{image}.bmp,{label},{'val' if image < 5 else 'train'}"
+            for place, label in zip(("cat", "dog"), labels, strict=True)
+            for image in range(10)
+        ]
+        (tmp_path / "labels.csv").write_text("\n".join(["path,label,split", *rows]))
+        found = []
+        for cache in (None, str(tmp_path / "cache")):
+            data = CSVDataModule(
+                str(tmp_path / "labels.csv"), image_size=16, num_workers=0, cache=cache, crop_scale=(1, 1)
+            )
+            data.setup("validate")
+            found.append(epoch(data.splits["val"]).images)
+        assert torch.equal(*found)
+
+
+def test_a_folder_that_was_moved_needs_no_new_file(images, tmp_path):
+    before = splits(images, tmp_path / "cache")["train"].cache.path
+    assert splits(images.rename(tmp_path / "moved"), tmp_path / "cache")["train"].cache.path == before
+
+
+def test_another_process_fills_the_same_file(images, tmp_path):
+    train = splits(images, tmp_path / "cache")["train"]
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            epoch(train)
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    for file in train.files:
+        file.unlink()
+    assert torch.equal(epoch(train).labels, train.labels)
+
+
+@pytest.mark.parametrize("change", ["image", "size", "crops", "interpolation"])
+def test_what_decides_the_pixels_decides_the_file(images, tmp_path, change):
+    first, second = (splits(images, tmp_path / "cache")["train"] for _ in range(2))
+    before, again = first.cache.path, second.cache.path
+    if change == "image":
+        first.files[0].write_bytes(first.files[-1].read_bytes())
+    options: Any = {"size": {"image_size": 24}, "interpolation": {"interpolation": "bicubic"}}.get(change, {})
+    data = FolderDataModule(str(images), **{"image_size": 16} | options, cache=str(tmp_path / "cache"))
+    data.setup("validate")
+    changed: Any = data.splits["val" if change == "crops" else "train"]
+    after = changed.cache.path
+    assert before == again != after
+
+
+def test_an_image_of_which_a_killed_process_left_a_part_is_decoded_again(images, tmp_path):
+    train = splits(images, tmp_path / "cache")["train"]
+    whole = epoch(train).images
+    with open(train.cache.path, "r+b") as file:
+        file.seek(4)  # the mark of the fifth image, and then some of its pixels
+        file.write(b"\0")
+        file.seek(int(train.cache._starts[4]))
+        file.write(bytes(100))
+    assert torch.equal(epoch(splits(images, tmp_path / "cache")["train"]).images, whole)
+
+
+def test_where_it_does_not_fit_that_is_said_and_images_are_decoded(images, tmp_path, monkeypatch, capsys):
+    full = type("usage", (), {"free": 1000})
+    monkeypatch.setattr("shutil.disk_usage", lambda path: full)
+    train = splits(images, tmp_path / "cache")["train"]
+    assert "has no room for the decoded train images; going on without" in capsys.readouterr().err
+    assert torch.equal(epoch(train).images, epoch(splits(images, None)["train"]).images)
+    assert not list((tmp_path / "cache").glob("*.images"))
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_whole_file_is_used_and_stays_where_the_disk_is_full_by_now(
+    images, tmp_path, monkeypatch, capsys, compressed
+):
+    first = splits(images, tmp_path / "cache")["train"]
+    whole, path = epoch(first).images, first.cache.path
+    if compressed:  # takes less room than it is long
+        size = path.stat().st_size
+        os.truncate(path, 0)
+        os.truncate(path, size)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("usage", (), {"free": 1000}))
+    second = splits(images, tmp_path / "cache")["train"]
+    assert capsys.readouterr().err == ""
+    assert second.cache.path == path
+    assert path.exists()
+    assert torch.equal(epoch(second).images, whole)
+
+
+def test_a_place_that_cannot_be_written_is_named(images, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"--data.cache '.*file' cannot be written"):
+        splits(images, tmp_path / "file")
+
+
+def test_the_room_is_taken_before_the_first_image(images, tmp_path):
+    files = sorted((images / "red").iterdir())
+    cache = open_cache(tmp_path, files, [None] * len(files), [(10, 20)] * len(files), "")
+    assert cache is not None
+    assert cache.path.stat().st_size == len(files) * (1 + 3 * 10 * 20)
+    assert cache.path.stat().st_blocks * 512 >= cache.path.stat().st_size

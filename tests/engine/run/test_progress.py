@@ -1,0 +1,46 @@
+"""How far a command is: a bar on a terminal, elsewhere a line a minute."""
+
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from project.engine.loading.checks import in_threads
+from project.engine.run.progress import counting
+
+FILES = [Path(str(number)) for number in range(100)]
+
+
+def use_clock(patch: pytest.MonkeyPatch, step: float) -> None:
+    """Time passes while it is looked at, for the bar, too."""
+    clock = count(0.0, step)
+    patch.setattr("tqdm.std.time", lambda: next(clock))
+    patch.setattr("project.engine.run.progress.Progress.__init__.__defaults__", (0, lambda: next(clock), ""))
+
+
+def test_looking_at_files_is_silent_for_a_minute_where_nobody_watches(monkeypatch, capsys):
+    use_clock(monkeypatch, 0.5)  # 50 seconds for all
+    assert list(in_threads(str, FILES, "checking images", threads=1)) == [file.name for file in FILES]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_looking_at_many_files_is_a_line_a_minute_where_nobody_watches(monkeypatch, capsys):
+    use_clock(monkeypatch, 2.0)  # 200 seconds for all
+    assert len(list(in_threads(str, FILES, "checking images", threads=1))) == 100
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first == "checking images: 30 of 100 images, 0.5 images/s, 2 min 20 s left"
+    assert len(others) == 2
+
+
+def test_looking_at_files_is_a_bar_on_a_terminal(monkeypatch, capsys):
+    use_clock(monkeypatch, 2.0)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with counting(100, "checking images") as advance:
+        advance(50)
+    assert "checking images:  50%" in capsys.readouterr().err
+
+
+def test_processes_behind_the_first_say_nothing(monkeypatch, capsys):
+    use_clock(monkeypatch, 100.0)
+    assert len(list(in_threads(str, FILES, "checking images", threads=1, visible=False))) == 100
+    assert capsys.readouterr() == ("", "")

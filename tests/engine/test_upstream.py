@@ -1,0 +1,92 @@
+"""The private names of others that we touch are there, unchanged, and used in one module alone."""
+
+import ast
+import hashlib
+import inspect
+import textwrap
+from functools import reduce
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from pkgutil import walk_packages
+
+import pytest
+
+from project.engine.upstream import PRIVATE_NAMES, PrivateName
+
+PROJECT = Path(__file__).parents[2] / "project"
+
+
+def source_digest(private: PrivateName) -> str:
+    found = reduce(getattr, private.name.split("."), import_module(private.module))
+    source = inspect.getsource(found.fset if isinstance(found, property) else found)
+    return hashlib.blake2b(source.encode()).hexdigest()[:12]
+
+
+@pytest.mark.parametrize("private", PRIVATE_NAMES, ids=lambda private: private.name)
+def test_a_private_name_is_what_it_was(private):
+    package = private.module.partition(".")[0]
+    now = f"{package} {version(package)}"
+    try:
+        digest = source_digest(private)
+    except (ImportError, AttributeError) as error:
+        pytest.fail(f"{now} has no {private.module}.{private.name}, needed for {private.purpose} ({error})")
+    assert digest == private.digest, (
+        f"{now} has changed {private.module}.{private.name}; read it, see that project.engine.upstream still does what it says"
+        f" ({private.purpose}), and then write {digest} there"
+    )
+
+
+def private_attributes(path: Path) -> set[str]:
+    """Attributes with a leading underscore of anything but ``self``, ``cls`` and ``super()``."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            owner = ast.unparse(node.value)
+            if owner not in ("self", "cls", "super()") and (owner, node.attr) != ("os", "_exit"):
+                found.add(f"{path.relative_to(PROJECT)}: {owner}.{node.attr}")
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = getattr(node, "module", None) or ""
+            for name in [module, *(alias.name for alias in node.names)]:
+                if (
+                    any(part.startswith("_") and part != "__main__" for part in name.split("."))
+                    and name != "__future__"
+                ):
+                    found.add(f"{path.relative_to(PROJECT)}: import {name}")
+    return found
+
+
+THEIRS = {"torch", "torchvision", "torchmetrics", "lightning", "jsonargparse"}
+NAMED_TUPLES = {"._replace", "._asdict"}
+
+
+def test_no_other_module_touches_a_private_name():
+    modules = [path for path in PROJECT.rglob("*.py") if path.name != "upstream.py"]
+    found = set().union(*map(private_attributes, modules))
+    assert not {line for line in found if not any(line.endswith(public) for public in NAMED_TUPLES)}
+
+
+def own_private_names(one: type) -> set[str]:
+    """The private names that a class takes from itself, or gives itself, by its source."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(one)))
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    names = {node.attr for node in attributes if ast.unparse(node.value) in ("self", "cls", "super()")}
+    names |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    return {name for name in names if name.startswith("_") and not name.endswith("__")}
+
+
+def test_no_class_shares_a_private_name_with_a_base_of_theirs():
+    def is_ours(one: type) -> bool:
+        return one.__module__.partition(".")[0] == PROJECT.name
+
+    modules = [import_module(found.name) for found in walk_packages([str(PROJECT)], f"{PROJECT.name}.")]
+    classes = {one for module in modules for one in vars(module).values() if inspect.isclass(one) and is_ours(one)}
+    bases = {base for one in classes for base in one.__mro__ if base.__module__.partition(".")[0] in THEIRS}
+    ours, theirs = ({one: own_private_names(one) for one in group} for group in (classes, bases))
+    shared = {
+        f"{one.__qualname__}.{name} is private to {base.__qualname__}"
+        for one in classes
+        for base in one.__mro__
+        for name in ours[one] & theirs.get(base, set())
+    }
+    assert shared == set()

@@ -1,0 +1,217 @@
+"""A run stopped between any two steps resumes as if it had not been."""
+
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+
+from project.engine.loading.batch import ArrayDataset
+from project.engine.run.checkpoint_io import AtomicCheckpointIO
+from tests.small import load, one_line, require_same_end, small, stop_at
+from tests.stress import outcome
+
+STEPS = 8
+RUN = Path("runs/run")
+PLATEAU = [
+    "--model.lr_scheduler=lightning.pytorch.cli.ReduceLROnPlateau",
+    "--model.lr_scheduler.monitor=val/loss",
+    "--model.lr_scheduler.patience=0",
+]
+HARDEST = "accumulation, validation across epochs, a schedule that watches it"
+KINDS = {
+    "plain": ["--trainer.log_every_n_steps=3"],
+    "accumulation": [
+        "--trainer.log_every_n_steps=3",
+        "--data.train_size=56",  # the last step of an epoch has one batch, the others two
+        "--data.batch_size=8",
+        "--trainer.accumulate_grad_batches=2",
+    ],
+    "accumulation that changes": [
+        "--trainer.log_every_n_steps=3",
+        "--data.train_size=40",  # five steps, and in the second epoch, of which the last has one batch, three
+        "--data.batch_size=8",
+        "--trainer.callbacks+=GradientAccumulationScheduler",
+        '--trainer.callbacks.scheduling={"1": 2}',
+    ],
+    HARDEST: [
+        "--trainer.log_every_n_steps=3",
+        "--data.batch_size=8",
+        "--trainer.accumulate_grad_batches=2",
+        "--trainer.val_check_interval=3",
+        "--trainer.check_val_every_n_epoch=null",
+        *PLATEAU,
+    ],
+    "a schedule that watches validation, until a step": [
+        "--trainer.log_every_n_steps=3",
+        "--trainer.max_epochs=null",
+        "--trainer.max_steps=8",
+        *PLATEAU,
+    ],
+}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[kind if kind == HARDEST else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS],
+)
+def undisturbed(request, tmp_path_factory) -> tuple[list[str], dict[str, Any]]:
+    """The options of a run, and how it ends."""
+    place: Path = tmp_path_factory.mktemp("undisturbed")
+    small(*KINDS[request.param], f"--trainer.default_root_dir={place}")
+    return KINDS[request.param], outcome(place / "run")
+
+
+def test_an_undisturbed_run_has_the_curves_that_are_compared(undisturbed):
+    _, expected = undisturbed
+    assert [step for step, _ in expected["train/loss"]] == [2, 5]
+    assert {step for step, _ in expected["learning_rate"]} == {2, 5}
+    assert expected["last: global_step"] == STEPS
+    assert {"val/loss", "val/confusion_matrix", "test/accuracy", "last: optimizer_states"} <= set(expected)
+
+
+def test_a_run_that_is_stopped_in_every_step_ends_as_if_undisturbed(undisturbed, workplace):
+    flags, expected = undisturbed
+    for step in range(STEPS + 1):
+        stop_at(step, *flags)
+        assert load(RUN / "checkpoints" / "last.ckpt")["global_step"] == step
+    small(*flags)
+    require_same_end(RUN, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", range(STEPS + 1))
+def test_a_run_that_is_stopped_once_ends_as_if_undisturbed(undisturbed, workplace, step):
+    flags, expected = undisturbed
+    stop_at(step, *flags)
+    small(*flags)
+    require_same_end(RUN, expected)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])  # of the others, tests/engine/run/test_signals.py
+def test_whoever_stops_a_run_is_told_how_to_go_on(workplace, capsys, number):
+    before = signal.getsignal(number)
+    assert stop_at(3, number=number).code == 75
+    assert "stopped after step 3; to resume, run the same command with --name run" in capsys.readouterr().err
+    assert signal.getsignal(number) == before
+
+
+def test_a_stop_at_the_very_end_leaves_the_test_to_the_next_command(workplace, capsys):
+    assert stop_at(STEPS).code == 75
+    assert "stopped after step 8" in capsys.readouterr().err
+    assert not (RUN / "metrics.json").exists()
+    small()
+    assert (RUN / "metrics.json").exists()
+
+
+@pytest.fixture
+def served(monkeypatch) -> list[int]:
+    """The keys of all training samples that were looked at."""
+    keys: list[int] = []
+    serve = ArrayDataset.__getitems__
+
+    def remember(dataset, wanted):
+        keys.extend(wanted if len(dataset) == 64 else [])
+        return serve(dataset, wanted)
+
+    monkeypatch.setattr(ArrayDataset, "__getitems__", remember)
+    return keys
+
+
+@pytest.mark.parametrize("step", [3, 4])
+def test_samples_that_were_trained_on_are_not_loaded_again(workplace, served, step):
+    small("--trainer.default_root_dir=whole")
+    whole = served.copy()
+    assert len(whole) == 16 * STEPS
+    stop_at(step)
+    served.clear()
+    small()
+    assert served == whole[16 * step :]
+
+
+class Clock(Callback):
+    """A clock that each step and each save moves on; what is saved is noted.
+
+    Args:
+        saving: What a save takes, in steps.
+    """
+
+    def __init__(self, saving: float) -> None:
+        self.now, self.saving = 0.0, 60 * saving
+        self.saved: list[int] = []
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self.now += 60
+
+    def save(
+        self, io: AtomicCheckpointIO, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
+        if Path(path).name == "last.ckpt":
+            self.now += self.saving
+            self.saved.append(checkpoint["global_step"])
+        WHOLE(io, checkpoint, path)
+
+
+WHOLE = AtomicCheckpointIO.save_checkpoint
+
+
+@pytest.mark.parametrize(
+    ("flags", "saving", "steps"),
+    [
+        (["--callbacks.last_checkpoint.every_minutes=100"], 0.001, [4, 8, 12]),
+        (["--callbacks.last_checkpoint.every_minutes=100"], 1, [4, 12]),  # the first shows how long it takes
+        (["--callbacks.last_checkpoint.every_minutes=3"], 0.001, [3, 4, 7, 8, 11, 12]),
+        (
+            ["--callbacks.last_checkpoint.every_minutes=100", "--callbacks.last_checkpoint.every_n_steps=5"],
+            1,
+            [4, 5, 10, 12],
+        ),
+        (["--trainer.accumulate_grad_batches=2", "--callbacks.last_checkpoint.every_minutes=3"], 1, [2, 4, 6]),
+    ],
+)
+def test_a_run_saves_when_it_is_time(workplace, monkeypatch, flags, saving, steps):
+    clock = Clock(saving)
+    monkeypatch.setattr("project.engine.training.last_checkpoint.time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(AtomicCheckpointIO, "save_checkpoint", lambda *args, **kwargs: clock.save(*args, **kwargs))
+    small("--trainer.max_epochs=3", *flags, callbacks=[clock])
+    assert clock.saved == steps
+
+
+def test_the_checkpoint_before_the_last_is_kept_until_the_run_is_finished(workplace):
+    stop_at(6, "--callbacks.last_checkpoint.every_n_steps=2")
+    steps = {path.name: load(path)["global_step"] for path in (RUN / "checkpoints").iterdir()}
+    assert steps == {"last.ckpt": 6, "previous.ckpt": 4, "best.ckpt": 4}
+    small()
+    assert {path.name for path in (RUN / "checkpoints").iterdir()} == {"last.ckpt", "best.ckpt"}
+
+
+def test_a_dry_run_saves_nothing(workplace):
+    small("--trainer.fast_dev_run=true", "--callbacks.last_checkpoint.every_n_steps=1")
+    assert list(workplace.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "flag", ["every_minutes=-1", "every_minutes=0", "every_n_steps=-2", "every_n_steps=0", "every_minutes=nan"]
+)
+def test_times_that_never_come_are_refused(workplace, capsys, flag):
+    name, value = flag.split("=")
+    said = one_line(lambda: small(f"--callbacks.last_checkpoint.{flag}"), capsys)
+    assert f"--callbacks.last_checkpoint.{name}" in said
+    assert value in said
+    assert not list(workplace.iterdir())
+
+
+def test_whoever_watches_a_figure_sees_the_newest_before_there_is_a_new_one(workplace):
+    stop_at(5)
+    seen: list[torch.Tensor] = []
+
+    class Witness(Callback):
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            seen.append(trainer.callback_metrics["val/loss"])
+
+    expected = load(RUN / "checkpoints" / "best.ckpt")["about"]["metrics"]["val"]["loss"]
+    small(callbacks=[Witness()])
+    assert [float(loss) for loss in seen] == pytest.approx([expected])

@@ -1,0 +1,203 @@
+"""No loss and no gradient that is not finite reaches the weights."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.plugins import MixedPrecision
+from torch import Tensor
+
+from project.callbacks import StopOnNonFinite
+from project.engine.errors import UserError
+from project.engine.training.non_finite import _all_finite
+from project.model import ImageClassifier
+from tests.conftest import make_folder
+from tests.distributed.job import flowers, quiet
+from tests.small import load, one_line, require_same_end, small
+from tests.stress import SmallNetwork, differences, outcome
+
+CHECKPOINTS = Path("runs/run/checkpoints")
+FOLDER = ["--data=FolderDataModule", "--data.root=images", "--data.image_size=32", "--data.batch_size=4"]
+
+
+class Witness(Callback):
+    """Remembers the weights before each step and the images of its batches, by step."""
+
+    def __init__(self) -> None:
+        self.weights: dict[int, dict[str, Tensor]] = {}
+        self.images: dict[int, list[str]] = {}
+        self.network: Any = None
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        self.network, step, train = pl_module.network, trainer.global_step + 1, trainer.datamodule.splits["train"]
+        self.weights[step] = weights_of(self.network)
+        self.images.setdefault(step, []).extend(train.name(index) for index in batch.indices.tolist())
+
+
+class BadGradient(Callback):
+    """Puts infinity into a gradient in some steps.
+
+    Args:
+        steps: The numbers of the steps, counted from 1.
+    """
+
+    def __init__(self, *steps: int) -> None:
+        self.steps = steps
+
+    def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.global_step + 1 in self.steps:
+            pl_module.network.fc.bias.grad[0] = math.inf
+
+
+def weights_of(network: torch.nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in network.named_parameters()}
+
+
+def spoil_loss(monkeypatch: Any, step: int) -> None:
+    """Makes the loss of the first batch of a step NaN, and nothing else."""
+    own = ImageClassifier.training_step
+
+    def training_step(model, images, batch_idx):
+        first = batch_idx % model.trainer.accumulate_grad_batches == 0
+        spoilt = first and model.trainer.global_step + 1 == step
+        return own(model, images, batch_idx) * (math.nan if spoilt else 1.0)
+
+    monkeypatch.setattr(ImageClassifier, "training_step", training_step)
+
+
+def require_finite(path: Path) -> None:
+    for name, value in load(path)["state_dict"].items():
+        assert bool(value.isfinite().all()), f"{path.name}: {name}"
+
+
+@pytest.mark.parametrize(("accumulate", "step"), [(1, 7), (2, 4)])
+def test_the_files_behind_a_bad_loss_are_named_and_the_step_is_not_taken(
+    workplace, monkeypatch, capsys, accumulate, step
+):
+    make_folder(workplace / "images", {"blue": 15, "red": 15})
+    flags = [f"--trainer.accumulate_grad_batches={accumulate}", "--callbacks.last_checkpoint.every_n_steps=1"]
+    witness = Witness()
+    with monkeypatch.context() as patch:
+        spoil_loss(patch, step)
+        said = one_line(lambda: small(*flags, data=[*FOLDER, "--data.num_workers=0"], callbacks=[witness]), capsys)
+    assert f"step {step} of training is not taken: the loss is nan" in said
+    assert "in process 0, of the images '" in said
+    assert "--model.optimizer.lr" in said
+    assert len(witness.images[step]) == 4 * accumulate
+    assert all(f"'{name}'" in said for name in witness.images[step])
+    assert Path("images", witness.images[step][0]).exists()
+    assert said.count(".jpg") == 4 * accumulate
+    assert differences(witness.weights[step], weights_of(witness.network)) == []
+    assert differences(load(CHECKPOINTS / "last.ckpt")["global_step"], step - 1) == []
+    for name in ("last", "best"):
+        require_finite(CHECKPOINTS / f"{name}.ckpt")
+
+
+def test_a_run_that_was_stopped_by_a_bad_loss_can_go_on(workplace, monkeypatch):
+    small("--trainer.default_root_dir=whole")
+    with monkeypatch.context() as patch:
+        spoil_loss(patch, step=3)
+        with pytest.raises(UserError, match="step 3 of training is not taken: the loss is nan"):
+            small("--callbacks.last_checkpoint.every_n_steps=2")
+    small()
+    require_same_end(Path("runs/run"), outcome(Path("whole/run")))
+
+
+def test_a_bad_gradient_of_a_finite_loss_is_found(workplace, capsys):
+    witness = Witness()
+    said = one_line(lambda: small(callbacks=[BadGradient(3), witness]), capsys)
+    assert "step 3 of training is not taken: the gradient is not finite in process 0, of the images" in said
+    assert "and 8 more;" in said  # of the 16
+    assert differences(witness.weights[3], weights_of(witness.network)) == []
+
+
+def test_a_rate_that_is_far_too_high_leaves_finite_checkpoints(workplace, capsys):
+    witness = Witness()
+    flags = ["--model.optimizer.lr=1e30", "--model.warmup_epochs=0", "--callbacks.last_checkpoint.every_n_steps=1"]
+    said = one_line(lambda: small(*flags, callbacks=[witness]), capsys)
+    step = max(witness.weights)
+    assert step <= 3
+    assert f"step {step} of training is not taken" in said
+    assert differences(witness.weights[step], weights_of(witness.network)) == []
+    require_finite(CHECKPOINTS / "last.ckpt")
+
+
+def scaled(monkeypatch: Any, stop: StopOnNonFinite, *bad: int, steps: int = 8, logger: Any = False) -> Witness:
+    """Trains in float16 with a loss scaler, with bad gradients in some steps."""
+    monkeypatch.setattr(
+        "project.model.classifier.build_network", lambda arch, classes, stem, args: SmallNetwork(classes)
+    )
+    quiet()
+    data, witness = flowers(64, 8, 16), Witness()
+    trainer = Trainer(
+        accelerator="cpu",
+        plugins=[MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))],
+        callbacks=[stop, BadGradient(*bad), witness],
+        max_steps=steps,
+        logger=logger,
+        log_every_n_steps=2,
+        limit_val_batches=0,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(ImageClassifier(data.class_names, data.preprocessing), datamodule=data)
+    witness.weights[trainer.global_step + 1] = weights_of(witness.network)
+    return witness
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers.*")
+@pytest.mark.filterwarnings("ignore:.*lr_scheduler.step.*before.*optimizer.step.*")  # torch, of a first skipped step
+class TestLossScaler:
+    def test_steps_that_it_skips_are_counted_and_leave_the_weights(self, monkeypatch):
+        stop = StopOnNonFinite()
+        witness = scaled(monkeypatch, stop, 2, 3, 6)
+        assert stop.skipped == 3
+        kept = [step for step in range(1, 9) if not differences(witness.weights[step], witness.weights[step + 1])]
+        assert kept == [2, 3, 6]
+
+    def test_a_long_row_of_them_is_an_error(self, monkeypatch):
+        with pytest.raises(UserError, match="step 6 of training is not taken: the gradient is not finite"):
+            scaled(monkeypatch, StopOnNonFinite(patience=3), 1, 3, 4, 5, 6, 7)
+
+    def test_a_row_as_long_as_patience_is_none(self, monkeypatch):
+        stop = StopOnNonFinite(patience=3)
+        scaled(monkeypatch, stop, 1, 2, 3, 5, 6, 7)
+        assert stop.skipped == 6
+
+    def test_the_number_of_them_has_a_curve(self, monkeypatch, tmp_path):
+        from project.engine.run.tensorboard import RunLogger
+        from tests.engine.run.test_tensorboard import curve
+
+        logger = RunLogger(tmp_path, "run", version="")
+        scaled(monkeypatch, StopOnNonFinite(), 3, 5, logger=logger)
+        logger.finalize("success")
+        assert [value for _, value in curve(tmp_path / "run", "train/skipped_steps")] == [1, 2, 2]
+
+    def test_counts_go_on_where_a_run_goes_on(self, monkeypatch):
+        before = StopOnNonFinite(patience=3)
+        scaled(monkeypatch, before, 2, 7, 8)
+        after = StopOnNonFinite(patience=3)
+        after.load_state_dict(before.state_dict())
+        with pytest.raises(UserError, match="step 2 of training is not taken"):
+            scaled(monkeypatch, after, 1, 2)
+        assert after.skipped == 4
+
+
+@pytest.mark.parametrize(
+    ("values", "finite"),
+    [
+        ([1.0, 2.0], True),
+        ([1e30, -1e30], True),
+        ([math.nan, 1], False),
+        ([math.inf, 1], False),
+        ([math.inf, -math.inf], False),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_finite_is_told_from_what_is_not(values, finite, dtype):
+    tensors = [torch.tensor(0.5), torch.zeros(2, 3, dtype=dtype), torch.tensor(values, dtype=dtype)]
+    assert _all_finite(tensors) is finite

@@ -1,0 +1,124 @@
+from collections import Counter
+from itertools import chain
+
+import pytest
+
+from project.engine.training.sampler import EvaluationSampler, TrainingSampler
+
+SIZE, BATCH = 50, 12
+
+
+def sampler(epoch=0, batches_done=0, *, world_size=1, rank=0, size=SIZE, batch_size=BATCH, seed=0, **options):
+    return TrainingSampler(size, batch_size, seed, lambda: (epoch, batches_done), world_size, rank, **options)
+
+
+def keys(*args, **kwargs):
+    return list(sampler(*args, **kwargs))
+
+
+def batches(found, batch_size):
+    return [sorted(found[start : start + batch_size]) for start in range(0, len(found), batch_size)]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 6])
+@pytest.mark.parametrize(("epoch", "done"), [(0, 0), (3, 0), (3, 2)])
+def test_a_global_batch_is_the_same_on_any_number_of_devices(world_size, epoch, done):
+    shares = [
+        batches(keys(epoch, done, world_size=world_size, rank=rank), BATCH // world_size) for rank in range(world_size)
+    ]
+    together = [sorted(chain(*parts)) for parts in zip(*shares, strict=True)]
+    assert together == batches(keys(epoch, done), BATCH)
+
+
+@pytest.mark.parametrize(("size", "batch_size"), [(50, 10), (50, 12), (7, 7), (101, 2), (5, 1)])
+@pytest.mark.parametrize("epoch", [0, 1, 1000])
+def test_an_epoch_shows_no_sample_twice_and_fills_every_batch(size, batch_size, epoch):
+    found = keys(epoch, size=size, batch_size=batch_size)
+    indices = [key - epoch * size for key in found]
+    assert len(set(indices)) == len(indices) == size // batch_size * batch_size
+    assert set(indices) <= set(range(size))
+
+
+def test_epochs_and_seeds_have_orders_of_their_own():
+    orders = {
+        (seed, epoch): tuple(key % SIZE for key in keys(epoch, seed=seed)) for seed in range(5) for epoch in range(5)
+    }
+    assert len(set(orders.values())) == len(orders)
+    assert orders == {
+        (seed, epoch): tuple(key % SIZE for key in keys(epoch, seed=seed)) for seed, epoch in reversed(orders)
+    }
+
+
+def test_every_sample_stands_anywhere_in_the_order_and_is_left_out_now_and_then():
+    epochs, used = 600, SIZE // BATCH * BATCH
+    orders = [[key % SIZE for key in keys(epoch)] for epoch in range(epochs)]
+    for sample in range(SIZE):
+        places = [order.index(sample) for order in orders if sample in order]
+        expected = epochs * used / SIZE
+        assert abs(len(places) - expected) < 5 * (expected * (1 - used / SIZE)) ** 0.5
+        spread = used / 12**0.5 / len(places) ** 0.5
+        assert abs(sum(places) / len(places) - (used - 1) / 2) < 5 * spread
+
+
+@pytest.mark.parametrize(("world_size", "rank"), [(1, 0), (2, 1), (3, 0), (6, 5)])
+@pytest.mark.parametrize("done", range(SIZE // BATCH + 1))
+def test_a_continued_epoch_is_exactly_the_rest_of_it(world_size, rank, done):
+    whole = keys(4, world_size=world_size, rank=rank)
+    assert keys(4, done, world_size=world_size, rank=rank) == whole[done * BATCH // world_size :]
+
+
+def test_a_key_tells_the_epoch():
+    for epoch in (0, 1, 17):
+        assert {key // SIZE for key in keys(epoch)} == {epoch}
+
+
+def test_the_position_is_asked_for_anew_by_each_iteration():
+    position = [0, 0]
+    one = TrainingSampler(SIZE, BATCH, 0, lambda: (position[0], position[1]), 1, 0)
+    first = list(one)
+    position[:] = [1, 3]
+    assert first == keys(0)
+    assert list(one) == keys(1, 3)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_the_length_is_that_of_a_whole_epoch(world_size):
+    for rank in range(world_size):
+        one = sampler(world_size=world_size, rank=rank)
+        assert len(one) == len(list(one))
+
+
+def test_for_overfitting_every_epoch_has_the_order_of_the_first_under_its_own_keys():
+    for epoch in (0, 1, 5):
+        same = sampler(epoch, same_each_epoch=True)
+        assert list(same) == [key + epoch * SIZE for key in keys(0)]
+
+
+def shares(size, world_size, seed=0):
+    """What each process evaluates, and the image that it leaves to another."""
+    samplers = [EvaluationSampler(size, seed, world_size, rank) for rank in range(world_size)]
+    return [(list(one), one.repeated) for one in samplers]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
+def test_without_its_repeats_an_evaluation_has_every_image_once_on_any_number_of_devices(world_size):
+    for size in range(1, 14):
+        found = shares(size, world_size)
+        assert len({len(indices) for indices, _ in found}) == 1
+        counted = [index for indices, repeated in found for index in indices if index != repeated]
+        assert sorted(counted) == list(range(size))
+        assert all(repeated is None or indices[-1] == repeated for indices, repeated in found)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 6])
+def test_the_first_images_of_an_evaluation_are_the_same_on_any_number_of_devices(world_size):
+    (alone, _), *_ = shares(50, 1)
+    first = 12 // world_size
+    together = [index for indices, _ in shares(50, world_size) for index in indices[:first]]
+    assert sorted(together) == sorted(alone[:12])
+
+
+def test_the_first_images_of_an_evaluation_come_from_everywhere():
+    times = Counter(index for seed in range(400) for index in shares(60, 1, seed)[0][0][:12])
+    assert set(times) == set(range(60))
+    assert all(abs(count - 80) < 5 * (400 * 0.2 * 0.8) ** 0.5 for count in times.values())
