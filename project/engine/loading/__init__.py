@@ -1,0 +1,1 @@
+"""Image files and datasets: scanning, decoding, caching, batches, loader workers."""

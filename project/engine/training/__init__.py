@@ -1,0 +1,1 @@
+"""Training that resumes bit for bit: order of samples, seeding, checkpoints, steps that are skipped."""

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from project.data import FolderDataModule, checked
+from project.data import FolderDataModule
 from project.engine.errors import UnreadableFileError
+from project.engine.loading import checked
 from project.engine.loading.checked import Header, read_headers, record_of
 from project.engine.loading.decode import check_image
 from tests.engine.loading.image_files import noise, write_folder
