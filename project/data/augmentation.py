@@ -1,6 +1,5 @@
 """Augmentation of whole ``uint8`` batches on the device, by random numbers that are a hash of (seed, epoch, index)."""
 
-import functools
 from typing import Literal
 
 import torch
@@ -63,12 +62,6 @@ def cutout(images: Tensor, where: Tensor, side: int, fill: Tensor) -> Tensor:
     columns = torch.arange(width, device=images.device) - ((where[:, 1:] * width).long() - side // 2)
     covered = ((rows >= 0) & (rows < side))[:, None, :, None] & ((columns >= 0) & (columns < side))[:, None, None, :]
     return torch.where(covered, fill[:, None, None], images)
-
-
-@functools.cache  # as a copy waits for the device
-def as_colour(mean: tuple[float, ...], device: torch.device) -> Tensor:
-    """A mean of each channel, from 0 to 1, as a colour, uint8 (channels,)."""
-    return (255 * torch.tensor(mean)).round().to(device, torch.uint8)
 
 
 def augment(

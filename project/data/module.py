@@ -9,7 +9,7 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
-from project.data.augmentation import Flip, as_colour, augment
+from project.data.augmentation import Flip, augment
 from project.engine.errors import require
 from project.engine.hardware import usable_cores
 from project.engine.loading.batch import BatchDataset, ImageBatch, WithoutImages, uncounted
@@ -18,7 +18,7 @@ from project.engine.loading.sharing import load_once_a_machine
 from project.engine.loading.trainer import devices, overfits, position, split_in_use, world
 from project.engine.loading.transforms import TransformedDataset, as_list, describe, transform_batch
 from project.engine.loading.workers import plan_workers, say_once
-from project.engine.preprocessing import Preprocessing, in_unit
+from project.engine.preprocessing import Preprocessing, as_colour, in_unit
 from project.engine.randomness import Purpose, derived_seed
 from project.engine.training.sampler import BalancedOrder, EvaluationSampler, TrainingSampler
 

@@ -1,7 +1,11 @@
 """How an image becomes a network's input, as plain data that a checkpoint remembers."""
 
+import functools
 import math
 from typing import Any, Literal, NotRequired, TypedDict, get_args
+
+import torch
+from torch import Tensor
 
 _LARGEST = 2**14  # pixels on a side, above which an image alone would fill the memory
 
@@ -54,3 +58,9 @@ def is_preprocessing(found: Any) -> bool:
         and all(isinstance(one, int | float) and math.isfinite(one) for one in (*mean, *std))
         and min(std) > 0
     )
+
+
+@functools.cache  # as a copy waits for the device
+def as_colour(mean: tuple[float, ...], device: torch.device) -> Tensor:
+    """A mean of each channel, from 0 to 1, as a colour, uint8 (channels,)."""
+    return (255 * torch.tensor(mean)).round().to(device, torch.uint8)

@@ -21,8 +21,6 @@ from project.engine.preprocessing import Preprocessing
 from project.engine.run.loggers import log_settings
 from project.engine.run.progress import note
 from project.engine.run.tensorboard import is_logged
-from project.engine.training.optimization import Optimization
-from project.engine.training.saved import NOT_REMEMBERED, contents, load_model, restore
 from project.engine.training.unsupported import require_supported
 from project.engine.upstream import trainer_of
 from project.model.batch import Batch, as_batch, images_of, require_fitting_labels
@@ -35,7 +33,9 @@ from project.model.metrics import ClassificationMetrics, CountingMetrics, Metric
 from project.model.nets.whitening import whiten
 from project.model.networks import Stem, build_network
 from project.model.normalize import Normalization, resized
+from project.model.optimization import Optimization
 from project.model.own_metrics import OwnMetrics
+from project.model.saved import NOT_REMEMBERED, contents, load_model, restore
 from project.model.split_metrics import SplitMetrics
 from project.model.test_time import Views, evaluation_logits, exact_logits
 from project.model.weights import start_from

@@ -5,10 +5,8 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from project.data.augmentation import as_colour
-
 from ..errors import UserError, printable
-from ..preprocessing import Fit, Interpolation, Preprocessing
+from ..preprocessing import Fit, Interpolation, Preprocessing, as_colour
 
 Box = tuple[int, int, int, int]
 

@@ -7,18 +7,17 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.plugins import DoublePrecision
 from lightning.pytorch.utilities import rank_zero_only
 
+from project.engine.errors import UserError, printable
+from project.engine.preprocessing import is_preprocessing
+from project.engine.run.checkpoint import ABOUT, explain, read_model
+from project.engine.run.matching import changed_images
+from project.engine.run.progress import note
+from project.engine.run.settings import imported_class, plain_options
+from project.engine.training.fitting import require_fitting_values, require_fitting_weights
+from project.engine.training.unsupported import require_resumable
 from project.model.losses import without_loss
 from project.model.networks import imported_arch
 from project.model.weights import load_state
-
-from ..errors import UserError, printable
-from ..preprocessing import is_preprocessing
-from ..run.checkpoint import ABOUT, explain, read_model
-from ..run.matching import changed_images
-from ..run.progress import note
-from ..run.settings import imported_class, plain_options
-from .fitting import require_fitting_values, require_fitting_weights
-from .unsupported import require_resumable
 
 # a callable would keep a checkpoint from loading with weights_only=True; a file may be gone by then
 NOT_REMEMBERED = ["loss", "optimizer", "lr_scheduler", "weights", "compile"]

@@ -9,6 +9,9 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import nn
 from torch.optim import Optimizer
 
+from project.engine.errors import require
+from project.engine.training.fitting import require_fitting_state, require_fitting_values
+from project.engine.training.steps import PlannedSteps
 from project.model.finders import Finders
 from project.model.optimizers import (
     LR_SCALE,
@@ -18,11 +21,7 @@ from project.model.optimizers import (
     require_scaled,
     require_searchable,
 )
-from project.model.schedules import build_cosine, of_length, require_long_enough
-
-from ..errors import require
-from .fitting import require_fitting_state, require_fitting_values
-from .resume import (
+from project.model.resume import (
     Settings,
     apply_changes,
     group_settings,
@@ -32,7 +31,7 @@ from .resume import (
     restart_epoch,
     settings_of,
 )
-from .steps import PlannedSteps
+from project.model.schedules import build_cosine, of_length, require_long_enough
 
 
 class Optimization:

@@ -9,9 +9,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.swa_utils import SWALR
 
+from project.engine.errors import UserError
 from project.model.optimizers import LR_SCALE
-
-from ..errors import UserError
 
 
 class Settings(TypedDict):
