@@ -39,7 +39,7 @@ def train_as_tutorials_do(work: Work, data: RandomImagesDataModule, device: torc
 
 def _network_of_tutorials(work: Work, data: RandomImagesDataModule, device: torch.device) -> nn.Module:
     torch.backends.cudnn.allow_tf32 = True  # as torch has it by default and our commands do not
-    return build_network(work.arch, len(data.class_names), work.stem).to(device)
+    return build_network(work.arch, len(data.class_names), work.arch_args).to(device)
 
 
 def train_as_we_do(work: Work, data: RandomImagesDataModule, device: torch.device) -> tuple[StepClock, ImageClassifier]:
@@ -49,7 +49,7 @@ def train_as_we_do(work: Work, data: RandomImagesDataModule, device: torch.devic
         The clock, and the trained model.
     """
     torch.manual_seed(SEED)
-    model = ImageClassifier(data.class_names, data.preprocessing, work.arch, work.stem).to(device)
+    model = ImageClassifier(data.class_names, data.preprocessing, work.arch, work.arch_args).to(device)
     optimizer = model.optimization.optimizer(parameter_groups(model.network))
     fuse_on_cpu(optimizer)
     total = work.warm_up + work.steps

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 import torch
 
 from benchmarks.startup import COMMANDS
-from project.model.networks import Stem
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Work:
     Attributes:
         title: What it is, for people.
         arch: The network.
-        stem: Its first layers.
+        arch_args: Its arguments.
         image_size: Width and height in pixels.
         batch_size: Images in a step.
         steps: How many are measured.
@@ -43,7 +42,7 @@ class Work:
 
     title: str
     arch: str
-    stem: Stem
+    arch_args: dict[str, str]
     image_size: int
     batch_size: int
     steps: int
@@ -80,10 +79,16 @@ def plan_for(device: torch.device) -> Plan:
     warm_up = 10 if on_gpu else 2
     training = {
         "resnet34": Work(
-            f"ResNet-34, 224 px, batches of {large}", "resnet34", "imagenet", 224, large, 20 if on_gpu else 4, warm_up
+            f"ResNet-34, 224 px, batches of {large}", "resnet34", {}, 224, large, 20 if on_gpu else 4, warm_up
         ),
         "resnet18": Work(
-            f"ResNet-18, 32 px, batches of {small}", "resnet18", "cifar", 32, small, 20 if on_gpu else 3, warm_up
+            f"ResNet-18, 32 px, batches of {small}",
+            "resnet18",
+            {"stem": "cifar"},
+            32,
+            small,
+            20 if on_gpu else 3,
+            warm_up,
         ),
     }
     return Plan(Files(), training, evaluation=training["resnet18"])

@@ -54,7 +54,11 @@ def _arguments(work: Work, device: torch.device) -> list[str]:
     return [
         *(f"--seed_everything={SEED}", f"--data={_DATA}", f"--data.device={device}", "--name=run"),
         *(f"--data.size={work.images}", f"--data.image_size={work.image_size}", f"--data.batch_size={work.batch_size}"),
-        *("--data.flip=false", f"--model.arch={work.arch}", f"--model.stem={work.stem}"),
+        *(
+            "--data.flip=false",
+            f"--model.arch={work.arch}",
+            *(f"--model.arch_args.{k}={v}" for k, v in work.arch_args.items()),
+        ),
         *("--trainer.max_epochs=1", f"--trainer.accelerator={device.type}", "--trainer.devices=1"),
         # the default of 10 where there are so many steps, and more often where there are not
         f"--trainer.log_every_n_steps={min(10, work.steps)}",

@@ -262,7 +262,7 @@ class FitCLI(ProjectCLI):
             self.note(f"{self._description()}: {self.run.path}")
             return None
         about, model, own = checkpoint[ABOUT], self.model, type(self.model).__name__
-        require_match(about, path, model=own, class_names=model.class_names, arch=model.arch, stem=model.stem)
+        require_match(about, path, model=own, class_names=model.class_names, arch=model.arch, arch_args=model.arch_args)
         require_same_selection(about, selection(self.trainer))
         if not self._keeps_last:
             raise UserError(f"'{self.run.path}' resumes with --callbacks.last_checkpoint alone; or use another --name")

@@ -7,11 +7,9 @@ from torch import nn
 
 from project.model.nets.airbench import Airbench
 
-_ITS_OWN_STEM = ("--model.stem", "imagenet")  # which leaves a network as it is
-
 PARTS = {
-    "first layer not whitened": ["--model.arch", "ablation.unwhitened", *_ITS_OWN_STEM],
-    "usual random initialisation": ["--model.arch", "ablation.initialised_as_usual", *_ITS_OWN_STEM],
+    "first layer not whitened": ["--model.arch", "ablation.unwhitened"],
+    "usual random initialisation": ["--model.arch", "ablation.initialised_as_usual"],
     "Adam in place of Muon": [
         *("--model.optimizer", "Adam", "--model.optimizer.lr", "0.01", "--model.optimizer.betas", "[0.8,0.95]")
     ],

@@ -32,7 +32,7 @@ TINY_DATA = [
 TINY_TRAINER = ["--trainer.accelerator=cpu", "--trainer.max_epochs=1", "--trainer.log_every_n_steps=1"]
 QUIET = ["--trainer.enable_progress_bar=false", "--trainer.num_sanity_val_steps=0"]
 TINY = [*TINY_DATA, *TINY_TRAINER, *QUIET]
-SLIM = ["--model.arch=resnet9_slim", "--model.stem=cifar"]
+SLIM = ["--model.arch=resnet9_slim"]
 
 
 def pytest_collection_finish() -> None:

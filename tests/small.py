@@ -50,7 +50,7 @@ def small(
     """Runs ``python -m project.fit`` in this process, by default on drawn flowers, with further callbacks."""
     own = FitCLI._callbacks
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("project.model.classifier.build_network", lambda arch, classes, stem, args: network(classes))
+        patch.setattr("project.model.classifier.build_network", lambda arch, classes, args: network(classes))
         patch.setattr(FitCLI, "_callbacks", lambda cli: [*own(cli), *callbacks])
         return fit(*data, *SMALL, *args)
 

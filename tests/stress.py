@@ -108,9 +108,7 @@ class Ended(NamedTuple):
 def _train(args: list[str]) -> None:
     """The life of one forked process."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(
-        "project.model.classifier.build_network", lambda arch, num_classes, stem, args: SmallNetwork(num_classes)
-    )
+    patch.setattr("project.model.classifier.build_network", lambda arch, num_classes, args: SmallNetwork(num_classes))
     sys.argv = ["fit"]
     quiet_libraries()
     warnings.filterwarnings("ignore")

@@ -41,7 +41,7 @@ from tests.stress import outcome
 ROOT = Path(__file__).parents[1]
 FILES = sorted(path for path in (ROOT / "examples").iterdir() if path.stem != "__init__" and path.is_file())
 LIMITS = {"multilabel": 60, "network": 10, "data": 20}  # lines; of all others 25
-QUICK = ["--trainer.max_steps=2", "--model.arch=resnet9_slim", "--model.stem=cifar"]
+QUICK = ["--trainer.max_steps=2", "--model.arch=resnet9_slim"]
 NO_PLOTS = [f"--callbacks.{name}=false" for name in ("first_batch", "confusion_matrix", "confident_mistakes")]
 RESIZED = ["--data.image_size=32", "--data.batch_size=4", "--data.num_workers=0"]
 PAIRS = ["--data=examples.multilabel.FlowerPairs", *TINY_DATA]

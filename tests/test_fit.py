@@ -52,7 +52,7 @@ def test_a_checkpoint_explains_itself_and_loads_safely(tiny_run, name):
     about = load(tiny_run / "checkpoints" / f"{name}.ckpt")[ABOUT]
     assert about["class_names"] == json.loads((tiny_run / "metrics.json").read_text())["class_names"]
     assert about["preprocessing"]["crop"] == 32
-    assert (about["arch"], about["stem"], about["split_seed"]) == ("resnet9_slim", "cifar", 0)
+    assert (about["arch"], about["arch_args"], about["split_seed"]) == ("resnet9_slim", {}, 0)
     assert about["versions"]["torch"] == torch.__version__.split("+")[0]
     assert about["metrics"]["val"]["total"] == 24
     assert about["data"]["init_args"]["train_size"] == 64
@@ -165,7 +165,7 @@ def test_without_a_name_the_run_is_called_after_data_model_and_time(workplace):
     (run,) = (workplace / "runs").iterdir()
     assert run.name.startswith("syntheticflowers-resnet18-2")
     about = load(run / "checkpoints" / "best.ckpt")[ABOUT]
-    assert (about["arch"], about["stem"]) == ("resnet18", "imagenet")
+    assert (about["arch"], about["arch_args"]) == ("resnet18", {})
     assert yaml.safe_load((run / "config.yaml").read_text())["name"] is None
 
 

@@ -105,7 +105,7 @@ def test_a_moved_run_still_knows_its_best_metric(tiny_run, workplace, monkeypatc
     ("flags", "complaint"),
     [
         (["--model.arch=resnet18"], "--model.arch resnet9_slim"),
-        (["--model.stem=imagenet"], "--model.stem cifar"),
+        (["--model.arch_args.width=16"], "--model.arch resnet9_slim,"),
         (["--data=FolderDataModule", "--data.root=images", "--data.batch_size=4"], "knows the 8 classes"),
     ],
 )

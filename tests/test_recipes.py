@@ -90,7 +90,7 @@ def test_an_ablation_leaves_out_what_it_says(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "scripts")
     for flags in found["PARTS"].values():
         model = parse(f"--config={ROOT}/configs/cifar10_cpu.yaml", *flags).model.init_args
-        assert build_network(model.arch, 10, model.stem)(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+        assert build_network(model.arch, 10)(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
     plain, usual = found["unwhitened"](10), found["initialised_as_usual"](10)
     whole = found["Airbench"](10)
     assert plain.stem[0].weight.shape == whole.stem[0].weight.shape

@@ -99,7 +99,6 @@ def hostile_run(tmp_path_factory):
         "--data.batch_size=8",
         "--data.num_workers=0",
         "--model.arch=resnet9_slim",
-        "--model.stem=cifar",
         "--trainer.accelerator=cpu",
         "--trainer.devices=1",
         "--trainer.max_steps=1",

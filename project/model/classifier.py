@@ -31,7 +31,7 @@ from project.model.layout import settle
 from project.model.losses import Loss, build_loss, loss_summary, require_per_image
 from project.model.metrics import ClassificationMetrics, CountingMetrics, Metrics
 from project.model.nets.whitening import whiten
-from project.model.networks import Stem, build_network
+from project.model.networks import build_network
 from project.model.normalize import Normalization, resized
 from project.model.optimization import Optimization
 from project.model.own_metrics import OwnMetrics
@@ -55,9 +55,9 @@ class ImageClassifier(LightningModule):
         arch: A classification network of torchvision by name, or of timm as ``timm/NAME``; ``airbench``, ``resnet9`` or
             ``resnet9_slim``, which are ours, for small images; or the dotted path of a callable of your own, as in
             ``my_package.nets.TinyNet``, which takes ``num_classes``.
-        stem: ``imagenet`` for images of about 64 pixels and more, ``cifar`` for smaller ones; ResNets alone have both.
         arch_args: Further arguments of what builds the network, such as ``{"stochastic_depth_prob": 0.2}`` for
-            torchvision's ConvNeXt and EfficientNet, or ``{"drop_path_rate": 0.2}`` for timm's networks.
+            torchvision's ConvNeXt and EfficientNet, or ``{"drop_path_rate": 0.2}`` for timm's networks; ``{"stem":
+            "cifar"}`` gives torchvision's ResNets a first layer for images of about 32 pixels.
         weights: Pretrained weights to start from: ``DEFAULT`` or another name of torchvision's or timm's, which are
             downloaded once; a file of torchvision's, of ours or of a hand-written script; or an address. A head for
             other classes is left out.
@@ -105,7 +105,6 @@ class ImageClassifier(LightningModule):
         class_names: list[str],
         preprocessing: Preprocessing,
         arch: str = "resnet18",
-        stem: Stem = "imagenet",
         arch_args: dict[str, Any] | None = None,
         weights: str | None = None,
         channels_last: bool = True,
@@ -130,7 +129,7 @@ class ImageClassifier(LightningModule):
         super().__init__()
         self.save_hyperparameters(ignore=NOT_REMEMBERED, logger=False)
         self.class_names, self.preprocessing = list(class_names), preprocessing
-        self.arch, self.stem, num_classes = arch, stem, len(self.class_names)
+        self.arch, self.arch_args, num_classes = arch, arch_args, len(self.class_names)
         self.criterion = build_loss(loss, label_smoothing, num_classes)
         self.class_weights = ClassWeights(class_weights, num_classes, self.has_one_class)
         self.optimization = Optimization(
@@ -138,7 +137,7 @@ class ImageClassifier(LightningModule):
         )
         self.freezing = Freezing(num_classes, freeze_backbone, freeze_until)
         self.feature_cache = FeatureCache(arch, freeze_backbone) if cache_features else None
-        self.network = build_network(arch, num_classes, stem, arch_args)
+        self.network = build_network(arch, num_classes, arch_args)
         views = self.test_time_augmentation = test_time_augmentation
         require(views in (None, *get_args(Views)), "--model.test_time_augmentation", views, "flip or flip_and_shift")
         self._layout = settle(self.network, arch, num_classes, preprocessing["crop"], channels_last)
@@ -381,7 +380,7 @@ class ImageClassifier(LightningModule):
         self.optimization.resume(self)
         if self.trainer.ckpt_path is None:
             given = {name: self.hparams[name] for name in _LOGGED_IF_GIVEN if self.hparams.get(name)}
-            settings = {"arch": self.arch, "stem": self.stem, **given, **self.training_summary()}
+            settings = {"arch": self.arch, **given, **self.training_summary()}
             log_settings(self.trainer, settings, [name.removeprefix("val/") for name in self.monitors()])
 
     def training_summary(self) -> dict[str, dict[str, Any]]:

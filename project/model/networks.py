@@ -8,19 +8,17 @@ from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from inspect import signature
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torchvision
 from torch import Tensor, nn
 from torchvision.models import get_model, list_models  # type: ignore[attr-defined]  # not in its __all__
 from torchvision.models.resnet import ResNet
 
-from project.engine.errors import UserError, first_sentence, listed, printable
+from project.engine.errors import UserError, first_sentence, listed, printable, require
 from project.engine.run.settings import imported_class
 from project.model.nets.airbench import Airbench
 from project.model.nets.resnet9 import ResNet9
-
-Stem = Literal["imagenet", "cifar"]
 
 TIMM = "timm/"
 """What stands before the name of a network of timm."""
@@ -51,9 +49,7 @@ def network_names() -> list[str]:
     return [*_SMALL, *torchvision_names()]
 
 
-def build_network(
-    arch: str, num_classes: int, stem: Stem = "imagenet", arch_args: Mapping[str, Any] | None = None
-) -> nn.Module:
+def build_network(arch: str, num_classes: int, arch_args: Mapping[str, Any] | None = None) -> nn.Module:
     """Builds a network with fresh weights, in evaluation or training mode as it comes.
 
     Args:
@@ -61,19 +57,18 @@ def build_network(
             ``resnet9`` and, half as wide, ``resnet9_slim``, which are ours; or the dotted path of a callable that takes
             ``num_classes`` and returns a module.
         num_classes: The width of the head.
-        stem: ``imagenet`` is the network's own; ``cifar`` is, for a ResNet, one 3x3 convolution of stride 1 and no
-            pool (He et al., 2016, section 4.2, https://arxiv.org/abs/1512.03385), for images of about 32 pixels.
-            Our own networks have no other.
         arch_args: Further arguments of what builds the network, such as ``stochastic_depth_prob`` of some of
-            torchvision's or ``drop_path_rate`` of timm's.
+            torchvision's or ``drop_path_rate`` of timm's. torchvision's ResNets also take ``stem``: ``cifar`` is one 3x3
+            convolution of stride 1 and no pool (He et al., 2016, section 4.2, https://arxiv.org/abs/1512.03385), for
+            images of about 32 pixels.
 
     Raises:
-        UserError: No network has that name, it cannot be built, or it has no such stem or argument.
+        UserError: No network has that name, it cannot be built, or it has no such argument.
     """
     require_known(arch)
-    args = arch_args or {}
-    if arch in _SMALL and stem != "cifar":
-        raise UserError(f"--model.arch {arch} is made for small images; use it with --model.stem cifar")
+    args = dict(arch_args or {})
+    stem = args.pop("stem", "imagenet") if arch in torchvision_names() else "imagenet"
+    require(stem in ("imagenet", "cifar"), "--model.arch_args.stem", stem, "imagenet or cifar")
     try:
         network = _build(arch, num_classes, args)
     except UserError:
@@ -82,7 +77,7 @@ def build_network(
         if not args:
             raise
         raise UserError(f"--model.arch_args: {arch} does not take {_shown(args)} ({first_sentence(error)})") from error
-    if stem == "cifar" and arch not in _SMALL:
+    if stem == "cifar":
         _replace_stem(network, arch)
     return network
 
@@ -112,7 +107,7 @@ def require_known(arch: str) -> None:
 def _replace_stem(network: nn.Module, arch: str) -> None:
     if not isinstance(network, ResNet):
         raise UserError(
-            f"--model.stem cifar replaces the first layers of torchvision's ResNets, and {arch} is none; leave it out, or"
+            f"--model.arch_args.stem cifar replaces the first layers of torchvision's ResNets, and {arch} is none; leave it out, or"
             " choose another --model.arch, such as resnet18"
         )
     network.conv1 = nn.Conv2d(3, network.conv1.out_channels, kernel_size=3, padding=1, bias=False)

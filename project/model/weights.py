@@ -69,7 +69,7 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str,
     if any(problems.values()):
         parts = "; ".join(f"{what}: {listed(names, 5)}" for what, names in problems.items() if names)
         raise UserError(
-            f"--model.weights: '{source}' does not fit this network ({parts}); see --model.arch and --model.stem"
+            f"--model.weights: '{source}' does not fit this network ({parts}); see --model.arch and --model.arch_args"
         )
     fitting = {name: value for name, value in weights.items() if name in own and name not in left_out}
     require_finite(fitting, source)

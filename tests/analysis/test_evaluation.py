@@ -42,7 +42,7 @@ class Scored(ImageClassifier):
 def test_a_models_own_metrics_are_measured_each_time_anew(tiny_run):
     best = tiny_run / "checkpoints" / "best.ckpt"
     about = read_checkpoint(best)["about"]
-    model = Scored(about["class_names"], about["preprocessing"], about["arch"], about["stem"])
+    model = Scored(about["class_names"], about["preprocessing"], about["arch"])
     model.load_state_dict(read_checkpoint(best)["state_dict"])
     for split in ("val", "test", "test"):
         found = evaluate_split(model, open_data(about), split)

@@ -40,7 +40,7 @@ def fit(request):
 def model(fit):
     torch.manual_seed(0)
     preprocessing = {"resize": 36, "crop": 32, "fit": fit, "mean": MEAN, "std": STD}
-    return ImageClassifier(["a", "b", "c"], preprocessing, arch="resnet9_slim", stem="cifar")  # type: ignore[arg-type]
+    return ImageClassifier(["a", "b", "c"], preprocessing, arch="resnet9_slim")  # type: ignore[arg-type]
 
 
 def test_predictions_are_those_of_torchvisions_transforms(model, fit, tmp_path):

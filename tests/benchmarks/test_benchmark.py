@@ -23,7 +23,7 @@ from project.fit import FitCLI
 from tests.conftest import QUIET, SLIM, TINY_DATA, as_in_a_terminal, empty_figures
 
 CPU = torch.device("cpu")
-WORK = Work("something tiny", "resnet9_slim", "cifar", image_size=8, batch_size=4, steps=2)
+WORK = Work("something tiny", "resnet9_slim", {}, image_size=8, batch_size=4, steps=2)
 COMMAND = ["-c", "import os; assert os.path.isdir('{folder}')"]
 PLAN = Plan(
     Files(count=8, width=40, height=30, batch_size=2, image_size=16),
@@ -179,7 +179,7 @@ def test_the_plain_loop_and_lightning_do_the_same_work(precision, monkeypatch):
         ours = through_lightning.train(WORK, CPU)[1]
     looped = plain.train_as_we_do(WORK, data, CPU)[1]
     torch.manual_seed(plain.SEED)
-    fresh = type(looped)(data.class_names, data.preprocessing, WORK.arch, WORK.stem)
+    fresh = type(looped)(data.class_names, data.preprocessing, WORK.arch, WORK.arch_args)
     torch.testing.assert_close(weights(ours), weights(looped))
     assert not torch.allclose(weights(looped)["fc.weight"], weights(fresh)["fc.weight"], atol=1e-4)
 

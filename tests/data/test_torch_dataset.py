@@ -25,7 +25,7 @@ CLASSES = {"rose": 10, "daisy": 20, "tulip": 15}
 SPLITS = ("train", "val", "test")
 FAKE = ["--data=TorchDatasetModule", "--data.train=torchvision.datasets.FakeData", "--data.train.image_size=[3,20,24]"]
 SMALL = ["--data.image_size=16", "--data.batch_size=8", "--data.num_workers=0"]
-TINY_MODEL = ["--model.arch=resnet9_slim", "--model.stem=cifar", *TINY_TRAINER, *QUIET, "--name=run"]
+TINY_MODEL = ["--model.arch=resnet9_slim", *TINY_TRAINER, *QUIET, "--name=run"]
 
 
 class Samples(Dataset[Any]):

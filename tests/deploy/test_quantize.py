@@ -18,7 +18,7 @@ def test_the_views_of_an_image_share_their_weights(tmp_path):
     sizes = []
     for views in (None, "flip"):
         torch.manual_seed(0)
-        options: Any = {"arch": "resnet9_slim", "stem": "cifar", "test_time_augmentation": views}
+        options: Any = {"arch": "resnet9_slim", "test_time_augmentation": views}
         model = ImageClassifier(["a", "b", "c"], PREPROCESSING, **options).eval()
         write_onnx(model, tmp_path / "float.onnx")
         quantize_to_int8(tmp_path / "float.onnx", tmp_path / "int8.onnx", IMAGES)

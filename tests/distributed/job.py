@@ -12,7 +12,7 @@ from project.data import SyntheticFlowersDataModule
 from project.model import ImageClassifier
 
 SIDE = 32
-NETWORK: dict[str, Any] = {"arch": "resnet9_slim", "stem": "cifar"}
+NETWORK: dict[str, Any] = {"arch": "resnet9_slim"}
 
 
 def quiet() -> None:

@@ -30,7 +30,7 @@ BATCH_SIZE, STEPS_PER_EPOCH = 8, 4
 RUNS: dict[str, dict[str, Any]] = {
     "plain": {},
     "accumulated": {"trainer": {"accumulate_grad_batches": 2}},
-    "whitened": {"model": {"arch": "airbench", "stem": "cifar"}},
+    "whitened": {"model": {"arch": "airbench"}},
     "head": {"model": {"freeze_backbone": True}, "batchnorm_as_it_is": True},
     "linear_rule": {"model": {"base_batch_size": BATCH_SIZE // 2}, "trainer": {"max_steps": 1}},
 }

@@ -41,7 +41,7 @@ def place(tmp_path_factory) -> Path:
     """A folder with a run of each kind, all of one launch on two processes."""
     place: Path = tmp_path_factory.mktemp("gradients")
     (place / "power_sgd.yaml").write_text(POWER_SGD)
-    torch.save(build_network("resnet9_slim", 8, "cifar").state_dict(), place / "weights.pth")
+    torch.save(build_network("resnet9_slim", 8).state_dict(), place / "weights.pth")
     common = [*TINY, "--trainer.devices=2", "--trainer.limit_val_batches=1", "--trainer.limit_test_batches=1", WITNESS]
     commands = [
         ["project.fit", *flags, *common, f"--trainer.callbacks.out={name}.json", f"--name={name}"]

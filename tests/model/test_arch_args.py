@@ -88,10 +88,10 @@ def test_an_argument_that_a_network_does_not_take_is_an_error_of_one_line(arch, 
 
 
 def test_our_networks_take_their_own_arguments_alone():
-    network: Any = build_network("resnet9", 3, "cifar", {"width": 16})
+    network: Any = build_network("resnet9", 3, {"width": 16})
     assert network.fc.in_features == 8 * 16
     with pytest.raises(UserError, match=r"airbench does not take depth=3 \(.*depth"):
-        build_network("airbench", 3, "cifar", {"depth": 3})
+        build_network("airbench", 3, {"depth": 3})
 
 
 def test_flags_and_configs_give_the_same_arguments(workplace):

@@ -101,7 +101,7 @@ def make_images(count=5, side=SIDE):
 
 @pytest.mark.parametrize("stem", ["imagenet", "cifar"])
 def test_forward_normalises_and_classifies(stem):
-    model, images = classifier(stem=stem).double().eval(), make_images()
+    model, images = classifier(arch_args={"stem": stem}).double().eval(), make_images()
     channels = [
         (images[:, channel].double() / 255 - PREPROCESSING["mean"][channel]) / PREPROCESSING["std"][channel]
         for channel in range(3)
@@ -184,7 +184,7 @@ def test_loaders_of_a_data_module_are_refused_without_it():
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
 def test_the_trainer_predicts_the_test_images_and_those_of_any_loader():
     data = SyntheticFlowersDataModule(train_size=8, val_size=8, test_size=10, image_size=SIDE, batch_size=4)
-    options: Any = {"arch": "resnet9_slim", "stem": "cifar", "test_time_augmentation": "flip"}
+    options: Any = {"arch": "resnet9_slim", "test_time_augmentation": "flip"}
     model = ImageClassifier(data.class_names, data.preprocessing, **options)
     found = [trainer().predict(model, datamodule=data)]
     batches = [(batch.images, batch.labels) for batch in data.test_dataloader()]

@@ -69,7 +69,7 @@ def test_the_images_are_read_once_for_training_and_the_checkpoint_needs_no_cache
     cli = small(*CACHED, "--trainer.max_epochs=3", data=FOLDER)
     assert len(read) == sum(len(data) for data in cli.datamodule.splits.values()) == 48
     with monkeypatch.context() as patch:
-        patch.setattr("project.model.classifier.build_network", lambda arch, classes, stem, args: SmallNetwork(classes))
+        patch.setattr("project.model.classifier.build_network", lambda arch, classes, args: SmallNetwork(classes))
         evaluate("--ckpt_path=runs/run/checkpoints/best.ckpt", "--split=val", "--output=val.json")
     assert json.loads(Path("val.json").read_text())["accuracy"] == results("run")["val"]["accuracy"]
 
@@ -114,7 +114,7 @@ def test_what_would_change_features_is_refused(place, flags, complaint):
 
 def test_the_data_of_a_cached_training_serve_other_models_and_stages(workplace):
     plain: dict[str, Any] = {"flip": False, "crop_padding": 0}
-    network: dict[str, Any] = {"arch": "shufflenet_v2_x0_5", "stem": "imagenet"}
+    network: dict[str, Any] = {"arch": "shufflenet_v2_x0_5"}
     data, cached = flowers(32, 8, 8, **plain), trainer(1)
     cached.fit(classifier(**network, freeze_backbone=True, cache_features=True), datamodule=data)
     cached.save_checkpoint("flowers.ckpt")

@@ -101,7 +101,7 @@ def test_weight_decay_stays_off_the_vectors(unfinished):
 
 @pytest.mark.parametrize("flag", ["--model.optimizer=AdamW", "--model.freeze_backbone=true"])
 def test_another_optimizer_or_other_parameters_are_refused(unfinished, flag):
-    count = len(list(build_network("resnet9_slim", 8, "cifar").parameters()))
+    count = len(list(build_network("resnet9_slim", 8).parameters()))
     with pytest.raises(UserError, match=f"trained by SGD on {count} parameters and cannot resume with"):
         continued(flag, "--trainer.max_epochs=2")
 

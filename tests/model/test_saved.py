@@ -18,7 +18,9 @@ pytestmark = pytest.mark.filterwarnings(
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A model after some training, and its checkpoint."""
-    model = classifier(stem="cifar", label_smoothing=0.1, optimizer=lambda parameters: Adam(parameters, lr=1e-3))
+    model = classifier(
+        arch_args={"stem": "cifar"}, label_smoothing=0.1, optimizer=lambda parameters: Adam(parameters, lr=1e-3)
+    )
     run = trainer(max_epochs=1)
     run.fit(model, datamodule=Memory())
     path = tmp_path_factory.mktemp("checkpoints") / "model.ckpt"
@@ -36,7 +38,7 @@ def test_a_checkpoint_needs_nothing_else_to_give_the_same_logits(trained):
     model, path = trained
     loaded = ImageClassifier.load_from_checkpoint(path, weights_only=True)
     assert torch.equal(logits_of(loaded, make_images(32)), logits_of(model, make_images(32)))
-    assert (loaded.class_names, loaded.arch, loaded.stem) == (NAMES, "resnet18", "cifar")
+    assert (loaded.class_names, loaded.arch, loaded.arch_args) == (NAMES, "resnet18", {"stem": "cifar"})
 
 
 def test_a_loaded_model_trains_on_and_its_checkpoint_is_plain_data_too(trained, tmp_path):
@@ -52,7 +54,7 @@ def test_a_loaded_model_trains_on_and_its_checkpoint_is_plain_data_too(trained, 
 def test_a_checkpoint_that_is_tested_leaves_nothing_to_the_next_training(trained):
     saved = torch.load(trained[1], weights_only=True)
     assert any(count.any() for count in saved["counts"].values())
-    model, run = classifier(stem="cifar"), trainer(callbacks=[LearningRateFinder()])
+    model, run = classifier(arch_args={"stem": "cifar"}), trainer(callbacks=[LearningRateFinder()])
     run.test(model, datamodule=Memory(), ckpt_path=trained[1], verbose=False)
     assert torch.equal(logits_of(model, make_images()), logits_of(trained[0], make_images()))
     assert not any(count.any() for count in model.train_metrics.counts().values())

@@ -48,7 +48,7 @@ class FixedClassifier(ImageClassifier):
     """Has a network of its own choice and no options."""
 
     def __init__(self, class_names: list[str], preprocessing: dict[str, Any]) -> None:
-        super().__init__(class_names, preprocessing, arch="resnet9_slim", stem="cifar")
+        super().__init__(class_names, preprocessing, arch="resnet9_slim")
 
 
 class OwnFlowers(SyntheticFlowersDataModule):

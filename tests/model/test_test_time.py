@@ -53,4 +53,4 @@ def test_views_of_another_name_are_refused():
     preprocessing: Any = {"resize": 32, "crop": 32, "mean": [0.5] * 3, "std": [0.25] * 3}
     views: Any = "flips"
     with pytest.raises(UserError, match=r"test_time_augmentation must be flip or flip_and_shift, got flips"):
-        ImageClassifier(["a", "b"], preprocessing, "resnet9_slim", "cifar", test_time_augmentation=views)
+        ImageClassifier(["a", "b"], preprocessing, "resnet9_slim", test_time_augmentation=views)

@@ -316,7 +316,7 @@ def test_a_sweep_of_ours_names_options_that_there_are(path, monkeypatch):
 
 @pytest.mark.slow
 def test_real_trials_stop_resume_and_end_with_the_same_table(workplace):
-    small = [*TINY_DATA, "--data.num_workers=0", *TINY_TRAINER, "--model.arch=resnet9_slim", "--model.stem=cifar"]
+    small = [*TINY_DATA, "--data.num_workers=0", *TINY_TRAINER, "--model.arch=resnet9_slim"]
     Path("lr.yaml").write_text(f"command: {' '.join(small)}\noptions: {{model.optimizer.lr: {{low: 0.01, high: 0.5}}}}")
     command = [sys.executable, "-m", "project.sweep", "lr.yaml", "--n_trials=3"]
     environment = {"PYTHONPATH": str(ROOT)}

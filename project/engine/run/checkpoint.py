@@ -55,7 +55,7 @@ class About(TypedDict):
     class_names: list[str]
     preprocessing: Preprocessing
     arch: str
-    stem: str
+    arch_args: dict[str, Any]
     loss: dict[str, Any]
     optimizer: dict[str, Any]
     lr_scheduler: dict[str, Any]
@@ -83,7 +83,7 @@ def explain(
 
     Args:
         trainer: Lightning's; without a data module, the data stays unnamed.
-        model: With ``class_names``, ``preprocessing``, ``arch``, ``stem``, and the ``results`` and ``resumed_results`` by split.
+        model: With ``class_names``, ``preprocessing``, ``arch``, ``arch_args``, and the ``results`` and ``resumed_results`` by split.
         loss: The training loss's name and settings.
         optimizer: The optimizer's name and settings.
         lr_scheduler: The schedule's name and settings.
@@ -98,7 +98,7 @@ def explain(
         class_names=model.class_names,
         preprocessing=model.preprocessing,
         arch=model.arch,
-        stem=model.stem,
+        arch_args=model.arch_args or {},
         loss=loss,
         optimizer=optimizer,
         lr_scheduler=lr_scheduler,
@@ -160,7 +160,7 @@ def read_newest(paths: Iterable[Path], note: Callable[[str], None]) -> tuple[Pat
 
 def _explains(about: Any) -> bool:
     """Whether a file says of itself what every command relies on."""
-    kinds = {"class_names": list, "preprocessing": dict, "arch": str, "stem": str, "epoch": int, "step": int}
+    kinds = {"class_names": list, "preprocessing": dict, "arch": str, "arch_args": dict, "epoch": int, "step": int}
     if not isinstance(about, dict) or not all(isinstance(about.get(name), kind) for name, kind in kinds.items()):
         return False
     data, metrics, preprocessing = about.get("data"), about.get("metrics"), about["preprocessing"]

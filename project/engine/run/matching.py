@@ -10,7 +10,9 @@ from .checkpoint import About, Selection
 _OF_THE_MACHINE = ("root", "cache", "device_cache", "num_workers")
 
 
-def require_match(about: About, path: str | Path, *, model: str, class_names: list[str], arch: str, stem: str) -> None:
+def require_match(
+    about: About, path: str | Path, *, model: str, class_names: list[str], arch: str, arch_args: Any
+) -> None:
     """Compares a checkpoint with the model that is to take it up.
 
     Raises:
@@ -21,11 +23,11 @@ def require_match(about: About, path: str | Path, *, model: str, class_names: li
         raise UserError(
             f"'{path}' holds a {printable(holds)}, but this command asks for {model}; see --model, or use another --name"
         )
-    known, known_stem = printable(about["arch"]), printable(about["stem"])
-    if (about["arch"], about["stem"]) != (arch, stem):
+    before, now = (about["arch"], about.get("arch_args") or {}), (arch, arch_args or {})
+    if before != now:
+        options = " ".join([f"--model.arch {before[0]}", *(f"--model.arch_args.{n} {v}" for n, v in before[1].items())])
         raise UserError(
-            f"'{path}' holds a {known} with the {known_stem} stem, but this command asks for {arch} with the"
-            f" {stem} stem; use --model.arch {known} --model.stem {known_stem}, or another --name"
+            f"'{path}' holds another network than this command asks for; use {printable(options)}, or another --name"
         )
     require_same_classes(about["class_names"], path, class_names)
 

@@ -67,7 +67,6 @@ def test_the_printed_config_is_a_config(configs, capsys, monkeypatch, workplace)
         (["--data.batch_size=many"], "--data.batch_size: expected int, not 'many'"),
         (["--trainer.max_epochs=many"], "--trainer.max_epochs: expected int, not 'many'"),
         (["--model.test_time_augmentation="], "_augmentation: expected flip, flip_and_shift, not ''"),
-        (["--model.stem=cifra"], "--model.stem: expected imagenet, cifar, not 'cifra'"),
         (["--model.class_names=x"], "--model.class_names cannot be given: it follows from data.class_names"),
         (["--model.preprocessing={}"], "--model.preprocessing cannot be given: it follows from data.preprocessing"),
         (["--data.seed=3"], "--data.seed cannot be given: it follows from seed_everything"),

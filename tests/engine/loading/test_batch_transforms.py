@@ -69,9 +69,7 @@ def test_evaluation_sees_images_as_they_are():
 def test_soft_labels_give_mean_cross_entropy_and_count_against_the_largest_share():
     batch = first_batch(v2.MixUp())
     data = NoiseDataModule()
-    model = ImageClassifier(
-        data.class_names, data.preprocessing, arch="resnet9_slim", stem="cifar", label_smoothing=0.2
-    )
+    model = ImageClassifier(data.class_names, data.preprocessing, arch="resnet9_slim", label_smoothing=0.2)
     model.eval()
     loss = model.training_step(batch, 0).detach()
     logits = model(batch.images).detach().double()

@@ -16,7 +16,7 @@ EXPLAINED: dict[str, Any] = {
     "epoch": 3,
     "step": 8,
     "arch": "resnet18",
-    "stem": "cifar",
+    "arch_args": {"stem": "cifar"},
     "metrics": {},
     "preprocessing": {"resize": 32, "crop": 32, "mean": [0.5] * 3, "std": [0.25] * 3},
     "data": {"class_path": "Data", "init_args": {}},

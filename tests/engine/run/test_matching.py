@@ -9,7 +9,12 @@ import torch
 from project.engine.errors import UserError
 from project.engine.run.matching import changed_data, require_match
 
-MATCH: dict[str, Any] = {"model": "ImageClassifier", "class_names": ["a", "b"], "arch": "resnet18", "stem": "cifar"}
+MATCH: dict[str, Any] = {
+    "model": "ImageClassifier",
+    "class_names": ["a", "b"],
+    "arch": "resnet18",
+    "arch_args": {"stem": "cifar"},
+}
 
 
 def about(**changed) -> Any:
@@ -24,8 +29,8 @@ def test_a_checkpoint_that_matches_is_accepted():
     ("changed", "words"),
     [
         ({"model": "OwnClassifier"}, ["holds a OwnClassifier", "asks for ImageClassifier", "see --model"]),
-        ({"arch": "resnet50"}, ["resnet50", "resnet18", "--model.arch resnet50"]),
-        ({"stem": "imagenet"}, ["imagenet", "cifar", "--model.stem imagenet"]),
+        ({"arch": "resnet50"}, ["another network", "--model.arch resnet50 --model.arch_args.stem cifar"]),
+        ({"arch_args": {"stem": "imagenet"}}, ["another network", "--model.arch_args.stem imagenet"]),
         ({"class_names": ["a", "b", "c"]}, ["3 classes a, b and c,", "2 classes a and b;"]),
         ({"class_names": ["x", "b"]}, ["classes x and b,", "classes a and b;"]),
         ({"class_names": ["b", "a"]}, ["classes b and a,", "classes a and b;"]),

@@ -127,9 +127,7 @@ def test_a_rate_that_is_far_too_high_leaves_finite_checkpoints(workplace, capsys
 
 def scaled(monkeypatch: Any, stop: StopOnNonFinite, *bad: int, steps: int = 8, logger: Any = False) -> Witness:
     """Trains in float16 with a loss scaler, with bad gradients in some steps."""
-    monkeypatch.setattr(
-        "project.model.classifier.build_network", lambda arch, classes, stem, args: SmallNetwork(classes)
-    )
+    monkeypatch.setattr("project.model.classifier.build_network", lambda arch, classes, args: SmallNetwork(classes))
     quiet()
     data, witness = flowers(64, 8, 16), Witness()
     trainer = Trainer(

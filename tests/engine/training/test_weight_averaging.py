@@ -54,7 +54,7 @@ def require_metrics_of_best(cli: FitCLI, monkeypatch: Any) -> None:
     reported = metrics["test"]
 
     with monkeypatch.context() as patch:
-        patch.setattr("project.model.classifier.build_network", lambda arch, classes, stem, args: SmallNetwork(classes))
+        patch.setattr("project.model.classifier.build_network", lambda arch, classes, args: SmallNetwork(classes))
         evaluate(f"--ckpt_path={RUN}/checkpoints/best.ckpt")
     evaluated = json.loads((RUN / "checkpoints" / "best.test.metrics.json").read_text())
     assert {name: evaluated[name] for name in reported} == reported
@@ -110,9 +110,7 @@ def test_the_average_is_that_of_a_plain_loop_over_a_stop_within_an_epoch(workpla
             if value.is_floating_point():  # torch rounds the average of BatchNorm's count, which nothing uses
                 torch.testing.assert_close(value, averages[step][name].to(value.dtype), rtol=1e-5, atol=1e-6)
         assert not differences(checkpoint["current_model_state"], raw.after[step])
-    monkeypatch.setattr(
-        "project.model.classifier.build_network", lambda arch, classes, stem, args: SmallNetwork(classes)
-    )
+    monkeypatch.setattr("project.model.classifier.build_network", lambda arch, classes, args: SmallNetwork(classes))
     shipped = ImageClassifier.load_from_checkpoint(RUN / "checkpoints" / "best.ckpt")
     assert not differences(dict(shipped.state_dict()), dict(best["state_dict"]))
 

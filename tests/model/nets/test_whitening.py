@@ -37,7 +37,7 @@ def test_the_output_is_white():
 
 
 def test_it_is_set_once_and_a_checkpoint_remembers_it():
-    network = build_network("airbench", 5, "cifar")
+    network = build_network("airbench", 5)
     trainer: Any = _OneDevice()
     whiten(network, images_of, trainer)
     first = {name: value.clone() for name, value in network.state_dict().items()}
@@ -45,7 +45,7 @@ def test_it_is_set_once_and_a_checkpoint_remembers_it():
     whiten(network, lambda: 3 * images_of(), trainer)
     assert all(torch.equal(value, first[name]) for name, value in network.state_dict().items())
 
-    loaded = build_network("airbench", 5, "cifar")
+    loaded = build_network("airbench", 5)
     loaded.load_state_dict(first)
     whiten(loaded, lambda: 3 * images_of(), trainer)
     assert torch.equal(loaded.state_dict()["stem.0.weight"], first["stem.0.weight"])
