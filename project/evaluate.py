@@ -25,7 +25,6 @@ from project.engine.cli.arguments import IMPORT, import_named, last_value, optio
 from project.engine.cli.class_option import is_folder
 from project.engine.cli.classes import find_class
 from project.engine.cli.command import ProjectCLI, one_line_errors, quiet_libraries
-from project.engine.cli.following import follow
 from project.engine.cli.help import TRAINER_IN_EVALUATION, Screen
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT, About, read_checkpoint
@@ -33,6 +32,7 @@ from project.engine.run.matching import require_same_classes
 from project.engine.run.rows import writing_rows
 from project.engine.run.settings import plain_options
 from project.model import ImageClassifier
+from project.model.pretrained import follow_preprocessing
 
 DEFAULTS: dict[str, Any] = {
     "trainer.logger": False,
@@ -108,7 +108,7 @@ class EvaluateCLI(ProjectCLI):
     def before_instantiate_classes(self) -> None:
         """Prepares images as the checkpoint says, where the options don't."""
         self._about: About = read_checkpoint(self.config.ckpt_path)[ABOUT]
-        follow(self.config.data, self._about["preprocessing"])
+        follow_preprocessing(self.config.data.get("init_args", {}), self._about["preprocessing"])
 
     def evaluate(self) -> None:
         """Measures, prints a table, and writes the metrics."""

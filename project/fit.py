@@ -26,7 +26,6 @@ from project.callbacks import (
     StoppedError,
 )
 from project.engine.cli.command import ProjectCLI, one_line_errors, quiet_libraries
-from project.engine.cli.following import follow_weights
 from project.engine.cli.help import TRAINER, Screen
 from project.engine.cli.preflight import require_sound_options, require_sound_run
 from project.engine.errors import LocalError, UserError
@@ -42,6 +41,7 @@ from project.engine.training.fitting import require_fitting_weights
 from project.engine.training.last_checkpoint import CURVES
 from project.engine.training.monitor import chosen_monitor, only_ours, settle_early_stopping
 from project.model import ImageClassifier
+from project.model.pretrained import follow_weights
 
 DEFAULTS: dict[str, Any] = {
     "data": "project.data.SyntheticFlowersDataModule",

@@ -18,8 +18,7 @@ from project.engine.run.checkpoint_io import AtomicCheckpointIO
 from project.engine.run.matching import require_match
 from project.model import ImageClassifier
 from project.model.networks import build_network
-from project.model.pretrained import find_weights
-from project.model.weights import load_weights
+from project.model.pretrained import find_weights, load_weights
 from tests.conftest import TINY, evaluate, fit
 from tests.engine.run.test_checkpoint import Malicious
 from tests.small import load, one_line
@@ -113,14 +112,19 @@ def writes(num_classes: int, place: str) -> None:
     Path(place).write_text(str(num_classes))
 
 
-def test_arguments_of_the_network_choose_no_place_to_write_to_and_no_weights(checkpoint, tmp_path):
+def test_arguments_of_the_network_choose_no_place_to_write_to_and_no_weights(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr("project.engine.run.file_network._allowed", {__name__})  # as --import would
     victim = tmp_path / "victim"
     for arch, args, answer in (
         (f"{__name__}.writes", {"place": str(victim)}, "with a text among its arguments"),
         (f"{__name__}.writes", {"place": [{"x": str(victim)}]}, "with a text among its arguments"),
         ("resnet18", {"weights": str(victim)}, "multiple values for keyword argument 'weights'"),
         ("resnet18", str(victim), "does not name the arguments of its network"),
-        ("resnet18", {"norm_layer": f"{MODULE}.Thing"}, "--model.arch_args: resnet18 does not take norm_layer="),
+        (
+            "resnet18",
+            {"norm_layer": f"{MODULE}.Thing"},
+            "--model.arch_args: resnet18 does not accept num_classes=8, norm_layer=",
+        ),
     ):
         path = checkpoint(
             lambda content, new=(arch, args): content["hyper_parameters"].update(arch=new[0], arch_args=new[1])

@@ -27,18 +27,17 @@ from project.model.batch import Batch, as_batch, images_of, require_fitting_labe
 from project.model.class_weights import ClassWeights
 from project.model.features import FeatureCache
 from project.model.freezing import Freezing
-from project.model.layout import settle
 from project.model.losses import Loss, build_loss, loss_summary, require_per_image
 from project.model.metrics import ClassificationMetrics, CountingMetrics, Metrics
 from project.model.nets.whitening import whiten
-from project.model.networks import build_network
+from project.model.networks import build_network, detect_memory_format
 from project.model.normalize import Normalization, resized
 from project.model.optimization import Optimization
 from project.model.own_metrics import OwnMetrics
+from project.model.pretrained import start_from
 from project.model.saved import NOT_REMEMBERED, contents, load_model, restore
 from project.model.split_metrics import SplitMetrics
 from project.model.test_time import Views, evaluation_logits, exact_logits
-from project.model.weights import start_from
 
 _LOGGED_IF_GIVEN = ("arch_args", "test_time_augmentation")
 
@@ -140,7 +139,7 @@ class ImageClassifier(LightningModule):
         self.network = build_network(arch, num_classes, arch_args)
         views = self.test_time_augmentation = test_time_augmentation
         require(views in (None, *get_args(Views)), "--model.test_time_augmentation", views, "flip or flip_and_shift")
-        self._layout = settle(self.network, arch, num_classes, preprocessing["crop"], channels_last)
+        self._layout = detect_memory_format(self.network, arch, num_classes, preprocessing["crop"], channels_last)
         self.channels_last, self.compile_network = self._layout is torch.channels_last, compile
         if weights is not None:
             start_from(self.network, arch, weights, num_classes)

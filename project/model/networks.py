@@ -1,7 +1,5 @@
 """Networks by name: torchvision's, timm's, our own small ones and any callable; nothing else knows a layer's name."""
 
-import re
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
@@ -10,21 +8,22 @@ from importlib import import_module
 from inspect import signature
 from typing import Any, cast
 
+import torch
 import torchvision
 from torch import Tensor, nn
 from torchvision.models import get_model, list_models  # type: ignore[attr-defined]  # not in its __all__
 from torchvision.models.resnet import ResNet
 
-from project.engine.errors import UserError, first_sentence, listed, printable, require
-from project.engine.run.settings import imported_class
+from project.engine.errors import UserError, first_sentence, listed, printable
+from project.engine.run.file_network import allow_module, own_network
 from project.model.nets.airbench import Airbench
 from project.model.nets.resnet9 import ResNet9
 
 TIMM = "timm/"
-"""What stands before the name of a network of timm."""
+"""The prefix of the names of timm's networks."""
 
-AUXILIARY_HEADS = ("aux1.", "aux2.", "AuxLogits.")
-"""What the weights of GoogLeNet and Inception have besides; both are built without."""
+INCEPTIONS = ("googlenet", "inception_v3")
+"""Torchvision's networks with auxiliary heads, which are left out; their inputs have a mean and deviation of 0.5."""
 
 _SHOWN = 8  # of the networks that may have been meant
 _SMALL: dict[str, Callable[..., nn.Module]] = {
@@ -32,11 +31,6 @@ _SMALL: dict[str, Callable[..., nn.Module]] = {
     "resnet9": partial(ResNet9, width=64),
     "resnet9_slim": partial(ResNet9, width=32),
 }
-INCEPTIONS = ("googlenet", "inception_v3")
-"""Those whose weights torchvision took from elsewhere, where mean and deviation of the input were 0.5."""
-
-_OLD_DENSENET = re.compile(r"(denselayer\d+\.(?:norm|conv))\.(\d)\.")
-_WITHOUT_AUXILIARY_HEADS = {"aux_logits": False, "init_weights": True}
 
 
 def torchvision_names() -> list[str]:
@@ -58,61 +52,91 @@ def build_network(arch: str, num_classes: int, arch_args: Mapping[str, Any] | No
             ``num_classes`` and returns a module.
         num_classes: The width of the head.
         arch_args: Further arguments of what builds the network, such as ``stochastic_depth_prob`` of some of
-            torchvision's or ``drop_path_rate`` of timm's. torchvision's ResNets also take ``stem``: ``cifar`` is one 3x3
-            convolution of stride 1 and no pool (He et al., 2016, section 4.2, https://arxiv.org/abs/1512.03385), for
-            images of about 32 pixels.
+            torchvision's or ``drop_path_rate`` of timm's. Torchvision's ResNets also take ``stem``: ``imagenet``, their
+            own, or ``cifar``, for images of about 32 pixels, one 3x3 convolution of stride 1 and no pool (He et al.,
+            2016, section 4.2, https://arxiv.org/abs/1512.03385).
 
     Raises:
-        UserError: No network has that name, it cannot be built, or it has no such argument.
+        UserError: No network has that name, or it does not accept the arguments.
     """
-    require_known(arch)
-    args = dict(arch_args or {})
-    stem = args.pop("stem", "imagenet") if arch in torchvision_names() else "imagenet"
-    require(stem in ("imagenet", "cifar"), "--model.arch_args.stem", stem, "imagenet or cifar")
+    make, args = find_builder(arch), arch_args or {}
     try:
-        network = _build(arch, num_classes, args)
+        if not is_path(arch):
+            return make(num_classes=num_classes, **args)
+        signature(make).bind(num_classes=num_classes, **args)  # a bug further in keeps its traceback
     except UserError:
         raise
-    except Exception as error:  # a network may find fault with its arguments in any way
-        if not args:
-            raise
-        raise UserError(f"--model.arch_args: {arch} does not take {_shown(args)} ({first_sentence(error)})") from error
-    if stem == "cifar":
-        _replace_stem(network, arch)
+    except Exception as error:  # libraries refuse arguments in any way
+        given = printable(
+            ", ".join(f"{name}={value!r}" for name, value in {"num_classes": num_classes, **args}.items())
+        )
+        raise UserError(f"--model.arch_args: {arch} does not accept {given} ({first_sentence(error)})") from error
+    network = make(num_classes=num_classes, **args)
+    if not isinstance(network, nn.Module):
+        raise UserError(f"--model.arch: {arch} must return a torch.nn.Module, got {type(network).__name__}")
     return network
 
 
-def _build(arch: str, num_classes: int, args: Mapping[str, Any]) -> nn.Module:
-    """Passes on what the project decides by name, so that no argument can decide it, or have weights read."""
-    if arch in _SMALL:
-        return _SMALL[arch](num_classes=num_classes, **args)
-    if arch.startswith(TIMM):
-        return _timm_network(arch, num_classes, args)
-    if arch in network_names():
-        options = _WITHOUT_AUXILIARY_HEADS if arch in INCEPTIONS else {}
-        return get_model(arch, weights=None, num_classes=num_classes, **options, **args)
-    return _call(arch, num_classes, args)
+def is_path(arch: str) -> bool:
+    """Tells the path of a callable from a name."""
+    return "." in arch and not arch.startswith(TIMM)
 
 
-def require_known(arch: str) -> None:
-    """Refuses a name that is neither a network's nor a path.
+def network_of_file(arch: str, arch_args: Any) -> str:
+    """Allows a checkpoint to name our networks, torchvision's and timm's, and callables in modules that the user has named.
 
     Raises:
-        UserError: It is none; the text names the nearest.
+        UserError: It names anything else.
     """
-    if not (arch in network_names() or arch.startswith(TIMM) or "." in arch):
-        raise UserError(f"--model.arch: there is no network '{printable(arch)}'; did you mean {_nearest(arch)}?")
+    return own_network(arch, arch_args) if is_path(arch) else arch
 
 
-def _replace_stem(network: nn.Module, arch: str) -> None:
-    if not isinstance(network, ResNet):
-        raise UserError(
-            f"--model.arch_args.stem cifar replaces the first layers of torchvision's ResNets, and {arch} is none; leave it out, or"
-            " choose another --model.arch, such as resnet18"
-        )
-    network.conv1 = nn.Conv2d(3, network.conv1.out_channels, kernel_size=3, padding=1, bias=False)
-    nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
-    network.maxpool = nn.Identity()  # type: ignore[assignment]  # any module will do
+def find_builder(arch: str) -> Callable[..., nn.Module]:
+    """Finds a network's class or function.
+
+    Raises:
+        UserError: There is none.
+    """
+    if arch in _SMALL:
+        return _SMALL[arch]
+    if arch.startswith(TIMM):
+        return partial(_timm_network, timm_name(arch))
+    if arch in torchvision_names():
+        return partial(_torchvision_network, arch)
+    if not is_path(arch):
+        names = network_names()
+        with suppress(UserError):  # timm may not be installed
+            names += [TIMM + name for name in import_timm().list_models()]
+        raise UserError(f"--model.arch: there is no network '{printable(arch)}'; did you mean {_nearest(arch, names)}?")
+    module, _, name = arch.rpartition(".")
+    try:
+        make: Callable[..., nn.Module] = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"--model.arch: {printable(arch)} cannot be imported ({first_sentence(error)})") from error
+    allow_module(make.__module__ if isinstance(make, type) else module)
+    return make
+
+
+def _torchvision_network(arch: str, num_classes: int, stem: str = "imagenet", **args: Any) -> nn.Module:
+    """Passes ``weights=None`` and ``num_classes`` explicitly, so that ``arch_args`` cannot override them."""
+    options = {"aux_logits": False, "init_weights": True} if arch in INCEPTIONS else {}
+    network: nn.Module = get_model(arch, weights=None, num_classes=num_classes, **options, **args)
+    if stem == "cifar" and isinstance(network, ResNet):
+        network.conv1 = nn.Conv2d(3, network.conv1.out_channels, kernel_size=3, padding=1, bias=False)
+        nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
+        network.maxpool = nn.Identity()  # type: ignore[assignment]  # any module will do
+    elif stem != "imagenet":
+        raise ValueError("only torchvision's ResNets have a stem, imagenet or cifar")
+    return network
+
+
+def _timm_network(name: str, num_classes: int, **args: Any) -> nn.Module:
+    """Passes timm's defaults explicitly, so that ``arch_args`` cannot have weights read."""
+    create = import_timm().create_model
+    parameters = signature(create).parameters.values()
+    defaults = {known.name: known.default for known in parameters if known.default is not known.empty}
+    network: nn.Module = create(name, **defaults, num_classes=num_classes, **args)
+    return network
 
 
 def import_timm() -> Any:
@@ -128,101 +152,33 @@ def import_timm() -> Any:
 
 
 def timm_name(arch: str) -> str:
-    """The name that timm has for a network.
-
-    Args:
-        arch: ``timm/NAME``.
+    """Returns timm's name of ``timm/NAME``.
 
     Raises:
         UserError: timm is not installed, has no such network, or the name has a tag of weights.
     """
-    timm, name = import_timm(), arch.removeprefix(TIMM)
-    known, (bare, _, tag) = timm.list_models(), name.partition(".")
+    name = arch.removeprefix(TIMM)
+    bare, _, tag = name.partition(".")
+    known = import_timm().list_models()
     if bare not in known:  # nor may a name make timm look elsewhere, as ``hf_hub:`` does
-        nearest = listed((TIMM + found for found in _close(bare, known)), _SHOWN, "or")
+        nearest = _nearest(arch, [TIMM + found for found in known])
         raise UserError(f"--model.arch: timm has no network '{printable(name)}'; did you mean {nearest}?")
     if tag:
         raise UserError(f"--model.arch {printable(arch)}: name the weights apart: {TIMM}{bare} --model.weights {tag}")
     return name
 
 
-def _timm_network(arch: str, num_classes: int, args: Mapping[str, Any]) -> nn.Module:
-    create = import_timm().create_model
-    own = {
-        name: known.default for name, known in signature(create).parameters.items() if known.default is not known.empty
-    }
-    network: nn.Module = create(timm_name(arch), **own, num_classes=num_classes, **args)
-    return network
-
-
-def imported_arch(arch: str, arch_args: Any = None) -> str:
-    """Finds the network that a checkpoint names without importing anything for it.
-
-    Args:
-        arch: As :func:`build_network` takes it.
-        arch_args: What the checkpoint holds of that, unchecked.
-
-    Returns:
-        The name; of a callable, the path at which it is imported.
-
-    Raises:
-        UserError: It is a callable that is not imported, or a function, of which there are some that write to the place
-            that a text names, with a text among its arguments.
-    """
-    if "." not in arch or arch.startswith(TIMM):
-        return arch
-    path, _, name = arch.rpartition(".")
-    known = vars(sys.modules.get(path, object))
-    if name in known:
-        is_network = isinstance(known[name], type) and issubclass(known[name], nn.Module)
-        if not is_network and _holds_text(arch_args):
-            raise UserError(
-                f"the checkpoint's network is the function {printable(arch)} with a text among its arguments, which only a"
-                " class may be given by a file; in Python, load_from_checkpoint takes arch_args from you"
-            )
-        return arch
-    found = imported_class(arch, nn.Module)
-    if found is None:
-        raise UserError(
-            f"the checkpoint's network is {printable(arch)}, which is not imported here; give --import"
-            f" {printable(path)}, or in Python import it first"
-        )
-    return f"{found.__module__}.{found.__qualname__}"
-
-
-def _holds_text(value: Any) -> bool:
-    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return isinstance(value, str) or any(map(_holds_text, parts))
-
-
-def _call(arch: str, num_classes: int, args: Mapping[str, Any]) -> nn.Module:
-    path, _, name = arch.rpartition(".")
-    shown = printable(arch)
-    try:
-        make: Callable[..., Any] = getattr(import_module(path), name)
-        named = "num_classes" in signature(make).parameters
-    except Exception as error:  # importing runs the user's code
-        raise UserError(f"--model.arch: '{shown}' cannot be imported ({first_sentence(error)})") from error
-    if not named:
-        raise UserError(f"--model.arch: '{shown}' must have a parameter num_classes, which is the width of the head")
-    try:
-        network = make(num_classes=num_classes, **args)
-    except Exception as error:
-        given = _shown({"num_classes": num_classes, **args})
-        raise UserError(
-            f"--model.arch: '{shown}' fails with {given} ({type(error).__name__}: {first_sentence(error)})"
-        ) from error
-    if not isinstance(network, nn.Module):
-        raise UserError(f"--model.arch: '{shown}' must return a torch.nn.Module, got {type(network).__name__}")
-    return network
+def _nearest(name: str, names: list[str]) -> str:
+    begun = [found for found in names if found.startswith((name, TIMM + name))]
+    return listed(begun or get_close_matches(name, names, n=3) or names, _SHOWN, "or")
 
 
 def head(network: nn.Module, num_classes: int) -> dict[str, nn.Module]:
-    """Finds the head: what is new where classes are new, and trained where the backbone is frozen.
+    """Finds the head: new where classes are new, and trained where the backbone is frozen.
 
     Args:
         network: Any.
-        num_classes: How many classes it tells apart.
+        num_classes: The number of classes that it tells apart.
 
     Returns:
         By its name, what timm says where the network is timm's, otherwise the last linear or convolutional layer with
@@ -250,28 +206,62 @@ def _outputs(layer: nn.Module) -> int | None:
     return layer.out_channels if isinstance(layer, nn.Conv2d) else None
 
 
-def current_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The names that torchvision gives to weights today; its files of DenseNets still have those of its first release."""
-    return {_OLD_DENSENET.sub(r"\1\2.", name): value for name, value in weights.items()}
-
-
 def first_convolution(network: nn.Module) -> nn.Conv2d | None:
-    """The first convolution that sees the image, if there is one."""
+    """Finds the first convolution that sees the image, if there is one."""
     return next((layer for layer in network.modules() if isinstance(layer, nn.Conv2d)), None)
 
 
-def _shown(args: Mapping[str, Any]) -> str:
-    return printable(", ".join(f"{name}={value!r}" for name, value in args.items()))
+def detect_memory_format(
+    network: nn.Module, arch: str, num_classes: int, image_size: int, channels_last: bool = True
+) -> torch.memory_format:
+    """Tries a network on black images, and puts it into the memory format that it computes in.
+
+    The attempt also gives lazy layers their shapes. It changes neither statistics nor modes.
+
+    Args:
+        network: The network.
+        arch: Its name, for errors.
+        num_classes: The number of logits that each image must get.
+        image_size: The height and width of the images in pixels.
+        channels_last: Tries channels as the fastest dimension first, which not every network accepts.
+
+    Returns:
+        The memory format of images that the network accepts.
+
+    Raises:
+        UserError: A network of a library does not accept such images, or any network returns anything but logits.
+    """
+    modes = {module: module.training for module in network.modules()}
+    network.eval()
+    try:
+        try:
+            layout = torch.channels_last if channels_last else torch.contiguous_format
+            logits = _try(network, image_size, layout)
+        except Exception:  # a network may fail in any way
+            layout = torch.contiguous_format
+            logits = _try(network, image_size, layout)
+    except Exception as error:
+        if is_path(arch):
+            raise
+        raise UserError(
+            f"--model.arch: {printable(arch)} cannot take images of {image_size} pixels ({first_sentence(error)}); choose"
+            " another --data.image_size or --model.arch"
+        ) from error
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+    if not isinstance(logits, Tensor) or logits.shape != (2, num_classes):
+        got = f"a shape of {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise UserError(f"--model.arch: {printable(arch)} must return logits of shape (2, {num_classes}), got {got}")
+    return layout
 
 
-def _nearest(arch: str) -> str:
-    names = network_names()
-    found = _close(arch, names)
-    if arch not in found:
-        with suppress(UserError):  # it may not be installed
-            found = [TIMM + arch] * (arch in import_timm().list_models()) or found
-    return listed(found or names, _SHOWN, "or")
-
-
-def _close(name: str, names: list[str]) -> list[str]:
-    return [found for found in names if name and found.startswith(name)] or get_close_matches(name, names, n=3)
+def _try(network: nn.Module, image_size: int, layout: torch.memory_format) -> Any:
+    device = next(network.parameters(), torch.empty(0)).device
+    images = torch.zeros(2, 3, image_size, image_size, device=device, dtype=torch.get_default_dtype())
+    with torch.no_grad():
+        logits = network(images.contiguous(memory_format=layout))
+    for parameter in network.parameters():
+        if parameter.ndim == 4:
+            parameter.data = parameter.data.to(memory_format=layout)  # contiguous leaves the strides of 1x1 kernels
+    return logits

@@ -1,7 +1,7 @@
 """Pretrained weights by name, file or address, and the preprocessing that they were trained with."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
@@ -9,35 +9,32 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import torch
-from torch import Tensor
+from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor, nn
 from torchvision.models import get_model_weights  # type: ignore[attr-defined]  # not in its __all__
 
-from project.engine.errors import UserError, first_sentence, printable
+from project.engine.errors import UserError, first_sentence, listed, printable
 from project.engine.preprocessing import Preprocessing
 from project.engine.run.checkpoint import ABOUT, read_checkpoint, read_weights
 from project.engine.run.download import fetch_file, one_at_a_time
 from project.engine.run.progress import note
-from project.model.networks import (
-    INCEPTIONS,
-    TIMM,
-    current_names,
-    import_timm,
-    require_known,
-    timm_name,
-    torchvision_names,
-)
+from project.engine.training.fitting import require_finite
+from project.model.networks import INCEPTIONS, TIMM, find_builder, head, import_timm, timm_name, torchvision_names
 
+_AUXILIARY_HEADS = ("aux1.", "aux2.", "AuxLogits.")
+_FITS: Any = {"center": "crop", "squash": "squash", "border": "pad"}  # what timm calls them
 _HASH = re.compile(r"-([0-9a-f]{8,})\.[^.]+$")  # torch.hub's convention for names of files
-_FITS = {"center": "crop", "squash": "squash", "border": "pad"}  # what timm calls them
+_OLD_DENSENET = re.compile(r"(denselayer\d+\.(?:norm|conv))\.(\d)\.")  # names of torchvision's first release
+_WRAPPER = re.compile(r"^(module|_orig_mod|network)\.")  # of DistributedDataParallel, torch.compile and ours
 
 
 class Pretrained(NamedTuple):
-    """Weights that were trained elsewhere.
+    """Weights that were trained elsewhere, and are downloaded when they are first read.
 
     Attributes:
-        source: What to call them.
-        weights: Reads them, by the network's names, and downloads them before where they are not in torch's cache.
-        preprocessing: How images became input where they were trained; None where that is not known.
+        source: Their name.
+        weights: Reads them, by the network's names.
+        preprocessing: Returns the preprocessing that they were trained with, None where it is unknown.
     """
 
     source: str
@@ -56,42 +53,31 @@ def find_weights(arch: str, weights: str) -> Pretrained:
         UserError: There are no such weights.
     """
     if weights.startswith(("http://", "https://")):
-        return _in_file(_place_of(weights), weights, url=weights)
-    names = _names(arch)
+        name = Path(urlsplit(weights).path).name or "weights"
+        is_unique = _HASH.search(name)  # unlike the many files that are called best.ckpt
+        folder = hub_folder() if is_unique else hub_folder() / sha256(weights.encode()).hexdigest()[:16]
+        return _in_file(folder / name, weights, url=weights)
+    names = []
+    if arch in torchvision_names():
+        names = ["DEFAULT", *(member.name for member in get_model_weights(arch))]
+    elif arch.startswith(TIMM):
+        tags = [name.partition(".")[2] for name in import_timm().list_pretrained(f"{timm_name(arch)}.*")]
+        names = ["DEFAULT", *tags] if tags else []
     if weights in names:
         return _of_timm(arch, weights) if arch.startswith(TIMM) else _of_torchvision(arch, weights)
-    if not Path(weights).expanduser().exists() and not re.search("[/.]", weights):
-        known = f"it has {', '.join(names)}" if names else "it has none by name"
+    path = Path(weights).expanduser()
+    if not path.exists() and not re.search("[/.]", weights):
+        find_builder(arch)
         raise UserError(
             f"--model.weights: there is no file '{printable(weights)}', and {printable(arch)} has no weights of that name;"
-            f" {known}"
+            f" it has {listed(names)}"
         )
-    return _in_file(Path(weights).expanduser(), weights)
+    return _in_file(path, weights)
 
 
 def hub_folder() -> Path:
-    """Where torch keeps weights that it has downloaded."""
+    """Returns the folder in which torch keeps downloaded weights."""
     return Path(torch.hub.get_dir()) / "checkpoints"
-
-
-def _place_of(url: str) -> Path:
-    """Where the file of an address is kept: where torch would, if its name tells it from all others.
-
-    Otherwise in a folder of the address's own, as many files are called ``best.ckpt``.
-    """
-    name = Path(urlsplit(url).path).name or "weights"
-    return hub_folder() / name if _HASH.search(name) else hub_folder() / sha256(url.encode()).hexdigest()[:16] / name
-
-
-def _names(arch: str) -> list[str]:
-    """The names of a network's weights."""
-    if arch in torchvision_names():
-        return ["DEFAULT", *(member.name for member in get_model_weights(arch))]
-    if arch.startswith(TIMM):
-        tags = import_timm().list_pretrained(f"{timm_name(arch)}.*")
-        return ["DEFAULT", *(tag.partition(".")[2] for tag in tags)] if tags else []
-    require_known(arch)
-    return []
 
 
 def _in_file(path: Path, source: str, url: str | None = None) -> Pretrained:
@@ -118,23 +104,22 @@ def _fetch(url: str | None, path: Path) -> None:
 
 def _of_torchvision(arch: str, name: str) -> Pretrained:
     entry: Any = get_model_weights(arch)[name]
-    path = hub_folder() / Path(urlsplit(entry.url).path).name
 
     def weights() -> Mapping[str, Tensor]:
+        path = hub_folder() / Path(urlsplit(entry.url).path).name
         _fetch(entry.url, path)
-        return current_names(read_weights(path))
+        return {_OLD_DENSENET.sub(r"\1\2.", name): value for name, value in read_weights(path).items()}
 
     def preprocessing() -> Preprocessing:
         preset = entry.transforms()
-        half = [0.5] * 3  # which torchvision's own network makes of other numbers
-        mean, std = (half, half) if arch in INCEPTIONS else (list(preset.mean), list(preset.std))
+        half = [0.5] * 3  # what torchvision's own network makes of other numbers
         return Preprocessing(
             resize=preset.resize_size[0],
             crop=preset.crop_size[0],
             fit="crop",
             interpolation=preset.interpolation.value,
-            mean=mean,
-            std=std,
+            mean=half if arch in INCEPTIONS else list(preset.mean),
+            std=half if arch in INCEPTIONS else list(preset.std),
         )
 
     return Pretrained(f"{entry.name} of {arch}", weights, preprocessing)
@@ -148,17 +133,16 @@ def _of_timm(arch: str, tag: str) -> Pretrained:
     def weights() -> Mapping[str, Tensor]:
         place, hub = entry.hf_hub_id or entry.url, import_module("huggingface_hub")
         cache = hub.constants.HF_HUB_CACHE if entry.hf_hub_id else hub_folder()
-        hub.utils.logging.set_verbosity_error()  # it says of each of many attempts that it failed
+        hub.utils.logging.set_verbosity_error()  # it reports each of many failed attempts
         note(f"fetching {place}, unless it is in {cache}")
         try:
             with one_at_a_time(hub_folder() / f"timm-{name}"):
-                network = timm.create_model(name, pretrained=True)
+                found: Mapping[str, Tensor] = timm.create_model(name, pretrained=True).state_dict()
         except Exception as error:  # of the hub, of the network, of the file
             raise UserError(
                 f"--model.weights: '{place}' is not in '{cache}' and cannot be fetched ({first_sentence(error)}); connect to"
                 " the network, or fetch its file elsewhere and name it in --model.weights"
             ) from error
-        found: Mapping[str, Tensor] = network.state_dict()
         return found
 
     def preprocessing() -> Preprocessing:
@@ -166,10 +150,119 @@ def _of_timm(arch: str, tag: str) -> Pretrained:
         return Preprocessing(
             resize=int(crop / entry.crop_pct),
             crop=crop,
-            fit=_FITS[entry.crop_mode],  # type: ignore[typeddict-item]  # one of the three
+            fit=_FITS[entry.crop_mode],
             interpolation=entry.interpolation,
             mean=list(entry.mean),
             std=list(entry.std),
         )
 
     return Pretrained(f"{entry.tag} of {arch}", weights, preprocessing)
+
+
+def start_from(network: nn.Module, arch: str, weights: str, num_classes: int) -> None:
+    """Copies pretrained weights into a network, and reports a new head.
+
+    Raises:
+        UserError: There are no such weights, they cannot be fetched or read, or anything but the head does not fit.
+    """
+    found = find_weights(arch, weights)
+    left_out = load_weights(network, found.weights(), found.source, num_classes)
+    if left_out:
+        rank_zero_only(note)(
+            f"starting from '{found.source}', but with a new head for {num_classes} classes ({', '.join(left_out)})"
+        )
+
+
+def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str, num_classes: int) -> list[str]:
+    """Copies weights into a network; a head for another number of classes is left out, and the new one starts from zero.
+
+    Random weights that the features do not correct would stay in it (Kolesnikov et al., 2020, section 3.3,
+    https://arxiv.org/abs/1912.11370).
+
+    Args:
+        network: The network, as :func:`project.model.networks.build_network` makes it.
+        weights: By the network's own names, with the prefixes of any wrappers, as in ``module.``.
+        source: Their name, for the error.
+        num_classes: The number of classes that the network tells apart.
+
+    Returns:
+        The names of the weights left out.
+
+    Raises:
+        UserError: Anything but the head does not fit, or is not finite.
+    """
+    own = network.state_dict()
+    while not own.keys() & weights.keys() and any(map(_WRAPPER.match, weights)):
+        weights = {_WRAPPER.sub("", name): value for name, value in weights.items()}
+    heads = tuple(f"{name}." for name in head(network, num_classes))
+    other_shape = [name for name in own if name in weights and own[name].shape != weights[name].shape]
+    left_out = [name for name in own if name.startswith(heads) and (name in other_shape or name not in weights)]
+    # torchvision's older files do not count batches; BatchNorm does without
+    needed = [name for name in own if name not in left_out and not name.endswith("num_batches_tracked")]
+    problems = {
+        "missing": [name for name in needed if name not in weights],
+        "unknown": [name for name in weights if name not in own and not name.startswith(_AUXILIARY_HEADS)],
+        "of another shape": [name for name in other_shape if name not in left_out],
+    }
+    if any(problems.values()):
+        parts = "; ".join(f"{problem}: {listed(names, 5)}" for problem, names in problems.items() if names)
+        raise UserError(
+            f"--model.weights: '{source}' does not fit this network ({parts}); see --model.arch and --model.arch_args"
+        )
+    fitting = {name: value for name, value in weights.items() if name in own and name not in left_out}
+    require_finite(fitting, source)
+    load_state(network, {**fitting, **{name: torch.zeros_like(own[name]) for name in left_out}})
+    return left_out
+
+
+def load_state(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Copies weights into a module, except those that it does not have.
+
+    They count as saved by the module's present version, which some classes ask for and a plain dict does not tell.
+    """
+    state = module.state_dict()
+    state.clear()
+    state.update(weights)
+    module.load_state_dict(state, strict=False)
+
+
+def follow_preprocessing(options: Any, preprocessing: Preprocessing) -> None:
+    """Sets the options of a data module that were not given, and so are None, to the preprocessing of weights.
+
+    Where another image size is given, ``resize`` keeps its ratio to it.
+    """
+    crop, given = preprocessing["crop"], options.get("image_size")
+    wanted = {
+        "image_size": crop,
+        "fit": preprocessing.get("fit", "crop"),
+        "resize": preprocessing["resize"] if given is None else round(given * preprocessing["resize"] / crop),
+        "interpolation": preprocessing.get("interpolation", "bilinear"),
+        "mean": preprocessing["mean"],
+        "std": preprocessing["std"],
+    }
+    for name, value in wanted.items():
+        if name in options and options[name] is None:
+            options[name] = value
+
+
+def follow_weights(config: Any, resumed: Sequence[Path]) -> None:
+    """Lets the data module of a run prepare images as the model's weights want them.
+
+    Args:
+        config: The command's, with ``data`` and ``model``, which may be classes of the user's own without such options.
+        resumed: The run's checkpoints, the newest first; the first that can be read counts, instead of other weights.
+
+    Raises:
+        UserError: Layers are frozen without weights.
+    """
+    model = config.model.init_args
+    if model.get("weights") is None:
+        frozen = next((option for option in ("freeze", "freeze_backbone", "freeze_until") if model.get(option)), None)
+        if frozen and not resumed:
+            raise UserError(
+                f"--model.{frozen} needs --model.weights: without, layers of random weights would never learn"
+            )
+    elif "arch" in model:
+        found = (find_weights(model.arch, str(source)).preprocessing() for source in resumed or [model.weights])
+        if (preprocessing := next(filter(None, found), None)) is not None:
+            follow_preprocessing(config.data.get("init_args", {}), preprocessing)

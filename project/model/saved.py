@@ -10,14 +10,15 @@ from lightning.pytorch.utilities import rank_zero_only
 from project.engine.errors import UserError, printable
 from project.engine.preprocessing import is_preprocessing
 from project.engine.run.checkpoint import ABOUT, explain, read_model
+from project.engine.run.file_network import limited_by
 from project.engine.run.matching import changed_images
 from project.engine.run.progress import note
 from project.engine.run.settings import imported_class, plain_options
 from project.engine.training.fitting import require_fitting_values, require_fitting_weights
 from project.engine.training.unsupported import require_resumable
 from project.model.losses import without_loss
-from project.model.networks import imported_arch
-from project.model.weights import load_state
+from project.model.networks import network_of_file
+from project.model.pretrained import load_state
 
 # a callable would keep a checkpoint from loading with weights_only=True; a file may be gone by then
 NOT_REMEMBERED = ["loss", "optimizer", "lr_scheduler", "weights", "compile"]
@@ -91,13 +92,14 @@ def load_model(cls: type[_Model], path: str | Path, strict: bool, changes: dict[
     options = {name: value for name, value in said.items() if name not in NOT_REMEMBERED} | changes
     if "arch" in options and "arch" not in changes:
         unchecked = None if "arch_args" in changes else options.get("arch_args")
-        options["arch"] = imported_arch(str(options["arch"]), unchecked)
+        options["arch"] = network_of_file(str(options["arch"]), unchecked)
     if "preprocessing" in options and not is_preprocessing(options["preprocessing"]):
         raise UserError(f"'{path}' does not say how images are prepared: its preprocessing cannot be used")
     if not isinstance(options.get("arch_args") or {}, dict):
         raise UserError(f"'{path}' does not name the arguments of its network: its arch_args cannot be used")
     try:
-        model = found(**options)
+        with limited_by(checkpoint["state_dict"], options.get("class_names", ()), options.get("arch_args")):
+            model = found(**options)
     except TypeError as error:
         raise UserError(f"'{path}': {found.__name__} does not take the options that it remembers: {error}") from error
     weights = without_loss(checkpoint["state_dict"])

@@ -1,121 +1,118 @@
+"""Networks by name: torchvision's, timm's, ours and any callable; their heads, memory formats and arguments."""
+
 import sys
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torchvision
-from torch import nn
+from torch import Tensor, nn
 from torchvision.models import list_models  # type: ignore[attr-defined]  # not in its __all__
 from torchvision.models.regnet import BlockParams
+from torchvision.ops import StochasticDepth
 
 from project.engine.errors import UserError
-from project.model.layout import settle
-from project.model.networks import build_network, head, imported_arch, network_names
-
-SOME = ["resnet18", "resnet34", "resnet50", "resnext50_32x4d", "wide_resnet50_2"]
-
-
-def built(*args, **kwargs) -> Any:
-    return build_network(*args, **kwargs)
-
-
-def shapes_at_layer1(network, side):
-    """What goes into the first residual stage, for images of that side."""
-    seen = []
-    hook = network.layer1.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape))
-    network(torch.empty(2, 3, side, side, device="meta"))
-    hook.remove()
-    return tuple(seen[0])
-
-
-@pytest.mark.parametrize("arch", SOME)
-def test_with_the_imagenet_stem_it_is_torchvisions_network(arch):
-    ours, theirs = build_network(arch, 7), getattr(torchvision.models, arch)(num_classes=7)
-    theirs.load_state_dict(ours.state_dict())
-    images = torch.randn(2, 3, 40, 40, generator=torch.Generator().manual_seed(0))
-    with torch.inference_mode():
-        assert torch.equal(ours.eval()(images), theirs.eval()(images))
-
+from project.model import ImageClassifier
+from project.model.networks import build_network, detect_memory_format, head, network_names
+from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, fit
+from tests.small import load, one_line
 
 TORCHVISIONS = list_models(module=torchvision.models)
-FAMILIES = [  # one of each, the smallest, for what takes time
+SMALLEST = [  # of each family, for what takes time
     *("alexnet", "convnext_tiny", "densenet121", "efficientnet_b0", "googlenet", "inception_v3"),
     *("mnasnet0_5", "mobilenet_v3_small", "regnet_y_400mf", "resnet18", "shufflenet_v2_x0_5", "squeezenet1_1"),
     *("swin_t", "vit_b_32"),
 ]
-TIMMS = [
-    "hrnet_w18_small",
-    "vit_tiny_patch16_224",
-    "efficientvit_b0",
-    "caformer_s18",
-    "levit_128s",
-    "tf_efficientnet_lite0",
-]
+TIMMS = ["hrnet_w18_small", "vit_tiny_patch16_224", "efficientvit_b0", "levit_128s", "tf_efficientnet_lite0"]
+PREPROCESSING: Any = {"resize": 64, "crop": 64, "mean": [0.5] * 3, "std": [0.25] * 3}
+NAMES = ["a", "b", "c"]
+
+
+def built(*args: Any) -> Any:
+    return build_network(*args)
+
+
+def images(count: int = 4, size: int = 64) -> Tensor:
+    return torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.fixture
-def regnets_on_the_meta_device(monkeypatch):
-    """Lets torchvision's RegNet do its sums about widths where there are numbers."""
+def meta(monkeypatch):
+    """Builds networks of which only the shapes count, torchvision's RegNets too, which compute their widths."""
     made = BlockParams.from_init_params
 
-    def on_the_cpu(**kwargs):
+    def on_the_cpu(**kwargs: Any) -> Any:
         with torch.device("cpu"):
             return made(**kwargs)
 
     monkeypatch.setattr(BlockParams, "from_init_params", on_the_cpu)
+    with torch.device("meta"):
+        yield
+
+
+def test_the_names_are_torchvisions_and_ours():
+    assert set(network_names()) == {*TORCHVISIONS, "airbench", "resnet9", "resnet9_slim"}
+
+
+@pytest.mark.parametrize("arch", ["resnet18", "resnet50"])
+def test_a_named_network_is_torchvisions(arch):
+    ours, theirs = built(arch, 7), getattr(torchvision.models, arch)(num_classes=7)
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(2, 3, 40, 40, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        assert torch.equal(ours.eval()(x), theirs.eval()(x))
 
 
 @pytest.mark.parametrize(
-    "arch", [arch if arch in FAMILIES else pytest.param(arch, marks=pytest.mark.slow) for arch in TORCHVISIONS]
+    "arch", [arch if arch in SMALLEST else pytest.param(arch, marks=pytest.mark.slow) for arch in TORCHVISIONS]
 )
-def test_the_head_of_every_network_of_torchvision_is_what_depends_on_the_number_of_classes(
-    arch, regnets_on_the_meta_device
-):
-    with torch.device("meta"):
-        few, many = built(arch, 11), built(arch, 13)
+def test_the_head_of_every_network_of_torchvision_is_what_depends_on_the_number_of_classes(arch, meta):
+    few, many = built(arch, 11), built(arch, 13)
     shapes = [{name: value.shape for name, value in network.state_dict().items()} for network in (few, many)]
     differing = {name for name in shapes[0] if shapes[0][name] != shapes[1][name]}
     ((name, layer),) = head(few, 11).items()
     assert differing == {f"{name}.{inner}" for inner, _ in layer.named_parameters()}
-    assert all(value.shape[0] == 11 for value in layer.parameters())
 
 
 @pytest.mark.parametrize("arch", TIMMS)
-def test_the_head_of_a_network_of_timm_is_what_timm_says(arch):
-    pytest.importorskip("timm")
-    with torch.device("meta"):
-        few, many = built(f"timm/{arch}", 11), built(f"timm/{arch}", 13)
+def test_the_head_of_a_network_of_timm_is_what_timm_says(arch, meta):
+    few, many = built(f"timm/{arch}", 11), built(f"timm/{arch}", 13)
     differing = {name for name, value in few.state_dict().items() if value.shape != many.state_dict()[name].shape}
     found = tuple(f"{name}." for name in head(few, 11))
     assert differing
     assert all(name.startswith(found) for name in differing)
-    assert sum(value.numel() for layer in head(few, 11).values() for value in layer.parameters()) < sum(
-        value.numel() for value in few.parameters()
-    )
+    parts = [sum(value.numel() for value in module.parameters()) for module in (*head(few, 11).values(), few)]
+    assert sum(parts[:-1]) < parts[-1]
 
 
-@pytest.mark.parametrize("arch", FAMILIES)
-def test_a_network_of_every_family_computes_the_same_in_either_layout(arch):
+@pytest.mark.parametrize("arch", SMALLEST)
+def test_a_network_of_every_family_computes_the_same_in_either_memory_format(arch):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         network = built(arch, 5)
     networks = [network, deepcopy(network)]
-    side = 75 if arch == "inception_v3" else 224 if arch in ("swin_t", "maxvit_t", "vit_b_32") else 64
-    for network, channels_last in zip(networks, (False, True), strict=True):
-        assert settle(network, arch, 5, side, channels_last) is LAYOUTS[channels_last]
-    images = torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(0))
+    size = {"inception_v3": 75, "swin_t": 224, "vit_b_32": 224}.get(arch, 64)
+    for network, layout in zip(networks, (torch.contiguous_format, torch.channels_last), strict=True):
+        assert detect_memory_format(network, arch, 5, size, layout is torch.channels_last) is layout
+    x = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
-        plain = networks[0].eval()(images)
-        other = networks[1].eval()(images.contiguous(memory_format=torch.channels_last))
+        plain = networks[0].eval()(x)
+        other = networks[1].eval()(x.contiguous(memory_format=torch.channels_last))
     torch.testing.assert_close(other, plain, rtol=1e-3, atol=1e-4)
 
 
-LAYOUTS = [torch.contiguous_format, torch.channels_last]
+def test_every_kernel_has_the_strides_that_gradients_will_have():
+    network = built("resnet50", 3)
+    detect_memory_format(network, "resnet50", 3, 64)
+    expected = torchvision.models.resnet50(num_classes=3).to(memory_format=torch.channels_last)
+    strides = {name: parameter.stride() for name, parameter in network.named_parameters()}
+    assert strides == {name: parameter.stride() for name, parameter in expected.named_parameters()}
 
 
 class Tiny(nn.Module):
-    """Flattens by a view, which takes one layout alone, and learns its width from the first images."""
+    """Flattens by a view, which takes one memory format alone, and learns its width from the first images."""
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
@@ -125,38 +122,37 @@ class Tiny(nn.Module):
         self.head = nn.LazyLinear(num_classes)
         self.unused = nn.Linear(2, 3)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Any:
         x = self.norm(self.convolution(x)) + 0 * self.volume.weight.sum()
         return self.head(x.view(len(x), -1))
 
 
-def test_a_network_that_takes_one_layout_alone_gets_that_and_lazy_layers_their_shapes():
-    network = Tiny(5)
+def test_a_network_that_takes_one_memory_format_alone_gets_that_and_lazy_layers_their_shapes():
+    network = built(f"{__name__}.Tiny", 5)
     network.norm.eval()
-    assert settle(network, "Tiny", 5, 16, channels_last=True) is torch.contiguous_format
+    assert detect_memory_format(network, "Tiny", 5, 16) is torch.contiguous_format
     assert network.head.weight.shape == (5, 4 * 7 * 7)
     assert network.training
     assert not network.norm.training
     assert network.norm.num_batches_tracked == 0
     assert list(head(network, 5)) == ["head"]
+    with pytest.raises(UserError, match="no linear or convolutional layer with 9 outputs"):
+        head(network, 9)
 
 
 def not_a_network(num_classes):
     return num_classes
 
 
-def failing(num_classes):
-    raise RuntimeError("no such luck. Never.")
-
-
 def of_other_width(num_classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, num_classes + 1))
 
 
-def returning_a_pair(num_classes):
-    network = Tiny(num_classes)
-    network.forward = lambda x: (x, x)  # type: ignore[method-assign]
-    return network
+class Pair(Tiny):
+    """Returns something else than logits."""
+
+    def forward(self, x: Tensor) -> Any:
+        return x, x
 
 
 @pytest.mark.parametrize(
@@ -164,13 +160,16 @@ def returning_a_pair(num_classes):
     [
         ("no_such_package.Net", r"cannot be imported \(No module named 'no_such_package'\)"),
         (f"{__name__}.NoSuchNet", "cannot be imported .*NoSuchNet"),
-        (f"{__name__}.built", "must have a parameter num_classes"),
+        (f"{__name__}.images", r"images does not accept num_classes=5 \(.*num_classes"),
         (f"{__name__}.not_a_network", r"must return a torch\.nn\.Module, got int"),
-        (f"{__name__}.failing", r"fails with num_classes=5 \(RuntimeError: no such luck\)"),
-        (f"{__name__}.of_other_width", r"must return logits of the shape \(2, 5\).*got a shape of \(2, 6\)"),
-        (f"{__name__}.returning_a_pair", "got tuple"),
+        (f"{__name__}.of_other_width", r"must return logits of shape \(2, 5\), got a shape of \(2, 6\)"),
+        (f"{__name__}.Pair", "got tuple"),
         ("inception_v3", r"inception_v3 cannot take images of 8 pixels \(.*\); choose another --data\.image_size"),
         ("vit_b_32", "vit_b_32 cannot take images of 8 pixels .*224"),
+        ("resnet17", "there is no network 'resnet17'; did you mean .*resnet18"),
+        ("resnext50_32x8d", "did you mean .*resnext50_32x4d"),
+        ("efficientnet", "did you mean .*efficientnet_b0"),
+        ("hrnet_w18", "did you mean timm/hrnet_w18"),
         ("timm/resnet17", "timm has no network 'resnet17'; did you mean .*timm/resnet18"),
         ("timm/resnet18.a1_in1k", "name the weights apart: timm/resnet18 --model.weights a1_in1k"),
         ("timm/hf_hub:someone/evil", "timm has no network"),
@@ -178,8 +177,22 @@ def returning_a_pair(num_classes):
 )
 def test_a_network_that_cannot_be_used_is_an_error_of_one_line(arch, complaint):
     with pytest.raises(UserError, match=complaint) as error:
-        settle(built(arch, 5), arch, 5, 8, channels_last=True)
+        detect_memory_format(built(arch, 5), arch, 5, 8)
     assert "\n" not in str(error.value)
+
+
+def failing(num_classes, fail_later=False):
+    if fail_later:
+        return nn.Linear(3, num_classes)  # does not take images
+    raise RuntimeError("a bug of the user's")
+
+
+def test_a_bug_in_a_network_of_the_users_keeps_its_traceback():
+    arch = f"{__name__}.failing"
+    with pytest.raises(RuntimeError, match="a bug of the user's"):
+        built(arch, 5)
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        detect_memory_format(built(arch, 5, {"fail_later": True}), arch, 5, 8)
 
 
 def test_without_timm_the_error_says_what_to_install(monkeypatch):
@@ -188,59 +201,20 @@ def test_without_timm_the_error_says_what_to_install(monkeypatch):
         built("timm/resnet18", 5)
 
 
-def test_a_callable_is_given_the_number_of_classes():
-    network = built(f"{__name__}.Tiny", 7)
-    assert isinstance(network, Tiny)
-    assert network.head.out_features == 7
-
-
-def test_a_network_without_a_layer_of_that_width_has_no_head():
-    with pytest.raises(UserError, match="no linear or convolutional layer with 9 outputs"):
-        head(Tiny(5), 9)
-
-
-def test_a_checkpoint_imports_no_network():
-    assert imported_arch("resnet18") == "resnet18"
-    assert imported_arch(f"{__name__}.Tiny") == f"{__name__}.Tiny"
-    assert imported_arch(f"{__name__}.failing") == f"{__name__}.failing"
-    assert imported_arch("of_an_earlier_name.Tiny") == f"{__name__}.Tiny"
-    with pytest.raises(UserError, match=r"turtledemo\.NoNetwork, which is not imported here; give --import turtledemo"):
-        imported_arch("turtledemo.NoNetwork")
-    assert "turtledemo" not in sys.modules
-
-
-@pytest.mark.parametrize("arch", ["vgg11"])
-def test_only_resnets_of_torchvision_have_a_stem_for_small_images(arch):
-    with torch.device("meta"), pytest.raises(UserError, match=rf"--model\.arch_args\.stem cifar .*{arch} is none"):
-        built(arch, 5, {"stem": "cifar"})
-
-
-@pytest.mark.parametrize("stem", ["imagenet", "cifar"])
-@pytest.mark.parametrize("arch", SOME)
-def test_a_resnet_has_the_stem_that_it_was_given(arch, stem):
-    with torch.device("meta"):
-        network = built(arch, 11, {"stem": stem})
-    assert network.conv1.stride == {"imagenet": (2, 2), "cifar": (1, 1)}[stem]
-
-
-def test_the_names_are_torchvisions_and_ours():
-    assert set(network_names()) == {*TORCHVISIONS, "airbench", "resnet9", "resnet9_slim"}
-
-
 @pytest.mark.parametrize(("arch", "width"), [("resnet9", 64), ("resnet9_slim", 32)])
-def test_resnet9_has_eight_convolutions_and_a_head(arch, width):
+def test_resnet9_has_eight_convolutions_and_a_head(arch, width, meta):
     network = built(arch, 11)
     convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
     assert [layer.out_channels // width for layer in convolutions] == [1, 2, 2, 2, 4, 8, 8, 8]
     assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 11)
 
 
-@pytest.mark.parametrize("arch", ["resnet18", "resnet50"])
-def test_the_cifar_stem_keeps_the_resolution_and_imagenets_quarters_it(arch):
-    with torch.device("meta"):
-        cifar, imagenet = built(arch, 2, {"stem": "cifar"}), built(arch, 2)
-    assert shapes_at_layer1(cifar, 32) == (2, 64, 32, 32)
-    assert shapes_at_layer1(imagenet, 32) == (2, 64, 8, 8)
+@pytest.mark.parametrize(("stem", "side"), [("cifar", 32), ("imagenet", 8)])
+def test_the_cifar_stem_keeps_the_resolution_and_imagenets_quarters_it(stem, side, meta):
+    network, seen = built("resnet18", 2, {"stem": stem}), []
+    network.layer1.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape))
+    network(torch.empty(2, 3, 32, 32))
+    assert seen == [(2, 64, side, side)]
 
 
 def test_the_cifar_stem_is_drawn_as_torchvision_draws_convolutions():
@@ -252,38 +226,66 @@ def test_the_cifar_stem_is_drawn_as_torchvision_draws_convolutions():
     assert weight.mean().abs() < 4 * expected / weight.numel() ** 0.5
 
 
-def test_beyond_the_stem_and_the_head_nothing_differs():
-    def shapes(network):
-        return {name: p.shape for name, p in network.state_dict().items() if not name.startswith(("conv1", "fc"))}
-
-    assert shapes(build_network("resnet18", 2, {"stem": "cifar"})) == shapes(build_network("resnet18", 9))
-
-
-def test_weights_are_fresh():
-    first, second = build_network("resnet18", 2), build_network("resnet18", 2)
-    assert not torch.equal(first.get_parameter("conv1.weight"), second.get_parameter("conv1.weight"))
-    assert isinstance(first, nn.Module)
+def test_stochastic_depth_grows_with_depth_to_what_is_asked(meta):
+    theirs, timms = (
+        built("efficientnet_b0", 3, {"stochastic_depth_prob": 0.48}),
+        built("timm/resnet18", 3, {"drop_path_rate": 0.7}),
+    )
+    rates = [layer.p for layer in theirs.modules() if isinstance(layer, StochasticDepth)]
+    assert rates == pytest.approx([0.48 * depth / 16 for depth in range(16)])  # Huang et al., 2016, equation 4
+    rates = [layer.drop_prob for layer in timms.modules() if type(layer).__name__ == "DropPath"]
+    assert rates == pytest.approx([0.7 * depth / 7 for depth in range(1, 8)])  # of 8 blocks, the first is never dropped
 
 
 @pytest.mark.parametrize(
-    ("arch", "nearest"),
+    ("arch", "args", "answer"),
     [
-        ("resnet17", "resnet18"),
-        ("ResNet50", "resnet50"),
-        ("resnext50_32x8d", "resnext50_32x4d"),
-        ("vgg12", "vgg1"),
-        ("efficientnet", "efficientnet_b0"),
-        ("hrnet_w18", "timm/hrnet_w18"),
+        ("resnet18", {"drop": 0.1}, r"resnet18 does not accept num_classes=3, drop=0\.1 \(.*unexpected"),
+        ("resnet18", {"weights": "DEFAULT"}, r"weights='DEFAULT' \(.*multiple values"),
+        ("googlenet", {"aux_logits": True}, r"aux_logits=True \(.*multiple values"),
+        ("resnet18", {"num_classes": 7}, r"\(.*multiple values"),
+        ("resnet18", {"groups": "x\n"}, r"--model\.arch_args: resnet18 does not accept .*groups='x\\n' \("),
+        ("resnet18", {"stem": "cifra"}, "only torchvision's ResNets have a stem, imagenet or cifar"),
+        ("vgg11", {"stem": "cifar"}, "only torchvision's ResNets have a stem"),
+        ("airbench", {"depth": 3}, r"airbench does not accept num_classes=3, depth=3 \(.*depth"),
+        ("timm/resnet18", {"drop_rates": 0.1}, r"timm/resnet18 does not accept .*drop_rates=0\.1 \(.*unexpected"),
+        ("timm/resnet18", {"pretrained": True}, r"pretrained=True \(.*multiple values"),
+        ("timm/resnet18", {"checkpoint_path": "x.pth"}, r"checkpoint_path='x\.pth' \(.*multiple values"),
+        (f"{__name__}.failing", {"depth": 3}, r"failing does not accept .*depth=3 \(.*unexpected"),
     ],
 )
-def test_an_unknown_name_gets_the_nearest_ones(arch, nearest):
-    with pytest.raises(UserError, match=rf"no network '{arch}'; did you mean .*{nearest}"):
-        build_network(arch, 10)
+def test_an_argument_that_a_network_does_not_accept_is_an_error_of_one_line(arch, args, answer):
+    with pytest.raises(UserError, match=answer) as refused:
+        build_network(arch, 3, args)
+    assert "\n" not in str(refused.value)
 
 
-def test_every_kernel_has_the_strides_that_gradients_will_have():
-    network = build_network("resnet50", 3)
-    settle(network, "resnet50", 3, 64, channels_last=True)
-    expected = torchvision.models.resnet50(num_classes=3).to(memory_format=torch.channels_last)
-    strides = {name: parameter.stride() for name, parameter in network.named_parameters()}
-    assert strides == {name: parameter.stride() for name, parameter in expected.named_parameters()}
+class Residual(nn.Module):
+    """A network of the user's: one residual branch that is dropped at random."""
+
+    def __init__(self, num_classes: int, drop: float = 0.0, width: int = 4) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, width, 3, stride=4)
+        self.branch = nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU())
+        self.drop = StochasticDepth(drop, "row")
+        self.head = nn.Linear(width, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        logits: Tensor = self.head((x + self.drop(self.branch(x))).mean((2, 3)))
+        return logits
+
+
+def test_a_run_remembers_the_arguments_of_its_network_and_refuses_those_that_it_does_not_accept(workplace, capsys):
+    flags = [*TINY_DATA, *TINY_TRAINER, *QUIET, "--name=run"]
+    wrong = ["--model.arch=resnet18", "--model.arch_args.drop_path_rate=0.1"]
+    said = one_line(lambda: fit(*flags, *wrong), capsys)
+    assert "--model.arch_args: resnet18 does not accept num_classes=8, drop_path_rate=0.1 (" in said
+    assert not Path("runs").exists()
+    Path("c.yaml").write_text(f"model: {{arch: {__name__}.Residual, arch_args: {{drop: 0.5}}}}")
+    fit("--config=c.yaml", *flags, "--model.arch_args.width=6")
+    best = Path("runs/run/checkpoints/best.ckpt")
+    assert load(best)["hyper_parameters"]["arch_args"] == {"drop": 0.5, "width": 6}
+    network: Any = ImageClassifier.load_from_checkpoint(best).network
+    assert isinstance(network, Residual)
+    assert (network.drop.p, network.first.out_channels) == (0.5, 6)

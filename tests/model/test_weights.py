@@ -8,7 +8,7 @@ from torchvision.models import resnet18
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import read_weights
 from project.model.networks import build_network
-from project.model.weights import load_weights
+from project.model.pretrained import load_weights
 
 CLASSES = 7
 

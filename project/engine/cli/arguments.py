@@ -5,6 +5,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from ..errors import UserError, first_sentence, printable
+from ..run.file_network import allow_module
 from .config_file import local_path
 
 WITHOUT_VALUE = {"-h", "--help", "--help-all", "--print_config"}
@@ -79,6 +80,7 @@ def import_named(modules: str | None) -> None:
     for module in modules.split(",") if modules is not None else ():
         try:
             import_module(module.strip())
+            allow_module(module.strip())
         except Exception as error:  # importing runs the user's code
             reason = f"{type(error).__name__}: {first_sentence(error)}"
             raise UserError(

@@ -1,0 +1,109 @@
+"""Building the network that a checkpoint describes: what its name may reach, and how large it may become."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sized
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+from torch.nn.parameter import is_lazy
+
+from ..errors import UserError, printable
+from .settings import imported_class
+
+_LARGEST_ARGUMENT = 2**16  # of depths, widths and sizes, above which even lists of a constructor's take long
+_allowed: set[str] = set()
+
+
+def allow_module(name: str) -> None:
+    """Lets checkpoints name networks that a module defines, as the user has named it."""
+    _allowed.add(name)
+
+
+def own_network(path: str, arguments: Any) -> str:
+    """Finds a network of the user's that a checkpoint names, without importing anything for it.
+
+    Args:
+        path: Where the callable was when the checkpoint was written; a class may have moved.
+        arguments: The further arguments that the checkpoint has for it, unchecked.
+
+    Returns:
+        The path at which it can be imported.
+
+    Raises:
+        UserError: No module that the user has named defines it; or it is a function with a text among its arguments,
+            which might be a place to write to.
+    """
+    module, _, name = path.rpartition(".")
+    found = getattr(sys.modules.get(module), name, None)
+    if not _is_allowed(found):
+        found = imported_class(name, nn.Module)
+        module = getattr(found, "__module__", module)
+    if not _is_allowed(found):
+        raise UserError(
+            f"the checkpoint's network is {printable(path)}; give --import {printable(module)} if that is yours, or in"
+            f" Python load_from_checkpoint(…, arch='{printable(path)}')"
+        )
+    if not isinstance(found, type) and any(isinstance(leaf, str) for leaf in _leaves(arguments)):
+        raise UserError(
+            f"the checkpoint's network is the function {printable(path)} with a text among its arguments, which only a"
+            " class may be given by a file; in Python, load_from_checkpoint takes arch_args from you"
+        )
+    return f"{module}.{name}"
+
+
+def _is_allowed(found: Any) -> bool:
+    """Tells whether a module that the user has named defines it; what that module has imported does not count."""
+    defined = str(getattr(found.func if isinstance(found, partial) else found, "__module__", ""))
+    return any(f"{defined}.".startswith(f"{name}.") for name in _allowed)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping | list | tuple):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _leaves(part)
+    else:
+        yield value
+
+
+@contextmanager
+def limited_by(weights: Mapping[str, Tensor], class_names: Sized, arguments: Any = None) -> Iterator[None]:
+    """Stops a model from being built that could not have the weights of a checkpoint, before it takes time and memory.
+
+    What modules register is counted before it is initialised, with room for what a constructor replaces.
+
+    Args:
+        weights: The checkpoint's.
+        class_names: The classes that it names.
+        arguments: The further arguments of the network that it has.
+
+    Raises:
+        UserError: The model would be too large.
+    """
+    refusal = UserError("the checkpoint describes a network that is far larger than its weights; it was changed")
+    most_classes = max((max(value.shape, default=1) for value in weights.values()), default=0)
+    largest = max((leaf for leaf in _leaves(arguments) if isinstance(leaf, int | float)), default=0)
+    if len(class_names) > most_classes or largest > _LARGEST_ARGUMENT:
+        raise refusal
+    parts_left = 1000 + 20 * len(weights)
+    numbers_left = 10**7 + 2 * sum(value.numel() for value in weights.values())
+
+    def count(_module: nn.Module, _name: str, part: Any) -> None:
+        nonlocal parts_left, numbers_left
+        parts_left -= 1
+        numbers_left -= part.numel() if isinstance(part, Tensor) and not is_lazy(part) else 0
+        if parts_left < 0 or numbers_left < 0:
+            raise refusal
+
+    hooks = [
+        torch_module.register_module_parameter_registration_hook(count),
+        torch_module.register_module_buffer_registration_hook(count),
+        torch_module.register_module_module_registration_hook(count),
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -1,0 +1,139 @@
+"""The network that a checkpoint describes: what its name reaches, and how large it may become."""
+
+import sys
+import time
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+from project.engine.errors import UserError
+from project.engine.run.file_network import allow_module, limited_by
+from project.model import ImageClassifier
+from project.model.networks import build_network, network_of_file
+
+PREPROCESSING: Any = {"resize": 32, "crop": 32, "mean": [0.5] * 3, "std": [0.25] * 3}
+NAMES = ["a", "b", "c"]
+
+
+class Deep(nn.Sequential):
+    """A network of the user's."""
+
+    def __init__(self, num_classes: int, depth: int = 1) -> None:
+        super().__init__(nn.AdaptiveAvgPool2d(1), nn.Flatten(), *(nn.Linear(3, 3) for _ in range(depth)))
+        self.append(nn.Linear(3, num_classes))
+
+
+def function(num_classes: int, place: str = "") -> nn.Module:
+    return Deep(num_classes)
+
+
+shallow = partial(Deep, depth=1)
+imported_from_elsewhere = torchvision.models.segmentation.fcn_resnet50
+
+
+@pytest.fixture
+def allowed(monkeypatch) -> set[str]:
+    """The modules that the user has named; none yet."""
+    names: set[str] = set()
+    monkeypatch.setattr("project.engine.run.file_network._allowed", names)
+    return names
+
+
+@pytest.fixture
+def checkpoint(tmp_path, allowed) -> Any:
+    """Writes a checkpoint, and changes what it says of its network."""
+
+    def write(**changes: Any) -> Any:
+        own = changes.get("arch", "").startswith(__name__)
+        model = ImageClassifier(NAMES, PREPROCESSING, arch=changes["arch"] if own else "resnet18")
+        said = {**model.hparams, **changes}
+        torch.save({"state_dict": model.state_dict(), "hyper_parameters": said}, tmp_path / "net.ckpt")
+        allowed.clear()
+        return tmp_path / "net.ckpt"
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "arch",
+    [
+        "torchvision.models.segmentation.fcn_resnet50",
+        "torchvision.models.detection.fasterrcnn_resnet50_fpn",
+        "torchvision.models.resnet.resnet18",
+        f"{__name__}.imported_from_elsewhere",
+        "fcn_resnet50",
+        "timm/hf_hub:someone/evil",
+        "timm.create_model",
+        "antigravity.Flight",  # which opens a browser
+    ],
+)
+def test_a_checkpoint_reaches_no_other_network_and_has_nothing_downloaded(checkpoint, allowed, arch, monkeypatch):
+    attempts: list[Any] = []
+    monkeypatch.setattr("socket.socket.connect", lambda *args: attempts.append(args))
+    monkeypatch.setattr("torch.hub.load_state_dict_from_url", lambda *args, **_: attempts.append(args))
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", lambda *args, **_: attempts.append(args))
+    path = checkpoint(arch="resnet18")
+    content = torch.load(path, weights_only=True)
+    content["hyper_parameters"]["arch"] = arch
+    torch.save(content, path)
+    allow_module(__name__)
+    with pytest.raises(UserError, match=r"give --import|there is no network|timm has no network"):
+        ImageClassifier.load_from_checkpoint(path)
+    assert not attempts
+    assert "antigravity" not in sys.modules
+
+
+def test_a_network_is_found_in_a_module_that_the_user_has_named_and_where_it_has_moved(allowed):
+    here = f"{__name__}.Deep"
+    with pytest.raises(UserError, match=rf"network is {here}; give --import {__name__} if that is yours"):
+        network_of_file(here, None)
+    allow_module(__name__.rpartition(".")[0])  # the package
+    assert [network_of_file(f"{__name__}.{name}", None) for name in ("Deep", "shallow", "function")]
+    assert network_of_file("of_an_earlier_name.Deep", {"depth": 3}) == here
+    assert network_of_file("resnet18", {"norm": "x"}) == "resnet18"
+    with pytest.raises(UserError, match=r"the function .* with a text among its arguments"):
+        network_of_file(f"{__name__}.function", {"place": ["x"]})
+
+
+def test_in_python_the_callers_word_is_enough(checkpoint):
+    path = checkpoint(arch=f"{__name__}.Deep")
+    with pytest.raises(UserError, match="give --import"):
+        ImageClassifier.load_from_checkpoint(path)
+    assert isinstance(ImageClassifier.load_from_checkpoint(path, arch=f"{__name__}.Deep").network, Deep)
+    assert isinstance(ImageClassifier.load_from_checkpoint(path).network, Deep)  # it has been named now
+
+
+@pytest.mark.parametrize(
+    ("arch", "changes"),
+    [
+        (f"{__name__}.Deep", {"arch_args": {"depth": 10**7}}),
+        ("resnet50", {"arch_args": {"width_per_group": 6000}}),
+        ("resnet50", {"arch_args": {"width_per_group": 10**9}}),
+        ("timm/vit_tiny_patch16_224", {"arch_args": {"depth": 10**7}}),
+        ("timm/vit_tiny_patch16_224", {"arch_args": {"embed_dim": 60_000}}),
+        ("resnet18", {"class_names": [str(number) for number in range(300_000)]}),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_a_network_far_larger_than_its_weights_is_refused_within_seconds(checkpoint, allowed, arch, changes):
+    path = checkpoint(arch=arch, **changes)
+    allow_module(__name__)
+    start = time.monotonic()
+    with pytest.raises(UserError, match=r"far larger than its weights|does not accept"):
+        ImageClassifier.load_from_checkpoint(path)
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize("arch", ["resnet9_slim", "shufflenet_v2_x0_5", "squeezenet1_1", "timm/vit_tiny_patch16_224"])
+def test_the_limit_leaves_room_for_the_network_itself(arch):
+    with torch.device("meta"):
+        weights = build_network(arch, 3).state_dict()
+        with limited_by(weights, NAMES):
+            build_network(arch, 3)
+        with pytest.raises(UserError), limited_by({"x": torch.zeros(3)}, NAMES):
+            build_network("vgg11", 3)
+    assert nn.Linear(4000, 4000).weight.numel() == 4000**2  # nothing is limited afterwards
