@@ -1,7 +1,8 @@
 """The classifier. Nothing in here opens a file."""
 
 from project.model.classifier import ImageClassifier
+from project.model.losses import CrossEntropy
 from project.model.metrics import MultilabelMetrics
 from project.model.muon import Muon
 
-__all__ = ["ImageClassifier", "MultilabelMetrics", "Muon"]
+__all__ = ["CrossEntropy", "ImageClassifier", "MultilabelMetrics", "Muon"]

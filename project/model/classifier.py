@@ -24,10 +24,9 @@ from project.engine.run.tensorboard import is_logged
 from project.engine.training.unsupported import require_supported
 from project.engine.upstream import trainer_of
 from project.model.batch import Batch, as_batch, images_of, require_fitting_labels
-from project.model.class_weights import ClassWeights
 from project.model.features import FeatureCache
 from project.model.freezing import Freezing
-from project.model.losses import Loss, build_loss, loss_summary, require_per_image
+from project.model.losses import CrossEntropy, Loss, loss_summary, require_per_image
 from project.model.metrics import ClassificationMetrics, CountingMetrics, Metrics
 from project.model.nets.whitening import whiten
 from project.model.networks import build_network, detect_memory_format
@@ -129,12 +128,12 @@ class ImageClassifier(LightningModule):
         self.save_hyperparameters(ignore=NOT_REMEMBERED, logger=False)
         self.class_names, self.preprocessing = list(class_names), preprocessing
         self.arch, self.arch_args, num_classes = arch, arch_args, len(self.class_names)
-        self.criterion = build_loss(loss, label_smoothing, num_classes)
-        self.class_weights = ClassWeights(class_weights, num_classes, self.has_one_class)
+        smoothing = 0.1 if label_smoothing is None else label_smoothing
+        self.criterion = CrossEntropy(smoothing, class_weights) if loss is None else loss
         self.optimization = Optimization(
             optimizer, base_batch_size, lrf, warmup_epochs, lr_scheduler, lr_scheduler_interval, layer_decay
         )
-        self.freezing = Freezing(num_classes, freeze_backbone, freeze_until)
+        self.freezing = Freezing("backbone" if freeze_backbone else freeze_until, num_classes)
         self.feature_cache = FeatureCache(arch, freeze_backbone) if cache_features else None
         self.network = build_network(arch, num_classes, arch_args)
         views = self.test_time_augmentation = test_time_augmentation
@@ -214,7 +213,8 @@ class ImageClassifier(LightningModule):
         """Prepares class weights, cache and network for training."""
         if stage != "fit":
             return
-        self.class_weights.count(self.trainer.datamodule, self.class_names)  # type: ignore[attr-defined]  # set by fit
+        if hasattr(self.criterion, "prepare"):
+            self.criterion.prepare(self.trainer.datamodule, self.class_names)  # type: ignore[operator, attr-defined]
         if self.feature_cache is not None:
             self.feature_cache.announce(self.trainer)
         if self.compile_network:
@@ -301,7 +301,6 @@ class ImageClassifier(LightningModule):
         logits = self._logits(batch, "train", self)
         losses = self.loss(logits, batch.labels)
         require_per_image(losses, len(logits), f"{type(self).__name__}.loss")
-        losses = self.class_weights(losses, batch.labels)
         self.train_metrics.update(logits.detach(), batch.labels, losses.detach())
         return losses.mean()
 
@@ -386,4 +385,4 @@ class ImageClassifier(LightningModule):
         """Name and settings of ``loss``, ``optimizer`` and ``lr_scheduler``, for people to read."""
         is_own = type(self).loss is not ImageClassifier.loss
         loss = {"name": f"{type(self).__name__}.loss"} if is_own else loss_summary(self.criterion)
-        return {"loss": loss | self.class_weights.summary(), **self.optimization.summary(self.trainer)}
+        return {"loss": loss, **self.optimization.summary(self.trainer)}

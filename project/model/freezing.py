@@ -1,20 +1,72 @@
 """The blocks of any network in order of depth, and freezing the first of them."""
 
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any, cast
 
 from torch import nn
 
-from project.engine.errors import UserError, printable
+from project.engine.errors import UserError, listed, printable
 from project.model.networks import head, import_timm
+
+BACKBONE = "backbone"
+"""Freezes all but the head."""
+
+
+class Freezing:
+    """Keeps blocks of a network from being trained.
+
+    Args:
+        freeze: ``backbone`` for all but the head; or the first block that is trained, or a layer that begins with its
+            name, which freezes all before it; None for nothing.
+        num_classes: The number of classes that the network tells apart.
+    """
+
+    def __init__(self, freeze: str | None, num_classes: int) -> None:
+        self._freeze, self._num_classes = freeze, num_classes
+
+    def freeze(self, network: nn.Module) -> None:
+        """Freezes the parameters, and puts the network into training mode as far as it is trained.
+
+        Raises:
+            UserError: No block has that name, or none is before it.
+        """
+        if self._freeze is None:
+            return
+        if self._freeze == BACKBONE:
+            network.requires_grad_(False)
+            for layer in head(network, self._num_classes).values():
+                layer.requires_grad_(True)
+        else:
+            for name in _before(network, self._freeze):
+                network.get_parameter(name).requires_grad_(False)
+        self.evaluate(network.train())
+
+    def evaluate(self, network: nn.Module) -> None:
+        """Puts frozen modules of a network in training mode into evaluation mode.
+
+        BatchNorm then keeps its running statistics, and nothing is dropped out, by layers without parameters that come
+        before the first trained one either.
+        """
+        if self._freeze == BACKBONE:
+            network.eval()
+            for layer in head(network, self._num_classes).values():
+                layer.train()
+        elif self._freeze is not None:
+            is_trained = {module: [p.requires_grad for p in module.parameters()] for module in network.modules()}
+            leaves = [module for module in network.modules() if not any(True for _ in module.children())]
+            first = next(number for number, leaf in enumerate(leaves) if any(is_trained[leaf]))
+            for module, trained in is_trained.items():
+                if (trained and not any(trained)) or module in leaves[:first]:
+                    module.training = False
 
 
 def blocks(network: nn.Module) -> list[list[str]]:
     """Lists a network's blocks in order of depth, the stem first and the head last.
 
-    Networks of timm say by their ``group_matcher`` what their blocks are. In any other, sequences and lists of modules
-    are taken apart, and so is a module that holds more than half of all parameters; what is not taken apart is a block.
-    A normalisation layer, or a parameter that stands alone, belongs to the block before it.
+    Networks of timm name their blocks by ``group_matcher``. In any other, sequences and lists of modules are taken apart,
+    and so is a module that holds more than half of all parameters; anything else is a block. A normalisation layer, or a
+    parameter that stands alone, belongs to the block before it.
 
     Args:
         network: Any that registers its modules in the order in which they compute.
@@ -24,99 +76,23 @@ def blocks(network: nn.Module) -> list[list[str]]:
     """
     if hasattr(network, "group_matcher"):
         matcher = cast(Any, network).group_matcher(coarse=False)
-        found: dict[int, list[str]] = import_timm().models.group_parameters(network, matcher)
-        return [found[depth] for depth in sorted(found)]
+        groups: dict[int, list[str]] = import_timm().models.group_parameters(network, matcher)
+        return [groups[depth] for depth in sorted(groups)]
     known = {name for name, _ in network.named_parameters()}  # one name for what two modules share
-    listed: list[list[str]] = []
+    found: list[list[str]] = []
     first: list[str] = []
     for names, is_layer in _parts(network, "", _size(network) / 2):
         own = [name for name in names if name in known]
         if is_layer:
-            listed.append(first + own)
+            found.append(first + own)
             first = []
         else:
-            (listed[-1] if listed else first).extend(own)
-    return listed or [first]
-
-
-class Freezing:
-    """Which blocks of a network stay as they are: none, all but the head, or all before one.
-
-    Args:
-        num_classes: How many classes the network tells apart.
-        backbone: Whether all but the head stays.
-        until: The first block that is trained, or a layer that begins with it.
-
-    Raises:
-        UserError: Both are asked for.
-    """
-
-    def __init__(self, num_classes: int, backbone: bool, until: str | None) -> None:
-        if backbone and until is not None:
-            raise UserError("--model.freeze_backbone freezes all but the head; leave it or --model.freeze_until out")
-        self._num_classes, self._backbone, self._until = num_classes, backbone, until
-
-    def freeze(self, network: nn.Module) -> None:
-        """Keeps the parameters of the blocks from being trained.
-
-        Args:
-            network: Any; afterwards it is in training mode, as far as it is trained.
-
-        Raises:
-            UserError: No block has that name, or none is before it.
-        """
-        if self._backbone:
-            network.requires_grad_(False)
-            for layer in head(network, self._num_classes).values():
-                layer.requires_grad_(True)
-        elif self._until is not None:
-            for name in _before(network, self._until):
-                network.get_parameter(name).requires_grad_(False)
-        else:
-            return
-        self.evaluate(network.train())
-
-    def evaluate(self, network: nn.Module) -> None:
-        """Puts what is frozen into evaluation mode, so that BatchNorm keeps its running statistics and nothing is dropped out.
-
-        Layers without parameters are frozen if they come before the first that is trained.
-
-        Args:
-            network: In training mode.
-        """
-        if self._backbone:
-            network.eval()
-            for layer in head(network, self._num_classes).values():
-                layer.train()
-        elif self._until is not None:
-            leaves = [module for module in network.modules() if not any(True for _ in module.children())]
-            first = next(number for number, leaf in enumerate(leaves) if any(map(_is_trained, leaf.parameters())))
-            for module in network.modules():
-                parameters = list(module.parameters())
-                if parameters and not any(map(_is_trained, parameters)):
-                    module.eval()
-            for leaf in leaves[:first]:  # such as Dropout, which has no parameters by which it could be told
-                leaf.eval()
-
-
-def _is_trained(parameter: nn.Parameter) -> bool:
-    return parameter.requires_grad
-
-
-def _before(network: nn.Module, until: str) -> list[str]:
-    """The parameters of the blocks before the one with that name."""
-    listed = blocks(network)
-    begun = [any(f"{name}.".startswith(f"{until}.") for name in names) for names in listed]
-    if True not in begun[1:]:
-        choice = ", ".join(dict.fromkeys(map(_name, listed[1:])))
-        raise UserError(
-            f"--model.freeze_until: no block after the first is called '{printable(until)}'; there are {choice}"
-        )
-    return [name for names in listed[: begun.index(True)] for name in names]
+            (found[-1] if found else first).extend(own)
+    return found or [first]
 
 
 def _parts(module: nn.Module, name: str, half: float) -> Iterator[tuple[list[str], bool]]:
-    """The parameters of what is not taken apart, and whether it has a layer that is no normalisation."""
+    """Yields the parameters of each part, and whether it has a layer that is no normalisation."""
     alone = [f"{name}{own}" for own, _ in module.named_parameters(recurse=False)]
     if alone:
         yield alone, False
@@ -133,8 +109,29 @@ def _size(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _name(names: list[str]) -> str:
-    """The deepest module that holds all of a block, or its first layer where that is the network itself."""
-    paths = [name.split(".")[:-1] for name in names]
-    shared = [parts[0] for parts in zip(*paths, strict=False) if len(set(parts)) == 1]
-    return ".".join(shared or paths[0])
+def _before(network: nn.Module, name: str) -> list[str]:
+    found = blocks(network)
+    number = _position(found, name)
+    if not number:
+        choice = listed(block_name(found, later) for later in range(1, len(found)))
+        raise UserError(
+            f"--model.freeze: no block after the first is called '{printable(name)}'; there are {choice}, and backbone"
+        )
+    return [parameter for names in found[:number] for parameter in names]
+
+
+def _position(found: list[list[str]], name: str) -> int | None:
+    begun = (n for n, names in enumerate(found) if any(f"{parameter}.".startswith(f"{name}.") for parameter in names))
+    return next(begun, None)
+
+
+def block_name(found: list[list[str]], number: int) -> str:
+    """Returns the shortest name that tells a block from those before it: of a module that holds all of it, or of a part."""
+    paths = [name.split(".") for name in found[number]]
+    shared = [
+        parts[0]
+        for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*[path[:-1] for path in paths], strict=False))
+    ]
+    parts = sorted((path[:length] for path in paths for length in range(1, len(path) + 1)), key=len)
+    names = [".".join(part) for part in [shared, *parts] if part]
+    return next(name for name in names if _position(found, name) == number)

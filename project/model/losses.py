@@ -1,64 +1,95 @@
-"""The training loss: cross entropy, or any function of logits and labels that says what each image costs."""
+"""The training loss: cross entropy, or any module or function of logits and labels that returns each image's loss."""
 
-import copy
-import warnings
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from project.engine.errors import UserError, require
+from project.engine.errors import UserError, printable, require
 from project.engine.run.settings import plain_attributes
 
 Loss = nn.Module | Callable[..., Any]
 """Takes logits, float (N, classes), and labels, int64 (N,) or soft, float (N, classes); returns float (N,)."""
 
-_SMOOTHING = 0.1
-_PREFIX = "criterion."  # of its buffers among the classifier's
+_WEIGHTS = "--model.loss.class_weights"
 
 
-def build_loss(loss: Loss | None, label_smoothing: float | None, num_classes: int) -> Loss:
-    """Checks the loss that was given, or builds cross entropy.
+class CrossEntropy(nn.Module):
+    """Cross entropy with smoothed labels and weights of the classes.
+
+    Nothing is divided by the weights in a batch, as torch's weighted mean does, which would depend on how devices share a
+    batch. The weights are no buffer, which a moving average of the model would average.
 
     Args:
-        loss: What was given, if anything.
-        label_smoothing: What the default loss takes, 0.1 where None; nothing else does.
-        num_classes: How many classes there are.
+        label_smoothing: The share of each label that is spread over all classes (Szegedy et al., 2016,
+            https://arxiv.org/abs/1512.00567).
+        class_weights: The factor of each image's loss by its class: a number for each class, or ``balanced``,
+            images / (classes * images of the class), by which small classes count as much as large ones.
+    """
+
+    def __init__(
+        self, label_smoothing: float = 0.1, class_weights: Literal["balanced"] | list[float] | None = None
+    ) -> None:
+        super().__init__()
+        require(0 <= label_smoothing <= 1, "--model.loss.label_smoothing", label_smoothing, "from 0 to 1")
+        self.label_smoothing, self.class_weights = label_smoothing, class_weights
+        self._weights = torch.tensor(class_weights, dtype=torch.float32) if isinstance(class_weights, list) else None
+
+    def prepare(self, data: Any, class_names: Sequence[str]) -> None:
+        """Computes balanced weights before each training, and checks those that were given.
+
+        Args:
+            data: The data module after its ``setup``, with ``class_counts()``.
+            class_names: The classes.
+
+        Raises:
+            UserError: The weights are not one for each class, or the data module does not count its classes.
+        """
+        if self.class_weights == "balanced":
+            if not hasattr(data, "class_counts"):
+                raise UserError(
+                    f"{_WEIGHTS} balanced needs a data module with class_counts(); give {len(class_names)} numbers instead"
+                )
+            self._weights = torch.tensor(balanced_weights(data.class_counts(), class_names))
+        elif (given := self.class_weights) is not None:
+            usable = len(given) == len(class_names) and all(0 <= one < math.inf for one in given) and any(given)
+            require(usable, _WEIGHTS, given, f"'balanced' or {len(class_names)} numbers from 0 that are not all 0")
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Returns each image's loss, float (N,); soft labels get the mean of the weights by their shares."""
+        losses = F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing, reduction="none")
+        if self.class_weights is None:
+            return losses
+        if self._weights is None:
+            raise UserError(f"{_WEIGHTS} balanced is computed when trainer.fit starts; outside of it, give the numbers")
+        self._weights = self._weights.to(losses.device)
+        return losses * (self._weights[labels] if labels.dim() == 1 else labels.to(self._weights.dtype) @ self._weights)
+
+
+def balanced_weights(counts: Sequence[int], class_names: Sequence[str]) -> list[float]:
+    """Computes weights by which each class counts alike in the mean loss, as scikit-learn does: n / (classes * n of the class).
 
     Raises:
-        UserError: It takes something else than logits and labels, does not return each image's loss, or has parameters
-            to train.
+        UserError: A class has no training image.
     """
-    if loss is None:
-        smoothing = _SMOOTHING if label_smoothing is None else label_smoothing
-        require(0 <= smoothing <= 1, "--model.label_smoothing", smoothing, "from 0 to 1")
-        return nn.CrossEntropyLoss(label_smoothing=smoothing, reduction="none")
-    if label_smoothing is not None:
-        raise UserError(
-            "--model.label_smoothing belongs to the default loss and is not used by --model.loss; leave it out (torch's"
-            " CrossEntropyLoss has its own, --model.loss.label_smoothing)"
-        )
-    if isinstance(loss, nn.Module) and any(parameter.requires_grad for parameter in loss.parameters()):
-        raise UserError(
-            f"--model.loss: {_name(loss)} has parameters of its own, which the network's optimizer does not train; make"
-            " them part of the network of a subclass of ImageClassifier"
-        )
-    _try(copy.deepcopy(loss), num_classes)
-    return loss
+    for name, count in zip(class_names, counts, strict=True):
+        if count == 0:
+            raise UserError(
+                f"{_WEIGHTS} balanced has no weight for the class {printable(name)}, which has no training image; give"
+                f" {len(class_names)} numbers instead"
+            )
+    return [sum(counts) / (len(counts) * count) for count in counts]
 
 
 def require_per_image(losses: Any, images: int, source: str) -> None:
-    """Compares what a loss returned with what it must be.
-
-    Args:
-        losses: What it returned.
-        images: How many images it was given.
-        source: What is to be named in the error.
+    """Checks that a loss returned one number for each image.
 
     Raises:
-        UserError: It is not one number for each image.
+        UserError: It did not; the text names ``source``.
     """
     if not isinstance(losses, Tensor) or losses.shape != (images,):
         found = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
@@ -69,31 +100,14 @@ def require_per_image(losses: Any, images: int, source: str) -> None:
 
 
 def loss_summary(loss: Loss) -> dict[str, Any]:
-    """The loss's name and its plain options, for people to read."""
+    """Returns the loss's name and its plain options, for people to read."""
     options = plain_attributes(loss, signature(type(loss)).parameters) if isinstance(loss, nn.Module) else {}
-    return {"name": _name(loss), **{name: value for name, value in options.items() if name != "reduction"}}
+    given = {name: value for name, value in options.items() if name != "reduction" and value is not None}
+    return {"name": getattr(loss, "__name__", type(loss).__name__), **given}
 
 
 def without_loss(weights: Any) -> Any:
-    """Leaves the buffers of a loss out of a state dict, which only training needs; what is none stays as it is."""
+    """Leaves the weights of a loss out of a state dict, which only training needs; anything else stays as it is."""
     if not isinstance(weights, Mapping):
         return weights
-    return {name: value for name, value in weights.items() if not str(name).startswith(_PREFIX)}
-
-
-def _try(loss: Loss, num_classes: int) -> None:
-    """Calls the loss once, so that a run does not end at its first step."""
-    images = num_classes + 1
-    logits, labels = torch.zeros(images, num_classes), torch.zeros(images, dtype=torch.int64)
-    try:
-        with torch.no_grad(), warnings.catch_warnings(action="ignore"):
-            losses = loss(logits, labels)
-    except Exception as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"--model.loss: {_name(loss)} does not take logits and labels: {reason}") from error
-    require_per_image(losses, images, f"--model.loss: {_name(loss)}")
-
-
-def _name(loss: Loss) -> str:
-    name: str = getattr(loss, "__name__", type(loss).__name__)
-    return name
+    return {name: value for name, value in weights.items() if not str(name).startswith("criterion.")}

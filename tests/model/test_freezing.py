@@ -11,11 +11,11 @@ from torch.optim.lr_scheduler import LinearLR, OneCycleLR
 
 from project.callbacks import LearningRate
 from project.engine.errors import UserError
-from project.model import ImageClassifier, Muon
+from project.model import Muon
 from project.model.freezing import Freezing, blocks
 from project.model.networks import build_network, head
 from project.model.optimizers import parameter_groups
-from tests.model.test_any_network import NAMES, PREPROCESSING, classifier, images
+from tests.model.test_any_network import classifier, images
 from tests.model.test_classifier import Memory, linear, trainer
 from tests.stress import SmallNetwork
 
@@ -169,7 +169,7 @@ def test_what_is_before_a_block_stays_as_it_is_with_its_statistics(arch, until):
 def test_what_is_before_a_block_drops_nothing_out_and_counts_no_statistics():
     before: list[nn.Module] = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, affine=False), nn.Dropout()]
     network = nn.Sequential(*before, nn.Conv2d(4, 4, 3), nn.Dropout())
-    freezing = Freezing(3, backbone=False, until="3")
+    freezing = Freezing("3", 3)
     freezing.freeze(network)
     freezing.evaluate(network.train())
     assert [module.training for module in network] == [False] * len(before) + [True, True]
@@ -178,11 +178,7 @@ def test_what_is_before_a_block_drops_nothing_out_and_counts_no_statistics():
 def test_a_block_that_there_is_not_is_answered_with_those_that_there_are():
     for name in ("layer5", "conv1"):  # before which there is none
         with pytest.raises(
-            UserError, match=rf"no block after the first is called '{name}'; there are layer1\.0, .*, fc$"
+            UserError,
+            match=rf"no block after the first is called '{name}'; there are layer1\.0, .* and fc, and backbone$",
         ):
             classifier("resnet18", freeze_until=name)
-
-
-def test_a_backbone_and_a_part_of_it_are_not_frozen_both():
-    with pytest.raises(UserError, match=r"leave it or --model\.freeze_until out"):
-        ImageClassifier(NAMES, PREPROCESSING, freeze_backbone=True, freeze_until="layer4")

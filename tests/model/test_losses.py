@@ -1,77 +1,124 @@
-"""The training loss: what may be given, and what a run with it keeps of the promises."""
+"""The training loss: cross entropy with weights of the classes against scikit-learn, and any loss of the user's."""
 
 import sys
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from lightning.pytorch import Callback
 from sklearn.metrics import log_loss
-from torch import nn
+from sklearn.utils.class_weight import compute_class_weight
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT
 from project.model import ImageClassifier
-from project.model.losses import loss_summary
+from project.model.losses import CrossEntropy, balanced_weights
 from tests.conftest import SLIM, TINY, evaluate, fit
-from tests.model.test_classifier import Memory, classifier, logits_of, trainer
-from tests.small import load, one_line
+from tests.model.test_classifier import Memory, classifier, linear, logits_of, trainer
+from tests.small import load
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*LeafSpec:FutureWarning",  # Lightning walks torch's pytrees by a deprecated class
     "ignore:.*smaller than the logging interval",  # advice that has no use on data this small
 )
 
-SOURCE = '''
-import torch
-from torch import nn
-from torch.nn import functional as F
+
+class Counted(Memory):
+    """One class has most images; says how many each has."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.labels = torch.tensor([0, 0, 0, 0, 0, 1, 1, 2] * (len(self.labels) // 8))
+
+    def class_counts(self) -> list[int]:
+        return self.labels.bincount().tolist()
 
 
-class WeightedFocalLoss(nn.Module):
-    """Focal loss with a weight for each class.
-
-    Args:
-        gamma: The exponent.
-    """
-
-    def __init__(self, gamma: float = 2.0) -> None:
-        super().__init__()
-        self.gamma = gamma
-        self.register_buffer("class_weights", torch.linspace(1, 2, 8))
-
-    def forward(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        losses = F.cross_entropy(logits, labels, reduction="none")
-        return self.class_weights[labels] * (1 - torch.exp(-losses)) ** self.gamma * losses
-
-
-class MeanLoss(nn.CrossEntropyLoss):
-    """One that takes the mean and has no other way."""
+class Losses(Callback):
+    """The loss of every step."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self.seen: list[float] = []
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.seen.append(float(outputs["loss"]))
 
 
-class TrainedLoss(nn.CrossEntropyLoss):
-    """One with a parameter."""
-
-    def __init__(self) -> None:
-        super().__init__(reduction="none")
-        self.scale = nn.Parameter(torch.ones(()))
-
-
-def plain_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return F.cross_entropy(logits, labels, reduction="none")
-'''
+def trained(data: Any, loss: Any) -> tuple[Any, float]:
+    """A model that has taken one step with a learning rate of zero, and its loss."""
+    model, losses = linear(optimizer=lambda params: torch.optim.SGD(params, lr=0.0), loss=loss), Losses()
+    trainer(max_steps=1, callbacks=[losses], limit_val_batches=0, num_sanity_val_steps=0).fit(model, datamodule=data)
+    return model, losses.seen[0]
 
 
-@pytest.fixture
-def own_losses(workplace, monkeypatch):
-    """A module of losses in the folder in which the command runs."""
-    (workplace / "own_losses.py").write_text(SOURCE)
-    monkeypatch.syspath_prepend(workplace)
-    yield
-    sys.modules.pop("own_losses", None)
+def test_labels_may_be_soft_and_are_smoothed():
+    generator = torch.Generator().manual_seed(0)
+    logits, soft = torch.randn(16, 3, generator=generator), torch.rand(16, 3, generator=generator).softmax(1)
+    expected = -((0.8 * soft.double() + 0.2 / 3) * logits.double().log_softmax(1)).sum(1)
+    torch.testing.assert_close(CrossEntropy(0.2)(logits, soft).double(), expected, rtol=1e-5, atol=1e-6)
+    weighted = CrossEntropy(0.2, [1.0, 0.0, 4.0])(logits, soft).double()
+    factor = soft.double() @ torch.tensor([1.0, 0.0, 4.0], dtype=torch.float64)
+    torch.testing.assert_close(weighted, factor * expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("counts", [[5, 2, 1], [1, 1, 1], [1000, 3, 17, 1]])
+def test_balanced_weights_are_scikit_learns_and_have_the_mean_one(counts):
+    labels = np.repeat(np.arange(len(counts)), counts)
+    found = balanced_weights(counts, [str(label) for label in range(len(counts))])
+    assert found == pytest.approx(compute_class_weight("balanced", classes=np.arange(len(counts)), y=labels))
+    assert np.mean(np.array(found)[labels]) == pytest.approx(1)
+
+
+def test_training_minimises_the_weighted_mean_and_validation_measures_as_ever():
+    data = Counted(batch_size=32)
+    model, loss = trained(data, CrossEntropy(0.0, "balanced"))
+    weights = compute_class_weight("balanced", classes=np.arange(3), y=data.labels.numpy())
+    (batch,) = data.batches()
+    with torch.no_grad():
+        logits = model(batch.images)
+    costs = F.cross_entropy(logits.double(), batch.labels, reduction="none")
+    assert loss == pytest.approx(float((torch.tensor(weights)[batch.labels] * costs).mean()), rel=1e-5)
+    trainer().validate(model, datamodule=data, verbose=False)
+    assert model.results["val"].loss == pytest.approx(float(costs.mean()), rel=1e-5)
+    other = Counted(batch_size=32)  # each training is balanced by its own images
+    other.labels = 2 - other.labels
+    trainer(max_steps=1, limit_val_batches=0).fit(model, datamodule=other)
+    expected = compute_class_weight("balanced", classes=np.arange(3), y=other.labels.numpy())
+    ones = model.criterion(torch.zeros(3, 3), torch.arange(3)) / np.log(3)
+    assert ones.tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_the_mean_over_devices_is_that_of_the_whole_batch(parts):
+    loss, (batch,) = CrossEntropy(0.1, [0.5, 1.0, 3.0]), Counted(batch_size=32).batches()
+    logits = torch.randn(32, 3, generator=torch.Generator().manual_seed(0))
+    means = [loss(*pair).mean() for pair in zip(logits.chunk(parts), batch.labels.chunk(parts), strict=True)]
+    assert float(torch.stack(means).mean()) == pytest.approx(float(loss(logits, batch.labels).mean()))
+
+
+@pytest.mark.parametrize("given", [[1, 2], [1, 2, -1], [0, 0, 0], [1, 2, float("nan")], [1, 2, float("inf")]])
+def test_weights_that_do_not_fit_the_classes_are_refused(given):
+    with pytest.raises(UserError, match=r"--model\.loss\.class_weights must be 'balanced' or 3 numbers"):
+        trained(Memory(), CrossEntropy(class_weights=given))
+
+
+def test_what_cannot_be_balanced_is_refused():
+    with pytest.raises(UserError, match="no weight for the class b, which has no training image"):
+        balanced_weights([3, 0], ["a", "b"])
+    with pytest.raises(UserError, match=r"needs a data module with class_counts\(\)"):
+        trained(Memory(), CrossEntropy(class_weights="balanced"))
+    with pytest.raises(UserError, match=r"computed when trainer\.fit starts"):
+        CrossEntropy(class_weights="balanced")(torch.zeros(2, 3), torch.tensor([0, 1]))
+    with pytest.raises(UserError, match=r"--model\.loss\.label_smoothing must be from 0 to 1"):
+        CrossEntropy(1.5)
+
+
+def test_weights_of_the_classes_are_no_part_of_the_state():
+    assert not CrossEntropy(class_weights=[1, 2, 3]).state_dict()
 
 
 @pytest.mark.parametrize(
@@ -83,102 +130,66 @@ def own_losses(workplace, monkeypatch):
     ],
     ids=["CrossEntropyLoss", "MultiMarginLoss", "function"],
 )
-def test_training_minimises_the_loss_that_was_given(loss):
+def test_training_minimises_any_loss_that_is_given_and_evaluation_measures_cross_entropy(loss):
     model, data = classifier(loss=loss), Memory()
     value = model.train().training_step(data.batches()[0], 0)
     logits = classifier().double().train()(data.images[:16])
     expected = (loss.double() if isinstance(loss, nn.Module) else loss)(logits, data.labels[:16])
     assert value.item() == pytest.approx(expected.mean().item(), rel=1e-4)
-
-
-def test_labels_may_be_soft():
-    model, data = classifier(label_smoothing=0.2), Memory()
-    (batch, *_), soft = data.batches(), torch.rand(16, 3, generator=torch.Generator().manual_seed(0)).softmax(1)
-    logits = model(batch.images)
-    targets = 0.8 * soft.double() + 0.2 / 3
-    expected = -(targets * logits.double().log_softmax(1)).sum(1)
-    torch.testing.assert_close(model.loss(logits, soft).double(), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_validation_and_test_measure_cross_entropy_whatever_trains():
-    data = Memory()
-    for model in (classifier(), classifier(loss=nn.MultiMarginLoss(reduction="none")), classifier(label_smoothing=0.5)):
-        trainer().validate(model, datamodule=data, verbose=False)
-        trainer().test(model, datamodule=data, verbose=False)
-        expected = log_loss(data.labels, logits_of(model, data.images).double().softmax(1))
-        assert [model.results[split].loss for split in ("val", "test")] == pytest.approx([expected] * 2, abs=1e-5)
+    trainer().test(model, datamodule=data, verbose=False)
+    measured = log_loss(data.labels, logits_of(model, data.images).double().softmax(1))
+    assert model.results["test"].loss == pytest.approx(measured, abs=1e-5)
 
 
 class MeanOfBatch(ImageClassifier):
     """Makes the mistake that a subclass may make."""
 
-    def loss(self, logits, labels):
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         return super().loss(logits, labels).mean()
 
 
 def test_a_mean_in_place_of_each_images_loss_is_refused():
-    with pytest.raises(UserError, match=r"^--model\.loss: CrossEntropyLoss must return each image's loss.*reduction="):
-        classifier(loss=nn.CrossEntropyLoss())
     model = MeanOfBatch(["red", "green", "blue"], classifier().preprocessing)
-    with pytest.raises(UserError, match=r"^MeanOfBatch\.loss must return .* of shape \(16,\), got .* shape \(\)"):
-        trainer(max_epochs=1).fit(model, datamodule=Memory())
+    for wrong in (model, classifier(loss=nn.CrossEntropyLoss())):
+        with pytest.raises(UserError, match=r"must return each image's loss, of shape \(16,\), got .* shape \(\)"):
+            trainer(max_epochs=1).fit(wrong, datamodule=Memory())
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--model.loss=CrossEntropyLoss", "--model.loss.reduction=mean"], "CrossEntropyLoss must return each image's"),
-        (["--model.loss=own_losses.MeanLoss"], "--model.loss: MeanLoss must return each image's loss, of shape"),
-        (["--model.loss=own_losses.TrainedLoss"], "TrainedLoss has parameters of its own"),
-        (["--model.loss=own_losses.WeightedFocalLoss", "--model.loss.gama=1"], "did you mean --model.loss.gamma?"),
-        (["--model.loss=own_losses.WeightedFocalLoss", "--model.loss.gamma=x"], "expected float, not 'x'"),
-        (["--model.loss=own_losses.Missing"], "--model.loss: there is no loss 'own_losses.Missing'"),
-        (["--model.loss=CrosEntropyLoss"], "did you mean CrossEntropyLoss"),
-        (["--model.loss=MSELoss"], "MSELoss does not take logits and labels"),
-        (["--model.loss=TripletMarginLoss"], "TripletMarginLoss does not take logits and labels"),
-        (["--model.loss.label_smoothing=0.2"], "CrossEntropyLoss"),
-        (
-            ["--model.loss=CrossEntropyLoss", "--model.label_smoothing=0.2"],
-            "--model.label_smoothing belongs to the default loss",
-        ),
-    ],
-    ids=lambda value: value[-1] if isinstance(value, list) else "",
-)
-def test_a_loss_that_cannot_be_used_is_one_line(own_losses, capsys, flags, message):
-    assert message in one_line(lambda: fit(*TINY, *flags), capsys)
+SOURCE = '''
+import torch
+from torch import nn
+from torch.nn import functional as F
 
 
-def test_the_default_and_the_class_of_torch_are_one_loss(workplace):
-    weights: list[Any] = []
-    named = ["--model.loss=torch.nn.CrossEntropyLoss", "--model.loss.label_smoothing=0.3"]
-    for flags in (["--model.label_smoothing=0.3"], named):
-        cli = fit(*TINY, *SLIM, *flags, f"--name=run{len(weights)}")
-        weights.append(load(cli.run.path / "checkpoints" / "last.ckpt"))
-    first, second = weights
-    assert first["state_dict"].keys() == second["state_dict"].keys()
-    assert all(torch.equal(value, second["state_dict"][name]) for name, value in first["state_dict"].items())
-    assert first[ABOUT]["loss"] == second[ABOUT]["loss"]
-    assert first[ABOUT]["loss"] == {"name": "CrossEntropyLoss", "label_smoothing": 0.3, "ignore_index": -100}
+class FocalLoss(nn.Module):
+    """Focal loss with a weight for each class.
+
+    Args:
+        gamma: The exponent.
+    """
+
+    def __init__(self, gamma: float = 2.0) -> None:
+        super().__init__()
+        self.gamma = gamma
+        self.register_buffer("weights", torch.linspace(1, 2, 8))
+
+    def forward(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        losses = F.cross_entropy(logits, labels, reduction="none")
+        return self.weights[labels] * (1 - torch.exp(-losses)) ** self.gamma * losses
+'''
 
 
-def test_a_run_with_a_loss_of_ones_own_resumes_and_its_checkpoint_needs_the_loss_no_more(workplace, own_losses):
-    flags = [*SLIM, "--model.loss=own_losses.WeightedFocalLoss", "--model.loss.gamma=1.5"]
-    cli = fit(*TINY, *flags, "--name=own")
-    best = cli.run.path / "checkpoints" / "best.ckpt"
-    assert load(best)[ABOUT]["loss"] == {"name": "WeightedFocalLoss", "gamma": 1.5}
-    (cli.run.path / "metrics.json").unlink()
-    assert fit(*TINY, *flags, "--name=own", "--trainer.max_epochs=2").trainer.global_step == 8
+def test_a_run_with_a_loss_of_ones_own_resumes_and_its_checkpoint_needs_the_loss_no_more(workplace, monkeypatch):
+    Path("own_losses.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(workplace)
+    flags = [*TINY, *SLIM, "--model.loss=own_losses.FocalLoss", "--model.loss.gamma=1.5", "--name=own"]
+    best = fit(*flags).run.path / "checkpoints" / "best.ckpt"
+    assert load(best)[ABOUT]["loss"] == {"name": "FocalLoss", "gamma": 1.5}
+    (best.parents[1] / "metrics.json").unlink()
+    assert fit(*flags, "--trainer.max_epochs=2").trainer.global_step == 8
     del sys.modules["own_losses"]
     evaluate(str(best))
-    assert "own_losses" not in sys.modules
-    images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
     loaded = ImageClassifier.load_from_checkpoint(best)
+    assert "own_losses" not in sys.modules
     started = fit(*TINY, *SLIM, f"--model.weights={best}", "--trainer.fast_dev_run=true").model
     assert started.network.state_dict().keys() == loaded.network.state_dict().keys()
-    assert logits_of(loaded, images).shape == (2, 8)
-
-
-def test_a_function_is_a_loss_too(workplace, own_losses):
-    model = fit(*TINY, *SLIM, "--model.loss=own_losses.plain_loss", "--trainer.fast_dev_run=true").model
-    assert loss_summary(model.criterion) == {"name": "plain_loss"}
-    assert model.results["test"].total == 16
