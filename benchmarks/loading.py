@@ -16,7 +16,7 @@ from benchmarks.plan import Files
 from benchmarks.timing import Measure, StepClock
 from project.data import FolderDataModule
 from project.data.resized import IMAGENET_MEAN, IMAGENET_STD
-from project.engine.loading.workers import BatchSender
+from project.engine.loading.workers import share_batch
 from project.model.normalize import normalize, to_255_scale
 
 _CPU = torch.device("cpu")
@@ -67,7 +67,7 @@ def _ours(data: FolderDataModule, files: Files, epoch: int) -> float:
     with _one_thread():
         order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(epoch)) + epoch * len(dataset)
         loader = DataLoader(
-            cast(Any, dataset), files.batch_size, sampler=order.tolist(), collate_fn=BatchSender(), drop_last=True
+            cast(Any, dataset), files.batch_size, sampler=order.tolist(), collate_fn=share_batch, drop_last=True
         )
         for batch in loader:
             images = data.augment(batch, epoch).images

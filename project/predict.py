@@ -23,7 +23,7 @@ from project.engine.errors import LocalError, UserError, printable, require
 from project.engine.hardware import usable_cores
 from project.engine.loading.files import prepare
 from project.engine.loading.path_batches import PathLoader
-from project.engine.loading.paths import image_paths, listed_paths
+from project.engine.loading.scan import image_paths, listed_paths
 from project.engine.run.progress import Progress
 from project.engine.run.rows import Row, RowWriter, TextRows, writing_rows
 from project.model import ImageClassifier

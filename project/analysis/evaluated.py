@@ -7,7 +7,7 @@ from torch import Tensor
 
 from project.analysis.labelling import label_columns
 from project.engine.loading.batch import BatchDataset
-from project.engine.loading.listing import spelt
+from project.engine.loading.scan import spelt
 from project.engine.run.rows import Columns, Row
 
 EVALUATED: Columns = {**label_columns(1), "true_label": str, "correct": bool}

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from project.analysis.prediction import ranked
-from project.engine.loading.listing import spelt
 from project.engine.loading.path_batches import PathBatch, error_text
+from project.engine.loading.scan import spelt
 from project.engine.run.rows import Columns, Row
 from project.model import ImageClassifier
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from project.engine.errors import UserError, printable
-from project.engine.loading.listing import spelt
+from project.engine.loading.scan import spelt
 from project.engine.run.rows import (
     RESUMABLE,
     Columns,

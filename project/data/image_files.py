@@ -1,8 +1,9 @@
-"""What data modules of image files share: checking the files before training, reading them, going on without broken ones."""
+"""The base of data modules of image files: checks the files before training, reads them, and can skip broken ones."""
 
 import shlex
 import sys
 from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,28 +11,27 @@ import torch
 from tqdm import tqdm
 
 from project.data.resized import ResizedDataModule
-from project.data.splits import SPLITS
+from project.data.splits import SPLITS, hashed_split
 from project.engine.errors import UnreadableFileError, UserError, printable
 from project.engine.loading.batch import BatchDataset, ImageBatch
-from project.engine.loading.checked import Header, read_headers, record_of
-from project.engine.loading.checks import few, leave_out
+from project.engine.loading.check import Facts, check_files, few, leave_out
 from project.engine.loading.files import FileDataset
-from project.engine.loading.listing import ClassFiles, without_garbage_collection
+from project.engine.loading.scan import ClassFiles, spelt
 from project.engine.loading.trainer import split_in_use, world
 
 
 class ImageFilesDataModule(ResizedDataModule):
-    """Image files; a kind of data says which there are, and of which class and split.
+    """Image files; a subclass finds the files of each class and split.
 
     Args:
-        on_bad_image: What to do where a file cannot be read: end the run with its name, or go on without it.
+        on_bad_image: What to do where a file cannot be read as an image: end the run with its name, or skip it.
         cache: A folder for decoded images, by which later epochs and runs are faster; it takes about 0.2 MB an image,
             and training crops from images whose shorter side is 8/7 of ``image_size``, or ``image_size`` where ``fit``
             is not ``crop``. By default images are decoded each time.
         kwargs: See :class:`project.data.resized.ResizedDataModule`.
 
     Attributes:
-        tests_all: Whether the test set has all images, for some that nothing was trained on.
+        tests_all: Puts all images into the test set, for some that nothing was trained on.
     """
 
     def __init__(
@@ -42,78 +42,34 @@ class ImageFilesDataModule(ResizedDataModule):
         self.cache = Path(cache).expanduser() if cache is not None else None
         self.tests_all = False
         self._files: dict[str, ClassFiles] = {}
-        self._headers: dict[str, Header] | None = None
+        self._facts: dict[Path, Facts] = {}
         self._reported: set[Path] = set()
+
+    @property
+    @abstractmethod
+    def source(self) -> Path:
+        """The folder or file that ``project.check_data`` takes for these files."""
+
+    @property
+    def images_root(self) -> Path:
+        """The folder that the files lie in."""
+        return self.source
+
+    @abstractmethod
+    def find(self) -> dict[str, ClassFiles]:
+        """Finds the files of each class in each split."""
 
     @property
     def class_names(self) -> list[str]:
         """The names of the classes, sorted."""
         return list(self.files()["train"])
 
-    @property
-    @abstractmethod
-    def images_root(self) -> Path:
-        """The folder that the files lie in."""
-
-    @property
-    def source(self) -> Path:
-        """What ``project.check_data`` takes for these files."""
-        return self.images_root
-
-    @abstractmethod
-    def find(self) -> dict[str, ClassFiles]:
-        """Finds the files of each class in each split.
-
-        Raises:
-            UserError: There are none, or they cannot be used so.
-            OSError: A file or folder cannot be read.
-        """
-
-    def prepare_data(self) -> None:
-        """Looks at every file once before training starts, on one process a machine.
-
-        Raises:
-            UnreadableFileError: A file is not an image, is empty or is cut short.
-        """
-        if self.skip_bad:
-            self._look()  # the other processes, which all leave out the same files, find what this one records
-        else:
-            self._require_readable()
-
-    def _look(self) -> dict[str, Header]:
-        """What is known of every file, by its path as text, which is faster to look up."""
-        if self._headers is None:
-            files, root = self.files(), self.images_root
-            with without_garbage_collection():
-                every = _all(files)
-                record, visible = record_of(root, self.cache), world(self.trainer)[1] == 0
-                headers = read_headers(every, root, record, sizes=self.cache is not None, visible=visible)
-                self._headers = dict(zip(map(str, every), headers, strict=True))
-        return self._headers
-
-    def _broken(self) -> dict[Path, str]:
-        return {Path(file): header.defect for file, header in self._look().items() if header.defect is not None}
-
-    def _require_readable(self) -> None:
-        if broken := self._broken():
-            many = f"{len(broken):,} of {len(self._look()):,} files cannot be read as images: {few(broken)}"
-            (first, why), *others = broken.items()
-            what = many if others else f"'{printable(first)}' cannot be read as an image ({why})"
-            raise UnreadableFileError(
-                f"{what}; repair or remove such files, or go on without them by --data.on_bad_image skip;"
-                f" python -m project.check_data {shlex.quote(str(self.source))} lists all that is wrong"
-            )
-
     def files(self) -> dict[str, ClassFiles]:
-        """The image files of each split, found and split once.
-
-        Raises:
-            UserError: The root does not exist or has no images, a class has none, or splits have different classes.
-        """
+        """The image files of each split, found and split once."""
         if not self._files:
             try:
-                with without_garbage_collection():
-                    self._files = self.find()
+                found = self.find()
+                self._files = {split: found[split] for split in SPLITS}
             except OSError as error:
                 raise UserError(f"--data.root: '{error.filename}' cannot be read ({error.strerror})") from error
         return self._files
@@ -123,47 +79,92 @@ class ImageFilesDataModule(ResizedDataModule):
         found = self.files() if self.images_root.is_dir() else {}
         return {split: sum(map(len, classes.values())) for split, classes in found.items()}
 
+    def cut(self, names: dict[str, list[str]], given: Sequence[str]) -> dict[str, dict[str, list[int]]]:
+        """Cuts the splits that are not given from the training images.
+
+        Args:
+            names: The name of each training image by class, which alone decides its split.
+            given: The splits that there are.
+
+        Returns:
+            For the training set and each split that is cut, the positions in ``names``.
+        """
+        fractions = {split: share for split, share in self.fractions.items() if split not in given}
+        found: dict[str, dict[str, list[int]]] = {split: {} for split in ("train", *fractions)}
+        for name, members in names.items():
+            parts = hashed_split([*map(spelt, members)], fractions, seed=self.split_seed, class_name=name)
+            for split, positions in parts.items():
+                found[split][name] = positions
+        return found
+
+    def prepare_data(self) -> None:
+        """Checks every file once before training starts, on one process a machine."""
+        self._check()
+        if not self.skip_bad:
+            self._require_readable()
+
+    def _check(self) -> None:
+        if not self._facts:
+            files = sorted((f for classes in self.files().values() for some in classes.values() for f in some), key=str)
+            self._facts = dict(zip(files, check_files(files, self.images_root, self.cache is not None), strict=True))
+
     def load(self) -> dict[str, BatchDataset]:
         """Opens the three splits."""
-        splits = self._readable() if self.skip_bad else self.files()
-        if self.cache is not None and not self.skip_bad:
+        splits = self.files()
+        if self.skip_bad or self.cache is not None:
+            if world(self.trainer)[1] == 0:
+                self._check()
+            if self.trainer is not None:  # all leave out the same files, although another machine may read them
+                self._facts = self.trainer.strategy.broadcast(self._facts)
+            splits = self._readable() if self.skip_bad else splits
             self._require_readable()
         if self.tests_all:
             every = {name: [file for split in SPLITS for file in splits[split][name]] for name in self.class_names}
             splits = splits | {"test": every}
-        datasets: dict[str, BatchDataset] = {}
-        for split in SPLITS:
-            labels = [label for label, name in enumerate(self.class_names) for _ in splits[split][name]]
-            flat = [file for name in self.class_names for file in splits[split][name]]
-            crop_scale = self.crop_scale if split == "train" else None
-            known = [self._look()[str(file)] for file in flat] if self.cache is not None else ()
-            datasets[split] = dataset = FileDataset(
-                flat, torch.tensor(labels), self.preprocessing, crop_scale, self.seed, self.skip_bad, self.cache, known
+        return {split: self._dataset(split, splits[split]) for split in SPLITS}
+
+    def _dataset(self, split: str, classes: ClassFiles) -> FileDataset:
+        labels = [label for label, name in enumerate(self.class_names) for _ in classes[name]]
+        files = [file for name in self.class_names for file in classes[name]]
+        crop_scale = self.crop_scale if split == "train" else None
+        facts = [self._facts[file] for file in files] if self.cache is not None else ()
+        dataset = FileDataset(
+            files, torch.tensor(labels), self.preprocessing, crop_scale, self.seed, self.skip_bad, self.cache, facts
+        )
+        if self.cache is not None and dataset.cache is None and world(self.trainer)[1] == 0:
+            _warn(f"--data.cache: '{self.cache}' has no room for the decoded {split} images; going on without")
+        return dataset
+
+    def _broken(self) -> dict[Path, str]:
+        return {file: facts.defect for file, facts in self._facts.items() if facts.defect is not None}
+
+    def _require_readable(self) -> None:
+        if not self.skip_bad and (broken := self._broken()):
+            many = f"{len(broken):,} of {len(self._facts):,} files cannot be read as images: {few(broken)}"
+            (first, why), *others = broken.items()
+            what = many if others else f"'{printable(first)}' cannot be read as an image ({why})"
+            raise UnreadableFileError(
+                f"{what}; repair or remove such files, or skip them with --data.on_bad_image skip;"
+                f" python -m project.check_data {shlex.quote(str(self.source))} lists all that is wrong"
             )
-            if self.cache is not None and dataset.cache is None and world(self.trainer)[1] == 0:
-                _warn(f"--data.cache: '{self.cache}' has no room for the decoded {split} images; going on without")
-        return datasets
 
     def _readable(self) -> dict[str, ClassFiles]:
-        """The splits without broken files; each process looks for itself, so that all have the same."""
         broken = self._broken()
-        left = leave_out(self.files(), broken)
         if broken and world(self.trainer)[1] == 0:
-            many = f"{len(broken):,} of {len(self._look()):,} files"
+            many = f"{len(broken):,} of {len(self._facts):,} files"
             _warn(f"{many} cannot be read as images and are left out: {few(broken)}")
-        return left
+        return leave_out(self.files(), broken)
 
     def on_before_batch_transfer(self, batch: ImageBatch, dataloader_idx: int) -> ImageBatch:
-        """Takes what could not be read out of a training batch; in evaluation, its label of -1 keeps it from counting.
-
-        Raises:
-            UnreadableFileError: Nothing is left of a training batch.
-        """
+        """Takes what could not be read out of a training batch; in evaluation, its label of -1 keeps it from counting."""
         if not self.skip_bad or self.trainer is None or bool((batch.labels >= 0).all()):
             return batch
-        readable = batch.labels >= 0
-        split = split_in_use(self.trainer)
-        self._report(split, batch.indices[~readable].tolist())
+        readable, split = batch.labels >= 0, split_in_use(self.trainer)
+        dataset: Any = self.splits[split]
+        for index in batch.indices[~readable].tolist():
+            if (file := dataset.files[index % len(dataset)]) not in self._reported:
+                self._reported.add(file)
+                _warn(f"'{printable(file)}' cannot be read as an image and is left out ({len(self._reported)} so far)")
         if split != "train":
             return batch
         if not readable.any():
@@ -172,19 +173,7 @@ class ImageFilesDataModule(ResizedDataModule):
             )
         return ImageBatch(*(field[readable] for field in batch))
 
-    def _report(self, split: str, indices: list[int]) -> None:
-        """Names files that could not be read, each once; other processes do not know of them."""
-        dataset: Any = self.splits[split]
-        for file in dict.fromkeys(dataset.files[index % len(dataset)] for index in indices):
-            if file not in self._reported:
-                self._reported.add(file)
-                _warn(f"'{printable(file)}' cannot be read as an image and is left out ({len(self._reported)} so far)")
-
-
-def _all(splits: dict[str, ClassFiles]) -> list[Path]:
-    return sorted((file for classes in splits.values() for files in classes.values() for file in files), key=str)
-
 
 def _warn(text: str) -> None:
-    """Says it beside a progress bar, if there is one."""
+    """Prints a warning beside a progress bar, if there is one."""
     tqdm.write(f"warning: {text}", file=sys.stderr)

@@ -13,11 +13,16 @@ from project.data.augmentation import Flip, augment
 from project.engine.errors import require
 from project.engine.hardware import usable_cores
 from project.engine.loading.batch import BatchDataset, ImageBatch, WithoutImages, uncounted
-from project.engine.loading.loader import LazyDataLoader, leave_signals_to_the_run
 from project.engine.loading.sharing import load_once_a_machine
 from project.engine.loading.trainer import devices, overfits, position, split_in_use, world
 from project.engine.loading.transforms import TransformedDataset, as_list, describe, transform_batch
-from project.engine.loading.workers import plan_workers, say_once
+from project.engine.loading.workers import (
+    LazyDataLoader,
+    leave_signals_to_the_run,
+    plan_workers,
+    say_once,
+    share_batch,
+)
 from project.engine.preprocessing import Preprocessing, as_colour, in_unit
 from project.engine.randomness import Purpose, derived_seed
 from project.engine.training.sampler import BalancedOrder, EvaluationSampler, TrainingSampler
@@ -191,7 +196,7 @@ class ImageDataModule(LightningDataModule, ABC):
     def _loader(self, dataset: Any, sampler: Sampler[int], wanted: int) -> DataLoader[ImageBatch]:
         batch_size = max(1, self.batch_size // world(self.trainer)[0])
         batch_bytes = 0 if isinstance(dataset, WithoutImages) else batch_size * 3 * self.preprocessing["crop"] ** 2
-        workers, sender, note = plan_workers(wanted, self.prefetch_factor, batch_bytes, devices(self.trainer))
+        workers, note = plan_workers(wanted, self.prefetch_factor, batch_bytes, devices(self.trainer))
         if self.trainer is None or self.trainer.local_rank == 0:
             say_once(note)
         return LazyDataLoader(
@@ -199,7 +204,7 @@ class ImageDataModule(LightningDataModule, ABC):
             batch_size=batch_size,
             sampler=sampler,
             num_workers=workers,
-            collate_fn=sender,
+            collate_fn=share_batch,
             prefetch_factor=self.prefetch_factor if workers else None,
             pin_memory=self.pins_memory(),
             persistent_workers=workers > 0,

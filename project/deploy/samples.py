@@ -13,8 +13,7 @@ from torch.nn.functional import interpolate
 from project.analysis.data import open_data
 from project.engine.errors import UserError, printable
 from project.engine.loading.files import FileDataset
-from project.engine.loading.listing import spelt
-from project.engine.loading.paths import image_paths
+from project.engine.loading.scan import image_paths, spelt
 from project.engine.preprocessing import Preprocessing
 from project.engine.run.checkpoint import About
 

@@ -44,7 +44,7 @@ def trainer(*, epoch=0, batches_done=0, world_size=1, rank=0, training=True, ove
         predicting=False,
         overfit_batches=overfit_batches,
         num_devices=1,
-        strategy=SimpleNamespace(root_device=torch.device("cpu")),
+        strategy=SimpleNamespace(root_device=torch.device("cpu"), broadcast=lambda found: found),
         current_epoch=epoch,
         fit_loop=SimpleNamespace(epoch_progress=progress, epoch_loop=SimpleNamespace(batch_progress=batch_progress)),
     )

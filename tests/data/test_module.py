@@ -10,7 +10,7 @@ from lightning.pytorch import LightningModule
 
 from project.engine.errors import UserError
 from project.engine.loading.batch import ArrayDataset, ImageBatch
-from project.engine.loading.loader import LazyDataLoader
+from project.engine.loading.workers import LazyDataLoader
 from tests.data.stubs import NoiseDataModule, attached
 from tests.distributed.job import trainer
 from tests.distributed.processes import run

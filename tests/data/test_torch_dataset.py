@@ -121,7 +121,11 @@ IMAGE = noise(20, 18)
         (Samples([{"image": IMAGE}] * 30), r"must be \(image, label\), got dict"),
         (Samples([(torch.rand(3, 8, 8), 0)] * 30), "got a float32 tensor of shape .*leave out ToTensor"),
         (Samples([(np.zeros((8, 8, 3)), 0)] * 30), "must be of PIL or a uint8 tensor, got ndarray"),
-        (Samples([(torch.zeros(8, 8, 3, dtype=torch.uint8), 0)] * 30), r"1, 3 or 4 channels, got \(8, 8, 3\)"),
+        (
+            Samples([(torch.zeros(8, 8, 3, dtype=torch.uint8), 0)] * 30),
+            r"1 or 3 channels, height, width\), got \(8, 8, 3\)$",
+        ),
+        (Samples([(torch.zeros(4, 8, 8, dtype=torch.uint8), 0)] * 30), r"got \(4, 8, 8\); networks see RGB"),
         (Samples([(IMAGE.convert("L").convert("F"), 0)] * 30), "32 bits"),
         (Samples([(IMAGE, 0.0)] * 30), r"its label must be an integer, got 0.0 \(float\)"),
         (Samples([(IMAGE, "cat")] * 30), "its label must be an integer, got 'cat'"),

@@ -1,4 +1,4 @@
-"""Fetching an archive once: checked, unpacked beside its place, then moved there whole."""
+"""Downloads an archive once: checked, unpacked beside its place, then moved there whole."""
 
 import shutil
 import tarfile
@@ -15,15 +15,12 @@ from ..run.progress import note
 
 
 def fetch_archive(url: str, md5: str, folder: Path) -> None:
-    """Makes ``folder`` from the folder of the same name in a .tgz archive; does nothing where it is there already.
-
-    A download that was broken off is noticed by its checksum and restarted. What is unpacked appears under its name
-    only when it is complete, and nothing in the archive can reach outside its folder.
+    """Makes ``folder`` from the folder of the same name in a .tgz archive; does nothing if it is there already.
 
     Args:
-        url: Where the archive is.
+        url: The address of the archive.
         md5: The archive's MD5, in hexadecimal.
-        folder: Where the images shall lie; the archive is kept beside it until it is unpacked.
+        folder: The folder to make; the archive is kept beside it until it is unpacked.
 
     Raises:
         UserError: The archive cannot be fetched, is not the expected one, or cannot be written.

@@ -5,6 +5,7 @@ import hashlib
 import math
 import os
 import shutil
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import UserError
-from .checked import Stamp
+from .check import Stamp
 
 _LEFT_FREE = 2**30  # bytes of the disk that are for others
+_CHECKED = 2**32  # beside a checksum: that there is one
 
 
 class ImageCache:
     """Images that were decoded once, by whichever process came to them first.
 
     The file is mapped into memory: the system keeps one copy for all processes, and takes its pages away where memory
-    is needed for something else. In front of the pixels is a byte for each image, set once these are there: a process
-    that is killed leaves an image whole or not at all, and two that decode the same one write the same.
+    is needed for something else. In front of the pixels is a checksum for each image, which a process compares when it
+    first reads the image. So an image counts as decoded only if all of it is there, whatever a killed process, another
+    process that writes the same image, or a power cut has left.
 
     Args:
         path: The file, as :func:`open_cache` made it.
@@ -34,27 +37,25 @@ class ImageCache:
 
     def __init__(self, path: Path, shapes: Sequence[tuple[int, int]]) -> None:
         self.path, self.shapes = path, list(shapes)
-        sizes = [3 * height * width for height, width in shapes]
-        self._starts = np.cumsum([len(sizes), *sizes])
+        self._starts = np.cumsum([8 * len(shapes), *(3 * height * width for height, width in shapes)])
         self._map: NDArray[np.uint8] | None = None
 
     def fetch(self, index: int, decode: Callable[[], Tensor]) -> Tensor:
-        """An image, decoded only where it is not there yet.
-
-        Args:
-            index: Which.
-            decode: Decodes it: uint8 (3, height, width).
-        """
+        """Returns an image, uint8 (3, height, width), which ``decode`` returns if it is not there yet."""
         if self._map is None:  # not before the first image, so that each process opens the file itself
             self._map = np.asarray(np.memmap(self.path, np.uint8, mode="r+"))  # its own class makes slices slow
+            self._checksums = self._map[: self._starts[0]].view(np.uint64)
+            self._known = np.zeros(len(self.shapes), bool)
         pixels = self._map[self._starts[index] : self._starts[index + 1]].reshape(*self.shapes[index], 3)
-        if not self._map[index]:
-            pixels[:] = decode().permute(1, 2, 0).numpy()
-            self._map[index] = 1
+        if not self._known[index]:
+            if self._checksums[index] != _CHECKED + zlib.crc32(pixels.data):
+                pixels[:] = decode().permute(1, 2, 0).numpy()
+                self._checksums[index] = _CHECKED + zlib.crc32(pixels.data)
+            self._known[index] = True
         return torch.from_numpy(pixels).permute(2, 0, 1)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_map": None}
+        return {"path": self.path, "shapes": self.shapes, "_starts": self._starts, "_map": None}
 
 
 def open_cache(
@@ -67,12 +68,11 @@ def open_cache(
     """Makes the file or finds that of an earlier run with the same images and settings.
 
     Args:
-        folder: Where it is or shall be; made where it is not there.
-        files: The image files, which count as the same as long as their paths below the folder that holds them all, their
-            stamps are.
+        folder: The folder for it, made if it does not exist.
+        files: The image files, which are the same if their stamps and their paths below their common folder are.
         stamps: Their lengths and times of change.
         shapes: Height and width that each shall have.
-        settings: What else decides the pixels.
+        settings: All else that decides the pixels.
 
     Returns:
         The cache; None where it does not fit.
@@ -80,7 +80,7 @@ def open_cache(
     Raises:
         UserError: The folder cannot be written.
     """
-    key = hashlib.sha256(settings.encode())
+    key = hashlib.sha256(f"2 {settings}".encode())  # another number where the layout of the file changes
     parts = [os.path.split(str(file)) for file in files]
     places = {place: os.path.abspath(place) for place in {place for place, _ in parts}}
     above = len(os.path.commonpath(places.values()))  # which may be moved
@@ -88,7 +88,7 @@ def open_cache(
     facts = (f"{within[place]}\0{name}\0{stamp}" for (place, name), stamp in zip(parts, stamps, strict=True))
     key.update("\0".join(facts).encode("utf-8", "surrogateescape"))
     path = folder / f"{key.hexdigest()[:24]}.images"
-    size = len(shapes) + sum(3 * math.prod(shape) for shape in shapes)
+    size = 8 * len(shapes) + sum(3 * math.prod(shape) for shape in shapes)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return ImageCache(path, shapes) if _allocate(path, size) else None

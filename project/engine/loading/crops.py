@@ -1,11 +1,10 @@
-"""How an image is fitted to the network's input: exactly as a checkpoint says for evaluation, at random for training."""
+"""Fits images to the network's input: exactly as a checkpoint says for evaluation, at random for training."""
 
 import torch
 from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from ..errors import UserError, printable
 from ..preprocessing import Fit, Interpolation, Preprocessing, as_colour
 
 Box = tuple[int, int, int, int]
@@ -15,24 +14,11 @@ _ROWS_FIRST = 2**24  # the most pixels between the two passes of scaling, of whi
 
 
 def fit_image(image: Tensor, preprocessing: Preprocessing) -> Tensor:
-    """Fits a whole image to the network's input, as evaluation sees it.
-
-    Args:
-        image: uint8 (3, height, width).
-        preprocessing: What the checkpoint or the data module says.
-
-    Returns:
-        uint8 (3, crop, crop).
-
-    Raises:
-        UserError: The preprocessing names an unknown way.
-    """
+    """Fits a whole image, uint8 (3, height, width), to the network's input as evaluation sees it."""
     fit = preprocessing.get("fit", "crop")
     if fit == "crop":
         return centre_crop(image, preprocessing["resize"], preprocessing["crop"], interpolation_of(preprocessing))
-    if fit in ("pad", "squash"):
-        return fit_region(image, (0, 0, image.shape[2], image.shape[1]), preprocessing)
-    raise UserError(f"the preprocessing's fit must be crop, pad or squash, got {printable(fit)}")
+    return fit_region(image, (0, 0, image.shape[2], image.shape[1]), preprocessing)
 
 
 def fit_region(image: Tensor, box: Box, preprocessing: Preprocessing) -> Tensor:
@@ -40,14 +26,6 @@ def fit_region(image: Tensor, box: Box, preprocessing: Preprocessing) -> Tensor:
 
     With ``pad`` it is what ``Resize(None, max_size=crop, antialias=True)`` and ``Pad`` of ``torchvision.transforms.v2``
     make of the region, otherwise what ``Resize((crop, crop), antialias=True)`` makes of it.
-
-    Args:
-        image: uint8 (3, height, width).
-        box: The region in whole pixels, as :func:`random_box` chooses it.
-        preprocessing: What the data module says.
-
-    Returns:
-        uint8 (3, crop, crop).
     """
     height, width = shape = region_shape(box, preprocessing)
     scaled = scaled_region(image, box, shape, interpolation_of(preprocessing))
@@ -62,7 +40,7 @@ def fit_region(image: Tensor, box: Box, preprocessing: Preprocessing) -> Tensor:
 
 
 def region_shape(box: Box, preprocessing: Preprocessing) -> tuple[int, int]:
-    """Height and width in pixels that :func:`fit_region` scales a region to."""
+    """Height and width that :func:`fit_region` scales a region to."""
     crop = preprocessing["crop"]
     if preprocessing.get("fit") != "pad":
         return crop, crop
@@ -72,7 +50,7 @@ def region_shape(box: Box, preprocessing: Preprocessing) -> tuple[int, int]:
 
 
 def interpolation_of(preprocessing: Preprocessing) -> Interpolation:
-    """How images are scaled."""
+    """The interpolation that the preprocessing asks for."""
     return preprocessing.get("interpolation", "bilinear")
 
 
@@ -81,15 +59,6 @@ def centre_crop(image: Tensor, resize: int, crop: int, interpolation: Interpolat
 
     It is what ``Resize(resize, antialias=True)`` and ``CenterCrop(crop)`` of ``torchvision.transforms.v2`` make of the
     same tensor; of a panorama, up to rounding.
-
-    Args:
-        image: uint8 (3, height, width).
-        resize: The length in pixels that the shorter side is scaled to; the longer one is rounded down.
-        crop: The side of the result in pixels, ``resize`` or less.
-        interpolation: How it is scaled.
-
-    Returns:
-        uint8 (3, crop, crop).
     """
     height, width = image.shape[1:]
     shorter = min(height, width)
@@ -104,7 +73,7 @@ def centre_crop(image: Tensor, resize: int, crop: int, interpolation: Interpolat
 
 
 def random_box(width: int, height: int, draws: Tensor, scale: tuple[float, float], fit: Fit = "crop") -> Box:
-    """The region that Inception-style training crops.
+    """Chooses the region that Inception-style training crops: left, upper, right and lower edge in pixels.
 
     It has a random share of the area and an aspect ratio from 3:4 to 4:3, uniform in its logarithm (Szegedy et al.,
     2015, https://arxiv.org/abs/1409.4842). Where evaluation sees the whole image, ``pad`` and ``squash``, these are
@@ -117,9 +86,6 @@ def random_box(width: int, height: int, draws: Tensor, scale: tuple[float, float
             used, and the largest central region with an allowed aspect ratio where none does.
         scale: The smallest and largest share of the area.
         fit: How the region will be fitted to the network's input.
-
-    Returns:
-        Left, upper, right and lower edge in pixels of the image.
     """
     whole = 0, 0, width, height
     if fit != "crop" and scale[0] == 1:  # rounding would cut rows off
@@ -140,25 +106,13 @@ def random_box(width: int, height: int, draws: Tensor, scale: tuple[float, float
 
 
 def sufficient_size(size: tuple[int, int], box: Box, shape: tuple[int, int]) -> tuple[int, int]:
-    """The width and height that an image must be decoded at, so that a region has enough pixels on each side.
-
-    Args:
-        size: The image's width and height in pixels.
-        box: The region in pixels of the image.
-        shape: Height and width in pixels that the region will be scaled to.
-    """
+    """Width and height at which an image must be decoded, so that scaling a box to a (height, width) has enough pixels."""
     left, upper, right, lower = box
     return int(size[0] * shape[1] / (right - left)), int(size[1] * shape[0] / (lower - upper))
 
 
 def reduced_box(box: Box, size: tuple[int, int], image: Tensor) -> Box:
-    """A region of an image, in whole pixels of what was decoded of it.
-
-    Args:
-        box: The region in pixels of the image.
-        size: The image's width and height in pixels.
-        image: What was decoded: (3, height, width), at the image's size or a fraction of it.
-    """
+    """Converts a region of an image of that width and height to pixels of what was decoded of it, at a fraction of it."""
     height, width = image.shape[1:]
     if (width, height) == size:
         return box
@@ -168,17 +122,7 @@ def reduced_box(box: Box, size: tuple[int, int], image: Tensor) -> Box:
 
 
 def scaled_region(image: Tensor, box: Box, shape: tuple[int, int], interpolation: Interpolation = "bilinear") -> Tensor:
-    """Cuts a region out of decoded pixels and scales it, with antialiasing.
-
-    Args:
-        image: uint8 (3, height, width).
-        box: The region in whole pixels.
-        shape: Height and width of the result in pixels.
-        interpolation: How it is scaled.
-
-    Returns:
-        uint8 (3, *shape).
-    """
+    """Cuts a region out of decoded pixels and scales it to a height and width, with antialiasing."""
     left, upper, right, lower = box
     # torch's kernel for three interleaved channels is the fastest, but not for a view
     region = image[None, :, upper:lower, left:right].contiguous(memory_format=torch.channels_last)

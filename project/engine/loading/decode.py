@@ -1,5 +1,6 @@
-"""Reading single image files: opening, decoding, telling whole from broken."""
+"""Reads single image files: opens and decodes them, and tells whole ones from damaged ones."""
 
+import errno
 import os
 import struct
 import warnings
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from ..errors import UnreadableFileError, printable
+from ..errors import LocalError, UnreadableFileError, printable
 
 IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
@@ -54,14 +55,40 @@ _BROKEN = (
     Image.DecompressionBombError,
     Image.DecompressionBombWarning,
 )
+# errors of the system that are the file's own fault; PIL's own OSErrors have no number
+_OF_THE_FILE = (None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
+
+
+@contextmanager
+def named(path: str | Path) -> Iterator[None]:
+    """Turns whatever PIL raises into an error of one line with the file's name.
+
+    Raises:
+        UnreadableFileError: The file is missing, or is no image that can be decoded.
+        LocalError: The system cannot read it: no permission, too many open files, a failing disk.
+    """
+    try:
+        yield
+    except _BROKEN as error:
+        if isinstance(error, OSError) and error.errno not in _OF_THE_FILE:
+            raise LocalError(f"'{printable(path)}' cannot be read ({error.strerror})") from error
+        text = f"'{printable(path)}' cannot be read as an image ({_why(error)}); repair the file or remove it"
+        raise UnreadableFileError(text) from error
+
+
+def reason(error: LocalError) -> str:
+    """The reason why a file cannot be read, without its name."""
+    return _why(error.__cause__ or error)
+
+
+def _why(error: BaseException) -> str:
+    if "cannot identify image file" in str(error):
+        return "not an image"
+    return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
 
 
 def open_image(path: str | Path) -> Image.Image:
-    """Opens an image as it is stored, not turned; its pixels are decoded when they are first used.
-
-    Raises:
-        UnreadableFileError: The file is not an image, has more than ``MAX_PIXELS``, or has pixels of 32 bits.
-    """
+    """Opens an image as it is stored, not turned; its pixels are decoded when they are first used."""
     with named(path):
         image = Image.open(path, formats=_FORMATS)
         try:
@@ -77,41 +104,17 @@ def _require_known_range(image: Image.Image) -> None:
         raise ValueError("its pixels have 32 bits and an unknown range; save it with 8 or 16")
 
 
-def has_16_bits(image: Image.Image) -> bool:
-    """Whether pixels are stored with 16 bits, of which the upper 8 are used.
-
-    Args:
-        image: As :func:`open_image` returns it, before its pixels are decoded.
-    """
-    # of three channels PIL itself takes the upper half, which only its name of the stored layout tells
-    return image.format in ("PNG", "TIFF") and (
-        image.mode.startswith("I;16") or ";16" in str(getattr(image, "tile", ""))
-    )
-
-
-def is_turned(image: Image.Image) -> bool:
-    """Whether the EXIF data say that the stored image is not upright."""
-    return bool(_orientation(image) != 1)
-
-
-def _orientation(image: Image.Image) -> Any:
+def orientation(image: Image.Image) -> Any:
+    """The orientation that the EXIF data say; 1 is upright."""
     return image.getexif().get(_EXIF_ORIENTATION, 1)
 
 
 def upright_size(image: Image.Image, path: str | Path) -> tuple[int, int]:
-    """Width and height in pixels of the image once it is upright, from its header.
-
-    Args:
-        image: As :func:`open_image` returns it.
-        path: The file, for the error.
-
-    Raises:
-        UnreadableFileError: The header is damaged.
-    """
+    """Width and height in pixels of the image once it is upright, from its header."""
     width, height = image.size
     with named(path):
         # of a TIFF file PIL gives the upright size
-        return (height, width) if image.format != "TIFF" and _orientation(image) in _LYING else (width, height)
+        return (height, width) if image.format != "TIFF" and orientation(image) in _LYING else (width, height)
 
 
 def decode(image: Image.Image, path: str | Path, least: tuple[int, int] | None = None) -> Tensor:
@@ -131,28 +134,20 @@ def decode(image: Image.Image, path: str | Path, least: tuple[int, int] | None =
     """
     with named(path):
         if image.format in _JPEG:
-            orientation = _orientation(image)
-            least = least[::-1] if least is not None and orientation in _LYING else least
+            turn = orientation(image)
+            least = least[::-1] if least is not None and turn in _LYING else least
             pixels = _decode_jpeg(image, _reduction(image.size, least))
             if pixels is not None:
-                return _turned(torch.from_numpy(pixels).permute(2, 0, 1), orientation)
+                found = torch.from_numpy(pixels).permute(2, 0, 1)
+                upright = found.transpose(1, 2) if turn in _LYING else found
+                return upright.flip(_MIRRORED[turn]) if turn in _MIRRORED else upright
         return upright_pixels(image)
 
 
 def upright_pixels(image: Image.Image) -> Tensor:
-    """The pixels of an image that PIL has opened or made, upright and in 8-bit RGB.
-
-    Args:
-        image: Of any mode.
-
-    Returns:
-        uint8 (3, height, width).
-
-    Raises:
-        ValueError: Its pixels have 32 bits.
-    """
+    """Returns the pixels of an image of any mode, upright and in RGB, uint8 (3, height, width)."""
     _require_known_range(image)
-    whole = rgb(ImageOps.exif_transpose(image) if is_turned(image) else image)
+    whole = _rgb(ImageOps.exif_transpose(image) if orientation(image) != 1 else image)
     return torch.from_numpy(np.array(whole)).permute(2, 0, 1)
 
 
@@ -164,13 +159,9 @@ def _reduction(size: tuple[int, int], least: tuple[int, int] | None) -> int:
 
 
 def _decode_jpeg(image: Any, reduction: int) -> NDArray[np.uint8] | None:
-    """Decodes a JPEG to uint8 (height, width, 3), and takes what libjpeg only warns of for damage, where PIL would not.
+    """Decodes a JPEG to (height, width, 3); a warning of libjpeg is an error here, as it means damage.
 
-    Returns:
-        None where PIL has to read it: it is whole but in CMYK, or it is of a kind that simplejpeg does not know.
-
-    Raises:
-        ValueError: A part is missing or damaged.
+    Returns None where PIL has to read the file: it is whole but in CMYK, or of a kind that simplejpeg does not know.
     """
     image.fp.seek(0)  # the open file saves opening it again
     data = image.fp.read()
@@ -189,14 +180,7 @@ def _decode_jpeg(image: Any, reduction: int) -> NDArray[np.uint8] | None:
     return None if in_cmyk else pixels
 
 
-def _turned(pixels: Tensor, orientation: Any) -> Tensor:
-    """Turns (3, height, width) the way the EXIF data say."""
-    upright = pixels.transpose(1, 2) if orientation in _LYING else pixels
-    return upright.flip(_MIRRORED[orientation]) if orientation in _MIRRORED else upright
-
-
-def rgb(image: Image.Image) -> Image.Image:
-    """Converts to 8-bit RGB."""
+def _rgb(image: Image.Image) -> Image.Image:
     if image.mode == "RGB":  # PIL would copy it, and a panorama is large
         return image
     if image.mode.startswith("I;16"):  # PIL would clip 16 bits to 8, not scale them
@@ -218,28 +202,3 @@ def check_image(path: str | Path) -> None:
             ending = file.read()
         if _ENDINGS.get(image.format or "", b"none") not in ending:
             decode(image, path)  # other formats, and files with something after their end, to be sure
-
-
-@contextmanager
-def named(path: str | Path) -> Iterator[None]:
-    """Makes of whatever PIL raises an error of one line, with the file's name.
-
-    Raises:
-        UnreadableFileError: The file cannot be read as an image.
-    """
-    try:
-        yield
-    except _BROKEN as error:
-        text = f"'{printable(path)}' cannot be read as an image ({_why(error)}); repair the file or remove it"
-        raise UnreadableFileError(text) from error
-
-
-def reason(error: UnreadableFileError) -> str:
-    """Why the file cannot be read, without its name."""
-    return _why(error.__cause__ or error)
-
-
-def _why(error: BaseException) -> str:
-    if "cannot identify image file" in str(error):
-        return "not an image"
-    return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__

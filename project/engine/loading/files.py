@@ -12,7 +12,7 @@ from ..preprocessing import Preprocessing
 from ..randomness import Purpose, uniform
 from .batch import ImageBatch, split_keys
 from .cache import ImageCache, open_cache
-from .checked import Header
+from .check import Facts
 from .crops import (
     fit_image,
     fit_region,
@@ -30,11 +30,7 @@ CROP_TRIES = 10
 
 
 def prepare(path: str | os.PathLike[str], preprocessing: Preprocessing) -> Tensor:
-    """Reads an image as evaluation sees it, uint8 (3, crop, crop).
-
-    Args:
-        path: The file.
-        preprocessing: What the checkpoint says.
+    """Reads an image file as evaluation sees it, uint8 (3, crop, crop).
 
     Raises:
         UnreadableFileError: The file is no image, or is damaged.
@@ -54,10 +50,10 @@ class FileDataset:
         crop_scale: The smallest and largest share of an image that a random crop keeps; None serves whole images
             as evaluation sees them.
         seed: Decides the random crops.
-        skip: Whether a file that cannot be read comes as a black image with the label -1, and is no error.
+        skip: Serves a file that cannot be read as a black image with the label -1, which is an error otherwise.
         cache: A folder for decoded images, by which later epochs and runs are faster. Training then crops from images
             whose shorter side is scaled down to ``resize``.
-        headers: What is known of each file, with the sizes of images; for the cache.
+        facts: The facts of each file, with the sizes of images; for the cache.
     """
 
     def __init__(
@@ -69,12 +65,12 @@ class FileDataset:
         seed: int = 0,
         skip: bool = False,
         cache: Path | None = None,
-        headers: Sequence[Header] = (),
+        facts: Sequence[Facts] = (),
     ) -> None:
         self.files, self.labels = files, labels
         self.preprocessing, self.crop, self.fit = preprocessing, preprocessing["crop"], preprocessing.get("fit", "crop")
         self.crop_scale, self.seed, self.skip = crop_scale, seed, skip
-        self.cache = self._open_cache(cache, headers) if cache is not None and files else None
+        self.cache = self._open_cache(cache, facts) if cache is not None and files else None
 
     def __len__(self) -> int:
         return len(self.files)
@@ -136,11 +132,11 @@ class FileDataset:
         scale = min(1.0, self.preprocessing["resize"] / min(width, height))
         return max(1, round(height * scale)), max(1, round(width * scale))
 
-    def _open_cache(self, folder: Path, headers: Sequence[Header]) -> ImageCache | None:
+    def _open_cache(self, folder: Path, facts: Sequence[Facts]) -> ImageCache | None:
         if self.crop_scale is None:
             shapes = [(self.crop, self.crop)] * len(self)
             settings = f"whole {sorted(self.preprocessing.items())}"
         else:
-            shapes = [self._small_shape((header.width, header.height)) for header in headers]
+            shapes = [self._small_shape((fact.width, fact.height)) for fact in facts]
             settings = f"shorter side {self.preprocessing['resize']} {interpolation_of(self.preprocessing)}"
-        return open_cache(folder, self.files, (header.stamp for header in headers), shapes, settings)
+        return open_cache(folder, self.files, (fact.stamp for fact in facts), shapes, settings)

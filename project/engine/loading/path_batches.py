@@ -11,12 +11,11 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from ..errors import UnreadableFileError
+from ..errors import LocalError, UnreadableFileError
 from ..preprocessing import Preprocessing
 from .decode import reason
 from .files import prepare
-from .loader import LazyDataLoader, leave_signals_to_the_run
-from .workers import plan_workers, say_once
+from .workers import LazyDataLoader, leave_signals_to_the_run, plan_workers, say_once, share_batch
 
 _ERROR_BYTES = 160
 _AHEAD = 2
@@ -35,16 +34,12 @@ class PathBatch(NamedTuple):
 
 
 def error_text(error: Tensor) -> str:
-    """What a row of :attr:`PathBatch.errors` says; empty where the file can be read."""
+    """Decodes a row of :attr:`PathBatch.errors`; empty where the file can be read."""
     return bytes(error.tolist()).rstrip(b"\0").decode(errors="ignore")
 
 
 class PathDataset:
-    """Image files whose keys are their paths.
-
-    Args:
-        preprocessing: How an image becomes input.
-    """
+    """Image files whose keys are their paths."""
 
     def __init__(self, preprocessing: Preprocessing) -> None:
         self._preprocessing = preprocessing
@@ -59,7 +54,10 @@ class PathDataset:
             try:
                 _require_regular(path)
                 images[position] = prepare(path, self._preprocessing)
-            except UnreadableFileError as error:
+            except LocalError as error:
+                # other errors of the system, such as too many open files, are not about this file
+                if not isinstance(error, UnreadableFileError) and not isinstance(error.__cause__, PermissionError):
+                    raise
                 text = reason(error).encode(errors="replace")[:_ERROR_BYTES]
                 errors[position, : len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         return PathBatch(images, errors)
@@ -85,7 +83,7 @@ class PathLoader:
         preprocessing: How an image becomes input.
         batch_size: The most images in a batch.
         workers: Processes that load.
-        pin_memory: Whether batches are put where a GPU can fetch them by itself.
+        pin_memory: Puts batches where a GPU can fetch them by itself.
         devices: How many such processes of this machine load at once.
     """
 
@@ -98,15 +96,13 @@ class PathLoader:
         pin_memory: bool = False,
         devices: int = 1,
     ) -> None:
-        batch_bytes = batch_size * 3 * preprocessing["crop"] ** 2
-        # all processes ask for batches alike, so the number of workers stays; how batches travel may differ
-        _, sender, note = plan_workers(workers, _AHEAD, batch_bytes, devices)
-        say_once(note if sender.by_pipe else "")
+        workers, note = plan_workers(workers, _AHEAD, batch_size * 3 * preprocessing["crop"] ** 2, devices)
+        say_once(note)
         self._loader = LazyDataLoader(
             cast(Any, PathDataset(preprocessing)),
             batch_sampler=cast(Any, paths),
             num_workers=workers,
-            collate_fn=sender,
+            collate_fn=share_batch,
             prefetch_factor=_AHEAD if workers else None,
             pin_memory=pin_memory,
             worker_init_fn=_begin_worker,

@@ -19,8 +19,7 @@ from .decode import upright_pixels
 from .files import CROP_TRIES
 
 MapDataset = Dataset[Any]
-"""What has a length, and returns for an index an image, of PIL or as a uint8 tensor (channels, height, width), and its
-label."""
+"""A dataset with a length that returns an image (of PIL, or a uint8 tensor (channels, height, width)) and its label."""
 
 _LABEL_LISTS = ("targets", "labels", "_labels")  # as the datasets of torchvision call them
 _OF_A_FILE = (None, errno.ENOENT, errno.EACCES, errno.EIO)  # PIL gives no number
@@ -58,11 +57,7 @@ class TorchDataset:
 
     @property
     def labels(self) -> Tensor:
-        """int64 (N,).
-
-        Raises:
-            UserError: They cannot be had without loading every image.
-        """
+        """int64 (N,); an error where they cannot be had without loading every image."""
         if self.known_labels is None:
             raise UserError(
                 f"the dataset {_name(self.dataset)} does not tell its labels without loading every image; give it a"
@@ -86,11 +81,7 @@ class TorchDataset:
         return ImageBatch(images, labels, indices)
 
     def image(self, index: int) -> Tensor:
-        """One image as evaluation sees it, uint8 (3, crop, crop).
-
-        Raises:
-            UserError: The dataset returns something else than an image and a label.
-        """
+        """One image as evaluation sees it, uint8 (3, crop, crop)."""
         with restored_generators():
             pixels, _ = self._sample(_unopened(self.dataset), index, index, epoch=0)
         return fit_image(pixels, self.preprocessing)
@@ -138,17 +129,10 @@ class TorchDataset:
 
 
 def pixels_of(image: Any) -> Tensor:
-    """The pixels of what a dataset returned, upright and in RGB.
-
-    Args:
-        image: A PIL image of any mode, or a uint8 tensor (channels, height, width) of 1 channel, grey, 3, RGB, or 4, of
-            which transparency is dropped.
-
-    Returns:
-        uint8 (3, height, width).
+    """Returns the pixels of what a dataset returned, upright and in RGB, uint8 (3, height, width).
 
     Raises:
-        TypeError: It is something else.
+        TypeError: It is neither a PIL image nor a uint8 tensor.
         ValueError: It has a wrong shape, or pixels of 32 bits.
     """
     if isinstance(image, Image.Image):
@@ -156,15 +140,16 @@ def pixels_of(image: Any) -> Tensor:
     if not isinstance(image, Tensor) or image.dtype != torch.uint8:
         advice = "; leave out ToTensor, ToDtype and Normalize" if isinstance(image, Tensor) else ""
         raise TypeError(f"its image must be of PIL or a uint8 tensor, got {_kind(image)}{advice}")
-    if image.dim() != 3 or image.shape[0] not in (1, 3, 4) or 0 in image.shape:
+    if image.dim() != 3 or image.shape[0] not in (1, 3) or 0 in image.shape:
+        many = image.dim() == 3 and image.shape[0] in (2, 4)
+        advice = "; networks see RGB, so drop or blend what else there is" if many else ""
         shape = tuple(image.shape)
-        raise ValueError(f"its image must be a tensor (channels, height, width) of 1, 3 or 4 channels, got {shape}")
-    pixels = image.as_subclass(Tensor).cpu()
-    return pixels.expand(3, -1, -1) if len(pixels) == 1 else pixels[:3]
+        raise ValueError(f"its image must be a tensor (1 or 3 channels, height, width), got {shape}{advice}")
+    return image.as_subclass(Tensor).cpu().expand(3, -1, -1)
 
 
 def labels_of(dataset: MapDataset) -> Tensor | None:
-    """The labels of a dataset, where they can be had without loading images, int64 (N,); None where they cannot."""
+    """The labels of a dataset, int64 (N,); None where they cannot be had without loading images."""
     if isinstance(dataset, Subset):
         labels = labels_of(dataset.dataset)
         return labels[torch.as_tensor(dataset.indices, dtype=torch.int64)] if labels is not None else None
@@ -182,7 +167,7 @@ def labels_of(dataset: MapDataset) -> Tensor | None:
 
 
 def class_names_of(dataset: MapDataset) -> list[str] | None:
-    """The names of the classes, as far as a dataset has any: its ``classes``, or numbers below ``num_classes``."""
+    """The names of the classes: the dataset's ``classes``, or numbers below ``num_classes``; None where it has neither."""
     if isinstance(dataset, Subset):
         return class_names_of(dataset.dataset)
     classes = getattr(dataset, "classes", None)
@@ -208,7 +193,7 @@ def _name(dataset: MapDataset) -> str:
 
 
 def _kind(value: Any) -> str:
-    """What something is, for an error."""
+    """Describes a value for an error."""
     if isinstance(value, Tensor):
         return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
     if isinstance(value, tuple | list):

@@ -1,20 +1,24 @@
-"""Loader workers, and how their batches travel: in shared memory or, where that or file descriptors are few, by pipe."""
+"""Loader workers: how many there can be, what they leave to the run, and a loader that starts them late."""
 
+import atexit
 import contextlib
 import functools
+import multiprocessing
 import os
 import resource
 import shutil
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
-from torch.multiprocessing import get_sharing_strategy
-from torch.utils.data import get_worker_info
+from torch.utils.data import DataLoader, get_worker_info
 from tqdm import tqdm
+
+from ..errors import LocalError
+from ..run.signals import StopRequest
+from .batch import ImageBatch
 
 WORKER_DIED = (
     "a process that loads images has died, perhaps as memory ran out: fewer --data.num_workers or a smaller"
@@ -26,112 +30,40 @@ _PER_WORKER = 8  # those of a worker's queues, for two loaders, as validation ha
 _PER_BATCH = 6  # for each of three tensors one here, and one that is on its way
 
 
-class BatchSender:
-    """Passes on what a dataset returned, which is a batch already; in a worker, puts it where it can be sent.
-
-    torch would put it in shared memory later, in a thread that loses the batch where there is no room; the run would
-    then wait for it forever. Here it goes through the worker's pipe instead, and so do all that follow.
-
-    Args:
-        by_pipe: Whether to leave shared memory alone from the start.
-    """
-
-    def __init__(self, by_pipe: bool = False) -> None:
-        self.by_pipe = by_pipe
-
-    def __call__(self, batch: Any) -> Any:
-        """Prepares a batch, a tuple of tensors, which arrives as such.
-
-        Args:
-            batch: As the dataset returned it.
-        """
-        if get_worker_info() is None:
-            return batch
-        if not self.by_pipe:
-            try:
-                _share(batch)
-            except (RuntimeError, OSError):
-                self.by_pipe = True
-                _remove_remains()
-        return type(batch)(*map(_Piped, batch)) if self.by_pipe else batch
-
-
-def _share(batch: Any) -> None:
-    """Puts tensors in shared memory, and sees to it that torch can send their file descriptors."""
-    for tensor in batch:
-        tensor.share_memory_()
-    with contextlib.ExitStack() as stack:
-        for _ in range(_FOR_OTHERS):  # for each a copy, and sockets
-            stack.callback(os.close, os.dup(0))
-
-
-def _remove_remains() -> None:
-    """Removes the file that torch leaves where there is no room for it; whatever else it shared has no name any more."""
-    if get_sharing_strategy() == "file_descriptor":  # type: ignore[no-untyped-call]
-        for path in _SHARED_MEMORY.glob(f"torch_{os.getpid()}_*"):
-            path.unlink(missing_ok=True)
-
-
-class _Piped:
-    """A tensor that pickles as its bytes and unpickles as a tensor.
-
-    Args:
-        tensor: Any, of up to four dimensions; channels_last remains that.
-    """
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-
-    def __reduce__(self) -> Any:
-        tensor = self.tensor
-        last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
-        array = (tensor.permute(0, 2, 3, 1) if last else tensor).contiguous().numpy()
-        return _unpickle, (array, last)
-
-
-def _unpickle(array: NDArray[Any], channels_last: bool) -> Tensor:
-    tensor = torch.from_numpy(array)
-    return tensor.permute(0, 3, 1, 2) if channels_last else tensor
-
-
-class WorkerPlan(NamedTuple):
-    """How many workers load, and how their batches travel.
-
-    Attributes:
-        workers: How many processes load.
-        sender: What a worker does with a batch.
-        note: Why this is not as usual; empty where it is.
-    """
-
-    workers: int
-    sender: BatchSender
-    note: str = ""
-
-
-def plan_workers(workers: int, prefetch_factor: int, batch_bytes: int, processes: int) -> WorkerPlan:
-    """Fits the workers into what shared memory and the limit on open files have room for.
+def plan_workers(workers: int, prefetch_factor: int, batch_bytes: int, processes: int) -> tuple[int, str]:
+    """Decides if there is room for loader workers in shared memory and in the limit on open files.
 
     Args:
         workers: How many are wanted.
         prefetch_factor: Batches that each holds ready.
         batch_bytes: The size of a batch.
         processes: How many such processes of this machine load at once.
+
+    Returns:
+        The number of workers, and a note where it is 0 instead of the wanted one.
     """
-    if workers == 0:
-        return WorkerPlan(0, BatchSender())
     batches = workers * prefetch_factor + 2  # the one that is used and one on its way
-    spare = _spare_descriptors(workers * _PER_WORKER + batches * _PER_BATCH)
-    if spare < workers * _PER_WORKER + batches * _PER_BATCH:
-        fitting = min(workers, max(0, spare // _PER_WORKER))
-        effect = "batches travel through pipes" if fitting == workers else f"{fitting} loader workers, not {workers}"
-        return WorkerPlan(fitting, BatchSender(by_pipe=True), f"few files may be open at once (ulimit -n), so {effect}")
+    if workers and not _raise_open_files(workers * _PER_WORKER + batches * _PER_BATCH):
+        return 0, "few files may be open at once (ulimit -n), so the run loads images without loader workers"
     needed = processes * batches * batch_bytes
-    if _free_shared_memory() < 2 * needed:  # half is for others, such as NCCL
-        note = f"{_SHARED_MEMORY} has little room for the {needed / 1e6:.1f} MB that loader workers hold ready"
-        return WorkerPlan(
-            workers, BatchSender(by_pipe=True), f"{note}, so batches travel through pipes, which is slower"
+    if workers and _SHARED_MEMORY.is_dir() and shutil.disk_usage(_SHARED_MEMORY).free < 2 * needed:  # half for others
+        return 0, (
+            f"{_SHARED_MEMORY} has little room for the {needed / 1e6:.1f} MB that loader workers hold ready, so the run"
+            " loads images without them; enlarge it (docker run --shm-size), or use a smaller --data.prefetch_factor"
         )
-    return WorkerPlan(workers, BatchSender())
+    return workers, ""
+
+
+def _raise_open_files(wanted: int) -> bool:
+    """Raises this process's limit on open files as far as needed; returns False if that is not allowed."""
+    opened = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 64
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = opened + _FOR_OTHERS + wanted
+    if soft < limit and (limit <= hard or hard == resource.RLIM_INFINITY):
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            return True
+    return soft == resource.RLIM_INFINITY or soft >= limit
 
 
 @functools.cache
@@ -141,17 +73,49 @@ def say_once(note: str) -> None:
         tqdm.write(f"note: {note}", file=sys.stderr)
 
 
-def _spare_descriptors(wanted: int) -> int:
-    """How many files this process may open, besides those for others, after raising its limit as far as needed."""
-    opened = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 64
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = opened + _FOR_OTHERS + wanted
-    if soft < limit <= hard:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-            soft = limit
-    return soft - opened - _FOR_OTHERS
+def share_batch(batch: Any) -> Any:
+    """Passes on what a dataset returned, which is a batch already; in a worker, puts it in shared memory.
+
+    torch would do that later, in a thread that loses the batch where there is no room; the run would wait forever.
+    """
+    if get_worker_info() is not None:
+        for tensor in batch:
+            tensor.share_memory_()
+    return batch
 
 
-def _free_shared_memory() -> float:
-    return shutil.disk_usage(_SHARED_MEMORY).free if _SHARED_MEMORY.is_dir() else float("inf")
+class LazyDataLoader(DataLoader[ImageBatch]):
+    """A ``DataLoader`` that starts its workers and its sampler with the first batch, not with ``iter``.
+
+    Lightning calls ``iter`` before it knows the epoch, and workers fetch ahead at once: a resumed run would see the
+    wrong samples.
+    """
+
+    def __iter__(self) -> Iterator[ImageBatch]:  # type: ignore[override]  # a generator is all that a ``for`` needs
+        if self.num_workers:
+            atexit.unregister(_end_workers)  # once, not for each epoch
+            atexit.register(_end_workers)
+        try:
+            yield from super().__iter__()
+        except (EOFError, ConnectionError) as error:  # it died while it sent a batch
+            raise LocalError(WORKER_DIED) from error
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns nothing: that there is a state tells Lightning that the loader resumes where training does."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Does nothing: the sampler asks the trainer for the position."""
+
+
+def leave_signals_to_the_run(_worker: int) -> None:
+    """Ignores in a worker the signals that ask the run to stop after its step, for which it needs its workers."""
+    for number in StopRequest.SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _end_workers() -> None:
+    """Ends workers that an error has left; Python would ask them by a signal that they ignore, and wait."""
+    for process in multiprocessing.active_children():
+        if process.daemon:
+            process.kill()

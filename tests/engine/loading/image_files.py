@@ -74,12 +74,6 @@ def cut_before_the_end(data: bytes, dice: random.Random) -> bytes:
     return data[: dice.randrange(len(data) // 4, len(data) * 95 // 100)] + data[-2:]
 
 
-def zeroed(data: bytes, dice: random.Random, length: int) -> bytes:
-    """A file of which a part was never written."""
-    start = dice.randrange(len(data) // 4, len(data) - length - 20)
-    return data[:start] + bytes(length) + data[start + length :]
-
-
 def shortened(data: bytes, dice: random.Random, length: int) -> bytes:
     """A file of which a part is missing inside."""
     start = dice.randrange(len(data) // 4, len(data) - length - 20)

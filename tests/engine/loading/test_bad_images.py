@@ -1,13 +1,18 @@
 """What ``--data.on_bad_image`` does with files that break before and during training."""
 
+import errno
+import json
+import os
+
 import pytest
 import torch
 
 from project.data import FolderDataModule
-from project.engine.errors import UnreadableFileError, UserError
+from project.engine.errors import LocalError, UnreadableFileError, UserError
 from project.engine.loading.batch import ImageBatch
 from tests.conftest import QUIET, TINY_TRAINER, fit, make_folder
 from tests.data.stubs import attached, trainer
+from tests.distributed.processes import forked, succeed
 from tests.engine.loading.image_files import damage_deep_inside, write_folder
 
 CLASSES = {"a": 20, "b": 20}
@@ -170,3 +175,28 @@ def test_a_trainer_is_not_needed_to_look_at_the_data(damaged):
     assert data.trainer is None
     assert len(data.splits["train"].labels) == len(before["train"] - broken)
     data.trainer = trainer()
+
+
+def test_all_processes_leave_out_the_files_that_the_first_cannot_read(tmp_path):
+    """If each decided for itself, their data sets would differ in length, and the run would wait for ever."""
+    make_folder(tmp_path / "images", {"a": 20, "b": 20})
+    succeed(forked(2, "tests.distributed.job_skip", str(tmp_path)), tmp_path, timeout=100)
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    assert first == second
+    assert sum(map(len, first.values())) == 36
+    assert not any(name.endswith("1.jpg") for names in first.values() for name in names)
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EACCES, errno.EIO])
+def test_an_error_of_the_system_is_no_broken_image(root, monkeypatch, code):
+    data = attached(module(root))
+
+    def failing(*_args, **_options):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("PIL.Image.open", failing)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(root / ".nothing"))
+    for look in (module(root).prepare_data, lambda: next(iter(data.train_dataloader()))):
+        with pytest.raises(LocalError, match=rf"jpg' cannot be read \({os.strerror(code)}\)") as caught:
+            look()
+        assert not isinstance(caught.value, UnreadableFileError)

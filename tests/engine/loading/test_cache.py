@@ -126,14 +126,18 @@ def test_what_decides_the_pixels_decides_the_file(images, tmp_path, change):
     assert before == again != after
 
 
-def test_an_image_of_which_a_killed_process_left_a_part_is_decoded_again(images, tmp_path):
+@pytest.mark.parametrize("lost", ["pixels", "checksum", "both"])
+def test_an_image_of_which_a_part_was_lost_is_decoded_again(images, tmp_path, lost):
+    """A power cut may keep the pages of the checksums and lose those of the pixels, or the other way round."""
     train = splits(images, tmp_path / "cache")["train"]
     whole = epoch(train).images
     with open(train.cache.path, "r+b") as file:
-        file.seek(4)  # the mark of the fifth image, and then some of its pixels
-        file.write(b"\0")
-        file.seek(int(train.cache._starts[4]))
-        file.write(bytes(100))
+        if lost != "pixels":
+            file.seek(8 * 4)
+            file.write(bytes(8))
+        if lost != "checksum":
+            file.seek(int(train.cache._starts[4]))
+            file.write(bytes(3 * 16 * 16))
     assert torch.equal(epoch(splits(images, tmp_path / "cache")["train"]).images, whole)
 
 
@@ -174,5 +178,5 @@ def test_the_room_is_taken_before_the_first_image(images, tmp_path):
     files = sorted((images / "red").iterdir())
     cache = open_cache(tmp_path, files, [None] * len(files), [(10, 20)] * len(files), "")
     assert cache is not None
-    assert cache.path.stat().st_size == len(files) * (1 + 3 * 10 * 20)
+    assert cache.path.stat().st_size == len(files) * (8 + 3 * 10 * 20)
     assert cache.path.stat().st_blocks * 512 >= cache.path.stat().st_size

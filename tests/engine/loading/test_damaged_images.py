@@ -11,8 +11,7 @@ from PIL import Image
 from project.data import FolderDataModule
 from project.engine.errors import UnreadableFileError
 from project.engine.loading.decode import decode, open_image
-from project.engine.loading.holes import has_hole
-from tests.engine.loading.image_files import cut_before_the_end, noise, save, shortened, smooth, write_folder, zeroed
+from tests.engine.loading.image_files import cut_before_the_end, noise, save, smooth, write_folder
 
 COUNT = 60
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -54,19 +53,6 @@ def test_a_file_that_was_cut_but_ends_as_it_should_is_never_accepted(whole):
     for seed in range(COUNT):
         whole.write_bytes(cut_before_the_end(data, random.Random(seed)))
         assert is_refused(whole)
-
-
-@pytest.mark.parametrize("damage", [zeroed, shortened])
-def test_a_part_that_is_lost_is_refused_or_seen_as_a_hole(whole, damage):
-    data, passed = whole.read_bytes(), 0
-    kind = "JPEG" if whole.suffix == ".jpg" else "WEBP"
-    assert not has_hole(data, kind)
-    for seed in range(COUNT):
-        damaged = damage(data, random.Random(seed), length=1024)
-        whole.write_bytes(damaged)
-        passed += not is_refused(whole) and not has_hole(damaged, kind)
-    # where a JPEG's pixels fall into step again behind the gap, nothing is left to see it by
-    assert passed == 0 if damage is zeroed or kind == "WEBP" else passed < COUNT / 3
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from PIL import Image
 from torchvision import transforms
 
 from project.data import FolderDataModule
-from project.engine.errors import UserError
 from project.engine.loading.crops import fit_image, fit_region, random_box, reduced_box, region_shape, sufficient_size
 from project.engine.loading.decode import decode, open_image
 from tests.engine.loading.image_files import difference, noise, pixels, save, smooth, write_folder
@@ -103,11 +102,6 @@ def test_a_panorama_of_any_length_is_fitted_in_little_memory(shape, fit):
     expected = image.resize((1, 224) if shape[0] == 1 else (224, 1), Image.Resampling.BILINEAR)
     expected = padded_by_pil(image, 224) if fit == "pad" else expected.resize((224, 224))
     require_near(fitted(image, fit, 224), expected)
-
-
-def test_an_unknown_way_is_one_line():
-    with pytest.raises(UserError, match="must be crop, pad or squash, got stretch"):
-        fitted(noise(5, 5), "stretch", 32)
 
 
 def draws(count, seed=0):

@@ -87,7 +87,7 @@ def test_a_link_to_itself_is_refused_by_name(tmp_path, read):
 def test_a_file_that_must_not_be_read_is_refused_by_name(tmp_path):
     path = save(smooth(64, 48), tmp_path / "rose.jpg")
     path.chmod(0)
-    with pytest.raises(UserError, match=r"rose\.jpg' cannot be read as an image \(Permission denied\)"):
+    with pytest.raises(UserError, match=r"rose\.jpg' cannot be read \(Permission denied\)"):
         check_image(path)
 
 

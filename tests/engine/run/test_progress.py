@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from project.engine.loading.checks import in_threads
+from project.engine.loading.check import in_threads
 from project.engine.run.progress import counting
 
 FILES = [Path(str(number)) for number in range(100)]

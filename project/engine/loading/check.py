@@ -1,0 +1,283 @@
+"""The check of image files before training: unreadable ones, sizes, duplicates; a record makes later checks fast."""
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from statistics import median_low
+from typing import Any, NamedTuple, TypeVar, cast
+
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from ..errors import UnreadableFileError, UserError, listed
+from ..hardware import usable_cores
+from ..run.progress import counting
+from ..run.whole_file import whole_file
+from .decode import check_image, decode, named, open_image, orientation, reason, upright_size
+from .scan import ClassFiles
+
+_VERSION = 2  # of the record; another number where the check or the facts change
+_WORTH_PROCESSES = 4096  # so many new files take about as long as starting processes does
+_MOST_PROCESSES = 16
+_AT_ONCE = 512  # files that wait for a thread; as many results wait to be taken
+_CHECKING = "checking images"
+_UNSURE_NS = 2 * 10**9  # a file may change twice within a tick of the file system's clock
+_ANIMATED = ("AVIF", "GIF", "PNG", "TIFF", "WEBP")  # not a camera's JPEG, whose second image is a preview
+
+Stamp = tuple[int, int]
+"""The length of a file in bytes, and when it was changed, in nanoseconds."""
+
+T = TypeVar("T")
+
+
+class Facts(NamedTuple):
+    """What the check of a file found.
+
+    Attributes:
+        defect: Why it cannot be read as an image, and then the rest is empty; None where it can.
+        width: Of the upright image, in pixels; 0 where nobody asked for it.
+        height: As ``width``.
+        format: The format of the file, whatever its name, as in ``"JPEG"``. This and the rest come with ``pixels``.
+        mode: PIL's name of the kind of pixels, as in ``"RGB"``.
+        animated: True if there are more frames or pages, of which training sees the first.
+        turned: True if the EXIF data say that the stored image is not upright.
+        pixels: A hash of the upright image in RGB, as training sees it.
+        stamp: Of the file, just before; None where it was not there.
+    """
+
+    defect: str | None
+    width: int = 0
+    height: int = 0
+    format: str = ""
+    mode: str = ""
+    animated: bool = False
+    turned: bool = False
+    pixels: str = ""
+    stamp: Stamp | None = None
+
+
+def check_files(
+    files: Sequence[Path], root: Path, sizes: bool = False, pixels: bool = False, visible: bool = True
+) -> list[Facts]:
+    """Checks those image files that are new or have changed since they were last checked.
+
+    A file is the same as long as its name, its length and its time of change are. Broken ones are checked each time.
+
+    Args:
+        files: The image files.
+        root: The folder that they lie in, for which there is a record in the user's folder for caches.
+        sizes: Asks for widths and heights; for PNG files, PIL decodes the image to know how it is turned.
+        pixels: Decodes each image in full, which finds damage inside and gives all facts.
+        visible: Shows the progress of a long check.
+
+    Returns:
+        The facts in the order of the files.
+    """
+    record, prefix = _record_of(root), f"{root}{os.sep}"
+    names = [str(file).removeprefix(prefix) for file in files]
+    sure_before = time.time_ns() - _UNSURE_NS
+    stamps = [_stamp(file) for file in files]
+    known, nothing = _recall(record), Facts(None)
+    facts = [known.get(name, nothing) for name in names]
+    new = [
+        position
+        for position, (fact, stamp) in enumerate(zip(facts, stamps, strict=True))
+        if stamp is None or fact.stamp != stamp or (sizes and not fact.width) or (pixels and not fact.pixels)
+    ]
+    look = partial(_look, sizes=sizes, pixels=pixels)
+    found = _look_at(look, [files[position] for position in new], 1 if pixels else 4, visible)
+    for position, fact in zip(new, found, strict=True):
+        facts[position] = fact._replace(stamp=stamps[position])
+    if any(facts[position].defect is None for position in new):
+        rows = zip(names, facts, strict=True)
+        sure = {n: f for n, f in rows if f.stamp is not None and f.stamp[1] < sure_before and f.defect is None}
+        _remember(record, sure)
+    return facts
+
+
+def _stamp(path: Path) -> Stamp | None:
+    try:
+        found = os.stat(path)
+    except OSError:  # looking at it will tell
+        return None
+    return found.st_size, found.st_mtime_ns
+
+
+def _look(file: Path, sizes: bool, pixels: bool) -> Facts:
+    try:
+        check_image(file)
+        if not (sizes or pixels):
+            return Facts(None)
+        with open_image(file) as image, named(file):
+            width, height = upright_size(image, file)
+            if not pixels:
+                return Facts(None, width, height)
+            turned, format_, mode = orientation(image) != 1, image.format or "", image.mode
+            hashed = hashlib.blake2b(repr((width, height)).encode(), digest_size=16)
+            hashed.update(decode(image, file).permute(1, 2, 0).contiguous().numpy().data)
+            animated = format_ in _ANIMATED and _has_more_frames(image)
+            return Facts(None, width, height, format_, mode, animated, turned, hashed.hexdigest())
+    except UnreadableFileError as error:
+        return Facts(reason(error))
+
+
+def _has_more_frames(image: Image.Image) -> bool:
+    try:
+        with named("the second frame"):
+            return bool(getattr(image, "is_animated", False))
+    except UnreadableFileError:  # of no consequence to training
+        return True
+
+
+def _look_at(look: Callable[[Path], Facts], files: Sequence[Path], threads: int, visible: bool) -> Iterator[Facts]:
+    """Checks many files in processes, as Python's lock keeps threads from working at the same time."""
+    cores = min(usable_cores(), _MOST_PROCESSES)
+    if len(files) < _WORTH_PROCESSES or cores < 2:
+        yield from in_threads(look, files, _CHECKING, threads * cores, visible)
+        return
+    # workers of a loader end when this process is killed, which those of other pools do not
+    together = partial(_look_at_several, look, threads)
+    loader = DataLoader(cast(Any, files), batch_size=_AT_ONCE // 2, num_workers=cores, collate_fn=together)
+    with counting(len(files), _CHECKING, visible) as advance:
+        for facts in loader:
+            advance(len(facts))
+            yield from facts
+
+
+def _look_at_several(look: Callable[[Path], Facts], threads: int, files: Sequence[Path]) -> list[Facts]:
+    return list(in_threads(look, files, "", threads, visible=False))
+
+
+def in_threads(
+    look: Callable[[Path], T], files: Sequence[Path], text: str, threads: int | None = None, visible: bool = True
+) -> Iterator[T]:
+    """Applies a function to files in threads, in order, and shows the progress; PIL releases Python's lock."""
+    with counting(len(files), text, visible) as advance, ThreadPoolExecutor(threads) as pool:
+        for first in range(0, len(files), _AT_ONCE):  # ``map`` takes in everything at once, and sets can be huge
+            for result in pool.map(look, files[first : first + _AT_ONCE]):
+                advance(1)
+                yield result
+
+
+def _record_of(root: Path) -> Path:
+    """The file for what is known of a folder of images."""
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    place = os.fsencode(os.path.abspath(root))
+    name = hashlib.blake2b(place, digest_size=12).hexdigest()
+    return Path(caches, __name__.partition(".")[0], f"{name}.checked.json")
+
+
+def _recall(record: Path) -> dict[str, Facts]:
+    """What an earlier check found, by name; nothing where the record cannot be read."""
+    try:
+        version, names, lengths, changed, *columns = json.loads(record.read_bytes())
+        if version != _VERSION or len(columns) != len(Facts._fields) - 2:
+            return {}
+        rows = zip(*columns, zip(lengths, changed, strict=True), strict=True)
+        return {name: Facts(None, *row) for name, row in zip(names, rows, strict=True)}
+    except (OSError, ValueError, TypeError, RecursionError):
+        return {}
+
+
+def _remember(record: Path, known: Mapping[str, Facts]) -> None:
+    """Replaces the record as a whole; where that cannot be, the next check looks at every file again."""
+    rows = ((name, *cast(Stamp, fact.stamp), *fact[1:-1]) for name, fact in known.items())
+    body = json.dumps([_VERSION, *zip(*rows, strict=True)])
+    with contextlib.suppress(OSError):
+        record.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(record) as partial_file:
+            partial_file.write_text(body)
+
+
+def few(broken: Mapping[Path, str]) -> str:
+    """Names the first of some broken files, with the reasons, and counts the others."""
+    return listed((f"'{file}' ({why})" for file, why in broken.items()), 3)
+
+
+def leave_out(splits: dict[str, ClassFiles], broken: Mapping[Path, str]) -> dict[str, ClassFiles]:
+    """Returns splits without broken files; the others stay where they are.
+
+    Raises:
+        UserError: A class has nothing left to train on, or a split has nothing left.
+    """
+    left = {
+        split: {name: [file for file in files if file not in broken] for name, files in classes.items()}
+        for split, classes in splits.items()
+    }
+    for name, files in left["train"].items():
+        if not files:
+            raise UserError(f"class '{name}' has no training image that can be read: {few(broken)}")
+    for split, classes in left.items():
+        if not any(classes.values()):
+            raise UserError(f"{split} has no image that can be read: {few(broken)}")
+    return left
+
+
+class _Entry(NamedTuple):
+    file: Path
+    split: str
+    label: str
+    facts: Facts
+
+
+def survey(root: Path, splits: dict[str, ClassFiles]) -> dict[str, Any]:
+    """Describes image files as plain data: classes, unreadable files, duplicates, sizes and kinds of images.
+
+    Args:
+        root: The folder that names of files are relative to.
+        splits: The files of each class in each split.
+
+    Returns:
+        Plain data for JSON, the same whenever the files are.
+    """
+    places = [
+        (file, split, name) for split, classes in splits.items() for name, files in classes.items() for file in files
+    ]
+    checked = check_files([file for file, _, _ in places], root, pixels=True)
+    entries = [_Entry(*place, facts) for place, facts in zip(places, checked, strict=True)]
+    facts = [entry.facts for entry in entries if entry.facts.defect is None]
+    return {
+        "images": len(entries),
+        "classes": {name: {split: len(splits[split][name]) for split in splits} for name in splits["train"]},
+        "unreadable": [
+            {**_place(root, entry), "reason": entry.facts.defect} for entry in entries if entry.facts.defect
+        ],
+        "duplicates": list(_duplicates(root, entries)),
+        "width": _range([fact.width for fact in facts]),
+        "height": _range([fact.height for fact in facts]),
+        "formats": dict(Counter(fact.format for fact in facts).most_common()),
+        "modes": dict(Counter(fact.mode for fact in facts).most_common()),
+        "animated": sum(fact.animated for fact in facts),
+        "turned_by_exif": sum(fact.turned for fact in facts),
+    }
+
+
+def _place(root: Path, entry: _Entry) -> dict[str, str]:
+    file = entry.file.relative_to(root) if entry.file.is_relative_to(root) else entry.file
+    return {"file": file.as_posix(), "split": entry.split, "class": entry.label}
+
+
+def _duplicates(root: Path, entries: list[_Entry]) -> Iterator[dict[str, Any]]:
+    """Groups of files that training sees as the same image."""
+    alike: dict[str, list[_Entry]] = defaultdict(list)
+    for entry in entries:
+        if not entry.facts.defect:
+            alike[entry.facts.pixels].append(entry)
+    for group in alike.values():
+        if len(group) > 1:
+            yield {
+                "across_splits": len({entry.split for entry in group}) > 1,
+                "across_classes": len({entry.label for entry in group}) > 1,
+                "files": [_place(root, entry) for entry in group],
+            }
+
+
+def _range(values: list[int]) -> dict[str, int] | None:
+    return {"min": min(values), "median": median_low(values), "max": max(values)} if values else None

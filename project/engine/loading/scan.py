@@ -1,0 +1,153 @@
+"""The image files of folders: those of classes for training, and those that a command line names."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from ..errors import UserError, printable
+from .decode import IMAGE_SUFFIXES
+
+ClassFiles = dict[str, list[Path]]
+"""The files of each class, by name; classes in the order of their labels."""
+
+_OF_SYSTEMS = {"__MACOSX", "@eaDir", "$RECYCLE.BIN"}  # of macOS's archives, Synology's thumbnails, Windows
+_SPLIT_NAMES = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+_BLOCK = 2**16
+
+
+def walk(folder: str, note: Callable[[str], object] | None = None, above: tuple[str, ...] = ()) -> Iterator[str]:
+    """Lists the image files of a folder, then those of the folders within, sorted by name on every system.
+
+    Files count whose names end as images' do, dead links too, which reading them reports; hidden folders and those of
+    operating systems do not. Links to folders are followed unless they lead back up.
+
+    Args:
+        folder: The folder.
+        note: Is told, a line each, of folders that are left out; without it, one that cannot be read is an error.
+        above: The real paths of the folders that hold this one.
+    """
+    real = os.path.realpath(folder)
+    if real in above:
+        if note is not None:
+            note(f"'{folder}' leads back to a folder that it is in, and is left out")
+        return
+    files, folders = [], []
+    try:
+        with os.scandir(folder) as entries:  # asks nothing more of the disk for an ordinary file
+            for entry in entries:
+                if _is_folder(entry):
+                    folders.append(entry.name)
+                elif _is_image_file(entry):
+                    files.append(entry.name)
+    except OSError as error:
+        if note is None:
+            raise
+        note(f"'{folder}' cannot be read ({error.strerror}), and is left out")
+        return
+    yield from (os.path.join(folder, name) for name in sorted(files))
+    for name in sorted(filter(counts, folders)):
+        yield from walk(os.path.join(folder, name), note, (*above, real))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    # a link to itself would be an error
+    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
+
+
+def _is_image_file(entry: os.DirEntry[str]) -> bool:
+    if os.path.splitext(entry.name)[1].lower() not in IMAGE_SUFFIXES:
+        return False
+    if not entry.is_symlink():
+        return entry.is_file()
+    return os.path.isfile(entry.path) or not os.path.exists(entry.path)
+
+
+def counts(folder: str) -> bool:
+    """Returns False for the names of hidden folders and those in which systems keep their own images."""
+    return not folder.startswith(".") and folder not in _OF_SYSTEMS
+
+
+def split_meant(folder: str) -> str | None:
+    """The split that a folder's name means in any case, such as ``val`` for ``Validation``; None where it means none."""
+    return _SPLIT_NAMES.get(folder.lower())
+
+
+def holds_folders(folder: Path) -> bool:
+    """Returns True for a folder with folders inside that count."""
+    return folder.is_dir() and any(entry.is_dir() and counts(entry.name) for entry in folder.iterdir())
+
+
+def spelt(name: str) -> str:
+    """The name with bytes that are not UTF-8 in hexadecimal, as Python keeps them in a form that cannot be written."""
+    return name if name.isascii() else name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+def list_classes(root: Path) -> ClassFiles:
+    """Finds the images of each class, in its folder and in the folders within, at any depth.
+
+    Raises:
+        UserError: There are no class folders, or only one; there are no images, or a class has none.
+        OSError: A folder cannot be read.
+    """
+    folders = []
+    for entry in sorted(root.iterdir(), key=lambda path: path.name):  # paths compare without case on Windows
+        if counts(entry.name) and entry.is_symlink() and not entry.exists():
+            raise UserError(f"'{printable(entry)}' is a link that leads nowhere; repair or remove it")
+        if counts(entry.name) and entry.is_dir():
+            folders.append(entry)
+    above = (os.path.realpath(root),)
+    classes = {spelt(folder.name): [Path(file) for file in walk(str(folder), above=above)] for folder in folders}
+    if not any(classes.values()):
+        example = next(walk(str(root)), "")
+        what = f"has images (such as '{printable(Path(example).name)}'), but no class folders with images"
+        raise UserError(
+            f"--data.root: '{printable(root)}' {what if example else 'has no images'}; it must hold one folder for each"
+            f" class, as in {printable(root)}/daisy/1.jpg"
+        )
+    if empty := [name for name, files in classes.items() if not files]:
+        raise UserError(f"the class folder '{printable(root / empty[0])}' has no images; add some or remove the folder")
+    if all(map(split_meant, classes)):
+        raise UserError(
+            f"--data.root: the folders {', '.join(classes)} of '{printable(root)}' look like splits, not classes; call"
+            " that of the training images 'train', with a folder for each class inside, and others 'val' and 'test'"
+        )
+    if len(classes) < 2:
+        raise UserError(
+            f"--data.root: '{printable(root)}' has one class only, '{printable(*classes)}'; there is nothing to tell"
+            " apart"
+        )
+    return classes
+
+
+def image_paths(named: Iterable[str], note: Callable[[str], object]) -> Iterator[str]:
+    """Lists image files: those that are named, and those in folders that are named, at any depth.
+
+    A file that is named is listed whatever it is or is called, a missing one too: reading it tells.
+
+    Args:
+        named: Files and folders.
+        note: Is told of what is left out, a line each.
+    """
+    for path in named:
+        if os.path.isdir(path):
+            yield from walk(path, note)
+        else:
+            yield path
+
+
+def listed_paths(stream: BinaryIO) -> Iterator[str]:
+    """Reads paths as they come, one a line; or with NUL between them, as ``find -print0`` writes them."""
+    rest, end = b"", b""
+    while block := os.read(stream.fileno(), _BLOCK):
+        rest += block
+        end = end or (b"\0" if b"\0" in rest else b"\n" if b"\n" in rest else b"")
+        if end:
+            *whole, rest = rest.split(end)
+            yield from (os.fsdecode(path) for path in whole if path)
+    if rest:
+        yield os.fsdecode(rest)

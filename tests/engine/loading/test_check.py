@@ -1,0 +1,177 @@
+"""The check of image files remembers what it found, so that the next one looks at new files only."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from project.data import FolderDataModule
+from project.engine.errors import UnreadableFileError
+from project.engine.loading import check
+from project.engine.loading.check import Facts, check_files
+from project.engine.loading.decode import check_image
+from tests.engine.loading.image_files import noise, write_folder
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    root = write_folder(tmp_path / "images", {"a": 6, "b": 5})
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the image lies on its side
+    noise(20, 10).save(root / "b" / "turned.jpg", exif=exif)
+    for file in files_in(root):
+        age(file)
+    return root
+
+
+@pytest.fixture
+def looked_at(monkeypatch):
+    """The names of the files that are opened."""
+    names: list[str] = []
+
+    def look(file: Path) -> None:
+        names.append(file.name)
+        check_image(file)
+
+    monkeypatch.setattr(check, "check_image", look)
+    return names
+
+
+def age(file, seconds=3600):
+    """Lets a file have been changed so long ago."""
+    changed = os.stat(file).st_mtime_ns - seconds * 10**9
+    os.utime(file, ns=(changed, changed))
+
+
+def files_in(root):
+    return sorted(root.rglob("*.*"))
+
+
+def record():
+    (found,) = Path(os.environ["XDG_CACHE_HOME"]).rglob("*.checked.json")
+    return found
+
+
+def start(root, **options):
+    """The facts of every file, by name."""
+    files = files_in(root)
+    return dict(zip(files, check_files(files, root, **{"sizes": True} | options), strict=True))
+
+
+def by_hand(root, sizes=True):
+    """What PIL alone says of the whole files."""
+    found = {}
+    for file in files_in(root):
+        with Image.open(file) as image:
+            size = image.size[::-1] if file.name == "turned.jpg" else image.size
+        stamp = file.stat().st_size, file.stat().st_mtime_ns
+        found[file] = Facts(None, *(size if sizes else (0, 0)), stamp=stamp)
+    return found
+
+
+def test_a_second_check_opens_no_file_and_knows_the_same(root, looked_at):
+    for _ in range(2):
+        assert start(root) == by_hand(root)
+        assert len(looked_at) == 12
+
+
+def test_more_facts_are_looked_up_where_an_earlier_check_did_not_ask_for_them(root, looked_at):
+    assert start(root, sizes=False) == by_hand(root, sizes=False)
+    assert start(root) == by_hand(root)
+    assert len(looked_at) == 24
+    full = start(root, pixels=True)
+    assert {facts.format for facts in full.values()} == {"JPEG"}
+    assert [file.name for file, facts in full.items() if facts.turned] == ["turned.jpg"]
+    assert len({facts.pixels for facts in full.values()}) == 12
+    assert start(root) == start(root, pixels=True) == full
+    assert len(looked_at) == 36
+
+
+def test_only_new_and_changed_files_are_opened(root, looked_at):
+    start(root)
+    looked_at.clear()
+    noise(50, 40).save(root / "a" / "new.jpg")
+    noise(60, 40).save(root / "a" / "image 1.jpg")
+    age(root / "a" / "image 1.jpg")
+    age(root / "b" / "image 2.jpg", seconds=1)
+    (root / "a" / "image 0.jpg").unlink()
+    assert start(root) == by_hand(root)
+    assert sorted(looked_at) == ["image 1.jpg", "image 2.jpg", "new.jpg"]
+    looked_at.clear()
+    start(root)
+    assert looked_at == ["new.jpg"]  # it may have been changed within the same tick of the clock
+
+
+def test_a_broken_file_is_named_at_every_start_and_leaves_the_record_alone(root):
+    broken = root / "a" / "image 3.jpg"
+    broken.write_bytes(broken.read_bytes()[:-100])
+    age(broken)
+    start(root, sizes=False)
+    written = record().stat()
+    for _ in range(2):
+        with pytest.raises(UnreadableFileError, match=r"image 3\.jpg' cannot be read"):
+            FolderDataModule(str(root)).prepare_data()
+    assert record().stat() == written
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: b"", lambda data: data[:-1], lambda data: b'[2, ["a"], [1]]', lambda data: b"[" * 10**5]
+)
+def test_a_damaged_record_is_made_anew(root, looked_at, damage):
+    start(root)
+    whole = record().read_bytes()
+    record().write_bytes(damage(whole))
+    looked_at.clear()
+    assert start(root) == by_hand(root)
+    assert len(looked_at) == 12
+    assert record().read_bytes() == whole
+    assert len(list(record().parent.iterdir())) == 1
+
+
+def test_without_a_place_for_the_record_every_check_looks_at_every_file(root, tmp_path, looked_at, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    for _ in range(2):
+        assert start(root) == by_hand(root)
+    assert len(looked_at) == 24
+
+
+def test_many_files_are_checked_by_processes_with_the_same_result(root, monkeypatch):
+    monkeypatch.setattr(check, "_WORTH_PROCESSES", 2)
+    monkeypatch.setattr(check, "_AT_ONCE", 10)
+    monkeypatch.setattr(check, "usable_cores", lambda: 2)
+    (root / "a" / "image 3.jpg").write_bytes(b"")
+    monkeypatch.setattr(check, "in_threads", lambda look, files, *_, **__: [look(file) for file in files])
+    facts = start(root)
+    assert facts.pop(root / "a" / "image 3.jpg").defect == "not an image"
+    (root / "a" / "image 3.jpg").unlink()
+    assert facts == by_hand(root)
+
+
+def test_a_second_start_asks_the_disk_for_each_file_once_and_the_cache_takes_its_sizes(
+    root, tmp_path, looked_at, monkeypatch
+):
+    asked: list[str] = []
+    stat = os.stat
+
+    def count(path, *args, **kwargs):
+        asked.append(str(path))
+        return stat(path, *args, **kwargs)
+
+    def start():
+        data = FolderDataModule(str(root), image_size=16, num_workers=0, batch_size=4, cache=str(tmp_path / "cache"))
+        data.prepare_data()
+        data.setup("fit")
+        train: Any = data.splits["train"]
+        return train.cache.shapes
+
+    first = start()
+    looked_at.clear()
+    with monkeypatch.context() as patched:
+        patched.setattr("os.stat", count)
+        assert start() == first
+    assert sorted(path for path in asked if path.endswith(".jpg")) == [str(file) for file in files_in(root)]
+    assert looked_at == []
