@@ -1,5 +1,6 @@
 """Behaviours of a run that are no part of the model: one or a few closely related ones a file."""
 
+from project.callbacks.cached_features import CachedFeatures
 from project.callbacks.confident_mistakes import ConfidentMistakesPlot
 from project.callbacks.confusion_matrix import ConfusionMatrixPlot
 from project.callbacks.defaults import DefaultCallbacks
@@ -23,6 +24,7 @@ from project.engine.training.seed_each_batch import SeedEachBatch
 
 __all__ = [
     "BestCheckpoint",
+    "CachedFeatures",
     "CollectPredictions",
     "ConfidentMistakesPlot",
     "ConfusionMatrixPlot",

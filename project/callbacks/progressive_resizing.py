@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from project.callbacks.cached_features import CachedFeatures
 from project.engine.errors import UserError, first_sentence, require
 from project.engine.training.steps import PlannedSteps
 
@@ -44,10 +45,10 @@ class ProgressiveResizing(Callback):
         Raises:
             UserError: It caches features.
         """
-        if stage == "fit" and getattr(pl_module, "feature_cache", None) is not None:
+        if stage == "fit" and any(isinstance(callback, CachedFeatures) for callback in trainer.callbacks):  # type: ignore[attr-defined]
             raise UserError(
-                "ProgressiveResizing: --model.cache_features computes the features of each image once, at its full size;"
-                " leave one of them out"
+                "ProgressiveResizing: CachedFeatures computes the features of each image once, at its full size; leave one"
+                " of them out"
             )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -24,7 +24,6 @@ from project.engine.run.tensorboard import is_logged
 from project.engine.training.unsupported import require_supported
 from project.engine.upstream import trainer_of
 from project.model.batch import Batch, as_batch, images_of, require_fitting_labels
-from project.model.features import FeatureCache
 from project.model.freezing import Freezing
 from project.model.losses import CrossEntropy, Loss, loss_summary, require_per_image
 from project.model.metrics import ClassificationMetrics, CountingMetrics, Metrics
@@ -63,8 +62,6 @@ class ImageClassifier(LightningModule):
             everywhere; one that cannot computes in the usual layout.
         compile: Whether ``torch.compile`` prepares the network for training; it takes a while, and pays on GPUs.
         freeze_backbone: Whether all but the head stays as it is, the running statistics of BatchNorm too.
-        cache_features: Whether what a frozen backbone makes of each image is computed once and kept in memory, so that an
-            epoch of the head takes a second; no augmentation may change images.
         freeze_until: The first block that is trained, such as ``layer4``; all before it stays as it is, the running
             statistics of BatchNorm too.
         loss: Any loss class, or a function, of logits and labels that returns each image's loss; by default cross
@@ -108,7 +105,6 @@ class ImageClassifier(LightningModule):
         channels_last: bool = True,
         compile: bool = False,  # noqa: A002  # what torch calls it
         freeze_backbone: bool = False,
-        cache_features: bool = False,
         freeze_until: str | None = None,
         loss: Loss | None = None,
         label_smoothing: float | None = None,
@@ -134,7 +130,6 @@ class ImageClassifier(LightningModule):
             optimizer, base_batch_size, lrf, warmup_epochs, lr_scheduler, lr_scheduler_interval, layer_decay
         )
         self.freezing = Freezing("backbone" if freeze_backbone else freeze_until, num_classes)
-        self.feature_cache = FeatureCache(arch, freeze_backbone) if cache_features else None
         self.network = build_network(arch, num_classes, arch_args)
         views = self.test_time_augmentation = test_time_augmentation
         require(views in (None, *get_args(Views)), "--model.test_time_augmentation", views, "flip or flip_and_shift")
@@ -205,26 +200,22 @@ class ImageClassifier(LightningModule):
             UserError: There is one.
         """
         if self.trainer.training:
-            require_supported(self.trainer, self.network, self.channels_last, self.feature_cache is not None)
+            require_supported(self.trainer, self.network, self.channels_last)
             self.optimization.finders.prepare(self.trainer)
         return []
 
     def setup(self, stage: str) -> None:
-        """Prepares class weights, cache and network for training."""
+        """Prepares loss and network for training."""
         if stage != "fit":
             return
         if hasattr(self.criterion, "prepare"):
             self.criterion.prepare(self.trainer.datamodule, self.class_names)  # type: ignore[operator, attr-defined]
-        if self.feature_cache is not None:
-            self.feature_cache.announce(self.trainer)
         if self.compile_network:
             self.network.compile()  # in place, so that the names of the weights stay
 
     def on_fit_start(self) -> None:
-        """Takes what Lightning's finders found; fills the cache of features, with a checkpoint's weights where it resumes."""
+        """Takes what Lightning's finders found."""
         self.optimization.finders.conclude(self)
-        if self.feature_cache is not None:
-            self.feature_cache.fill(self)
 
     def train(self, mode: bool = True) -> "ImageClassifier":
         """Switches between training and evaluation; what is frozen stays in evaluation."""
@@ -343,8 +334,7 @@ class ImageClassifier(LightningModule):
 
     def _logits(self, batch: Batch, split: str, compute: Callable[[Tensor], Tensor]) -> Tensor:
         require_fitting_labels(batch.labels, self.has_one_class)
-        cache = self.feature_cache
-        return compute(batch.images) if cache is None or not cache.has(batch) else cache.logits(self, split, batch)
+        return compute(batch.images)
 
     def on_validation_epoch_end(self) -> None:
         """Logs the validation metrics."""

@@ -6,7 +6,7 @@ import pytest
 from lightning.pytorch import Callback
 from torchvision.models import VisionTransformer
 
-from project.callbacks import ProgressiveResizing
+from project.callbacks import CachedFeatures, ProgressiveResizing
 from project.engine.errors import UserError
 from tests.conftest import TINY, fit
 from tests.distributed.job import classifier, flowers, trainer
@@ -64,9 +64,9 @@ def test_a_training_that_fails_leaves_the_next_at_full_size():
 
 def test_features_that_are_cached_are_refused_with_it():
     data = flowers(16, 8, 8, flip=False, crop_padding=0)
-    with pytest.raises(UserError, match=r"^ProgressiveResizing: --model\.cache_features computes .* full size; leave"):
-        trainer(1, callbacks=[ProgressiveResizing()]).fit(
-            classifier(freeze_backbone=True, cache_features=True), datamodule=data
+    with pytest.raises(UserError, match=r"^ProgressiveResizing: CachedFeatures computes .* full size; leave"):
+        trainer(1, callbacks=[ProgressiveResizing(), CachedFeatures()]).fit(
+            classifier(freeze_backbone=True), datamodule=data
         )
 
 

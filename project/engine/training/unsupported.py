@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import (
     BackboneFinetuning,
-    BatchSizeFinder,
     EMAWeightAveraging,
-    LearningRateFinder,
     ModelPruning,
     StochasticWeightAveraging,
     WeightAveraging,
@@ -22,14 +20,13 @@ AVERAGES = (WeightAveraging, StochasticWeightAveraging)
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
-def require_supported(trainer: Trainer, network: nn.Module, channels_last: bool, caches_features: bool) -> None:
+def require_supported(trainer: Trainer, network: nn.Module, channels_last: bool) -> None:
     """Refuses callbacks that would fail in the middle of Lightning.
 
     Args:
         trainer: With its callbacks.
         network: What it trains; what is frozen is in evaluation mode.
         channels_last: Whether the network's weights lie in memory so.
-        caches_features: Whether the features of a frozen backbone are computed once, when training starts.
 
     Raises:
         UserError: There is such a callback; the text says what to do instead.
@@ -45,8 +42,6 @@ def require_supported(trainer: Trainer, network: nn.Module, channels_last: bool,
             )
         if isinstance(callback, ModelPruning) and channels_last:
             reason = "torch prunes weights only where channels are not the fastest dimension; add --model.channels_last false"
-        if isinstance(callback, BatchSizeFinder | LearningRateFinder) and caches_features:
-            reason = "it tries steps before the features are cached; leave out --model.cache_features"
         if isinstance(callback, StochasticWeightAveraging) and _has_frozen_statistics(network):
             reason = (
                 "it resets the running statistics of BatchNorm, and those of frozen layers would stay so; freeze nothing,"

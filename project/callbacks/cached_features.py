@@ -1,0 +1,110 @@
+"""Training the head alone on features that a frozen backbone computes once for each image."""
+
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, Trainer
+from torch import Tensor, nn
+
+from project.engine.errors import UserError, listed
+from project.engine.run.progress import Progress, note
+from project.model.networks import head
+from project.model.test_time import exact_logits
+
+_SPLITS = ("train", "val")  # test is measured once, as it is
+
+
+class CachedFeatures(Callback):
+    """Computes the features of each training and validation image once, so that an epoch of the head takes a second.
+
+    While it trains, the model's ``forward`` is its head. Features stay in memory on the model's device, 4 bytes each; a
+    resumed run computes them again. It needs ``--model.freeze backbone`` and images that no augmentation changes.
+    """
+
+    def __init__(self) -> None:
+        self._features: dict[str, Tensor] = {}
+        self._batch = torch.empty(0)
+
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        """Asks the data module for labels and indices alone.
+
+        Raises:
+            UserError: Features would change in training, or there are several processes.
+        """
+        if stage != "fit":
+            return
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
+        if trainer.world_size > 1 or not hasattr(data, "serve_indices"):
+            raise UserError("CachedFeatures needs one of our data modules and one device; add --trainer.devices 1")
+        if random := data.augmentation():
+            raise UserError(
+                f"CachedFeatures: each image must be the same in every epoch, but {listed(random)} would change it; switch"
+                " off what changes images, as by --data.crop_scale null --data.flip false"
+            )
+        of_head = {parameter for layer in self._heads(pl_module) for parameter in layer.parameters()}
+        if any(parameter.requires_grad for parameter in {*pl_module.network.parameters()} - of_head):
+            raise UserError("CachedFeatures needs --model.freeze backbone: else features change in training")
+        data.serve_indices(_SPLITS)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Computes the features, with a checkpoint's weights where a run is resumed.
+
+        Raises:
+            UserError: The head is not the network's last layer, or an image cannot be read.
+        """
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        note("computing the features of each image, once for all epochs")
+        progress = Progress(sum(len(data.splits[split]) for split in _SPLITS))
+        pl_module.eval()
+        self._features = {split: self._compute(pl_module, data.whole_split(split), progress) for split in _SPLITS}
+        pl_module.train()
+        progress.close()
+        note(f"computed the features of {progress.summary()}")
+        (layer,) = self._heads(pl_module)
+
+        def forward(images: Tensor) -> Tensor:
+            with torch.autocast(images.device.type, enabled=False):  # as in evaluation, for the head is small
+                logits: Tensor = layer(torch.cat([self._batch] * (len(images) // len(self._batch))))
+            return logits
+
+        pl_module.forward = forward
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """Looks up the features of a training batch."""
+        self._batch = self._features["train"][batch.indices % len(self._features["train"])]
+
+    def on_validation_batch_start(
+        self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Looks up the features of a validation batch."""
+        self._batch = self._features["val"][batch.indices % len(self._features["val"])]
+
+    def teardown(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        """Gives the model its own ``forward`` back."""
+        self._features = {}
+        vars(pl_module).pop("forward", None)
+
+    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
+        """Gives the model its own ``forward`` back."""
+        self.teardown(trainer, pl_module, "fit")
+
+    def _compute(self, model: Any, batches: Any, progress: Progress) -> Tensor:
+        found: list[Tensor] = []
+        layers = self._heads(model)
+        with torch.no_grad(), layers[0].register_forward_pre_hook(lambda _, inputs: found.append(inputs[0])):
+            for batch in batches:
+                if bool((batch.labels < 0).any()):
+                    raise UserError("CachedFeatures: an image cannot be read any more; start again")
+                logits = exact_logits(model, batch.images.to(model.device))
+                found[-1:] = [features[: len(logits)] for features in found[-1:]]  # where one image was computed as two
+                progress.advance(len(logits))
+        with torch.no_grad():
+            again = layers[0](found[-1]) if found and len(layers) == 1 else logits[:0]
+        if again.shape != logits.shape or not torch.allclose(again, logits, rtol=1e-3, atol=1e-4):
+            raise UserError(
+                f"CachedFeatures: in {model.arch}, more than the head comes after the features; leave the callback out"
+            )
+        return torch.cat(found)
+
+    def _heads(self, model: Any) -> list[nn.Module]:
+        return list(head(model.network, len(model.class_names)).values())
