@@ -11,7 +11,7 @@ import torch
 from tqdm import tqdm
 
 from project.data.resized import ResizedDataModule
-from project.data.splits import SPLITS, hashed_split
+from project.data.splits import SPLITS, cut_classes
 from project.engine.errors import UnreadableFileError, UserError, printable
 from project.engine.loading.batch import BatchDataset, ImageBatch
 from project.engine.loading.check import Facts, check_files, few, leave_out
@@ -80,22 +80,10 @@ class ImageFilesDataModule(ResizedDataModule):
         return {split: sum(map(len, classes.values())) for split, classes in found.items()}
 
     def cut(self, names: dict[str, list[str]], given: Sequence[str]) -> dict[str, dict[str, list[int]]]:
-        """Cuts the splits that are not given from the training images.
-
-        Args:
-            names: The name of each training image by class, which alone decides its split.
-            given: The splits that there are.
-
-        Returns:
-            For the training set and each split that is cut, the positions in ``names``.
-        """
+        """Cuts the splits that are not given from the training images, by their names; see :func:`cut_classes`."""
         fractions = {split: share for split, share in self.fractions.items() if split not in given}
-        found: dict[str, dict[str, list[int]]] = {split: {} for split in ("train", *fractions)}
-        for name, members in names.items():
-            parts = hashed_split([*map(spelt, members)], fractions, seed=self.split_seed, class_name=name)
-            for split, positions in parts.items():
-                found[split][name] = positions
-        return found
+        spelt_names = {name: [*map(spelt, members)] for name, members in names.items()}
+        return cut_classes(spelt_names, fractions, self.split_seed)
 
     def prepare_data(self) -> None:
         """Checks every file once before training starts, on one process a machine."""

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from itertools import accumulate
 
@@ -97,3 +97,20 @@ def _require_enough(count: int, splits: Sequence[str], class_name: str) -> None:
 
 def _rank(seed: int, name: str) -> bytes:
     return blake2b(f"{seed}/{name}".encode(), digest_size=16).digest()
+
+
+def cut_classes(
+    names: Mapping[str, Sequence[str]], fractions: dict[str, float], seed: int
+) -> dict[str, dict[str, list[int]]]:
+    """Cuts each class by :func:`hashed_split`.
+
+    Args:
+        names: The names of each class's samples.
+        fractions: The share of each split that is cut off; the rest is ``train``.
+        seed: Another seed gives another split.
+
+    Returns:
+        For each split and class, the positions in ``names``.
+    """
+    parts = {name: hashed_split(members, fractions, seed=seed, class_name=name) for name, members in names.items()}
+    return {split: {name: part[split] for name, part in parts.items()} for split in ("train", *fractions)}

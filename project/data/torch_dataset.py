@@ -3,17 +3,16 @@
 import traceback
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 
 import torch
-from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from project.data.resized import ResizedDataModule
-from project.data.splits import SPLITS, hashed_split
+from project.data.splits import SPLITS, cut_classes
 from project.engine.errors import UserError
 from project.engine.loading.batch import BatchDataset
 from project.engine.loading.torch_dataset import MapDataset, TorchDataset, class_names_of, labels_of
@@ -52,11 +51,7 @@ class TorchDatasetModule(ResizedDataModule):
 
     @property
     def class_names(self) -> list[str]:
-        """Those that were given, or the dataset's own.
-
-        Raises:
-            UserError: There are none, or two are the same.
-        """
+        """Those that were given, or the dataset's own."""
         names = self._class_names or class_names_of(self.datasets()["train"])
         if not names:
             raise UserError("--data.train has no list of classes; give their names with --data.class_names")
@@ -65,23 +60,21 @@ class TorchDatasetModule(ResizedDataModule):
         return names
 
     def prepare_data(self) -> None:
-        """Opens the datasets, which downloads them where they do that, and looks at one sample of each.
-
-        Raises:
-            UserError: One cannot be opened, or returns something else than images and labels.
-        """
-        for dataset in self._wrapped().values():
+        """Opens the datasets, which downloads them where they do that, and looks at one sample of each."""
+        for dataset in self.load().values():
             dataset.image(0)
 
     def datasets(self) -> dict[str, MapDataset]:
-        """The datasets that were given, opened once.
-
-        Raises:
-            UserError: One cannot be opened, has no length or no samples, or has other classes than the training set.
-        """
+        """The datasets that were given, opened once."""
         if not self._datasets:
-            opened = {split: _opened(split, source) for split, source in self._given.items()}
-            self._require_same_classes(opened)
+            opened = {split: _opened(f"--data.{split}", source) for split, source in self._given.items()}
+            expected = class_names_of(opened["train"])
+            for split, dataset in opened.items():
+                found = getattr(dataset, "classes", None) and class_names_of(dataset)
+                if self._class_names is None and found and found != expected:
+                    odd = ", ".join(sorted({*found} ^ {*(expected or [])}) or found)
+                    same = "need the same classes in the same order, but differ in"
+                    raise UserError(f"--data.{split} and --data.train {same}: {odd}")
             self._datasets = opened
             # for what a checkpoint says of itself; nothing is made of it
             self.hparams.update({split: type(dataset).__qualname__ for split, dataset in opened.items()})
@@ -92,111 +85,84 @@ class TorchDatasetModule(ResizedDataModule):
         return {split: len(positions) for split, positions in self.positions().items()}
 
     def positions(self) -> dict[str, list[int]]:
-        """Which samples of their dataset make up each split; those of a split that is cut are the training set's.
+        """The samples of each split, as positions in their dataset; a split that is cut is a part of ``train``.
 
         A hash of its position and ``split_seed`` decides about a sample, class by class where the labels can be had
         without loading images.
         """
         if not self._positions:
             sizes = {split: len(dataset) for split, dataset in self.datasets().items()}  # type: ignore[arg-type]
-            fractions = {split: share for split, share in self.fractions.items() if split not in sizes}
             found = {split: [*range(size)] for split, size in sizes.items()}
-            if fractions:
-                found |= self._cut(labels_of(self.datasets()["train"]), sizes["train"], fractions)
+            fractions = {split: share for split, share in self.fractions.items() if split not in sizes}
+            members = self._members() if fractions else {}
+            names = {name: [*map(str, positions)] for name, positions in members.items()}
+            for split, parts in cut_classes(names, fractions, self.split_seed).items() if fractions else ():
+                found[split] = sorted(members[name][place] for name, places in parts.items() for place in places)
             self._positions = {split: found[split] for split in SPLITS}
         return self._positions
 
-    def _cut(self, labels: Tensor | None, size: int, fractions: dict[str, float]) -> dict[str, list[int]]:
-        members: dict[int, list[int]] = defaultdict(list)
-        for position, label in enumerate(labels.tolist() if labels is not None else [0] * size):
-            members[label].append(position)
-        found: dict[str, list[int]] = {split: [] for split in ("train", *fractions)}
-        for label, positions in sorted(members.items()):
-            name = type(self.datasets()["train"]).__name__ if labels is None else self._name_of(label)
-            parts = hashed_split([*map(str, positions)], fractions, seed=self.split_seed, class_name=name)
-            for split, part in parts.items():
-                found[split] += [positions[place] for place in part]
-        return {split: sorted(positions) for split, positions in found.items()}
-
-    def _name_of(self, label: int) -> str:
-        names = self.class_names
-        if not 0 <= label < len(names):
-            raise UserError(
-                f"--data.train has the label {label}, but there are {len(names)} classes, with labels from 0 to"
-                f" {len(names) - 1}; see --data.class_names"
-            )
-        return names[label]
+    def _members(self) -> dict[str, list[int]]:
+        """The positions of each class's training samples; of all together where their labels are not known."""
+        dataset = self.datasets()["train"]
+        if (labels := labels_of(dataset)) is None:
+            return {type(dataset).__name__: [*range(len(dataset))]}  # type: ignore[arg-type]
+        names, members = self.class_names, defaultdict[str, list[int]](list)
+        for position, label in enumerate(labels.tolist()):
+            if not 0 <= label < len(names):
+                raise UserError(
+                    f"--data.train has the label {label}, but there are {len(names)} classes, with labels from 0 to"
+                    f" {len(names) - 1}; see --data.class_names"
+                )
+            members[names[label]].append(position)
+        return members
 
     def load(self) -> dict[str, BatchDataset]:
         """Makes the three splits."""
-        return {**self._wrapped()}
-
-    def _wrapped(self) -> dict[str, TorchDataset]:
-        datasets, count = self.datasets(), len(self.class_names)
-        splits: dict[str, TorchDataset] = {}
+        splits: dict[str, BatchDataset] = {}
         for split, positions in self.positions().items():
-            dataset = datasets.get(split, datasets["train"])
+            dataset = self.datasets().get(split, self.datasets()["train"])
             labels = labels_of(dataset)
             labels = labels[torch.tensor(positions)] if labels is not None else None
             # what is measured does not depend on the seed of the run
             scale, seed = (self.crop_scale, self.seed) if split == "train" else (None, self.split_seed)
+            count = len(self.class_names)
             splits[split] = TorchDataset(dataset, positions, labels, count, self.preprocessing, scale, seed)
         return splits
 
-    def _require_same_classes(self, datasets: dict[str, MapDataset]) -> None:
-        expected = class_names_of(datasets["train"])
-        for split, dataset in datasets.items():
-            found = getattr(dataset, "classes", None) and class_names_of(dataset)
-            if self._class_names is None and found and found != expected:
-                odd = sorted({*found} ^ {*(expected or [])}) or found
-                raise UserError(
-                    f"--data.{split} and --data.train need the same classes in the same order, but differ in:"
-                    f" {', '.join(odd)}"
-                )
 
-
-def _opened(split: str, source: Any) -> MapDataset:
-    option = f"--data.{split}"
+def _opened(option: str, source: Any) -> MapDataset:
     if isinstance(source, type):
         raise UserError(f"{option}: {source.__name__} is a class; give a dataset, as {source.__name__}(...) makes it")
     if callable(source) and not hasattr(source, "__getitem__"):
-        with _lock(source):
-            source = _called(option, source)
+        source = _called(option, source)
     name = type(source).__name__
     if isinstance(source, IterableDataset) or not hasattr(source, "__getitem__"):
         raise UserError(
             f"{option}: {name} is not map-style: without an index, the samples of a step cannot be the same on any number of"
             " devices and after a restart; give a dataset with __getitem__ and __len__"
         )
-    try:
-        size = len(source)
-    except TypeError:
-        raise UserError(f"{option}: {name} has no __len__; a dataset must tell how many samples it has") from None
-    if size == 0:
+    if not hasattr(source, "__len__"):
+        raise UserError(f"{option}: {name} has no __len__; a dataset must tell how many samples it has")
+    if len(source) == 0:
         raise UserError(f"{option}: {name} has no samples")
     return source  # type: ignore[no-any-return]
 
 
 def _called(option: str, factory: Callable[[], Any]) -> Any:
-    """Opens a dataset, with an error of one line where torchvision or the system refuses."""
+    """Opens a dataset; one process at a time where it says that it downloads, and where to."""
+    options = getattr(factory, "keywords", {})  # of a partial, which the command line makes
+    downloads = options.get("download") and options.get("root")
     try:
-        return factory()
+        with one_at_a_time(Path(options["root"]).expanduser().absolute()) if downloads else nullcontext():
+            return factory()
     except URLError as error:
         raise UserError(
             f"{option} cannot download its files ({' '.join(str(error.reason).split())}); connect to the network, or put"
             " them where the dataset looks for them"
         ) from error
-    except (OSError, RuntimeError, ValueError, ImportError) as error:
-        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-        by_torchvision = str(frames[-1].f_globals.get("__name__")).startswith("torchvision.")
+    except (OSError, RuntimeError) as error:
+        last = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
+        by_torchvision = str(last.f_globals.get("__name__")).startswith("torchvision.")
         if not (by_torchvision or isinstance(error, OSError)):  # of others' code the traceback says more
             raise
         raise UserError(f"{option}: {' '.join(str(error).split())}") from error
-
-
-def _lock(factory: Any) -> AbstractContextManager[Any]:
-    """What lets one process at a time download, as far as a factory says that it does, and where to."""
-    options = getattr(factory, "keywords", {})  # of a partial, which the command line makes
-    if options.get("download") and options.get("root"):
-        return one_at_a_time(Path(options["root"]).expanduser().absolute())
-    return nullcontext()
