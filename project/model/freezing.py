@@ -9,8 +9,7 @@ from torch import nn
 from project.engine.errors import UserError, listed, printable
 from project.model.networks import head, import_timm
 
-BACKBONE = "backbone"
-"""Freezes all but the head."""
+_BACKBONE = "backbone"
 
 
 class Freezing:
@@ -33,7 +32,7 @@ class Freezing:
         """
         if self._freeze is None:
             return
-        if self._freeze == BACKBONE:
+        if self._freeze == _BACKBONE:
             network.requires_grad_(False)
             for layer in head(network, self._num_classes).values():
                 layer.requires_grad_(True)
@@ -48,7 +47,7 @@ class Freezing:
         BatchNorm then keeps its running statistics, and nothing is dropped out, by layers without parameters that come
         before the first trained one either.
         """
-        if self._freeze == BACKBONE:
+        if self._freeze == _BACKBONE:
             network.eval()
             for layer in head(network, self._num_classes).values():
                 layer.train()
@@ -56,23 +55,18 @@ class Freezing:
             is_trained = {module: [p.requires_grad for p in module.parameters()] for module in network.modules()}
             leaves = [module for module in network.modules() if not any(True for _ in module.children())]
             first = next(number for number, leaf in enumerate(leaves) if any(is_trained[leaf]))
+            early = set(leaves[:first])
             for module, trained in is_trained.items():
-                if (trained and not any(trained)) or module in leaves[:first]:
+                if (trained and not any(trained)) or module in early:
                     module.training = False
 
 
 def blocks(network: nn.Module) -> list[list[str]]:
-    """Lists a network's blocks in order of depth, the stem first and the head last.
+    """Lists the names of the parameters of each block in order of depth, the stem first and the head last.
 
     Networks of timm name their blocks by ``group_matcher``. In any other, sequences and lists of modules are taken apart,
     and so is a module that holds more than half of all parameters; anything else is a block. A normalisation layer, or a
     parameter that stands alone, belongs to the block before it.
-
-    Args:
-        network: Any that registers its modules in the order in which they compute.
-
-    Returns:
-        For each block, the names of its parameters; each parameter is in one block.
     """
     if hasattr(network, "group_matcher"):
         matcher = cast(Any, network).group_matcher(coarse=False)
@@ -128,10 +122,8 @@ def _position(found: list[list[str]], name: str) -> int | None:
 def block_name(found: list[list[str]], number: int) -> str:
     """Returns the shortest name that tells a block from those before it: of a module that holds all of it, or of a part."""
     paths = [name.split(".") for name in found[number]]
-    shared = [
-        parts[0]
-        for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*[path[:-1] for path in paths], strict=False))
-    ]
+    modules = [path[:-1] for path in paths]
+    shared = [parts[0] for parts in takewhile(lambda parts: len({*parts}) == 1, zip(*modules, strict=False))]
     parts = sorted((path[:length] for path in paths for length in range(1, len(path) + 1)), key=len)
     names = [".".join(part) for part in [shared, *parts] if part]
     return next(name for name in names if _position(found, name) == number)

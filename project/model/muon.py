@@ -42,16 +42,10 @@ class Muon(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
-        for name, value, top in (
-            ("lr", lr, float("inf")),
-            ("adam_lr", adam_lr, float("inf")),
-            ("weight_decay", weight_decay, float("inf")),
-            ("momentum", momentum, 1),
-            ("betas", min(betas), 1),
-            ("betas", max(betas), 1),
-        ):
-            if not 0 <= value < top:
-                raise ValueError(f"{name} must be from 0 to below {top}, got {value}")
+        if min(lr, adam_lr, weight_decay) < 0:
+            raise ValueError(f"lr, adam_lr and weight_decay must be 0 or more, got {lr}, {adam_lr} and {weight_decay}")
+        if not all(0 <= value < 1 for value in (momentum, *betas)):
+            raise ValueError(f"momentum and betas must be from 0 to below 1, got {momentum} and {betas}")
         listed = list(params)
         groups = listed if isinstance(listed[0], dict) else [{"params": listed}]
         kernels, others = {"lr": lr, "momentum": momentum}, {"lr": adam_lr, "betas": tuple(betas), "eps": eps}
@@ -65,11 +59,7 @@ class Muon(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Takes a step.
-
-        Args:
-            closure: Computes loss and gradients, as torch's optimizers take it.
-        """
+        """Takes a step; ``closure`` computes loss and gradients, as for torch's optimizers."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -93,14 +83,7 @@ def _step_kernel(kernel: Tensor, gradient: Tensor, state: dict[str, Tensor], gro
 
 
 def orthogonalized(matrix: Tensor) -> Tensor:
-    """Moves the singular values of a matrix near to 1, by Newton and Schulz's iteration.
-
-    Args:
-        matrix: float (m, n), not zero.
-
-    Returns:
-        float (m, n), with singular values of about 0.5 to 1.5 where they were not far below the largest.
-    """
+    """Moves the singular values of a matrix to about 0.5 to 1.5, unless far below the largest, by Newton and Schulz's iteration."""
     a, b, c = _COEFFICIENTS
     is_tall = matrix.shape[0] > matrix.shape[1]
     x: Tensor = matrix.T if is_tall else matrix

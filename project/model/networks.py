@@ -38,11 +38,6 @@ def torchvision_names() -> list[str]:
     return list_models(module=torchvision.models)
 
 
-def network_names() -> list[str]:
-    """The names of our own networks and of torchvision's."""
-    return [*_SMALL, *torchvision_names()]
-
-
 def build_network(arch: str, num_classes: int, arch_args: Mapping[str, Any] | None = None) -> nn.Module:
     """Builds a network with fresh weights, in evaluation or training mode as it comes.
 
@@ -83,20 +78,12 @@ def is_path(arch: str) -> bool:
 
 
 def network_of_file(arch: str, arch_args: Any) -> str:
-    """Allows a checkpoint to name our networks, torchvision's and timm's, and callables in modules that the user has named.
-
-    Raises:
-        UserError: It names anything else.
-    """
+    """Allows a checkpoint to name our networks, torchvision's and timm's, and callables in modules that the user has named."""
     return own_network(arch, arch_args) if is_path(arch) else arch
 
 
 def find_builder(arch: str) -> Callable[..., nn.Module]:
-    """Finds a network's class or function.
-
-    Raises:
-        UserError: There is none.
-    """
+    """Finds a network's class or function, or names the nearest ones."""
     if arch in _SMALL:
         return _SMALL[arch]
     if arch.startswith(TIMM):
@@ -104,7 +91,7 @@ def find_builder(arch: str) -> Callable[..., nn.Module]:
     if arch in torchvision_names():
         return partial(_torchvision_network, arch)
     if not is_path(arch):
-        names = network_names()
+        names = [*_SMALL, *torchvision_names()]
         with suppress(UserError):  # timm may not be installed
             names += [TIMM + name for name in import_timm().list_models()]
         raise UserError(f"--model.arch: there is no network '{printable(arch)}'; did you mean {_nearest(arch, names)}?")
@@ -140,11 +127,7 @@ def _timm_network(name: str, num_classes: int, **args: Any) -> nn.Module:
 
 
 def import_timm() -> Any:
-    """Imports timm.
-
-    Raises:
-        UserError: It is not installed.
-    """
+    """Imports timm, or names the package to install."""
     try:
         return import_module("timm")
     except ImportError as error:
@@ -152,11 +135,7 @@ def import_timm() -> Any:
 
 
 def timm_name(arch: str) -> str:
-    """Returns timm's name of ``timm/NAME``.
-
-    Raises:
-        UserError: timm is not installed, has no such network, or the name has a tag of weights.
-    """
+    """Returns timm's own name of ``timm/NAME``, and refuses unknown ones and those with a tag of weights."""
     name = arch.removeprefix(TIMM)
     bare, _, tag = name.partition(".")
     known = import_timm().list_models()
@@ -174,15 +153,9 @@ def _nearest(name: str, names: list[str]) -> str:
 
 
 def head(network: nn.Module, num_classes: int) -> dict[str, nn.Module]:
-    """Finds the head: new where classes are new, and trained where the backbone is frozen.
+    """Finds the head, by its name: timm's own answer, or the last linear or convolutional layer with so many outputs.
 
-    Args:
-        network: Any.
-        num_classes: The number of classes that it tells apart.
-
-    Returns:
-        By its name, what timm says where the network is timm's, otherwise the last linear or convolutional layer with
-        so many outputs. A few networks of timm have two heads.
+    A few networks of timm have two.
 
     Raises:
         UserError: There is none.
@@ -191,19 +164,19 @@ def head(network: nn.Module, num_classes: int) -> dict[str, nn.Module]:
         found = cast(Any, network).get_classifier()
         layers = found if isinstance(found, tuple) else (found,)
         return {name: module for name, module in network.named_modules() if any(module is layer for layer in layers)}
-    fitting = [(name, module) for name, module in network.named_modules() if _outputs(module) == num_classes]
+    widths = {nn.Linear: "out_features", nn.Conv2d: "out_channels"}
+    fitting = [
+        (name, layer)
+        for name, layer in network.named_modules()
+        for kind, width in widths.items()
+        if isinstance(layer, kind) and getattr(layer, width) == num_classes
+    ]
     if not fitting:
         raise UserError(
             f"--model.arch: {type(network).__name__} has no linear or convolutional layer with {num_classes} outputs,"
             " which would be its head"
         )
     return dict(fitting[-1:])
-
-
-def _outputs(layer: nn.Module) -> int | None:
-    if isinstance(layer, nn.Linear):
-        return layer.out_features
-    return layer.out_channels if isinstance(layer, nn.Conv2d) else None
 
 
 def first_convolution(network: nn.Module) -> nn.Conv2d | None:
@@ -214,30 +187,21 @@ def first_convolution(network: nn.Module) -> nn.Conv2d | None:
 def detect_memory_format(
     network: nn.Module, arch: str, num_classes: int, image_size: int, channels_last: bool = True
 ) -> torch.memory_format:
-    """Tries a network on black images, and puts it into the memory format that it computes in.
+    """Finds the memory format of images that a network accepts by trying black ones, and puts its weights into that.
 
-    The attempt also gives lazy layers their shapes. It changes neither statistics nor modes.
-
-    Args:
-        network: The network.
-        arch: Its name, for errors.
-        num_classes: The number of logits that each image must get.
-        image_size: The height and width of the images in pixels.
-        channels_last: Tries channels as the fastest dimension first, which not every network accepts.
-
-    Returns:
-        The memory format of images that the network accepts.
+    Channels are tried as the fastest dimension first, where that is wanted. Lazy layers get their shapes, too; statistics
+    and modes stay.
 
     Raises:
-        UserError: A network of a library does not accept such images, or any network returns anything but logits.
+        UserError: A network of a library does not accept images of that size, or any network returns anything but logits.
     """
     modes = {module: module.training for module in network.modules()}
     network.eval()
     try:
+        layout = torch.channels_last if channels_last else torch.contiguous_format
         try:
-            layout = torch.channels_last if channels_last else torch.contiguous_format
             logits = _try(network, image_size, layout)
-        except Exception:  # a network may fail in any way
+        except Exception:  # in any way, by a view for example
             layout = torch.contiguous_format
             logits = _try(network, image_size, layout)
     except Exception as error:
@@ -247,9 +211,8 @@ def detect_memory_format(
             f"--model.arch: {printable(arch)} cannot take images of {image_size} pixels ({first_sentence(error)}); choose"
             " another --data.image_size or --model.arch"
         ) from error
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+    for module, mode in modes.items():
+        module.training = mode
     if not isinstance(logits, Tensor) or logits.shape != (2, num_classes):
         got = f"a shape of {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
         raise UserError(f"--model.arch: {printable(arch)} must return logits of shape (2, {num_classes}), got {got}")

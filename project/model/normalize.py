@@ -8,24 +8,17 @@ from torch.nn import functional as F
 
 
 def to_255_scale(values: Sequence[float]) -> Tensor:
-    """A mean or deviation of each channel, from 0 to 1, as :func:`normalize` takes it: on the 0-255 scale.
-
-    Returns:
-        float32 (1, channels, 1, 1).
-    """
+    """Converts a mean or deviation of each channel from 0-1 to the 0-255 scale, float32 (1, channels, 1, 1)."""
     return 255 * torch.tensor(values).view(1, -1, 1, 1)
 
 
 def normalize(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Converts to the type of the mean, subtracts it and divides by the deviation.
+    """Converts images to the type of the mean, subtracts it and divides by the deviation.
 
     Args:
-        images: uint8 or float (N, channels, height, width).
+        images: uint8 or float (N, channels, height, width); the result keeps their memory format.
         mean: float (1, channels, 1, 1), on the scale of the images.
         std: As the mean.
-
-    Returns:
-        (N, channels, height, width), in the images' memory format.
     """
     x = images.to(mean.dtype, copy=True)
     channels_last = x.is_contiguous(memory_format=torch.channels_last)
@@ -37,43 +30,23 @@ def normalize(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 
 
 class Normalization:
-    """Normalises on any device and in any type.
+    """Normalises by a mean and a deviation of each channel, from 0 to 1, on any device and in any type.
 
     It is no module: its numbers would be buffers, which a moving average of the model would average too, and round.
-
-    Args:
-        mean: Of each channel, on a scale of 0 to 1.
-        std: The deviation of each channel, on the same scale.
     """
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         self._mean, self._std = to_255_scale(mean), to_255_scale(std)
 
     def __call__(self, images: Tensor, like: Tensor) -> Tensor:
-        """Converts images to the type of another tensor on the same device, and normalises them.
-
-        Args:
-            images: uint8 or float (N, channels, height, width), on the 0-255 scale.
-            like: Any tensor of the network.
-
-        Returns:
-            (N, channels, height, width), in the images' memory format.
-        """
+        """Normalises images on the 0-255 scale, in the type of another tensor on the same device."""
         if (self._mean.device, self._mean.dtype) != (like.device, like.dtype):
             self._mean, self._std = self._mean.to(like), self._std.to(like)
         return normalize(images, self._mean, self._std)
 
 
 def resized(images: Tensor, size: int | None) -> Tensor:
-    """Scales square images to another size, bilinear with antialiasing.
-
-    Args:
-        images: uint8 (N, channels, height, width), square.
-        size: The image size in pixels; None leaves images as they are.
-
-    Returns:
-        The images themselves where they have that size, otherwise float (N, channels, size, size) on the 0-255 scale.
-    """
+    """Resizes square images bilinearly with antialiasing, to float; those of that size stay uint8."""
     if size is None or size == images.shape[-1]:
         return images
     return F.interpolate(images.float(), size=(size, size), mode="bilinear", antialias=True)

@@ -81,33 +81,29 @@ def hub_folder() -> Path:
 
 
 def _in_file(path: Path, source: str, url: str | None = None) -> Pretrained:
-    def weights() -> Mapping[str, Tensor]:
-        _fetch(url, path)
-        return read_weights(path)
-
     def preprocessing() -> Preprocessing | None:
-        _fetch(url, path)
+        _fetched(path, url)
         try:
             found: Preprocessing = read_checkpoint(path)[ABOUT]["preprocessing"]
         except UserError:  # it is not a checkpoint of ours, or will be refused when its weights are read
             return None
         return found
 
-    return Pretrained(source, weights, preprocessing)
+    return Pretrained(source, lambda: read_weights(_fetched(path, url)), preprocessing)
 
 
-def _fetch(url: str | None, path: Path) -> None:
-    digest = _HASH.search(path.name)
+def _fetched(path: Path, url: str | None) -> Path:
     if url is not None:
+        digest = _HASH.search(path.name)
         fetch_file(url, path, digest[1] if digest else "")
+    return path
 
 
 def _of_torchvision(arch: str, name: str) -> Pretrained:
     entry: Any = get_model_weights(arch)[name]
 
     def weights() -> Mapping[str, Tensor]:
-        path = hub_folder() / Path(urlsplit(entry.url).path).name
-        _fetch(entry.url, path)
+        path = _fetched(hub_folder() / Path(urlsplit(entry.url).path).name, entry.url)
         return {_OLD_DENSENET.sub(r"\1\2.", name): value for name, value in read_weights(path).items()}
 
     def preprocessing() -> Preprocessing:
@@ -160,11 +156,7 @@ def _of_timm(arch: str, tag: str) -> Pretrained:
 
 
 def start_from(network: nn.Module, arch: str, weights: str, num_classes: int) -> None:
-    """Copies pretrained weights into a network, and reports a new head.
-
-    Raises:
-        UserError: There are no such weights, they cannot be fetched or read, or anything but the head does not fit.
-    """
+    """Copies pretrained weights into a network, and reports a new head."""
     found = find_weights(arch, weights)
     left_out = load_weights(network, found.weights(), found.source, num_classes)
     if left_out:
@@ -174,16 +166,10 @@ def start_from(network: nn.Module, arch: str, weights: str, num_classes: int) ->
 
 
 def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str, num_classes: int) -> list[str]:
-    """Copies weights into a network; a head for another number of classes is left out, and the new one starts from zero.
+    """Copies weights into a network, whatever wrappers such as ``module.`` stand before their names.
 
-    Random weights that the features do not correct would stay in it (Kolesnikov et al., 2020, section 3.3,
-    https://arxiv.org/abs/1912.11370).
-
-    Args:
-        network: The network, as :func:`project.model.networks.build_network` makes it.
-        weights: By the network's own names, with the prefixes of any wrappers, as in ``module.``.
-        source: Their name, for the error.
-        num_classes: The number of classes that the network tells apart.
+    A head for other classes is left out, and the new one starts from zero: random weights that the features do not correct
+    would stay in it (Kolesnikov et al., 2020, section 3.3, https://arxiv.org/abs/1912.11370).
 
     Returns:
         The names of the weights left out.
@@ -246,11 +232,7 @@ def follow_preprocessing(options: Any, preprocessing: Preprocessing) -> None:
 
 
 def follow_weights(config: Any, resumed: Sequence[Path]) -> None:
-    """Lets the data module of a run prepare images as the model's weights want them.
-
-    Args:
-        config: The command's, with ``data`` and ``model``, which may be classes of the user's own without such options.
-        resumed: The run's checkpoints, the newest first; the first that can be read counts, instead of other weights.
+    """Lets the data module of a run prepare images as the model's weights, or the newest of a run's checkpoints, want them.
 
     Raises:
         UserError: Layers are frozen without weights.

@@ -15,7 +15,7 @@ from torchvision.ops import StochasticDepth
 
 from project.engine.errors import UserError
 from project.model import ImageClassifier
-from project.model.networks import build_network, detect_memory_format, head, network_names
+from project.model.networks import build_network, detect_memory_format, head
 from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, fit
 from tests.small import load, one_line
 
@@ -50,10 +50,6 @@ def meta(monkeypatch):
     monkeypatch.setattr(BlockParams, "from_init_params", on_the_cpu)
     with torch.device("meta"):
         yield
-
-
-def test_the_names_are_torchvisions_and_ours():
-    assert set(network_names()) == {*TORCHVISIONS, "airbench", "resnet9", "resnet9_slim"}
 
 
 @pytest.mark.parametrize("arch", ["resnet18", "resnet50"])

@@ -25,14 +25,7 @@ class Airbench(nn.Module):
         self.fc = nn.Linear(widths[2], num_classes, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Classifies.
-
-        Args:
-            x: float (N, 3, height, width).
-
-        Returns:
-            Logits, float (N, classes); a ninth of the head's, which keeps them small at the start.
-        """
+        """Returns logits, a ninth of the head's, which keeps them small at the start."""
         x = self.layer3(self.layer2(self.layer1(self.stem(x))))
         logits: Tensor = self.fc(x.amax((2, 3))) / 9
         return logits

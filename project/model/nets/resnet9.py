@@ -24,14 +24,7 @@ class ResNet9(nn.Module):
         self.fc = nn.Linear(8 * width, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Classifies.
-
-        Args:
-            x: float (N, 3, height, width).
-
-        Returns:
-            Logits, float (N, classes); an eighth of the head's, which keeps them small at the start.
-        """
+        """Returns logits, an eighth of the head's, which keeps them small at the start."""
         x = self.layer3(self.layer2(self.layer1(self.stem(x))))
         logits: Tensor = self.fc(x.amax((2, 3))) / 8
         return logits

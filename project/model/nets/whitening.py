@@ -33,11 +33,7 @@ class WhiteningConv2d(nn.Conv2d):
         self.register_buffer("is_set", torch.tensor(0, dtype=torch.uint8))
 
     def whiten(self, covariance: Tensor) -> None:
-        """Sets the kernels, and the biases to 0.
-
-        Args:
-            covariance: Of the flattened patches, float (d, d), d = channels * size * size.
-        """
+        """Sets the kernels by the covariance of flattened patches, float (d, d), and the biases to 0."""
         variances, components = torch.linalg.eigh(covariance.double().cpu())
         largest = components.gather(0, components.abs().argmax(0, keepdim=True))
         components = components * largest.sign()  # which is free, and must not hang on rounding
@@ -50,26 +46,18 @@ class WhiteningConv2d(nn.Conv2d):
 
 
 def patch_covariance(images: Tensor, size: int) -> Tensor:
-    """The mean product of each two pixels of a patch, over all patches.
-
-    Args:
-        images: Normalised, float (N, channels, height, width).
-        size: The height and width of a patch in pixels.
-
-    Returns:
-        float64 (d, d), d = channels * size * size.
-    """
+    """Computes the mean product of each two pixels of a patch of normalised images: float64 (d, d), d = channels * size²."""
     patches = F.unfold(images, size).transpose(1, 2).flatten(0, 1).double()
     return patches.T @ patches / len(patches)
 
 
 def whiten(network: nn.Module, images: Callable[[], Tensor], trainer: Trainer) -> None:
-    """Sets the whitening layer of a new network by the first training batch of all devices.
+    """Sets the whitening layer of a new network by the first training batch of all devices; others have none to set.
 
     Args:
-        network: Any; nothing happens unless its first layer whitens, and has not been set.
+        network: Any.
         images: Makes this device's share of the batch, normalised, float (N, channels, height, width).
-        trainer: What the network is trained with.
+        trainer: The trainer, whose processes take the mean.
     """
     first = next((layer for layer in network.modules() if isinstance(layer, nn.Conv2d)), None)
     if isinstance(first, WhiteningConv2d) and not first.is_set:

@@ -85,7 +85,7 @@ def trained(tmp_path_factory) -> Path:
 @torch.inference_mode()
 def test_the_test_is_of_means_over_views_and_so_is_every_use_of_the_checkpoint(trained, tmp_path, capsys):
     checkpoint = trained / "checkpoints" / "best.ckpt"
-    cli = evaluate(str(checkpoint), f"--output={tmp_path / 'found.json'}")
+    cli = evaluate(str(checkpoint), f"--import={__name__}", f"--output={tmp_path / 'found.json'}")
     assert "flip_and_shift" in capsys.readouterr().err
     found = json.loads((tmp_path / "found.json").read_text())
     reported = json.loads((trained / "metrics.json").read_text())["test"]
@@ -109,7 +109,7 @@ def test_the_test_is_of_means_over_views_and_so_is_every_use_of_the_checkpoint(t
 @torch.inference_mode()
 def test_validation_is_of_images_as_they_are(trained, tmp_path):
     checkpoint = trained / "checkpoints" / "best.ckpt"
-    cli = evaluate(str(checkpoint), "--split=val", f"--output={tmp_path / 'found.json'}")
+    cli = evaluate(str(checkpoint), f"--import={__name__}", "--split=val", f"--output={tmp_path / 'found.json'}")
     data = cli.datamodule.splits["val"]
     every = data.__getitems__(list(range(len(data))))
     model = ImageClassifier.load_from_checkpoint(checkpoint).eval().double()
