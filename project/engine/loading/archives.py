@@ -17,13 +17,7 @@ from ..run.progress import note
 def fetch_archive(url: str, md5: str, folder: Path) -> None:
     """Makes ``folder`` from the folder of the same name in a .tgz archive; does nothing if it is there already.
 
-    Args:
-        url: The address of the archive.
-        md5: The archive's MD5, in hexadecimal.
-        folder: The folder to make; the archive is kept beside it until it is unpacked.
-
-    Raises:
-        UserError: The archive cannot be fetched, is not the expected one, or cannot be written.
+    The archive is kept beside it until it is unpacked.
     """
     if folder.is_dir():
         return

@@ -29,10 +29,6 @@ class ImageCache:
     is needed for something else. In front of the pixels is a checksum for each image, which a process compares when it
     first reads the image. So an image counts as decoded only if all of it is there, whatever a killed process, another
     process that writes the same image, or a power cut has left.
-
-    Args:
-        path: The file, as :func:`open_cache` made it.
-        shapes: Height and width of each image.
     """
 
     def __init__(self, path: Path, shapes: Sequence[tuple[int, int]]) -> None:
@@ -65,20 +61,9 @@ def open_cache(
     shapes: Sequence[tuple[int, int]],
     settings: str,
 ) -> ImageCache | None:
-    """Makes the file or finds that of an earlier run with the same images and settings.
+    """Makes the file or finds that of an earlier run with the same images and settings; None where it does not fit.
 
-    Args:
-        folder: The folder for it, made if it does not exist.
-        files: The image files, which are the same if their stamps and their paths below their common folder are.
-        stamps: Their lengths and times of change.
-        shapes: Height and width that each shall have.
-        settings: All else that decides the pixels.
-
-    Returns:
-        The cache; None where it does not fit.
-
-    Raises:
-        UserError: The folder cannot be written.
+    Image files are the same if their stamps are, and their paths below their common folder.
     """
     key = hashlib.sha256(f"2 {settings}".encode())  # another number where the layout of the file changes
     parts = [os.path.split(str(file)) for file in files]

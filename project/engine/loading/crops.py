@@ -57,8 +57,8 @@ def interpolation_of(preprocessing: Preprocessing) -> Interpolation:
 def centre_crop(image: Tensor, resize: int, crop: int, interpolation: Interpolation = "bilinear") -> Tensor:
     """Scales the shorter side to ``resize``, with antialiasing, and cuts ``crop`` from the centre.
 
-    It is what ``Resize(resize, antialias=True)`` and ``CenterCrop(crop)`` of ``torchvision.transforms.v2`` make of the
-    same tensor; of a panorama, up to rounding.
+    ``Resize(resize, antialias=True)`` and ``CenterCrop(crop)`` of ``torchvision.transforms.v2`` make the same of it; of a
+    panorama, up to rounding.
     """
     height, width = image.shape[1:]
     shorter = min(height, width)
@@ -79,13 +79,8 @@ def random_box(width: int, height: int, draws: Tensor, scale: tuple[float, float
     2015, https://arxiv.org/abs/1409.4842). Where evaluation sees the whole image, ``pad`` and ``squash``, these are
     multiples of the image's own aspect ratio, so that the region of a squashed image has from 3:4 to 4:3.
 
-    Args:
-        width: The image's width in pixels.
-        height: The image's height in pixels.
-        draws: float (tries, 4) in [0, 1): area, aspect ratio, horizontal and vertical place; the first try that fits is
-            used, and the largest central region with an allowed aspect ratio where none does.
-        scale: The smallest and largest share of the area.
-        fit: How the region will be fitted to the network's input.
+    ``draws`` are float (tries, 4) in [0, 1): area, aspect ratio, horizontal and vertical place. The first try that fits
+    is used, and the largest central region with an allowed aspect ratio where none does.
     """
     whole = 0, 0, width, height
     if fit != "crop" and scale[0] == 1:  # rounding would cut rows off

@@ -120,11 +120,8 @@ def upright_size(image: Image.Image, path: str | Path) -> tuple[int, int]:
 def decode(image: Image.Image, path: str | Path, least: tuple[int, int] | None = None) -> Tensor:
     """Decodes the pixels of an image, upright.
 
-    Args:
-        image: As :func:`open_image` returns it.
-        path: The file, for the error.
-        least: A width and a height of the upright image that are enough, for which a JPEG is decoded at 1/2, 1/4 or 1/8
-            of its size, at a fraction of the cost; None decodes all pixels.
+    Where a width and a height of ``least`` are enough, a JPEG is decoded at 1/2, 1/4 or 1/8 of its size, at a fraction of
+    the cost.
 
     Returns:
         uint8 (3, height, width).
@@ -191,11 +188,7 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 
 def check_image(path: str | Path) -> None:
-    """Tells a whole file from a broken one, nearly always from its header and its last bytes alone.
-
-    Raises:
-        UnreadableFileError: The file is empty, is not an image, or is cut short.
-    """
+    """Raises an error for a broken file, which it tells nearly always from the header and the last bytes alone."""
     with open_image(path) as image, named(path):
         with open(path, "rb") as file:
             file.seek(-min(12, os.path.getsize(path)), os.SEEK_END)

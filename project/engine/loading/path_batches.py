@@ -77,14 +77,6 @@ class PathLoader:
     """Loads batches of paths in the order in which they come, ahead of the model.
 
     It is no ``DataLoader``, as Lightning would put a sampler of its own in place of the paths.
-
-    Args:
-        paths: The paths of each batch.
-        preprocessing: How an image becomes input.
-        batch_size: The most images in a batch.
-        workers: Processes that load.
-        pin_memory: Puts batches where a GPU can fetch them by itself.
-        devices: How many such processes of this machine load at once.
     """
 
     def __init__(

@@ -26,10 +26,8 @@ def walk(folder: str, note: Callable[[str], object] | None = None, above: tuple[
     Files count whose names end as images' do, dead links too, which reading them reports; hidden folders and those of
     operating systems do not. Links to folders are followed unless they lead back up.
 
-    Args:
-        folder: The folder.
-        note: Is told, a line each, of folders that are left out; without it, one that cannot be read is an error.
-        above: The real paths of the folders that hold this one.
+    ``note`` is told, a line each, of folders that are left out; without it, one that cannot be read is an error.
+    ``above`` are the real paths of the folders that hold this one.
     """
     real = os.path.realpath(folder)
     if real in above:
@@ -128,10 +126,6 @@ def image_paths(named: Iterable[str], note: Callable[[str], object]) -> Iterator
     """Lists image files: those that are named, and those in folders that are named, at any depth.
 
     A file that is named is listed whatever it is or is called, a missing one too: reading it tells.
-
-    Args:
-        named: Files and folders.
-        note: Is told of what is left out, a line each.
     """
     for path in named:
         if os.path.isdir(path):

@@ -31,14 +31,8 @@ class TorchDataset:
     What the dataset itself does at random is repeatable: around each access, the generators of torch, NumPy and Python
     are seeded by (seed, epoch, index). A generator that it holds itself is not.
 
-    Args:
-        dataset: The dataset.
-        positions: Which of its samples; the indices of this one are positions in this list.
-        known_labels: The labels of these, int64 (N,), where they can be had without loading images.
-        num_classes: Labels are below it.
-        preprocessing: How images are fitted to the network's input.
-        crop_scale: The smallest and largest share of an image that a random crop keeps; None cuts from the centre.
-        seed: Decides the random crops, and what the dataset does at random.
+    An index of this dataset is an index of ``positions``, which are those of the samples in ``dataset``. ``known_labels``
+    are their labels where these can be had without loading images.
     """
 
     def __init__(
@@ -60,7 +54,7 @@ class TorchDataset:
         """int64 (N,); an error where they cannot be had without loading every image."""
         if self.known_labels is None:
             raise UserError(
-                f"the dataset {_name(self.dataset)} does not tell its labels without loading every image; give it a"
+                f"the dataset {type(self.dataset).__name__} does not tell its labels without loading every image; give it a"
                 " list of them called targets"
             )
         return self.known_labels
@@ -77,7 +71,12 @@ class TorchDataset:
         with restored_generators():
             for row, index in enumerate(indices.tolist()):
                 pixels, labels[row] = self._sample(self.dataset, index % len(self), index, epoch)
-                images[row] = self._cropped(pixels, draws[row])
+                if self.crop_scale is None:
+                    images[row] = fit_image(pixels, self.preprocessing)
+                else:
+                    height, width = pixels.shape[1:]
+                    box = random_box(width, height, draws[row], self.crop_scale, self.preprocessing.get("fit", "crop"))
+                    images[row] = fit_region(pixels, box, self.preprocessing)
         return ImageBatch(images, labels, indices)
 
     def image(self, index: int) -> Tensor:
@@ -88,15 +87,7 @@ class TorchDataset:
 
     def name(self, index: int) -> str:
         """The dataset's class and the sample's position in it."""
-        return f"{_name(self.dataset)}[{self.positions[index]}]"
-
-    def _cropped(self, pixels: Tensor, draws: Tensor) -> Tensor:
-        if self.crop_scale is None:
-            return fit_image(pixels, self.preprocessing)
-        fit = self.preprocessing.get("fit", "crop")
-        return fit_region(
-            pixels, random_box(pixels.shape[2], pixels.shape[1], draws, self.crop_scale, fit), self.preprocessing
-        )
+        return f"{type(self.dataset).__name__}[{self.positions[index]}]"
 
     def _sample(self, dataset: MapDataset, position: int, index: int, epoch: int) -> tuple[Tensor, int]:
         seed_generators(derived_seed(Purpose.DATASET, self.seed, epoch, index))
@@ -129,12 +120,7 @@ class TorchDataset:
 
 
 def pixels_of(image: Any) -> Tensor:
-    """Returns the pixels of what a dataset returned, upright and in RGB, uint8 (3, height, width).
-
-    Raises:
-        TypeError: It is neither a PIL image nor a uint8 tensor.
-        ValueError: It has a wrong shape, or pixels of 32 bits.
-    """
+    """Returns the pixels of what a dataset returned, upright and in RGB, uint8 (3, height, width)."""
     if isinstance(image, Image.Image):
         return upright_pixels(image)
     if not isinstance(image, Tensor) or image.dtype != torch.uint8:
@@ -186,10 +172,6 @@ def _unopened(dataset: MapDataset) -> MapDataset:
     if isinstance(fresh, Subset):
         fresh.dataset = _unopened(fresh.dataset)
     return fresh
-
-
-def _name(dataset: MapDataset) -> str:
-    return type(dataset).__name__
 
 
 def _kind(value: Any) -> str:

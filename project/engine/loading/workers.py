@@ -33,14 +33,8 @@ _PER_BATCH = 6  # for each of three tensors one here, and one that is on its way
 def plan_workers(workers: int, prefetch_factor: int, batch_bytes: int, processes: int) -> tuple[int, str]:
     """Decides if there is room for loader workers in shared memory and in the limit on open files.
 
-    Args:
-        workers: How many are wanted.
-        prefetch_factor: Batches that each holds ready.
-        batch_bytes: The size of a batch.
-        processes: How many such processes of this machine load at once.
-
-    Returns:
-        The number of workers, and a note where it is 0 instead of the wanted one.
+    Returns their number, which is 0 where there is none, and then a note. So many ``processes`` of this machine load at
+    once, each with that many workers, of which each holds ``prefetch_factor`` batches ready.
     """
     batches = workers * prefetch_factor + 2  # the one that is used and one on its way
     if workers and not _raise_open_files(workers * _PER_WORKER + batches * _PER_BATCH):

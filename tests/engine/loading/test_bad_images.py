@@ -10,8 +10,8 @@ import torch
 from project.data import FolderDataModule
 from project.engine.errors import LocalError, UnreadableFileError, UserError
 from project.engine.loading.batch import ImageBatch
-from tests.conftest import QUIET, TINY_TRAINER, fit, make_folder
-from tests.data.stubs import attached, trainer
+from tests.conftest import make_folder
+from tests.data.stubs import attached
 from tests.distributed.processes import forked, succeed
 from tests.engine.loading.image_files import damage_deep_inside, write_folder
 
@@ -60,16 +60,6 @@ def test_broken_files_are_left_out_and_every_other_file_stays_in_its_split(damag
     assert served(data) == {split: files - broken for split, files in before.items()}
     for dataset in data.splits.values():
         assert len(dataset.labels) == len(dataset.files)
-
-
-def test_what_is_left_out_is_said_once_by_one_process(damaged, capsys):
-    root, _, broken = damaged
-    shares = [served(attached(module(root), world_size=2, rank=rank)) for rank in (0, 1)]
-    assert shares[0] == shares[1]
-    warning = capsys.readouterr().err.strip()
-    assert warning.startswith("warning: 3 of 40 files cannot be read as images and are left out: ")
-    assert all(f"'{file}' (not an image)" in warning for file in broken)
-    assert "\n" not in warning
 
 
 def test_without_a_broken_file_skipping_changes_nothing(root, capsys):
@@ -150,31 +140,6 @@ def test_a_training_batch_without_a_readable_image_ends_the_run(root):
         file.unlink()
     with pytest.raises(UnreadableFileError, match=f"no image of a training batch of 4 can be read; is '{root}'"):
         transferred(data, data.train_dataloader())
-
-
-def test_training_goes_on_without_a_broken_and_a_damaged_file(workplace, capsys):
-    root = make_folder(workplace / "images", {"a": 12, "b": 12})
-    (root / "a" / "empty.jpg").touch()
-    files = module(root).files()
-    damage_deep_inside(files["train"]["b"][0])
-    damage_deep_inside(files["val"]["b"][0])
-    data = ["--data=FolderDataModule", f"--data.root={root}", "--data.on_bad_image=skip", "--data.num_workers=1"]
-    sizes = ["--data.image_size=32", f"--data.batch_size={sum(map(len, files['train'].values())) - 1}"]
-    cli = fit(*data, *sizes, *TINY_TRAINER, *QUIET, "--name=skipping")
-    printed = capsys.readouterr().err
-    assert "warning: 1 of 25 files cannot be read as images" in printed
-    assert printed.count(f"'{files['train']['b'][0]}' cannot be read") == 1
-    assert printed.count(f"'{files['val']['b'][0]}' cannot be read") == 1
-    assert cli.model.results["val"].total == sum(map(len, files["val"].values())) - 1
-
-
-def test_a_trainer_is_not_needed_to_look_at_the_data(damaged):
-    root, before, broken = damaged
-    data = module(root)
-    data.setup("fit")
-    assert data.trainer is None
-    assert len(data.splits["train"].labels) == len(before["train"] - broken)
-    data.trainer = trainer()
 
 
 def test_all_processes_leave_out_the_files_that_the_first_cannot_read(tmp_path):

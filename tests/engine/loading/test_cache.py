@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from project.data import CSVDataModule, FolderDataModule
-from project.engine.errors import UnreadableFileError, UserError
+from project.engine.errors import UserError
 from project.engine.loading.cache import open_cache
 from tests.conftest import draw_image, make_folder
 
@@ -47,26 +47,6 @@ def test_evaluation_sees_the_same_pixels_with_and_without(images, tmp_path, spli
     assert torch.equal(cached.image(1), plain.image(1))
 
 
-@pytest.mark.parametrize("skip", [False, True])
-def test_a_file_that_takes_another_size_after_it_was_looked_at_is_named(images, tmp_path, skip):
-    train = splits(images, tmp_path / "cache", on_bad_image="skip" if skip else "error")["train"]
-    draw_image(0.5, 0, (64, 24)).save(train.files[1])
-    if skip:
-        batch = epoch(train)
-        assert batch.labels.tolist() == [
-            -1 if place == 1 else label for place, label in enumerate(train.labels.tolist())
-        ]
-    else:
-        with pytest.raises(UnreadableFileError, match=rf"{train.files[1].name}' has changed"):
-            epoch(train)
-
-
-def test_pixels_do_not_depend_on_what_was_there_before(images, tmp_path):
-    half, fresh = (splits(images, tmp_path / name)["train"] for name in ("half", "fresh"))
-    half.__getitems__([3, 5])
-    assert torch.equal(epoch(half, 2).images, epoch(fresh, 2).images)
-
-
 def test_files_that_differ_in_an_outer_folder_alone_are_told_apart(tmp_path):
     for number, place in enumerate(("cat", "dog")):
         for image in range(10):
@@ -89,11 +69,6 @@ def test_files_that_differ_in_an_outer_folder_alone_are_told_apart(tmp_path):
             data.setup("validate")
             found.append(epoch(data.splits["val"]).images)
         assert torch.equal(*found)
-
-
-def test_a_folder_that_was_moved_needs_no_new_file(images, tmp_path):
-    before = splits(images, tmp_path / "cache")["train"].cache.path
-    assert splits(images.rename(tmp_path / "moved"), tmp_path / "cache")["train"].cache.path == before
 
 
 def test_another_process_fills_the_same_file(images, tmp_path):
