@@ -17,8 +17,8 @@ from project.data import SyntheticFlowersDataModule
 from project.data.flowers import FlowersDataModule
 from project.fit import FitCLI
 from project.report import parse as parse_report
-from project.search.space import read_space
 from project.sweep import parse as parse_sweep
+from project.sweep import read_file
 from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, as_in_a_terminal, draw_image, evaluate, fit, make_folder
 from tests.engine.cli.test_given import parse as parse_fit
 from tests.test_configs import TINY, write_cifar10
@@ -193,13 +193,13 @@ def test_a_report_command_is_accepted(command):
 @pytest.mark.parametrize("command", [command for command in COMMANDS if "-m project.sweep" in command])
 def test_a_sweep_command_is_accepted(command, monkeypatch):
     monkeypatch.chdir(ROOT)
-    assert read_space(parse_sweep(shlex.split(command.partition("-m project.sweep")[2])).file).options
+    assert read_file(parse_sweep(shlex.split(command.partition("-m project.sweep")[2])).file)[1]
 
 
 def test_the_page_of_sweeps_shows_a_file_that_can_be_searched(workplace):
     (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "sweeping.md").read_text(), re.S)
     Path("sweep.yaml").write_text(text)
-    assert list(read_space("sweep.yaml").options) == ["model.optimizer.lr", "data.batch_size"]
+    assert list(read_file("sweep.yaml")[1]) == ["model.optimizer.lr", "data.batch_size"]
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if "-m benchmarks" in command])

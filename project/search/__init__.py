@@ -1,1 +1,0 @@
-"""A search over options of ``project.fit``, with Optuna."""

@@ -1,0 +1,163 @@
+"""A sweep resumes after a kill, is shared by processes, prunes, and records failures; ``stub_fit.py`` stands in for fit."""
+
+import csv
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from project import sweep
+from project.engine.errors import UserError
+from project.engine.training.monitor import Monitor
+from tests.conftest import TINY_DATA, TINY_TRAINER
+
+ROOT = Path(__file__).parents[1]
+SPACE = "command: --epochs=3\noptions:\n  lr: {low: 0.01, high: 1.0, log: true}\n  kind: {choices: [a, b]}\n"
+PROCESS = """
+import sys
+from pathlib import Path
+from project import sweep
+from project.engine.training.monitor import Monitor
+sweep.FIT, sweep.EVERY = [sys.executable, "-S", sys.argv.pop(1)], 0.05
+sweep.monitor_of = lambda arguments: Monitor("val/accuracy", "max")
+sweep.main()
+"""
+COMMAND = [sys.executable, "-c", PROCESS, str(ROOT / "tests" / "stub_fit.py"), "lr.yaml"]
+
+
+@pytest.fixture
+def stub(workplace, monkeypatch):
+    """A folder with a sweep's file, where trials are stubs."""
+    monkeypatch.setattr(sweep, "FIT", [sys.executable, "-S", str(ROOT / "tests" / "stub_fit.py")])
+    monkeypatch.setattr(sweep, "EVERY", 0.05)
+    monkeypatch.setattr(sweep, "monitor_of", lambda arguments: Monitor("val/accuracy", "max"))
+    (workplace / "lr.yaml").write_text(SPACE)
+    return workplace
+
+
+def run(*args: str) -> str:
+    search = sweep.Sweep(sweep.parse(["lr.yaml", *args]))
+    search.run()
+    return search.table()
+
+
+def table(name: str = "lr") -> list[list[str]]:
+    with open(Path("runs") / name / "trials.csv", newline="") as file:
+        return list(csv.reader(file))
+
+
+def started() -> list[str]:
+    return Path("runs/lr/started").read_text().split()
+
+
+def arrange(action: str, place: str) -> None:
+    """Makes a stub kill or stop the sweep at a trial and epoch."""
+    run("--n_trials=1")
+    Path("runs/lr", action).write_text(place)
+
+
+def test_a_sweep_finds_the_best_and_prunes_below_the_median_of_complete_trials(stub):
+    found = run("--n_trials=14")
+    heading, *rows = table()
+    assert heading == ["trial", "state", "val/accuracy", "lr", "kind"]
+    assert [int(row[0]) for row in rows] == list(range(14))
+    assert {row[1] for row in rows} == {"complete", "pruned"}
+    first_five = [-abs(float(row[3]) - 0.3) for row in rows[:5]]
+    for row in rows:  # Curves are straight lines, so one that is pruned lies below the median from the start.
+        if row[1] == "pruned":
+            assert int(row[0]) >= 5
+            assert -abs(float(row[3]) - 0.3) < max(first_five)
+        else:
+            assert float(row[2]) == pytest.approx(1 - abs(float(row[3]) - 0.3))
+    best = min(rows, key=lambda row: abs(float(row[3]) - 0.3))
+    assert f"best: trial_{int(best[0]):03d}" in found
+    assert f"project.fit --epochs=3 --lr={best[3]}" in found
+    assert started() == [f"trial_{number:03d}" for number in range(14)]
+    run("--n_trials=9", "--name=whole", "--prune_after=4")
+    assert {row[1] for row in table("whole")} == {"complete", "state"}
+
+
+def test_a_stopped_sweep_resumes_with_the_trials_of_an_undisturbed_one(stub, capsys):
+    run("--n_trials=4", "--name=undisturbed")
+    arrange("stop_at", "trial_002 2")
+    with pytest.raises(SystemExit) as stopped:
+        run("--n_trials=4")
+    assert stopped.value.code == 75
+    assert "to resume, run the same command" in capsys.readouterr().err
+    run("--n_trials=4")
+    assert table() == table("undisturbed")
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_resumes_with_the_trials_of_an_undisturbed_one(stub):
+    run("--n_trials=13", "--name=undisturbed")
+    arrange("kill_at", "trial_011 1")
+    killed = subprocess.run([*COMMAND, "--n_trials=13"], env={"PYTHONPATH": str(ROOT)}, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    run("--n_trials=13")
+    assert table() == table("undisturbed")
+    assert len(started()) == 14
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_sweep_and_no_trial_runs_twice(stub):
+    pair = [subprocess.Popen([*COMMAND, "--n_trials=12"], env={"PYTHONPATH": str(ROOT)}) for _ in range(2)]
+    assert [one.wait() for one in pair] == [0, 0]
+    assert sorted(started()) == [f"trial_{number:03d}" for number in range(12)]
+
+
+def test_failures_are_recorded_and_three_at_the_start_end_the_sweep(stub):
+    (stub / "lr.yaml").write_text(SPACE.replace("[a, b]", "[a, broken]"))
+    run("--n_trials=6")
+    assert all((row[1] == "failed" or row[1] == "fail") == (row[4] == "broken") for row in table()[1:])
+    (stub / "lr.yaml").write_text(SPACE.replace("[a, b]", "[broken]"))
+    with pytest.raises(UserError, match="the first three trials failed"):
+        run("--n_trials=6", "--name=broken")
+
+
+def test_another_sweep_does_not_go_into_the_same_folder(stub):
+    run("--n_trials=1")
+    with pytest.raises(UserError, match="holds a sweep of other options or another seed"):
+        run("--n_trials=2", "--seed=1")
+    Path("runs/photos").mkdir()
+    Path("runs/photos/cat.jpg").touch()
+    with pytest.raises(UserError, match="is no sweep"):
+        run("--name=photos")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("command: --a 1", "it must have 'options'"),
+        ("options: {lr: 3}", "lr must be {low"),
+        ("options: {lr: {low: 1, high: 2, step: 1}}", "lr must be {low"),
+        ("options: {lr: {low: 2, high: 1}}", "must hold"),
+        ("options: {lr: {choices: []}}", "must contain one or more elements"),
+        ("options: {name: {choices: [x]}}", "chooses --name of each trial"),
+        ("command: --lr=3\noptions: {lr: {low: 1, high: 2}}", "--lr is in both"),
+        ("options: {lr: {low: 1, high: 2}", "describes no search"),
+    ],
+)
+def test_a_mistake_in_the_file_is_one_line(text, message, workplace):
+    Path("bad.yaml").write_text(text)
+    with pytest.raises(UserError, match=message) as error:
+        sweep.read_file("bad.yaml")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+def test_real_trials_are_compared_by_their_validation(workplace):
+    small = [*TINY_DATA, "--data.num_workers=0", *TINY_TRAINER, "--model.arch=resnet9_slim"]
+    Path("lr.yaml").write_text(f"command: {' '.join(small)}\noptions: {{model.optimizer.lr: {{low: 0.01, high: 0.5}}}}")
+    assert "best: trial_" in run("--n_trials=2")
+    assert [row[1] for row in table()[1:]] == ["complete", "complete"]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "sweeps").glob("*.yaml")), ids=lambda path: path.stem)
+def test_our_sweeps_name_options_of_fit(path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    command, options = sweep.read_file(str(path))
+    first = [f"--{name}={one.choices[0] if hasattr(one, 'choices') else one.low}" for name, one in options.items()]
+    assert sweep.monitor_of([*command, *first, *TINY_TRAINER]) == Monitor("val/accuracy", "max")
