@@ -1,7 +1,9 @@
-"""Pretrained weights, served from the loopback address."""
+"""Pretrained weights: found, downloaded once, copied whatever saved them, and images prepared as they ask for."""
 
 import hashlib
+import json
 import logging
+import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +16,9 @@ import pytest
 import timm
 import torch
 import torchvision
+from safetensors.torch import save_file
+from timm.data import resolve_data_config  # type: ignore[attr-defined]  # not in its __all__
+from torch import nn
 from torchvision.models import (  # type: ignore[attr-defined]  # not in its __all__
     get_model,
     get_model_weights,
@@ -23,52 +28,14 @@ from torchvision.transforms import v2
 
 from project.engine.errors import UserError
 from project.engine.loading.crops import fit_image
+from project.engine.run.checkpoint import ABOUT, read_checkpoint, read_weights
+from project.fit import FitCLI
 from project.model import ImageClassifier
 from project.model.networks import build_network
 from project.model.normalize import Normalization
-from project.model.pretrained import find_weights, hub_folder, start_from
-
-
-class Server:
-    """Serves one file.
-
-    Attributes:
-        content: What the file holds.
-        sent: How many bytes of it are sent before the connection is cut.
-        requests: How many there were.
-    """
-
-    def __init__(self) -> None:
-        self.content, self.sent, self.requests = b"", None, 0
-        self.url = ""
-
-
-@pytest.fixture
-def server() -> Iterator[Any]:
-    served: Any = Server()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            served.requests += 1
-            if "missing" in self.path:
-                self.send_error(404)
-                return
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(served.content)))
-            self.end_headers()
-            self.wfile.write(served.content[: served.sent])
-
-        def log_message(self, *_):
-            pass
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=http.serve_forever, args=(0.01,))
-    thread.start()
-    served.url = f"http://127.0.0.1:{http.server_port}"
-    yield served
-    http.shutdown()
-    thread.join()
-    http.server_close()
+from project.model.pretrained import find_weights, load_weights, start_from
+from tests.conftest import QUIET, SLIM, TINY, evaluate, fit, make_folder
+from tests.small import load, one_line
 
 
 @pytest.fixture(autouse=True)
@@ -79,29 +46,49 @@ def hub(tmp_path, monkeypatch) -> Path:
     return tmp_path / "hub" / "checkpoints"
 
 
-def saved(network: Any, path: Path) -> bytes:
-    torch.save(network.state_dict(), path)
-    return path.read_bytes()
-
-
 @pytest.fixture
-def weights_file(server, tmp_path) -> tuple[dict[str, Any], str]:
-    """Weights that the server has, and a name with their hash."""
-    network = get_model("resnet18", num_classes=5)
-    server.content = saved(network, tmp_path / "made.pth")
-    return network.state_dict(), f"resnet18-{hashlib.sha256(server.content).hexdigest()[:8]}.pth"
+def server() -> Iterator[Any]:
+    """Serves ``content``, counts ``requests``, at ``url``."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            http.requests += 1
+            if "missing" in self.path:
+                self.send_error(404)
+                return
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(http.content)))
+            self.end_headers()
+            self.wfile.write(http.content)
+
+        def log_message(self, *_):
+            pass
+
+    http: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    http.content, http.requests, http.url = b"", 0, f"http://127.0.0.1:{http.server_port}"
+    thread = threading.Thread(target=http.serve_forever, args=(0.01,))
+    thread.start()
+    yield http
+    http.shutdown()
+    thread.join()
+    http.server_close()
+
+
+def saved(path: Path, classes: int) -> bytes:
+    torch.save(get_model("shufflenet_v2_x0_5", num_classes=classes).state_dict(), path)
+    return path.read_bytes()
 
 
 def left(hub: Path) -> list[str]:
     return [path.name for path in hub.rglob("*") if path.is_file() and path.suffix != ".lock"]
 
 
-def test_weights_are_downloaded_once_and_checked(server, weights_file, hub):
-    expected, name = weights_file
-    for _ in range(2):
-        found = find_weights("resnet18", f"{server.url}/{name}").weights()
-        assert found.keys() == expected.keys()
-        assert all(torch.equal(found[key], expected[key]) for key in expected)
+def test_weights_at_an_address_are_downloaded_once_by_those_that_start_together(server, hub, tmp_path):
+    server.content = saved(tmp_path / "made.pth", 5)
+    name = f"net-{hashlib.sha256(server.content).hexdigest()[:8]}.pth"
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: find_weights("resnet18", f"{server.url}/{name}").weights(), range(4)))
+    assert all(torch.equal(weights["fc.bias"], load(tmp_path / "made.pth")["fc.bias"]) for weights in found)
     assert server.requests == 1
     assert left(hub) == [name]
 
@@ -109,32 +96,14 @@ def test_weights_are_downloaded_once_and_checked(server, weights_file, hub):
 def test_files_of_one_name_at_two_addresses_are_two(server, hub, tmp_path):
     found: list[int] = []
     for run in ("first", "second", "first"):
-        server.content = saved(get_model("resnet18", num_classes=2 + len(found)), tmp_path / "made.pth")
+        server.content = saved(tmp_path / "made.pth", 2 + len(found))
         found.append(find_weights("resnet18", f"{server.url}/runs/{run}/best.ckpt").weights()["fc.bias"].shape[0])
     assert found == [2, 3, 2]
-    assert server.requests == 2
 
 
-def test_of_those_that_start_together_one_downloads(server, weights_file, hub):
-    _, name = weights_file
-    with ThreadPoolExecutor(4) as pool:
-        found = pool.map(lambda _: find_weights("resnet18", f"{server.url}/{name}").weights().keys(), range(4))
-        assert len({len(keys) for keys in found}) == 1
-    assert server.requests == 1
-    assert left(hub) == [name]
-
-
-@pytest.mark.parametrize(
-    ("name", "sent", "complaint"),
-    [
-        ("resnet18-00000000.pth", None, r"its SHA-256 is [0-9a-f]{8}…, not 00000000…"),
-        ("resnet18.pth", 1000, r"the connection was cut after 1,000 of [0-9,]+ bytes"),
-        ("missing.pth", None, "404"),
-    ],
-    ids=["another hash", "cut", "missing"],
-)
-def test_what_does_not_arrive_whole_is_not_kept(server, weights_file, hub, name, sent, complaint):
-    server.sent = sent
+@pytest.mark.parametrize(("name", "complaint"), [("net-00000000.pth", "invalid hash value"), ("missing.pth", "404")])
+def test_a_file_that_does_not_arrive_is_not_kept(server, hub, tmp_path, name, complaint):
+    server.content = saved(tmp_path / "made.pth", 5)
     with pytest.raises(UserError, match=complaint) as error:
         find_weights("resnet18", f"{server.url}/{name}").weights()
     for told in (str(hub), f"{name}'", f"{server.url}/{name}", "put the file there"):
@@ -143,46 +112,30 @@ def test_what_does_not_arrive_whole_is_not_kept(server, weights_file, hub, name,
     assert left(hub) == []
 
 
-def test_without_a_network_one_line_names_the_file_and_its_place(hub, monkeypatch):
-    def no_network(*_args, **_kwargs):
-        raise OSError("Network is unreachable")
-
-    monkeypatch.setattr("project.engine.run.download.urlopen", no_network)
-    with pytest.raises(UserError) as error:
-        ImageClassifier(["a", "b"], PREPROCESSING, weights="IMAGENET1K_V1")
-    expected = "resnet18-f37072fd.pth"
-    assert str(hub / expected) in str(error.value)
-    assert f"https://download.pytorch.org/models/{expected}" in str(error.value)
-    assert "Network is unreachable" in str(error.value)
-    assert left(hub) == []
-
-
-def test_without_a_network_one_line_names_timms_weights_and_their_place(hub, monkeypatch, capsys):
-    def no_network(*_args, **_kwargs):
+def test_without_a_network_one_line_names_the_file_and_its_place(hub, monkeypatch, capsys):
+    def no_network(*_args: Any, **_kwargs: Any) -> None:
         logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 8s [Retry 5/5].")
         raise OSError("Network is unreachable")
 
+    monkeypatch.setattr("torch.hub.urlopen", no_network)
+    expected = "resnet18-f37072fd.pth"
+    with pytest.raises(UserError, match="Network is unreachable") as error:
+        ImageClassifier(["a", "b"], PREPROCESSING, weights="IMAGENET1K_V1")
+    assert str(hub / expected) in str(error.value)
+    assert f"https://download.pytorch.org/models/{expected}" in str(error.value)
+    assert left(hub) == []
     weights = find_weights("timm/resnet18", "DEFAULT").weights
     monkeypatch.setattr(timm, "create_model", no_network)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(hub))
     with pytest.raises(UserError, match=rf"^--model.weights: 'timm/resnet18\..*' is not in '{hub}' and .*unreachable"):
         weights()
-    said = capsys.readouterr()
-    assert "Retrying" not in said.err
-    assert "fetching timm/resnet18." in said.err
+    assert "Retrying" not in capsys.readouterr().err
 
 
 PREPROCESSING: Any = {"resize": 32, "crop": 32, "mean": [0.5] * 3, "std": [0.25] * 3}
 
 
-def test_a_file_in_the_cache_that_is_another_is_refused(hub):
-    hub.mkdir(parents=True)
-    (hub / "resnet18-f37072fd.pth").write_bytes(b"cut short")
-    with pytest.raises(UserError, match=r"resnet18-f37072fd\.pth' is not the expected file: .*remove it"):
-        find_weights("resnet18", "DEFAULT").weights()
-
-
-def old_names(weights):
+def old_names(weights: dict[str, Any]) -> dict[str, Any]:
     """As torchvision's files of DenseNets have them."""
     return {
         name.replace("norm1.", "norm.1.").replace("conv2.", "conv.2."): value
@@ -192,14 +145,13 @@ def old_names(weights):
 
 
 @pytest.mark.parametrize("arch", ["resnet18", "densenet121", "mnasnet0_5", "googlenet"])
-def test_torchvisions_own_weights_are_loaded_with_a_new_head_and_give_torchvisions_features(arch, hub, monkeypatch):
+def test_torchvisions_own_weights_give_torchvisions_logits(arch, hub, monkeypatch):
     hub.mkdir(parents=True)
     options = {"init_weights": False, "aux_logits": True} if arch == "googlenet" else {}
     theirs: Any = get_model(arch, **options)
     entry: Any = get_model_weights(arch)["DEFAULT"]
     name = entry.url.rsplit("/", 1)[-1]
     torch.save(old_names(theirs.state_dict()) if arch == "densenet121" else theirs.state_dict(), hub / name)
-    monkeypatch.setattr("project.model.pretrained.fetch_file", lambda url, path, sha256: None)
     reference: Any = get_model(arch, weights=entry) if arch != "resnet18" else theirs
     ours = build_network(arch, 1000)
     start_from(ours, arch, "DEFAULT", 1000)
@@ -228,41 +180,11 @@ def test_the_preprocessing_of_every_name_is_torchvisions(arch):
             assert (found["mean"], found["std"]) == (list(preset.mean), list(preset.std))
 
 
-@pytest.mark.parametrize(
-    ("arch", "weights", "complaint"),
-    [
-        ("resnet18", "IMAGENET1K_V7", r"no weights of that name; it has DEFAULT and IMAGENET1K_V1$"),
-        ("resnet9", "DEFAULT", "resnet9 has no weights of that name; it has none$"),
-        ("my_package.Net", "DEFAULT", r"my_package\.Net cannot be imported"),
-        ("resnet17", "DEFAULT", "there is no network 'resnet17'"),
-        ("timm/resnet18", "a0_in1k", "it has DEFAULT, .*a1_in1k"),
-    ],
-)
-def test_weights_that_do_not_exist_are_an_error_with_those_that_do(arch, weights, complaint):
-    if arch.startswith("timm/"):
-        pytest.importorskip("timm")
-    with pytest.raises(UserError, match=complaint):
-        find_weights(arch, weights)
-
-
-@pytest.fixture
-def timm_cache(tmp_path, monkeypatch) -> Path:
-    """An empty cache of the hub that timm uses, and no network."""
-    pytest.importorskip("timm")
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf"))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    return tmp_path / "hf"
-
-
-def test_weights_of_timm_come_from_its_own_cache_with_their_preprocessing(timm_cache):
-    import timm
-    from safetensors.torch import save_file
-    from timm.data import resolve_data_config  # type: ignore[attr-defined]  # not in its __all__
-
+def test_weights_of_timm_come_from_its_own_cache_with_their_preprocessing(tmp_path, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hf"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     theirs = timm.create_model("resnet10t.c3_in1k")
-    snapshot = timm_cache / "models--timm--resnet10t.c3_in1k" / "snapshots" / "0"
+    snapshot = tmp_path / "hf" / "models--timm--resnet10t.c3_in1k" / "snapshots" / "0"
     snapshot.mkdir(parents=True)
     (snapshot.parents[1] / "refs").mkdir()
     (snapshot.parents[1] / "refs" / "main").write_text("0")
@@ -278,6 +200,165 @@ def test_weights_of_timm_come_from_its_own_cache_with_their_preprocessing(timm_c
     assert (tuple(found["mean"]), tuple(found["std"])) == (config["mean"], config["std"])
 
 
-def test_the_folder_is_torchs_own(hub):
-    assert hub_folder() == hub
-    assert find_weights("resnet18", "DEFAULT").source == "IMAGENET1K_V1 of resnet18"
+@pytest.mark.parametrize(
+    ("arch", "weights", "complaint"),
+    [
+        ("resnet18", "IMAGENET1K_V7", r"no weights of that name; it has DEFAULT and IMAGENET1K_V1$"),
+        ("resnet9", "DEFAULT", "resnet9 has no weights of that name; it has none$"),
+        ("my_package.Net", "DEFAULT", r"my_package\.Net cannot be imported"),
+        ("resnet17", "DEFAULT", "there is no network 'resnet17'"),
+        ("timm/resnet18", "a0_in1k", "it has DEFAULT, .*a1_in1k"),
+    ],
+)
+def test_weights_that_do_not_exist_are_an_error_with_those_that_do(arch, weights, complaint):
+    with pytest.raises(UserError, match=complaint):
+        find_weights(arch, weights)
+
+
+@pytest.fixture(scope="module")
+def trained() -> dict[str, Any]:
+    """A state dict as torchvision gives it."""
+    return {n: value + 1 for n, value in get_model("shufflenet_v2_x0_5", num_classes=7).state_dict().items()}
+
+
+def loaded(path: Path, weights: Any, num_classes: int = 7) -> tuple[dict[str, Any], list[str]]:
+    torch.save(weights, path)
+    network = build_network("shufflenet_v2_x0_5", num_classes)
+    left_out = load_weights(network, read_weights(path), str(path), num_classes)
+    return network.state_dict(), left_out
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda weights: weights,
+        lambda weights: {f"module.{name}": value for name, value in weights.items()},
+        lambda weights: {f"_orig_mod.module.{name}": value for name, value in weights.items()},
+        lambda weights: {"state_dict": weights, "epoch": 3},
+        lambda weights: {"model": weights, "optimizer": {"lr": 0.1}},
+        lambda weights: {"best_state_dict": {f"module.{name}": value for name, value in weights.items()}},
+        lambda weights: {"state_dict": {f"network.{name}": value for name, value in weights.items()}, "about": {}},
+        lambda weights: {n: v for n, v in weights.items() if not n.endswith("num_batches_tracked")},
+    ],
+    ids=["plain", "module", "compiled", "state_dict", "model", "best_state_dict", "ours", "old"],
+)
+def test_weights_are_found_however_a_script_saved_them(tmp_path, trained, wrap):
+    state, left_out = loaded(tmp_path / "weights.pth", wrap(trained))
+    assert left_out == []
+    assert all(torch.equal(state[name], value) for name, value in trained.items() if "num_batches" not in name)
+
+
+def test_a_head_for_other_classes_is_left_out_and_starts_from_zero(tmp_path, trained):
+    state, left_out = loaded(tmp_path / "weights.pth", trained, num_classes=3)
+    assert left_out == ["fc.weight", "fc.bias"]
+    assert not any(state[name].any() for name in left_out)
+    assert torch.equal(state["conv1.0.weight"], trained["conv1.0.weight"])
+
+
+class Wrapped(nn.Module):
+    """Has an attribute that is called like a wrapper."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(), nn.Linear(4, num_classes))
+
+
+@pytest.mark.parametrize("prefix", ["", "network.", "module.", "_orig_mod.module."])
+def test_names_of_the_network_itself_that_look_like_a_wrappers_stay(prefix):
+    trained, network = Wrapped(3), Wrapped(5)
+    left_out = load_weights(network, {prefix + n: v for n, v in trained.state_dict().items()}, "a file", 5)
+    assert left_out == ["network.2.weight", "network.2.bias"]
+    assert torch.equal(network.state_dict()["network.0.weight"], trained.state_dict()["network.0.weight"])
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda weights: weights.pop("conv1.0.weight"), r"missing: conv1\.0\.weight"),
+        (lambda weights: weights.update(extra=torch.zeros(1)), "unknown: extra"),
+        (lambda weights: weights.update({"conv1.1.weight": torch.zeros(3)}), r"of another shape: conv1\.1\.weight"),
+        (lambda weights: (weights.clear(), weights.update(epoch=3)), "has no weights"),
+    ],
+)
+def test_weights_that_do_not_fit_are_listed(tmp_path, trained, change, complaint):
+    weights = dict(trained)
+    change(weights)
+    with pytest.raises(UserError, match=complaint):
+        loaded(tmp_path / "weights.pth", weights)
+
+
+ARCH = ["--model.arch=mobilenet_v3_small", "--model.weights=IMAGENET1K_V1"]
+DATA = ["--data=FolderDataModule", "--data.root=images", "--data.batch_size=4", "--data.num_workers=0"]
+SHORT = ["--trainer.accelerator=cpu", "--trainer.max_epochs=1", *QUIET]
+
+
+@pytest.fixture
+def place(workplace, hub) -> Path:
+    """A folder of images, and torchvision's weights in torch's cache, though others than torchvision's."""
+    make_folder(workplace / "images", dict.fromkeys("abc", 6))
+    hub.mkdir(parents=True)
+    torch.save(get_model("mobilenet_v3_small").state_dict(), hub / "mobilenet_v3_small-047dcff4.pth")
+    return workplace
+
+
+def parsed(*args: str) -> Any:
+    """A command's data options and preprocessing, and nothing trained."""
+    cli = FitCLI([*ARCH, *SHORT, *args])
+    return cli.config.data.init_args, cli.model.preprocessing
+
+
+def test_preprocessing_follows_the_weights_unless_it_is_given(place, tiny_run, capsys):
+    options, found = parsed(*DATA)
+    assert found == find_weights("mobilenet_v3_small", "IMAGENET1K_V1").preprocessing()
+    assert (options.image_size, options.resize, options.interpolation) == (224, 256, "bilinear")
+    _, found = parsed(*DATA, "--data.image_size=64", "--data.mean=[0.1,0.2,0.3]", "--data.interpolation=bicubic")
+    assert (found["crop"], found["resize"], found["interpolation"]) == (64, 73, "bicubic")
+    assert (found["mean"], found["std"]) == ([0.1, 0.2, 0.3], [0.229, 0.224, 0.225])
+    _, found = parsed("--data=CIFAR10DataModule")  # whose size is its own
+    assert (found["crop"], found["mean"]) == (32, [0.485, 0.456, 0.406])
+    ours = tiny_run / "checkpoints" / "best.ckpt"
+    options, found = parsed("--data.train_size=16", *SLIM, f"--model.weights={ours}")
+    assert (options.image_size, found["mean"]) == (32, [0.5, 0.5, 0.5])
+    said = one_line(lambda: parsed(*DATA, "--data.resize=100"), capsys)
+    assert re.search(r"--data\.resize must be at least 224, the image size, got 100", said)
+
+
+def test_frozen_layers_need_weights(workplace):
+    with pytest.raises(UserError, match=r"--model\.freeze.* needs --model\.weights"):
+        FitCLI([*TINY, FREEZE])
+
+
+FREEZE = "--model.freeze_backbone=true"
+
+
+def test_a_run_keeps_what_the_weights_asked_for_and_needs_them_no_more(place, hub, capsys):
+    flags = [*DATA, *ARCH, FREEZE, *SHORT, "--data.image_size=64", "--name=run", "--data.interpolation=bicubic"]
+    fit(*flags)
+    assert "starting from 'IMAGENET1K_V1 of mobilenet_v3_small', but with a new head for 3 classes (classifier.3" in (
+        capsys.readouterr().err
+    )
+    run = place / "runs" / "run"
+    best = run / "checkpoints" / "best.ckpt"
+    prepared = read_checkpoint(best)[ABOUT]["preprocessing"]
+    assert (prepared["crop"], prepared["resize"], prepared["interpolation"]) == (64, 73, "bicubic")
+    (hub / "mobilenet_v3_small-047dcff4.pth").unlink()
+    evaluate(f"--ckpt_path={best}", "--output=all.json")
+    found, expected = (json.loads(path.read_text()) for path in (Path("all.json"), run / "metrics.json"))
+    assert found["accuracy"] == expected["test"]["accuracy"]
+    (run / "metrics.json").unlink()
+    fit(*flags, "--trainer.max_epochs=2")
+    assert read_checkpoint(best)[ABOUT]["preprocessing"] == prepared
+
+
+def test_a_run_whose_last_checkpoint_is_damaged_is_prepared_as_the_one_before_it(tiny_run, workplace):
+    content = load(tiny_run / "checkpoints" / "best.ckpt")
+    content[ABOUT]["preprocessing"]["mean"] = [0.1, 0.2, 0.3]
+    torch.save(content, "weights.ckpt")
+    flags = [*TINY, *SLIM, "--model.weights=weights.ckpt", "--name=run"]
+    checkpoints = fit(*flags).run.path / "checkpoints"
+    (checkpoints.parent / "metrics.json").unlink()
+    Path("weights.ckpt").unlink()
+    (checkpoints / "last.ckpt").rename(checkpoints / "previous.ckpt")
+    (checkpoints / "last.ckpt").write_bytes((checkpoints / "previous.ckpt").read_bytes()[:-1000])
+    resumed = FitCLI([*flags, "--trainer.max_epochs=2"])
+    assert resumed.model.preprocessing["mean"] == [0.1, 0.2, 0.3]
