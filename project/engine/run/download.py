@@ -3,6 +3,7 @@
 import sys
 from http.client import HTTPException
 from pathlib import Path
+from urllib.error import HTTPError
 
 import torch
 from filelock import FileLock
@@ -31,6 +32,8 @@ def fetch_file(url: str, path: Path, sha256: str = "") -> None:
                 note(f"downloading {printable(url)} to {printable(path.parent)}")
                 torch.hub.download_url_to_file(url, str(path), sha256 or None, progress=sys.stderr.isatty())
     except (OSError, HTTPException, ValueError, RuntimeError) as error:
+        if isinstance(error, HTTPError):
+            error.close()  # it is an answer, too
         raise UserError(
             f"'{printable(path)}' is not there, and '{printable(url)}' cannot be fetched ({printable(first_sentence(error))});"
             " connect to the network, or put the file there"
