@@ -2,12 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from project.analysis.evaluation import evaluate_split
 from project.export import export, parse
 from project.model import ImageClassifier
 from project.model.nets.airbench import Airbench
@@ -52,69 +52,45 @@ def test_a_run_that_is_stopped_in_some_steps_ends_as_if_undisturbed(workplace, t
     require_same_end(Path("runs/run"), outcome(place / "run"))
 
 
-def mean_over_views(model, images):
-    """Means of single images' logits in float64, one crop of the reflected image at a time."""
-    model = model.double()
+def expected_logits(model: Any, images: Any, views: bool) -> torch.Tensor:
+    """Means of logits in float64, one crop of the reflected image at a time; or those of images as they are."""
+    mean, std = (
+        torch.tensor(model.preprocessing[name], dtype=torch.float64)[:, None, None] for name in ("mean", "std")
+    )
+    network = model.double().network
+    if not views:
+        return network((images / 255 - mean) / std)
     total = torch.zeros(len(images), len(model.class_names), dtype=torch.float64)
-    padded = F.pad(images.double(), (1,) * 4, mode="reflect").to(torch.uint8)
-    side = images.shape[2]
+    padded, side = F.pad(images.double(), (1,) * 4, mode="reflect").to(torch.uint8), images.shape[2]
     for place, weight in ((1, 1 / 4), (0, 1 / 8), (2, 1 / 8)):
         view = padded[:, :, place : place + side, place : place + side]
         for mirrored in (view, view.flip(3)):
-            total += weight * model.network((mirrored / 255 - mean_of(model)) / std_of(model))
+            total += weight * network((mirrored / 255 - mean) / std)
     return total
 
 
-def mean_of(model):
-    return torch.tensor(model.preprocessing["mean"], dtype=torch.float64)[:, None, None]
-
-
-def std_of(model):
-    return torch.tensor(model.preprocessing["std"], dtype=torch.float64)[:, None, None]
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> Path:
-    place: Path = tmp_path_factory.mktemp("trained")
-    network = [f"--model.arch={__name__}.narrow", f"--trainer.default_root_dir={place}"]
-    fewer = ["--trainer.max_epochs=1", "--data.train_size=32", "--data.val_size=10", "--data.test_size=12"]
-    small(*OPTIONS, *network, *fewer, network=narrow)
-    return place / "run"
-
-
 @torch.inference_mode()
-def test_the_test_is_of_means_over_views_and_so_is_every_use_of_the_checkpoint(trained, tmp_path, capsys):
-    checkpoint = trained / "checkpoints" / "best.ckpt"
-    cli = evaluate(str(checkpoint), f"--import={__name__}", f"--output={tmp_path / 'found.json'}")
-    assert "flip_and_shift" in capsys.readouterr().err
-    found = json.loads((tmp_path / "found.json").read_text())
-    reported = json.loads((trained / "metrics.json").read_text())["test"]
-    data = cli.datamodule.splits["test"]
-    every = data.__getitems__(list(range(len(data))))
-    logits = mean_over_views(ImageClassifier.load_from_checkpoint(checkpoint).eval(), every.images)
-    assert found["correct"] == reported["correct"] == int((logits.argmax(1) == every.labels).sum())
-    assert reported["loss"] == pytest.approx(float(F.cross_entropy(logits, every.labels)), rel=1e-5)
-
-    model = ImageClassifier.load_from_checkpoint(checkpoint).eval()
-    torch.testing.assert_close(evaluation_logits(model, every.images).double(), logits, rtol=1e-4, atol=1e-4)
-
-    file = tmp_path / "views.pt2"
-    export(
-        parse([f"--ckpt_path={checkpoint}", f"--output={file}", f"--images={make_folder(tmp_path / 'a', {'b': 3})}"])
-    )
-    program = torch.export.load(file).module()
-    torch.testing.assert_close(program(every.images).double(), logits.softmax(1), rtol=1e-4, atol=1e-4)
-
-
-@torch.inference_mode()
-def test_validation_is_of_images_as_they_are(trained, tmp_path):
-    checkpoint = trained / "checkpoints" / "best.ckpt"
-    cli = evaluate(str(checkpoint), f"--import={__name__}", "--split=val", f"--output={tmp_path / 'found.json'}")
-    data = cli.datamodule.splits["val"]
-    every = data.__getitems__(list(range(len(data))))
-    model = ImageClassifier.load_from_checkpoint(checkpoint).eval().double()
-    logits = model.network((every.images / 255 - mean_of(model)) / std_of(model))
-    expected = float(F.cross_entropy(logits, every.labels))
-    assert json.loads((tmp_path / "found.json").read_text())["loss"] == pytest.approx(expected, rel=1e-5)
-    assert evaluate_split(model.float(), cli.datamodule, "val").metrics.loss == pytest.approx(expected, rel=1e-5)
-    assert json.loads((trained / "metrics.json").read_text())["val"]["loss"] == pytest.approx(expected, rel=1e-5)
+def test_every_use_but_validation_takes_means_over_views(workplace, capsys):
+    network = [f"--model.arch={__name__}.narrow", "--trainer.max_epochs=1"]
+    fewer = ["--data.train_size=32", "--data.val_size=10", "--data.test_size=12"]
+    with torch.inference_mode(False):
+        small(*OPTIONS, *network, *fewer, network=narrow)
+    checkpoint = Path("runs/run/checkpoints/best.ckpt")
+    for split, views in (("test", True), ("val", False)):
+        cli = evaluate(str(checkpoint), f"--import={__name__}", f"--split={split}", "--output=found.json")
+        assert ("flip_and_shift" in capsys.readouterr().err) == views
+        data = cli.datamodule.splits[split]
+        every = data.__getitems__(list(range(len(data))))
+        logits = expected_logits(ImageClassifier.load_from_checkpoint(checkpoint).eval(), every.images, views)
+        for file, metrics in (("found.json", None), ("runs/run/metrics.json", split)):
+            found = json.loads(Path(file).read_text())
+            found = found if metrics is None else found[metrics]
+            assert found["correct"] == int((logits.argmax(1) == every.labels).sum())
+            assert found["loss"] == pytest.approx(float(F.cross_entropy(logits, every.labels)), rel=1e-5)
+        if split == "test":
+            model = ImageClassifier.load_from_checkpoint(checkpoint).eval()
+            torch.testing.assert_close(evaluation_logits(model, every.images).double(), logits, rtol=1e-4, atol=1e-4)
+            images = make_folder(Path("images"), {"b": 3})
+            export(parse([f"--ckpt_path={checkpoint}", "--output=views.pt2", f"--images={images}"]))
+            program = torch.export.load("views.pt2").module()
+            torch.testing.assert_close(program(every.images).double(), logits.softmax(1), rtol=1e-4, atol=1e-4)
