@@ -43,8 +43,11 @@ class FolderDataModule(ImageFilesDataModule):
                 raise UserError(
                     f"'{root / split}' and '{root / 'train'}' need the same classes, but differ in: {', '.join(odd)}"
                 )
-        top, train = root / "train" if given else root, found["train"]
-        names = {name: [file.relative_to(top).as_posix() for file in files] for name, files in train.items()}
+        prefix, train = f"{root / 'train' if given else root}{os.sep}", found["train"]
+        names = {
+            name: [str(file).removeprefix(prefix).replace(os.sep, "/") for file in files]
+            for name, files in train.items()
+        }
         for split, classes in self.cut(names, given).items():
             found[split] = {name: [train[name][place] for place in places] for name, places in classes.items()}
         return found

@@ -93,8 +93,11 @@ class ImageFilesDataModule(ResizedDataModule):
 
     def _check(self) -> None:
         if not self._facts:
-            files = sorted((f for classes in self.files().values() for some in classes.values() for f in some), key=str)
+            files = self._every_file()
             self._facts = dict(zip(files, check_files(files, self.images_root, self.cache is not None), strict=True))
+
+    def _every_file(self) -> list[Path]:
+        return [file for classes in self.files().values() for files in classes.values() for file in files]
 
     def load(self) -> dict[str, BatchDataset]:
         """Opens the three splits."""
@@ -102,8 +105,9 @@ class ImageFilesDataModule(ResizedDataModule):
         if self.skip_bad or self.cache is not None:
             if world(self.trainer)[1] == 0:
                 self._check()
-            if self.trainer is not None:  # all leave out the same files, although another machine may read them
-                self._facts = self.trainer.strategy.broadcast(self._facts)
+            if self.trainer is not None and self.trainer.world_size > 1:  # or each would leave out other files
+                columns = self.trainer.strategy.broadcast([*zip(*self._facts.values(), strict=True)])
+                self._facts = dict(zip(self._every_file(), map(Facts._make, zip(*columns, strict=True)), strict=True))
             splits = self._readable() if self.skip_bad else splits
             self._require_readable()
         if self.tests_all:
@@ -124,7 +128,7 @@ class ImageFilesDataModule(ResizedDataModule):
         return dataset
 
     def _broken(self) -> dict[Path, str]:
-        return {file: facts.defect for file, facts in self._facts.items() if facts.defect is not None}
+        return dict(sorted((file, facts.defect) for file, facts in self._facts.items() if facts.defect is not None))
 
     def _require_readable(self) -> None:
         if not self.skip_bad and (broken := self._broken()):

@@ -47,7 +47,8 @@ def walk(folder: str, note: Callable[[str], object] | None = None, above: tuple[
             raise
         note(f"'{folder}' cannot be read ({error.strerror}), and is left out")
         return
-    yield from (os.path.join(folder, name) for name in sorted(files))
+    prefix = os.path.join(folder, "")
+    yield from (prefix + name for name in sorted(files))
     for name in sorted(filter(counts, folders)):
         yield from walk(os.path.join(folder, name), note, (*above, real))
 
