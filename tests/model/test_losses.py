@@ -103,22 +103,20 @@ def test_the_mean_over_devices_is_that_of_the_whole_batch(parts):
 @pytest.mark.parametrize("given", [[1, 2], [1, 2, -1], [0, 0, 0], [1, 2, float("nan")], [1, 2, float("inf")]])
 def test_weights_that_do_not_fit_the_classes_are_refused(given):
     with pytest.raises(UserError, match=r"--model\.loss\.class_weights must be 'balanced' or 3 numbers"):
-        trained(Memory(), CrossEntropy(class_weights=given))
+        CrossEntropy(class_weights=given).prepare(None, ["a", "b", "c"])
 
 
 def test_what_cannot_be_balanced_is_refused():
+    balanced = CrossEntropy(class_weights="balanced")
     with pytest.raises(UserError, match="no weight for the class b, which has no training image"):
         balanced_weights([3, 0], ["a", "b"])
     with pytest.raises(UserError, match=r"needs a data module with class_counts\(\)"):
-        trained(Memory(), CrossEntropy(class_weights="balanced"))
+        balanced.prepare(None, ["a", "b"])
     with pytest.raises(UserError, match=r"computed when trainer\.fit starts"):
-        CrossEntropy(class_weights="balanced")(torch.zeros(2, 3), torch.tensor([0, 1]))
+        balanced(torch.zeros(2, 3), torch.tensor([0, 1]))
     with pytest.raises(UserError, match=r"--model\.loss\.label_smoothing must be from 0 to 1"):
         CrossEntropy(1.5)
-
-
-def test_weights_of_the_classes_are_no_part_of_the_state():
-    assert not CrossEntropy(class_weights=[1, 2, 3]).state_dict()
+    assert not CrossEntropy(class_weights=[1, 2, 3]).state_dict()  # which an average would average
 
 
 @pytest.mark.parametrize(

@@ -206,18 +206,15 @@ def test_resnet9_has_eight_convolutions_and_a_head(arch, width, meta):
 
 
 @pytest.mark.parametrize(("stem", "side"), [("cifar", 32), ("imagenet", 8)])
-def test_the_cifar_stem_keeps_the_resolution_and_imagenets_quarters_it(stem, side, meta):
-    network, seen = built("resnet18", 2, {"stem": stem}), []
+def test_the_cifar_stem_keeps_the_resolution_and_is_drawn_as_torchvision_draws_convolutions(stem, side):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network, seen = built("resnet18", 2, {"stem": stem}), []
     network.layer1.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape))
     network(torch.empty(2, 3, 32, 32))
     assert seen == [(2, 64, side, side)]
-
-
-def test_the_cifar_stem_is_drawn_as_torchvision_draws_convolutions():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        weight = built("resnet18", 2, {"stem": "cifar"}).conv1.weight
-    expected = (2 / (64 * 3 * 3)) ** 0.5  # He et al., 2015, by the outputs
+    weight = network.conv1.weight
+    expected = (2 / weight[:, 0].numel()) ** 0.5  # He et al., 2015, by the outputs
     assert weight.std().item() == pytest.approx(expected, rel=0.1)
     assert weight.mean().abs() < 4 * expected / weight.numel() ** 0.5
 
