@@ -95,7 +95,10 @@ class CachedFeatures(Callback):
             for batch in batches:
                 if bool((batch.labels < 0).any()):
                     raise UserError("CachedFeatures: an image cannot be read any more; start again")
-                logits = exact_logits(model, batch.images.to(model.device))
+                images = model.trainer.strategy.batch_to_device(
+                    batch, model.device
+                ).images  # by the data module's hooks
+                logits = exact_logits(model, images)
                 found[-1:] = [features[: len(logits)] for features in found[-1:]]  # where one image was computed as two
                 progress.advance(len(logits))
         with torch.no_grad():

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from project.callbacks import CachedFeatures, StoppedError
+from project.data import FolderDataModule
 from project.engine.errors import UserError
 from project.model import ImageClassifier
 from tests.conftest import evaluate, make_folder
@@ -40,7 +41,16 @@ def results(name: str) -> Any:
     return {split: metrics[split] for split in ("val", "test")}
 
 
-def test_the_numbers_are_those_of_computing_the_backbone_each_time(place):
+@pytest.mark.parametrize("inverted", [False, True])
+def test_the_numbers_are_those_of_computing_the_backbone_each_time(place, monkeypatch, inverted):
+    own = FolderDataModule.on_after_batch_transfer
+
+    def invert(self: Any, batch: Any, dataloader_idx: int) -> Any:
+        batch = own(self, batch, dataloader_idx)
+        return batch._replace(images=255 - batch.images)
+
+    if inverted:  # by a hook of the user's
+        monkeypatch.setattr(FolderDataModule, "on_after_batch_transfer", invert)
     small(*HEAD, "--name=each_time", data=FOLDER)
     small(*CACHED, "--name=once", data=FOLDER)
     each_time, once = checkpoint("each_time"), checkpoint("once")
