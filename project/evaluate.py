@@ -136,6 +136,9 @@ class EvaluateCLI(ProjectCLI):
                 f"images are scaled to {prepared['resize']} pixels before they are cut, in training it was"
                 f" {expected['resize']}"
             )
+        before, now = (found.get("interpolation", "bilinear") for found in (expected, prepared))
+        if before != now:
+            self.note(f"images are scaled by {now} interpolation, in training it was {before}")
         output = Path(self.config.output or Path(path).with_suffix(f".{split}.metrics.json"))
         if self.config.output is None and output.is_symlink():  # which came with the checkpoint
             raise UserError(f"'{output}' is a link; remove it, or choose another file with --output")

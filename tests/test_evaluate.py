@@ -54,12 +54,16 @@ def test_other_images_of_the_same_classes_can_be_measured(checkpoint, tmp_path, 
     names = torch.load(checkpoint, weights_only=True)[ABOUT]["class_names"]
     root = make_folder(tmp_path / "images", dict.fromkeys(names, 5))
     data = ["--data=FolderDataModule", f"--data.root={root}", "--data.image_size=32", "--data.num_workers=0"]
-    evaluate(f"--ckpt_path={checkpoint}", *data, "--data.batch_size=8", "--data.resize=36")
+    evaluate(
+        f"--ckpt_path={checkpoint}", *data, "--data.batch_size=8", "--data.resize=36", "--data.interpolation=bicubic"
+    )
     written = json.loads((tmp_path / "alone.test.metrics.json").read_text())
     assert written["total"] == len(names)
     assert written["data"]["class_path"] == "FolderDataModule"
     assert written["data"]["init_args"].items() >= {"root": str(root), "resize": 36}.items()
-    assert "scaled to 36 pixels before they are cut, in training it was 32" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "scaled to 36 pixels before they are cut, in training it was 32" in said
+    assert "scaled by bicubic interpolation, in training it was bilinear" in said
 
 
 def test_all_images_of_another_folder_can_be_measured(checkpoint, tmp_path, capsys):
