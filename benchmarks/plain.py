@@ -1,11 +1,8 @@
 """Loops without Lightning: as tutorials write them, and with the settings of ``project.fit``."""
 
-from functools import partial
-
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD
-from torch.optim.lr_scheduler import LambdaLR
 
 from benchmarks.plan import Work
 from benchmarks.random_images import RandomImagesDataModule, as_tutorials_do
@@ -14,7 +11,7 @@ from project.engine.hardware import best_precision
 from project.model import ImageClassifier
 from project.model.networks import build_network
 from project.model.optimizers import fuse_on_cpu, parameter_groups
-from project.model.schedules import cosine_with_warmup
+from project.model.schedules import CosineWithWarmup
 
 SEED = 0
 
@@ -50,12 +47,11 @@ def train_as_we_do(work: Work, data: RandomImagesDataModule, device: torch.devic
     """
     torch.manual_seed(SEED)
     model = ImageClassifier(data.class_names, data.preprocessing, work.arch, work.arch_args).to(device)
-    optimizer = model.optimization.optimizer(parameter_groups(model.network))
+    optimizer = model.optimizer(parameter_groups(model.network))
     fuse_on_cpu(optimizer)
     total = work.warm_up + work.steps
-    schedule = LambdaLR(
-        optimizer, partial(cosine_with_warmup, total_steps=total, warmup_steps=total // 2, lrf=model.optimization.lrf)
-    )
+    schedule = CosineWithWarmup(optimizer)
+    schedule.set_length(total, total // 2)
     in_bfloat16 = best_precision("auto") == "bf16-mixed"
     batches, clock = data.training_batches(), StepClock(work.warm_up, work.steps, device)
     model.train()

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import BatchSizeFinder, Checkpoint, LearningRateFinder, WeightAveraging
+from lightning.pytorch.callbacks import Checkpoint, WeightAveraging
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 from lightning.pytorch.plugins.precision import Precision
 
@@ -19,7 +19,6 @@ from project.callbacks import (
     BestCheckpoint,
     DefaultCallbacks,
     DelayedAveraging,
-    FoundSettings,
     InPlace,
     LastCheckpoint,
     LogInterval,
@@ -40,6 +39,7 @@ from project.engine.run.tensorboard import add_validation_of_best
 from project.engine.training.fitting import require_fitting_weights
 from project.engine.training.last_checkpoint import CURVES
 from project.engine.training.monitor import chosen_monitor, only_ours, settle_early_stopping
+from project.engine.training.unsupported import require_no_finder
 from project.model import ImageClassifier
 from project.model.pretrained import follow_weights
 
@@ -150,8 +150,7 @@ class FitCLI(ProjectCLI):
         self.monitor = chosen_monitor(self.config.monitor, self.config.mode, known, closed)
         settle_early_stopping(added, self.config.trainer.callbacks or [], self.monitor)
         own = self.trainer_defaults["callbacks"] = [InPlace(self.run.path), LogInterval(), *self._callbacks()]
-        if finders := [callback for callback in added if isinstance(callback, BatchSizeFinder | LearningRateFinder)]:
-            own.append(FoundSettings(finders, self.config.model.init_args.get("base_batch_size")))
+        require_no_finder(added)
         if averaging := [callback for callback in added if isinstance(callback, WeightAveraging)]:
             own.append(DelayedAveraging(averaging))
         if not any(isinstance(callback, Checkpoint) for callback in (*own, *added)):
@@ -166,7 +165,6 @@ class FitCLI(ProjectCLI):
         # first, so that what others log at the start of a batch is not in the curves yet when it saves
         callbacks.sort(key=lambda callback: not isinstance(callback, InPlace | LastCheckpoint))
         self._keeps_last = any(isinstance(callback, LastCheckpoint) for callback in callbacks)
-        self._finds_batch_size = any(isinstance(callback, BatchSizeFinder) for callback in callbacks)
         self._keep_best = next((callback for callback in callbacks if isinstance(callback, BestCheckpoint)), None)
         return trainer
 
@@ -266,7 +264,7 @@ class FitCLI(ProjectCLI):
         require_same_selection(about, selection(self.trainer))
         if not self._keeps_last:
             raise UserError(f"'{self.run.path}' resumes with --callbacks.last_checkpoint alone; or use another --name")
-        changed = changed_data(about, self.datamodule, ["batch_size"] if self._finds_batch_size else [])
+        changed = changed_data(about, self.datamodule)
         self.note(f"continuing {self.run.path} in epoch {about['epoch'] + 1} after step {about['step']}{changed}")
         return str(path)
 

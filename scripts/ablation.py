@@ -14,7 +14,7 @@ PARTS = {
         *("--model.optimizer", "Adam", "--model.optimizer.lr", "0.01", "--model.optimizer.betas", "[0.8,0.95]")
     ],
     "mirrored at random": ["--data.flip", "true"],
-    "no label smoothing": ["--model.label_smoothing", "0"],
+    "no label smoothing": ["--model.loss.label_smoothing", "0"],
 }
 """What leaves out each part; Adam is set as in Muon, for what is no kernel, and not tuned for kernels."""
 

@@ -330,7 +330,7 @@ def test_a_multi_label_export_in_int8_counts_images_whose_labels_are_all_right(
     assert "accuracy" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("option", ["--data.class_balance=1", "--model.class_weights=balanced"])
+@pytest.mark.parametrize("option", ["--data.class_balance=1", "--model.loss.class_weights=balanced"])
 def test_balancing_needs_one_class_an_image(workplace, option):
     with pytest.raises(UserError, match="needs images of one class each"):
         small(*MULTILABEL, option, data=PAIRS)

@@ -19,6 +19,7 @@ from torchvision.models import resnet18
 
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT
+from project.engine.training.bookkeeping import Bookkeeping
 from project.fit import FitCLI
 from project.model import ImageClassifier
 from tests.conftest import TINY, fit, make_folder
@@ -58,7 +59,7 @@ def test_a_checkpoint_explains_itself_and_loads_safely(tiny_run, name):
     assert about["data"]["init_args"]["train_size"] == 64
     asked = {"name": "SGD", "lr": 0.1, "momentum": 0.9, "dampening": 0, "weight_decay": 5e-4, "nesterov": True}
     assert about["optimizer"] == asked
-    assert about["lr_scheduler"] == {"name": "cosine", "lrf": 0.01, "warmup_epochs": 1.0}
+    assert about["lr_scheduler"] == {"name": "CosineWithWarmup", "interval": "step", "lrf": 0.01, "warmup_epochs": 1.0}
 
 
 def test_a_checkpoint_needs_nothing_else(tiny_run):
@@ -98,7 +99,7 @@ def test_tensorboard_lists_the_hyperparameters(tiny_run):
     found = HParamsPluginData.FromString(content).session_start_info.hparams
     assert found["optimizer.name"].string_value == "SGD"
     assert (found["optimizer.lr"].number_value, found["optimizer.weight_decay"].number_value) == (0.1, 5e-4)
-    assert (found["lr_scheduler.name"].string_value, found["batch_size"].number_value) == ("cosine", 16)
+    assert (found["lr_scheduler.name"].string_value, found["batch_size"].number_value) == ("CosineWithWarmup", 16)
     assert (found["data"].string_value, found["image_size"].number_value) == ("SyntheticFlowersDataModule", 32)
     assert (found["max_epochs"].number_value, found["seed"].number_value) == (1, 0)
 
@@ -126,14 +127,14 @@ def test_the_saved_config_repeats_the_run(tiny_run, workplace):
 def test_best_is_best_on_validation_last_is_last_and_the_best_is_tested_once(workplace, monkeypatch):
     accuracies, tested = iter([0.5, 0.75, 0.25]), []
 
-    def pretend(model):
+    def pretend(bookkeeping, trainer, model):
         model.log("val/accuracy", next(accuracies))
 
     def remember(model):
         tested.append({name: value.clone() for name, value in model.state_dict().items()})
 
     with monkeypatch.context() as patch:
-        patch.setattr(ImageClassifier, "on_validation_epoch_end", pretend)
+        patch.setattr(Bookkeeping, "on_validation_epoch_end", pretend)
         patch.setattr("project.callbacks.ConfusionMatrixPlot.on_validation_end", lambda *_: None)
         patch.setattr(ImageClassifier, "on_test_start", remember)
         patch.setattr(FitCLI, "_conclude", lambda self: None)
@@ -183,7 +184,7 @@ def test_a_folder_of_classes_trains_without_saying_how_many(workplace):
 def test_a_run_starts_from_weights_of_a_hand_written_script(workplace, capsys):
     weights = {f"module.{name}": value for name, value in resnet18(num_classes=3).state_dict().items()}
     torch.save({"best_state_dict": weights, "epoch": 7}, "theirs.pth")
-    flags = ["--model.weights=theirs.pth", "--model.freeze_backbone=true", "--model.optimizer.lr=0.001"]
+    flags = ["--model.weights=theirs.pth", "--model.freeze=backbone", "--model.optimizer.lr=0.001"]
     cli = fit(*TINY, *flags, "--name=run")
     assert "with a new head for 8 classes (fc.weight, fc.bias)" in capsys.readouterr().err
     network = cli.model.network.state_dict()

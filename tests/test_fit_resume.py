@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from project.engine.errors import UserError
+from project.engine.training.bookkeeping import Bookkeeping
 from project.fit import FitCLI
 from project.model import ImageClassifier
 from tests.conftest import SLIM, TINY, fit, make_folder
@@ -76,26 +77,17 @@ def test_a_run_stopped_by_the_keyboard_says_how_to_go_on(workplace, monkeypatch,
     assert (workplace / "runs" / "my run" / "metrics.json").exists()
 
 
-def test_a_flag_beats_what_a_resumed_checkpoint_remembers(tiny_run, workplace):
-    shutil.copytree(tiny_run, workplace / "runs" / "tiny")
-    (workplace / "runs" / "tiny" / "metrics.json").unlink()
-    flags = ["--model.optimizer.lr=0.001", "--model.optimizer.momentum=0.5", "--trainer.max_epochs=2", "--model.lrf=1"]
-    cli = fit(*TINY, *SLIM, *flags, "--name=tiny")
-    (group, *_) = cli.trainer.optimizers[0].param_groups
-    assert (group["lr"], group["momentum"]) == (pytest.approx(0.001), 0.5)
-
-
 def test_a_moved_run_still_knows_its_best_metric(tiny_run, workplace, monkeypatch):
     shutil.copytree(tiny_run, workplace / "elsewhere" / "tiny")
     (workplace / "elsewhere" / "tiny" / "metrics.json").unlink()
     best = workplace / "elsewhere" / "tiny" / "checkpoints" / "best.ckpt"
     before = best.read_bytes()
 
-    def pretend_to_be_worse(model):
+    def pretend_to_be_worse(bookkeeping, trainer, model):
         model.log("val/accuracy", 0.0)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ImageClassifier, "on_validation_epoch_end", pretend_to_be_worse)
+        patch.setattr(Bookkeeping, "on_validation_epoch_end", pretend_to_be_worse)
         patch.setattr("project.callbacks.ConfusionMatrixPlot.on_validation_end", lambda *_: None)
         fit(*TINY, *SLIM, "--trainer.max_epochs=2", "--trainer.default_root_dir=elsewhere", "--name=tiny")
     assert best.read_bytes() == before

@@ -1,6 +1,6 @@
 """All images of a split as a model sees them, for plots and tables that need more than metrics."""
 
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,7 +10,6 @@ from project.engine.errors import UserError
 from project.engine.loading.batch import BatchDataset
 from project.model import ImageClassifier
 from project.model.metrics import Metrics
-from project.model.own_metrics import OwnMetrics
 
 
 class Evaluation(NamedTuple):
@@ -83,13 +82,10 @@ def evaluate_split(
     images = data.splits[split]
     logits = torch.full((len(images), len(model.class_names)), float("nan"))
     probabilities, labels = logits.clone(), torch.full((len(images),), -1)
-    measured_as = "test" if as_in_use else split
-    own = cast(OwnMetrics, model.own_metrics[measured_as])
+    measured_as: Any = "test" if as_in_use else split
     model.eval()
-    steps = {"val": (model.validation_step, model.val_metrics), "test": (model.test_step, model.test_metrics)}
-    step, counts = steps[measured_as]
-    counts.reset()
-    own.reset()
+    step = model.test_step if measured_as == "test" else model.validation_step
+    model.conclude(measured_as)  # forgets what was counted before
     with torch.inference_mode():
         loader = data.test_dataloader() if split == "test" else data.val_dataloader()
         for number, batch in enumerate(loader):
@@ -99,6 +95,4 @@ def evaluate_split(
             positions = batch.indices[there].cpu()
             for kept, values in ((logits, found), (probabilities, model.probabilities(found)), (labels, batch.labels)):
                 kept[positions] = values[there].cpu()
-    metrics = counts.compute()._replace(own=own.conclude())
-    counts.reset()
-    return Evaluation(images, logits, probabilities, labels, metrics)
+    return Evaluation(images, logits, probabilities, labels, model.conclude(measured_as))

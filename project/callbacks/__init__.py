@@ -5,7 +5,6 @@ from project.callbacks.confident_mistakes import ConfidentMistakesPlot
 from project.callbacks.confusion_matrix import ConfusionMatrixPlot
 from project.callbacks.defaults import DefaultCallbacks
 from project.callbacks.first_batch import FirstBatchPlot
-from project.callbacks.found_settings import FoundSettings
 from project.callbacks.learning_rate import LearningRate
 from project.callbacks.metrics_csv import MetricsCSV
 from project.callbacks.plots import PlotFiles
@@ -31,7 +30,6 @@ __all__ = [
     "DefaultCallbacks",
     "DelayedAveraging",
     "FirstBatchPlot",
-    "FoundSettings",
     "ImagesPerSecond",
     "InPlace",
     "LastCheckpoint",

@@ -77,7 +77,8 @@ class CachedFeatures(Callback):
         self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Looks up the features of a validation batch."""
-        self._batch = self._features["val"][batch.indices % len(self._features["val"])]
+        if self._features:  # there are none outside of training
+            self._batch = self._features["val"][batch.indices % len(self._features["val"])]
 
     def teardown(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Gives the model its own ``forward`` back."""

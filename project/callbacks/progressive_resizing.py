@@ -7,7 +7,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from project.callbacks.cached_features import CachedFeatures
 from project.engine.errors import UserError, first_sentence, require
-from project.engine.training.steps import PlannedSteps
+from project.model.schedules import total_steps
 
 
 class ProgressiveResizing(Callback):
@@ -39,25 +39,15 @@ class ProgressiveResizing(Callback):
         share = self.start + (1 - self.start) * min(1.0, done / self.until)
         return min(full, max(self.multiple, int(full * share) // self.multiple * self.multiple)) if share < 1 else full
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Refuses a model that sees each image once, at its full size.
-
-        Raises:
-            UserError: It caches features.
-        """
-        if stage == "fit" and any(isinstance(callback, CachedFeatures) for callback in trainer.callbacks):  # type: ignore[attr-defined]
-            raise UserError(
-                "ProgressiveResizing: CachedFeatures computes the features of each image once, at its full size; leave one"
-                " of them out"
-            )
-
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Counts the steps that training takes, and tries the smallest images.
 
         Raises:
-            UserError: It has no end, or the network takes images of one size alone.
+            UserError: It has no end, features are cached, or the network takes images of one size alone.
         """
-        self._total_steps = PlannedSteps(trainer).total()
+        if any(isinstance(callback, CachedFeatures) for callback in trainer.callbacks):  # type: ignore[attr-defined]
+            raise UserError("ProgressiveResizing: CachedFeatures computes features at full size; leave one of them out")
+        self._total_steps = total_steps(trainer)
         model: Any = pl_module
         full = model.preprocessing["crop"]
         if (smallest := self.image_size(0.0, full)) < full:

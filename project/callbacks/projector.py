@@ -9,7 +9,6 @@ from torch.nn.functional import interpolate
 from project.callbacks.first_batch import title
 from project.engine.errors import printable, require
 from project.engine.run.tensorboard import tensorboards
-from project.model.batch import is_counted
 
 _THUMBNAIL, _AT_ONCE = 32, 64  # pixels; images
 
@@ -37,7 +36,7 @@ class Projector(Callback):
         found = []
         for start in range(0, count, _AT_ONCE):
             batch = test.__getitems__([i * len(test) // count for i in range(start, min(start + _AT_ONCE, count))])
-            there = is_counted(batch.labels)
+            there = (batch.labels if batch.labels.dim() == 1 else batch.labels[:, 0]) >= 0
             images = batch.images[there]
             small = interpolate(images.float() / 255, (_THUMBNAIL, _THUMBNAIL), mode="area")
             found.append((embed(pl_module, images), small, batch.labels[there]))

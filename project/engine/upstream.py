@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from jsonargparse import ArgumentParser
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging
+from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.strategies.launchers import subprocess_script
-from torch.optim import Optimizer
 
 
 class PrivateName(NamedTuple):
@@ -77,18 +76,6 @@ PRIVATE_NAMES = [
         "WeightAveraging.setup",
         "follow_until_averaging: the average is the initial weights until its first update (_average_model)",
         "d8715bd91f88",
-    ),
-    PrivateName(
-        f"{_LIGHTNING}.callbacks.stochastic_weight_avg",
-        "StochasticWeightAveraging.on_train_epoch_start",
-        "takes_one_rate: whether one learning rate is given to all parameter groups (_swa_lrs)",
-        "c2c7a6e98c71",
-    ),
-    PrivateName(
-        "lightning.fabric.plugins.precision.amp",
-        "_optimizer_handles_unscaling",
-        "handles_unscaling: gradients of such an optimizer are not clipped",
-        "9c0a2e894089",
     ),
     PrivateName(
         f"{_LIGHTNING}.core.module",
@@ -158,17 +145,6 @@ def follow_until_averaging(averaging: WeightAveraging, model: LightningModule) -
         return False
     average.module.load_state_dict(model.state_dict())
     return True
-
-
-def takes_one_rate(averaging: StochasticWeightAveraging) -> bool:
-    """Whether ``swa_lrs`` is one learning rate, which every parameter group gets; asked for before training."""
-    return not isinstance(averaging._swa_lrs, list)
-
-
-def handles_unscaling(optimizer: Optimizer) -> bool:
-    """Whether an optimizer undoes the loss scale by itself; Lightning refuses to clip the gradients of such a one."""
-    unscales: bool = getattr(optimizer, "_step_supports_amp_scaling", False)
-    return unscales
 
 
 def trainer_of(model: LightningModule) -> Trainer | None:

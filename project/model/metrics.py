@@ -3,13 +3,11 @@
 from abc import abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric
-
-from project.model.batch import is_counted
 
 _LOSS_UNIT = 2.0**-20  # nats
 _LARGEST_LOSS = 2.0**20  # nats; 2^23 images of it still fit 64 bits
@@ -91,6 +89,9 @@ class CountingMetrics(Metric):
     Args:
         num_classes: How many classes there are.
     """
+
+    has_one_class: ClassVar[bool] = True
+    """True if each image has one class; otherwise it may have any number of them."""
 
     full_state_update = False
     loss_units: Tensor
@@ -196,6 +197,7 @@ class MultilabelMetrics(CountingMetrics):
         num_classes: How many classes there are.
     """
 
+    has_one_class: ClassVar[bool] = False
     confusion: Tensor
     exact: Tensor
 
@@ -213,7 +215,7 @@ class MultilabelMetrics(CountingMetrics):
                 rounded; images with negative ones are not counted.
             losses: float (N,), each image's loss in nats; above 2^20 it counts as not finite.
         """
-        counted = is_counted(labels)
+        counted = labels[:, 0] >= 0
         true, predicted = labels > 0.5, logits > 0
         for row, has in enumerate((~true, true)):
             for column, said in enumerate((~predicted, predicted)):

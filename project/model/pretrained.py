@@ -239,11 +239,8 @@ def follow_weights(config: Any, resumed: Sequence[Path]) -> None:
     """
     model = config.model.init_args
     if model.get("weights") is None:
-        frozen = next((option for option in ("freeze", "freeze_backbone", "freeze_until") if model.get(option)), None)
-        if frozen and not resumed:
-            raise UserError(
-                f"--model.{frozen} needs --model.weights: without, layers of random weights would never learn"
-            )
+        if model.get("freeze") and not resumed:
+            raise UserError("--model.freeze needs --model.weights: without, layers of random weights would never learn")
     elif "arch" in model:
         found = (find_weights(model.arch, str(source)).preprocessing() for source in resumed or [model.weights])
         if (preprocessing := next(filter(None, found), None)) is not None:

@@ -1,86 +1,131 @@
-"""Learning-rate schedules."""
+"""Learning-rate schedules: the default, and how any schedule by class gets its length."""
 
 import math
-from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, cast
 
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.cli import LRSchedulerCallable
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
+from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 
-from project.engine.errors import UserError
-from project.engine.training.steps import PlannedSteps
+from project.engine.errors import UserError, require
+from project.model.optimizers import explained
 
-_LENGTHS = ("total_steps", "epochs", "steps_per_epoch")
+Interval = Literal["epoch", "step"]
 
 
-def cosine_with_warmup(step: int, *, total_steps: int, warmup_steps: int = 0, lrf: float = 0.0) -> float:
-    """A linear warmup, then half a cosine from the base rate down to a fraction of it.
+class CosineWithWarmup(LRScheduler):
+    """A linear warmup, then half a cosine down to a fraction of the learning rate, over all of training.
 
     The cosine is that of Loshchilov and Hutter, 2017, https://arxiv.org/abs/1608.03983.
 
     Args:
-        step: The number of an optimizer step, from 0.
-        total_steps: Optimizer steps in the whole run.
-        warmup_steps: Optimizer steps of the warmup; the first is taken at ``1 / warmup_steps`` of the base rate.
-        lrf: The final learning rate as a fraction of the base rate.
+        optimizer: The optimizer.
+        lrf: The last learning rate as a fraction of the first.
+        warmup_epochs: How many epochs, or what part of one, the warmup takes; at most half of the training.
+    """
+
+    interval: Interval = "step"
+
+    def __init__(self, optimizer: Optimizer, lrf: float = 0.01, warmup_epochs: float = 1.0) -> None:
+        require(0 <= lrf <= 1, "--model.lr_scheduler.lrf", lrf, "from 0 to 1")
+        require(0 <= warmup_epochs < math.inf, "--model.lr_scheduler.warmup_epochs", warmup_epochs, "0 or more")
+        self.lrf, self.warmup_epochs = lrf, warmup_epochs
+        self.total_steps, self.warmup_steps = 1, 0
+        super().__init__(optimizer)
+
+    def set_length(self, total_steps: int, steps_per_epoch: float) -> None:
+        """Stretches the schedule over training; called before its first step."""
+        self.total_steps = total_steps
+        self.warmup_steps = round(min(self.warmup_epochs * steps_per_epoch, total_steps // 2))
+        for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
+            group["lr"] = rate
+
+    def get_lr(self) -> list[float]:
+        """The learning rate of each parameter group at the current step."""
+        return [rate * self._factor(self.last_epoch) for rate in self.base_lrs]
+
+    def _factor(self, step: int) -> float:
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        progress = (step - self.warmup_steps) / max(self.total_steps - self.warmup_steps, 1)
+        return self.lrf + (1 - self.lrf) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
+
+
+def build_schedule(
+    make: LRSchedulerCallable, optimizer: Optimizer, trainer: Trainer, interval: Interval | None
+) -> dict[str, Any]:
+    """Builds a schedule, as long as training where its class leaves that open.
+
+    Args:
+        make: Makes the schedule from the optimizer. ``CosineWithWarmup``, and ``OneCycleLR`` without a length of its own,
+            last as long as training.
+        optimizer: The optimizer.
+        trainer: The trainer, before its first step.
+        interval: What the schedule is stepped after; by default what its class says, or each epoch.
 
     Returns:
-        The fraction of the base rate at which the step is taken.
-    """
-    if step < warmup_steps:
-        return (step + 1) / warmup_steps
-    progress = (step - warmup_steps) / max(total_steps - warmup_steps, 1)
-    return lrf + (1 - lrf) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
-
-
-def build_cosine(optimizer: Optimizer, planned: PlannedSteps, lrf: float, warmup_epochs: float) -> LambdaLR:
-    """Builds the schedule of :func:`cosine_with_warmup` over all of training, to be stepped after each optimizer step.
-
-    Args:
-        optimizer: What it is for.
-        planned: The steps of training.
-        lrf: The final learning rate as a fraction of the optimizer's.
-        warmup_epochs: How many epochs the warmup takes; at most half of the training.
+        What Lightning's ``configure_optimizers`` returns under ``lr_scheduler``.
 
     Raises:
-        UserError: Training has no end.
+        UserError: The class does not accept its settings, training has no end, or a group loses its own learning rate.
     """
-    total = planned.total()
-    warmup_steps = round(min(planned.in_epochs(warmup_epochs), total // 2))
-    return LambdaLR(optimizer, partial(cosine_with_warmup, total_steps=total, warmup_steps=warmup_steps, lrf=lrf))
+    rates = [float(group["lr"]) for group in optimizer.param_groups]
+    with explained("--model.lr_scheduler"):
+        if _is_one_cycle_without_length(make):
+            make = partial(cast(Any, make), total_steps=_length(trainer, interval or "epoch")[0])
+        scheduler: Any = make(optimizer)
+    interval = interval or getattr(scheduler, "interval", "epoch")
+    if isinstance(scheduler, CosineWithWarmup):
+        scheduler.set_length(*_length(trainer, interval))
+    _require_own_rates(optimizer, rates)
+    monitor = getattr(scheduler, "monitor", "val/loss")  # of Lightning's ReduceLROnPlateau
+    return {"scheduler": scheduler, "interval": interval, "monitor": monitor, "name": "learning_rate"}
 
 
-def of_length(make: LRSchedulerCallable, length: Callable[[], int]) -> LRSchedulerCallable:
-    """Lets ``OneCycleLR`` last as long as training where nothing else is said.
-
-    Args:
-        make: Makes a schedule from the optimizer.
-        length: How often it will be stepped; called only where the schedule must know.
-
-    Returns:
-        The same, with ``total_steps`` where it is a :func:`functools.partial` of ``OneCycleLR`` without any length.
-    """
-    parts = (make.func, *make.args) if isinstance(make, partial) else ()
-    is_one_cycle = any(isinstance(part, type) and issubclass(part, OneCycleLR) for part in parts)
-    if not is_one_cycle or any(cast(Any, make).keywords.get(name) is not None for name in _LENGTHS):
-        return make
-    return partial(cast(Any, make), total_steps=length())
-
-
-def require_long_enough(scheduler: Any, length: Callable[[], int]) -> None:
-    """Finds out before training what torch would say after the last step of a schedule that has an end.
-
-    Args:
-        scheduler: Any; ``OneCycleLR`` alone has one.
-        length: How often it will be stepped.
+def total_steps(trainer: Trainer) -> int:
+    """The optimizer steps of all of training.
 
     Raises:
-        UserError: It ends before training does.
+        UserError: Training has no end, or the number of batches in a step changes.
     """
-    if isinstance(scheduler, OneCycleLR) and scheduler.total_steps < (needed := length()):
+    callbacks: list[object] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
+    if any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks):
+        raise UserError(  # Lightning would take the accumulation of the first epoch for that of all
+            "GradientAccumulationScheduler changes the length of training, which CosineWithWarmup, OneCycleLR and"
+            " ProgressiveResizing must know; choose another --model.lr_scheduler, such as StepLR"
+        )
+    steps = trainer.estimated_stepping_batches
+    if not math.isfinite(steps):
         raise UserError(
-            f"OneCycleLR ends after {scheduler.total_steps} of {needed} steps; leave its length out, or set total_steps to"
-            f" {needed}"
+            "CosineWithWarmup, OneCycleLR and ProgressiveResizing must know where training ends; set"
+            " --trainer.max_epochs or --trainer.max_steps"
+        )
+    return int(steps)
+
+
+def _length(trainer: Trainer, interval: Interval) -> tuple[int, float]:
+    """How often a schedule is stepped in training, and in each epoch."""
+    trainer.fit_loop.setup_data()  # with max_steps alone, Lightning has not counted the batches yet
+    total, in_epoch = total_steps(trainer), trainer.num_training_batches / trainer.accumulate_grad_batches
+    in_epoch = math.ceil(in_epoch) if math.isfinite(in_epoch) else in_epoch
+    return (total, in_epoch) if interval == "step" else (math.ceil(total / in_epoch), 1)
+
+
+def _is_one_cycle_without_length(make: LRSchedulerCallable) -> bool:
+    parts = (make.func, *make.args) if isinstance(make, partial) else (make,)
+    given = make.keywords if isinstance(make, partial) else {}
+    is_one_cycle = any(isinstance(part, type) and issubclass(part, OneCycleLR) for part in parts)
+    return is_one_cycle and not any(given.get(name) for name in ("total_steps", "epochs", "steps_per_epoch"))
+
+
+def _require_own_rates(optimizer: Optimizer, before: list[float]) -> None:
+    """Refuses a schedule that gives all groups one learning rate where ``layer_decay`` or Muon gave each its own."""
+    now = [float(group["lr"]) for group in optimizer.param_groups]
+    if not all(math.isclose(rate * before[0], now[0] * own) for rate, own in zip(now, before, strict=True)):
+        raise UserError(
+            "--model.lr_scheduler: such a schedule gives all layers the same learning rate, but --model.layer_decay or the"
+            " optimizer gives them several; use one that scales the optimizer's own rates, as CosineWithWarmup does"
         )

@@ -19,7 +19,7 @@ from tests.stress import SmallNetwork, differences, outcome
 
 PLAIN = ["--data.flip=false", "--data.crop_scale=null", "--data.image_size=32", "--data.batch_size=8"]
 FOLDER = ["--data=FolderDataModule", "--data.root=images", "--data.num_workers=0", *PLAIN]
-HEAD = ["--model.freeze_backbone=true", "--model.weights=weights.pth"]
+HEAD = ["--model.freeze=backbone", "--model.weights=weights.pth"]
 CACHED = [*HEAD, "--trainer.callbacks+=project.callbacks.CachedFeatures"]
 
 
@@ -97,7 +97,7 @@ def test_a_resumed_run_ends_in_the_same_bits(place):
         (["--data.flip=true"], r"the same in every epoch, but --data\.flip would change it"),
         (["--data.crop_scale=[0.5,1]", "--data.cutout=3"], r"but --data\.crop_scale and --data\.cutout would"),
         (
-            ["--trainer.accumulate_grad_batches=2", "--model.freeze_backbone=false"],
+            ["--trainer.accumulate_grad_batches=2", "--model.freeze=null"],
             r"needs --model\.freeze backbone",
         ),
     ],
@@ -111,7 +111,7 @@ def test_the_data_of_a_cached_training_serve_other_models_and_stages(workplace):
     plain: dict[str, Any] = {"flip": False, "crop_padding": 0}
     network: dict[str, Any] = {"arch": "shufflenet_v2_x0_5"}
     data, cached = flowers(32, 8, 8, **plain), trainer(1, callbacks=[CachedFeatures()])
-    cached.fit(classifier(**network, freeze_backbone=True), datamodule=data)
+    cached.fit(classifier(**network, freeze="backbone"), datamodule=data)
     cached.save_checkpoint("flowers.ckpt")
     model = ImageClassifier.load_from_checkpoint("flowers.ckpt")
     found = trainer(1).validate(model, datamodule=data, verbose=False)

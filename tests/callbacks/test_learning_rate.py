@@ -1,9 +1,12 @@
 """The learning rate is one curve, unless parameter groups differ in it."""
 
+from functools import partial
+
 import pytest
 from torch.optim import SGD
 
 from project.callbacks import LearningRate
+from project.model.schedules import CosineWithWarmup
 from tests.model.test_classifier import Memory, linear, trainer
 
 
@@ -22,6 +25,9 @@ def two_rates(groups):
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
 def test_groups_of_one_rate_share_a_curve(optimizer, curves):
     run = trainer(max_epochs=1, limit_val_batches=0, log_every_n_steps=1, callbacks=[LearningRate()])
-    run.fit(linear(optimizer=optimizer, lrf=1.0, warmup_epochs=0), datamodule=Memory())
+    run.fit(
+        linear(optimizer=optimizer, lr_scheduler=partial(CosineWithWarmup, lrf=1.0, warmup_epochs=0)),
+        datamodule=Memory(),
+    )
     logged = {name: float(value) for name, value in run.callback_metrics.items() if "learning_rate" in name}
     assert logged == pytest.approx(curves)

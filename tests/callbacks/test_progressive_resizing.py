@@ -6,7 +6,7 @@ import pytest
 from lightning.pytorch import Callback
 from torchvision.models import VisionTransformer
 
-from project.callbacks import CachedFeatures, ProgressiveResizing
+from project.callbacks import ProgressiveResizing
 from project.engine.errors import UserError
 from tests.conftest import TINY, fit
 from tests.distributed.job import classifier, flowers, trainer
@@ -60,14 +60,6 @@ def test_a_training_that_fails_leaves_the_next_at_full_size():
     with pytest.raises(ZeroDivisionError):
         trainer(1, callbacks=[ProgressiveResizing(multiple=4), Broken()]).fit(model, datamodule=flowers(16, 8, 8))
     assert model.train_image_size is None
-
-
-def test_features_that_are_cached_are_refused_with_it():
-    data = flowers(16, 8, 8, flip=False, crop_padding=0)
-    with pytest.raises(UserError, match=r"^ProgressiveResizing: CachedFeatures computes .* full size; leave"):
-        trainer(1, callbacks=[ProgressiveResizing(), CachedFeatures()]).fit(
-            classifier(freeze_backbone=True), datamodule=data
-        )
 
 
 @pytest.mark.parametrize("options", [{"start": 0.0}, {"start": 1.5}, {"until": 0.0}, {"multiple": 0}])

@@ -17,6 +17,7 @@ from torch.optim import SGD
 from project.callbacks import StopOnNonFinite
 from project.engine.cli.command import one_line_errors
 from project.model import ImageClassifier
+from project.model.schedules import CosineWithWarmup
 from tests.distributed.job import classifier, flowers, trainer
 
 BAD_STEP, BAD_RANK = 3, 1
@@ -48,7 +49,7 @@ def parameters(model: ImageClassifier) -> dict[str, torch.Tensor]:
 def main(out: Path) -> None:
     """Runs the job."""
     world_size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
-    model = classifier(optimizer=partial(SGD, lr=0.01), warmup_epochs=0)
+    model = classifier(optimizer=partial(SGD, lr=0.01), lr_scheduler=partial(CosineWithWarmup, warmup_epochs=0))
     model.__class__ = OneBadLoss
     witness = Witness()
     try:

@@ -13,6 +13,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 from torch.optim import SGD
 
+from project.model.schedules import CosineWithWarmup
 from tests.distributed.job import classifier, flowers, trainer
 from tests.distributed.job_train import LossLogger
 
@@ -21,7 +22,7 @@ def train(machines: int) -> dict[str, Any]:
     """The losses and the last weights of a short run."""
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.allow_tf32 = False
-    model = classifier(optimizer=partial(SGD, lr=0.001), warmup_epochs=0)
+    model = classifier(optimizer=partial(SGD, lr=0.001), lr_scheduler=partial(CosineWithWarmup, warmup_epochs=0))
     logger = LossLogger()
     several: dict[str, Any] = {
         "strategy": DDPStrategy(process_group_backend="gloo"),

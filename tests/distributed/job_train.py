@@ -23,6 +23,7 @@ from torch.optim import SGD
 from torchvision.transforms.v2 import RandAugment
 
 from project.model import ImageClassifier
+from project.model.schedules import CosineWithWarmup
 from tests.distributed.job import classifier, flowers, trainer
 from tests.drawn import flowers_drawn_once
 
@@ -31,7 +32,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "plain": {},
     "accumulated": {"trainer": {"accumulate_grad_batches": 2}},
     "whitened": {"model": {"arch": "airbench"}},
-    "head": {"model": {"freeze_backbone": True}, "batchnorm_as_it_is": True},
+    "head": {"model": {"freeze": "backbone"}, "batchnorm_as_it_is": True},
     "linear_rule": {"model": {"base_batch_size": BATCH_SIZE // 2}, "trainer": {"max_steps": 1}},
 }
 
@@ -104,7 +105,11 @@ def distance(one: Tensor, other: Tensor) -> float:
 def run(world_size: int, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What a run showed, and its last weights."""
     model = classifier(
-        **{"optimizer": partial(SGD, lr=0.001, momentum=0.9), "warmup_epochs": 0, **options.get("model", {})}
+        **{
+            "optimizer": partial(SGD, lr=0.001, momentum=0.9),
+            "lr_scheduler": partial(CosineWithWarmup, warmup_epochs=0),
+            **options.get("model", {}),
+        }
     )
     size = BATCH_SIZE * STEPS_PER_EPOCH + 3  # what is left over belongs to no batch
     augmentation = {"flip": True, "crop_padding": 4, "cutout": 8, "train_transforms": [RandAugment()]}

@@ -27,10 +27,10 @@ DDP = "--trainer.strategy=DDPStrategy"
 RUNS = {
     "compressed": [f"--config={ROOT / 'configs' / 'hardware' / 'compressed_gradients.yaml'}"],
     # the head alone: with several buckets, gloo's threads finish its two-part exchanges in any order, and mix them up
-    "power_sgd": ["--config=power_sgd.yaml", "--model.freeze_backbone=true", "--model.weights=weights.pth"],
+    "power_sgd": ["--config=power_sgd.yaml", "--model.freeze=backbone", "--model.weights=weights.pth"],
     "static_graph": [DDP, "--trainer.strategy.static_graph=true"],
     "bucket_view": [DDP, "--trainer.strategy.gradient_as_bucket_view=true"],
-    "head": ["--model.freeze_backbone=true", "--model.weights=weights.pth"],
+    "head": ["--model.freeze=backbone", "--model.weights=weights.pth"],
 }
 pytestmark = pytest.mark.slow
 WITNESS = "--trainer.callbacks=tests.distributed.job_commands.GradientWitness"

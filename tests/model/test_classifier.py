@@ -1,9 +1,10 @@
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from lightning.pytorch import LightningDataModule, Trainer
-from lightning.pytorch.callbacks import BackboneFinetuning, ModelPruning
+from lightning.pytorch.callbacks import BackboneFinetuning
 from sklearn.metrics import accuracy_score, f1_score
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -13,7 +14,7 @@ from torch.optim import SGD, Adam
 from project.callbacks import StopOnNonFinite
 from project.data import SyntheticFlowersDataModule
 from project.engine.errors import UserError
-from project.model import ImageClassifier
+from project.model import CosineWithWarmup, CrossEntropy, ImageClassifier
 from project.model.metrics import ClassificationMetrics
 
 SIDE = 16
@@ -66,15 +67,18 @@ class Memory(LightningDataModule):
     train_dataloader = val_dataloader = test_dataloader = loader
 
 
-def classifier(**options):
+CONSTANT = partial(CosineWithWarmup, lrf=1.0, warmup_epochs=0)
+
+
+def classifier(cls=ImageClassifier, **options):
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return ImageClassifier(NAMES, PREPROCESSING, **options)
+        return cls(NAMES, PREPROCESSING, **options)
 
 
-def linear(**options):
+def linear(cls=ImageClassifier, **options):
     """One with the smallest of networks, for where a ResNet would only take longer."""
-    model = classifier(**options)
+    model = classifier(cls, **options)
     model.network = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 3))
     return model
 
@@ -136,7 +140,7 @@ def test_an_image_is_classified_alike_in_any_batch(side):
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_the_training_loss_is_the_cross_entropy_in_double_precision(smoothing):
-    model, data = classifier(label_smoothing=smoothing), Memory()
+    model, data = classifier(loss=CrossEntropy(label_smoothing=smoothing)), Memory()
     loss = model.train().training_step(data.batches()[0], 0)
     network = classifier().double().train()
     logits = network(data.images[:16])
@@ -154,19 +158,12 @@ def test_it_learns_a_small_set_by_heart():
 
 
 def test_gradients_are_clipped_under_bfloat16():
-    model = linear(warmup_epochs=0, lrf=1.0, optimizer=lambda parameters: SGD(parameters, lr=1.0))
+    model = linear(lr_scheduler=CONSTANT, optimizer=lambda parameters: SGD(parameters, lr=1.0))
     before = parameters_to_vector(model.parameters()).detach().clone()
     run = trainer(max_epochs=-1, max_steps=1, gradient_clip_val=1e-3, precision="bf16-mixed", limit_val_batches=0)
     run.fit(model, datamodule=Memory())
     moved = parameters_to_vector(model.parameters()).detach() - before
     assert moved.norm() == pytest.approx(1e-3, rel=1e-2)
-
-
-def test_clipping_that_lightning_refuses_is_refused_in_one_line_before_the_first_step():
-    model = linear(optimizer=lambda parameters: SGD(parameters, lr=1.0, fused=True))
-    with pytest.raises(UserError, match=r"gradient_clip_val: .* leave out --model\.optimizer\.fused"):
-        trainer(max_epochs=1, gradient_clip_val=1.0, precision="bf16-mixed").fit(model, datamodule=Memory())
-    trainer(max_epochs=1, gradient_clip_val=1.0).fit(model, datamodule=Memory())
 
 
 @pytest.mark.filterwarnings("ignore:.*have no `val_dataloader`", "ignore:.*does not have many workers")
@@ -219,7 +216,7 @@ def test_a_loader_of_pairs_trains_as_a_data_module_of_the_same_batches():
 @pytest.mark.filterwarnings("ignore:.*have no `val_dataloader`")
 @pytest.mark.parametrize("given", ["loader", "data module"])
 def test_a_bad_loss_of_images_without_names_is_told_without_them(given):
-    model = linear(optimizer=lambda parameters: SGD(parameters, lr=1e38), warmup_epochs=0)
+    model = linear(optimizer=lambda parameters: SGD(parameters, lr=1e38), lr_scheduler=CONSTANT)
     data = {"datamodule": Memory()} if given == "data module" else {"train_dataloaders": Memory().loader()}
     with pytest.raises(UserError, match=r"the loss is \S+ in process 0; the checkpoints are those from before"):
         trainer(max_epochs=9, limit_val_batches=0, callbacks=[StopOnNonFinite()]).fit(model, **data)
@@ -227,21 +224,13 @@ def test_a_bad_loss_of_images_without_names_is_told_without_them(given):
 
 @pytest.mark.filterwarnings("ignore:.*have no `val_dataloader`")
 def test_a_base_batch_size_needs_a_data_module_that_says_its_own():
-    with pytest.raises(UserError, match=r"^--model\.base_batch_size needs a data module with a batch_size, .*; leave"):
+    with pytest.raises(UserError, match=r"^--model\.base_batch_size needs a data module with a batch_size; leave"):
         trainer(max_epochs=1, limit_val_batches=0).fit(linear(base_batch_size=8), Memory().loader())
 
 
-@pytest.mark.parametrize(
-    ("callback", "advice"),
-    [
-        (BackboneFinetuning(), "--model.freeze_backbone true"),
-        (ModelPruning("l1_unstructured"), "--model.channels_last false"),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_a_callback_that_cannot_work_here_names_another_way(callback, advice):
-    with pytest.raises(UserError, match=f"^{type(callback).__name__}: .*{advice}$"):
-        trainer(max_epochs=1, callbacks=[callback]).fit(linear(), datamodule=Memory())
+def test_a_callback_that_cannot_work_here_names_another_way():
+    with pytest.raises(UserError, match=r"^BackboneFinetuning: .*--model\.freeze backbone$"):
+        trainer(max_epochs=1, callbacks=[BackboneFinetuning()]).fit(linear(), datamodule=Memory())
 
 
 @pytest.mark.parametrize("batch_size", [3, 16, 32])

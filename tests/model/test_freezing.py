@@ -1,18 +1,26 @@
 """The blocks of any network: in the order in which they compute, with learning rates of their own, and frozen."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.optim import SGD
+from torch.optim import SGD, AdamW
+from torch.optim.lr_scheduler import LinearLR, OneCycleLR
 
+from project.callbacks import LearningRate
 from project.engine.errors import UserError
-from project.model.freezing import Freezing, block_name, blocks
+from project.model import Muon
+from project.model.freezing import Freezing, blocks
 from project.model.networks import build_network, head
-from project.model.optimizers import parameter_groups
-from tests.model.test_networks import meta  # noqa: F401  # a fixture
+from project.model.optimizers import build_optimizer, parameter_groups
+from project.model.schedules import build_schedule
+from tests.model.test_any_network import classifier, images
+from tests.model.test_classifier import CONSTANT, Memory, linear, trainer
 from tests.stress import SmallNetwork
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
 
 NETWORKS = {  # how many blocks, counted by eye: the stem, residual blocks or layers, the head
     "resnet18": 1 + 8 + 1,
@@ -23,8 +31,6 @@ NETWORKS = {  # how many blocks, counted by eye: the stem, residual blocks or la
     "squeezenet1_1": 1 + 8 + 1,
     "alexnet": 5 + 3,
 }
-MORE = ["maxvit_t", "regnet_y_400mf", "shufflenet_v2_x0_5", "densenet121", "googlenet", "airbench", "resnet9"]
-TIMMS = ["efficientvit_b0", "twins_svt_small", "crossvit_tiny_240", "levit_128s", "convnext_atto", "mixnet_s"]
 
 
 def order_of_use(network: nn.Module, side: int) -> list[str]:
@@ -41,59 +47,49 @@ def order_of_use(network: nn.Module, side: int) -> list[str]:
         if not any(True for _ in module.children()):
             module.register_forward_pre_hook(note(name))
     with torch.inference_mode():
-        network.eval()(torch.zeros(1, 3, side, side))
+        network.eval()(torch.zeros(1, 3, side, side, device=next(network.parameters()).device))
     return used
 
 
 @pytest.mark.parametrize("arch", NETWORKS)
-@pytest.mark.usefixtures("meta")  # shapes are all that it takes
 def test_each_parameter_is_in_one_block_and_blocks_compute_one_after_the_other(arch):
-    network = build_network(arch, 3)
-    found = blocks(network)
-    assert len(found) == NETWORKS[arch]
-    depth = {name: number for number, names in enumerate(found) for name in names}
+    with torch.device("meta"):  # shapes are all that it takes
+        network = build_network(arch, 3)
+    listed = blocks(network)
+    assert len(listed) == NETWORKS[arch]
+    assert sorted(name for names in listed for name in names) == sorted(name for name, _ in network.named_parameters())
+    depth = {name: number for number, names in enumerate(listed) for name in names}
     used = [depth[name] for name in order_of_use(network, 224 if "vit" in arch else 64)]
     assert used == sorted(used)
-    assert {f"{name}.weight" for name in head(network, 3)} <= set(found[-1])
-
-
-@pytest.mark.parametrize("arch", [*NETWORKS, *MORE, *(f"timm/{arch}" for arch in TIMMS)])
-@pytest.mark.usefixtures("meta")
-def test_every_block_is_offered_by_a_name_that_finds_it(arch):
-    network = build_network(arch, 3)
-    found = blocks(network)
-    every = [name for name, _ in network.named_parameters()]
-    assert sorted(name for names in found for name in names) == sorted(every)
-    for number in range(1, len(found)):
-        network.requires_grad_(True)
-        Freezing(block_name(found, number), 3).freeze(network)
-        frozen = {name for name, parameter in network.named_parameters() if not parameter.requires_grad}
-        assert frozen == {name for names in found[:number] for name in names}
+    assert {f"{name}.weight" for name in head(network, 3)} <= set(listed[-1])
 
 
 def test_a_network_of_the_users_has_blocks_of_a_layer_and_its_normalisation():
-    assert blocks(SmallNetwork(3)) == [
+    names = (
         ["conv1.weight", "bn1.weight", "bn1.bias"],
         ["conv2.weight", "bn2.weight", "bn2.bias"],
         ["fc.weight", "fc.bias"],
-    ]
+    )
+    assert blocks(SmallNetwork(3)) == list(names)
     assert blocks(nn.BatchNorm1d(3)) == [["weight", "bias"]]
 
 
 @pytest.mark.parametrize("arch", ["tf_efficientnet_lite0", "vit_tiny_patch16_224", "convnext_atto", "levit_128s"])
 def test_rates_are_those_of_timm_for_its_networks(arch):
+    pytest.importorskip("timm")
     from timm.optim import param_groups_layer_decay  # type: ignore[attr-defined]  # not in its __all__
 
     network: Any = build_network(f"timm/{arch}", 3)
     named = network.no_weight_decay() if hasattr(network, "no_weight_decay") else ()
     theirs = param_groups_layer_decay(network, 0.1, named, layer_decay=0.7)
+    ours = parameter_groups(network, 0.7)
     found, expected = (
         {
             parameter: (group["lr_scale"], group.get("weight_decay", 0.1))
             for group in groups
             for parameter in group["params"]
         }
-        for groups in (parameter_groups(network, 0.7), theirs)
+        for groups in (ours, theirs)
     )
     assert found.keys() == expected.keys() == set(network.parameters())
     for parameter, settings in found.items():
@@ -111,53 +107,67 @@ def test_the_rates_of_a_resnet_fall_from_head_to_stem_as_a_plain_loop_says():
         rate *= 0.5
     groups = parameter_groups(network, 0.5)
     assert {parameter: group["lr_scale"] for group in groups for parameter in group["params"]} == expected
+    assert groups[0]["lr_scale"] == 1
 
 
-class Net(nn.Module):
-    """A network of the user's, which knows nothing of the project."""
-
-    def __init__(self, num_classes: int) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.5))
-        self.last = nn.Linear(4, num_classes)
-
-    def forward(self, x):
-        return self.last(self.body(x).mean((2, 3)))
+def test_a_step_takes_each_layers_own_rate_and_the_heads_is_drawn():
+    torch.manual_seed(0)
+    run = trainer(max_epochs=1, max_steps=1, limit_val_batches=0, log_every_n_steps=1, callbacks=[LearningRate()])
+    model = linear(optimizer=lambda groups: SGD(groups, lr=0.1), layer_decay=0.5, lr_scheduler=CONSTANT)
+    *before_the_last, last = model.network
+    model.network = nn.Sequential(*before_the_last, nn.Linear(last.in_features, 5), nn.Linear(5, 3))
+    before = {name: value.clone() for name, value in model.network.named_parameters()}
+    run.fit(model, datamodule=Memory())
+    for name, value in model.network.named_parameters():
+        rate = 0.1 if name.startswith("3.") else 0.05
+        torch.testing.assert_close(before[name] - value, rate * value.grad)
+    logged = {name: float(value) for name, value in run.callback_metrics.items() if "learning_rate" in name}
+    assert logged == pytest.approx({"learning_rate": 0.1})
 
 
 @pytest.mark.parametrize(
-    ("arch", "freeze"),
+    ("optimizer", "layer_decay"), [(partial(AdamW, lr=0.1), 0.5), (partial(Muon, lr=0.1, adam_lr=0.01), 1.0)]
+)
+def test_a_schedule_that_makes_all_rates_the_same_is_refused_and_one_that_scales_them_is_not(optimizer, layer_decay):
+    def require_sound(make: Any) -> None:
+        model = linear()
+        model.network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4, 3))
+        build_schedule(make, build_optimizer(optimizer, model, None, layer_decay), trainer(max_epochs=1), None)
+
+    require_sound(partial(LinearLR, start_factor=0.1))
+    with pytest.raises(UserError, match="all layers the same learning rate"):
+        require_sound(partial(OneCycleLR, max_lr=0.1, total_steps=9, cycle_momentum=False))
+
+
+@pytest.mark.parametrize(
+    ("arch", "until"),
     [
-        (f"{__name__}.Net", "backbone"),
-        ("mobilenet_v3_small", "backbone"),
-        ("squeezenet1_1", "backbone"),
-        ("timm/levit_128s", "backbone"),  # of two heads
         ("resnet18", "layer4"),
         ("timm/resnet18", "layer4.1"),
+        pytest.param("vgg11_bn", "features.11", marks=pytest.mark.slow),
     ],
 )
-def test_frozen_layers_stay_as_they_are_with_their_statistics_and_all_others_change(arch, freeze):
-    network = build_network(arch, 3)
-    for parameter in network.parameters():
+def test_what_is_before_a_block_stays_as_it_is_with_its_statistics(arch, until):
+    if arch.startswith("timm/"):
+        pytest.importorskip("timm")
+    model = classifier(arch, freeze=until)
+    for parameter in model.parameters():
         if parameter.ndim == 1:
-            nn.init.ones_(parameter)  # timm's zeros would keep a gradient from layers before them
-    freezing = Freezing(freeze, 3)
-    freezing.freeze(network)
-    before = {name: value.clone() for name, value in network.state_dict().items()}
-    freezing.evaluate(network.eval().train())
-    size = 224 if "levit" in arch else 64
-    network(torch.rand(4, 3, size, size, generator=torch.Generator().manual_seed(0))).square().sum().backward()
-    SGD([parameter for parameter in network.parameters() if parameter.requires_grad], lr=0.1).step()
-    changed = {name for name, value in network.state_dict().items() if not torch.equal(before[name], value)}
+            nn.init.ones_(parameter)  # timm's zeros would keep a gradient from what is before
+    before = {name: value.clone() for name, value in model.network.state_dict().items()}
+    optimizer = SGD([parameter for parameter in model.parameters() if parameter.requires_grad], lr=0.1)
+    model.eval()
+    model.train()
+    model(images()).square().sum().backward()
+    optimizer.step()
     names = list(before)
-    first = next((number for number, name in enumerate(names) if name.startswith(freeze)), 0)
-    heads = tuple(f"{name}." for name in head(network, 3))
-    trained = {name for name in names if name.startswith(heads)} if freeze == "backbone" else set(names[first:])
-    assert changed <= trained
-    assert all("bias" in name or "num_batches" in name for name in trained - changed)
+    first = next(number for number, name in enumerate(names) if name.startswith(until))
+    changed = [not torch.equal(before[name], value) for name, value in model.network.state_dict().items()]
+    assert not any(changed[:first])
+    assert all(change or "bias" in name for change, name in zip(changed[first:], names[first:], strict=True))
 
 
-def test_layers_without_parameters_before_a_block_drop_nothing_out_and_count_no_statistics():
+def test_what_is_before_a_block_drops_nothing_out_and_counts_no_statistics():
     before: list[nn.Module] = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, affine=False), nn.Dropout()]
     network = nn.Sequential(*before, nn.Conv2d(4, 4, 3), nn.Dropout())
     freezing = Freezing("3", 3)
@@ -166,9 +176,10 @@ def test_layers_without_parameters_before_a_block_drop_nothing_out_and_count_no_
     assert [module.training for module in network] == [False] * len(before) + [True, True]
 
 
-@pytest.mark.parametrize("name", ["layer5", "conv1"])  # before the latter there is none
-def test_a_block_that_there_is_not_is_answered_with_those_that_there_are(name):
-    with pytest.raises(
-        UserError, match=rf"no block after the first is called '{name}'; there are layer1\.0, .* and fc"
-    ):
-        Freezing(name, 3).freeze(build_network("resnet18", 3))
+def test_a_block_that_there_is_not_is_answered_with_those_that_there_are():
+    for name in ("layer5", "conv1"):  # before which there is none
+        with pytest.raises(
+            UserError,
+            match=rf"no block after the first is called '{name}'; there are layer1\.0, .* and fc, and backbone$",
+        ):
+            classifier("resnet18", freeze=name)

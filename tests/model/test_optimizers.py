@@ -1,16 +1,20 @@
-import math
-from itertools import pairwise
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, RMSprop
-from torch.optim.lr_scheduler import CosineAnnealingLR
 
+from project.model import ImageClassifier
 from project.model.networks import build_network
 from project.model.optimizers import fuse_on_cpu, parameter_groups
-from project.model.schedules import cosine_with_warmup
+from tests.model.test_classifier import Memory, linear, trainer
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*LeafSpec:FutureWarning",  # Lightning walks torch's pytrees by a deprecated class
+    "ignore:.*smaller than the logging interval",  # advice that has no use on data this small
+)
 
 
 @pytest.fixture(scope="module")
@@ -99,45 +103,6 @@ def test_an_optimizer_without_fused_steps_stays_as_it_is():
     assert "fused" not in group
 
 
-@pytest.mark.parametrize("total", [1, 2, 10, 997])
-@pytest.mark.parametrize("lrf", [0.0, 0.01, 0.5, 1.0])
-def test_the_schedule_is_the_tutorials_formula(total, lrf):
-    for step in range(total + 1):
-        expected = ((1 + math.cos(step * math.pi / total)) / 2) * (1 - lrf) + lrf
-        assert cosine_with_warmup(step, total_steps=total, lrf=lrf) == pytest.approx(expected, abs=1e-12)
-
-
-def test_the_schedule_is_torchs_cosine_annealing():
-    optimizer = SGD([nn.Parameter()], lr=0.2)
-    scheduler = CosineAnnealingLR(optimizer, T_max=40, eta_min=0.2 * 0.05)
-    for step in range(40):
-        assert 0.2 * cosine_with_warmup(step, total_steps=40, lrf=0.05) == pytest.approx(scheduler.get_last_lr()[0])
-        optimizer.step()
-        scheduler.step()
-
-
-@pytest.mark.parametrize("warmup", [1, 2, 5, 30])
-def test_warmup_rises_in_equal_steps_from_above_zero_to_the_base_rate(warmup):
-    rates = [cosine_with_warmup(step, total_steps=100, warmup_steps=warmup) for step in range(warmup)]
-    assert rates[0] > 0
-    assert rates == pytest.approx([(step + 1) / warmup for step in range(warmup)])
-    assert cosine_with_warmup(warmup, total_steps=100, warmup_steps=warmup) == 1
-
-
-@pytest.mark.parametrize("warmup", [0, 5])
-@pytest.mark.parametrize("lrf", [0.0, 0.01, 0.5])
-def test_after_warmup_the_rate_falls_to_the_last_one_and_stays(warmup, lrf):
-    rates = [cosine_with_warmup(step, total_steps=50, warmup_steps=warmup, lrf=lrf) for step in range(warmup, 60)]
-    assert all(first >= second for first, second in pairwise(rates))
-    assert rates[0] == 1
-    assert rates[50 - warmup :] == pytest.approx([lrf] * 10)
-
-
-def test_a_warmup_longer_than_the_run_only_rises():
-    rates = [cosine_with_warmup(step, total_steps=10, warmup_steps=20) for step in range(10)]
-    assert rates == pytest.approx([(step + 1) / 20 for step in range(10)])
-
-
 @pytest.mark.parametrize("arch", ["vit_tiny_patch16_224", "swin_tiny_patch4_window7_224", "resnet18", "levit_128s"])
 def test_what_a_network_of_timm_names_takes_no_weight_decay_as_in_timm(arch):
     pytest.importorskip("timm")
@@ -154,3 +119,34 @@ def test_what_a_network_of_timm_names_takes_no_weight_decay_as_in_timm(arch):
     assert sum(len(group["params"]) for group in ours) == len(names)
     if arch.startswith("vit"):
         assert {"pos_embed", "cls_token"} <= found
+
+
+class Own(ImageClassifier):
+    """Has parameters outside of its network."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.centers = nn.Parameter(torch.ones(3, 3))
+        self.temperature = nn.Parameter(torch.ones(3))
+        self.fixed = nn.Parameter(torch.ones(3), requires_grad=False)
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        logits, features = self.logits_and_features(batch.images)
+        self.seen = features
+        distances = (features - self.centers[batch.labels]).square().sum(1)
+        return self.count(logits, batch.labels, self.loss(logits * self.temperature, batch.labels) + distances)
+
+
+def test_parameters_outside_of_the_network_are_trained_with_decay_by_their_kind():
+    model, run = linear(Own, optimizer=partial(SGD, lr=0.1, weight_decay=0.01)), trainer(max_epochs=1)
+    calls: list[Any] = []
+    model.network.register_forward_hook(lambda *_: calls.append(model.training))
+    run.fit(model, datamodule=Memory())
+    assert not torch.equal(model.centers, torch.ones(3, 3))
+    assert not torch.equal(model.temperature, torch.ones(3))
+    assert torch.equal(model.fixed, torch.ones(3))
+    decay = {id(p): group["weight_decay"] for group in run.optimizers[0].param_groups for p in group["params"]}
+    assert (decay[id(model.centers)], decay[id(model.temperature)]) == (0.01, 0.0)
+    assert id(model.fixed) not in decay
+    assert calls.count(True) == 2  # one forward pass for each of the two batches
+    assert model.seen.shape == (16, 3)

@@ -18,10 +18,15 @@ from project.data import SyntheticFlowersDataModule
 from project.engine.errors import UserError
 from project.engine.training.monitor import chosen_monitor
 from project.model import ImageClassifier
-from project.model.own_metrics import OwnMetrics
 from tests.distributed.job import flowers, quiet
 from tests.distributed.job_own_metrics import SIZE, MeasuringClassifier, build, measure
 from tests.distributed.processes import succeed, torchrun
+from tests.model.test_classifier import classifier
+
+
+class Calibrated(ImageClassifier):
+    def configure_metrics(self) -> dict[str, Metric]:
+        return {"error": MulticlassCalibrationError(3)}
 
 
 def by_hand(model: MeasuringClassifier) -> dict[str, float]:
@@ -86,16 +91,32 @@ def test_they_are_logged_printed_and_can_be_monitored():
 
 def test_images_that_another_process_counts_are_left_out():
     logits, labels = torch.randn(6, 3), torch.tensor([0, -1, 2, 1, -1, 0])
-    metrics, kept = OwnMetrics({"error": MulticlassCalibrationError(3)}), MulticlassCalibrationError(3)
-    metrics.update(logits, labels)
-    metrics.update(logits, torch.full((6,), -1))
+    model, kept = classifier(cls=Calibrated), MulticlassCalibrationError(3)
+    model.measure("val", logits, labels, torch.zeros(6))
+    model.measure("val", logits, torch.full((6,), -1), torch.zeros(6))
     kept.update(logits[labels >= 0], labels[labels >= 0])
-    assert torch.equal(metrics.metrics()["error"].compute(), kept.compute())
+    assert model.conclude("val").own["error"] == float(kept.compute())
+    assert model.conclude("val") is None
+
+
+def test_metrics_are_not_merged_by_what_the_first_batch_shows():
+    class Two(ImageClassifier):
+        def configure_metrics(self) -> dict[str, Metric]:
+            return {f"top{k}": MulticlassAccuracy(3, top_k=k, average="micro") for k in (1, 2)}
+
+    model = classifier(cls=Two)
+    for labels in (torch.tensor([0, 0]), torch.tensor([1, 2])):  # the first is all correct by both
+        model.measure("val", torch.tensor([[3.0, 2.0, 1.0]]).expand(2, 3), labels, torch.zeros(2))
+    assert model.conclude("val").own == {"top1": 0.5, "top2": 0.75}
 
 
 def test_a_name_that_is_taken_is_refused():
+    class Taken(ImageClassifier):
+        def configure_metrics(self) -> dict[str, Metric]:
+            return {"loss": MeanMetric()}
+
     with pytest.raises(UserError, match="the name of a metric must be none of accuracy"):
-        OwnMetrics({"loss": MeanMetric()})
+        classifier(cls=Taken)
 
 
 def test_a_metric_is_one_number():

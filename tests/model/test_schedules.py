@@ -1,138 +1,174 @@
-"""Torch's schedules give the rates of their papers' formulas, over a run that is stopped within an epoch, too."""
+"""Schedules give the rates of their formulas, over a run that is stopped within an epoch, too."""
 
 import math
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.optim.lr_scheduler import OneCycleLR
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from torch import nn
+from torch.optim import SGD, AdamW
+from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR, StepLR
 
 from project.engine.errors import UserError
-from tests.model.test_classifier import Memory, linear, trainer
+from project.model import CosineWithWarmup
+from tests.model.test_classifier import Memory, classifier, linear, trainer
 from tests.small import require_same_end, small, stop_at
 from tests.stress import outcome
 
-STEPS, OF_AN_EPOCH = 8, 4
-RUN = Path("runs/run")
-pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning walks torch's pytrees by it
-
-Rates = Callable[[int, list[float]], float]
-
-
-def one_cycle(step: int, total: int, peak: float) -> float:
-    """Smith and Topin, 2018, https://arxiv.org/abs/1708.07120, with torch's defaults and halves of a cosine."""
-    first, turn = peak / 25, 0.3 * total - 1
-    last, end = first / 1e4, total - 1
-    low, part = (first, step / turn) if step <= turn else (last, 1 - (step - turn) / (end - turn))
-    return low + (peak - low) * (1 - math.cos(math.pi * part)) / 2
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*LeafSpec:FutureWarning",  # Lightning walks torch's pytrees by a deprecated class
+    "ignore:.*smaller than the logging interval",  # advice that has no use on data this small
+)
+RATE = 0.02
 
 
-def warm_restarts(step: int, rate: float, least: float, period: int, factor: int) -> float:
-    """Loshchilov and Hutter, 2017, equation 5, https://arxiv.org/abs/1608.03983."""
-    while step >= period:
-        step, period = step - period, period * factor
-    return least + (rate - least) * (1 + math.cos(math.pi * step / period)) / 2
+class Rates(Callback):
+    """Keeps the learning rates of every optimizer step."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[float]] = []
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        self.seen.append([group["lr"] for group in optimizer.param_groups])
 
 
-def plateau(epoch: int, losses: list[float], rate: float, factor: float) -> float:
-    """Falls after each epoch whose loss is not the least by a ten-thousandth."""
-    least = math.inf
-    for loss in losses[:epoch]:
-        rate, least = (rate, loss) if loss < least * (1 - 1e-4) else (rate * factor, least)
-    return rate
+def train(schedule: Any, interval: Any = None, **options: Any) -> tuple[list[list[float]], Any]:
+    """The rates of each step of a short training, and its trainer."""
+    rates = Rates()
+    callbacks = [rates, *options.pop("callbacks", [])]
+    run = trainer(limit_val_batches=0, callbacks=callbacks, **options)
+    model = linear(optimizer=partial(SGD, lr=RATE), lr_scheduler=schedule, lr_scheduler_interval=interval)
+    run.fit(model, datamodule=Memory(batch_size=7))
+    return rates.seen, run
 
 
-SCHEDULES: dict[str, tuple[list[str], Rates]] = {
-    "OneCycleLR": (
-        ["--model.lr_scheduler.max_lr=0.4", "--model.lr_scheduler_interval=step"],
-        lambda step, _: one_cycle(step, STEPS, 0.4),
-    ),
-    "CosineAnnealingWarmRestarts": (
-        [
-            "--model.lr_scheduler.T_0=2",
-            "--model.lr_scheduler.T_mult=2",
-            "--model.lr_scheduler.eta_min=0.01",
-            "--model.lr_scheduler_interval=step",
-        ],
-        lambda step, _: warm_restarts(step, 0.1, 0.01, 2, 2),
-    ),
-    "MultiStepLR": (
-        ["--model.lr_scheduler.milestones=[1,3]", "--model.lr_scheduler.gamma=0.3", "--trainer.max_epochs=4"],
-        lambda step, _: 0.1 * 0.3 ** sum(step // OF_AN_EPOCH >= epoch for epoch in (1, 3)),
-    ),
-    "lightning.pytorch.cli.ReduceLROnPlateau": (
-        [
-            "--model.lr_scheduler.monitor=val/loss",
-            "--model.lr_scheduler.patience=0",
-            "--model.lr_scheduler.factor=0.5",
-            "--model.optimizer.lr=0.5",  # too much, so that the loss rises now and then
-            "--trainer.max_epochs=4",
-        ],
-        lambda step, losses: plateau(step // OF_AN_EPOCH, losses, 0.5, 0.5),
-    ),
-}
+def cosine(steps: int, lrf: float, warmup: int) -> list[float]:
+    """By the formula of the tutorials, after a warmup in equal steps."""
+    falling = steps - warmup
+    return [(step + 1) / warmup for step in range(warmup)] + [
+        ((1 + math.cos(step * math.pi / falling)) / 2) * (1 - lrf) + lrf for step in range(falling)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "steps", "warmup_epochs", "warmup_steps"),
+    [
+        # 32 images in batches of 7 are 5 batches, and with accumulation 3 steps, in an epoch
+        ({"max_epochs": 4, "accumulate_grad_batches": 2}, 12, 1.5, 4),
+        ({"max_epochs": 3}, 15, 1, 5),
+        ({"max_epochs": 3}, 15, 99, 7),
+        ({"max_epochs": 3, "max_steps": 8}, 8, 0.4, 2),
+        ({"max_epochs": -1, "max_steps": 8}, 8, 0.4, 2),
+        ({"max_epochs": 3, "limit_train_batches": 4, "accumulate_grad_batches": 4}, 3, 0, 0),
+        ({"max_epochs": 3, "limit_train_batches": 0.5}, 6, 0.5, 1),
+    ],
+    ids=str,
+)
+def test_the_cosine_lasts_as_long_as_training_whatever_makes_a_step(options, steps, warmup_epochs, warmup_steps):
+    seen, run = train(partial(CosineWithWarmup, lrf=0.01, warmup_epochs=warmup_epochs), **options)
+    expected = [[RATE * factor] * 2 for factor in cosine(steps, 0.01, warmup_steps)]  # one for each of the two groups
+    assert torch.tensor(seen).double().allclose(torch.tensor(expected).double(), rtol=1e-6)
+    assert run.optimizers[0].param_groups[0]["lr"] == pytest.approx(RATE * 0.01)
+
+
+def test_without_warmup_the_cosine_is_torchs():
+    rates = []
+    for make in (CosineWithWarmup(SGD([nn.Parameter()], lr=0.2), lrf=0.05, warmup_epochs=0), None):
+        optimizer: Any = SGD([nn.Parameter()], lr=0.2) if make is None else make.optimizer
+        schedule: LRScheduler = make or CosineAnnealingLR(optimizer, T_max=40, eta_min=0.2 * 0.05)
+        if isinstance(schedule, CosineWithWarmup):
+            schedule.set_length(40, 10)
+        rates.append([])
+        for _ in range(40):
+            rates[-1].append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            schedule.step()
+    assert rates[0] == pytest.approx(rates[1])
+
+
+@pytest.mark.filterwarnings("ignore:.*Are you sure you didn't mean:RuntimeWarning")
+@pytest.mark.parametrize("interval", ["step", "epoch"])
+@pytest.mark.parametrize("options", [{"max_epochs": 2}, {"max_epochs": 3, "accumulate_grad_batches": 2}], ids=str)
+def test_one_cycle_without_a_length_is_as_long_as_training_and_keeps_one_of_its_own(interval, options):
+    for make, own in ((OneCycleLR, None), (partial(OneCycleLR, total_steps=77), 77)):
+        _, run = train(partial(make, max_lr=0.1), interval, **options)
+        (config,) = run.lr_scheduler_configs
+        assert config.scheduler.total_steps == own or (run.global_step if interval == "step" else run.current_epoch)
+
+
+def test_any_schedule_is_stepped_after_each_epoch_or_step():
+    for interval, expected in {None: 5 * [1] + 5 * [0.5], "step": [0.5**step for step in range(10)]}.items():
+        seen, _ = train(partial(StepLR, step_size=1, gamma=0.5), interval, max_epochs=2)
+        assert [first for first, _ in seen] == pytest.approx([RATE * factor for factor in expected])
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"max_epochs": -1}, r"must know where training ends; set --trainer\.max_epochs or --trainer\.max_steps"),
+        (
+            {"max_epochs": 2, "callbacks": [GradientAccumulationScheduler({0: 1, 1: 2})]},
+            "GradientAccumulationScheduler changes the length",
+        ),
+    ],
+    ids=["endless", "accumulation"],
+)
+def test_a_schedule_over_all_of_training_needs_a_length_that_is_known(options, text):
+    with pytest.raises(UserError, match=text):
+        train(CosineWithWarmup, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"lr_scheduler": partial(StepLR, steps=1)}, r"--model\.lr_scheduler: .*unexpected keyword argument 'steps'"),
+        ({"lr_scheduler": partial(CosineWithWarmup, lrf=2)}, r"--model\.lr_scheduler\.lrf must be from 0 to 1, got 2"),
+        ({"optimizer": partial(SGD, lr=-1)}, "--model.optimizer: Invalid learning rate: -1"),
+        (
+            {
+                "lr_scheduler": partial(OneCycleLR, max_lr=1.0),
+                "lr_scheduler_interval": "step",
+                "optimizer": partial(AdamW, lr=0.1),
+                "layer_decay": 0.5,
+                "arch": "resnet9_slim",
+            },
+            "such a schedule gives all layers the same learning rate",
+        ),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_settings_that_a_class_does_not_accept_are_named_by_their_option(options, text):
+    with pytest.raises(UserError, match=text):
+        trainer(max_epochs=1, limit_val_batches=0).fit(
+            (classifier if "arch" in options else linear)(**options), datamodule=Memory()
+        )
 
 
 @pytest.mark.parametrize(
     "name",
-    ["OneCycleLR", *(pytest.param(name, marks=pytest.mark.slow) for name in list(SCHEDULES)[1:3]), list(SCHEDULES)[3]],
+    [
+        "OneCycleLR --model.lr_scheduler.max_lr=0.4 --model.lr_scheduler_interval=step",
+        pytest.param(
+            "CosineAnnealingWarmRestarts --model.lr_scheduler.T_0=2 --model.lr_scheduler_interval=step",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "lightning.pytorch.cli.ReduceLROnPlateau --model.lr_scheduler.monitor=val/loss"
+            " --model.lr_scheduler.patience=0 --model.optimizer.lr=0.5 --trainer.max_epochs=4",
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=lambda name: name.split()[0],
 )
-def test_the_rates_are_those_of_the_formula_over_a_stop_too(name, workplace):
-    options, rate = SCHEDULES[name]
-    flags = [f"--model.lr_scheduler={name}", *options, "--trainer.log_every_n_steps=1"]
+def test_a_schedule_resumes_within_an_epoch_at_the_same_rates(name, workplace):
+    flags = [f"--model.lr_scheduler={name.split()[0]}", *name.split()[1:], "--trainer.log_every_n_steps=1"]
     small(*flags, "--trainer.default_root_dir=whole")
     found = outcome(Path("whole/run"))
-    losses = [loss for _, loss in found["val/loss"]]
-    taken = found["learning_rate"]
-    assert [value for _, value in taken] == pytest.approx([rate(step, losses) for step, _ in taken])
-    assert len({value for _, value in taken}) > 1
+    assert len({value for _, value in found["learning_rate"]}) > 1
     stop_at(6, *flags)
     small(*flags)
-    require_same_end(RUN, found)
-
-
-def steps_taken(make: Any, interval: Any, **options: Any) -> Any:
-    """Trains, and returns the schedule and the trainer as they are at the end."""
-    run = trainer(**options)
-    run.fit(linear(lr_scheduler=make, lr_scheduler_interval=interval), datamodule=Memory())
-    (config,) = run.lr_scheduler_configs
-    return config.scheduler, run
-
-
-@pytest.mark.filterwarnings(
-    "ignore:.*Are you sure you didn't mean:RuntimeWarning"
-)  # Lightning, of one stepped by epochs
-@pytest.mark.parametrize(
-    ("interval", "options"),
-    [
-        ("step", {"max_epochs": 2}),
-        ("step", {"max_epochs": 2, "accumulate_grad_batches": 2}),
-        ("step", {"max_epochs": -1, "max_steps": 3}),
-        ("epoch", {"max_epochs": 3}),
-    ],
-)
-def test_one_cycle_without_a_length_is_as_long_as_training(interval, options):
-    schedule, run = steps_taken(partial(OneCycleLR, max_lr=0.1), interval, **options)
-    assert schedule.total_steps == (run.global_step if interval == "step" else run.current_epoch)
-
-
-def test_a_length_that_is_given_stays():
-    schedule, _ = steps_taken(partial(OneCycleLR, max_lr=0.1, total_steps=77), "step", max_epochs=1)
-    assert schedule.total_steps == 77
-    own = partial(OneCycleLR, max_lr=0.1, epochs=3, steps_per_epoch=9)
-    schedule, _ = steps_taken(own, "step", max_epochs=1)
-    assert schedule.total_steps == 27
-
-
-def test_a_cycle_that_ends_before_training_does_is_refused_before_the_first_step():
-    with pytest.raises(UserError, match=r"ends after (\d+) of \d+ steps; leave its length out"):
-        steps_taken(partial(OneCycleLR, max_lr=0.1, total_steps=2), "step", max_epochs=3)
-    exact, run = steps_taken(partial(OneCycleLR, max_lr=0.1, total_steps=2), "step", max_epochs=-1, max_steps=2)
-    assert exact.total_steps == run.global_step
-
-
-def test_one_cycle_needs_an_end_of_training():
-    with pytest.raises(UserError, match="OneCycleLR and ProgressiveResizing must know where training ends"):
-        steps_taken(partial(OneCycleLR, max_lr=0.1), "step", max_epochs=-1)
+    require_same_end(Path("runs/run"), found)

@@ -120,7 +120,7 @@ def test_a_subclass_resumes_and_no_other_class_goes_on(workplace, own_models):
 
 def test_with_a_power_of_one_it_is_plain_cross_entropy(workplace, own_models):
     own = outcome(fit(*TINY, *OWN, "--name=own").run.path)
-    plain = outcome(fit(*TINY, *SLIM, "--model.label_smoothing=0", "--name=plain").run.path)
+    plain = outcome(fit(*TINY, *SLIM, "--model.loss.label_smoothing=0", "--name=plain").run.path)
     assert [found for found in differences(own, plain) if "state_dict" in found] == []
 
 
@@ -133,8 +133,8 @@ def test_a_class_may_fix_its_network_and_take_no_options(workplace, own_models, 
     (cli.run.path / "metrics.json").unlink()
     resumed = fit(*TINY, *flags, "--trainer.max_epochs=2", f"--name={cli.run.path.name}")
     assert read_checkpoint(resumed.run.path / "checkpoints" / "last.ckpt")[ABOUT]["step"] == 8
-    assert "--model.lrf: FixedClassifier has no option 'lrf'" in one_line(
-        lambda: fit(*TINY, *flags, "--model.lrf=0.1"), capsys
+    assert "FixedClassifier has no option 'lr_scheduler'" in one_line(
+        lambda: fit(*TINY, *flags, "--model.lr_scheduler.lrf=0.1"), capsys
     )
 
 

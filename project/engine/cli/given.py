@@ -164,7 +164,7 @@ def _classes(options: dict[str, ClassOption], parser: ArgumentParser) -> dict[st
             options[".".join(outer)].hold(option)
             continue
         inner = [options[name] for name in options if name.startswith(f"{key}.")]
-        replaced = {one.key.rpartition(".")[2]: one.spec() for one in inner if one.is_given and one.is_replaced()}
+        replaced = {one.key.rpartition(".")[2]: None for one in inner if one.is_given and one.is_replaced()}
         if replaced or (inner and option.is_replaced()):  # without one, the parser would mix in the old class's own
             parser.set_defaults({key: {**option.spec(), "init_args": replaced}})
         elif option.is_replaced():

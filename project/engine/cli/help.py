@@ -40,11 +40,8 @@ RARE = {
     "--data.crop_padding",
     "--data.split_seed",
     "--model.arch_args",
-    "--model.channels_last",
     "--model.base_batch_size",
-    "--model.freeze_until",
     "--model.layer_decay",
-    "--model.lrf",
     "--model.lr_scheduler_interval",
 }
 """Options of data and model that are left to ``--help-all``: they follow from others, or suit nearly everyone."""

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import EarlyStopping
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from project.data import ImageDataModule
 from project.model import ImageClassifier
@@ -57,11 +56,6 @@ def require_sound_options(config: Namespace) -> None:
     for name, length in (schedule.get("init_args") or {}).items() if isinstance(schedule, Namespace) else ():
         if name in _LENGTHS and isinstance(length, int | float):  # torch divides by them, after the first epoch or step
             require(length >= 1, f"--model.lr_scheduler.{name}", length, "at least 1")
-    endless = trainer.max_epochs == -1 or (trainer.max_epochs is None and trainer.max_time is not None)
-    if config.model.init_args.get("lr_scheduler") is None and endless and trainer.max_steps == -1:
-        raise UserError(
-            "the cosine schedule must know where training ends; set --trainer.max_epochs or --trainer.max_steps"
-        )
 
 
 def _averaging(spec: Namespace) -> str:
@@ -94,8 +88,7 @@ def require_sound_run(trainer: Trainer, model: ImageClassifier, data: ImageDataM
         if split == "train":
             in_epoch = min(limit, batches) if isinstance(limit, int) else int(limit * batches)
             _require_validation(trainer, in_epoch)
-    schedule = model.optimization.require_sound(model.network, trainer)
-    watches = [*_watches_of_callbacks(trainer, in_epoch), *_watches_of_schedule(schedule, model, trainer, in_epoch)]
+    watches = _watches_of_callbacks(trainer, in_epoch)
     _require_own_modes(watches, model, monitor)
     _require_logged(watches, trainer, model, in_epoch)
 
@@ -152,15 +145,6 @@ def _watches_of_callbacks(trainer: Trainer, batches: int | None) -> list[_Watch]
             mode = getattr(callback, "mode", None)
             found.append(_Watch("--trainer.callbacks", type(callback).__name__, metric, mode, look))
     return found
-
-
-def _watches_of_schedule(schedule: Any, model: ImageClassifier, trainer: Trainer, batches: int | None) -> list[_Watch]:
-    if not isinstance(schedule, ReduceLROnPlateau):
-        return []
-    in_epoch = None if batches is None else math.ceil(batches / trainer.accumulate_grad_batches)
-    look = 1 if model.optimization.interval == "step" else in_epoch
-    metric = model.optimization.watched_by(schedule)
-    return [_Watch("--model.lr_scheduler", type(schedule).__name__, metric, schedule.mode, look)]
 
 
 def _require_own_modes(watches: list[_Watch], model: ImageClassifier, monitor: Monitor) -> None:

@@ -15,10 +15,10 @@ from project.fit import FitCLI
 
 CONFIG_A = """
 data: {class_path: project.data.SyntheticFlowersDataModule, init_args: {batch_size: 8, train_size: 40}}
-model: {arch: resnet34, lrf: 0.3}
+model: {arch: resnet34, layer_decay: 0.3}
 """
 CONFIG_B = """
-model: {lrf: 0.4}
+model: {layer_decay: 0.4}
 """
 
 
@@ -41,7 +41,7 @@ def test_later_configs_and_then_flags_win(configs, capsys, monkeypatch):
     args = ["--config=a.yaml", "--config=b.yaml", "--data.batch_size=4"]
     config = printed_config(capsys, monkeypatch, *args)
     assert config["model"]["init_args"]["arch"] == "resnet34"
-    assert config["model"]["init_args"]["lrf"] == 0.4
+    assert config["model"]["init_args"]["layer_decay"] == 0.4
     assert config["data"]["init_args"]["batch_size"] == 4
     assert config["data"]["init_args"]["train_size"] == 40
 

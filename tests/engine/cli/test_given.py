@@ -106,12 +106,16 @@ def test_what_a_config_gives_survives_a_flag_that_names_another_class(workplace)
 
 
 def test_flags_win_over_configs_and_later_configs_over_earlier_ones_wherever_they_stand(workplace):
-    (workplace / "a.yaml").write_text("{trainer: {max_epochs: 1}, model: {lrf: 0.1, arch: resnet34}}")
+    (workplace / "a.yaml").write_text("{trainer: {max_epochs: 1}, model: {layer_decay: 0.1, arch: resnet34}}")
     (workplace / "b.yaml").write_text("{trainer.max_epochs: 2, model.arch: resnet50}")
     for order in permutations(["--trainer.max_epochs=3", "--config=a.yaml", "--config=b.yaml"]):
         config = parse(*order)
         later = "resnet50" if order.index("--config=b.yaml") > order.index("--config=a.yaml") else "resnet34"
-        assert (config.trainer.max_epochs, config.model.init_args.arch, config.model.init_args.lrf) == (3, later, 0.1)
+        assert (config.trainer.max_epochs, config.model.init_args.arch, config.model.init_args.layer_decay) == (
+            3,
+            later,
+            0.1,
+        )
 
 
 def test_a_later_config_replaces_a_class_and_says_what_of_an_earlier_one_is_left_out(workplace, capfd):

@@ -42,7 +42,10 @@ from tests.small import one_line
             "--data=FolderDataModule --data.root=. --data.crop_scale=0.5",
             "--data.crop_scale: expected a list as [A,B], not '0.5'",
         ),
-        ("--model.class_weights=balance", "--model.class_weights: expected balanced or a list as [A,B], not 'balance'"),
+        (
+            "--model.loss.class_weights=balance",
+            "--model.loss.class_weights: expected balanced or a list as [A,B], not 'balance'",
+        ),
     ],
 )
 def test_a_mistake_is_answered_with_what_to_type(args, answer, workplace, capsys):

@@ -23,7 +23,7 @@ class OwnModel(ImageClassifier):
 
     Args:
         gamma: An option of one's own.
-        lrf: Another default.
+        layer_decay: Another default.
         optimizer: Another default.
         kwargs: As of ImageClassifier.
     """
@@ -32,11 +32,11 @@ class OwnModel(ImageClassifier):
         self,
         *args: Any,
         gamma: float = 1.0,
-        lrf: float = 0.2,
+        layer_decay: float = 0.2,
         optimizer: OptimizerCallable = lambda params: Adam(params, lr=0.25, eps=0.5),
         **kwargs: Any,
     ) -> None:
-        super().__init__(*args, lrf=lrf, optimizer=optimizer, **kwargs)
+        super().__init__(*args, layer_decay=layer_decay, optimizer=optimizer, **kwargs)
 '''
 
 
@@ -63,7 +63,7 @@ def test_its_options_and_those_of_the_base_are_taken_in_any_order(own_model):
         model = model_of(*order)
         given = model.init_args
         assert model.class_path == "own_model.OwnModel"
-        assert (given.gamma, given.lrf, given.arch) == (2.0, 0.2, "resnet34")
+        assert (given.gamma, given.layer_decay, given.arch) == (2.0, 0.2, "resnet34")
         assert given.optimizer.class_path == "torch.optim.Adam"
         assert (given.optimizer.init_args.lr, given.optimizer.init_args.eps) == (0.25, 0.1)
 
@@ -98,10 +98,10 @@ def test_a_config_may_name_the_class_or_leave_it_out(workplace, text):
 
 def test_a_flag_names_another_class_than_the_config_and_keeps_what_it_gives(own_model, workplace):
     (workplace / "c.yaml").write_text(
-        "model: {arch: resnet34, lrf: 0.4, optimizer: {class_path: SGD, init_args: {lr: 3}}}"
+        "model: {arch: resnet34, layer_decay: 0.4, optimizer: {class_path: SGD, init_args: {lr: 3}}}"
     )
     given = model_of("--config=c.yaml", "--model=own_model.OwnModel").init_args
-    assert (given.arch, given.lrf, given.gamma) == ("resnet34", 0.4, 1.0)
+    assert (given.arch, given.layer_decay, given.gamma) == ("resnet34", 0.4, 1.0)
     assert given.optimizer.class_path.endswith("SGD")
     assert (given.optimizer.init_args.lr, given.optimizer.init_args.momentum) == (3.0, 0.0)
 
@@ -130,7 +130,7 @@ def test_the_saved_config_says_the_same_again(own_model, workplace):
     ],
 )
 def test_a_mistake_is_one_line(own_model, workplace, capsys, args, answer):
-    (workplace / "c.yaml").write_text("model:\n  lrf: 0.2\n  arc: resnet34\n")
+    (workplace / "c.yaml").write_text("model:\n  layer_decay: 0.2\n  arc: resnet34\n")
     (workplace / "d.yaml").write_text("model: {class_names: [a]}")
     assert answer in one_line(lambda: parse(*args.split()), capsys)
 
@@ -141,4 +141,4 @@ def test_the_help_of_all_options_shows_its_own(own_model, capsys):
     text = capsys.readouterr().out
     assert "--model OwnModel: A model of one's own" in text
     assert "--model.gamma 1.0\n      An option of one's own." in text
-    assert "--model.freeze_backbone" in text
+    assert "--model.base_batch_size" in text

@@ -11,6 +11,7 @@ from torchvision.transforms import v2
 from project.engine.errors import UserError
 from project.engine.randomness import Purpose, derived_seed
 from project.model import ImageClassifier
+from project.model.losses import CrossEntropy
 from tests.data.stubs import NoiseDataModule, attached
 from tests.data.test_module import epochs, require_equal
 from tests.small import require_same_end, small, stop_at
@@ -69,7 +70,9 @@ def test_evaluation_sees_images_as_they_are():
 def test_soft_labels_give_mean_cross_entropy_and_count_against_the_largest_share():
     batch = first_batch(v2.MixUp())
     data = NoiseDataModule()
-    model = ImageClassifier(data.class_names, data.preprocessing, arch="resnet9_slim", label_smoothing=0.2)
+    model = ImageClassifier(
+        data.class_names, data.preprocessing, arch="resnet9_slim", loss=CrossEntropy(label_smoothing=0.2)
+    )
     model.eval()
     loss = model.training_step(batch, 0).detach()
     logits = model(batch.images).detach().double()

@@ -102,7 +102,7 @@ class RecordingLogger(OwnLogger):
 
 
 def test_a_logger_of_the_users_gets_settings_once_and_each_metric_once(workplace, monkeypatch):
-    flags = [f"--trainer.logger={__name__}.RecordingLogger", "--model.label_smoothing=0.2"]
+    flags = [f"--trainer.logger={__name__}.RecordingLogger", "--model.loss.label_smoothing=0.2"]
     settings, whole = RecordingLogger.settings, RecordingLogger.rows
     small(*flags, "--trainer.default_root_dir=whole")
     assert len(settings) == 1

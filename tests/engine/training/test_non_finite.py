@@ -116,7 +116,11 @@ def test_a_bad_gradient_of_a_finite_loss_is_found(workplace, capsys):
 
 def test_a_rate_that_is_far_too_high_leaves_finite_checkpoints(workplace, capsys):
     witness = Witness()
-    flags = ["--model.optimizer.lr=1e30", "--model.warmup_epochs=0", "--callbacks.last_checkpoint.every_n_steps=1"]
+    flags = [
+        "--model.optimizer.lr=1e30",
+        "--model.lr_scheduler.warmup_epochs=0",
+        "--callbacks.last_checkpoint.every_n_steps=1",
+    ]
     said = one_line(lambda: small(*flags, callbacks=[witness]), capsys)
     step = max(witness.weights)
     assert step <= 3

@@ -236,7 +236,7 @@ def test_stochastic_weight_averaging_is_resumed_exactly(workplace, monkeypatch):
     assert not differences(whole, resumed)
 
 
-@pytest.mark.parametrize("flag", ["--model.freeze_backbone=true", "--model.freeze_until=conv2"])
+@pytest.mark.parametrize("flag", ["--model.freeze=backbone", "--model.freeze=conv2"])
 def test_stochastic_weight_averaging_that_would_reset_frozen_statistics_is_refused(workplace, capsys, flag):
     torch.save(SmallNetwork(8).state_dict(), "weights.pth")
     line = one_line(lambda: small(*SWA, "--model.weights=weights.pth", flag), capsys)

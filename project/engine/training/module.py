@@ -1,0 +1,308 @@
+"""The LightningModule's part in the promises: metrics, checkpoints that explain themselves, and resuming to the bit."""
+
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
+
+import torch
+from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.plugins import DoublePrecision
+from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor, nn
+from torchmetrics import Metric, MetricCollection
+
+from ..errors import UserError, printable, require
+from ..preprocessing import Preprocessing, is_preprocessing
+from ..run.checkpoint import ABOUT, explain, read_model
+from ..run.file_network import limited_by
+from ..run.matching import changed_images
+from ..run.progress import note
+from ..run.settings import imported_class, plain_attributes, plain_options
+from ..upstream import trainer_of
+from .bookkeeping import Bookkeeping
+from .fitting import require_fitting_weights
+from .unsupported import require_resumable, require_supported
+
+_CRITERION = "criterion."  # the loss's weights, which only training needs
+_TAKEN = {"loss", "accuracy", "top5", "f1", "correct", "total", "top5_correct", "confusion_matrix", "per_class", "step"}
+
+
+class PlainBatch(NamedTuple):
+    """What a plain ``DataLoader`` yields: images, uint8 (N, 3, height, width), and labels, int64 (N,)."""
+
+    images: Tensor
+    labels: Tensor
+
+
+class ResumableModule(LightningModule):
+    """A LightningModule whose metrics are exact, whose checkpoints explain themselves, and whose runs resume to the bit.
+
+    A subclass says in its constructor what it is, and calls :meth:`add_metrics`.
+
+    Attributes:
+        class_names: The classes in the order of their labels.
+        preprocessing: How an image becomes input.
+        arch: The network's name.
+        arch_args: The arguments of what built it.
+        network: The network.
+        criterion: The training loss.
+        compile_network: If true, the network is compiled for training.
+        results: The newest metrics of ``val`` and ``test``.
+        resumed_results: Those in the checkpoint from which a run was resumed, as plain data.
+        weights_step: The optimizer step after which the tested weights were saved, where the trainer has moved past it;
+            test metrics are logged at that step.
+    """
+
+    not_saved: ClassVar = ["loss", "optimizer", "lr_scheduler", "weights", "compile"]
+    """Arguments that a checkpoint leaves out: callables could not be loaded safely, and a file may be gone by then."""
+
+    network_of_file: ClassVar[Callable[[str, Any], str]]
+    """Checks the name of a network, and the arguments for it, that come from a file."""
+
+    class_names: list[str]
+    preprocessing: Preprocessing
+    arch: str
+    arch_args: dict[str, Any] | None
+    network: nn.Module
+    criterion: Any
+    compile_network: bool
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.results: dict[str, Any] = {}
+        self.resumed_results: dict[str, Any] = {}
+        self.weights_step: int | None = None
+        self.settings: dict[str, dict[str, Any]] = {"optimizer": {}, "lr_scheduler": {}}
+        self.resumed: Mapping[str, Any] | None = None
+
+    def add_metrics(self, train: Any, val: Any, test: Any) -> None:
+        """Registers what counts results in each set, and the further metrics of ``configure_metrics``."""
+        self.train_metrics, self.val_metrics, self.test_metrics = train, val, test
+        own = {}
+        for split in ("val", "test"):
+            metrics = self.configure_metrics()
+            for name in metrics:
+                require(name not in _TAKEN, "the name of a metric", name, f"none of {', '.join(sorted(_TAKEN))}")
+            # groups would merge metrics whose states agree after the first batch
+            own[split] = MetricCollection(cast(Any, metrics), compute_groups=False)
+        self.own_metrics = nn.ModuleDict(own)
+
+    def configure_metrics(self) -> dict[str, Metric]:
+        """Names further metrics of validation and test."""
+        return {}
+
+    def monitors(self) -> dict[str, str | None]:
+        """The metrics of the validation set, and whether ``min`` or ``max`` of each is best; None if it does not say."""
+        modes = {True: "max", False: "min", None: None}
+        rates = {name: "min" if name == "loss" else "max" for name in self.val_metrics.results().rates()}
+        own = {name: modes[metric.higher_is_better] for name, metric in self._own("val").items()}
+        return {f"val/{name}": mode for name, mode in {**rates, **own}.items()}
+
+    @property
+    def has_one_class(self) -> bool:
+        """True if each image has one class; otherwise it may have any number of them."""
+        return bool(self.train_metrics.has_one_class)
+
+    def as_batch(self, batch: Any) -> Any:
+        """Returns a batch with ``images`` and ``labels``: of our data modules as it is, of any other loader from a pair.
+
+        Raises:
+            UserError: The labels are for the other kind of model, or the batch comes from a loader of one of our data
+                modules without that: then nothing augments it, and processes count images twice.
+        """
+        trainer = trainer_of(self)
+        if trainer is not None and trainer.datamodule is None and hasattr(batch, "indices"):  # type: ignore[attr-defined]
+            fn = trainer.state.fn.value if trainer.state.fn else "fit"
+            raise UserError(
+                "a data module's loaders need their data module for order and augmentation; call"
+                f" trainer.{fn}(model, datamodule=data)"
+            )
+        batch = batch if hasattr(batch, "images") else PlainBatch(*batch)
+        several = batch.labels.dim() > 1 and not batch.labels.is_floating_point()
+        if several and self.has_one_class:
+            raise UserError(
+                f"the labels are {tuple(batch.labels.shape)}, but this model gives each image one class; several take a"
+                " subclass with MultilabelMetrics and a loss of its own, see examples/multilabel.py"
+            )
+        if batch.labels.dim() == 1 and not self.has_one_class:
+            raise UserError(
+                "this model gives an image any number of classes, but the labels are of one class an image; see"
+                " examples/multilabel_csv.py for such labels, or leave out --model"
+            )
+        return batch
+
+    def images_of(self, batch: Any) -> Tensor:
+        """The images of a batch, which may have come without labels, uint8 (N, 3, height, width)."""
+        if isinstance(batch, Tensor):
+            return batch
+        images: Tensor = batch[0] if isinstance(batch, Sequence) and len(batch) == 1 else self.as_batch(batch).images
+        return images
+
+    def count(self, logits: Tensor, labels: Tensor, losses: Tensor) -> Tensor:
+        """Counts a training batch, and returns its mean loss.
+
+        Args:
+            logits: float (N, classes).
+            labels: int64 (N,), or soft ones, float (N, classes).
+            losses: float (N,), the loss of each image.
+        """
+        if not isinstance(losses, Tensor) or losses.shape != (len(logits),):
+            got = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+            raise UserError(
+                f"{type(self).__name__}.loss must return each image's loss, of shape ({len(logits)},), got {got}; with"
+                " reduction='none', not a mean, which would depend on how many devices share a batch"
+            )
+        self.train_metrics.update(logits.detach(), labels, losses.detach())
+        return losses.mean()
+
+    def measure(self, split: Literal["val", "test"], logits: Tensor, labels: Tensor, losses: Tensor) -> None:
+        """Counts a batch of the validation or test set.
+
+        Args:
+            split: Which of them.
+            logits: float32 (N, classes).
+            labels: int64 (N,) or (N, classes); images with negative ones are counted by another process.
+            losses: float32 (N,), the loss of each image.
+        """
+        metrics = self.val_metrics if split == "val" else self.test_metrics
+        metrics.update(logits, labels, losses)
+        counted = (labels if labels.dim() == 1 else labels[:, 0]) >= 0
+        if self._own(split) and counted.any():
+            self._own(split).update(logits[counted], labels[counted])
+
+    def conclude(self, split: Literal["val", "test"]) -> Any:
+        """Computes the metrics of a set over all processes, None where nothing was measured, and forgets its images.
+
+        Raises:
+            UserError: A further metric is no single number, or a process has seen no image, for which torchmetrics
+                would wait.
+        """
+        own, metrics = self._own(split), self.val_metrics if split == "val" else self.test_metrics
+        if not self._everywhere(metrics.update_called, all_processes=False):
+            return None
+        for name, metric in own.items():
+            if not self._everywhere(metric.update_called, all_processes=True):
+                raise UserError(f"the metric '{name}' needs an image on each device; evaluate on fewer devices")
+        values = {}
+        for name, value in own.compute().items() if own else ():
+            if torch.as_tensor(value).numel() != 1:
+                raise UserError(f"the metric '{name}' must be one number, got {tuple(value.shape)}")
+            values[name] = float(value)
+        results = metrics.compute()._replace(own=values)
+        metrics.reset()
+        own.reset()
+        return results
+
+    def _everywhere(self, decision: bool, all_processes: bool) -> bool:
+        trainer = trainer_of(self)
+        return decision if trainer is None else trainer.strategy.reduce_boolean_decision(decision, all=all_processes)
+
+    def _own(self, split: str) -> MetricCollection:
+        return cast(MetricCollection, self.own_metrics[split])
+
+    def configure_callbacks(self) -> list[Callback]:
+        """Adds the callback that logs metrics and resumes runs."""
+        callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
+        if self.trainer.training:
+            require_supported(callbacks, self.network)
+        return [] if any(isinstance(one, Bookkeeping) for one in callbacks) else [Bookkeeping()]
+
+    def start_from_batch(self, batch: Any) -> None:
+        """Sets what a new network takes from its first batch."""
+
+    def training_summary(self) -> dict[str, dict[str, Any]]:
+        """Name and settings of ``loss``, ``optimizer`` and ``lr_scheduler``, for people to read."""
+        owner = next(cls for cls in type(self).__mro__ if "loss" in vars(cls))
+        if owner.__base__ is not ResumableModule:
+            loss = {"name": f"{owner.__name__}.loss"}
+        else:
+            names = [name for name in signature(type(self.criterion)).parameters if name != "reduction"]
+            own_name = getattr(self.criterion, "__name__", type(self.criterion).__name__)
+            loss = {"name": own_name, **plain_attributes(self.criterion, names)}
+        return {"loss": loss, **self.settings}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds the model's options, what the checkpoint says of itself, and open counts: plain data and tensors."""
+        checkpoint["hyper_parameters"] = plain_options(self.hparams, type(self))
+        checkpoint[ABOUT] = explain(self.trainer, self, **self.training_summary())
+        checkpoint["counts"] = self.train_metrics.counts()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Checks the weights that Lightning is about to load; a run that resumes also restores its open counts."""
+        require_fitting_weights(self.state_dict(), checkpoint["state_dict"], self.trainer.ckpt_path)
+        if isinstance(self.trainer.precision_plugin, DoublePrecision):  # Lightning converts after weights were rounded
+            self.trainer.precision_plugin.convert_module(self)
+        if not self.trainer.training:
+            return
+        require_resumable(self.trainer.callbacks)  # type: ignore[attr-defined]  # set by a connector
+        about = checkpoint[ABOUT]
+        if changed := changed_images(about, self.trainer.datamodule):  # type: ignore[attr-defined]  # set by fit
+            rank_zero_only(note)(f"{changed}; what this epoch has left is drawn from these")
+        self.resumed_results = {
+            split: about["metrics"][split] for split in ("val", "test") if split in about["metrics"]
+        }
+        self.resumed = {"settings": about, "states": checkpoint.get("optimizer_states")}
+        if self.trainer.is_global_zero:  # they are those of all processes
+            self.train_metrics.set_counts(checkpoint["counts"])
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]  # a file of hyperparameters could name what is imported
+        cls,
+        checkpoint_path: str | Path,
+        map_location: torch.device | str = "cpu",
+        strict: bool = True,
+        weights_only: Literal[True] = True,  # noqa: ARG003  # as callers of Lightning's own give it
+        **kwargs: Any,
+    ) -> Self:
+        """Builds the model that a checkpoint holds, and imports or runs nothing that the file says.
+
+        Args:
+            checkpoint_path: The checkpoint. If it is of a subclass that is imported, the model is of that.
+            map_location: The device for the model.
+            strict: Whether the weights must be exactly those of the model; those of a loss need not be.
+            weights_only: Always true.
+            kwargs: Arguments of the constructor in place of those in the file.
+
+        Raises:
+            UserError: The file is missing or damaged, or does not hold such a model.
+        """
+        checkpoint = read_model(checkpoint_path)
+        found = _imported(cls, checkpoint.get(ABOUT), checkpoint_path)
+        said = plain_options(checkpoint["hyper_parameters"], found)
+        options = {name: value for name, value in said.items() if name not in cls.not_saved} | kwargs
+        if not is_preprocessing(options.get("preprocessing")) or not isinstance(options.get("arch_args") or {}, dict):
+            raise UserError(f"'{checkpoint_path}' does not say how images are prepared or what its network is")
+        if "arch" in options and "arch" not in kwargs:
+            unchecked = None if "arch_args" in kwargs else options.get("arch_args")
+            options["arch"] = cls.network_of_file(str(options["arch"]), unchecked)
+        weights = _without_loss(checkpoint["state_dict"])
+        try:
+            with limited_by(weights, options.get("class_names", ()), options.get("arch_args")):
+                model = found(**options)
+        except TypeError as error:
+            raise UserError(f"'{checkpoint_path}': {found.__name__} does not accept its options: {error}") from error
+        if strict:
+            require_fitting_weights(_without_loss(model.state_dict()), weights, checkpoint_path)
+        state = model.state_dict()  # whose metadata counts weights as saved by the present version of their module
+        state.clear()
+        state.update(weights)
+        model.load_state_dict(state, strict=False)
+        return model.to(map_location)
+
+
+def _imported(cls: type[Any], about: Any, path: str | Path) -> type[Any]:
+    name = about.get("model") if isinstance(about, dict) else None
+    if name is None or name in [base.__name__ for base in cls.__mro__]:
+        return cls
+    found = imported_class(str(name), cls)
+    if found is None:
+        raise UserError(
+            f"'{path}' holds a {printable(name)}, which is no {cls.__name__} that is imported here; give --import with"
+            " the module that defines it, or in Python import it first"
+        )
+    return found
+
+
+def _without_loss(weights: Any) -> Any:
+    return {n: v for n, v in weights.items() if not str(n).startswith(_CRITERION)} if isinstance(weights, dict) else {}
