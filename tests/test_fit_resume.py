@@ -52,14 +52,6 @@ def test_double_precision_is_not_rounded_by_a_resume(workplace):
     require_same_end(workplace / "runs" / "run", outcome(workplace / "whole" / "run"))
 
 
-def test_a_pruned_run_is_not_resumed_to_another_end(workplace):
-    pruning = ["--trainer.callbacks+=ModelPruning", "--trainer.callbacks.pruning_fn=l1_unstructured"]
-    pruning += ["--trainer.callbacks.amount=0.3", "--model.channels_last=false"]
-    stop_at(6, *pruning)  # in the second epoch, behind the first pruning
-    with pytest.raises(UserError, match="ModelPruning: a resumed run would train what was pruned"):
-        small(*pruning)
-
-
 def test_a_run_stopped_by_the_keyboard_says_how_to_go_on(workplace, monkeypatch, capsys):
     def interrupt(model):
         raise KeyboardInterrupt

@@ -144,7 +144,10 @@ class ImageDataModule(LightningDataModule, ABC):
 
     def class_counts(self) -> list[int]:
         """How many training images each class has; known after ``setup``."""
-        return self.splits["train"].labels.bincount(minlength=len(self.class_names)).tolist()
+        labels = self.splits["train"].labels
+        if labels.dim() > 1:
+            raise UserError("weighting or balancing classes needs images of one class each, but these may have several")
+        return labels.bincount(minlength=len(self.class_names)).tolist()
 
     def expected_sizes(self) -> Mapping[str, int]:
         """What is known of the sizes of the splits before an image is drawn, downloaded or read; nothing by default."""

@@ -22,7 +22,7 @@ from ..run.settings import imported_class, plain_attributes, plain_options
 from ..upstream import trainer_of
 from .bookkeeping import Bookkeeping
 from .fitting import require_fitting_weights
-from .unsupported import require_resumable, require_supported
+from .unsupported import require_supported
 
 _CRITERION = "criterion."  # the loss's weights, which only training needs
 _TAKEN = {"loss", "accuracy", "top5", "f1", "correct", "total", "top5_correct", "confusion_matrix", "per_class", "step"}
@@ -235,7 +235,6 @@ class ResumableModule(LightningModule):
             self.trainer.precision_plugin.convert_module(self)
         if not self.trainer.training:
             return
-        require_resumable(self.trainer.callbacks)  # type: ignore[attr-defined]  # set by a connector
         about = checkpoint[ABOUT]
         if changed := changed_images(about, self.trainer.datamodule):  # type: ignore[attr-defined]  # set by fit
             rank_zero_only(note)(f"{changed}; what this epoch has left is drawn from these")

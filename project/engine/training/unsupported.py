@@ -7,7 +7,6 @@ from lightning.pytorch.callbacks import (
     BackboneFinetuning,
     BatchSizeFinder,
     LearningRateFinder,
-    ModelPruning,
     StochasticWeightAveraging,
     WeightAveraging,
 )
@@ -49,12 +48,6 @@ def require_no_finder(callbacks: Sequence[Callback]) -> None:
         if isinstance(callback, BatchSizeFinder | LearningRateFinder):
             name = type(callback).__name__
             raise UserError(f"--trainer.callbacks: {name} searches in Python alone, as docs/python.md shows")
-
-
-def require_resumable(callbacks: Sequence[Callback]) -> None:
-    """Refuses callbacks with which a resumed run would come to another end."""
-    if any(isinstance(callback, ModelPruning) for callback in callbacks):  # a checkpoint has no masks
-        raise UserError("ModelPruning: a resumed run would train what was pruned; start another with a new --name")
 
 
 def require_one_average(averaging: Sequence[str]) -> None:
