@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
 from project.data.augmentation import Flip, augment
-from project.engine.errors import require
+from project.engine.errors import UserError, require
 from project.engine.hardware import usable_cores
 from project.engine.loading.batch import BatchDataset, ImageBatch, WithoutImages, uncounted
 from project.engine.loading.sharing import load_once_a_machine
