@@ -37,13 +37,13 @@ def own_network(path: str, arguments: Any) -> str:
             which might be a place to write to.
     """
     module, _, name = path.rpartition(".")
-    found = getattr(sys.modules.get(module), name, None)
+    found = vars(sys.modules.get(module, object)).get(name)  # getattr would let a lazy module import
+    if not _is_allowed(found) and _is_allowed(moved := imported_class(name, nn.Module)):
+        found, module = moved, _module_of(moved)
     if not _is_allowed(found):
-        found = imported_class(name, nn.Module)
-        module = getattr(found, "__module__", module)
-    if not _is_allowed(found):
+        named = printable(_module_of(found) or module)
         raise UserError(
-            f"the checkpoint's network is {printable(path)}; give --import {printable(module)} if that is yours, or in"
+            f"the checkpoint's network is {printable(path)}; give --import {named} if that is yours, or in"
             f" Python load_from_checkpoint(…, arch='{printable(path)}')"
         )
     if not isinstance(found, type) and any(isinstance(leaf, str) for leaf in _leaves(arguments)):
@@ -55,9 +55,12 @@ def own_network(path: str, arguments: Any) -> str:
 
 
 def _is_allowed(found: Any) -> bool:
-    """Tells whether a module that the user has named defines it; what that module has imported does not count."""
-    defined = str(getattr(found.func if isinstance(found, partial) else found, "__module__", ""))
-    return any(f"{defined}.".startswith(f"{name}.") for name in _allowed)
+    """Returns True if a module that the user has named defines it; what that module has imported does not count."""
+    return any(f"{_module_of(found)}.".startswith(f"{name}.") for name in _allowed)
+
+
+def _module_of(found: Any) -> str:
+    return getattr(found.func if isinstance(found, partial) else found, "__module__", None) or ""
 
 
 def _leaves(value: Any) -> Iterator[Any]:

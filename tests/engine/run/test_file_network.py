@@ -3,6 +3,7 @@
 import sys
 import time
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -97,6 +98,17 @@ def test_a_network_is_found_in_a_module_that_the_user_has_named_and_where_it_has
     assert network_of_file("resnet18", {"norm": "x"}) == "resnet18"
     with pytest.raises(UserError, match=r"the function .* with a text among its arguments"):
         network_of_file(f"{__name__}.function", {"place": ["x"]})
+
+
+def test_a_module_that_imports_when_it_is_asked_is_not_asked(allowed, monkeypatch):
+    asked: list[str] = []
+    lazy: Any = ModuleType("lazy")
+    lazy.__getattr__ = lambda name: asked.append(name)
+    monkeypatch.setitem(sys.modules, "lazy", lazy)
+    allow_module("lazy")
+    with pytest.raises(UserError, match="give --import lazy"):
+        network_of_file("lazy.Network", None)
+    assert not asked
 
 
 def test_in_python_the_callers_word_is_enough(checkpoint):
