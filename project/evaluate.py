@@ -4,7 +4,6 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +17,7 @@ from project.analysis.data import (
     was_trained_on,
 )
 from project.analysis.evaluated import EVALUATED, evaluated_rows
-from project.analysis.tables import class_table, metrics_table, require_writable, write_json
+from project.analysis.tables import class_table, metrics_table, replacing, require_writable, write_json
 from project.callbacks import CollectPredictions
 from project.data.image_files import ImageFilesDataModule
 from project.engine.cli.arguments import IMPORT, import_named, last_value, option_for_lone_value
@@ -29,7 +28,7 @@ from project.engine.cli.help import TRAINER_IN_EVALUATION, Screen
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT, About, read_checkpoint
 from project.engine.run.matching import require_same_classes
-from project.engine.run.rows import writing_rows
+from project.engine.run.rows import RowWriter, ending_of
 from project.engine.run.settings import plain_options
 from project.model import ImageClassifier
 from project.model.pretrained import follow_preprocessing
@@ -101,7 +100,7 @@ class EvaluateCLI(ProjectCLI):
             "--output_predictions",
             type=str | None,
             default=None,
-            help="A .csv, .jsonl or .parquet file for what the model says of each image, if anywhere.",
+            help="A .csv or .jsonl file for what the model says of each image, if anywhere.",
         )
         parser.link_arguments("ckpt_path", "model.ckpt_path")
 
@@ -177,13 +176,15 @@ class EvaluateCLI(ProjectCLI):
         collect = CollectPredictions()
         self.trainer.callbacks.append(collect)  # type: ignore[attr-defined]  # set by a connector
         first = self.trainer.is_global_zero
-        with writing_rows("--output_predictions", path, EVALUATED) if first else nullcontext() as writer:
-            measure(self.model, datamodule=self.datamodule, verbose=False)
-            if writer is not None and collect.predictions is not None:
-                dataset = self.datamodule.splits[split]
-                for rows in evaluated_rows(collect.predictions, dataset, self.model.class_names):
-                    writer.write(rows)
+        ending = ending_of("--output_predictions", path)
         if first:
+            require_writable("--output_predictions", path)
+        measure(self.model, datamodule=self.datamodule, verbose=False)
+        if first and collect.predictions is not None:
+            with replacing("--output_predictions", path) as partial, open(partial, "wb") as file:
+                writer = RowWriter(file, EVALUATED, ending)
+                for rows in evaluated_rows(collect.predictions, self.datamodule.splits[split], self.model.class_names):
+                    writer.write(rows)
             self.say(f"  each image's prediction is in {path}\n")
 
 

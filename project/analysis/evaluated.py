@@ -5,12 +5,11 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from project.analysis.labelling import label_columns
 from project.engine.loading.batch import BatchDataset
 from project.engine.loading.scan import spelt
-from project.engine.run.rows import Columns, Row
+from project.engine.run.rows import Row
 
-EVALUATED: Columns = {**label_columns(1), "true_label": str, "correct": bool}
+EVALUATED = ["path", "label", "confidence", "error", "true_label", "correct"]
 _AT_ONCE = 2**12
 
 

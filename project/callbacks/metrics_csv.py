@@ -6,7 +6,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from project.engine.run.folder import METRICS_CSV
-from project.engine.run.rows import TextRows
+from project.engine.run.rows import RowWriter
 from project.engine.run.whole_file import whole_file
 
 _NEVER_THE_SAME = "train/images_per_second"
@@ -63,7 +63,7 @@ class MetricsCSV(Callback):
         names = list(dict.fromkeys(name for row in self._rows for name in row))
         with whole_file(path) as partial, open(partial, "wb") as file:
             empty = dict.fromkeys(names)
-            TextRows(file, dict.fromkeys(names, float)).write([empty | row for row in self._rows])
+            RowWriter(file, names).write([empty | row for row in self._rows])
 
 
 def _metrics(trainer: Trainer) -> dict[str, float]:

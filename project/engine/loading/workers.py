@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
 from torch.utils.data import DataLoader, get_worker_info
 from tqdm import tqdm
 
@@ -73,8 +74,9 @@ def share_batch(batch: Any) -> Any:
     torch would do that later, in a thread that loses the batch where there is no room; the run would wait forever.
     """
     if get_worker_info() is not None:
-        for tensor in batch:
-            tensor.share_memory_()
+        for part in batch:
+            if isinstance(part, Tensor):
+                part.share_memory_()
     return batch
 
 

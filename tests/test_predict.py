@@ -1,0 +1,251 @@
+"""The promises of ``python -m project.predict``: the rows of a plain loop, none lost, none doubled."""
+
+import csv
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from project.engine.errors import UserError
+from project.model import ImageClassifier
+from project.predict import Labeller, parse, predict
+from tests.conftest import as_in_a_terminal, draw_image
+from tests.distributed.job import classifier, flowers, trainer
+from tests.distributed.processes import environment, torchrun
+from tests.small import one_line
+
+CPU = ["--trainer.accelerator=cpu", "--trainer.devices=1", "--num_workers=0"]
+COMMAND = [sys.executable, "-m", "project.predict"]
+v2: Any = import_module("torchvision.transforms.v2")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> Path:
+    """A small network that takes images for several classes, with confidences in between."""
+    path: Path = tmp_path_factory.mktemp("checkpoint") / "some.ckpt"
+    with as_in_a_terminal():
+        one = trainer(1)
+        one.test(classifier(), datamodule=flowers(32, 12, 4), verbose=False)
+        one.save_checkpoint(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    """Nine images of several sizes, with two files among them that are none."""
+    root: Path = tmp_path_factory.mktemp("photos")
+    (root / "more").mkdir()
+    for number in range(9):
+        place = root if number % 2 else root / "more"
+        draw_image(number / 9, seed=number, size=(40 + 7 * number, 50)).save(place / f"{number}.png")
+    (root / "2 notes.jpg").write_text("no image")
+    (root / "more" / "empty.jpg").touch()
+    return root
+
+
+def label(*args: str | Path) -> int:
+    """Runs the command in this process."""
+    with as_in_a_terminal():
+        return predict(parse([*CPU, *map(str, args)]))
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(path.read_bytes().decode(), newline="")))
+
+
+def expected(checkpoint: Path, path: str, flips: bool = False) -> torch.Tensor:
+    """Probabilities by torchvision's transforms and a plain loop."""
+    model = ImageClassifier.load_from_checkpoint(checkpoint).eval()
+    sizes = model.preprocessing
+    steps = [v2.PILToTensor(), v2.Resize(sizes["resize"], antialias=True), v2.CenterCrop(sizes["crop"])]
+    steps += [v2.ToDtype(torch.float32, scale=True), v2.Normalize(sizes["mean"], sizes["std"])]
+    with Image.open(path) as opened:
+        image = v2.Compose(steps)(opened.convert("RGB"))
+    with torch.inference_mode():
+        views = [image, v2.functional.horizontal_flip(image)] if flips else [image]
+        return torch.stack([model.network(view[None])[0] for view in views]).mean(0).softmax(0)
+
+
+@pytest.mark.parametrize("flips", [False, True])
+def test_rows_are_what_a_plain_loop_computes(checkpoint, photos, tmp_path, flips):
+    options = ["--flips"] if flips else []
+    assert label(checkpoint, photos, "--top_k=3", f"--output={tmp_path / 'rows.csv'}", *options) == 1
+    names = ImageClassifier.load_from_checkpoint(checkpoint).class_names
+    found = rows(tmp_path / "rows.csv")
+    files = ["1.png", "2 notes.jpg", "3.png", "5.png", "7.png"]
+    files += [f"more/{name}" for name in ("0.png", "2.png", "4.png", "6.png", "8.png", "empty.jpg")]
+    assert [row["path"] for row in found] == [str(photos / name) for name in files]
+    for row in found:
+        if row["path"].endswith(".jpg"):
+            assert row["error"] == "not an image"
+            assert not any(row[name] for name in row if name.startswith(("label", "confidence")))
+            continue
+        best = expected(checkpoint, row["path"], flips).topk(3)
+        assert [row["label"], row["label_2"], row["label_3"]] == [names[index] for index in best.indices]
+        confidences = [float(row[name]) for name in ("confidence", "confidence_2", "confidence_3")]
+        assert confidences == pytest.approx(best.values.tolist(), abs=1e-4)
+
+
+def test_a_model_with_test_time_augmentation_needs_no_flips(checkpoint, photos, tmp_path):
+    state = torch.load(checkpoint, weights_only=True)
+    state["hyper_parameters"]["test_time_augmentation"] = "flip_and_shift"
+    torch.save(state, tmp_path / "with_views.ckpt")
+    for name, flips in (("alone.csv", []), ("flips.csv", ["--flips"])):
+        label(tmp_path / "with_views.ckpt", photos, f"--output={tmp_path / name}", *flips)
+    assert (tmp_path / "flips.csv").read_bytes() == (tmp_path / "alone.csv").read_bytes()
+
+
+@pytest.mark.parametrize("size", [1, 3, 64])
+def test_rows_depend_neither_on_the_batch_size_nor_on_the_format(checkpoint, photos, tmp_path, size):
+    label(checkpoint, photos, f"--output={tmp_path / 'one.csv'}", "--top_k=8")
+    label(checkpoint, photos, f"--output={tmp_path / 'rows.jsonl'}", "--top_k=8", f"--batch_size={size}")
+    found = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    texts = [{name: "" if value is None else str(value) for name, value in row.items()} for row in found]
+    assert texts == rows(tmp_path / "one.csv")
+
+
+def test_files_that_are_no_images_have_rows(checkpoint, photos, tmp_path, capfd):
+    os.mkfifo(tmp_path / "pipe.jpg")
+    strange = os.fsdecode(bytes(tmp_path) + b"/caf\xe9,\n.png")
+    shutil.copy(photos / "1.png", strange)
+    assert label(checkpoint, tmp_path / "pipe.jpg", tmp_path / "missing.jpg", strange) == 1
+    out, err = capfd.readouterr()
+    found = list(csv.DictReader(io.StringIO(out, newline="")))
+    assert [row["error"] for row in found] == ["not a file", "No such file or directory", ""]
+    assert found[2]["path"] == f"{tmp_path}/caf\\xe9,\n.png"
+    assert "labelled 3 images" in err
+    assert "; 2 cannot be read" in err
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_resuming_labels_the_files_that_have_no_row(checkpoint, photos, tmp_path, ending):
+    shutil.copy(photos / "1.png", tmp_path / 'line\nbreak, "quoted".png')
+    options = [checkpoint, tmp_path / 'line\nbreak, "quoted".png', photos, photos, "--batch_size=2", "--top_k=2"]
+    label(*options, f"--output={tmp_path / f'whole.{ending}'}")
+    own, sizes, out = Labeller.predict_step, list[int](), tmp_path / f"resumed.{ending}"
+
+    def step(self, batch):
+        sizes.append(len(batch.images))
+        if len(sizes) == 4:
+            raise KilledError
+        return own(self, batch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Labeller, "predict_step", step)
+        with pytest.raises(KilledError):
+            label(*options, f"--output={out}")
+        out.write_bytes(out.read_bytes()[:-9])  # as on a full disk: five rows are whole
+        with pytest.raises(UserError, match="--overwrite replaces it, --resume continues it"):
+            label(*options, f"--output={out}")
+        with pytest.raises(UserError, match="has other columns"):
+            label(*options, "--top_k=3", f"--output={out}", "--resume")
+        label(*options, f"--output={out}", "--resume")
+    assert sum(sizes[4:]) == 23 - 5
+    assert out.read_bytes() == (tmp_path / f"whole.{ending}").read_bytes()
+    assert label(*options, f"--output={out}", "--resume") == 1  # nothing is left, but two files have errors
+    assert out.read_bytes() == (tmp_path / f"whole.{ending}").read_bytes()
+
+
+def run(command: list[str], listed: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a command in that folder to its end, with paths on its standard input."""
+    return subprocess.run(
+        command, input=listed, cwd=folder, env=environment(), capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.mark.slow
+def test_two_processes_write_the_rows_of_one_and_resume_after_a_kill(checkpoint, photos, tmp_path):
+    label(checkpoint, photos, photos, f"--output={tmp_path / 'one.csv'}")
+    listed = "".join(f"{row['path']}\n" for row in rows(tmp_path / "one.csv"))
+    options = ["--batch_size=1", "--trainer.accelerator=cpu", "--trainer.devices=2", "--output=rows.csv", "--resume"]
+    command = [*COMMAND, str(checkpoint), str(photos), str(photos), *options]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE) as killed:
+        while not (tmp_path / "rows.csv").exists() or (tmp_path / "rows.csv").read_text().count("\n") < 3:
+            assert killed.poll() is None
+        killed.kill()
+    resumed = run([*COMMAND, str(checkpoint), "-", *options, "--num_workers=1"], listed, tmp_path)
+    assert resumed.returncode == 1, resumed
+    assert resumed.stderr.count("\n") == 1
+    assert rows(tmp_path / "rows.csv") == rows(tmp_path / "one.csv")
+    launched = torchrun(2, *command[2:])  # all processes of a launcher end where nothing is left
+    assert "exitcode  : 1" in run(launched, "", tmp_path).stderr
+    assert rows(tmp_path / "rows.csv") == rows(tmp_path / "one.csv")
+
+
+@pytest.mark.slow
+def test_nobody_reads_on(checkpoint, photos, tmp_path):
+    listed = "\n".join(1000 * [str(photos / "1.png")])
+    shell = f"'{sys.executable}' -m project.predict '{checkpoint}' - --batch_size 4 {' '.join(CPU)} | head -n 3; echo $PIPESTATUS"
+    found = run(["bash", "-c", shell], listed, tmp_path)
+    assert found.stdout.splitlines()[-1] == "141"
+    assert found.stderr == ""
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_the_rows_and_two_commands_do_not_write_one_file(checkpoint, photos, tmp_path):
+    paths = [str(photos / "1.png")] * 400
+    command = [*COMMAND, str(checkpoint), "-", "--output=rows.csv", "--batch_size=1", *CPU[:2], "--num_workers=1"]
+    (tmp_path / "paths").write_text("\n".join(paths))
+    with open(tmp_path / "paths") as listed:
+        process = subprocess.Popen(
+            command, stdin=listed, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment()
+        )
+    while not (tmp_path / "rows.csv").exists() or (tmp_path / "rows.csv").read_text().count("\n") < 4:
+        assert process.poll() is None
+    with pytest.raises(UserError, match="another process writes"):
+        label(checkpoint, *paths, f"--output={tmp_path / 'rows.csv'}", "--resume")
+    process.send_signal(signal.SIGINT)
+    _, written = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert written.endswith("stopped\n")
+    assert "Traceback" not in written
+    label(checkpoint, *paths, f"--output={tmp_path / 'rows.csv'}", "--resume")
+    assert len({*map(str, rows(tmp_path / "rows.csv"))}) == 1
+    assert len(rows(tmp_path / "rows.csv")) == 400
+
+
+def test_the_sheet_shows_the_first_images(checkpoint, photos, tmp_path, monkeypatch):
+    drawn: list[Any] = []
+    plots = import_module("project.analysis.plots")
+    own = plots.image_grid
+    monkeypatch.setattr(plots, "image_grid", lambda *args: (drawn.append(args), own(*args))[1])
+    label(checkpoint, photos, f"--sheet={tmp_path / 'sheet.png'}", f"--output={tmp_path / 'rows.csv'}")
+    readable = [row for row in rows(tmp_path / "rows.csv") if not row["error"]]
+    images, titles = drawn[0]
+    assert titles == [f"{row['label']}\n{float(row['confidence']):.1%}" for row in readable]
+    assert len(images) == 9
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert min(sheet.size) > 100
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    {
+        "--top_k=9": r"--top_k must be at most 8",
+        "--output=rows.txt": r"--output must end with \.csv or \.jsonl",
+        "--output=no/folder.csv": r"--output: 'no/folder\.csv' cannot be written",
+        "--resume": r"--resume needs an --output",
+        "--trainer.devices=-2": r"these --trainer options do not work here",
+    }.items(),
+)
+def test_a_mistake_is_one_line(checkpoint, photos, workplace, option, message, capsys):
+    assert message.replace("\\", "") in one_line(lambda: label(checkpoint, photos, option), capsys)
+    assert not list(workplace.iterdir())
+
+
+def test_no_files_are_one_line(checkpoint, tmp_path, capsys):
+    assert "there are no images in" in one_line(lambda: label(checkpoint, tmp_path), capsys)
