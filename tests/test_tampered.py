@@ -119,7 +119,7 @@ def test_arguments_of_the_network_choose_no_place_to_write_to_and_no_weights(che
         (f"{__name__}.writes", {"place": str(victim)}, "with a text among its arguments"),
         (f"{__name__}.writes", {"place": [{"x": str(victim)}]}, "with a text among its arguments"),
         ("resnet18", {"weights": str(victim)}, "multiple values for keyword argument 'weights'"),
-        ("resnet18", str(victim), "does not name the arguments of its network"),
+        ("resnet18", str(victim), "does not say how images are prepared or what its network is"),
         (
             "resnet18",
             {"norm_layer": f"{MODULE}.Thing"},

@@ -1,8 +1,7 @@
 """The training loss: cross entropy, or any module or function of logits and labels that returns each image's loss."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from inspect import signature
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -10,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from project.engine.errors import UserError, printable, require
-from project.engine.run.settings import plain_attributes
 
 Loss = nn.Module | Callable[..., Any]
 """Takes logits, float (N, classes), and labels, int64 (N,) or soft, float (N, classes); returns float (N,)."""
@@ -83,31 +81,3 @@ def balanced_weights(counts: Sequence[int], class_names: Sequence[str]) -> list[
                 f" {len(class_names)} numbers instead"
             )
     return [sum(counts) / (len(counts) * count) for count in counts]
-
-
-def require_per_image(losses: Any, images: int, source: str) -> None:
-    """Checks that a loss returned one number for each image.
-
-    Raises:
-        UserError: It did not; the text names ``source``.
-    """
-    if not isinstance(losses, Tensor) or losses.shape != (images,):
-        found = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
-        raise UserError(
-            f"{source} must return each image's loss, of shape ({images},), got {found}; with reduction='none', not a"
-            " mean, which would depend on how many devices share a batch"
-        )
-
-
-def loss_summary(loss: Loss) -> dict[str, Any]:
-    """Returns the loss's name and its plain options, for people to read."""
-    options = plain_attributes(loss, signature(type(loss)).parameters) if isinstance(loss, nn.Module) else {}
-    given = {name: value for name, value in options.items() if name != "reduction" and value is not None}
-    return {"name": getattr(loss, "__name__", type(loss).__name__), **given}
-
-
-def without_loss(weights: Any) -> Any:
-    """Leaves the weights of a loss out of a state dict, which only training needs; anything else stays as it is."""
-    if not isinstance(weights, Mapping):
-        return weights
-    return {name: value for name, value in weights.items() if not str(name).startswith("criterion.")}

@@ -208,7 +208,7 @@ def detect_memory_format(
         if is_path(arch):
             raise
         raise UserError(
-            f"--model.arch: {printable(arch)} cannot take images of {image_size} pixels ({first_sentence(error)}); choose"
+            f"--model.arch: {printable(arch)} does not accept images of {image_size} pixels ({first_sentence(error)}); choose"
             " another --data.image_size or --model.arch"
         ) from error
     for module, mode in modes.items():

@@ -328,7 +328,7 @@ def test_frozen_layers_need_weights(workplace):
         FitCLI([*TINY, FREEZE])
 
 
-FREEZE = "--model.freeze_backbone=true"
+FREEZE = "--model.freeze=backbone"
 
 
 def test_a_run_keeps_what_the_weights_asked_for_and_needs_them_no_more(place, hub, capsys):
