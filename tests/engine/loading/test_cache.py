@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from project.data import CSVDataModule, FolderDataModule
-from project.engine.errors import UserError
+from project.engine.errors import UnreadableFileError
 from project.engine.loading.cache import open_cache
 from tests.conftest import draw_image, make_folder
 
@@ -141,12 +141,6 @@ def test_a_whole_file_is_used_and_stays_where_the_disk_is_full_by_now(
     assert second.cache.path == path
     assert path.exists()
     assert torch.equal(epoch(second).images, whole)
-
-
-def test_a_place_that_cannot_be_written_is_named(images, tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"--data.cache '.*file' cannot be written"):
-        splits(images, tmp_path / "file")
 
 
 def test_the_room_is_taken_before_the_first_image(images, tmp_path):

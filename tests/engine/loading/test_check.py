@@ -131,14 +131,6 @@ def test_a_damaged_record_is_made_anew(root, looked_at, damage):
     assert len(list(record().parent.iterdir())) == 1
 
 
-def test_without_a_place_for_the_record_every_check_looks_at_every_file(root, tmp_path, looked_at, monkeypatch):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    for _ in range(2):
-        assert start(root) == by_hand(root)
-    assert len(looked_at) == 24
-
-
 def test_many_files_are_checked_by_processes_with_the_same_result(root, monkeypatch):
     monkeypatch.setattr(check, "_WORTH_PROCESSES", 2)
     monkeypatch.setattr(check, "_AT_ONCE", 10)

@@ -97,7 +97,7 @@ def test_a_file_cut_short_anywhere_is_refused_by_name(tmp_path, suffix, read):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"this is text\n" * 30, b"<html>not found</html>"], ids=["empty", "text", "html"]
+    "content", [b"", b"<html>not found</html>", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\nshowpage\n"]
 )
 @pytest.mark.parametrize("read", [check_image, open_image])
 def test_what_is_no_image_is_refused_by_name(tmp_path, content, read):
@@ -130,7 +130,7 @@ def test_a_damaged_file_gives_an_image_or_our_own_error(tmp_path, suffix, read):
         path.write_bytes(damaged)
         try:
             read(path)
-        except UserError:
+        except UnreadableFileError:
             refused += 1
     assert refused > 0
 
@@ -171,13 +171,6 @@ def test_a_text_that_unpacks_to_much_is_refused(tmp_path, kind):
         check_image(tmp_path / "image.png")
 
 
-def test_a_file_that_needs_another_program_is_refused(tmp_path):
-    path = tmp_path / "image.jpg"
-    path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n")
-    with pytest.raises(UserError, match=r"image\.jpg' cannot be read as an image \(not an image\)"):
-        check_image(path)
-
-
 @pytest.mark.parametrize("mode", ["F", "I"])
 @pytest.mark.parametrize("read", [check_image, open_image])
 def test_pixels_of_32_bits_are_refused_rather_than_cut_off(tmp_path, mode, read):
@@ -194,43 +187,24 @@ def test_a_name_with_a_line_break_makes_no_second_line(tmp_path):
     assert "\n" not in str(caught.value)
 
 
-COUNT = 60
-OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
-    "baseline": ("jpg", {}),
-    "progressive": ("jpg", {"progressive": True}),
-    "grey": ("jpg", {"mode": "L"}),
-    "CMYK": ("jpg", {"mode": "CMYK"}),
-    "lossy": ("webp", {}),
-    "lossless": ("webp", {"lossless": True, "method": 0}),
-}
-
-
-def photo():
-    """Gentle colours with some noise, so that all of a file's bytes say something."""
-    mixed = np.asarray(smooth(200, 150)) // 2 + np.asarray(noise(200, 150)) // 4
-    return Image.fromarray(mixed.astype(np.uint8))
-
-
-@pytest.fixture(params=OPTIONS)
-def whole(request, tmp_path):
-    """A whole file."""
-    suffix, options = OPTIONS[request.param]
-    kept = {name: value for name, value in options.items() if name != "mode"}
-    return save(photo().convert(options.get("mode", "RGB")), tmp_path / f"image.{suffix}", **kept)
-
-
-def is_refused(path):
-    try:
-        with open_image(path) as image:
+@pytest.mark.parametrize(
+    ("suffix", "mode", "options"),
+    [
+        ("jpg", "RGB", {}),
+        ("jpg", "RGB", {"progressive": True}),
+        ("jpg", "L", {}),
+        ("jpg", "CMYK", {}),
+        ("webp", "RGB", {}),
+        ("webp", "RGB", {"lossless": True, "method": 0}),
+    ],
+)
+def test_a_file_that_was_cut_but_ends_as_it_should_is_never_accepted(tmp_path, suffix, mode, options):
+    photo = (
+        np.asarray(smooth(200, 150)) // 2 + np.asarray(noise(200, 150)) // 4
+    )  # all of the file's bytes say something
+    path = save(Image.fromarray(photo.astype(np.uint8)).convert(mode), tmp_path / f"image.{suffix}", **options)
+    data = path.read_bytes()
+    for seed in range(60):
+        path.write_bytes(cut_before_the_end(data, random.Random(seed)))
+        with pytest.raises(UnreadableFileError), open_image(path) as image:
             decode(image, path)
-    except UnreadableFileError:
-        return True
-    return False
-
-
-def test_a_file_that_was_cut_but_ends_as_it_should_is_never_accepted(whole):
-    data = whole.read_bytes()
-    assert not is_refused(whole)
-    for seed in range(COUNT):
-        whole.write_bytes(cut_before_the_end(data, random.Random(seed)))
-        assert is_refused(whole)
