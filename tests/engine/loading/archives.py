@@ -15,20 +15,11 @@ def write_archive(path: Path, members: dict[str, bytes | tarfile.TarInfo]) -> st
     """Writes a gzipped tar archive; gives its MD5."""
     with tarfile.open(path, "w:gz") as tar:
         for name, content in members.items():
-            if isinstance(content, tarfile.TarInfo):
-                tar.addfile(content)
-            else:
-                info = tarfile.TarInfo(name)
-                info.size = len(content)
-                tar.addfile(info, io.BytesIO(content))
+            info = content if isinstance(content, tarfile.TarInfo) else tarfile.TarInfo(name)
+            data = b"" if isinstance(content, tarfile.TarInfo) else content
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
     return md5(path)
-
-
-def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
-    """A link as a member of an archive."""
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname = kind, target
-    return info
 
 
 def md5(path: Path) -> str:
@@ -37,12 +28,7 @@ def md5(path: Path) -> str:
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves the files of a folder on this machine, or a part of each.
-
-    Attributes:
-        share: How much of a file an answer holds before the connection breaks off.
-        answers: How often something was asked for.
-    """
+    """Serves the files of a folder on this machine, or the first ``share`` of each; counts its ``answers``."""
 
     share = 1.0
     answers = 0
@@ -52,7 +38,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.folder = folder
 
     def url(self, name: str) -> str:
-        """Where a file of the folder is."""
+        """The address of a file of the folder."""
         return f"http://127.0.0.1:{self.server_port}/{name}"
 
 

@@ -149,3 +149,10 @@ def test_the_room_is_taken_before_the_first_image(images, tmp_path):
     assert cache is not None
     assert cache.path.stat().st_size == len(files) * (8 + 3 * 10 * 20)
     assert cache.path.stat().st_blocks * 512 >= cache.path.stat().st_size
+
+
+def test_a_file_that_takes_another_size_after_the_check_is_named(images, tmp_path):
+    train = splits(images, tmp_path / "cache")["train"]
+    draw_image(0.5, 0, (64, 24)).save(train.files[1])
+    with pytest.raises(UnreadableFileError, match=rf"{train.files[1].name}' has changed"):
+        epoch(train)

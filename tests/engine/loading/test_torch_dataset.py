@@ -88,30 +88,6 @@ def test_what_is_random_in_a_data_set_depends_on_seed_epoch_and_index_alone():
         assert not any(torch.equal(*pair) for pair in both)
 
 
-def test_the_generators_of_the_run_stay_as_they_are():
-    def draw(index: int) -> tuple[torch.Tensor, int]:
-        pixels = torch.randint(256, (3, 8, 8)) + np.random.randint(9) + random.randrange(9)  # noqa: NPY002
-        return (pixels % 256).to(torch.uint8), index % 2
-
-    dataset = attached(module(Samples(draw, 40), class_names=["a", "b"])).splits["train"]
-    before = torch.get_rng_state(), random.getstate(), repr(np.random.get_state())  # noqa: NPY002
-    dataset.__getitems__([0, 1])
-    after = torch.get_rng_state(), random.getstate(), repr(np.random.get_state())  # noqa: NPY002
-    assert torch.equal(before[0], after[0])
-    assert before[1:] == after[1:]
-
-
-def test_evaluation_sees_the_same_whatever_the_seed_of_the_run():
-    def draw(index: int) -> tuple[torch.Tensor, int]:
-        return torch.randint(256, (3, 16, 16), dtype=torch.uint8), index % 2
-
-    first, second = (
-        joined(attached(module(Samples(draw, 40), class_names=["a", "b"], seed=seed)).val_dataloader())
-        for seed in (0, 1)
-    )
-    assert all(torch.equal(*fields) for fields in zip(first, second, strict=True))
-
-
 @pytest.mark.parametrize(
     ("dataset", "names"),
     [
@@ -129,12 +105,6 @@ def test_class_names_come_from_the_data_set(dataset, names):
     assert len(joined(data.val_dataloader()).labels) > 0
     given = [f"class {number}" for number in range(len(names))]
     assert module(dataset, class_names=given).class_names == given
-
-
-def test_labels_of_a_subset_are_those_of_its_samples():
-    data = attached(module(Subset(labelled(60, targets=[i % 3 for i in range(60)]), range(0, 60, 2))))
-    for split in data.splits.values():
-        assert torch.equal(split.labels, joined([split.__getitems__(list(range(len(split))))]).labels)
 
 
 def test_labels_that_the_data_set_transforms_are_not_taken_from_its_list():
