@@ -15,7 +15,7 @@ from benchmarks.jpeg_files import write_images
 from benchmarks.plan import Files
 from benchmarks.timing import Measure, StepClock
 from project.data import FolderDataModule
-from project.data.resized import IMAGENET_MEAN, IMAGENET_STD
+from project.data.module import IMAGENET_MEAN, IMAGENET_STD
 from project.engine.loading.workers import share_batch
 from project.model.normalize import normalize, to_255_scale
 

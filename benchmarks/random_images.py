@@ -5,8 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from project.data.module import ImageDataModule
-from project.data.resized import IMAGENET_MEAN, IMAGENET_STD
+from project.data.module import IMAGENET_MEAN, IMAGENET_STD, ImageDataModule
 from project.data.splits import SPLITS
 from project.engine.loading.batch import ArrayDataset, ImageBatch
 from project.engine.preprocessing import Preprocessing

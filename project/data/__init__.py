@@ -5,8 +5,7 @@ from project.data.csv_file import CSVDataModule
 from project.data.drawn import SyntheticFlowersDataModule
 from project.data.flowers import FlowersDataModule
 from project.data.folder import FolderDataModule
-from project.data.module import ImageDataModule
-from project.data.resized import ResizedDataModule
+from project.data.module import ImageDataModule, ResizedDataModule
 from project.data.torch_dataset import TorchDatasetModule
 from project.engine.loading.batch import ArrayDataset
 from project.engine.loading.files import FileDataset

@@ -9,16 +9,11 @@ from project.engine.loading.batch import ImageBatch
 from project.engine.randomness import Purpose, uniform
 
 Flip = bool | Literal["alternating"]
-"""Whether, and by what rule, training images are mirrored."""
+"""Rules by which training images are mirrored."""
 
 
 def flip(images: Tensor, chance: Tensor) -> Tensor:
-    """Mirrors an image left to right where its number is below one half.
-
-    Args:
-        images: (N, channels, height, width).
-        chance: float (N, 1) in [0, 1).
-    """
+    """Mirrors an image left to right where its number, (N, 1), is below one half."""
     mirrored = chance[:, 0] < 0.5
     if images.device.type == "cpu":  # elsewhere each image would be a command of its own
         parts = zip(torch.split(images, 1), mirrored.tolist(), strict=True)
@@ -27,12 +22,9 @@ def flip(images: Tensor, chance: Tensor) -> Tensor:
 
 
 def shift(images: Tensor, where: Tensor, padding: int) -> Tensor:
-    """Moves each image on both axes and mirrors its edge into the gap: padding and random crop in one.
+    """Moves each image on both axes, by ``where`` (N, 2) in [0, 1), and mirrors its edge into the gap.
 
-    Args:
-        images: (N, channels, height, width).
-        where: float (N, 2) in [0, 1), for the vertical and the horizontal offset.
-        padding: The largest offset in pixels, below both sides of the image.
+    That is padding and random crop in one; the largest offset is ``padding`` pixels.
     """
     count, channels, height, width = images.shape
     offsets = (where * (2 * padding + 1)).long() - padding
@@ -49,13 +41,9 @@ def _mirrored(positions: Tensor, length: int) -> Tensor:
 
 
 def cutout(images: Tensor, where: Tensor, side: int, fill: Tensor) -> Tensor:
-    """Covers one square of each image, centred anywhere (DeVries and Taylor, 2017, https://arxiv.org/abs/1708.04552).
+    """Covers a square of each image (DeVries and Taylor, 2017, https://arxiv.org/abs/1708.04552).
 
-    Args:
-        images: (N, channels, height, width).
-        where: float (N, 2) in [0, 1), for the square's vertical and horizontal centre.
-        side: The square's side in pixels; at an edge a part of it falls outside.
-        fill: (channels,) of the images' dtype.
+    It is centred at ``where`` (N, 2) in [0, 1), vertically and horizontally; at an edge a part of it falls outside.
     """
     height, width = images.shape[-2:]
     rows = torch.arange(height, device=images.device) - ((where[:, :1] * height).long() - side // 2)
@@ -65,18 +53,17 @@ def cutout(images: Tensor, where: Tensor, side: int, fill: Tensor) -> Tensor:
 
 
 def augment(
-    batch: ImageBatch, *, seed: int, epoch: int, flipping: Flip, padding: int, cutout_size: int, fill: Tensor
+    batch: ImageBatch, seed: int, epoch: int, flipping: Flip, padding: int, cutout_size: int, fill: Tensor
 ) -> ImageBatch:
-    """Applies what is switched on, in the order shift, flip, cutout.
+    """Shifts, flips and cuts out, as :class:`project.data.module.ImageDataModule` describes its options.
 
     Args:
         batch: The batch, on the device.
         seed: The seed of the run.
         epoch: The number of the epoch.
-        flipping: Whether half of the images are mirrored left to right; ``alternating``, each in every second epoch
-            (Jordan, 2024, section 3.6, https://arxiv.org/abs/2404.00498).
-        padding: How far an image is moved at most, in pixels; 0 leaves it in place.
-        cutout_size: The side of the covered square in pixels; 0 covers nothing.
+        flipping: See ``flip`` there; ``alternating`` is from Jordan, 2024, section 3.6, https://arxiv.org/abs/2404.00498.
+        padding: See ``crop_padding`` there.
+        cutout_size: See ``cutout`` there.
         fill: uint8 (3,), the colour of the covered square.
     """
     images = batch.images

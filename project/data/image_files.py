@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from tqdm import tqdm
 
-from project.data.resized import ResizedDataModule
+from project.data.module import ResizedDataModule
 from project.data.splits import SPLITS, cut_classes
 from project.engine.errors import UnreadableFileError, UserError, printable
 from project.engine.loading.batch import BatchDataset, ImageBatch
@@ -28,7 +28,7 @@ class ImageFilesDataModule(ResizedDataModule):
         cache: A folder for decoded images, by which later epochs and runs are faster; it takes about 0.2 MB an image,
             and training crops from images whose shorter side is 8/7 of ``image_size``, or ``image_size`` where ``fit``
             is not ``crop``. By default images are decoded each time.
-        kwargs: See :class:`project.data.resized.ResizedDataModule`.
+        kwargs: See :class:`project.data.module.ResizedDataModule`.
 
     Attributes:
         tests_all: Puts all images into the test set, for some that nothing was trained on.

@@ -11,7 +11,7 @@ from urllib.error import URLError
 import torch
 from torch.utils.data import IterableDataset
 
-from project.data.resized import ResizedDataModule
+from project.data.module import ResizedDataModule
 from project.data.splits import SPLITS, cut_classes
 from project.engine.errors import UserError
 from project.engine.loading.batch import BatchDataset
@@ -29,7 +29,7 @@ class TorchDatasetModule(ResizedDataModule):
         test: The same for the test; by default a part of ``train``.
         class_names: The names of the classes in the order of the labels; by default those that ``train`` has as
             ``classes``, or else numbers.
-        kwargs: See :class:`project.data.resized.ResizedDataModule`.
+        kwargs: See :class:`project.data.module.ResizedDataModule`.
     """
 
     not_remembered = SPLITS

@@ -1,4 +1,4 @@
-"""How an image becomes a network's input, as plain data that a checkpoint remembers."""
+"""The steps that make an image a network's input, as plain data that a checkpoint remembers."""
 
 import functools
 import math
@@ -10,14 +10,14 @@ from torch import Tensor
 _LARGEST = 2**14  # pixels on a side, above which an image alone would fill the memory
 
 Fit = Literal["crop", "pad", "squash"]
-"""How an image is fitted to the network's square input, see :class:`Preprocessing`."""
+"""Rules that fit an image to the network's square input, see :class:`Preprocessing`."""
 
 Interpolation = Literal["bilinear", "bicubic"]
-"""How an image is scaled, always with antialiasing."""
+"""Rules of scaling, always with antialiasing."""
 
 
 class Preprocessing(TypedDict):
-    """How an image becomes the network's input in evaluation.
+    """The steps that make an image the network's input in evaluation.
 
     Attributes:
         resize: With ``crop``, the length in pixels that the image's shorter side is scaled to.
@@ -25,9 +25,9 @@ class Preprocessing(TypedDict):
         fit: ``crop``, the default, cuts the square from the centre of the scaled image. ``pad`` scales the longer side
             to ``crop`` and fills the rest with the mean, as colour, alike on both sides. ``squash`` scales both sides
             to ``crop``, whatever the aspect ratio.
-        interpolation: How it is scaled, with antialiasing: ``bilinear``, the default, or ``bicubic``.
-        mean: What is subtracted from each RGB channel, on a scale of 0 to 1.
-        std: What each RGB channel is then divided by, on the same scale.
+        interpolation: ``bilinear``, the default, or ``bicubic``; with antialiasing.
+        mean: Subtracted from each RGB channel, on a scale of 0 to 1.
+        std: Divides each RGB channel after that, on the same scale.
     """
 
     resize: int
@@ -38,13 +38,8 @@ class Preprocessing(TypedDict):
     std: list[float]
 
 
-def in_unit(values: Any) -> bool:
-    """Whether there is a number from 0 to 1 for each channel; what a checkpoint says may be anything."""
-    return len(values) == 3 and all(isinstance(value, int | float) and 0 <= value <= 1 for value in values)
-
-
 def is_preprocessing(found: Any) -> bool:
-    """Whether something is what :class:`Preprocessing` says, with numbers that images can be prepared by."""
+    """Returns True for a :class:`Preprocessing` with numbers that images can be prepared by; a file may say anything."""
     if not isinstance(found, dict):
         return False
     values: list[Any] = [found.get(name) for name in ("mean", "std", "resize", "crop")]

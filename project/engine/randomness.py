@@ -21,7 +21,7 @@ _MULTIPLIERS = 0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64)
 
 
 class Purpose(IntEnum):
-    """What a random number is for. Different purposes get independent numbers."""
+    """The purposes of random numbers; different ones get independent numbers."""
 
     CROP = 0
     FLIP = 1
@@ -33,7 +33,6 @@ class Purpose(IntEnum):
     STEP = 7
     EVALUATION = 8
     BALANCE = 9
-    ROUND = 10
     DATASET = 11
 
 
@@ -46,8 +45,8 @@ def uniform(seed: int, epoch: int, indices: Tensor, purpose: int, count: int = 1
         seed: Any integer that fits 64 bits.
         epoch: The number of the epoch, so that a sample changes from one to the next.
         indices: int64 (N,), the samples' positions in their dataset.
-        purpose: What the numbers are for, see :class:`Purpose`.
-        count: How many numbers each sample gets.
+        purpose: See :class:`Purpose`; data sets have numbers of their own, from 100.
+        count: The numbers of each sample.
 
     Returns:
         float32 (N, count) on the device of ``indices``, in steps of 2^-24.
@@ -60,7 +59,7 @@ def uniform(seed: int, epoch: int, indices: Tensor, purpose: int, count: int = 1
 
 @lru_cache
 def _state(*parts: int) -> int:
-    """What all samples of an epoch share; as costly as the numbers of a batch."""
+    """The part that all samples of an epoch share; as costly as the numbers of a batch."""
     state = torch.tensor(0)
     for part in parts:
         state = _mix(state + part)
@@ -80,26 +79,15 @@ def _shift_right(x: Tensor, bits: int) -> Tensor:
 
 
 def derived_seed(purpose: Purpose, *place: int) -> int:
-    """Hashes where random numbers are drawn to the seed of a generator.
-
-    Args:
-        purpose: What the numbers are for.
-        place: Such as (seed, epoch, index).
-
-    Returns:
-        64 bits.
-    """
+    """Hashes a purpose and a place, such as (seed, epoch, index), to 64 bits for the seed of a generator."""
     text = " ".join(map(str, (int(purpose), *place)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
 
 
 def seed_generators(seed: int, device: torch.device | None = None) -> None:
-    """Seeds the generators that all code of a process shares: torch's on the CPU, Python's and NumPy's.
+    """Seeds the generators that all code of a process shares: Python's, NumPy's, torch's on the CPU and on ``device``.
 
-    Args:
-        seed: 64 bits.
-        device: The process's own, whose generator is seeded, too. ``torch.manual_seed`` would ask every kind of device that
-            torch knows, each time with a traceback for those that are not used.
+    ``torch.manual_seed`` would ask every kind of device that torch knows, each time with a traceback for those not used.
     """
     torch.default_generator.manual_seed(seed)
     if device is not None and device.type != "cpu":

@@ -2,6 +2,7 @@ import multiprocessing
 import sys
 import warnings
 from collections import defaultdict
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,7 @@ from project.engine.loading.workers import LazyDataLoader
 from tests.data.stubs import NoiseDataModule, attached
 from tests.distributed.job import trainer
 from tests.distributed.processes import run
+from tests.small import load, one_line, small
 
 
 def epochs(data, loader):
@@ -66,7 +68,7 @@ def test_evaluation_shows_the_images_as_they_are_always_in_the_same_order(split)
 
 def training_batches(rank=0, world_size=1, epoch=0, done=0, **options):
     """This process's batches of an epoch, augmented."""
-    data = NoiseDataModule(batch_size=12, crop_padding=3, cutout=4, seed=1, **options)
+    data = NoiseDataModule(**{"batch_size": 12, "crop_padding": 3, "cutout": 4, "seed": 1} | options)
     data = attached(data, epoch=epoch, batches_done=done, world_size=world_size, rank=rank)
     return epochs(data, data.train_dataloader())
 
@@ -198,22 +200,43 @@ def test_a_loader_starts_nothing_before_its_first_batch(num_workers):
 
 
 @pytest.mark.parametrize(
-    ("options", "name"),
+    ("option", "value", "text"),
     [
-        ({"batch_size": 0}, "batch_size must be"),
-        ({"batch_size": -4}, "batch_size must be"),
-        ({"num_workers": -1}, "num_workers must be"),
-        ({"crop_padding": -1}, "crop_padding must be"),
-        ({"flip": "alternate"}, "flip must be true, false or alternating, got alternate"),
-        ({"cutout": -2}, "cutout must be"),
-        ({"batch_size": 61}, "batch_size must be at most 60"),
-        ({"crop_padding": 12}, "crop_padding must be"),
+        ("batch_size", "0", "a whole number above 0"),
+        ("num_workers", "-1", "a whole number from 0"),
+        ("crop_padding", "-1", "a whole number from 0"),
+        ("cutout", "-2", "a whole number from 0"),
+        ("flip", "alternate", "expected bool or alternating"),
+        ("class_balance", "1.1", "v>=0 and v<=1"),
+        ("mean", "[123,116,103]", "v>=0 and v<=1"),
+        ("std", "[0,1,1]", "v>0 and v<=1"),
     ],
-    ids=str,
 )
-def test_options_without_sense_are_refused_by_name(options, name):
-    with pytest.raises(UserError, match=rf"--data\.{name}"):
-        attached(NoiseDataModule(**{"batch_size": 12} | options))
+def test_options_out_of_bounds_are_refused_by_name(option, value, text, workplace, capsys):
+    said = one_line(lambda: small(f"--data.{option}={value}"), capsys)
+    assert f"--data.{option}" in said
+    assert text in said
+
+
+def test_numbers_within_bounds_are_plain_in_a_checkpoint(workplace):
+    small("--data.class_balance=0.5", "--data.mean=[0.4,0.5,0.6]", "--trainer.max_steps=1")
+    options = load(Path("runs/run/checkpoints/last.ckpt"))["datamodule_hyper_parameters"]  # with weights_only=True
+    assert (options["class_balance"], options["mean"]) == (0.5, (0.4, 0.5, 0.6))
+    assert {type(value) for value in (options["class_balance"], options["batch_size"])} == {float, int}
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [({"batch_size": 61}, "batch_size must be at most 60"), ({"crop_padding": 12}, "crop_padding must be below 12")],
+)
+def test_options_that_the_images_do_not_allow_are_refused_by_name(options, text):
+    with pytest.raises(UserError, match=rf"--data\.{text}"):
+        training_batches(**options)
+
+
+def test_an_example_input_of_a_model_passes_the_transfer_hooks():
+    example = torch.zeros(1, 3, 12, 12)
+    assert attached(NoiseDataModule(batch_size=12)).on_after_batch_transfer(example, 0) is example
 
 
 def test_a_batch_that_does_not_divide_among_the_devices_is_refused():

@@ -1,4 +1,4 @@
-"""What a data loader yields, and how a dataset that lies in memory serves it."""
+"""Batches of images, the protocol of datasets that serve whole batches, and the dataset of images in memory."""
 
 from typing import NamedTuple, Protocol
 
@@ -44,7 +44,7 @@ class BatchDataset(Protocol):
         """int64 (N,)."""
 
     def __len__(self) -> int:
-        """How many samples an epoch has."""
+        """The number of samples."""
 
     def __getitems__(self, keys: list[int]) -> ImageBatch:
         """The batch of these samples."""
@@ -53,44 +53,25 @@ class BatchDataset(Protocol):
         """One image as evaluation sees it, uint8 (3, height, width)."""
 
     def name(self, index: int) -> str:
-        """What to call one image: a file's path, or where it comes from."""
+        """The name of one image: a file's path, or the place that it comes from."""
 
 
 def make_keys(epoch: int, indices: Tensor, size: int) -> Tensor:
-    """Makes keys for a dataset.
+    """Packs the epoch and the indices of samples into keys, int64 (N,), for a dataset of ``size`` samples.
 
-    Args:
-        epoch: The number of the epoch, below 2^24.
-        indices: int64 (N,), see :class:`ImageBatch`.
-        size: How many samples the dataset has.
-
-    Returns:
-        int64 (N,). A remainder by ``size`` is a position in the dataset; of images that an epoch takes once, the
-        quotient is the epoch.
+    The remainder by ``size`` is a position in the dataset; of images that an epoch takes once, the quotient is the epoch.
     """
     return indices % size + size * (epoch + _EPOCHS * (indices // size))
 
 
 def split_keys(keys: list[int], size: int) -> tuple[int, Tensor]:
-    """Reads what :func:`make_keys` made for one epoch.
-
-    Args:
-        keys: At least one.
-        size: How many samples the dataset has.
-
-    Returns:
-        The epoch, and the indices, int64 (N,), see :class:`ImageBatch`.
-    """
+    """Unpacks the keys that :func:`make_keys` made for one epoch: the epoch, and the indices, int64 (N,)."""
     found = torch.tensor(keys)
     return keys[0] // size % _EPOCHS, found % size + size * (found // size // _EPOCHS)
 
 
 class WithoutImages:
-    """A dataset whose images are on the device already: its batches have labels and indices alone.
-
-    Args:
-        dataset: The dataset.
-    """
+    """A dataset whose images are on the device already: its batches have labels and indices alone."""
 
     def __init__(self, dataset: BatchDataset) -> None:
         self.labels = dataset.labels
@@ -109,7 +90,7 @@ class ArrayDataset:
     Args:
         images: uint8 (N, 3, height, width).
         labels: int64 (N,), or (N, classes); see :class:`ImageBatch`.
-        names: What to call an image, before its number.
+        names: The name of an image, before its number.
     """
 
     def __init__(self, images: Tensor, labels: Tensor, names: str) -> None:

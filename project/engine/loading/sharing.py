@@ -22,16 +22,6 @@ def load_once_a_machine(
 
     They map one temporary file, which has no name any more when this returns: the system takes it back when the last
     of them ends, however that happens. A process alone keeps what it has loaded.
-
-    Args:
-        load: Loads the datasets.
-        trainer: The trainer, once its processes have found each other.
-
-    Returns:
-        What ``load`` returned in the first process.
-
-    Raises:
-        UserError: The folder for temporary files has no room.
     """
     if trainer is None or not (distributed.is_available() and distributed.is_initialized()):
         return load()

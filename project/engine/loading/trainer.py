@@ -1,4 +1,4 @@
-"""What a data module asks its trainer, and the answers where it has none."""
+"""Trainer state that data modules need, with single-process defaults."""
 
 from typing import Any, cast
 
@@ -6,17 +6,17 @@ from lightning.pytorch import Trainer
 
 
 def world(trainer: Trainer | None) -> tuple[int, int]:
-    """How many processes there are, and the number of this one."""
+    """The number of processes, and the rank of this one."""
     return (trainer.world_size, trainer.global_rank) if trainer is not None else (1, 0)
 
 
 def devices(trainer: Trainer | None) -> int:
-    """How many devices of this machine train."""
+    """The number of devices of this machine that train."""
     return trainer.num_devices if trainer is not None else 1
 
 
 def overfits(trainer: Trainer | None) -> bool:
-    """Whether training sees the same few batches in each epoch."""
+    """Returns True if training sees the same few batches in each epoch."""
     return trainer is not None and cast(Any, trainer).overfit_batches > 0  # set by a connector
 
 
@@ -28,7 +28,7 @@ def split_in_use(trainer: Trainer | None) -> str:
 
 
 def position(trainer: Trainer | None) -> tuple[int, int]:
-    """Where training stands: the epoch, and how many batches of it are done."""
+    """The epoch that training is in, and the number of its batches that are done."""
     if trainer is None:
         return 0, 0
     # not ``current_epoch``, which a resumed run updates later

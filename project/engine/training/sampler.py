@@ -36,8 +36,8 @@ class TrainingSampler(_FixedBySeed):
         position: Tells the epoch and the number of batches of it that are done, when iteration begins.
         world_size: The number of processes.
         rank: The number of this process.
-        same_each_epoch: Whether every epoch has the order of the first, as for ``overfit_batches``.
-        balanced: Chooses the samples of each epoch; by default it takes all once.
+        same_each_epoch: Gives every epoch the order of the first, as for ``overfit_batches``.
+        draw: Chooses the samples of an epoch by its number; by default it has all of them once.
     """
 
     def __init__(
@@ -49,20 +49,20 @@ class TrainingSampler(_FixedBySeed):
         world_size: int,
         rank: int,
         same_each_epoch: bool = False,
-        balanced: "BalancedOrder | None" = None,
+        draw: Callable[[int], Tensor] | None = None,
     ) -> None:
         super().__init__(
             cast("Dataset[int]", range(size)), num_replicas=world_size, rank=rank, seed=seed, drop_last=True
         )
         self.size, self.batch_size, self.position, self.same_each_epoch = size, batch_size, position, same_each_epoch
         self.num_samples = size // batch_size * batch_size // world_size
-        self.balanced = balanced
+        self.draw = draw
 
     def __iter__(self) -> Iterator[int]:
         """Yields keys, see :func:`project.engine.loading.batch.make_keys`."""
         epoch, batches_done = self.position()
         like = 0 if self.same_each_epoch else epoch
-        order = self.balanced(like) if self.balanced is not None else shuffled(self.size, self.seed, like)
+        order = self.draw(like) if self.draw is not None else shuffled(self.size, self.seed, like)
         mine = order[self.rank :: self.num_replicas][: self.num_samples]
         done = batches_done * self.batch_size // self.num_replicas
         return iter(make_keys(epoch, mine[done:], self.size).tolist())
@@ -80,7 +80,7 @@ class EvaluationSampler(_FixedBySeed):
         seed: Another seed gives another order.
         world_size: The number of processes.
         rank: The number of this process.
-        once: Whether a process leaves out what another one has as well, unless it has nothing else: Lightning refuses that.
+        once: Leaves out what another process has as well, unless this one has nothing else: Lightning refuses that.
     """
 
     def __init__(self, size: int, seed: int, world_size: int, rank: int, once: bool = False) -> None:
@@ -98,66 +98,41 @@ class EvaluationSampler(_FixedBySeed):
         return iter(self._mine.tolist())
 
 
-class BalancedOrder:
-    """Takes images of small classes more often, as a function of (seed, epoch).
+def weighted_draw(labels: Tensor, batch_size: int, balance: float, seed: int, epoch: int) -> Tensor:
+    """Draws the samples of an epoch with replacement, those of small classes more often, as a function of (seed, epoch).
 
-    Of a class with n images comes a share of an epoch that is proportional to ``n ** (1 - balance)`` (Kang et al., 2020,
-    https://arxiv.org/abs/1910.09217): 0 takes each image alike often, 1 each class, 0.5 is square-root sampling. A count
-    that is not whole is rounded up or down at random, so that it is exact on average. A class's images come in rounds
-    that go on from one epoch to the next: all of them are used before one comes again.
+    The share of a class with n images is proportional to ``n ** (1 - balance)`` (Kang et al., 2020,
+    https://arxiv.org/abs/1910.09217): 0 draws each image alike often, 1 each class, 0.5 is square-root sampling.
 
     Args:
         labels: int64 (N,), of all samples.
         batch_size: The global batch size; an epoch has as many whole batches as without balance.
-        seed: The seed of the run.
         balance: From 0 to 1.
+        seed: The seed of the run.
+        epoch: The number of the epoch.
 
-    Raises:
-        UserError: An image may have several classes.
+    Returns:
+        int64, see ``ImageBatch.indices``.
     """
-
-    def __init__(self, labels: Tensor, batch_size: int, seed: int, balance: float) -> None:
-        if labels.dim() != 1:
-            raise UserError("--data.class_balance needs images of one class each, but here they may have several")
-        self.seed, self.size, self.length = seed, len(labels), len(labels) // batch_size * batch_size
-        found: tuple[Tensor, Tensor, Tensor] = torch.unique(labels, return_inverse=True, return_counts=True)
-        _, self._classes, self._sizes = found
-        weights = self._sizes.double() ** (1 - balance)
-        self._edges = self.length * weights.cumsum(0) / weights.sum()
-        self._edges[-1] = self.length  # without the error of rounding
-
-    def __call__(self, epoch: int) -> Tensor:
-        """The samples of an epoch in their order, int64, see ``ImageBatch.indices``."""
-        counts = self._counts(epoch)
-        start, stop = counts[:-1].sum(0), counts.sum(0)
-        first = start // self._sizes
-        rounds = -(-stop // self._sizes) - first
-        # every image of a class in each of its rounds
-        repeats = rounds[self._classes]
-        sample = torch.arange(self.size).repeat_interleave(repeats)
-        number = torch.arange(len(sample)) - (repeats.cumsum(0) - repeats)[sample]
-        of = self._classes[sample]
-        # sorted by class, round and hash, these are the draws from the first round's first to the last round's last
-        order = _by_hash(self.seed, 0, (first[of] + number) * self.size + sample, Purpose.ROUND)
-        order = order[(of * (number.max() + 1) + number)[order].argsort(stable=True)]
-        sample, number, of = sample[order], number[order], of[order]
-        lengths = rounds * self._sizes
-        draw = torch.arange(len(sample)) - (lengths.cumsum(0) - lengths)[of] + (first * self._sizes)[of]
-        taken = (draw >= start[of]) & (draw < stop[of])
-        drawn: Tensor = (sample + self.size * number)[taken]
-        return drawn[shuffled(self.length, self.seed, epoch)]
-
-    def _counts(self, epoch: int) -> Tensor:
-        """How often each class comes in each epoch so far, int64 (epoch + 1, classes)."""
-        shifts = uniform(self.seed, 0, torch.arange(epoch + 1), Purpose.BALANCE).double()
-        return (self._edges + shifts).floor().diff(dim=1, prepend=torch.zeros(epoch + 1, 1)).long()
+    if labels.dim() != 1:
+        raise UserError("--data.class_balance needs images of one class each, but here they may have several")
+    size, length = len(labels), len(labels) // batch_size * batch_size
+    edges = labels.bincount().double().pow(-balance)[labels].cumsum(0)
+    draws = _fine_uniform(seed, epoch, torch.arange(length), Purpose.BALANCE) * edges[-1]
+    drawn = torch.searchsorted(edges, draws, right=True).clamp_(max=size - 1)
+    # an image that comes again is augmented in another way, see ImageBatch.indices
+    order, counts = drawn.argsort(stable=True), drawn.bincount(minlength=size)
+    again = torch.empty_like(drawn)
+    again[order] = torch.arange(length) - (counts.cumsum(0) - counts)[drawn[order]]
+    return drawn + size * again
 
 
 def shuffled(size: int, seed: int, epoch: int) -> Tensor:
     """The order of an epoch's samples, int64 (size,): sorted by a 48-bit hash, so the same on any machine."""
-    return _by_hash(seed, epoch, torch.arange(size), Purpose.ORDER)
+    return _fine_uniform(seed, epoch, torch.arange(size), Purpose.ORDER).argsort(stable=True)
 
 
-def _by_hash(seed: int, epoch: int, indices: Tensor, purpose: Purpose) -> Tensor:
+def _fine_uniform(seed: int, epoch: int, indices: Tensor, purpose: Purpose) -> Tensor:
+    """Numbers in [0, 1) in steps of 2^-48, float64 (N,)."""
     coarse, fine = uniform(seed, epoch, indices, purpose, 2).double().unbind(1)
-    return (coarse + fine * 2.0**-24).argsort(stable=True)
+    return coarse + fine * 2.0**-24

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.__main__ import parse as parse_benchmark
 from project.check_data import parse as parse_check_data
 from project.data import CIFAR10DataModule, FolderDataModule, ImageDataModule
-from project.data.resized import ResizedDataModule
+from project.data.module import ResizedDataModule
 from project.engine.cli.help import RARE
 from project.engine.run.settings import subclasses
 from project.evaluate import EvaluateCLI

@@ -1,6 +1,5 @@
 """Transforms of the user's draw by (seed, epoch, index), whoever applies them, and leave all other draws alone."""
 
-import pickle
 import random
 from typing import Any
 
@@ -129,10 +128,12 @@ def test_images_may_change_their_size_together():
 @pytest.mark.parametrize(
     ("transform", "text"),
     [
-        (v2.ToDtype(torch.float32, scale=True), "must return an image, uint8 .* got torch.float32 .images stay uint8"),
+        (
+            v2.ToDtype(torch.float32, scale=True),
+            "must return an image, uint8 .* got torch.float32 .* normalises on the device",
+        ),
         (v2.ToPILImage(), "must return an image, uint8 .* got Image"),
-        (v2.Grayscale(), r"must return an image, uint8 .* got the shape \(1, 12, 12\)"),
-        (v2.Normalize([0.5], [0.5]), "Normalize.* fails: Input tensor should be a float tensor"),
+        (v2.Grayscale(), r"must return an image, uint8 .* got torch.uint8 \(1, 12, 12\)"),
         (v2.RandomResize(8, 12), "return images of different sizes"),
         (v2.Resize(2), "crop_padding must be below 2"),
         (lambda image: None, "<lambda>> must return an image, uint8 .* got NoneType"),
@@ -151,22 +152,9 @@ def test_an_error_of_the_users_own_code_keeps_its_traceback():
         batches(lambda image: image + 1 // 0, num_workers=0)
 
 
-@pytest.mark.parametrize("given", [v2.RandAugment(), [v2.RandAugment(), "RandAugment"], "RandAugment"])
-def test_only_a_list_of_callables_is_accepted(given):
-    with pytest.raises(UserError, match=r"--data.train_transforms must be a list of callables, got .*RandAugment"):
-        NoiseDataModule(train_transforms=given)
-
-
 def test_images_on_the_device_cannot_be_transformed_one_by_one():
-    with pytest.raises(UserError, match=r"device_cache must be false with --data.train_transforms"):
+    with pytest.raises(UserError, match=r"device_cache needs images in memory, and no --data.train_transforms"):
         NoiseDataModule(device_cache=True, train_transforms=[v2.RandAugment()])
-
-
-def test_a_transform_that_workers_cannot_be_sent_is_named():
-    train = attached(NoiseDataModule(**OFF)).splits["train"]
-    pickle.dumps(TransformedDataset(train, [v2.RandAugment(), of_python], seed=0))
-    with pytest.raises(UserError, match="<lambda>> cannot be sent to a loader worker"):
-        pickle.dumps(TransformedDataset(train, [lambda image: image], seed=0))
 
 
 FLAGS = [

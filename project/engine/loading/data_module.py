@@ -1,0 +1,243 @@
+"""The base of data modules: one order of samples on any number of devices, exact counts, and exact resuming."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Any, cast
+
+from lightning.pytorch import LightningDataModule
+from torch import Tensor
+from torch.utils.data import DataLoader, Sampler, SequentialSampler
+
+from ..errors import UserError, require
+from ..hardware import usable_cores
+from ..number_types import ClosedUnitInterval, NonNegativeInt, PositiveInt, plain_numbers
+from ..preprocessing import Preprocessing
+from ..randomness import Purpose, derived_seed
+from ..training.sampler import EvaluationSampler, TrainingSampler, weighted_draw
+from .batch import BatchDataset, ImageBatch, WithoutImages, uncounted
+from .sharing import load_once_a_machine
+from .trainer import devices, overfits, position, split_in_use, world
+from .transforms import TransformedDataset, describe, transform_batch
+from .workers import LazyDataLoader, leave_signals_to_the_run, plan_workers, say_once, share_batch
+
+_TRANSFORMS = ["train_transforms", "batch_transforms"]
+
+
+class ReproducibleDataModule(LightningDataModule, ABC):
+    """Serves three splits so that a batch is a function of (seed, epoch, batch), on any number of devices.
+
+    Args:
+        batch_size: Images in a batch of all devices together; ``--trainer.accumulate_grad_batches`` makes a step of several.
+        num_workers: Processes that load images, for each device; by default one less than the cores there are, at most
+            8, or none where images lie in memory and there are no ``train_transforms``.
+        prefetch_factor: Batches that each of these holds ready.
+        pin_memory: Puts batches where a GPU can fetch them by itself; by default where there is a GPU.
+        device_cache: Caches images that lie in memory on the device as well, which saves copying each batch; it takes
+            3 bytes a pixel there.
+        train_transforms: Transforms of torchvision's v2, or other callables, that each training image goes through,
+            uint8 (3, height, width), in the loader workers, before all other augmentation.
+        batch_transforms: Transforms of whole training batches on the device, after all other augmentation, such as
+            MixUp and CutMix of torchvision's v2: each takes and returns images on the 0-255 scale and labels, (N, classes).
+        class_balance: Evens out classes of different sizes in training, by drawing images of small ones more often:
+            from 0, each image alike, to 1, each class alike; see docs/imbalance.md.
+        split_seed: Decides which images are validation's and which are test's, where the data does not say.
+        seed: Decides order and augmentation; the command line takes it from ``--seed_everything``.
+    """
+
+    in_memory = True
+    """True if ``load`` reads all images into memory, once for all processes of a machine."""
+    not_remembered: tuple[str, ...] = ()
+    """Options that checkpoints cannot hold, as they are no plain data."""
+
+    def __init__(
+        self,
+        batch_size: PositiveInt = 64,
+        num_workers: NonNegativeInt | None = None,
+        prefetch_factor: PositiveInt = 2,
+        pin_memory: bool | None = None,
+        device_cache: bool = False,
+        train_transforms: list[Callable[..., Any]] | None = None,
+        batch_transforms: list[Callable[..., Any]] | None = None,
+        class_balance: ClosedUnitInterval = 0.0,
+        split_seed: int = 0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters(ignore=[*_TRANSFORMS, *self.not_remembered], logger=False)
+        self.hparams.update({name: plain_numbers(value) for name, value in self.hparams.items()})
+        self.batch_size, self.class_balance, self.split_seed, self.seed = batch_size, class_balance, split_seed, seed
+        self.num_workers, self.prefetch_factor, self.pin_memory = num_workers, prefetch_factor, pin_memory
+        self.train_transforms, self.batch_transforms = list(train_transforms or []), list(batch_transforms or [])
+        if device_cache and (self.train_transforms or not self.in_memory):
+            raise UserError("--data.device_cache needs images in memory, and no --data.train_transforms")
+        self.device_cache = device_cache
+        self.splits: Mapping[str, BatchDataset] = {}
+        self._without_images: Collection[str] = ()
+        self._on_device: dict[str, Tensor] = {}
+        self._repeats: dict[str, int | None] = {}
+
+    @property
+    @abstractmethod
+    def class_names(self) -> list[str]:
+        """The classes in the order of their labels, known before anything is downloaded."""
+
+    @property
+    @abstractmethod
+    def preprocessing(self) -> Preprocessing:
+        """The steps that make an image the network's input in evaluation."""
+
+    @abstractmethod
+    def load(self) -> Mapping[str, BatchDataset]:
+        """Opens the datasets ``train``, ``val`` and ``test``, as :class:`ArrayDataset` where ``in_memory`` is true."""
+
+    def augment(self, batch: ImageBatch, epoch: int) -> ImageBatch:
+        """Augments a training batch on the device; by (seed, epoch, index) alone, so that a run can be resumed."""
+        return batch
+
+    def augmentation(self) -> list[str]:
+        """The options by which training sees an image otherwise than evaluation does."""
+        return [f"--data.{option}" for option in _TRANSFORMS if getattr(self, option)]
+
+    def expected_sizes(self) -> Mapping[str, int]:
+        """The sizes of the splits, as far as they are known before an image is drawn, downloaded or read."""
+        return {}
+
+    def split_sizes(self) -> Mapping[str, int]:
+        """The number of images of each split; before they are loaded, as far as known, and at most that many."""
+        return {split: len(data) for split, data in self.splits.items()} if self.splits else self.expected_sizes()
+
+    def class_counts(self) -> list[int]:
+        """The number of training images of each class; known after ``setup``."""
+        labels = self.splits["train"].labels
+        if labels.dim() > 1:
+            raise UserError("weighting or balancing classes needs images of one class each, but these may have several")
+        return labels.bincount(minlength=len(self.class_names)).tolist()
+
+    def transforms_in_words(self) -> dict[str, list[str]]:
+        """The options that are callables, for people to read."""
+        return {option: [describe(transform) for transform in getattr(self, option)] for option in _TRANSFORMS}
+
+    def setup(self, stage: str) -> None:
+        """Opens the datasets once; every stage serves images, until :meth:`serve_indices` declines them."""
+        self.serve_indices(())
+        if not self.splits:
+            self.splits = load_once_a_machine(cast(Any, self.load), self.trainer) if self.in_memory else self.load()
+        if stage == "fit":
+            self.require_usable(world(self.trainer)[0])
+
+    def require_usable(self, world_size: int) -> None:
+        """Checks the batch size by the number of devices and, as far as it is known, of training images."""
+        option, size = ("--data.batch_size", self.batch_size), self.split_sizes().get("train", self.batch_size)
+        require(self.batch_size <= size, *option, f"at most {size}, the number of training images")
+        divisible = self.batch_size // world_size * world_size or world_size
+        wanted = f"a multiple of {world_size}, the number of devices, such as {divisible}"
+        require(self.batch_size % world_size == 0, *option, wanted)
+
+    def train_dataloader(self) -> DataLoader[ImageBatch]:
+        """Loads the training set in an order that depends on seed and epoch alone; to overfit, always in the same."""
+        train, where, draw = self.splits["train"], partial(position, self.trainer), None
+        if self.class_balance > 0:
+            draw = partial(weighted_draw, train.labels.cpu(), self.batch_size, self.class_balance, self.seed)
+        sampler = TrainingSampler(
+            len(train), self.batch_size, self.seed, where, *world(self.trainer), overfits(self.trainer), draw
+        )
+        return self._loader(self._served("train"), sampler, self.workers())
+
+    def val_dataloader(self) -> DataLoader[ImageBatch]:
+        """Loads the validation set, always in the same shuffled order."""
+        return self._evaluation_loader("val")
+
+    def test_dataloader(self) -> DataLoader[ImageBatch]:
+        """Loads the test set, always in the same shuffled order."""
+        return self._evaluation_loader("test")
+
+    def predict_dataloader(self) -> DataLoader[ImageBatch]:
+        """Loads the test set in the same order, each image on one process alone."""
+        return self._evaluation_loader("test", once=True)
+
+    def whole_split(self, split: str) -> DataLoader[ImageBatch]:
+        """Loads ``train``, ``val`` or ``test`` once, in the order of its indices and without augmentation."""
+        dataset = self.splits[split]
+        return self._loader(dataset, SequentialSampler(range(len(dataset))), self._image_workers(split))
+
+    def serve_indices(self, splits: Collection[str]) -> None:
+        """Lets the loaders of some splits yield labels and indices alone, up to the next ``setup``."""
+        self._without_images = splits
+
+    def _evaluation_loader(self, split: str, once: bool = False) -> DataLoader[ImageBatch]:
+        # not by the seed of the run: runs that differ in it alone are measured on the same first batches
+        sampler = EvaluationSampler(len(self.splits[split]), self.split_seed, *world(self.trainer), once)
+        self._repeats[split] = sampler.repeated
+        return self._loader(self._served(split), sampler, self.workers(split))
+
+    def _served(self, split: str) -> Any:
+        """The dataset as the loader sees it."""
+        dataset = self.splits[split]
+        if self.device_cache or split in self._without_images:
+            return WithoutImages(dataset)
+        transforms = self.train_transforms if split == "train" else []
+        return TransformedDataset(dataset, transforms, self.seed) if transforms else dataset
+
+    def _loader(self, dataset: Any, sampler: Sampler[int], wanted: int) -> DataLoader[ImageBatch]:
+        batch_size = max(1, self.batch_size // world(self.trainer)[0])
+        batch_bytes = 0 if isinstance(dataset, WithoutImages) else batch_size * 3 * self.preprocessing["crop"] ** 2
+        workers, note = plan_workers(wanted, self.prefetch_factor, batch_bytes, devices(self.trainer))
+        if self.trainer is None or self.trainer.local_rank == 0:
+            say_once(note)
+        return LazyDataLoader(
+            dataset,
+            batch_size=batch_size,
+            sampler=sampler,
+            num_workers=workers,
+            collate_fn=share_batch,
+            prefetch_factor=self.prefetch_factor if workers else None,
+            pin_memory=self.pins_memory(),
+            persistent_workers=workers > 0,
+            worker_init_fn=leave_signals_to_the_run,
+        )
+
+    def pins_memory(self) -> bool:
+        """Returns True if batches are put where a GPU can fetch them by itself."""
+        if self.pin_memory is not None:
+            return self.pin_memory
+        return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
+
+    def workers(self, split: str = "train") -> int:
+        """The number of processes that load images for this device."""
+        return 0 if split in self._without_images else self._image_workers(split)
+
+    def _image_workers(self, split: str) -> int:
+        at_hand = self.in_memory and not (split == "train" and self.train_transforms)
+        if self.num_workers is not None or at_hand:
+            return self.num_workers or 0
+        return min(8, max(1, usable_cores() // devices(self.trainer) - 1))
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Augments a training batch; in evaluation, marks what another process counts already."""
+        split = split_in_use(self.trainer)
+        if split in self._without_images or not isinstance(batch, ImageBatch):  # such as a model's example_input_array
+            return batch
+        if self.device_cache:
+            batch = batch._replace(images=self._cached(split, batch.indices))
+        if self.trainer is not None and self.trainer.training:
+            return self.transform_batch(self.augment(batch, self.trainer.current_epoch))
+        repeated = self._repeats.get(split)
+        return batch if repeated is None else uncounted(batch, repeated)
+
+    def _cached(self, split: str, indices: Tensor) -> Tensor:
+        """Images of a split that is on the device as a whole, from its first batch on."""
+        dataset = self.splits[split]
+        if split not in self._on_device:
+            self._on_device[split] = dataset.__getitems__([*range(len(dataset))]).images.to(indices.device)
+        return self._on_device[split][indices % len(dataset)]
+
+    def transform_batch(self, batch: ImageBatch) -> ImageBatch:
+        """Applies ``batch_transforms`` to an augmented training batch; a subclass may do something else.
+
+        They draw by (seed, epoch, batch), the same on all devices. Labels may become soft, float (N, classes).
+        """
+        if not self.batch_transforms:
+            return batch
+        seed = derived_seed(Purpose.BATCH_TRANSFORMS, self.seed, *position(self.trainer))
+        return transform_batch(batch, self.batch_transforms, len(self.class_names), seed)
