@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,10 +24,6 @@ def module(root, on_bad_image="skip", **options):
     return FolderDataModule(str(root), on_bad_image=on_bad_image, **sizes | options)
 
 
-def names(files):
-    return {split: {str(file) for group in classes.values() for file in group} for split, classes in files.items()}
-
-
 def served(data):
     return {split: {str(file) for file in dataset.files} for split, dataset in data.splits.items()}
 
@@ -44,22 +41,17 @@ def root(tmp_path):
     return write_folder(tmp_path, CLASSES)
 
 
-@pytest.fixture
-def damaged(root):
-    """A folder with one file in each split that is broken, and its module's files before that."""
-    files = module(root).files()
-    broken = [classes["b"][0] for classes in files.values()]
-    for file in broken:
-        file.write_bytes(b"")
-    return root, names(files), {str(file) for file in broken}
-
-
-def test_broken_files_are_left_out_and_every_other_file_stays_in_its_split(damaged):
-    root, before, broken = damaged
+def test_broken_files_are_left_out_and_every_other_file_stays_in_its_split(root, capsys):
+    whole = served(attached(module(root)))
+    broken = {split: next(file for file in files if "/b/" in file) for split, files in whole.items()}
+    for file in broken.values():
+        Path(file).write_bytes(b"")
     data = attached(module(root))
-    assert served(data) == {split: files - broken for split, files in before.items()}
-    for dataset in data.splits.values():
-        assert len(dataset.labels) == len(dataset.files)
+    assert served(data) == {split: files - {broken[split]} for split, files in whole.items()}
+    assert all(len(dataset.labels) == len(dataset.files) for dataset in data.splits.values())
+    warning = capsys.readouterr().err.strip()
+    assert warning.startswith("warning: 3 of 40 files cannot be read as images and are left out: ")
+    assert all(f"'{file}' (not an image)" in warning for file in broken.values())
 
 
 def test_without_a_broken_file_skipping_changes_nothing(root, capsys):
@@ -71,21 +63,19 @@ def test_without_a_broken_file_skipping_changes_nothing(root, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_class_without_a_readable_training_image_is_refused(root):
-    files = module(root).files()["train"]["b"]
+@pytest.mark.parametrize(
+    ("split", "classes", "message"),
+    [
+        ("train", "b", "class 'b' has no training image that can be read: .* and {} more"),
+        ("val", "ab", "val has no image that can be read"),
+        ("test", "ab", "test has no image that can be read"),
+    ],
+)
+def test_a_class_or_a_split_without_a_readable_image_is_refused(root, split, classes, message):
+    files = [file for name in classes for file in module(root).files()[split][name]]
     for file in files:
         file.write_bytes(b"")
-    more = len(files) - 3
-    with pytest.raises(UserError, match=rf"class 'b' has no training image that can be read: .* and {more} more"):
-        attached(module(root))
-
-
-@pytest.mark.parametrize("split", ["val", "test"])
-def test_a_split_without_a_readable_image_is_refused(root, split):
-    for files in module(root).files()[split].values():
-        for file in files:
-            file.write_bytes(b"")
-    with pytest.raises(UserError, match=f"{split} has no image that can be read"):
+    with pytest.raises(UserError, match=message.format(len(files) - 3)):
         attached(module(root))
 
 

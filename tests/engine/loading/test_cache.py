@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from project.data import CSVDataModule, FolderDataModule
+from project.data import FolderDataModule
 from project.engine.errors import UnreadableFileError
 from project.engine.loading.cache import open_cache
 from tests.conftest import draw_image, make_folder
@@ -48,27 +48,14 @@ def test_evaluation_sees_the_same_pixels_with_and_without(images, tmp_path, spli
 
 
 def test_files_that_differ_in_an_outer_folder_alone_are_told_apart(tmp_path):
-    for number, place in enumerate(("cat", "dog")):
-        for image in range(10):
-            file = tmp_path / place / "images" / f"{image}.bmp"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            draw_image(number / 2, image).save(file)  # all of one length
-            os.utime(file, (0, 0))  # as archives give it that are to be reproducible
-    for labels in ("ab", "ba"):
-        rows = [
-            f"{place}/images/{image}.bmp,{label},{'val' if image < 5 else 'train'}"
-            for place, label in zip(("cat", "dog"), labels, strict=True)
-            for image in range(10)
-        ]
-        (tmp_path / "labels.csv").write_text("\n".join(["path,label,split", *rows]))
-        found = []
-        for cache in (None, str(tmp_path / "cache")):
-            data = CSVDataModule(
-                str(tmp_path / "labels.csv"), image_size=16, num_workers=0, cache=cache, crop_scale=(1, 1)
-            )
-            data.setup("validate")
-            found.append(epoch(data.splits["val"]).images)
-        assert torch.equal(*found)
+    files = [tmp_path / place / "images" / "1.bmp" for place in ("cat", "dog")]  # all of one length and time
+    caches = [open_cache(tmp_path, order, [(9, 9)] * 2, [(4, 4)] * 2, "") for order in (files, files[::-1])]
+    assert len({cache.path for cache in caches if cache is not None}) == 2
+    moved = [tmp_path / "moved" / file.relative_to(tmp_path) for file in files]
+    again = open_cache(tmp_path, moved, [(9, 9)] * 2, [(4, 4)] * 2, "")
+    assert again is not None
+    assert caches[0] is not None
+    assert again.path == caches[0].path
 
 
 def test_another_process_fills_the_same_file(images, tmp_path):
