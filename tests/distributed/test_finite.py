@@ -29,7 +29,7 @@ def test_no_process_takes_the_step(ended):
 
 def test_the_images_of_the_process_with_the_bad_loss_are_named(ended):
     finished, seen = ended
-    assert f"step {BAD_STEP} of training is not taken: the loss is nan in process {BAD_RANK}" in finished.err
+    assert f"training stopped at step {BAD_STEP}: the loss is inf in process {BAD_RANK}" in finished.err
     assert len(seen[BAD_RANK]["images"]) == 4
     for name in seen[BAD_RANK]["images"]:
         assert f"'{name}'" in finished.err

@@ -15,10 +15,10 @@ _NAMES_SHOWN = 8
 
 
 class StopOnNonFinite(Callback):
-    """Looks at loss and gradients before each optimizer step.
+    """Checks loss and gradients before each optimizer step.
 
-    Gradients are averaged over all processes, so a bad one shows in all of them, at the same step. Where a loss scaler
-    skips such steps by itself, they are counted, and only a long run of them is an error.
+    All processes decide together: a loss can be infinite in one of them while the averaged gradients are finite. Where a
+    loss scaler skips such steps by itself, they are counted, and only a long run of them is an error.
 
     Args:
         patience: How many steps in a row a loss scaler may skip; from its first scale, 2^16, it needs at most 16 to get
@@ -35,15 +35,15 @@ class StopOnNonFinite(Callback):
         self._indices = torch.empty(0)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Remembers which images the batch has."""
-        self._indices = getattr(batch, "indices", torch.empty(0))  # a loader of others does not number its images
+        """Keeps the indices of the batch's images."""
+        self._indices = getattr(batch, "indices", torch.empty(0))  # batches of the user's own need have none
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
-        """Remembers the loss of one of the step's batches."""
+        """Keeps the loss of one of the step's batches."""
         self._seen.append((loss.detach(), self._indices))
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        """Looks at the losses since the last step and at what came of them.
+        """Checks the losses since the last step and their gradients.
 
         Raises:
             UserError: Something is not finite.
@@ -51,46 +51,43 @@ class StopOnNonFinite(Callback):
         seen, self._seen = self._seen, []
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         finite = _all_finite([*gradients, *(loss for loss, _ in seen)])
+        # a collective, which every process must enter at every step: one that alone has a bad loss cannot ask the others
+        finite = trainer.strategy.reduce_boolean_decision(finite)
         self._in_a_row = 0 if finite else self._in_a_row + 1
-        if not finite and not self._is_skipped(trainer):
-            self._stop(trainer, seen)
-
-    def _is_skipped(self, trainer: Trainer) -> bool:
+        if finite:
+            return
         plugin = trainer.precision_plugin
-        if not isinstance(plugin, MixedPrecision) or plugin.scaler is None or self._in_a_row > self.patience:
-            return False
-        self.skipped += 1
-        return True
+        if isinstance(plugin, MixedPrecision) and plugin.scaler is not None and self._in_a_row <= self.patience:
+            self.skipped += 1
+        else:
+            self._stop(trainer, seen)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Shows how many steps were skipped, if any."""
+        """Logs the number of skipped steps, if there are any."""
         if self.skipped and is_logged(trainer):
             pl_module.log("train/skipped_steps", float(self.skipped), prog_bar=True)
 
     def _stop(self, trainer: Trainer, seen: list[tuple[Tensor, Tensor]]) -> None:
         mine = any(not bool(loss.isfinite()) for loss, _ in seen)
         anyone = trainer.strategy.reduce_boolean_decision(mine, all=False)
-        step = f"step {trainer.global_step + 1} of training is not taken"
+        stopped = f"training stopped at step {trainer.global_step + 1}"
         if anyone and not mine:
-            raise UserError(f"{step}: the loss of another process is not finite")
-        what = (
-            f"the loss is {' and '.join(f'{loss.item():.4g}' for loss, _ in seen)}"
-            if mine
-            else "the gradient is not finite"
-        )
+            raise UserError(f"{stopped}: the loss of another process is not finite")
+        losses = " and ".join(f"{loss.item():.4g}" for loss, _ in seen)
+        cause = f"the loss is {losses}" if mine else "the gradient is not finite"
         raise LocalError(
-            f"{step}: {what} in process {trainer.global_rank}{_images(trainer, seen)}; the checkpoints are those from before;"
-            " try a lower --model.optimizer.lr, under another --name"
+            f"{stopped}: {cause} in process {trainer.global_rank}{_images(trainer, seen)}; the checkpoints are from"
+            " before; try a lower --model.optimizer.lr, under another --name"
         )
 
     def state_dict(self) -> dict[str, int]:
-        """The counts."""
+        """Returns the counts."""
         return {"skipped": self.skipped, "in_a_row": self._in_a_row}
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        """Takes the counts up."""
+        """Restores the counts."""
         self.skipped, self._in_a_row = state_dict["skipped"], state_dict["in_a_row"]
 
 
@@ -105,7 +102,7 @@ def _images(trainer: Trainer, seen: list[tuple[Tensor, Tensor]]) -> str:
 
 
 def _all_finite(tensors: list[Tensor]) -> bool:
-    """Whether no number is infinite or NaN, for which it waits for the device once."""
+    """Returns False if a number is infinite or NaN; waits for the device once."""
     if not tensors:  # StochasticWeightAveraging's last epoch computes statistics alone
         return True
     if tensors[0].device.type == "cpu":  # half the time of the norm; elsewhere each sum would be a command of its own

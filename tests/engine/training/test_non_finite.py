@@ -83,7 +83,7 @@ def test_the_files_behind_a_bad_loss_are_named_and_the_step_is_not_taken(
     with monkeypatch.context() as patch:
         spoil_loss(patch, step)
         said = one_line(lambda: small(*flags, data=[*FOLDER, "--data.num_workers=0"], callbacks=[witness]), capsys)
-    assert f"step {step} of training is not taken: the loss is nan" in said
+    assert f"training stopped at step {step}: the loss is nan" in said
     assert "in process 0, of the images '" in said
     assert "--model.optimizer.lr" in said
     assert len(witness.images[step]) == 4 * accumulate
@@ -100,7 +100,7 @@ def test_a_run_that_was_stopped_by_a_bad_loss_can_go_on(workplace, monkeypatch):
     small("--trainer.default_root_dir=whole")
     with monkeypatch.context() as patch:
         spoil_loss(patch, step=3)
-        with pytest.raises(UserError, match="step 3 of training is not taken: the loss is nan"):
+        with pytest.raises(UserError, match="training stopped at step 3: the loss is nan"):
             small("--callbacks.last_checkpoint.every_n_steps=2")
     small()
     require_same_end(Path("runs/run"), outcome(Path("whole/run")))
@@ -109,7 +109,7 @@ def test_a_run_that_was_stopped_by_a_bad_loss_can_go_on(workplace, monkeypatch):
 def test_a_bad_gradient_of_a_finite_loss_is_found(workplace, capsys):
     witness = Witness()
     said = one_line(lambda: small(callbacks=[BadGradient(3), witness]), capsys)
-    assert "step 3 of training is not taken: the gradient is not finite in process 0, of the images" in said
+    assert "training stopped at step 3: the gradient is not finite in process 0, of the images" in said
     assert "and 8 more;" in said  # of the 16
     assert differences(witness.weights[3], weights_of(witness.network)) == []
 
@@ -124,7 +124,7 @@ def test_a_rate_that_is_far_too_high_leaves_finite_checkpoints(workplace, capsys
     said = one_line(lambda: small(*flags, callbacks=[witness]), capsys)
     step = max(witness.weights)
     assert step <= 3
-    assert f"step {step} of training is not taken" in said
+    assert f"training stopped at step {step}" in said
     assert differences(witness.weights[step], weights_of(witness.network)) == []
     require_finite(CHECKPOINTS / "last.ckpt")
 
@@ -162,7 +162,7 @@ class TestLossScaler:
         assert kept == [2, 3, 6]
 
     def test_a_long_row_of_them_is_an_error(self, monkeypatch):
-        with pytest.raises(UserError, match="step 6 of training is not taken: the gradient is not finite"):
+        with pytest.raises(UserError, match="training stopped at step 6: the gradient is not finite"):
             scaled(monkeypatch, StopOnNonFinite(patience=3), 1, 3, 4, 5, 6, 7)
 
     def test_a_row_as_long_as_patience_is_none(self, monkeypatch):
@@ -184,7 +184,7 @@ class TestLossScaler:
         scaled(monkeypatch, before, 2, 7, 8)
         after = StopOnNonFinite(patience=3)
         after.load_state_dict(before.state_dict())
-        with pytest.raises(UserError, match="step 2 of training is not taken"):
+        with pytest.raises(UserError, match="training stopped at step 2"):
             scaled(monkeypatch, after, 1, 2)
         assert after.skipped == 4
 
