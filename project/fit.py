@@ -19,7 +19,6 @@ from project.callbacks import (
     BestCheckpoint,
     DefaultCallbacks,
     DelayedAveraging,
-    InPlace,
     LastCheckpoint,
     LogInterval,
     StoppedError,
@@ -32,13 +31,10 @@ from project.engine.hardware import best_precision, tune_malloc
 from project.engine.run.checkpoint import ABOUT, read_checkpoint, read_newest, selection
 from project.engine.run.checkpoint_io import with_atomic_writes
 from project.engine.run.folder import RunFolder, derived_name
-from project.engine.run.loggers import known_runs, own_first, rewind_all
+from project.engine.run.loggers import add_validation_of_best, class_of, in_run_folder, loggers_of, rewind
 from project.engine.run.matching import changed_data, require_match, require_same_selection
-from project.engine.run.placing import class_of, placed, within
-from project.engine.run.tensorboard import add_validation_of_best
-from project.engine.training.fitting import require_fitting_weights
+from project.engine.training.best_checkpoint import chosen_monitor, load_best, require_unchanged, watch_validation
 from project.engine.training.last_checkpoint import CURVES
-from project.engine.training.monitor import chosen_monitor, only_ours, settle_early_stopping
 from project.engine.training.unsupported import require_no_finder
 from project.model import ImageClassifier
 from project.model.pretrained import follow_weights
@@ -77,93 +73,71 @@ class FitCLI(ProjectCLI):
         super().__init__("project.fit", description, ImageClassifier, DEFAULTS, SCREEN, args)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Adds the run's name, and what flows from data to model."""
+        """Adds the run's own options, and links the model to the data."""
         super().add_arguments_to_parser(parser)
-        parser.add_argument(
-            "--name",
-            type=str | None,
-            default=None,
-            help="The run's folder under runs/, by default derived from data, model and time.",
+        name = "The run's folder under runs/, by default derived from data, model and time."
+        threads = (
+            "Threads for computing, for each process on a CPU; by default the cores, shared out among the processes."
         )
-        parser.add_argument(
-            "--threads",
-            type=PositiveInt | None,
-            default=None,
-            help="Threads that compute, for each process on a CPU; by default the cores, shared out among the processes"
-            " (torchrun gives one).",
+        monitor = "The validation metric that best.ckpt is chosen by."
+        mode = (
+            "Whether the least or the greatest of it is best; by default the metric's own: a loss is best at its least."
         )
-        parser.add_argument(
-            "--monitor", type=str, default="val/accuracy", help="The validation metric that best.ckpt is chosen by."
-        )
-        parser.add_argument(
-            "--mode",
-            type=Literal["min", "max"] | None,
-            default=None,
-            help="Whether the least or the greatest of it is best; by default the metric's own: a loss is best at its"
-            " least.",
-        )
+        parser.add_argument("--name", type=str | None, default=None, help=name)
+        parser.add_argument("--threads", type=PositiveInt | None, default=None, help=threads)
+        parser.add_argument("--monitor", type=str, default="val/accuracy", help=monitor)
+        parser.add_argument("--mode", type=Literal["min", "max"] | None, default=None, help=mode)
         parser.add_class_arguments(DefaultCallbacks, "callbacks")
         parser.link_arguments("data.class_names", "model.init_args.class_names", apply_on="instantiate")
         parser.link_arguments("data.preprocessing", "model.init_args.preprocessing", apply_on="instantiate")
 
     def before_instantiate_classes(self) -> None:
-        """Finds the run's folder, refuses a finished one before anything is loaded, and settles precision and threads.
-
-        Raises:
-            UserError: The run is finished, options do not work, or torchrun would restart it under another name.
-        """
+        """Finds the run's folder, refuses a finished one before anything is loaded, and chooses precision and threads."""
         if self.config.name is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)) > 0:
             raise UserError("--max-restarts needs a --name, by which the restarted processes find the run again")
+        trainer = self.config.trainer
         data, model = (self.config[key].class_path.rsplit(".", 1)[-1] for key in ("data", "model"))
         arch = self.config.model.init_args.get("arch", model)  # a class of the user's own may have one of its own
         name = self.config.name or derived_name(data, arch, datetime.now())
-        self.run = RunFolder(self.config.trainer.default_root_dir, name)
+        self.run = RunFolder(trainer.default_root_dir, name)
         self.run.require_unfinished()
-        trainer = self.config.trainer
         if trainer.callbacks and not isinstance(trainer.callbacks, list):
             trainer.callbacks = [trainer.callbacks]
         require_sound_options(self.config)
         resumed = [path for path in (self.run.last, self.run.previous) if path.exists()]
         follow_weights(self.config, resumed)
         plugins = trainer.plugins if isinstance(trainer.plugins, list) else [trainer.plugins]
-        decided = any(issubclass(class_of(plugin) or object, Precision) for plugin in plugins)
-        if trainer.precision is None and not decided:
+        if trainer.precision is None and not any(issubclass(class_of(one) or object, Precision) for one in plugins):
             trainer.precision = best_precision(trainer.accelerator)
         self._saved_config = self.config.clone()  # which another run may take, in a folder of its own
         if resumed and "weights" in self.config.model.init_args:
             self.config.model.init_args.weights = None  # the checkpoint has them
-        trainer.logger = placed(trainer.logger, self.run.path, known_runs(resumed) if trainer.logger else {})
-        trainer.profiler = within(trainer.profiler, "dirpath", self.run.path)
+        trainer.logger = in_run_folder(trainer.logger, "save_dir", self.run.path)
+        trainer.profiler = in_run_folder(trainer.profiler, "dirpath", self.run.path)
         if self.config.threads is not None:
             torch.set_num_threads(self.config.threads)
             os.environ["OMP_NUM_THREADS"] = str(self.config.threads)  # or Lightning shares the cores out all the same
         tune_malloc()
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Adds the callbacks and the logger that fill the run's folder.
-
-        Raises:
-            UserError: There is no such metric as ``--monitor`` says.
-        """
+        """Adds the callbacks and the logger that fill the run's folder."""
         added: list[Callback] = self.config_init.trainer.callbacks or []
-        known, closed = self.model.monitors(), only_ours(self.model, *added)
-        self.monitor = chosen_monitor(self.config.monitor, self.config.mode, known, closed)
-        settle_early_stopping(added, self.config.trainer.callbacks or [], self.monitor)
-        own = self.trainer_defaults["callbacks"] = [InPlace(self.run.path), LogInterval(), *self._callbacks()]
+        self.monitor = chosen_monitor(self.config.monitor, self.config.mode, self.model.monitors())
         require_no_finder(added)
+        watch_validation(added, self.config.trainer.callbacks or [], self.monitor)
+        own = self.trainer_defaults["callbacks"] = [LogInterval(), *self._callbacks()]
         if averaging := [callback for callback in added if isinstance(callback, WeightAveraging)]:
             own.append(DelayedAveraging(averaging))
         if not any(isinstance(callback, Checkpoint) for callback in (*own, *added)):
             kwargs["enable_checkpointing"] = False  # or Lightning would add one
         # where SLURM's automatic checkpoints go and are looked for: in one folder, a run would resume from another's
         kwargs["default_root_dir"] = self.run.path
-        kwargs["logger"] = own_first(self.config_init.trainer.logger, self.run.path)
-        plugins = self.config_init.trainer.plugins or []
-        kwargs["plugins"] = with_atomic_writes(plugins if isinstance(plugins, list) else [plugins], self.run.path)
+        kwargs["logger"] = loggers_of(self.config_init.trainer.logger, self.run.path)
+        kwargs["plugins"] = with_atomic_writes(self.config_init.trainer.plugins, self.run.path)
         trainer = super().instantiate_trainer(**kwargs)
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
         # first, so that what others log at the start of a batch is not in the curves yet when it saves
-        callbacks.sort(key=lambda callback: not isinstance(callback, InPlace | LastCheckpoint))
+        callbacks.sort(key=lambda callback: not isinstance(callback, LastCheckpoint))
         self._keeps_last = any(isinstance(callback, LastCheckpoint) for callback in callbacks)
         self._keep_best = next((callback for callback in callbacks if isinstance(callback, BestCheckpoint)), None)
         return trainer
@@ -173,13 +147,6 @@ class FitCLI(ProjectCLI):
         if self.config_init.trainer.logger is False:
             defaults = replace(defaults, learning_rate=False, images_per_second=False)
         return defaults.build(self.run.checkpoints, *self.monitor, seed=int(self.config.seed_everything))
-
-    def advice_after_death(self) -> str:
-        """The command that resumes the run, or starts it again where it keeps nothing to resume from."""
-        best = self._keep_best
-        folder = Path(best.dirpath).parent if best and best.dirpath else self.run.path  # the first process's, if agreed
-        again = "resume" if self._keeps_last else "start again"
-        return f"to {again}, run the same command with --name {shlex.quote(folder.name)}"
 
     def fit(self) -> None:
         """Trains, or continues to; then tests the best checkpoint once and writes the final metrics."""
@@ -193,94 +160,81 @@ class FitCLI(ProjectCLI):
         try:
             self._train_and_test(self._open_run())
         except BaseException as error:
-            discarded = self.trainer.is_global_zero and self.trainer.global_step == 0 and self.run.discard()
-            # ours, or Lightning's answer to Ctrl-C before the first step and after the last
-            if isinstance(error, SystemExit):
-                done = f" after step {self.trainer.global_step}" if isinstance(error, StoppedError) else ""
-                again = f"; {self.advice_after_death()}"
-                self.note(f"\nstopped{done}{' before the first step' if discarded else again}")
-            elif isinstance(error, LocalError | OSError) and not discarded:  # as of a full disk, or a broken file
-                error.add_note(self.advice_after_death())
+            self._say_how_to_resume(error)
             raise
         if self.trainer.is_global_zero:
             self._conclude()
 
+    def _say_how_to_resume(self, error: BaseException) -> None:
+        step = self.trainer.global_step
+        discarded = self.trainer.is_global_zero and step == 0 and self.run.discard()
+        best = self._keep_best
+        folder = Path(best.dirpath).parent if best and best.dirpath else self.run.path  # the first process's, if agreed
+        action = "resume" if self._keeps_last else "start again"
+        advice = f"to {action}, run the same command with --name {shlex.quote(folder.name)}"
+        if isinstance(
+            error, SystemExit
+        ):  # ours, or Lightning's answer to Ctrl-C before the first step and after the last
+            done = f" after step {step}" if isinstance(error, StoppedError) else ""
+            self.note(f"\nstopped{done}{' before the first step' if discarded else f'; {advice}'}")
+        elif isinstance(error, LocalError | OSError) and not discarded:  # as of a full disk, or a broken file
+            error.add_note(advice)
+
     def _train_and_test(self, resume: str | None) -> None:
-        self.trainer.fit(self.model, datamodule=self.datamodule, ckpt_path=resume, weights_only=True)
-        for early in self.trainer.early_stopping_callbacks:
+        trainer, model, data = self.trainer, self.model, self.datamodule
+        trainer.fit(model, datamodule=data, ckpt_path=resume, weights_only=True)
+        if trainer.global_step == 0:
+            raise UserError("training ended before its first step; see --trainer.max_epochs, max_steps and max_time")
+        for early in trainer.early_stopping_callbacks:
             if early.stopping_reason_message:
                 reason = early.stopping_reason_message.removesuffix(" Signaling Trainer to stop.")
                 self.note(f"stopped early, after epoch {early.stopped_epoch + 1}: {reason}")
-        best = self.trainer.strategy.broadcast(str(self.run.best))  # the first process's: names without --name differ
+        best = trainer.strategy.broadcast(str(self.run.best))  # the first process's: names without --name differ
         if not (self._keep_best and self._keep_best.best_model_path):  # as where training ends before an epoch does
-            self.trainer.validate(self.model, datamodule=self.datamodule, verbose=False)
-            self.trainer.save_checkpoint(best)
-            self.trainer.strategy.checkpoint_io.teardown()  # one that writes in the background has written it then
-            self.trainer.strategy.barrier()
-        self._test(best)
-
-    def _test(self, best: str) -> None:
-        """Tests what the file holds.
-
-        Lightning lets callbacks take part where it loads a checkpoint itself, and those that average weights put the raw
-        ones back.
-
-        Raises:
-            UserError: The weights do not fit the network, as in a file that was changed, or a callback has changed them.
-        """
-        checkpoint = read_checkpoint(best)
-        weights = checkpoint["state_dict"]
-        require_fitting_weights(self.model.state_dict(), weights, best)
-        self.model.load_state_dict(weights)
-        self.model.weights_step = checkpoint["global_step"]
+            trainer.validate(model, datamodule=data, verbose=False)
+            trainer.save_checkpoint(best)
+            trainer.strategy.checkpoint_io.teardown()  # one that writes in the background has written it then
+            trainer.strategy.barrier()
+        # not by ckpt_path: Lightning then lets callbacks take part, and those that average weights put the raw ones back
+        checkpoint = load_best(model, best)
         if "val" in (measured := checkpoint[ABOUT]["metrics"]):  # a model class may measure otherwise
-            add_validation_of_best(self.trainer, measured["val"], checkpoint["global_step"])
-        self.trainer.test(self.model, datamodule=self.datamodule, verbose=False)
-        changed = [
-            name for name, value in self.model.state_dict().items() if not torch.equal(value.cpu(), weights[name])
-        ]
-        if changed:
-            raise UserError(
-                f"a callback changed the weights before the test ({changed[0]}): these are no metrics of '{best}'; leave"
-                f" the callback out and measure it with python -m project.evaluate --ckpt_path {shlex.quote(best)}"
-            )
+            add_validation_of_best(trainer, measured["val"], checkpoint["global_step"])
+        trainer.test(model, datamodule=data, verbose=False)
+        require_unchanged(model, checkpoint["state_dict"], best)
 
     def _open_run(self) -> str | None:
         """Prepares the folder and finds what to continue from."""
-        if self.trainer.is_global_zero:
-            weights = sum(parameter.numel() * parameter.element_size() for parameter in self.model.parameters())
-            self.run.create(needed_bytes=3 * 2 * weights)  # three checkpoints, each with weights and momentum
-            self.parser.save(self._saved_config, self.run.config, skip_unset=False, overwrite=True)
+        trainer, model, run = self.trainer, self.model, self.run
+        if trainer.is_global_zero:
+            weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+            run.create(needed_bytes=3 * 2 * weights)  # three checkpoints, each with weights and momentum
+            self.parser.save(self._saved_config, run.config, skip_unset=False, overwrite=True)
         if costs := self.config_init.callbacks.costs():
             self.note(costs)
-        path, checkpoint = read_newest([self.run.last, self.run.previous], self.note)
-        if self.trainer.is_global_zero:
-            rewind_all(self.trainer, checkpoint.get(CURVES, {}))
+        path, checkpoint = read_newest([run.last, run.previous], self.note)
+        if trainer.is_global_zero:
+            rewind(run.path, checkpoint.get(CURVES, {}))
         if path is None:
-            self.note(f"{self._description()}: {self.run.path}")
+            size = sum(parameter.numel() for parameter in model.parameters())
+            parameters = f"{size / 1e6:.1f} M" if size >= 1e5 else f"{size:,}"
+            devices = f"{trainer.world_size} x {trainer.strategy.root_device.type}"
+            classes = len(model.class_names)
+            self.note(f"training {model.arch} ({parameters} parameters, {classes} classes) on {devices}: {run.path}")
             return None
-        about, model, own = checkpoint[ABOUT], self.model, type(self.model).__name__
-        require_match(about, path, model=own, class_names=model.class_names, arch=model.arch, arch_args=model.arch_args)
-        require_same_selection(about, selection(self.trainer))
+        about, kind = checkpoint[ABOUT], type(model).__name__
+        require_match(about, path, kind, model.class_names, model.arch, model.arch_args)
+        require_same_selection(about, selection(trainer))
         if not self._keeps_last:
-            raise UserError(f"'{self.run.path}' resumes with --callbacks.last_checkpoint alone; or use another --name")
+            raise UserError(f"'{run.path}' resumes with --callbacks.last_checkpoint alone; or use another --name")
         changed = changed_data(about, self.datamodule)
-        self.note(f"continuing {self.run.path} in epoch {about['epoch'] + 1} after step {about['step']}{changed}")
+        self.note(f"continuing {run.path} in epoch {about['epoch'] + 1} after step {about['step']}{changed}")
         return str(path)
-
-    def _description(self) -> str:
-        parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        classes = len(self.model.class_names)
-        size = f"{parameters / 1e6:.1f} M" if parameters >= 1e5 else f"{parameters:,}"
-        model = f"{self.model.arch} ({size} parameters, {classes} classes)"
-        devices = f"{self.trainer.world_size} x {self.trainer.strategy.root_device.type}"
-        return f"training {model} on {devices}"
 
     def _conclude(self) -> None:
         best = read_checkpoint(self.run.best)[ABOUT]
         metrics = {
             "checkpoint": str(self.run.best.relative_to(self.run.path)),
-            "epoch": best["epoch"],
+            "epoch": best["epoch"] + 1,
             "step": best["step"],
             "selection": best["selection"],
             "class_names": best["class_names"],

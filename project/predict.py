@@ -256,7 +256,7 @@ def _trainer(options: Namespace) -> Trainer:
         )
     except (MisconfigurationException, ModuleNotFoundError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"these --trainer options do not work here: {' '.join(str(error).split())}") from error
-    settle_trainer(trainer, lambda: "run the same command again, with --resume where it has an --output")
+    settle_trainer(trainer)
     return trainer
 
 

@@ -31,7 +31,7 @@ from project.engine.run.folder import METRICS_CSV, RunFolder
 from project.engine.run.progress import note
 from project.engine.run.signals import EXIT_CODE, StopRequest
 from project.engine.run.whole_file import whole_file
-from project.engine.training.monitor import Monitor
+from project.engine.training.best_checkpoint import Monitor
 from project.fit import FitCLI
 
 try:

@@ -153,7 +153,7 @@ def test_best_is_best_on_validation_last_is_last_and_the_best_is_tested_once(wor
 def test_weights_saved_after_training_are_of_its_last_epoch(workplace):
     small("--trainer.max_epochs=5", "--trainer.max_steps=2")  # of four an epoch
     metrics = json.loads((workplace / "runs" / "run" / "metrics.json").read_text())
-    assert (metrics["epoch"], metrics["step"]) == (0, 2)
+    assert (metrics["epoch"], metrics["step"]) == (1, 2)
 
 
 def test_a_dry_run_leaves_nothing_behind(workplace):

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from project.engine.training.best_checkpoint import Monitor
 
 from project import sweep
 from project.engine.errors import UserError
-from project.engine.training.monitor import Monitor
 from tests.conftest import TINY_DATA, TINY_TRAINER
 
 ROOT = Path(__file__).parents[1]
@@ -19,7 +19,7 @@ PROCESS = """
 import sys
 from pathlib import Path
 from project import sweep
-from project.engine.training.monitor import Monitor
+from project.engine.training.best_checkpoint import Monitor
 sweep.FIT, sweep.EVERY = [sys.executable, "-S", sys.argv.pop(1)], 0.05
 sweep.monitor_of = lambda arguments: Monitor("val/accuracy", "max")
 sweep.main()

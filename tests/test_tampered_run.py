@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from project.engine.errors import UserError
@@ -121,45 +120,6 @@ def test_a_run_does_not_go_on_from_what_does_not_fit(tamper, capsys, change, com
     assert re.search(
         rf"'{LAST}' does not fit this .*{complaint}|'{LAST}' {complaint}", said.replace(f"{Path.cwd()}/", "")
     )
-
-
-@pytest.mark.parametrize("link", [True, False], ids=["replaced", "removed"])
-def test_a_run_writes_nothing_where_its_folder_was_replaced_or_removed(workplace, tmp_path, capsys, link):
-    run, other = LAST.parents[1], tmp_path / "other"
-    names = [
-        "config.yaml",
-        "metrics.csv",
-        "checkpoints/best.ckpt",
-        "checkpoints/last.ckpt",
-        "checkpoints/previous.ckpt",
-    ]
-    for name in names:
-        (other / name).parent.mkdir(parents=True, exist_ok=True)
-        (other / name).write_text("another's")
-
-    class Replace(Callback):
-        def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-            run.rename(tmp_path / "moved")
-            if link:
-                run.symlink_to(other)
-
-    said = one_line(lambda: small("--callbacks.last_checkpoint.every_n_steps=1", callbacks=[Replace()]), capsys)
-    assert "runs/run' was removed, moved or replaced" in said
-    assert run.exists() == link
-    found = {path.relative_to(other).as_posix() for path in other.rglob("*.*")}
-    assert not [name for name in found - {*names} if "tfevents" not in name]  # a file of a name of its own harms nobody
-    assert all((other / name).read_text() == "another's" for name in names)
-
-
-def test_a_run_that_is_moved_while_a_checkpoint_is_written_ends_in_one_line(workplace, tmp_path, capsys, monkeypatch):
-    write = torch.save
-
-    def move(content: Any, file: Any) -> None:
-        write(content, file)
-        LAST.parents[1].rename(tmp_path / "moved")
-
-    monkeypatch.setattr("torch.save", move)
-    assert "runs/run' was removed, moved or replaced" in one_line(small, capsys)
 
 
 def state_of(content: Any, callback: str) -> Any:

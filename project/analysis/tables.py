@@ -15,7 +15,7 @@ from project.engine.run.whole_file import whole_file
 def summary(run: RunFolder, metrics: dict[str, Any]) -> str:
     """What a person wants to know at the end of a run: metrics, the best checkpoint, and what to do next."""
     best, chosen = shlex.quote(str(run.best)), metrics["selection"]
-    choice = f"epoch {metrics['epoch'] + 1}, by {chosen['monitor']}" if chosen else f"step {metrics['step']}, the last"
+    choice = f"epoch {metrics['epoch']}, by {chosen['monitor']}" if chosen else f"step {metrics['step']}, the last"
     return "\n".join(
         [
             "",

@@ -14,10 +14,8 @@ from project.callbacks.progressive_resizing import ProgressiveResizing
 from project.callbacks.projector import Projector
 from project.callbacks.throughput import ImagesPerSecond, SpeedSettings
 from project.engine.training.best_checkpoint import BestCheckpoint
-from project.engine.training.delayed_averaging import DelayedAveraging
-from project.engine.training.in_place import InPlace
 from project.engine.training.last_checkpoint import LastCheckpoint, StoppedError
-from project.engine.training.log_interval import LogInterval
+from project.engine.training.lightning_fixes import DelayedAveraging, LogInterval
 from project.engine.training.non_finite import StopOnNonFinite
 from project.engine.training.seed_each_batch import SeedEachBatch
 
@@ -31,7 +29,6 @@ __all__ = [
     "DelayedAveraging",
     "FirstBatchPlot",
     "ImagesPerSecond",
-    "InPlace",
     "LastCheckpoint",
     "LearningRate",
     "LogInterval",

@@ -8,7 +8,7 @@ from torch import Tensor
 from torchmetrics import CatMetric
 
 from project.engine.errors import require
-from project.engine.run.tensorboard import add_figure, tensorboards
+from project.engine.run.loggers import add_figure, tensorboards
 
 
 class ConfidentMistakesPlot(Callback):

@@ -4,7 +4,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 
-from project.engine.run.tensorboard import add_figure, tensorboards
+from project.engine.run.loggers import add_figure, tensorboards
 
 
 class FirstBatchPlot(Callback):

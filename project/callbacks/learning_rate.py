@@ -5,7 +5,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
-from project.engine.run.tensorboard import is_logged
+from project.engine.run.loggers import is_logged
 from project.model.optimizers import LR_SCALE
 
 

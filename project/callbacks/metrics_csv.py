@@ -15,7 +15,7 @@ _NEVER_THE_SAME = "train/images_per_second"
 class MetricsCSV(Callback):
     """Writes what a run has logged at the end of each epoch into ``metrics.csv`` in its folder.
 
-    A row has the epoch, counted from 0, the optimizer steps so far, the newest training metrics and learning rate, and
+    A row has the epoch, counted from 1, the optimizer steps so far, the newest training metrics and learning rate, and
     the metrics of the validation in that epoch, if there was one. Speed is left out, so that a resumed run ends with the
     same bytes. The rows are kept in the checkpoint: what an interrupted run wrote after it is written anew.
     """
@@ -45,7 +45,7 @@ class MetricsCSV(Callback):
         """Adds a row."""
         trained = {name: value for name, value in _metrics(trainer).items() if not name.startswith("val/")}
         row = {
-            "epoch": trainer.current_epoch,
+            "epoch": trainer.current_epoch + 1,
             "step": trainer.global_step,
             **dict(sorted(trained.items())),
             **self._validation,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from lightning.pytorch import Callback, Trainer
 
 from project.engine.run.folder import PLOTS
-from project.engine.run.tensorboard import tensorboards
+from project.engine.run.loggers import tensorboards
 from project.engine.run.whole_file import whole_file
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from torch.nn.functional import interpolate
 
 from project.callbacks.first_batch import title
 from project.engine.errors import printable, require
-from project.engine.run.tensorboard import tensorboards
+from project.engine.run.loggers import tensorboards
 
 _THUMBNAIL, _AT_ONCE = 32, 64  # pixels; images
 

@@ -6,8 +6,8 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from project.engine.hardware import describe
+from project.engine.run.loggers import is_logged
 from project.engine.run.progress import note
-from project.engine.run.tensorboard import is_logged
 
 
 class SpeedSettings(Callback):

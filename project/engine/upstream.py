@@ -5,14 +5,12 @@ read when this page was written, so an upgrade that renames or changes one fails
 """
 
 from argparse import Action
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from jsonargparse import ArgumentParser
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
-from lightning.pytorch.strategies.launchers import subprocess_script
 
 
 class PrivateName(NamedTuple):
@@ -46,12 +44,6 @@ PRIVATE_NAMES = [
         "_TrainingEpochLoop._broadcast_sigterm_tensor",
         "disable_signal_handling: a broadcast in each step, for the handlers that are disabled",
         "f669f58bdf01",
-    ),
-    PrivateName(
-        f"{_LIGHTNING}.strategies.launchers.subprocess_script",
-        "_SubprocessScriptLauncher.launch",
-        "replace_process_observer: Lightning's ends all by SIGKILL, up to five seconds later and without a word",
-        "ff7ec5266312",
     ),
     PrivateName(
         f"{_LIGHTNING}.loops.training_epoch_loop",
@@ -99,20 +91,10 @@ def disable_signal_handling(trainer: Trainer) -> None:
     """Keeps Lightning from handling SIGTERM, and from asking in each step whether another process has received it.
 
     Its handler starts a broadcast that the other processes may not take part in; then all wait forever. What stops a
-    run is in ``project.engine.training.last_checkpoint``.
+    run is in ``training/last_checkpoint.py``.
     """
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
-
-
-def replace_process_observer(observe: Callable[[list[Any]], None]) -> None:
-    """Has the further processes that Lightning starts on this machine watched by another function than its own.
-
-    Args:
-        observe: Is called once these are started, with their ``Popen`` objects in the order of their ranks, from 1 on.
-    """
-    module: Any = subprocess_script
-    module._launch_process_observer = observe
 
 
 def is_accumulating(trainer: Trainer) -> bool:

@@ -28,7 +28,7 @@ def rows():
 def test_a_row_has_what_the_curves_have_at_the_end_of_its_epoch(workplace):
     small("--trainer.max_epochs=3")
     found, curves = rows(), read_curves(RUN)
-    assert [(row["epoch"], row["step"]) for row in found] == [("0", "4"), ("1", "8"), ("2", "12")]
+    assert [(row["epoch"], row["step"]) for row in found] == [("1", "4"), ("2", "8"), ("3", "12")]
     for row in found:
         for name in ("train/loss", "train/accuracy", "learning_rate", "val/loss", "val/accuracy", "val/top5", "val/f1"):
             logged = curves[name]
@@ -108,10 +108,10 @@ def test_on_a_full_disk_the_rows_stay_whole_and_the_error_is_one_line(workplace,
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", full)
         assert "No space left" in one_line(lambda: small(*LONGER), capsys)
-    assert [row["epoch"] for row in rows()] == ["0"]
+    assert [row["epoch"] for row in rows()] == ["1"]
     assert not list(RUN.glob(".metrics*"))
     small(*LONGER)
-    assert [row["epoch"] for row in rows()] == ["0", "1", "2", "3"]
+    assert [row["epoch"] for row in rows()] == ["1", "2", "3", "4"]
 
 
 def test_it_can_be_switched_off(workplace):

@@ -16,7 +16,7 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibratio
 from project.analysis.tables import metrics_table
 from project.data import SyntheticFlowersDataModule
 from project.engine.errors import UserError
-from project.engine.training.monitor import chosen_monitor
+from project.engine.training.best_checkpoint import chosen_monitor
 from project.model import ImageClassifier
 from tests.distributed.job import flowers, quiet
 from tests.distributed.job_own_metrics import SIZE, MeasuringClassifier, build, measure
@@ -77,7 +77,7 @@ def test_they_are_logged_printed_and_can_be_monitored():
     model = build()
     known = model.monitors()
     assert (known["val/calibration_error"], known["val/average_precision"]) == ("min", "max")
-    assert chosen_monitor("val/calibration_error", None, known, closed=True).mode == "min"
+    assert chosen_monitor("val/calibration_error", None, known).mode == "min"
     trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
     with warnings.catch_warnings():
         quiet()

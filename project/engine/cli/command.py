@@ -26,10 +26,10 @@ from project.model import ImageClassifier
 
 from ..errors import LINES, LocalError, UserError, end_with_error, printable
 from ..loading.workers import WORKER_DIED
-from ..run.processes import let_the_watch_speak, watch_processes
+from ..run.processes import watch_processes
 from ..run.progress import note
 from ..upstream import disable_signal_handling
-from .explain import LOST, TOO_LARGE, explain
+from .explain import TOO_LARGE, explain
 from .help import Screen
 from .parser import OneLineErrorParser
 from .terminal import end_of_imports
@@ -119,7 +119,7 @@ class ProjectCLI(LightningCLI):
         except (MisconfigurationException, ModuleNotFoundError, TypeError, ValueError, RuntimeError) as error:
             raise UserError(f"these --trainer options do not work here: {' '.join(str(error).split())}") from error
         require_known(trainer.strategy)
-        settle_trainer(trainer, self.advice_after_death)
+        settle_trainer(trainer)
         on_cpu = trainer.strategy.root_device.type == "cpu"
         if on_cpu and trainer.world_size > 1 and self.config.trainer.sync_batchnorm:
             raise UserError(
@@ -137,10 +137,6 @@ class ProjectCLI(LightningCLI):
         if not (watched or has_bar or asked.barebones or asked.enable_progress_bar is False):
             self.trainer_defaults["callbacks"] = [*own, ProgressLines()]
 
-    def advice_after_death(self) -> str:
-        """What to do where a process of this command was killed."""
-        return "run the same command again"
-
     def say(self, text: str) -> None:
         """Prints a result once, however many processes there are."""
         if self.trainer.is_global_zero:
@@ -152,12 +148,11 @@ class ProjectCLI(LightningCLI):
             note(text)
 
 
-def settle_trainer(trainer: Trainer, advice_after_death: Callable[[], str]) -> None:
+def settle_trainer(trainer: Trainer) -> None:
     """Settles what all commands have alike: exact float32 in evaluation, and what happens when a process ends.
 
     Args:
         trainer: The command's trainer, before it has started processes.
-        advice_after_death: Returns what to do where a process of this command was killed.
 
     Raises:
         UserError: A launcher has started another number of processes.
@@ -167,7 +162,7 @@ def settle_trainer(trainer: Trainer, advice_after_death: Callable[[], str]) -> N
     if not hasattr(trainer, "val_check_interval"):  # where it is a time; EarlyStopping asks for it all the same
         trainer.val_check_interval = math.inf
     disable_signal_handling(trainer)
-    watch_processes(trainer.strategy.launcher, advice_after_death)
+    watch_processes(trainer.strategy.launcher)
 
 
 def require_known(strategy: Strategy) -> None:
@@ -224,8 +219,6 @@ def one_line_errors() -> Iterator[None]:
         text = explain(error)
         if text is None:
             raise
-        if text == LOST:
-            let_the_watch_speak()
         line = "; ".join([text, *getattr(error, "__notes__", [])])
         end_with_error(line, alone=isinstance(error, LocalError | OSError) or text in (WORKER_DIED, TOO_LARGE))
 

@@ -1,7 +1,6 @@
 """Errors of other libraries, in the words that a user needs: what Lightning, torch or the system refuse, in one line."""
 
 import errno
-import os
 import re
 import sys
 import traceback
@@ -14,8 +13,6 @@ from lightning.pytorch.profilers import Profiler
 
 from ..errors import UserError, first_sentence, printable
 from ..loading.workers import WORKER_DIED
-from ..run.folder import CHECKPOINTS
-from ..training.in_place import out_of_place
 
 LOST = "another process of this run has ended; it says why, unless the system killed it"
 TOO_LARGE = "the GPU has too little memory for this; a smaller --data.batch_size needs less"
@@ -59,10 +56,6 @@ def _of_system(error: OSError) -> str | None:
         return f"cannot write{name}: {error.strerror}; raise the limit (ulimit -f)"
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
         return f"{error.strerror}; raise the limit (ulimit -n, ulimit -u), or give fewer --data.num_workers"
-    name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
-    # a writer may notice before our callback does: TensorBoard's, or that of a checkpoint while it waits for the disk
-    if error.errno == errno.ENOENT and ("tfevents" in name or name.endswith(".ckpt.partial")):
-        return out_of_place(os.path.dirname(name).removesuffix(f"{os.sep}{CHECKPOINTS}"))
     return None
 
 

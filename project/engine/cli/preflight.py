@@ -11,9 +11,8 @@ from project.data import ImageDataModule
 from project.model import ImageClassifier
 
 from ..errors import UserError, require
-from ..run.placing import class_of
-from ..training.log_interval import log_interval
-from ..training.monitor import Monitor, only_ours
+from ..run.loggers import class_of
+from ..training.best_checkpoint import Monitor
 from ..training.unsupported import AVERAGES, require_one_average
 
 _AT_LEAST_1 = ("accumulate_grad_batches", "check_val_every_n_epoch")
@@ -90,7 +89,6 @@ def require_sound_run(trainer: Trainer, model: ImageClassifier, data: ImageDataM
             _require_validation(trainer, in_epoch)
     watches = _watches_of_callbacks(trainer, in_epoch)
     _require_own_modes(watches, model, monitor)
-    _require_logged(watches, trainer, model, in_epoch)
 
 
 def _require_validation(trainer: Trainer, batches: int) -> None:
@@ -156,34 +154,6 @@ def _require_own_modes(watches: list[_Watch], model: ImageClassifier, monitor: M
             better = "less" if own == "min" else "more"
             raise UserError(
                 f"{option}: {who} has mode {mode}, but of '{metric}' {better} is better; add {option}.mode {own}"
-            )
-
-
-def _require_logged(watches: list[_Watch], trainer: Trainer, model: ImageClassifier, batches: int | None) -> None:
-    """Finds a metric that does not exist, or not yet, now, where Lightning would at the end of the first epoch.
-
-    A callback or model of the user's own may log what it likes, so that nothing is known where there is one.
-    """
-    if not only_ours(model, *trainer.callbacks):  # type: ignore[attr-defined]  # set by a connector
-        return
-    known = [*model.monitors(), *_OF_TRAINING]
-    every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
-    for option, who, metric, _, look in watches:
-        if metric not in known and not metric.startswith("learning_rate"):
-            raise UserError(f"{option}: {who} watches '{metric}', which is not logged; there are {', '.join(known)}")
-        if look is None or batches is None:
-            continue
-        if metric in _OF_TRAINING:
-            logged = log_interval(every, batches, trainer.accumulate_grad_batches)
-            if not 0 < logged <= look:
-                raise UserError(
-                    f"{option}: {who} watches '{metric}', which is logged after every {logged} steps, but looks for it"
-                    f" after {look} already; set --trainer.log_every_n_steps to {look} or less"
-                )
-        elif look < (validated := _steps_before_validation(trainer, batches)):
-            raise UserError(
-                f"{option}: {who} watches '{metric}', which is measured first after {validated} steps, but looks for it"
-                f" after {look} already; validate as often as it looks, or watch train/loss"
             )
 
 

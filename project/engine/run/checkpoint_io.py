@@ -29,11 +29,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         self._written: set[Path] = set()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """Writes the file, or leaves what was there before.
-
-        Raises:
-            OSError: It cannot be written, as on a full disk.
-        """
+        """Writes the file, or leaves what was there before."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.partial")
@@ -55,11 +51,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(
         self, path: str | Path, map_location: Any = "cpu", weights_only: bool | None = True
     ) -> dict[str, Any]:
-        """Reads a checkpoint onto the CPU without executing anything it says.
-
-        Raises:
-            UserError: The file is missing, is damaged, or was not written by this project.
-        """
+        """Reads a checkpoint onto the CPU without executing anything it says."""
         return read_checkpoint(path)
 
     def remove_checkpoint(self, path: str | Path) -> None:
@@ -70,28 +62,26 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             Path(path).unlink()
 
 
-def with_atomic_writes(plugins: list[Any], folder: Path) -> list[Any]:
+def with_atomic_writes(plugins: Any, folder: Path) -> list[Any]:
     """Adds :class:`AtomicCheckpointIO` to the trainer's plugins: alone, or within one that wraps another.
 
     Args:
-        plugins: The user's, such as an ``AsyncCheckpointIO``.
+        plugins: The user's, one or several, such as an ``AsyncCheckpointIO``; None for none.
         folder: The run's folder.
 
     Raises:
         UserError: One of them writes checkpoints itself.
     """
-    mine = AtomicCheckpointIO(folder)
-    writers: list[Any] = [plugin for plugin in plugins if isinstance(plugin, CheckpointIO)]
-    if not writers:
-        return [mine, *plugins]
+    mine, given = AtomicCheckpointIO(folder), plugins if isinstance(plugins, list) else [plugins] if plugins else []
+    writers: list[Any] = [plugin for plugin in given if isinstance(plugin, CheckpointIO)]
     for writer in writers:
         if getattr(writer, "checkpoint_io", mine) is not None:  # what is within already, where it is one that wraps
             raise UserError(
-                f"--trainer.plugins {type(writer).__name__}: runs write each checkpoint whole or not at all by a"
-                " CheckpointIO of their own; only one that wraps another can be added, such as AsyncCheckpointIO"
+                f"--trainer.plugins {type(writer).__name__}: runs write checkpoints by a CheckpointIO of their own; only"
+                " one that wraps another can be added, such as AsyncCheckpointIO"
             )
         writer.checkpoint_io = mine
-    return plugins
+    return given if writers else [mine, *given]
 
 
 def hard_link(path: Path, name: str) -> None:

@@ -1,140 +1,143 @@
-"""The loggers of a run: TensorBoard and those that the user adds, which write into the run's folder and can resume."""
+"""Loggers of a run: TensorBoard's files, which are rewound where a run resumes, and those that the user adds."""
 
-import csv
-import os
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+import re
+from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lightning.fabric.loggers.logger import rank_zero_experiment
+from jsonargparse import Namespace
 from lightning.pytorch import Trainer
-from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
-from lightning.pytorch.utilities import rank_zero_only
-from torch import Tensor
+from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
+from torch.utils.tensorboard.summary import hparams
 
 from ..errors import UserError
-from .checkpoint import read_checkpoint
-from .tensorboard import RunLogger, add_hyperparameters, rewind
-from .whole_file import whole_file
+from ..upstream import is_accumulating
 
-SERVICE_RUNS = "service_runs"
-_FILE = "metrics.csv"
-CSV_LOGS = "csv_logs"
-"""The folder of the user's own ``CSVLogger``, as the run's ``metrics.csv`` has a row for each epoch."""
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-RESUMED_BY: dict[type[Logger], str] = {WandbLogger: "version", MLFlowLogger: "run_id"}
-"""The argument by which a logger continues what its service knows as a run; without it, it starts another."""
+_EVENT_FILES, _BEST = "events.out.tfevents.*", "best/val"
 
 
-class _Rows:
-    """The rows of a CSV file: those on the disk stay, and new ones are appended.
+class RunLogger(TensorBoardLogger):
+    """TensorBoard's files in the run's own folder, without ``hparams.yaml``: the run has its ``config.yaml``.
 
     Args:
-        path: The file.
+        folder: The run's folder.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.metrics = path, list[dict[str, Any]]()
-        self._names: list[str] | None = None
-
-    def log_metrics(self, metrics: dict[str, Any], step: int) -> None:
-        """Adds a row."""
-        plain = {name: value.item() if isinstance(value, Tensor) else value for name, value in metrics.items()}
-        self.metrics.append({**plain, "step": step})
-
-    def log_hparams(self, params: dict[str, Any]) -> None:
-        """Leaves them to the run's ``config.yaml``."""
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, name="", version="")
 
     def save(self) -> None:
-        """Appends what was added; where that brings new columns, replaces the file by one that has them."""
-        if not self.metrics:
-            return
-        if self._names is None:
-            self._names = list(rows[0]) if (rows := self.read()) else []
-        names = sorted({*self._names, *(name for row in self.metrics for name in row)})
-        if names != self._names:
-            self.write(names, self.read())
-            self._names = names
-        with open(self.path, "a", newline="") as file:
-            csv.DictWriter(file, names).writerows(self.metrics)
-        self.metrics = []
-
-    def read(self) -> list[dict[str, Any]]:
-        """The rows on the disk."""
-        if not self.path.exists():
-            return []
-        with open(self.path, newline="") as file:
-            return list(csv.DictReader(file))
-
-    def write(self, names: list[str], rows: list[dict[str, Any]]) -> None:
-        """Replaces the file, which is whole at every moment."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(self.path) as partial, open(partial, "w", newline="") as file:
-            writer = csv.DictWriter(file, names)
-            writer.writeheader()
-            writer.writerows(rows)
+        """Flushes the event file."""
+        self.experiment.flush()
 
 
-class RunCSVLogger(CSVLogger):
-    """Lightning's ``CSVLogger``, but a run that resumes keeps the rows that it has; Lightning's removes them."""
+def loggers_of(given: Any, folder: Path) -> list[Logger]:
+    """Returns TensorBoard's logger for the run's folder and then those that the user adds; none for ``false``.
 
-    _rows: _Rows | None = None
-
-    @property
-    @rank_zero_experiment
-    def experiment(self) -> Any:
-        """What writes the rows."""
-        if self._rows is None:
-            self._rows = _Rows(Path(self.log_dir) / _FILE)
-        return self._rows
-
-    def finalize(self, status: str) -> None:
-        """Writes the last rows."""
-        self.save()
-
-    def key(self, folder: Path) -> str:
-        """The name under which a checkpoint keeps how many rows there are: the file's, from the run's folder."""
-        return os.path.relpath(Path(self.log_dir) / _FILE, folder)
-
-    def rows(self) -> int:
-        """How many rows there are once everything is written."""
-        self.save()
-        return len(self.experiment.read())
-
-    def rewind(self, count: int) -> None:
-        """Takes away all rows but the first ``count``, as they will be logged again."""
-        rows = self.experiment.read()
-        if len(rows) > count:
-            self.experiment.write(list(rows[0]), rows[:count])
-
-
-class RunMLFlowLogger(MLFlowLogger):
-    """Lightning's ``MLFlowLogger``, but a run that resumes logs nothing twice: MLflow takes no metric back.
-
-    What a resumed run would log again are the same numbers.
+    Args:
+        given: The value of ``--trainer.logger``, as Lightning takes it.
+        folder: The run's folder.
     """
+    if given is False:
+        return []
+    added = [] if given in (None, True) else [given] if isinstance(given, Logger) else list(given)
+    return [RunLogger(folder), *added]
 
-    _logged: dict[str, int] | None = None
 
-    @rank_zero_only
-    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Logs metrics, but for those that MLflow had of this step when the run was resumed."""
-        if self._logged is None:
-            self._logged = self._last_steps()
-        new = {name: value for name, value in metrics.items() if step is None or step > self._logged.get(name, -1)}
-        if new:
-            super().log_metrics(new, step)
+def in_run_folder(spec: Any, argument: str, folder: Path) -> Any:
+    """Puts a relative path among the arguments of a class, or of several, into the run's folder.
 
-    def _last_steps(self) -> dict[str, int]:
-        """The last step at which each metric was logged so far."""
-        client, run = self.experiment, self.run_id
-        names = client.get_run(run).data.metrics
-        return {name: max(found.step for found in client.get_metric_history(run, name)) for name in names}
+    A logger of W&B without an id gets the run's name, so that a resumed run continues what W&B has of it.
+
+    Args:
+        spec: What a config says of loggers or of a profiler.
+        argument: The name of the argument.
+        folder: The run's folder.
+    """
+    if isinstance(spec, list):
+        return [in_run_folder(one, argument, folder) for one in spec]
+    if not isinstance(spec, Namespace) or spec.get("init_args") is None:
+        return spec
+    spec = spec.clone()  # what the config says is left to other runs
+    given, kind = spec.init_args, class_of(spec)
+    path = given.get(argument)
+    if path is not None and "://" not in str(path):
+        given[argument] = str(folder / path)
+    if isinstance(kind, type) and issubclass(kind, WandbLogger) and not (given.get("id") or given.get("version")):
+        given["id"] = re.sub(r"[^\w.-]", "-", folder.name)[:64]
+    return spec
+
+
+def class_of(spec: Any) -> Any:
+    """Returns the class that a part of a config names, which the parser has imported; None where it is no class."""
+    if not isinstance(spec, Namespace) or "class_path" not in spec:
+        return None
+    module, _, name = spec.class_path.rpartition(".")
+    return getattr(import_module(module), name)
+
+
+def curve_lengths(trainer: Trainer) -> dict[str, int]:
+    """Returns the size of each of the run's event files in bytes, by name, once everything is written."""
+    for logger in trainer.loggers if trainer.is_global_zero else []:
+        if isinstance(logger, RunLogger):
+            logger.save()
+            return {path.name: path.stat().st_size for path in Path(logger.log_dir).glob(_EVENT_FILES)}
+    return {}
+
+
+def rewind(folder: Path, lengths: Any) -> None:
+    """Removes what was logged after a checkpoint, as it will be logged again.
+
+    Args:
+        folder: The run's folder.
+        lengths: What :func:`curve_lengths` returned when the checkpoint was made, unchecked.
+
+    Raises:
+        UserError: It is not that.
+    """
+    if not (isinstance(lengths, dict) and all(isinstance(length, int) and length >= 0 for length in lengths.values())):
+        raise UserError("the checkpoint does not say how much of the curves belongs to it; use another --name")
+    for path in folder.glob(_EVENT_FILES):
+        if path.name not in lengths:
+            path.unlink()
+        elif path.stat().st_size > lengths[path.name]:
+            with open(path, "r+b") as file:
+                file.truncate(lengths[path.name])
+
+
+def is_logged(trainer: Trainer) -> bool:
+    """Returns True if the current batch concludes one of the optimizer steps after which training is logged."""
+    every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
+    stepped = not is_accumulating(trainer)
+    return stepped and every > 0 and trainer.global_step % every == 0
+
+
+def tensorboards(trainer: Trainer) -> list[TensorBoardLogger]:
+    """Returns TensorBoard's loggers that this process writes to."""
+    loggers = trainer.loggers if trainer.is_global_zero else []
+    return [logger for logger in loggers if isinstance(logger, TensorBoardLogger)]
+
+
+def add_figure(trainer: Trainer, tag: str, figure: "Figure", step: int | None = None) -> None:
+    """Adds an image to each TensorBoard of the run, at the trainer's step unless another is given."""
+    for logger in tensorboards(trainer):
+        logger.experiment.add_figure(tag, figure, global_step=trainer.global_step if step is None else step)
+
+
+def add_validation_of_best(trainer: Trainer, metrics: dict[str, Any], step: int) -> None:
+    """Adds the validation metrics of the best checkpoint, made after ``step``, which the tab HPARAMS shows."""
+    for logger in tensorboards(trainer):
+        for name, value in metrics.items():
+            if isinstance(value, float):  # neither a count nor the confusion matrix
+                logger.experiment.add_scalar(f"{_BEST}/{name}", value, global_step=step)
 
 
 def log_settings(trainer: Trainer, values: dict[str, Any], metrics: Iterable[str]) -> None:
-    """Gives every logger what a new run was asked to do.
+    """Gives every logger the settings of a new run; TensorBoard's tab HPARAMS shows them beside its results.
 
     Args:
         trainer: Before its first step.
@@ -146,10 +149,13 @@ def log_settings(trainer: Trainer, values: dict[str, Any], metrics: Iterable[str
     served = {name: getattr(data, name, None) for name in ("image_size", "batch_size", "seed")}
     flat = {**_flat(values), **settings, **served}
     plain = {name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in flat.items()}
-    add_hyperparameters(trainer, plain, metrics)
+    final = {f"{where}/{name}": 0 for where in (_BEST, "test") for name in metrics}
     for logger in trainer.loggers:
         if not isinstance(logger, TensorBoardLogger):
             logger.log_hyperparams(plain)
+        elif trainer.is_global_zero:
+            for summary in hparams(plain, final):  # type: ignore[no-untyped-call]
+                logger.experiment.file_writer.add_summary(summary)
 
 
 def _flat(values: dict[str, Any]) -> dict[str, Any]:
@@ -157,71 +163,3 @@ def _flat(values: dict[str, Any]) -> dict[str, Any]:
     for name, value in values.items():
         flat |= {f"{name}.{inner}": one for inner, one in value.items()} if isinstance(value, dict) else {name: value}
     return flat
-
-
-def service_runs(trainer: Trainer) -> dict[str, list[str | None]]:
-    """What services call the run, for :func:`project.engine.run.placing.placed` to continue it.
-
-    Returns:
-        By the class of loggers, a name for each of them in their order; None where a service has none.
-    """
-    loggers = trainer.loggers if trainer.is_global_zero else []
-    versions = {kind: [logger.version for logger in loggers if isinstance(logger, kind)] for kind in RESUMED_BY}
-    return {
-        kind.__name__: [None if version is None else str(version) for version in found]
-        for kind, found in versions.items()
-        if found
-    }
-
-
-def known_runs(checkpoints: Iterable[Path]) -> Mapping[str, Any]:
-    """What :func:`service_runs` was when the first of some checkpoints that can be read was made, unchecked."""
-    for path in checkpoints:
-        with suppress(UserError):
-            found = read_checkpoint(path).get(SERVICE_RUNS)
-            return found if isinstance(found, Mapping) else {}
-    return {}
-
-
-def lengths(trainer: Trainer) -> dict[str, int]:
-    """How much each logger that can be rewound has written: bytes of event files, rows of CSV files, by name."""
-    found: dict[str, int] = {}
-    for logger in trainer.loggers if trainer.is_global_zero else []:
-        if isinstance(logger, RunLogger):
-            found |= logger.lengths()
-        elif isinstance(logger, RunCSVLogger):
-            found[logger.key(Path(trainer.default_root_dir))] = logger.rows()
-    return found
-
-
-def rewind_all(trainer: Trainer, written: Any) -> None:
-    """Takes away what was logged after a checkpoint, as it will be logged again.
-
-    Args:
-        trainer: In its run's folder.
-        written: What :func:`lengths` was when the checkpoint was made.
-
-    Raises:
-        UserError: It is not that, as where the file was changed.
-    """
-    if not (isinstance(written, dict) and all(isinstance(length, int) and length >= 0 for length in written.values())):
-        raise UserError("the checkpoint does not say how much of the curves belongs to it; use another --name")
-    folder = Path(trainer.default_root_dir)
-    rewind(folder, written)
-    for logger in trainer.loggers:
-        if isinstance(logger, RunCSVLogger):
-            logger.rewind(written.get(logger.key(folder), 0))
-
-
-def own_first(given: Any, folder: Path) -> list[Logger]:
-    """TensorBoard's logger in the run's folder, and then those that the user adds; none where the user says so.
-
-    Args:
-        given: What ``--trainer.logger`` is, as Lightning takes it.
-        folder: The run's folder.
-    """
-    if given is False:
-        return []
-    added = [] if given in (None, True) else [given] if isinstance(given, Logger) else list(given)
-    own = [] if any(isinstance(logger, RunLogger) for logger in added) else [RunLogger(folder, "", "")]
-    return [*own, *added]

@@ -1,6 +1,5 @@
-"""What a checkpoint must have in common with the command that takes it up, and what may be another."""
+"""Compares a checkpoint with the command that resumes from it."""
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,9 @@ _OF_THE_MACHINE = ("root", "cache", "device_cache", "num_workers")
 
 
 def require_match(
-    about: About, path: str | Path, *, model: str, class_names: list[str], arch: str, arch_args: Any
+    about: About, path: str | Path, model: str, class_names: list[str], arch: str, arch_args: Any
 ) -> None:
-    """Compares a checkpoint with the model that is to take it up.
+    """Compares a checkpoint with the model that is to continue from it.
 
     Raises:
         UserError: The checkpoint is of another class, of another architecture or of other classes of images.
@@ -47,29 +46,20 @@ def require_same_selection(about: About, now: Selection | None) -> None:
         )
 
 
-def changed_data(about: About, data: Any, found: Collection[str] = ()) -> str:
-    """Says which options of the data a resumed run is given that are other than its checkpoint's; empty where none is.
-
-    Args:
-        about: What the checkpoint says of itself.
-        data: The data module now.
-        found: Options that Lightning's finders have set, which are the checkpoint's again as soon as training resumes.
-    """
-    remembered, others = about["data"], {*_OF_THE_MACHINE, *found}
+def changed_data(about: About, data: Any) -> str:
+    """Names the options of the data that are not those of the checkpoint; returns nothing where all are."""
+    remembered = about["data"]
     before = {**remembered["init_args"], **about.get("transforms", {})} if remembered is not None else {}
     now = {**data.hparams, **data.transforms_in_words()}
-    names = [name for name in now if name in before and name not in others and _differ(before[name], now[name])]
+    names = [
+        name for name in now if name in before and name not in _OF_THE_MACHINE and _differ(before[name], now[name])
+    ]
     changes = [f"--data.{name} is {now[name]}, not {before[name]}" for name in names]
     return printable(f"; from here on {' and '.join(changes)}") if changes else ""
 
 
 def changed_images(about: About, data: Any) -> str:
-    """Says where a resumed run has another number of images than its checkpoint had; empty where it has not.
-
-    Args:
-        about: What the checkpoint says of itself.
-        data: Of any kind; those that do not tell their sizes are not compared.
-    """
+    """Says where a resumed run has another number of images than its checkpoint had; nothing where it has not."""
     before, now = about.get("images", {}), dict(getattr(data, "split_sizes", dict)())
     names = [name for name in now if name in before and _differ(before[name], now[name])]
     changes = [f"{now[name]} {name} images, not {before[name]}" for name in names]

@@ -13,7 +13,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from ..errors import require
 from ..run.checkpoint_io import hard_link
 from ..run.folder import CHECKPOINTS, LAST, PREVIOUS
-from ..run.loggers import SERVICE_RUNS, lengths, service_runs
+from ..run.loggers import curve_lengths
 from ..run.signals import EXIT_CODE, StopRequest
 from ..upstream import correct_progress
 
@@ -22,7 +22,7 @@ _SHARE_OF_TIME = 0.05  # what saves at the ends of epochs may take
 
 
 class Action(IntEnum):
-    """What a process wants to do between two steps; the largest of all processes' is done."""
+    """Action of a process between two steps; all do the largest of all processes'."""
 
     CONTINUE = 0
     SAVE = 1
@@ -34,12 +34,12 @@ class StoppedError(SystemExit):
 
 
 class LastCheckpoint(Callback):
-    """Saves between two steps, where gradients, windows of metrics and the logs of a step are all concluded.
+    """Saves ``last.ckpt`` between two steps, where gradients, windows of metrics and logs of a step are all concluded.
 
-    That is when a batch has been fetched and nothing was done with it. Lightning's ``ModelCheckpoint`` saves while a
-    step is being concluded, so that what is logged after it is missing from the curve of the resumed run. It saves
-    every few minutes; between epochs, unless epochs are so short that this would take more than a twentieth of the time;
-    at the end of training; and when SIGTERM, SIGINT, SIGUSR1 or SIGUSR2 asks the run to stop.
+    That is when a batch has been fetched and nothing was done with it. Lightning's ``ModelCheckpoint`` saves while a step
+    is being concluded, so that what is logged after it would be missing from the curve of the resumed run. Saves every
+    few minutes; between epochs, unless that would take more than a twentieth of the time; at the end of training; and
+    when SIGTERM, SIGINT, SIGUSR1 or SIGUSR2 asks the run to stop.
 
     Args:
         every_minutes: The longest time in minutes between two saves.
@@ -58,7 +58,7 @@ class LastCheckpoint(Callback):
         self._agreed_at, self._agreed_step, self._next_agreement = 0.0, 0, 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Starts the clock, and listens for signals from here on."""
+        """Starts the clock, and handles signals from here on."""
         trainer.callback_metrics.update({name: torch.tensor(value) for name, value in self._metrics.items()})
         self._saved_at = self._agreed_at = time.monotonic()
         self._agreed_step = trainer.global_step
@@ -78,12 +78,12 @@ class LastCheckpoint(Callback):
         self._do(max(Action.SAVE, self._agree(trainer, between_epochs=True)), trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Signals do again what they did before."""
+        """Restores the handlers of signals."""
         self._request.ignore()
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Adds the newest metrics, how far the curves have come, and where services keep theirs."""
-        checkpoint[CURVES], checkpoint[SERVICE_RUNS] = lengths(trainer), service_runs(trainer)
+        """Adds the newest metrics, and how far the curves have come."""
+        checkpoint[CURVES] = curve_lengths(trainer)
         checkpoint[_METRICS] = {name: float(value) for name, value in trainer.callback_metrics.items()}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -93,7 +93,7 @@ class LastCheckpoint(Callback):
             self._metrics = {str(name): float(value) for name, value in checkpoint[_METRICS].items()}
 
     def _agree(self, trainer: Trainer, between_epochs: bool) -> Action:
-        """What all processes do now; they ask each other between epochs and about once a second, not in each step."""
+        """Returns what all processes do now; they agree between epochs and about once a second, not in each step."""
         step, now = trainer.global_step, time.monotonic()
         action = self._action(step, now, trainer.is_global_zero, between_epochs)
         if trainer.world_size == 1:

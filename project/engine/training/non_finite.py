@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..errors import LocalError, UserError, listed
-from ..run.tensorboard import is_logged
+from ..run.loggers import is_logged
 
 _NAMES_SHOWN = 8
 

@@ -1,93 +1,104 @@
-"""Loggers and plugins of the user's are added to a run's own, write into its folder, and resume where it does."""
+"""TensorBoard's curves are rewound at a resume; loggers of the user's write into the run's folder."""
 
 import csv
 import logging
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-import yaml
 from jsonargparse import Namespace
+from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger, WandbLogger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from project.engine.errors import UserError
-from project.engine.run.loggers import RunCSVLogger
-from project.engine.run.placing import placed
-from project.engine.run.tensorboard import RunLogger
-from tests.small import load, require_same_end, small, stop_at
-from tests.stress import outcome
+from project.engine.run.loggers import RunLogger, curve_lengths, in_run_folder, loggers_of, rewind
+from tests.small import small, stop_at
 from tests.test_fit import events
 
-RUN = Path("runs/run")
-LAST = RUN / "checkpoints" / "last.ckpt"
-LOGGED = RUN / "csv_logs" / "metrics.csv"
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "run"
 
 
-def rows(path):
-    """The rows of a CSV file, without what is never the same."""
-    with open(path, newline="") as file:
-        return [
-            {name: value for name, value in row.items() if "per_second" not in name} for row in csv.DictReader(file)
-        ]
+def log(folder, *steps: int) -> Any:
+    """A trainer with what it has logged, to an event file of its own."""
+    logger = RunLogger(folder)
+    for step in steps:
+        logger.log_metrics({"loss": 0.5 * step}, step)
+    return Trainer(accelerator="cpu", logger=logger, default_root_dir=folder, enable_checkpointing=False)
 
 
-def files(folder):
-    """The names of files, without TensorBoard's and plots."""
-    found = {path.name for path in folder.rglob("*") if path.is_file() and path.suffix != ".png"}
-    return {name for name in found if "tfevents" not in name}
+def curve(folder, tag="loss") -> list[tuple[int, float]]:
+    accumulator = EventAccumulator(str(folder), purge_orphaned_data=False)
+    accumulator.Reload()
+    return sorted((event.step, event.value) for event in accumulator.Scalars(tag))
 
 
-class Listener(logging.Handler):
-    def __init__(self):
-        super().__init__()
-        self.heard = []
+def test_what_was_logged_after_a_checkpoint_vanishes(folder):
+    log(folder, 0, 1).logger.finalize("success")
+    trainer = log(folder, 2, 3)
+    lengths = curve_lengths(trainer)
+    assert lengths == {path.name: path.stat().st_size for path in folder.iterdir()}
+    trainer.logger.log_metrics({"loss": 9.0}, 4)
+    trainer.logger.finalize("success")
+    log(folder, 4, 5).logger.finalize("success")
+    assert len(list(folder.iterdir())) == 3
+    rewind(folder, lengths)
+    assert set(lengths) == {path.name for path in folder.iterdir()}
+    assert curve(folder) == [(0, 0.0), (1, 0.5), (2, 1.0), (3, 1.5)]
+    log(folder, 4).logger.finalize("success")
+    assert curve(folder) == [(step, 0.5 * step) for step in range(5)]
+    rewind(folder, {})
+    assert not list(folder.glob("*tfevents*"))
 
-    def emit(self, record):
-        self.heard.append(record.getMessage())
 
-
-def test_a_csv_file_asynchronous_checkpoints_and_a_profile_are_added_and_a_stopped_run_goes_on(
-    workplace, tmp_path, monkeypatch
-):
-    added = ["--trainer.logger=CSVLogger", "--trainer.plugins=AsyncCheckpointIO", "--trainer.profiler=simple"]
-    listener = Listener()
-    logging.getLogger("lightning.pytorch.profilers").addHandler(listener)
-    (tmp_path / "whole").mkdir()
-    monkeypatch.chdir(tmp_path / "whole")
-    small(*added)
-    logging.getLogger("lightning.pytorch.profilers").removeHandler(listener)
-    assert any("FIT Profiler Report" in text for text in listener.heard)
-    assert files(Path()) == {"config.yaml", "metrics.json", "metrics.csv", "best.ckpt", "last.ckpt"}
-    whole, expected = rows(LOGGED), outcome(RUN)
-    scalars = events(RUN)
-    for tag in ("train/loss", "val/accuracy", "test/f1"):
-        logged = [(int(row["step"]), pytest.approx(float(row[tag]), rel=1e-6)) for row in whole if row[tag]]
-        assert [(event.step, event.value) for event in scalars.Scalars(tag)] == logged
-    loggers = yaml.safe_load((RUN / "config.yaml").read_text())["trainer"]["logger"]
-    assert loggers["class_path"].endswith(".CSVLogger")
-    assert loggers["init_args"]["save_dir"] == "."  # so that the config leads to another run's folder in another run
-
-    (tmp_path / "broken").mkdir()
-    monkeypatch.chdir(tmp_path / "broken")
-    stop_at(6, *added)
-    kept = LOGGED.read_text()
-    assert kept.count("\n") > 6
-    LOGGED.write_text(kept + kept.splitlines()[-1] + "\n1,2")  # as a kill after the checkpoint leaves it
-    small(*added)
-    require_same_end(RUN, expected)
-    assert rows(LOGGED) == whole
+@pytest.mark.parametrize("extra", [[2], []], ids=["within a later record", "before its end"])
+def test_a_file_that_lost_its_end_is_repaired_or_stays(folder, extra):
+    trainer = log(folder, 0, 1)
+    lengths = curve_lengths(trainer)
+    for step in extra:
+        trainer.logger.log_metrics({"loss": 9.0}, step)
+    trainer.logger.finalize("success")
+    (path,) = folder.iterdir()
+    path.write_bytes(path.read_bytes()[:-5])
+    expected = path.read_bytes()[: lengths[path.name]]
+    rewind(folder, lengths)
+    assert path.read_bytes() == expected
+    if extra:
+        assert curve(folder) == [(0, 0.0), (1, 0.5)]
 
 
 def spec(kind, **arguments):
     return Namespace(class_path=f"lightning.pytorch.loggers.{kind}", init_args=Namespace(**arguments))
 
 
-class OwnLogger(Logger):
-    """Stands for a class of the user's."""
+def test_places_are_within_the_runs_folder_unless_they_are_absolute(tmp_path):
+    run = tmp_path / "run"
+    csv_logger, comet = spec("CSVLogger", save_dir="."), spec("CSVLogger", save_dir="/logs")
+    remote, own = spec("CSVLogger", save_dir="s3://bucket/x"), spec("Logger", rate=3)
+    placed = in_run_folder([csv_logger, comet, remote, own], "save_dir", run)
+    assert [one.init_args.get("save_dir") for one in placed] == [str(run), "/logs", "s3://bucket/x", None]
+    assert csv_logger.init_args.save_dir == "."  # what the config says is left to other runs
+    assert [in_run_folder(value, "save_dir", run) for value in (None, True, False)] == [None, True, False]
 
 
-class RecordingLogger(OwnLogger):
+@pytest.mark.parametrize(("given", "expected"), [({}, "my-run"), ({"id": "mine"}, "mine"), ({"version": "v"}, None)])
+def test_wandb_continues_by_the_runs_name_unless_told_otherwise(tmp_path, given, expected):
+    placed = in_run_folder(spec("WandbLogger", save_dir=".", **given), "save_dir", tmp_path / "my run")
+    assert placed.init_args.get("id") == expected
+
+
+def test_the_runs_own_logger_comes_first(tmp_path):
+    other = RecordingLogger()
+    assert loggers_of(False, tmp_path) == []
+    for given, added in ((None, []), (True, []), (other, [other]), ([other], [other])):
+        first, *others = loggers_of(given, tmp_path)
+        assert isinstance(first, RunLogger)
+        assert others == added
+
+
+class RecordingLogger(Logger):
     """Records what it is given."""
 
     name, version = "own", ""
@@ -101,18 +112,36 @@ class RecordingLogger(OwnLogger):
         self.rows.append({"step": step, **{name: value for name, value in metrics.items() if "per_sec" not in name}})
 
 
-def test_a_logger_of_the_users_gets_settings_once_and_each_metric_once(workplace, monkeypatch):
-    flags = [f"--trainer.logger={__name__}.RecordingLogger", "--model.loss.label_smoothing=0.2"]
+class Listener(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.heard = []
+
+    def emit(self, record):
+        self.heard.append(record.getMessage())
+
+
+def test_loggers_of_the_users_get_settings_once_and_each_metric_once(workplace):
+    listener, profiles = Listener(), logging.getLogger("lightning.pytorch.profilers")
+    flags = [f"--trainer.logger={__name__}.RecordingLogger", "--trainer.logger+=CSVLogger"]
+    flags += ["--trainer.profiler=simple", "--trainer.plugins=AsyncCheckpointIO", "--model.optimizer.lr=0.2"]
     settings, whole = RecordingLogger.settings, RecordingLogger.rows
+    profiles.addHandler(listener)
     small(*flags, "--trainer.default_root_dir=whole")
+    profiles.removeHandler(listener)
+    assert any("FIT Profiler Report" in text for text in listener.heard)
     assert len(settings) == 1
-    known = {"arch": "resnet18", "loss.label_smoothing": 0.2, "optimizer.lr": 0.1, "batch_size": 16, "max_epochs": 2}
+    known = {"arch": "resnet18", "optimizer.lr": 0.2, "batch_size": 16, "max_epochs": 2}
     assert {name: settings[0][name] for name in known} == known
     assert all(isinstance(value, bool | int | float | str) for value in settings[0].values())
     scalars = events(Path("whole/run"))
+    (rows,) = Path("whole/run").glob("lightning_logs/*/metrics.csv")
+    with open(rows, newline="") as file:
+        by_csv = list(csv.DictReader(file))
     for tag in ("train/loss", "val/accuracy", "test/f1"):
         logged = [(row["step"], pytest.approx(row[tag], rel=1e-6)) for row in whole if tag in row]
         assert [(event.step, event.value) for event in scalars.Scalars(tag)] == logged
+        assert [(int(row["step"]), float(row[tag])) for row in by_csv if row[tag]] == logged
     expected = list(whole)
     whole.clear()
     stop_at(6, *flags)
@@ -121,44 +150,9 @@ def test_a_logger_of_the_users_gets_settings_once_and_each_metric_once(workplace
     assert whole == expected
 
 
-def history(database: Path) -> tuple[dict[str, str], dict[str, list[tuple[int, float]]]]:
-    """The settings of the only run in MLflow's database, and the steps and values of each metric."""
-    from mlflow.tracking import MlflowClient
-
-    client = MlflowClient(f"sqlite:///{database}")
-    experiments = [found for found in client.search_experiments() if found.name == "lightning_logs"]
-    (run,) = client.search_runs([found.experiment_id for found in experiments])
-    names = [name for name in run.data.metrics if "per_sec" not in name]
-    metrics = {name: [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, name)] for name in names}
-    return run.data.params, metrics
-
-
-@pytest.mark.skipif(
-    not (find_spec("mlflow") and find_spec("sqlalchemy")), reason="mlflow is not installed, or without SQLAlchemy"
-)
-@pytest.mark.filterwarnings("ignore")  # its own
-def test_mlflow_continues_one_run_in_the_runs_folder_without_losing_or_doubling_metrics(workplace):
-    small("--trainer.logger=MLFlowLogger", "--trainer.default_root_dir=whole")
-    settings, whole = history(Path("whole/run/mlruns/mlflow.db"))
-    assert (settings["arch"], settings["optimizer.lr"]) == ("resnet18", "0.1")
-    assert [step for step, _ in whole["train/loss"]] == list(range(8))
-    assert "test/accuracy" in whole
-
-    flags = ["--trainer.logger=MLFlowLogger", "--trainer.logger.tracking_uri=sqlite:///own.db"]
-    stop_at(6, *flags)
-    kept = LAST.read_bytes()
-    stop_at(8, *flags)
-    LAST.write_bytes(kept)  # as where a kill comes after more was logged
-    small(*flags)
-    assert history(RUN / "own.db") == (settings, whole)
-    assert {path.name for path in workplace.iterdir()} == {"runs", "whole"}
-
-
-@pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is not installed")
 @pytest.mark.filterwarnings("ignore")  # its own
 def test_wandb_continues_one_run_offline(workplace):
-    import wandb
-
+    wandb = pytest.importorskip("wandb", reason="wandb is not installed")
     flags = ["--trainer.logger=WandbLogger", "--trainer.logger.offline=true"]
     stop_at(6, *flags)
     assert wandb.run.config["optimizer.lr"] == 0.1
@@ -167,82 +161,5 @@ def test_wandb_continues_one_run_offline(workplace):
     (logger,) = (found for found in cli.trainer.loggers if isinstance(found, WandbLogger))
     assert logger.experiment.summary["test/accuracy"] == pytest.approx(cli.model.results["test"].accuracy)
     wandb.finish()
-    names = [path.name for path in (RUN / "wandb").glob("offline-run-*")]
-    assert len(names) in (1, 2)  # two may start in one second
-    assert {name.rpartition("-")[2] for name in names} == {*load(LAST)["service_runs"]["WandbLogger"]}
-    assert {path.name for path in workplace.iterdir()} == {"runs"}
-
-
-def test_services_continue_the_run_that_a_checkpoint_names_unless_the_user_names_one(tmp_path):
-    places = {"save_dir": "./mlruns", "tracking_uri": None, "artifact_location": None}
-    wandb, mlflow = spec("WandbLogger", version=None, id=None), spec("MLFlowLogger", run_id=None, **places)
-    known = {"WandbLogger": ["ab12-x"], "MLFlowLogger": ["0" * 32]}
-    placed_wandb, placed_mlflow = placed([wandb, mlflow], tmp_path, known)
-    assert placed_wandb.init_args.version == "ab12-x"
-    assert placed_mlflow.init_args.run_id == "0" * 32
-    assert placed_mlflow.init_args.tracking_uri == f"sqlite:///{tmp_path}/mlruns/mlflow.db"
-    assert placed(spec("WandbLogger", version=None, id="mine"), tmp_path, known).init_args.version is None
-    for odd in ("../../x", "", "a/b", 3, None, "x" * 65):
-        assert placed(wandb, tmp_path, {"WandbLogger": [odd]}).init_args.version is None
-        assert placed(wandb, tmp_path, {"WandbLogger": odd}).init_args.version is None
-
-
-def test_two_loggers_of_one_class_continue_a_run_each(tmp_path):
-    first, named, last = (spec("WandbLogger", version=None, id=given) for given in (None, "mine", None))
-    known = {"WandbLogger": ["a", "mine", "c"]}
-    assert [logger.init_args.version for logger in placed([first, named, last], tmp_path, known)] == ["a", None, "c"]
-
-
-def test_two_loggers_do_not_write_the_same_file(tmp_path):
-    def csv_logger(name: str) -> Namespace:
-        return spec("CSVLogger", save_dir=".", name=name, version=None)
-
-    placed([csv_logger("lightning_logs"), csv_logger("mine")], tmp_path)
-    with pytest.raises(UserError, match="two loggers would write the same file"):
-        placed([csv_logger("lightning_logs"), csv_logger("lightning_logs")], tmp_path)
-
-
-def test_places_are_within_the_runs_folder_unless_they_are_absolute(tmp_path):
-    run = tmp_path / "run"
-    csv_logger = spec("CSVLogger", save_dir=".", name="lightning_logs", version=None)
-    wandb, elsewhere = spec("WandbLogger", save_dir="."), spec("CometLogger", save_dir="/comet")
-    own = Namespace(class_path=f"{__name__}.OwnLogger", init_args=Namespace(project="x"))
-    placed_csv, placed_wandb, same, placed_own = placed([csv_logger, wandb, elsewhere, own], run)
-    assert placed_csv.init_args == Namespace(save_dir=str(run), name="csv_logs", version="")
-    assert placed_wandb.init_args.save_dir == str(run)
-    assert same.init_args.save_dir == "/comet"
-    assert placed_own == own
-    assert csv_logger.init_args.save_dir == "."  # what the config says is left to other runs
-    assert [placed(value, run) for value in (None, True, False)] == [None, True, False]
-
-
-def test_tensorboards_files_lie_in_the_runs_folder_however_that_is_spelt(tmp_path):
-    run = tmp_path / "run"
-
-    def tensorboard(save_dir: str) -> Namespace:
-        return spec("TensorBoardLogger", save_dir=save_dir, name="lightning_logs", version=None, sub_dir=None)
-
-    for place in (".", "", str(run), "x/..", "../run"):
-        logger = RunLogger(**vars(placed(tensorboard(place), run).init_args))
-        assert Path(logger.log_dir).resolve() == run
-    for place in ("tb", "..", str(tmp_path), "~", "$HOME"):
-        with pytest.raises(
-            UserError, match=r"^--trainer\.logger: TensorBoard's files lie in the run's folder; leave save_"
-        ):
-            placed(tensorboard(place), run)
-
-
-def test_rows_are_kept_rewound_and_widened(tmp_path):
-    logger = RunCSVLogger(tmp_path, "", "")
-    for step in range(3):
-        logger.log_metrics({"a": step}, step)
-    assert (logger.rows(), logger.key(tmp_path)) == (3, "metrics.csv")
-    resumed = RunCSVLogger(tmp_path, "", "")
-    resumed.rewind(2)
-    resumed.log_metrics({"b": 7}, 2)
-    resumed.finalize("success")
-    assert rows(tmp_path / "metrics.csv") == [
-        {"a": "0", "b": "", "step": "0"},
-        {"a": "1", "b": "", "step": "1"},
-        {"a": "", "b": "7", "step": "2"},
-    ]
+    names = {path.name.rpartition("-")[2] for path in Path("runs/run/wandb").glob("offline-run-*")}
+    assert names == {"run"}

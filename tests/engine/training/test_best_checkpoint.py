@@ -1,4 +1,4 @@
-"""The best checkpoint is one of finite metrics."""
+"""``best.ckpt`` is chosen by the metric that the command names, and is one of finite metrics."""
 
 import math
 from pathlib import Path
@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from project.callbacks import BestCheckpoint
+from project.engine.errors import UserError
+from project.engine.training.best_checkpoint import Monitor, chosen_monitor
 from project.model.metrics import Metrics
-from tests.small import load, small
+from tests.small import load, one_line, small, stop_at
 
 BEST = Path("runs/run/checkpoints/best.ckpt")
 
@@ -23,7 +25,7 @@ BEST = Path("runs/run/checkpoints/best.ckpt")
         ([math.nan, math.nan, 1.0], 12),
     ],
 )
-def test_a_loss_that_is_not_finite_makes_no_best_checkpoint(workplace, monkeypatch, losses, step):
+def test_a_loss_that_is_not_finite_makes_no_best_checkpoint_and_is_named(workplace, monkeypatch, capsys, losses, step):
     measured = iter([*zip(losses, [0.25, 0.5, 0.75], strict=True), (1.0, 0.5)])  # the last is the test's
 
     rates = Metrics.rates
@@ -40,6 +42,12 @@ def test_a_loss_that_is_not_finite_makes_no_best_checkpoint(workplace, monkeypat
         patch.setattr("project.fit.FitCLI._conclude", lambda cli: None)
         small("--trainer.max_epochs=3")
     assert load(BEST)["global_step"] == step
+    said = [line for line in capsys.readouterr().err.splitlines() if "no candidate for best.ckpt" in line]
+    bad = [
+        f"the validation loss is {loss} at epoch {n}," for n, loss in enumerate(losses, 1) if not math.isfinite(loss)
+    ]
+    assert len(said) == len(bad)
+    assert all(line.startswith(start) for line, start in zip(said, bad, strict=True))
 
 
 def test_all_of_its_state_is_restored(tmp_path):
@@ -48,3 +56,81 @@ def test_all_of_its_state_is_restored(tmp_path):
     before.current_score = before.best_model_score = torch.tensor(0.5)
     after.load_state_dict(before.state_dict())
     assert after.state_dict() == before.state_dict()
+
+
+def test_a_run_that_ends_before_its_first_step_has_no_best_checkpoint(workplace, capsys):
+    assert "ended before its first step" in one_line(lambda: small("--trainer.max_time=00:00:00:00"), capsys)
+    assert list(workplace.rglob("*.ckpt")) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "step", "selection"),
+    [
+        ([], 12, ("val/accuracy", "max")),
+        (["--monitor=val/loss"], 8, ("val/loss", "min")),
+        (["--monitor=val/loss", "--mode=max"], 4, ("val/loss", "max")),
+    ],
+)
+def test_the_best_checkpoint_is_the_best_by_that_metric(workplace, monkeypatch, capsys, flags, step, selection):
+    measured = iter([(3.0, 0.25), (1.0, 0.5), (2.0, 0.75), (9.0, 0.1)])  # the last is the test's
+    rates = Metrics.rates
+
+    def pretend(metrics):
+        return dict(zip(("loss", "accuracy"), next(measured), strict=True)) if metrics.total else rates(metrics)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Metrics, "rates", pretend)
+        patch.setattr(Metrics, "as_dict", lambda metrics: {"f1": 0.0, "loss": 0.0})
+        small("--trainer.max_epochs=3", *flags)
+    best = load(BEST)
+    assert best["global_step"] == step
+    assert best["about"]["selection"] == dict(zip(("monitor", "mode"), selection, strict=True))
+    assert f"best.ckpt (epoch {step // 4}, by {selection[0]})" in capsys.readouterr().out
+
+
+def test_a_resumed_run_keeps_its_monitor(workplace, capsys):
+    stop_at(6)
+    line = one_line(lambda: small("--monitor=val/loss"), capsys)
+    assert "chooses best.ckpt by val/accuracy, max, but the command by val/loss, min" in line
+    assert "but the command by nothing" in one_line(lambda: small("--callbacks.best_checkpoint=false"), capsys)
+    small("--monitor=val/accuracy", "--mode=max")
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode", "expected"),
+    [
+        ("val/loss", None, "min"),
+        ("val/loss", "max", "max"),
+        ("val/own", "min", "min"),
+        ("val/users", "max", "max"),
+        ("val/own", None, "give --mode min or --mode max"),
+        ("val/users", None, "val/users is none of val/loss, val/own, and does not say"),
+    ],
+)
+def test_the_mode_is_the_metrics_own_or_is_asked_for(metric, mode, expected):
+    known = {"val/loss": "min", "val/own": None}
+    if expected in ("min", "max"):
+        assert chosen_monitor(metric, mode, known) == Monitor(metric, expected)
+    else:
+        with pytest.raises(UserError, match=expected):
+            chosen_monitor(metric, mode, known)
+
+
+def test_early_stopping_watches_the_same_unless_told_otherwise_and_stops_after_its_patience(workplace, monkeypatch):
+    losses = iter([3.0, 1.0, 2.0, 2.0, 9.0])  # the last is the test's
+    rates = Metrics.rates
+    monkeypatch.setattr(Metrics, "rates", lambda found: {"loss": next(losses)} if found.total else rates(found))
+    monkeypatch.setattr(Metrics, "as_dict", lambda found: {"f1": 0.0, "loss": 0.0})
+    own = ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=train/loss"]
+    stopping = ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.patience=2", "--monitor=val/loss"]
+    cli = small(*own, "--trainer.callbacks.patience=9", *stopping, "--trainer.max_epochs=9")
+    assert cli.trainer.current_epoch == 4
+    found = [(one.monitor, one.mode, one.patience) for one in cli.trainer.early_stopping_callbacks]
+    assert found == [("train/loss", "min", 9), ("val/loss", "min", 2)]
+
+
+@pytest.mark.parametrize("flags", [["--trainer.max_steps=1"], ["--trainer.check_val_every_n_epoch=2"]])
+def test_early_stopping_waits_for_a_validation(workplace, flags):
+    cli = small("--trainer.callbacks+=EarlyStopping", *flags)
+    (stopping,) = cli.trainer.early_stopping_callbacks
+    assert stopping.best_score.isfinite() == (cli.trainer.global_step == 8)

@@ -5,7 +5,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
 from project.callbacks import LogInterval
-from project.engine.run.tensorboard import is_logged
+from project.engine.run.loggers import is_logged
 from tests.model.test_classifier import Memory, linear, trainer
 
 

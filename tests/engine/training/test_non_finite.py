@@ -171,10 +171,10 @@ class TestLossScaler:
         assert stop.skipped == 6
 
     def test_the_number_of_them_has_a_curve(self, monkeypatch, tmp_path):
-        from project.engine.run.tensorboard import RunLogger
-        from tests.engine.run.test_tensorboard import curve
+        from project.engine.run.loggers import RunLogger
+        from tests.engine.run.test_loggers import curve
 
-        logger = RunLogger(tmp_path, "run", version="")
+        logger = RunLogger(tmp_path / "run")
         scaled(monkeypatch, StopOnNonFinite(), 3, 5, logger=logger)
         logger.finalize("success")
         assert [value for _, value in curve(tmp_path / "run", "train/skipped_steps")] == [1, 2, 2]
