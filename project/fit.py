@@ -238,7 +238,7 @@ class FitCLI(ProjectCLI):
             "step": best["step"],
             "selection": best["selection"],
             "class_names": best["class_names"],
-            "val": best["metrics"]["val"],
+            "val": best["metrics"].get("val"),
             "test": self.model.results["test"].as_dict(),
             "versions": best["versions"],
         }
