@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from project.engine.training.best_checkpoint import Monitor
 
 from project import sweep
 from project.engine.errors import UserError
+from project.engine.training.best_checkpoint import Monitor
 from tests.conftest import TINY_DATA, TINY_TRAINER
 
 ROOT = Path(__file__).parents[1]

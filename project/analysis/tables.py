@@ -15,11 +15,12 @@ from project.engine.run.whole_file import whole_file
 def summary(run: RunFolder, metrics: dict[str, Any]) -> str:
     """What a person wants to know at the end of a run: metrics, the best checkpoint, and what to do next."""
     best, chosen = shlex.quote(str(run.best)), metrics["selection"]
+    sets = {"validation": "val", "test": "test"}
     choice = f"epoch {metrics['epoch']}, by {chosen['monitor']}" if chosen else f"step {metrics['step']}, the last"
     return "\n".join(
         [
             "",
-            metrics_table({"validation": metrics["val"], "test": metrics["test"]}),
+            metrics_table({name: metrics[key] for name, key in sets.items() if metrics[key]}),
             "",
             f"  best checkpoint   {run.best} ({choice})",
             f"  curves, images    tensorboard --logdir {shlex.quote(str(run.path.parent))}",

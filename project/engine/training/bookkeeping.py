@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.nn.parallel import DistributedDataParallel
 
-from ..run.loggers import log_settings
-from ..run.loggers import is_logged
+from ..run.loggers import is_logged, log_settings
 from .fitting import require_fitting_state
 from .resuming import lengths_of, require_same_settings, restart_epoch, training_settings
 
