@@ -91,14 +91,11 @@ def test_weights_at_an_address_are_downloaded_once_by_those_that_start_together(
     assert all(torch.equal(weights["fc.bias"], load(tmp_path / "made.pth")["fc.bias"]) for weights in found)
     assert server.requests == 1
     assert left(hub) == [name]
-
-
-def test_files_of_one_name_at_two_addresses_are_two(server, hub, tmp_path):
-    found: list[int] = []
-    for run in ("first", "second", "first"):
-        server.content = saved(tmp_path / "made.pth", 2 + len(found))
-        found.append(find_weights("resnet18", f"{server.url}/runs/{run}/best.ckpt").weights()["fc.bias"].shape[0])
-    assert found == [2, 3, 2]
+    sizes: list[int] = []
+    for run in ("first", "second", "first"):  # files of one name at two addresses are two
+        server.content = saved(tmp_path / "made.pth", 2 + len(sizes))
+        sizes.append(find_weights("resnet18", f"{server.url}/runs/{run}/best.ckpt").weights()["fc.bias"].shape[0])
+    assert sizes == [2, 3, 2]
 
 
 @pytest.mark.parametrize(("name", "complaint"), [("net-00000000.pth", "invalid hash value"), ("missing.pth", "404")])
@@ -323,16 +320,11 @@ def test_preprocessing_follows_the_weights_unless_it_is_given(place, tiny_run, c
     assert re.search(r"--data\.resize must be at least 224, the image size, got 100", said)
 
 
-def test_frozen_layers_need_weights(workplace):
-    with pytest.raises(UserError, match=r"--model\.freeze.* needs --model\.weights"):
-        FitCLI([*TINY, FREEZE])
-
-
-FREEZE = "--model.freeze=backbone"
-
-
 def test_a_run_keeps_what_the_weights_asked_for_and_needs_them_no_more(place, hub, capsys):
-    flags = [*DATA, *ARCH, FREEZE, *SHORT, "--data.image_size=64", "--name=run", "--data.interpolation=bicubic"]
+    freeze = "--model.freeze=backbone"
+    with pytest.raises(UserError, match=r"--model\.freeze needs --model\.weights"):
+        FitCLI([*TINY, freeze])
+    flags = [*DATA, *ARCH, freeze, *SHORT, "--data.image_size=64", "--name=run", "--data.interpolation=bicubic"]
     fit(*flags)
     assert "starting from 'IMAGENET1K_V1 of mobilenet_v3_small', but with a new head for 3 classes (classifier.3" in (
         capsys.readouterr().err
