@@ -210,7 +210,7 @@ def test_a_benchmark_command_is_accepted(command):
 
 
 def test_the_python_page_trains_evaluates_and_predicts(workplace, capsys):
-    train, use = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), re.S)
+    train, use, own, find = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), re.S)
     names: dict[str, Any] = {}
     used: dict[str, Any] = {}
     smaller = train.replace("train_size=640", "train_size=64, val_size=24, test_size=26, batch_size=16")
@@ -222,7 +222,14 @@ def test_the_python_page_trains_evaluates_and_predicts(workplace, capsys):
         )
         measured = names["trainer"].callback_metrics["test/accuracy"]
         exec(use, used)
-    assert capsys.readouterr().out.split()[-1] in names["data"].class_names
+    label, *_ = capsys.readouterr().out.split()[-1:]
+    exec(own, own_model := {"data": names["data"]})
+    names["trainer"].fit(
+        own_model["WithPenalty"](names["data"].class_names, names["data"].preprocessing), names["data"]
+    )
+    exec(find.replace("max_trials=2)", "max_trials=1)").replace("update_attr", "num_training=9, update_attr"), {})
+    assert "--model.optimizer.lr" in capsys.readouterr().out
+    assert label in names["data"].class_names
     assert used["data"].hparams == names["data"].hparams
     evaluate("--ckpt_path=flowers.ckpt")
     assert json.loads(Path("flowers.test.metrics.json").read_text())["accuracy"] == pytest.approx(float(measured))

@@ -93,10 +93,8 @@ class ImageClassifier(ResumableModule):
         self.save_hyperparameters(ignore=self.not_saved, logger=False)
         require(base_batch_size is None or base_batch_size > 0, "--model.base_batch_size", base_batch_size, "above 0")
         require(0 < layer_decay <= 1, "--model.layer_decay", layer_decay, "above 0, at most 1")
-        views = (None, *get_args(Views))
-        require(
-            test_time_augmentation in views, "--model.test_time_augmentation", test_time_augmentation, f"of {views}"
-        )
+        views = test_time_augmentation
+        require(views in (None, *get_args(Views)), "--model.test_time_augmentation", views, "flip or flip_and_shift")
         self.class_names, self.preprocessing = list(class_names), preprocessing
         self.arch, self.arch_args, num_classes = arch, arch_args, len(self.class_names)
         self.criterion = copy.deepcopy(loss)  # which models would share

@@ -54,7 +54,9 @@ def build_network(arch: str, num_classes: int, arch_args: Mapping[str, Any] | No
     Raises:
         UserError: No network has that name, or it does not accept the arguments.
     """
-    make, args = find_builder(arch), arch_args or {}
+    make, args = find_builder(arch), dict(arch_args or {})
+    if arch in _SMALL and args.get("stem") == "cifar":
+        del args["stem"]  # they have no other, and a config for a ResNet should fit them
     try:
         if not is_path(arch):
             return make(num_classes=num_classes, **args)

@@ -94,8 +94,8 @@ def total_steps(trainer: Trainer) -> int:
     callbacks: list[object] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
     if any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks):
         raise UserError(  # Lightning would take the accumulation of the first epoch for that of all
-            "GradientAccumulationScheduler changes the length of training, which CosineWithWarmup, OneCycleLR and"
-            " ProgressiveResizing must know; choose another --model.lr_scheduler, such as StepLR"
+            "GradientAccumulationScheduler changes how many steps an epoch has, which a schedule by steps must know; add"
+            " --model.lr_scheduler_interval epoch"
         )
     steps = trainer.estimated_stepping_batches
     if not math.isfinite(steps):
@@ -108,6 +108,8 @@ def total_steps(trainer: Trainer) -> int:
 
 def _length(trainer: Trainer, interval: Interval) -> tuple[int, float]:
     """How often a schedule is stepped in training, and in each epoch."""
+    if interval == "epoch" and trainer.max_steps == -1 and (trainer.max_epochs or 0) > 0:
+        return cast(int, trainer.max_epochs), 1
     trainer.fit_loop.setup_data()  # with max_steps alone, Lightning has not counted the batches yet
     total, in_epoch = total_steps(trainer), trainer.num_training_batches / trainer.accumulate_grad_batches
     in_epoch = math.ceil(in_epoch) if math.isfinite(in_epoch) else in_epoch

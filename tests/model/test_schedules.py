@@ -100,6 +100,12 @@ def test_one_cycle_without_a_length_is_as_long_as_training_and_keeps_one_of_its_
         assert config.scheduler.total_steps == own or (run.global_step if interval == "step" else run.current_epoch)
 
 
+def test_by_epochs_the_cosine_goes_with_an_accumulation_that_changes():
+    changing = [GradientAccumulationScheduler({0: 1, 1: 2})]
+    seen, _ = train(partial(CosineWithWarmup, warmup_epochs=0), "epoch", max_epochs=2, callbacks=changing)
+    assert [first for first, _ in seen] == pytest.approx([RATE] * 5 + [RATE * 0.505] * 3)
+
+
 def test_any_schedule_is_stepped_after_each_epoch_or_step():
     for interval, expected in {None: 5 * [1] + 5 * [0.5], "step": [0.5**step for step in range(10)]}.items():
         seen, _ = train(partial(StepLR, step_size=1, gamma=0.5), interval, max_epochs=2)
@@ -112,7 +118,7 @@ def test_any_schedule_is_stepped_after_each_epoch_or_step():
         ({"max_epochs": -1}, r"must know where training ends; set --trainer\.max_epochs or --trainer\.max_steps"),
         (
             {"max_epochs": 2, "callbacks": [GradientAccumulationScheduler({0: 1, 1: 2})]},
-            "GradientAccumulationScheduler changes the length",
+            "add --model.lr_scheduler_interval epoch",
         ),
     ],
     ids=["endless", "accumulation"],

@@ -36,6 +36,7 @@ KINDS = {
         "--data.batch_size=8",
         "--trainer.callbacks+=GradientAccumulationScheduler",
         '--trainer.callbacks.scheduling={"1": 2}',
+        "--model.lr_scheduler_interval=epoch",
     ],
     HARDEST: [
         "--trainer.log_every_n_steps=3",

@@ -38,5 +38,5 @@ def test_every_epoch_is_logged_however_many_steps_it_has(every, scheduling, epoc
         log_every_n_steps=every,
         callbacks=[LogInterval(), GradientAccumulationScheduler(scheduling), logged],
     )
-    run.fit(linear(), datamodule=Memory())
+    run.fit(linear(lr_scheduler_interval="epoch"), datamodule=Memory())
     assert sorted(set(logged.seen)) == epochs

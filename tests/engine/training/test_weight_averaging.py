@@ -242,9 +242,3 @@ def test_stochastic_weight_averaging_that_would_reset_frozen_statistics_is_refus
     line = one_line(lambda: small(*SWA, "--model.weights=weights.pth", flag), capsys)
     assert "StochasticWeightAveraging: it resets the running statistics of BatchNorm" in line
     assert not RUN.exists()
-
-
-@pytest.mark.parametrize("flag", ["--model.layer_decay=0.5", "--model.optimizer=project.model.Muon"])
-def test_stochastic_weight_averaging_at_one_rate_for_layers_that_have_several_is_refused(workplace, capsys, flag):
-    assert "one swa_lrs gives all layers the same learning rate" in one_line(lambda: small(*SWA, flag), capsys)
-    assert not RUN.exists()
