@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightning.pytorch import Trainer
 
 import benchmarks.__main__ as benchmark
 from project import predict
@@ -209,6 +210,7 @@ def test_a_benchmark_command_is_accepted(command):
     assert [str(options[option.removeprefix("--")]) for option in args[::2]] == args[1::2]
 
 
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning walks torch's pytrees by it
 def test_the_python_page_trains_evaluates_and_predicts(workplace, capsys):
     train, use, own, find = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), re.S)
     names: dict[str, Any] = {}
@@ -224,8 +226,9 @@ def test_the_python_page_trains_evaluates_and_predicts(workplace, capsys):
         exec(use, used)
     label, *_ = capsys.readouterr().out.split()[-1:]
     exec(own, own_model := {"data": names["data"]})
-    names["trainer"].fit(
-        own_model["WithPenalty"](names["data"].class_names, names["data"].preprocessing), names["data"]
+    own_run = Trainer(fast_dev_run=1, accelerator="cpu", enable_progress_bar=False)
+    own_run.fit(
+        own_model["WithPenalty"](names["data"].class_names, names["data"].preprocessing), datamodule=names["data"]
     )
     exec(find.replace("max_trials=2)", "max_trials=1)").replace("update_attr", "num_training=9, update_attr"), {})
     assert "--model.optimizer.lr" in capsys.readouterr().out

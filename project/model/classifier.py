@@ -5,7 +5,6 @@ from typing import Any, ClassVar, Self, get_args
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
-from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from torch.nn import functional as F
@@ -14,7 +13,6 @@ from torchmetrics import Metric
 
 from project.engine.errors import require
 from project.engine.preprocessing import Preprocessing
-from project.engine.run.progress import note
 from project.engine.training.module import ResumableModule
 from project.model.freezing import Freezing
 from project.model.losses import CrossEntropy, Loss
@@ -198,10 +196,5 @@ class ImageClassifier(ResumableModule):
         """Whitens the first layer of a new network that has such a layer."""
         images = self.as_batch(batch).images
         whiten(self.network, lambda: self.normalization(images, like=next(self.network.parameters())), self.trainer)
-
-    def on_test_start(self) -> None:
-        """Says so where the metrics are not of each image as it is."""
-        if self.test_time_augmentation is not None:
-            rank_zero_only(note)(f"test: logits are means over views of each image: {self.test_time_augmentation}")
 
     network_of_file = staticmethod(network_of_file)

@@ -104,16 +104,11 @@ class CountingMetrics(Metric):
             self.add_integers(name)
 
     def add_integers(self, name: str, *shape: int) -> None:
-        """Adds a state of integers, which start at 0 and are added up over the processes."""
+        """Adds a state of integers that processes add up."""
         self.add_state(name, torch.zeros(shape, dtype=torch.int64), dist_reduce_fx="sum")
 
     def count_losses(self, losses: Tensor, counted: Tensor) -> None:
-        """Adds up the losses of a batch.
-
-        Args:
-            losses: float (N,), in nats; above 2^20 one counts as not finite.
-            counted: bool (N,), which of them count.
-        """
+        """Adds up losses, float (N,), in nats, where ``counted``; one above 2^20 is not finite."""
         finite = losses.abs() <= _LARGEST_LOSS  # nor is NaN
         units = torch.where(counted & finite, losses.float() / _LOSS_UNIT, 0).round().to(torch.int64)
         self.loss_units += units.sum()
@@ -137,11 +132,7 @@ class CountingMetrics(Metric):
             return {name: cast(Tensor, state).cpu().clone() for name, state in self.metric_state.items()}
 
     def set_counts(self, counts: dict[str, Tensor]) -> None:
-        """Continues from counts of all processes, in one of these.
-
-        Raises:
-            ValueError: They are none of these, as where a file says so.
-        """
+        """Continues from counts of all processes, in one of these; raises ValueError if they are none."""
         for name, state in self.metric_state.items():
             own, value = cast(Tensor, state), counts[name]
             if (value.shape, value.dtype) != (own.shape, own.dtype):
@@ -171,7 +162,7 @@ class ClassificationMetrics(CountingMetrics):
             logits: float (N, classes).
             labels: int64 (N,); images with a negative label are not counted. Or soft ones, float (N, classes), of which
                 the class with the largest share counts.
-            losses: float (N,), each image's loss in nats; above 2^20 it counts as not finite.
+            losses: float (N,), each image's loss in nats.
         """
         labels = labels.argmax(1) if labels.dim() == 2 else labels
         counted = labels >= 0
@@ -211,9 +202,8 @@ class MultilabelMetrics(CountingMetrics):
 
         Args:
             logits: float (N, classes).
-            labels: (N, classes), 1 for each class that an image has and 0 for the others, or mixtures of these, which are
-                rounded; images with negative ones are not counted.
-            losses: float (N,), each image's loss in nats; above 2^20 it counts as not finite.
+            labels: (N, classes), from 0 to 1, which are rounded; images with negative ones are not counted.
+            losses: float (N,), each image's loss in nats.
         """
         counted = labels[:, 0] >= 0
         true, predicted = labels > 0.5, logits > 0

@@ -13,6 +13,7 @@ from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT, read_checkpoint
 from project.model import ImageClassifier
 from tests.conftest import SLIM, TINY, TINY_DATA, evaluate, fit
+from tests.model.test_classifier import SIDE, Memory, classifier, linear, trainer
 from tests.small import load, one_line, small
 from tests.stress import differences, outcome
 
@@ -153,3 +154,74 @@ def test_labels_of_several_classes_are_refused_by_a_model_of_one_class_each(work
     line = one_line(lambda: small(data=["--data=examples.multilabel.FlowerPairs", *TINY_DATA]), capsys)
     assert "the labels are (16, 8), but this model gives each image one class; several take a subclass with" in line
     assert not (workplace / "runs").exists()
+
+
+class Careless(ImageClassifier):
+    """Calls no hook that it overrides, returns nothing from its test, and builds its optimizer itself."""
+
+    example_input_array = torch.zeros(2, 3, SIDE, SIDE, dtype=torch.uint8)
+
+    def _nothing(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    setup = on_fit_start = on_train_start = on_train_batch_start = on_train_batch_end = on_train_epoch_end = _nothing
+    on_validation_start = on_validation_epoch_end = on_test_start = on_test_epoch_end = on_train_end = _nothing
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        super().test_step(batch, batch_idx)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.Adadelta(self.parameters())
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning", "ignore:.*smaller than the logging interval")
+def test_hooks_without_super_leave_metrics_and_checkpoints_as_they_are(tmp_path):
+    model, run = linear(Careless), trainer(max_epochs=1, log_every_n_steps=1, enable_model_summary=True)
+    run.fit(model, datamodule=Memory())
+    assert {"train/loss", "val/accuracy"} <= run.callback_metrics.keys()
+    run.save_checkpoint(tmp_path / "last.ckpt")
+    about = load(tmp_path / "last.ckpt")[ABOUT]
+    assert (about["optimizer"]["name"], about["lr_scheduler"]) == ("Adadelta", {})
+    run.test(model, datamodule=Memory(), verbose=False)
+    assert model.results["test"].total == 32
+    run = trainer(max_epochs=2)
+    run.fit(linear(Careless), datamodule=Memory(), ckpt_path=tmp_path / "last.ckpt", weights_only=True)
+    assert run.current_epoch == 2
+
+
+class Measuring(ImageClassifier):
+    """Measures by itself."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val/own", 1.0)
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning", "ignore:.*smaller than the logging interval")
+def test_metrics_of_nothing_are_not_logged():
+    run = trainer()
+    run.validate(linear(Measuring), datamodule=Memory(), verbose=False)
+    assert [*run.callback_metrics] == ["val/own"]
+
+
+class Broken(ImageClassifier):
+    """Has a bug in its constructor and another in what loads its weights."""
+
+    def __init__(self, *args: Any, broken: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if broken:
+            len(3)  # type: ignore[arg-type]
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        raise KeyError("a bug")
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning", "ignore:.*smaller than the logging interval")
+def test_a_bug_of_a_subclass_is_not_blamed_on_the_checkpoint(tmp_path):
+    run = trainer()
+    run.validate(model := classifier(Broken, arch="resnet9_slim"), datamodule=Memory(), verbose=False)
+    run.save_checkpoint(tmp_path / "own.ckpt")
+    assert isinstance(model, Broken)
+    with pytest.raises(KeyError, match="a bug"):
+        ImageClassifier.load_from_checkpoint(tmp_path / "own.ckpt")
+    with pytest.raises(TypeError, match="has no len"):
+        ImageClassifier.load_from_checkpoint(tmp_path / "own.ckpt", broken=True)

@@ -3,9 +3,12 @@
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_only
 from torch.nn.parallel import DistributedDataParallel
 
-from ..run.loggers import is_logged, log_settings
+from ..run.loggers import log_settings
+from ..run.progress import note
+from ..run.tensorboard import is_logged
 from .fitting import require_fitting_state
 from .resuming import lengths_of, require_same_settings, restart_epoch, training_settings
 
@@ -69,6 +72,11 @@ class Bookkeeping(Callback):
         """Has DDP send the first process's statistics of BatchNorm, which it does not within a step of several batches."""
         if isinstance(wrapper := trainer.strategy.model, DistributedDataParallel):
             wrapper.require_forward_param_sync = True
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Says so where the metrics are not of each image as it is."""
+        if views := getattr(pl_module, "test_time_augmentation", None):
+            rank_zero_only(note)(f"test: logits are means over views of each image: {views}")
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Logs the metrics of the validation set."""

@@ -38,7 +38,7 @@ class PlainBatch(NamedTuple):
 class ResumableModule(LightningModule):
     """A LightningModule whose metrics are exact, whose checkpoints explain themselves, and whose runs resume to the bit.
 
-    A subclass says in its constructor what it is, and calls :meth:`add_metrics`.
+    A subclass sets the attributes without a default in its constructor, and calls :meth:`add_metrics`.
 
     Attributes:
         class_names: The classes in the order of their labels.
@@ -140,13 +140,7 @@ class ResumableModule(LightningModule):
         return images
 
     def count(self, logits: Tensor, labels: Tensor, losses: Tensor) -> Tensor:
-        """Counts a training batch, and returns its mean loss.
-
-        Args:
-            logits: float (N, classes).
-            labels: int64 (N,), or soft ones, float (N, classes).
-            losses: float (N,), the loss of each image.
-        """
+        """Counts a training batch by its logits, labels and the loss of each image, and returns its mean loss."""
         if not isinstance(losses, Tensor) or losses.shape != (len(logits),):
             got = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
             raise UserError(
@@ -157,14 +151,7 @@ class ResumableModule(LightningModule):
         return losses.mean()
 
     def measure(self, split: Literal["val", "test"], logits: Tensor, labels: Tensor, losses: Tensor) -> None:
-        """Counts a batch of the validation or test set.
-
-        Args:
-            split: Which of them.
-            logits: float32 (N, classes).
-            labels: int64 (N,) or (N, classes); images with negative ones are counted by another process.
-            losses: float32 (N,), the loss of each image.
-        """
+        """Counts a batch of the validation or test set; images with negative labels are another process's."""
         metrics = self.val_metrics if split == "val" else self.test_metrics
         metrics.update(logits, labels, losses)
         counted = (labels if labels.dim() == 1 else labels[:, 0]) >= 0
@@ -277,10 +264,11 @@ class ResumableModule(LightningModule):
             options["arch"] = cls.network_of_file(str(options["arch"]), unchecked)
         weights = _without_loss(checkpoint["state_dict"])
         try:
-            with limited_by(weights, options.get("class_names", ()), options.get("arch_args")):
-                model = found(**options)
+            signature(found).bind(**options)  # a bug further in keeps its traceback
         except TypeError as error:
             raise UserError(f"'{checkpoint_path}': {found.__name__} does not accept its options: {error}") from error
+        with limited_by(weights, options.get("class_names", ()), options.get("arch_args")):
+            model = found(**options)
         if strict:
             require_fitting_weights(_without_loss(model.state_dict()), weights, checkpoint_path)
         state = model.state_dict()  # whose metadata counts weights as saved by the present version of their module
