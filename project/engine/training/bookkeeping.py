@@ -6,9 +6,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 from torch.nn.parallel import DistributedDataParallel
 
-from ..run.loggers import log_settings
+from ..run.loggers import is_logged, log_settings
 from ..run.progress import note
-from ..run.tensorboard import is_logged
 from .fitting import require_fitting_state
 from .resuming import lengths_of, require_same_settings, restart_epoch, training_settings
 
