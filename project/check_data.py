@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import Namespace
-from jsonargparse.typing import OpenUnitInterval
 
 from project.analysis.tables import require_writable, write_json
 from project.data import CSVDataModule, FolderDataModule
@@ -16,22 +15,15 @@ from project.engine.cli.command import one_line_errors
 from project.engine.cli.parser import OneLineErrorParser
 from project.engine.errors import UserError, printable
 from project.engine.loading.check import leave_out, survey
+from project.engine.number_types import OpenUnitInterval
 from project.engine.run.progress import note
 
 _LISTED = 10
 _BATCH_SIZE = 64  # the default of project.fit, where it has to be lowered for a small set
 _OPTIONS: dict[str, tuple[Any, Any, str]] = {
-    "val_fraction": (
-        OpenUnitInterval,
-        0.1,
-        "The share of each class that becomes validation data, as --data.val_fraction.",
-    ),
-    "test_fraction": (
-        OpenUnitInterval,
-        0.1,
-        "The share of each class that becomes test data, as --data.test_fraction.",
-    ),
-    "split_seed": (int, 0, "Decides which images those are, as --data.split_seed."),
+    "val_fraction": (OpenUnitInterval, 0.1, "The share of each class that becomes validation data."),
+    "test_fraction": (OpenUnitInterval, 0.1, "The share of each class that becomes test data."),
+    "split_seed": (int, 0, "Decides which images those are."),
 }
 _OF_CSV: dict[str, tuple[Any, Any, str]] = {
     "root": (str | None, None, "The folder that paths in the CSV are relative to, by default its own."),
@@ -59,14 +51,7 @@ def parse(args: list[str] | None = None) -> Namespace:
 
 
 def check_data(options: Namespace) -> int:
-    """Checks, prints, and writes the JSON file.
-
-    Args:
-        options: As :func:`parse` returns them.
-
-    Returns:
-        The exit code: 0 where training would work, 1 where it would not.
-    """
+    """Checks, prints, and writes the JSON file; the exit code is 0 where training would work, 1 where it would not."""
     of_csv = {name: options[name] for name, (_, default, _) in _OF_CSV.items() if options[name] != default}
     given = of_csv | {name: options[name] for name, (_, default, _) in _OPTIONS.items() if options[name] != default}
     is_csv = Path(options.data).expanduser().is_file() or options.data.lower().endswith((".csv", ".tsv"))
@@ -115,10 +100,6 @@ def survey_table(found: dict[str, Any]) -> str:
     ]
     for kind in ("formats", "modes"):
         rows += [_row(kind, ", ".join(f"{name} {count:,}" for name, count in found[kind].items()) or "none")]
-    if found["animated"]:
-        rows.append(_row("animated", f"{found['animated']:,}, of which the first frame is used"))
-    if found["turned_by_exif"]:
-        rows.append(_row("turned by EXIF", f"{found['turned_by_exif']:,}, which are used upright"))
     rows += _listed("unreadable", unreadable)
     rows += _listed("same image in two classes", _groups(found["duplicates"], "across_classes"))
     rows += _listed("same image in two splits", _groups(found["duplicates"], "across_splits"))

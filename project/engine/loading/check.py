@@ -13,23 +13,21 @@ from pathlib import Path
 from statistics import median_low
 from typing import Any, NamedTuple, TypeVar, cast
 
-from PIL import Image
 from torch.utils.data import DataLoader
 
 from ..errors import UnreadableFileError, UserError, listed
 from ..hardware import usable_cores
 from ..run.progress import counting
 from ..run.whole_file import whole_file
-from .decode import check_image, decode, named, open_image, orientation, reason, upright_size
+from .decode import check_image, decode, named, open_image, reason, upright_size
 from .scan import ClassFiles
 
-_VERSION = 2  # of the record; another number where the check or the facts change
+_VERSION = 3  # of the record; another number where the check or the facts change
 _WORTH_PROCESSES = 4096  # so many new files take about as long as starting processes does
 _MOST_PROCESSES = 16
 _AT_ONCE = 512  # files that wait for a thread; as many results wait to be taken
 _CHECKING = "checking images"
 _UNSURE_NS = 2 * 10**9  # a file may change twice within a tick of the file system's clock
-_ANIMATED = ("AVIF", "GIF", "PNG", "TIFF", "WEBP")  # not a camera's JPEG, whose second image is a preview
 
 Stamp = tuple[int, int]
 """The length of a file in bytes, and when it was changed, in nanoseconds."""
@@ -46,8 +44,6 @@ class Facts(NamedTuple):
         height: As ``width``.
         format: The format of the file, whatever its name, as in ``"JPEG"``. This and the rest come with ``pixels``.
         mode: PIL's name of the kind of pixels, as in ``"RGB"``.
-        animated: True if there are more frames or pages, of which training sees the first.
-        turned: True if the EXIF data say that the stored image is not upright.
         pixels: A hash of the upright image in RGB, as training sees it.
         stamp: Of the file, just before; None where it was not there.
     """
@@ -57,8 +53,6 @@ class Facts(NamedTuple):
     height: int = 0
     format: str = ""
     mode: str = ""
-    animated: bool = False
-    turned: bool = False
     pixels: str = ""
     stamp: Stamp | None = None
 
@@ -119,21 +113,12 @@ def _look(file: Path, sizes: bool, pixels: bool) -> Facts:
             width, height = upright_size(image, file)
             if not pixels:
                 return Facts(None, width, height)
-            turned, format_, mode = orientation(image) != 1, image.format or "", image.mode
+            format_, mode = image.format or "", image.mode
             hashed = hashlib.blake2b(repr((width, height)).encode(), digest_size=16)
             hashed.update(decode(image, file).permute(1, 2, 0).contiguous().numpy().data)
-            animated = format_ in _ANIMATED and _has_more_frames(image)
-            return Facts(None, width, height, format_, mode, animated, turned, hashed.hexdigest())
+            return Facts(None, width, height, format_, mode, hashed.hexdigest())
     except UnreadableFileError as error:
         return Facts(reason(error))
-
-
-def _has_more_frames(image: Image.Image) -> bool:
-    try:
-        with named("the second frame"):
-            return bool(getattr(image, "is_animated", False))
-    except UnreadableFileError:  # of no consequence to training
-        return True
 
 
 def _look_at(look: Callable[[Path], Facts], files: Sequence[Path], threads: int, visible: bool) -> Iterator[Facts]:
@@ -254,8 +239,6 @@ def survey(root: Path, splits: dict[str, ClassFiles]) -> dict[str, Any]:
         "height": _range([fact.height for fact in facts]),
         "formats": dict(Counter(fact.format for fact in facts).most_common()),
         "modes": dict(Counter(fact.mode for fact in facts).most_common()),
-        "animated": sum(fact.animated for fact in facts),
-        "turned_by_exif": sum(fact.turned for fact in facts),
     }
 
 

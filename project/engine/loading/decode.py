@@ -104,7 +104,7 @@ def _require_known_range(image: Image.Image) -> None:
         raise ValueError("its pixels have 32 bits and an unknown range; save it with 8 or 16")
 
 
-def orientation(image: Image.Image) -> Any:
+def _orientation(image: Image.Image) -> Any:
     """The orientation that the EXIF data say; 1 is upright."""
     return image.getexif().get(_EXIF_ORIENTATION, 1)
 
@@ -114,7 +114,7 @@ def upright_size(image: Image.Image, path: str | Path) -> tuple[int, int]:
     width, height = image.size
     with named(path):
         # of a TIFF file PIL gives the upright size
-        return (height, width) if image.format != "TIFF" and orientation(image) in _LYING else (width, height)
+        return (height, width) if image.format != "TIFF" and _orientation(image) in _LYING else (width, height)
 
 
 def decode(image: Image.Image, path: str | Path, least: tuple[int, int] | None = None) -> Tensor:
@@ -131,7 +131,7 @@ def decode(image: Image.Image, path: str | Path, least: tuple[int, int] | None =
     """
     with named(path):
         if image.format in _JPEG:
-            turn = orientation(image)
+            turn = _orientation(image)
             least = least[::-1] if least is not None and turn in _LYING else least
             pixels = _decode_jpeg(image, _reduction(image.size, least))
             if pixels is not None:
@@ -144,7 +144,7 @@ def decode(image: Image.Image, path: str | Path, least: tuple[int, int] | None =
 def upright_pixels(image: Image.Image) -> Tensor:
     """Returns the pixels of an image of any mode, upright and in RGB, uint8 (3, height, width)."""
     _require_known_range(image)
-    whole = _rgb(ImageOps.exif_transpose(image) if orientation(image) != 1 else image)
+    whole = _rgb(ImageOps.exif_transpose(image) if _orientation(image) != 1 else image)
     return torch.from_numpy(np.array(whole)).permute(2, 0, 1)
 
 
