@@ -4,9 +4,6 @@ import ast
 import json
 import re
 import shlex
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,29 +11,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.special import softmax
 from sklearn.datasets import load_digits
-from sklearn.metrics import average_precision_score, balanced_accuracy_score, log_loss
+from sklearn.metrics import balanced_accuracy_score
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
 from examples.callback import GradientNorm
+from examples.center_loss import CenterLossClassifier
 from examples.data_module import DigitsDataModule
+from examples.distillation import Student
 from examples.focal_loss import FocalLoss
 from examples.metric import BalancedAccuracy
-from examples.multilabel import FlowerPairs, MultilabelClassifier
 from examples.multilabel_csv import LabelsCSV
-from project.analysis.prediction import predict
-from project.deploy.formats import load_onnx
-from project.deploy.network import trace
-from project.engine.errors import UserError
-from project.export import export
-from project.export import parse as parse_export
 from project.model import ImageClassifier
-from project.report import parse as parse_report
-from project.report import report
-from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, draw_image, evaluate, fit, make_folder
-from tests.small import require_same_end, small, stop_at
-from tests.stress import outcome
+from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, draw_image, fit, make_folder
+from tests.data.stubs import NoiseDataModule
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted(path for path in (ROOT / "examples").iterdir() if path.stem != "__init__" and path.is_file())
@@ -44,8 +34,6 @@ LIMITS = {"multilabel": 60, "network": 10, "data": 20}  # lines; of all others 2
 QUICK = ["--trainer.max_steps=2", "--model.arch=resnet9_slim"]
 NO_PLOTS = [f"--callbacks.{name}=false" for name in ("first_batch", "confusion_matrix", "confident_mistakes")]
 RESIZED = ["--data.image_size=32", "--data.batch_size=4", "--data.num_workers=0"]
-PAIRS = ["--data=examples.multilabel.FlowerPairs", *TINY_DATA]
-MULTILABEL = ["--model=examples.multilabel.MultilabelClassifier", "--monitor=val/mAP"]
 
 
 def options(file: Path) -> list[str]:
@@ -94,6 +82,8 @@ def data_for(name: str) -> list[str]:
             for pet, label in found:
                 draw_image(label / 2, seed=0).save(pets / "images" / f"{pet}.jpg")
     else:
+        if name == "distillation":
+            fit(*TINY_DATA, *TINY_TRAINER, *QUIET, *QUICK, *NO_PLOTS, "--name=NAME")
         return [] if name == "data_module" else TINY_DATA
     return RESIZED
 
@@ -110,6 +100,9 @@ def test_the_command_of_an_example_trains(file, workplace):
     assert metrics["test"]["total"] > 0
     if file.stem == "callback":
         assert [point.step for point in EventAccumulator("runs/run").Reload().Scalars("train/gradient_norm")] == [0, 1]
+    if file.stem == "center_loss":
+        weights = torch.load("runs/run/checkpoints/last.ckpt", weights_only=True)["state_dict"]
+        assert weights["centers"].abs().sum() > 0
     if file.stem == "metric":
         assert metrics["selection"]["monitor"] == "val/balanced_accuracy"
 
@@ -134,12 +127,6 @@ def test_the_labels_of_a_csv_are_those_of_the_files_that_it_names(workplace):
         ]
         assert split.labels.tolist() == expected
     assert sorted(file for split in splits.values() for file in split.files) == sorted(Path("images").glob("*/*"))
-
-
-def test_labels_of_one_class_are_refused_by_a_model_of_several(workplace):
-    with pytest.raises(UserError, match=r"the labels are of one class an image; see examples/multilabel_csv\.py"):
-        fit(*MULTILABEL, *TINY_DATA, *TINY_TRAINER, *QUIET, *QUICK, "--name=run")
-    assert not Path("runs/run").exists()
 
 
 def test_the_digits_are_scikit_learns():
@@ -170,6 +157,50 @@ def test_the_focal_loss_is_its_formula(gamma):
     np.testing.assert_allclose(FocalLoss(gamma)(logits, shares), (shares.double().numpy() * costs).sum(1), rtol=1e-5)
 
 
+@pytest.fixture
+def batch():
+    """Images of three classes, and their labels."""
+    data = NoiseDataModule()
+    return data.load()["train"].__getitems__([*range(12)])
+
+
+def loss_of(model, batch):
+    """The mean loss of a training step, of which the network classified each image once."""
+    calls: list[Any] = []
+    model.network.register_forward_hook(lambda *_: calls.append(1))
+    found = model.eval().training_step(batch, 0)
+    assert len(calls) == 1
+    return found
+
+
+def test_center_loss_is_its_formula_and_trains_its_centres(batch):
+    data = NoiseDataModule()
+    options: dict[str, Any] = {"class_names": data.class_names, "preprocessing": data.preprocessing}
+    model = CenterLossClassifier(center_weight=0.1, arch="resnet9_slim", **options)
+    torch.nn.init.normal_(model.centers)
+    logits, features = model.eval().logits_and_features(batch.images)
+    gaps = (features - model.centers[batch.labels]).detach().double().numpy()
+    plain = model.loss(logits, batch.labels).mean().item()
+    found = loss_of(model, batch)
+    assert found.item() == pytest.approx(plain + 0.1 * (gaps**2).sum(1).mean() / 2, rel=1e-5)
+    found.backward()
+    assert model.centers.grad is not None
+    assert model.centers.grad.abs().min() > 0
+
+
+def test_a_student_learns_from_labels_and_from_its_teacher_in_equal_parts(batch):
+    data = NoiseDataModule()
+    options: dict[str, Any] = {"class_names": data.class_names, "preprocessing": data.preprocessing}
+    student, teacher = (kind(arch="resnet9_slim", **options) for kind in (Student, ImageClassifier))
+    student.teachers = [teacher.eval()]
+    logits, wanted = (model.eval()(batch.images).detach().double().numpy() for model in (student, teacher))
+    plain = student.loss(torch.tensor(logits), batch.labels).mean().item()
+    p, q = softmax(wanted / 4, 1), softmax(logits / 4, 1)
+    expected = (plain + 16 * (p * np.log(p / q)).sum(1).mean()) / 2
+    assert loss_of(student, batch).item() == pytest.approx(expected, rel=1e-4)
+    assert not [name for name in student.state_dict() if "teacher" in name]
+
+
 def test_the_balanced_accuracy_is_scikit_learns():
     generator = torch.Generator().manual_seed(0)
     labels = torch.multinomial(torch.tensor([0.7, 0.2, 0.1, 0.0]), 300, replacement=True, generator=generator)
@@ -193,153 +224,3 @@ def test_the_gradient_norm_is_that_of_all_gradients_at_the_steps_that_are_logged
         GradientNorm().on_before_optimizer_step(trainer, network, torch.optim.SGD(network.parameters()))
     flat = np.concatenate([parameter.grad.double().numpy().ravel() for parameter in network.parameters()])
     assert logged == pytest.approx([np.sqrt((flat**2).sum())] * 2, rel=1e-6)
-
-
-@pytest.fixture(scope="module")
-def multilabel(tmp_path_factory) -> Path:
-    """The folder of a finished run of the multi-label classifier, with all its plots."""
-    root: Path = tmp_path_factory.mktemp("multilabel")
-    options = [*PAIRS, *MULTILABEL, *TINY_TRAINER, *QUIET, *QUICK[1:], "--callbacks.projector.count=13"]
-    fit(*options, f"--trainer.default_root_dir={root}", "--name=run", drawn=True)
-    return root / "run"
-
-
-def test_multi_label_metrics_are_scikit_learns(multilabel):
-    metrics = json.loads((multilabel / "metrics.json").read_text())
-    assert metrics["selection"]["monitor"] == "val/mAP"
-    model = ImageClassifier.load_from_checkpoint(multilabel / "checkpoints" / "best.ckpt").eval()
-    assert isinstance(model, MultilabelClassifier)
-    data = FlowerPairs(train_size=64, val_size=24, test_size=26, image_size=32)
-    for split in ("val", "test"):
-        images = data.load()[split]
-        assert set(images.labels.sum(1).tolist()) <= {1, 2}
-        with torch.no_grad():
-            probabilities = (
-                torch.cat(
-                    [model.network(model.normalization(image[None], like=torch.zeros(()))) for image in images.images]
-                )
-                .double()
-                .sigmoid()
-            )
-        found, labels = metrics[split], images.labels.numpy()
-        assert found["mAP"] == pytest.approx(average_precision_score(labels, probabilities), rel=1e-4)
-        each = [log_loss(labels[:, at], probabilities[:, at]) for at in range(labels.shape[1])]
-        assert found["loss"] == pytest.approx(np.mean(each), rel=1e-4)
-        assert found["correct"] == int(((probabilities > 0.5).numpy() == labels).all(1).sum())
-
-
-@pytest.mark.slow
-def test_the_projector_names_all_classes_of_an_image(multilabel):
-    (table,) = multilabel.rglob("metadata.tsv")
-    data = FlowerPairs(train_size=64, val_size=24, test_size=26, image_size=32)
-    data.setup("test")
-    classes = [{data.class_names[int(number)] for number in row.nonzero()} for row in data.splits["test"].labels[::2]]
-    assert [set(line.split(", ")) for line in table.read_text().splitlines()] == classes
-    assert {len(names) for names in classes} == {1, 2}
-
-
-def test_multi_label_evaluation_in_a_process_of_its_own_says_the_same(multilabel, tmp_path):
-    checkpoint, output = multilabel / "checkpoints" / "best.ckpt", tmp_path / "test.json"
-    command = (
-        f"-m project.evaluate {checkpoint} --import examples.multilabel --output {output} --trainer.accelerator cpu"
-    )
-    done = subprocess.run(
-        [sys.executable, *shlex.split(command)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "mAP" in done.stdout
-    assert re.search(r"class +precision +recall +F1 +images", done.stdout)
-    expected, found = json.loads((multilabel / "metrics.json").read_text())["test"], json.loads(output.read_text())
-    assert {name: found[name] for name in expected} == expected
-
-
-def test_a_report_of_a_multi_label_run_has_its_own_metric_and_its_classes(multilabel, tmp_path, capsys):
-    page = report(parse_report([str(multilabel), f"--output={tmp_path / 'page.html'}"])).read_text()
-    test = json.loads((multilabel / "metrics.json").read_text())["test"]
-    for shown in (f"<b>{test['mAP']:.4f}</b><span>mAP, test", f"<b>{test['loss']:.4f}</b><span>loss, test"):
-        assert shown in page
-    assert "An image may have several classes; it is correct where all of them are." in page
-    assert "Confusion matrix</h2>" not in page
-    images = [int(row) for row in re.findall(r"<td>(\d+)</td></tr>", page)]
-    assert images == [has + hit for _, (has, hit) in test["confusion_matrix"]]
-    assert "images can be shown only where the model gives each image one class" in page
-    assert capsys.readouterr().err.count("\n") == 1
-
-
-@pytest.mark.slow  # starts two processes, each of which imports everything
-def test_multi_label_metrics_are_the_same_on_two_devices(multilabel, tmp_path):
-    checkpoint, found = multilabel / "checkpoints" / "best.ckpt", []
-    for devices in (1, 2):
-        output = tmp_path / f"{devices}.json"
-        command = f"-m project.evaluate {checkpoint} --import examples.multilabel --output {output} --data.test_size 25"
-        given = [*shlex.split(command), "--trainer.accelerator=cpu", f"--trainer.devices={devices}"]
-        subprocess.run([sys.executable, *given], cwd=ROOT, check=True)
-        found.append(json.loads(output.read_text()))
-    assert found[0] == found[1]
-
-
-def test_a_multi_label_training_that_is_stopped_resumes_exactly(workplace):
-    data = [*PAIRS, "--data.cutout=8"]
-    small(*MULTILABEL, "--name=whole", data=data)
-    expected = outcome(Path("runs/whole"))
-    Path("runs/whole").rename(workplace / "whole")
-    stop_at(3, *PAIRS[:1], *MULTILABEL)
-    small(*MULTILABEL, data=data)
-    require_same_end(Path("runs/run"), expected)
-
-
-def test_multi_label_predictions_and_exports_are_sigmoids(multilabel, tmp_path):
-    model = ImageClassifier.load_from_checkpoint(multilabel / "checkpoints" / "best.ckpt").eval()
-    images = torch.randint(256, (3, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        expected = 1 / (1 + np.exp(-model(images).double().numpy()))
-        np.testing.assert_allclose(trace(model).module()(images), expected, rtol=1e-4)
-    draw_image(0.5, seed=0, size=(32, 32)).save(tmp_path / "photo.png")
-    (found,) = predict(model, [tmp_path / "photo.png"])
-    assert found.probability == max(found.probabilities.values())
-    assert sum(found.probabilities.values()) != pytest.approx(1)
-
-
-def test_a_multi_label_export_in_int8_counts_images_whose_labels_are_all_right(
-    multilabel, tmp_path, monkeypatch, capsys
-):
-    checkpoint, output = multilabel / "checkpoints" / "best.ckpt", tmp_path / "int8.onnx"
-    export(parse_export([str(checkpoint), f"--output={output}", "--quantize=int8"]))
-    said = capsys.readouterr().out
-    model, images = ImageClassifier.load_from_checkpoint(checkpoint).eval(), tmp_path / "images"
-    data = FlowerPairs(train_size=64, val_size=24, test_size=26, image_size=32)
-    data.setup("test")
-    test: Any = data.splits["test"]
-    with torch.no_grad():
-        before, after = model(test.images).numpy() > 0, load_onnx(output)(test.images).numpy() > 0.5
-    right = [int((decided == test.labels.numpy()).all(1).sum()) for decided in (before, after)]
-    (row,) = [line.split() for line in said.splitlines() if line.split()[:1] == ["accuracy"]]
-    assert row[2::2] == [f"({count}/26)" for count in right]
-    assert f"changed labels        {(before != after).any(1).sum()} of 26" in said
-    # what follows looks at the lines alone, so the network is not written once more
-    monkeypatch.setattr("project.export.write_onnx", lambda _, path: shutil.copy(output, path))
-    monkeypatch.setattr("project.export.quantize_to_int8", lambda _source, path, _images: shutil.copy(output, path))
-    monkeypatch.setattr("project.export.TOLERANCE", 1.0)
-    images.mkdir()
-    for number, name in enumerate(model.class_names):
-        (images / name).mkdir()
-        draw_image(number / 8, seed=number, size=(32, 32)).save(images / name / "photo.png")
-    export(
-        parse_export([str(checkpoint), f"--output={output}", "--overwrite", "--quantize=int8", f"--images={images}"])
-    )
-    assert "accuracy" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("option", ["--data.class_balance=1", "--model.loss.class_weights=balanced"])
-def test_balancing_needs_one_class_an_image(workplace, option):
-    with pytest.raises(UserError, match="needs images of one class each"):
-        small(*MULTILABEL, option, data=PAIRS)
-
-
-def test_predictions_of_each_image_need_one_class_an_image(multilabel, tmp_path):
-    with pytest.raises(UserError, match="--output_predictions needs images of one class each"):
-        evaluate(
-            str(multilabel / "checkpoints" / "best.ckpt"),
-            f"--output={tmp_path}/a.json",
-            f"--output_predictions={tmp_path}/a.csv",
-        )

@@ -1,0 +1,35 @@
+"""A loss on features, with weights of its own: center loss (Wen et al., 2016, https://doi.org/10.1007/978-3-319-46478-7_31).
+
+python -m project.fit --model examples.center_loss.CenterLossClassifier --model.center_weight 0.01
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from project.model import ImageClassifier
+from project.model.networks import head
+
+
+class CenterLossClassifier(ImageClassifier):
+    """Pulls the features of each class towards their centre, which is learned, too.
+
+    Args:
+        center_weight: The weight of half of the squared distance, beside the other loss.
+        kwargs: See :class:`project.model.classifier.ImageClassifier`.
+    """
+
+    def __init__(self, center_weight: float = 0.01, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        (last,) = head(self.network, len(self.class_names)).values()
+        self.center_weight = center_weight
+        self.centers = nn.Parameter(torch.zeros(last.weight.shape[:2]))  # (classes, features)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """Returns the batch's mean loss."""
+        batch = self.as_batch(batch)
+        logits, features = self.logits_and_features(batch.images)
+        distances = (features.float() - self.centers[batch.labels]).square().sum(1)
+        losses = self.loss(logits, batch.labels) + self.center_weight / 2 * distances
+        return self.count(logits, batch.labels, losses)
