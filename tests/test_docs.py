@@ -62,7 +62,7 @@ def shortened(command: str) -> list[str]:
         *QUIET,
         *ONE_CPU,
         "--trainer.max_steps=1",
-        *([] if "nets.TinyNet" in command else ["--model.arch=resnet9_slim"]),
+        *([] if "nets.TinyNet" in command else ["--model.arch=resnet9_slim", "--model.arch_args=null"]),
     ]
 
 
