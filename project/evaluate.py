@@ -16,9 +16,8 @@ from project.analysis.data import (
     require_there,
     was_trained_on,
 )
-from project.analysis.evaluated import EVALUATED, evaluated_rows
+from project.analysis.evaluation import EVALUATED, CollectPredictions, evaluated_rows
 from project.analysis.tables import class_table, metrics_table, replacing, require_writable, write_json
-from project.callbacks import CollectPredictions
 from project.data.image_files import ImageFilesDataModule
 from project.engine.cli.arguments import IMPORT, import_named, last_value, option_for_lone_value
 from project.engine.cli.class_option import is_folder

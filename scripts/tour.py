@@ -7,11 +7,10 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-from project.analysis.curves import read_curves
 from project.analysis.data import open_data
 from project.analysis.embeddings import embed, project, projection_figure
 from project.analysis.evaluation import evaluate_split
-from project.analysis.plots import curves_figure, image_grid
+from project.analysis.plots import curves_figure, image_grid, read_curves
 from project.engine.run.checkpoint import ABOUT, read_checkpoint
 from project.model import ImageClassifier
 

@@ -16,7 +16,7 @@ from sklearn.metrics import cohen_kappa_score
 from torch import nn
 
 from project import export, predict, report
-from project.analysis.curves import read_curves
+from project.analysis.plots import read_curves
 from project.data import ImageDataModule
 from project.engine.run.checkpoint import ABOUT
 from project.model import ImageClassifier

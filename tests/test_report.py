@@ -139,7 +139,7 @@ def test_of_a_network_without_feature_maps_nothing_is_said_of_where_it_looks(tin
 
 def test_a_page_says_how_its_checkpoint_was_chosen(own_run, metrics):
     assert (
-        f"Best on the validation set in epoch {metrics['epoch'] + 1}, by val/accuracy"
+        f"Best on the validation set in epoch {metrics['epoch']}, by val/accuracy"
         in Page(report(parse([str(own_run)]))).text
     )
     (own_run / "metrics.json").write_text(json.dumps(metrics | {"selection": None}))

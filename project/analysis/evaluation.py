@@ -1,19 +1,125 @@
-"""All images of a split as a model sees them, for plots and tables that need more than metrics."""
+"""Predictions for each image of a split, collected while a trainer evaluates it, as every evaluation here does."""
 
+import warnings
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 
 from project.data import ImageDataModule
+from project.engine.cli.command import quiet_libraries
 from project.engine.errors import UserError
 from project.engine.loading.batch import BatchDataset
+from project.engine.loading.scan import spelt
+from project.engine.run.rows import Row
 from project.model import ImageClassifier
 from project.model.metrics import Metrics
 
+EVALUATED = ["path", "label", "confidence", "error", "true_label", "correct"]
+_AT_ONCE = 2**12
+_ACCELERATORS = {"cuda": "gpu"}
+
+
+class Predictions(NamedTuple):
+    """Predictions for the images of a split, each once, in the order of the dataset.
+
+    Attributes:
+        indices: int64 (N,), positions in the dataset.
+        targets: int64 (N,), the true labels; -1 where a file cannot be read.
+        labels: int64 (N,), the most probable ones.
+        confidences: float32 (N,), their probabilities.
+        logits: float32 (N, classes), or (N, 0) where they were not kept.
+        probabilities: The same shape, what the model makes of them.
+    """
+
+    indices: Tensor
+    targets: Tensor
+    labels: Tensor
+    confidences: Tensor
+    logits: Tensor
+    probabilities: Tensor
+
+
+class CollectPredictions(Callback):
+    """Collects predictions while a model is tested or validated, on any number of processes; 28 bytes an image.
+
+    Args:
+        with_logits: If true, logits and probabilities are kept, too, 8 bytes an image and class.
+
+    Attributes:
+        predictions: Those of all processes, once it is done.
+    """
+
+    def __init__(self, with_logits: bool = False) -> None:
+        self.with_logits = with_logits
+        self.predictions: Predictions | None = None
+        self._batches: list[Predictions] = []
+
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Keeps a batch's predictions.
+
+        Raises:
+            UserError: The model's steps return no logits, or images may have several classes.
+        """
+        if not isinstance(outputs, Tensor):
+            raise UserError(f"predictions of each image need a {type(pl_module).__name__} whose steps return logits")
+        if batch.labels.dim() != 1:
+            raise UserError("predictions of each image need images of one class each, but here they may have several")
+        logits, labels = outputs.float(), outputs.argmax(1)
+        probabilities = pl_module.probabilities(logits)
+        kept = logits.shape[1] if self.with_logits else 0
+        confidences = probabilities.gather(1, labels[:, None])[:, 0]
+        found = (batch.indices, batch.labels, labels, confidences, logits[:, :kept], probabilities[:, :kept])
+        self._batches.append(Predictions(*(field.cpu() for field in found)))
+
+    on_validation_batch_end = on_test_batch_end
+
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Gathers those of all processes, which have as many images each."""
+        mine = [torch.cat(field) for field in zip(*self._batches, strict=True)]
+        if trainer.world_size > 1:
+            mine = [trainer.strategy.all_gather(field.to(pl_module.device)).flatten(0, 1).cpu() for field in mine]
+        found = Predictions(*mine)
+        # another process counts an image whose label is -1 here, unless nobody could read it
+        order = (2 * found.indices + (found.targets < 0)).argsort()
+        indices = found.indices[order]
+        first = torch.ones_like(indices, dtype=torch.bool)
+        first[1:] = indices[1:] != indices[:-1]
+        self.predictions, self._batches = Predictions(*(field[order][first] for field in found)), []
+
+    on_validation_epoch_end = on_test_epoch_end
+
+
+def evaluated_rows(found: Predictions, dataset: BatchDataset, class_names: Sequence[str]) -> Iterator[list[Row]]:
+    """Makes a row for each image, in blocks.
+
+    Args:
+        found: The predictions.
+        dataset: The split.
+        class_names: The classes in the order of their labels.
+    """
+    files = getattr(dataset, "files", None)
+    for start in range(0, len(found.indices), _AT_ONCE):
+        block = [field[start : start + _AT_ONCE].tolist() for field in found[:4]]
+        rows: list[Row] = []
+        for index, target, label, confidence in zip(*block, strict=True):
+            row: dict[str, Any] = dict.fromkeys(EVALUATED)
+            row["path"] = spelt(str(files[index])) if files is not None else dataset.name(index)
+            if target < 0:
+                row["error"] = "cannot be read as an image"
+            else:
+                row |= {"label": class_names[label], "true_label": class_names[target]}
+                row |= {"confidence": confidence, "correct": label == target}
+            rows.append(row)
+        yield rows
+
 
 class Evaluation(NamedTuple):
-    """What a model says of a split, in the order of its dataset.
+    """A model's predictions for a split, in the order of its dataset.
 
     Attributes:
         images: The dataset.
@@ -41,13 +147,12 @@ class Evaluation(NamedTuple):
 
     @property
     def correct(self) -> Tensor:
-        """Whether each image is classified correctly, bool (N,)."""
+        """True where an image is classified correctly, bool (N,)."""
         return self.predicted == self.labels
 
     def confident(self, correct: bool, count: int) -> list[int]:
         """The positions of the images that are right, or wrong, with the greatest confidence."""
-        wanted = (self.labels >= 0) & (self.correct == correct)
-        positions = wanted.nonzero().flatten()
+        positions = ((self.labels >= 0) & (self.correct == correct)).nonzero().flatten()
         return positions[self.confidence[positions].argsort(descending=True, stable=True)][:count].tolist()
 
     def suspects(self, count: int) -> list[int]:
@@ -63,13 +168,14 @@ class Evaluation(NamedTuple):
 def evaluate_split(
     model: ImageClassifier, data: ImageDataModule, split: str = "test", as_in_use: bool = False
 ) -> Evaluation:
-    """Runs a model once over a split, with the preprocessing and the precision of ``python -m project.evaluate``.
+    """Evaluates a split with a trainer, as ``python -m project.evaluate`` does, and keeps what plots and tables need.
 
     Args:
-        model: On any device; it is put into evaluation mode.
-        data: The data module, outside of a trainer.
+        model: On any device, where it stays.
+        data: The data module.
         split: ``val`` or ``test``.
-        as_in_use: Whether validation takes all views of test-time augmentation, too, as a temperature for test images needs.
+        as_in_use: If true, validation takes all views of test-time augmentation, too, as a temperature for test images
+            needs.
 
     Raises:
         UserError: The images cannot be found or read, or may have several classes each.
@@ -79,20 +185,34 @@ def evaluate_split(
     data.prepare_data()
     data.device_cache = False  # one pass gains nothing from it
     data.setup("test")
-    images = data.splits[split]
+    splits, images, device = data.splits, data.splits[split], model.device
+    measured = "test" if as_in_use else split
+    collect = CollectPredictions(with_logits=True)
+    data.splits = {**splits, measured: images}
+    try:
+        with warnings.catch_warnings():
+            quiet_libraries()
+            trainer = Trainer(
+                accelerator=_ACCELERATORS.get(device.type, device.type),
+                devices=1 if device.index is None else [device.index],
+                callbacks=[collect],
+                logger=False,
+                enable_checkpointing=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+            )
+            evaluate = trainer.test if measured == "test" else trainer.validate
+            evaluate(model, datamodule=data, verbose=False)
+    finally:
+        data.splits = splits
+        model.to(device).eval()
+    found = collect.predictions
+    if found is None or measured not in model.results:
+        raise UserError(f"the {measured}_step of {type(model).__name__} measures nothing")
     logits = torch.full((len(images), len(model.class_names)), float("nan"))
     probabilities, labels = logits.clone(), torch.full((len(images),), -1)
-    measured_as: Any = "test" if as_in_use else split
-    model.eval()
-    step = model.test_step if measured_as == "test" else model.validation_step
-    model.conclude(measured_as)  # forgets what was counted before
-    with torch.inference_mode():
-        loader = data.test_dataloader() if split == "test" else data.val_dataloader()
-        for number, batch in enumerate(loader):
-            batch = data.transfer_batch_to_device(batch, model.device, 0)
-            found = step(batch, number).float()
-            there = batch.labels >= 0
-            positions = batch.indices[there].cpu()
-            for kept, values in ((logits, found), (probabilities, model.probabilities(found)), (labels, batch.labels)):
-                kept[positions] = values[there].cpu()
-    return Evaluation(images, logits, probabilities, labels, model.conclude(measured_as))
+    readable = found.targets >= 0
+    positions = found.indices[readable]
+    for kept, values in ((logits, found.logits), (probabilities, found.probabilities), (labels, found.targets)):
+        kept[positions] = values[readable]
+    return Evaluation(images, logits, probabilities, labels, model.results[measured])

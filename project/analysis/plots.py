@@ -1,7 +1,9 @@
-"""The images that people look at, drawn with matplotlib; used by callbacks and notebooks."""
+"""Plots of matplotlib for callbacks, the report and notebooks."""
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -80,11 +82,25 @@ def image_grid(images: Sequence[Tensor], titles: Sequence[str] = (), columns: in
     return figure
 
 
-def curves_figure(curves: Mapping[str, Mapping[int, float]]) -> Figure:
-    """Draws how training went: loss, accuracy, learning rate and speed over the steps.
+def read_curves(run: str | Path) -> dict[str, dict[int, float]]:
+    """Reads a run's curves from TensorBoard's files in its folder.
+
+    Returns:
+        By name, as ``train/loss``, the value at each step; empty where there are no files of TensorBoard.
+    """
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # takes a while to import
+
+    accumulator: Any = EventAccumulator
+    events = accumulator(str(run), size_guidance={"scalars": 0}).Reload()  # 0: keep every point
+    return {name: {event.step: event.value for event in events.Scalars(name)} for name in events.Tags()["scalars"]}
+
+
+def curves_figure(curves: Mapping[str, Mapping[int, float]], label_smoothing: float = 0.0) -> Figure:
+    """Draws loss, accuracy, learning rate and speed over the steps.
 
     Args:
         curves: By the names that a run logs, as ``train/loss``, the value at each step; what is missing stays empty.
+        label_smoothing: The label smoothing of the training loss, which the loss of validation is without.
     """
     panels = {
         "loss": ["train/loss", "val/loss"],
@@ -102,7 +118,9 @@ def curves_figure(curves: Mapping[str, Mapping[int, float]]) -> Figure:
             marker = "o" if len(points) < 30 else ""  # a line through a single point shows nothing
             steps, values = [step for step, _ in points], [value for _, value in points]
             colour = "C1" if name.startswith("val/") else "C0"
-            axes.plot(steps, values, marker=marker, markersize=4, color=colour, label=name.split("/")[0])
+            smoothed = f" (label smoothing {label_smoothing:g})" if name == "train/loss" and label_smoothing else ""
+            label = f"{name.split('/')[0]}{smoothed}"
+            axes.plot(steps, values, marker=marker, markersize=4, color=colour, label=label)
         if title in ("loss", "accuracy") and axes.lines:
             axes.legend()
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -157,7 +175,7 @@ def runs_figure(runs: Mapping[str, Mapping[str, Mapping[int, float]]], metric: s
     """Draws one metric of several runs together, on the validation set and in training.
 
     Args:
-        runs: By run, its curves as :func:`project.analysis.curves.read_curves` returns them.
+        runs: By run, its curves as :func:`read_curves` returns them.
         metric: What was logged for ``train`` and ``val``.
     """
     figure = Figure(figsize=(9, 3.6), layout="constrained", dpi=110)
@@ -193,21 +211,4 @@ def balance_figure(counts: Mapping[str, Sequence[int]], class_names: Sequence[st
     axes.set_ylim(len(class_names) - 0.5, -0.5)  # the first class on top
     axes.grid(axis="x", alpha=0.3)
     figure.legend(loc="outside upper center", ncols=3, frameon=False)
-    return figure
-
-
-def lr_find_figure(rates: Sequence[float], losses: Sequence[float], found: float) -> Figure:
-    """Draws a search for a learning rate: the smoothed loss at each rate, and the rate that was found.
-
-    Args:
-        rates: The rates that were tried.
-        losses: The smoothed loss at each of them.
-        found: One of the rates.
-    """
-    figure = Figure(figsize=(6, 3.6), layout="constrained", dpi=110)
-    axes = figure.add_subplot()
-    axes.plot(rates[: len(losses)], losses)
-    axes.axvline(found, color="tab:red", linewidth=1, label=f"found: {found:.2g}")
-    axes.set(xscale="log", xlabel="learning rate", ylabel="loss, smoothed")
-    axes.legend()
     return figure

@@ -6,13 +6,9 @@ from pathlib import Path
 
 from lightning.pytorch import Callback
 
-from project.callbacks.confident_mistakes import ConfidentMistakesPlot
-from project.callbacks.confusion_matrix import ConfusionMatrixPlot
-from project.callbacks.first_batch import FirstBatchPlot
+from project.callbacks.figures import ConfidentMistakesPlot, ConfusionMatrixPlot, FirstBatchPlot, PlotFiles, Projector
 from project.callbacks.learning_rate import LearningRate
 from project.callbacks.metrics_csv import MetricsCSV
-from project.callbacks.plots import PlotFiles
-from project.callbacks.projector import Projector
 from project.callbacks.throughput import ImagesPerSecond, SpeedSettings
 from project.engine.training.best_checkpoint import BestCheckpoint
 from project.engine.training.last_checkpoint import LastCheckpoint

@@ -29,7 +29,7 @@ class MetricsCSV(Callback):
         return {"rows": self._rows, "validation": self._validation}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes the rows of a checkpoint up."""
+        """Restores the rows that a checkpoint saved."""
         self._rows, self._validation = list(state_dict["rows"]), dict(state_dict["validation"])
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

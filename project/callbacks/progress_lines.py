@@ -32,12 +32,17 @@ class ProgressLines(ProgressBar):
         self._batches = self._images = 0
         self._validation_began, self._validated = 0.0, False
 
+    @property
+    def is_enabled(self) -> bool:
+        """False in all processes but the first; ``LightningModule.print`` asks for it."""
+        return self._enabled
+
     def disable(self) -> None:
-        """Says nothing, as in all processes but the first."""
+        """Stops writing, as in all processes but the first."""
         self._enabled = False
 
     def enable(self) -> None:
-        """Says something again."""
+        """Writes again."""
         self._enabled = True
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -73,34 +78,22 @@ class ProgressLines(ProgressBar):
         """Starts the clock."""
         self._begin()
 
-    def on_validation_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Counts a batch, and says so every minute, where validation is no part of training."""
-        if trainer.state.fn == "validate":
-            self._count(trainer, batch)
-            if self._is_time():
-                self._say(self._evaluation_line("validation", batch_idx + 1, sum(trainer.num_val_batches)))
-
     def on_test_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Counts a batch, and says so every minute."""
+        """Counts a batch, and writes a line every minute; a validation within training has none."""
+        if trainer.state.fn == "fit":
+            return
         self._count(trainer, batch)
         if self._is_time():
-            self._say(self._evaluation_line("test", batch_idx + 1, sum(trainer.num_test_batches)))
+            split, batches = "test", trainer.num_test_batches
+            if trainer.validating:
+                split, batches = "validation", trainer.num_val_batches
+            left = (self._batch_ended - self._began) / (batch_idx + 1) * (sum(batches) - batch_idx - 1)
+            done = f"batch {batch_idx + 1:,} of {sum(batches):,}"
+            self._say(f"{split}: {done}, {self._speed()}, {duration(left)} left")
+
+    on_validation_batch_end = on_test_batch_end
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Says that it is done, or where validation is a part of training takes its time out of that of the epoch."""
@@ -128,16 +121,17 @@ class ProgressLines(ProgressBar):
     def _speed(self) -> str:
         return rate(self._images, self._batch_ended - self._began)
 
-    def _evaluation_line(self, what: str, done: int, batches: float) -> str:
-        left = (self._batch_ended - self._began) / done * (batches - done)
-        return f"{what}: batch {done:,} of {batches:,}, {self._speed()}, {duration(left)} left"
-
     def _training_line(self, trainer: Trainer, done: float) -> str:
         epochs = trainer.max_epochs if trainer.max_epochs not in (None, -1) else None
         epoch = f"epoch {trainer.current_epoch + 1}" + (f" of {epochs}" if epochs is not None else "")
         metrics = trainer.callback_metrics  # those of validation may be of an earlier epoch
-        named = [name for name in _SHOWN if name in metrics and (self._validated or not name.startswith("val/"))]
-        shown = [_SHOWN[name].format(float(metrics[name])) for name in named]
+        monitors = [getattr(callback, "monitor", None) for callback in trainer.checkpoint_callbacks]
+        texts = _SHOWN | {name: f"{name} {{:.4f}}" for name in monitors if name and name not in _SHOWN}
+        shown = [
+            text.format(float(metrics[name]))
+            for name, text in texts.items()
+            if name in metrics and (self._validated or not name.startswith("val/"))
+        ]
         left = self._left(trainer, done, epochs)
         remaining = [f"{duration(left)} left"] if left is not None else []
         return ", ".join([epoch, f"step {trainer.global_step:,}", *shown, self._speed(), *remaining])

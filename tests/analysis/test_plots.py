@@ -13,7 +13,6 @@ from project.analysis.plots import (
     curves_figure,
     filters_figure,
     image_grid,
-    lr_find_figure,
     runs_figure,
     short,
 )
@@ -198,15 +197,6 @@ def test_the_images_of_a_class_are_stacked_by_split():
     require_drawn(figure)
     bars = [(bar.get_x(), bar.get_width()) for group in figure.axes[0].containers for bar in group]
     assert bars == [(0, 8), (0, 3), (8, 2), (3, 1)]
-
-
-def test_a_search_for_a_learning_rate_shows_the_rate_that_was_found():
-    figure = lr_find_figure([1e-3, 1e-2, 1e-1, 1.0], [2.0, 1.0, 3.0], 1e-2)  # it stopped before it measured the last
-    (axes,) = figure.axes
-    assert axes.get_xscale() == "log"
-    curve, mark = axes.get_lines()
-    assert np.array_equal(curve.get_xydata(), [[1e-3, 2.0], [1e-2, 1.0], [1e-1, 3.0]])
-    assert np.array_equal(mark.get_xdata(), [1e-2, 1e-2])
 
 
 @pytest.mark.parametrize("steps", [[8], [1, 2]])

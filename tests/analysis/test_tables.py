@@ -53,7 +53,7 @@ def test_a_class_without_a_figure_is_not_dropped_in_silence():
 
 def test_the_summary_names_the_best_checkpoint_and_what_to_do_with_it(tmp_path):
     run = RunFolder(tmp_path, "mine")
-    chosen = {"epoch": 17, "selection": {"monitor": "val/f1", "mode": "max"}}
+    chosen = {"epoch": 18, "selection": {"monitor": "val/f1", "mode": "max"}}
     text = summary(run, {"val": metrics(3).as_dict(), "test": metrics(3).as_dict(), **chosen})
     assert f"--ckpt_path {run.best}" in text
     assert f"tensorboard --logdir {tmp_path}" in text

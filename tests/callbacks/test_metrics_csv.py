@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from lightning.pytorch import Callback
 
-from project.analysis.curves import read_curves
+from project.analysis.plots import read_curves
 from project.callbacks import StoppedError
 from tests.memory import needs_linux
 from tests.small import AtStep, load, one_line, require_same_end, small

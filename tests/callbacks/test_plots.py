@@ -1,6 +1,7 @@
 """A finished run has its plots as files, and on request its test images in TensorBoard's projector."""
 
 import csv
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,11 +11,12 @@ import torch
 from PIL import Image
 
 from project.analysis.data import open_data
-from project.callbacks import ConfidentMistakesPlot
+from project.analysis.plots import curves_figure
+from project.callbacks import ConfidentMistakesPlot, ProgressLines
 from project.engine.run.checkpoint import ABOUT
 from project.model import ImageClassifier
 from tests.conftest import SLIM, TINY, fit
-from tests.small import load
+from tests.small import load, small
 
 OPTIONS = [*TINY, *SLIM, "--name=run"]
 
@@ -64,16 +66,55 @@ def test_the_projector_has_features_labels_and_thumbnails(run):
     assert "metadata.tsv" in (run / "projector_config.pbtxt").read_text()
 
 
-def test_the_confidence_of_a_mistake_is_the_models_own(monkeypatch):
-    place, figures = "project.callbacks.confident_mistakes", list[Any]()
+def test_a_mistake_has_the_models_own_confidence_and_any_index(monkeypatch):
+    place, figures, far = "project.callbacks.figures", list[Any](), 2**24 + 1  # no float32 holds it
     monkeypatch.setattr(f"{place}.tensorboards", lambda _: True)
     monkeypatch.setattr(f"{place}.add_figure", lambda *args: figures.append(args[2]))
     half = torch.full((2, 2), 0.5)
     model: Any = SimpleNamespace(class_names=["a", "b"], weights_step=0, probabilities=lambda logits: logits / 8 + half)
-    images = SimpleNamespace(image=lambda _: torch.zeros(3, 8, 8, dtype=torch.uint8))
-    trainer: Any = SimpleNamespace(datamodule=SimpleNamespace(splits={"test": images}))
-    batch = SimpleNamespace(indices=torch.arange(2), labels=torch.tensor([1, 1]))
+    images = SimpleNamespace(image=lambda index: torch.full((3, 8, 8), index - far, dtype=torch.uint8))
+    alone = SimpleNamespace(all_gather=lambda tensor: tensor)
+    trainer: Any = SimpleNamespace(datamodule=SimpleNamespace(splits={"test": images}), strategy=alone)
+    batch = SimpleNamespace(indices=torch.tensor([far, far + 1]), labels=torch.tensor([1, 1]))
     callback = ConfidentMistakesPlot(4)
     callback.on_test_batch_end(trainer, model, torch.tensor([[2.0, -2], [-2, 2]]), batch, 0)
     callback.on_test_epoch_end(trainer, model)
-    assert [axes.get_title() for axes in figures[0].axes if axes.get_title()] == ["a 75%\nis b"]
+    (axes,) = [axes for axes in figures[0].axes if axes.get_title()]
+    assert axes.get_title() == "a 75%\nis b"
+    assert np.asarray(axes.images[0].get_array()).max() == 0
+
+
+class Silent(ImageClassifier):
+    """Evaluates without returning anything, prints, and overrides hooks without calling ours."""
+
+    def validation_step(self, batch, batch_idx):
+        super().validation_step(batch, batch_idx)
+
+    def test_step(self, batch, batch_idx):
+        super().test_step(batch, batch_idx)
+
+    def on_test_start(self):
+        self.print("printed by the model")
+
+    def on_validation_epoch_end(self):
+        pass
+
+    def on_train_epoch_end(self):
+        self.print("an epoch is over")
+
+
+def test_steps_that_return_nothing_and_hooks_that_print_end_in_plots(workplace, capsys):
+    small("--trainer.enable_progress_bar=true", f"--model={Silent.__module__}.Silent", callbacks=[ProgressLines()])
+    said = capsys.readouterr().out
+    assert "printed by the model" in said
+    assert "an epoch is over" in said
+    assert {path.stem for path in Path("runs/run/plots").iterdir()} == {"curves", "confusion_matrix", "classes"}
+
+
+def test_the_legend_tells_that_the_training_loss_is_smoothed():
+    def legend(smoothing):
+        axes = curves_figure({"train/loss": {1: 1.0}, "val/loss": {1: 1.0}}, smoothing).axes[0]
+        return [text.get_text() for text in axes.get_legend().get_texts()]
+
+    assert legend(0.0) == ["train", "val"]
+    assert legend(0.1) == ["train (label smoothing 0.1)", "val"]

@@ -1,0 +1,179 @@
+"""Plots of a run: in TensorBoard, and as image files in the run's folder."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning.pytorch import Callback, Trainer
+from torch import Tensor
+from torch.nn.functional import interpolate, pad
+
+from project.engine.errors import printable, require
+from project.engine.run.folder import PLOTS
+from project.engine.run.loggers import add_figure, tensorboards
+from project.engine.run.whole_file import whole_file
+
+if TYPE_CHECKING:  # matplotlib takes a while to import, and --help has no use for it
+    from matplotlib.figure import Figure
+
+_MOST_CLASSES = 100  # of which bars can be read
+
+
+class FirstBatchPlot(Callback):
+    """Draws the first training batch of a run as the network sees it, augmented."""
+
+    def __init__(self, count: int = 32) -> None:
+        self.count = count
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """Draws the first ``count`` images of the run's first batch."""
+        if trainer.global_step == 0 and batch_idx == 0 and tensorboards(trainer):
+            batch = pl_module.as_batch(batch)
+            images = list(batch.images[: self.count])
+            if images and images[0].numel():  # cached features come without images
+                from project.analysis.plots import image_grid
+
+                titles = [_title(label, pl_module.class_names) for label in batch.labels[: self.count].tolist()]
+                add_figure(trainer, "train/first_batch", image_grid(images, titles))
+
+
+class ConfusionMatrixPlot(Callback):
+    """Draws the confusion matrix of each evaluation."""
+
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Draws that of the validation set."""
+        if not trainer.sanity_checking:
+            self._draw(trainer, pl_module, "val")
+
+    def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Draws that of the test set."""
+        self._draw(trainer, pl_module, "test")
+
+    def _draw(self, trainer: Trainer, pl_module: Any, split: str) -> None:
+        results = pl_module.results.get(split)
+        if tensorboards(trainer) and results is not None and results.confusion.dim() == 2:  # one class an image
+            from project.analysis.plots import confusion_figure
+
+            step = pl_module.weights_step if split == "test" else None
+            figure = confusion_figure(results.confusion, pl_module.class_names)
+            add_figure(trainer, f"{split}/confusion_matrix", figure, step)
+
+
+class ConfidentMistakesPlot(Callback):
+    """Draws the test images that were classified wrongly with the greatest confidence.
+
+    Args:
+        count: How many, at least 1.
+
+    Raises:
+        UserError: There would be none.
+    """
+
+    def __init__(self, count: int = 24) -> None:
+        require(count >= 1, "--callbacks.confident_mistakes.count", count, "at least 1")
+        self.count = count
+        self._best: tuple[Tensor, Tensor] | None = None
+
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Keeps the most confident mistakes so far, if the model returns logits and each image has one class."""
+        if not isinstance(outputs, Tensor) or not hasattr(batch, "indices") or batch.labels.dim() != 1:
+            return
+        predicted = outputs.argmax(1)
+        confidence = pl_module.probabilities(outputs.float()).gather(1, predicted[:, None])[:, 0]
+        wrong = (predicted != batch.labels) & (batch.labels >= 0)
+        found = torch.where(wrong, confidence, -1.0), torch.stack([batch.indices, batch.labels, predicted], dim=1)
+        pairs = [found] if self._best is None else [self._best, found]
+        self._best = self._largest(*(torch.cat(parts) for parts in zip(*pairs, strict=True)))
+
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Draws them, gathered from all processes."""
+        if self._best is None:
+            return
+        gather, (mine, rows) = trainer.strategy.all_gather, self._best
+        confidences, rows = self._largest(gather(mine).flatten(), gather(rows).flatten(0, -2))
+        self._best = None
+        if confidences[0] >= 0 and tensorboards(trainer):
+            from project.analysis.plots import image_grid
+
+            datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit or test
+            names, images, titles = pl_module.class_names, [], []
+            for confidence, (index, true, said) in zip(confidences.tolist(), rows.tolist(), strict=True):
+                if confidence >= 0:
+                    images.append(datamodule.splits["test"].image(index))
+                    titles.append(f"{names[said]} {confidence:.0%}\nis {names[true]}")
+            add_figure(trainer, "test/confident_mistakes", image_grid(images, titles), pl_module.weights_step)
+
+    def _largest(self, confidences: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        missing = max(0, self.count - len(rows))
+        largest = pad(confidences, (0, missing), value=-1.0).topk(self.count)
+        return largest.values, pad(rows, (0, 0, 0, missing))[largest.indices]
+
+
+class Projector(Callback):
+    """Adds the features that the head of the network sees of test images to TensorBoard's tab PROJECTOR.
+
+    Args:
+        count: How many images, evenly spread over the test set, at most 4096.
+    """
+
+    def __init__(self, count: int = 500) -> None:
+        require(2 <= count <= 4096, "--callbacks.projector.count", count, "from 2 to 4096")
+        self.count = count
+
+    def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Adds them, each with its classes and a thumbnail."""
+        from project.analysis.embeddings import embed
+
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to test
+        if not tensorboards(trainer):
+            return
+        test, found = data.splits["test"], []
+        count = min(self.count, len(test))
+        for chosen in torch.arange(count).mul(len(test)).div(count, rounding_mode="floor").split(64):
+            batch = test.__getitems__(chosen.tolist())
+            readable = (batch.labels if batch.labels.dim() == 1 else batch.labels[:, 0]) >= 0
+            images = batch.images[readable]
+            thumbnails = interpolate(images.float() / 255, (32, 32), mode="area")
+            found.append((embed(pl_module, images), thumbnails, batch.labels[readable]))
+        features, thumbnails, labels = (torch.cat(parts) for parts in zip(*found, strict=True))
+        titles = [printable(_title(label, pl_module.class_names)) for label in labels.tolist()]
+        for logger in tensorboards(trainer):
+            logger.experiment.add_embedding(
+                features, titles, thumbnails, global_step=pl_module.weights_step, tag="test/features"
+            )
+
+
+class PlotFiles(Callback):
+    """Draws curves, confusion matrix and classes into PNG files in ``plots/`` in the run's folder, after the test."""
+
+    def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Draws them; the curves where there is a TensorBoard, the classes where they are at most a hundred."""
+        test, names = pl_module.results.get("test"), pl_module.class_names
+        if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]  # set by a connector
+            return
+        from project.analysis.plots import class_figure, confusion_figure, curves_figure, read_curves
+
+        run = Path(trainer.default_root_dir)
+        (run / PLOTS).mkdir(exist_ok=True)
+        for logger in tensorboards(trainer):
+            logger.save()
+            smoothing = getattr(pl_module.criterion, "label_smoothing", 0.0)
+            _write(curves_figure(read_curves(run), smoothing), run / PLOTS / "curves.png")
+        if test is not None and test.confusion.dim() == 2:  # of several labels an image there is none
+            _write(confusion_figure(test.confusion, names), run / PLOTS / "confusion_matrix.png")
+        if test is not None and len(names) <= _MOST_CLASSES:
+            _write(class_figure(test.per_class, names), run / PLOTS / "classes.png")
+
+
+def _title(label: int | list[float], class_names: list[str]) -> str:
+    """The class of an image, or those that it has a share of."""
+    if isinstance(label, list):
+        return ", ".join(name for name, share in zip(class_names, label, strict=True) if share > 0)
+    return class_names[label]
+
+
+def _write(figure: "Figure", path: Path) -> None:
+    with whole_file(path) as partial:
+        figure.savefig(partial, format="png")
