@@ -26,11 +26,7 @@ class CachedFeatures(Callback):
         self._batch = torch.empty(0)
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
-        """Asks the data module for labels and indices alone.
-
-        Raises:
-            UserError: Features would change in training, or there are several processes.
-        """
+        """Asks the data module for labels and indices alone, and refuses what would change features in training."""
         if stage != "fit":
             return
         data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
@@ -47,11 +43,7 @@ class CachedFeatures(Callback):
         data.serve_indices(_SPLITS)
 
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Computes the features, with a checkpoint's weights where a run is resumed.
-
-        Raises:
-            UserError: The head is not the network's last layer, or an image cannot be read.
-        """
+        """Computes the features, with a checkpoint's weights where a run is resumed."""
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         note("computing the features of each image, once for all epochs")
         progress = Progress(sum(len(data.splits[split]) for split in _SPLITS))

@@ -25,11 +25,7 @@ class Freezing:
         self._freeze, self._num_classes = freeze, num_classes
 
     def freeze(self, network: nn.Module) -> None:
-        """Freezes the parameters, and puts the network into training mode as far as it is trained.
-
-        Raises:
-            UserError: No block has that name, or none is before it.
-        """
+        """Freezes the parameters, and puts the network into training mode as far as it is trained."""
         if self._freeze is None:
             return
         if self._freeze == _BACKBONE:
