@@ -23,8 +23,12 @@ class RandomImagesDataModule(ImageDataModule):
     """
 
     def __init__(self, size: int, image_size: int, classes: int = 10, device: str = "cpu", **kwargs: Any) -> None:
-        super().__init__(pin_memory=False, **kwargs)  # only what is not on the device yet can be pinned
+        super().__init__(**kwargs)
         self.size, self.image_size, self.classes, self.device = size, image_size, classes, device
+
+    def pins_memory(self) -> bool:
+        """Returns False: only what is not on the device yet can be pinned."""
+        return False
 
     @property
     def class_names(self) -> list[str]:

@@ -2,7 +2,7 @@
 
 from project.data.cifar10 import CIFAR10DataModule
 from project.data.csv_file import CSVDataModule
-from project.data.drawn import SyntheticFlowersDataModule
+from project.data.drawn.module import SyntheticFlowersDataModule
 from project.data.flowers import FlowersDataModule
 from project.data.folder import FolderDataModule
 from project.data.module import ImageDataModule, ResizedDataModule

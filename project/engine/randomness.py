@@ -1,8 +1,8 @@
 """Random numbers as a function of (seed, epoch, sample index, purpose), on any device, for a whole batch at once.
 
-A generator has a history: what it yields depends on the worker, the process and the batch that asked before. A hash has
-none, so a sample is augmented alike on any number of workers and devices, and after any interruption. Code that draws
-from a generator all the same, such as torchvision's transforms, finds it seeded by such a hash.
+What a generator yields depends on the worker, the process and the batch that asked before. A hash does not, so a sample
+is augmented alike on any number of workers and devices, and after any interruption. Code that draws from a generator all
+the same, such as torchvision's transforms, finds it seeded by such a hash.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ def uniform(seed: int, epoch: int, indices: Tensor, purpose: int, count: int = 1
 
     Args:
         seed: Any integer that fits 64 bits.
-        epoch: The number of the epoch, so that a sample changes from one to the next.
+        epoch: The number of the epoch.
         indices: int64 (N,), the samples' positions in their dataset.
         purpose: See :class:`Purpose`; data sets have numbers of their own, from 100.
         count: The numbers of each sample.

@@ -60,13 +60,12 @@ def pairs(*batches):
     ]
 
 
-def test_training_and_validation_images_are_those_of_the_training_files(tmp_path, written):
-    splits = module(tmp_path).splits
+def test_images_are_those_of_the_files_and_class_names_torchvisions(tmp_path, written):
+    data = module(tmp_path)
+    splits = data.splits
+    assert data.class_names == CIFAR10(str(tmp_path)).classes
+    assert contents(splits["test"]) == pairs(written[2])  # in its order
     assert sorted(contents(splits["train"]) + contents(splits["val"])) == sorted(pairs(*written[:2]))
-
-
-def test_the_test_set_is_the_original_one_in_its_order(tmp_path, written):
-    assert contents(module(tmp_path).splits["test"]) == pairs(written[2])
 
 
 @pytest.mark.parametrize(("options", "count"), [({}, 2), ({"val_fraction": 0.25}, 5)])
@@ -79,19 +78,6 @@ def test_every_class_gives_its_share_to_validation(tmp_path, written, options, c
 def test_the_split_is_decided_by_the_seed_alone(tmp_path, written):
     first, same, other = (contents(module(tmp_path, split_seed=seed).splits["val"]) for seed in (0, 0, 1))
     assert first == same != other
-
-
-def test_a_single_image_is_the_one_in_the_batch(tmp_path, written):
-    dataset = module(tmp_path).splits["val"]
-    batch = dataset.__getitems__([3, 0])
-    assert torch.equal(batch.images[0], dataset.image(3))
-    assert (batch.images.dtype, batch.images.shape) == (torch.uint8, (2, 3, 32, 32))
-    assert batch.indices.tolist() == [3, 0]
-
-
-def test_class_names_are_torchvisions(tmp_path, written):
-    data = module(tmp_path)
-    assert data.class_names == CIFAR10(str(tmp_path)).classes
 
 
 def test_missing_files_and_no_network_give_one_error_that_tells_what_to_do(tmp_path):

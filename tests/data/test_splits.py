@@ -1,12 +1,17 @@
+"""Splits: of a dataset that stays as it is, by exact shares; of a class that grows, by the files' own names."""
+
 import random
 from collections import Counter
+from functools import cache
+from hashlib import blake2b
 
 import pytest
 
-from project.data.splits import stratified_split
+from project.data.splits import hashed_split, stratified_split
 from project.engine.errors import UserError
 
-FRACTIONS = {"val": 0.1, "test": 0.2}
+FRACTIONS = {"test": 0.1, "val": 0.1}
+WIDE = {"test": 0.4, "val": 0.3}
 CLASSES = ["daisy", "rose", "tulip"]
 
 
@@ -15,70 +20,125 @@ def samples(*counts):
 
 
 def split(pairs, fractions=FRACTIONS, seed=0):
-    """The names in each split."""
+    """The split of each name."""
     names, labels = [name for name, _ in pairs], [label for _, label in pairs]
     positions = stratified_split(names, labels, fractions, seed=seed, class_names=CLASSES)
-    return {name: [names[position] for position in chosen] for name, chosen in positions.items()}
-
-
-def place_of(splits):
-    return {name: split_name for split_name, names in splits.items() for name in names}
-
-
-@pytest.mark.parametrize("fractions", [{}, {"val": 0.1}, FRACTIONS, {"val": 0.5, "test": 0.4}], ids=str)
-@pytest.mark.parametrize("counts", [(40,), (10, 35, 101), (200, 9, 6)], ids=str)
-def test_every_sample_lands_in_exactly_one_split(counts, fractions):
-    pairs = samples(*counts)
-    splits = split(pairs, fractions)
-    assert list(splits) == ["train", *fractions]
-    assert sorted(name for names in splits.values() for name in names) == sorted(name for name, _ in pairs)
-
-
-def test_positions_are_ascending():
-    positions = stratified_split(["c", "a", "d", "b"] * 5, [0, 1] * 10, FRACTIONS, seed=0, class_names=CLASSES)
+    assert list(positions) == ["train", *fractions]
     assert all(chosen == sorted(chosen) for chosen in positions.values())
+    assert sorted(position for chosen in positions.values() for position in chosen) == list(range(len(pairs)))
+    return {names[position]: name for name, chosen in positions.items() for position in chosen}
 
 
-@pytest.mark.parametrize("fractions", [{"val": 0.1}, FRACTIONS, {"val": 0.25, "test": 0.25}], ids=str)
-def test_every_class_gives_its_share_to_every_split(fractions):
-    counts = (15, 40, 101)
-    splits = split(samples(*counts), fractions)
-    for name, fraction in fractions.items():
-        given = Counter(sample.split("/")[0] for sample in splits[name])
-        for class_name, count in zip(CLASSES, counts, strict=True):
-            assert abs(given[class_name] - fraction * count) <= 0.5
+@pytest.mark.parametrize("fractions", [{}, {"val": 0.1}, WIDE, {"val": 0.05, "test": 0.9}], ids=str)
+@pytest.mark.parametrize("counts", [(40,), (10, 35, 101), (200, 9, 3)], ids=str)
+def test_every_class_gives_its_share_to_every_split_and_one_image_at_least(counts, fractions):
+    places = split(samples(*counts), fractions)
+    found = Counter((name.split("/")[0], place) for name, place in places.items())
+    for name, count in zip(CLASSES, counts, strict=False):
+        assert all(found[name, place] > 0 for place in ("train", *fractions))
+        for place, fraction in fractions.items() if count > 30 else ():
+            assert abs(found[name, place] - fraction * count) <= 1
 
 
-@pytest.mark.parametrize(
-    "fractions", [{"val": 0.1, "test": 0.1}, {"val": 0.4, "test": 0.4}, {"val": 0.05, "test": 0.9}], ids=str
-)
-def test_every_split_has_every_class(fractions):
-    for count in range(3, 30):
-        sizes = {name: len(chosen) for name, chosen in split(samples(count), fractions).items()}
-        assert min(sizes.values()) > 0, sizes
-
-
-def test_the_order_of_listing_does_not_matter():
+def test_names_and_seed_decide_and_not_the_order_of_listing():
     pairs = samples(30, 20, 50)
     shuffled = random.Random(0).sample(pairs, len(pairs))
-    assert place_of(split(pairs)) == place_of(split(shuffled))
-
-
-def test_another_seed_gives_another_split():
-    pairs = samples(50, 50)
-    places = [place_of(split(pairs, seed=seed)) for seed in (0, 0, 1, -1)]
-    assert places[0] == places[1]
-    assert places[0] != places[2] != places[3] != places[0]
+    assert split(pairs) == split(shuffled) != split(pairs, seed=1) != split(pairs, seed=-1)
 
 
 def test_each_sample_is_held_out_as_often_as_any_other():
-    pairs = samples(20)
-    held_out = Counter(name for seed in range(500) for name in split(pairs, {"val": 0.25}, seed)["val"])
-    assert set(held_out) == {name for name, _ in pairs}
-    assert all(abs(times - 125) < 5 * (500 * 0.25 * 0.75) ** 0.5 for times in held_out.values())
+    times = Counter(
+        name for seed in range(500) for name, place in split(samples(20), {"val": 0.25}, seed).items() if place == "val"
+    )
+    assert len(times) == 20
+    assert all(abs(count - 125) < 5 * (500 * 0.25 * 0.75) ** 0.5 for count in times.values())
 
 
 @pytest.mark.parametrize(("count", "fractions"), [(2, FRACTIONS), (1, FRACTIONS), (1, {"val": 0.1})])
 def test_a_class_with_too_few_images_is_named(count, fractions):
     with pytest.raises(UserError, match=rf"'rose' has {count} image"):
         split(samples(10, count, 10), fractions)
+    with pytest.raises(
+        UserError, match=rf"class 'daisy' has {count} image\(s\), too few for the {len(fractions) + 1} splits"
+    ):
+        places([f"{number}.jpg" for number in range(count)], fractions=fractions)
+
+
+def places(names, seed=0, fractions=FRACTIONS):
+    """The split of each file of a class that can grow."""
+    found = hashed_split(names, fractions, seed=seed, class_name="daisy")
+    return {names[position]: split for split, positions in found.items() for position in positions}
+
+
+def own_place(name, seed=0, fractions=FRACTIONS):
+    """The split that the hash of a name alone says."""
+    hashed = int.from_bytes(blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()) / 2**64
+    return "test" if hashed < fractions["test"] else "val" if hashed < sum(fractions.values()) else "train"
+
+
+def shuffled_names(count, seed):
+    names = [f"daisy/{number}.jpg" for number in range(count)]
+    random.Random(seed).shuffle(names)
+    return names
+
+
+def growing(seed, fractions=FRACTIONS, added=1):
+    """A class of three files and more, up to forty, before and after so many more files, which come in any order."""
+    seen = grown(seed, tuple(fractions.items()))
+    return zip(seen, seen[added:], strict=False)
+
+
+@cache
+def grown(seed, fractions):
+    names = shuffled_names(40, seed)
+    return [places(names[:size], seed, dict(fractions)) for size in range(3, 41)]
+
+
+@pytest.mark.parametrize("fractions", [FRACTIONS, WIDE], ids=str)
+def test_one_added_file_moves_two_others_at_most_and_none_between_test_and_train(fractions):
+    for seed in range(150):
+        for before, after in growing(seed, fractions):
+            moved = [{before[name], after[name]} for name in before if before[name] != after[name]]
+            assert len(moved) <= 2
+            assert {"test", "train"} not in moved
+
+
+@pytest.mark.parametrize("added", [2, 5, 20])
+def test_however_many_are_added_only_a_file_that_stood_in_leaves_test_or_enters_it(added):
+    left = 0
+    for seed in range(150):
+        for before, after in growing(seed, added=added):
+            for name in before:
+                if before[name] != after[name] and "test" in (before[name], after[name]):
+                    assert before[name] != own_place(name, seed)
+                    left += (before[name], after[name]) == ("test", "train")
+    assert left  # from the smallest classes, as the documentation says
+
+
+def test_once_every_split_has_a_file_of_its_own_nothing_moves_any_more():
+    settled = 0
+    for seed in range(150):
+        for before, after in growing(seed):
+            own = {name: own_place(name, seed) for name in before}
+            if {*own.values()} == {"train", "val", "test"}:
+                settled += 1
+                assert before == own
+                assert before.items() <= after.items()
+    assert settled > 2000
+
+
+@pytest.mark.parametrize("fractions", [FRACTIONS, WIDE, {"test": 0.05, "val": 0.9}, {"val": 0.1}], ids=str)
+def test_a_class_that_grows_has_an_image_in_every_split(fractions):
+    for seed in range(50):
+        for count in range(len(fractions) + 1, 41):
+            assert set(places(shuffled_names(count, seed), seed, fractions).values()) == {"train", *fractions}
+
+
+def test_hashed_shares_are_about_the_fractions_and_the_test_set_does_not_depend_on_validations():
+    counts = Counter(place for seed in range(20) for place in places(shuffled_names(1000, seed), seed, WIDE).values())
+    for split, fraction in WIDE.items():
+        assert abs(counts[split] - 20_000 * fraction) < 5 * (20_000 * fraction * (1 - fraction)) ** 0.5
+    names = shuffled_names(300, 0)
+    first, second = (places(names, fractions={"test": 0.1, "val": share}) for share in (0.1, 0.3))
+    assert {name for name in names if first[name] == "test"} == {name for name in names if second[name] == "test"}
+    assert places(names) == places(sorted(names)) != places(names, seed=1)

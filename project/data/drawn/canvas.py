@@ -1,4 +1,4 @@
-"""What flowers are drawn on, and the colours that they are drawn with."""
+"""The canvas that flowers are drawn on, and their colours."""
 
 from functools import cache
 
@@ -9,13 +9,7 @@ from project.engine.randomness import uniform
 
 
 class Canvas:
-    """A few images in the making, and their random numbers.
-
-    Args:
-        seed: The seed of the dataset.
-        indices: int64 (N,), the images' positions in their dataset.
-        size: Height and width in pixels.
-    """
+    """A few images in the making, ``indices`` of a dataset, and their random numbers."""
 
     def __init__(self, seed: int, indices: Tensor, size: int) -> None:
         self.seed, self.indices, self.pixel = seed, indices, 2 / size

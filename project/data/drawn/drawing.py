@@ -25,7 +25,7 @@ _CHUNK = 32  # images at a time: few enough for a plane to stay in the processor
 
 
 class _Purpose(IntEnum):
-    """What a random number is for, next to the purposes of :class:`project.engine.randomness.Purpose`."""
+    """The purposes of random numbers, next to those of :class:`project.engine.randomness.Purpose`."""
 
     POSE = 100
     PAINT = 101
@@ -41,7 +41,7 @@ class _Purpose(IntEnum):
 
 @dataclass(frozen=True)
 class _Bloom:
-    """Where a flower is, and its pixels in polar coordinates of its own plane."""
+    """The place of a flower, and its pixels in polar coordinates of its own plane."""
 
     x: Tensor
     y: Tensor
@@ -53,17 +53,7 @@ class _Bloom:
 
 
 def draw_flowers(labels: Tensor, indices: Tensor, *, seed: int, size: int = 64) -> Tensor:
-    """Draws one flower per label. An image is a function of (seed, index, label, size) alone.
-
-    Args:
-        labels: int64 (N,), positions in :data:`CLASS_NAMES`.
-        indices: int64 (N,), the images' positions in their dataset.
-        seed: Any integer that fits 64 bits. Another seed gives another dataset.
-        size: Height and width in pixels.
-
-    Returns:
-        uint8 (N, 3, size, size), RGB.
-    """
+    """Draws one flower per label, uint8 (N, 3, size, size), each a function of (seed, index, label, size) alone."""
     images = torch.empty(len(labels), 3, size, size, dtype=torch.uint8)
     for label, species in enumerate(SPECIES.values()):
         for rows in torch.split((labels == label).nonzero()[:, 0], _CHUNK):
@@ -100,7 +90,7 @@ def _pose(species: Species, canvas: Canvas) -> _Bloom:
 
 
 def _paint_garden(canvas: Canvas) -> None:
-    """Paints what lies far behind the flower: a gradient, blurred discs of light and colour, and grass."""
+    """Paints the background: a gradient, blurred discs of light and colour, and grass."""
     first, second, angle, blur = canvas.between(_Purpose.SKY, (0, 1), (0, 1), (0, 2 * pi), (0.02, 0.25))
     ramp = (0.5 + 0.5 * (canvas.x * angle.cos() + canvas.y * angle.sin())).clamp_(0, 1)
     canvas.image += pick(first, SKIES)
@@ -147,9 +137,8 @@ def _paint_leaves(canvas: Canvas, bloom: _Bloom) -> None:
 def _measure(outline: Outline, along: Tensor, across: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Measures pixels (N, S, S) against a petal that starts at the origin.
 
-    Returns:
-        The signed distance to its outline, to first order and positive inside; how far along the petal a
-        pixel is, from 0 to 1; how far across, from -1 to 1.
+    Returns the signed distance to its outline, to first order and positive inside, and the place along the petal, from 0
+    to 1, and across it, from -1 to 1.
     """
     # The outline is where 1 - |across|^bluntness - x^2 is 0. Divided by its slope, that is a distance.
     along = along / length
@@ -190,8 +179,7 @@ def _arrange(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Lays out one layer of petals, each overlapping the next all the way around.
 
-    Returns:
-        How opaque the layer is, how far along its petal a pixel lies, and how bright it is, each (N, S, S).
+    Returns the layer's opacity, the place of each pixel along its petal, and its brightness, each (N, S, S).
     """
     tables = _vary(species, canvas, bloom, count, layer)
     turn = bloom.angle * count / (2 * pi) + 0.5 * layer

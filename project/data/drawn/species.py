@@ -72,21 +72,10 @@ PAINTS = {  # a petal's colours at its base and its tip
 }
 GREENS = ("2f5a2c", "4d7a35", "6f9a45", "3c6b4c", "88a75a")
 TONES = tuple(tone for paint in PAINTS.values() for tone in paint) + 3 * GREENS
-SKIES = (
-    "1f4a35",
-    "35663a",
-    "6c9a50",
-    "a9c983",
-    "8cbfd0",
-    "cfe3d6",
-    "ecd3a4",
-    "5a5685",
-    "c39fc0",
-    "243a52",
-    "e8b8a8",
-)
-
 # fmt: off
+SKIES = (
+    "1f4a35", "35663a", "6c9a50", "a9c983", "8cbfd0", "cfe3d6", "ecd3a4", "5a5685", "c39fc0", "243a52", "e8b8a8",
+)
 SPECIES = {
     "anemone": Species(
         petals=(6, 7), layers=2, outline=Outline(0.36, taper=0.25, bluntness=2.2),

@@ -35,7 +35,6 @@ RARE = {
     "--data.mean",
     "--data.std",
     "--data.prefetch_factor",
-    "--data.pin_memory",
     "--data.device_cache",
     "--data.crop_padding",
     "--data.split_seed",

@@ -35,25 +35,22 @@ def uncounted(batch: ImageBatch, index: int) -> ImageBatch:
 class BatchDataset(Protocol):
     """A dataset that serves whole batches to a standard ``DataLoader``.
 
-    A key tells the epoch and the index of a sample, see :func:`split_keys`: what it looks like may depend on both, and
-    nothing else travels to a worker.
+    A key tells the epoch and the index of a sample, see :func:`split_keys`; nothing else travels to a worker.
     """
 
     @property
     def labels(self) -> Tensor:
         """int64 (N,)."""
 
-    def __len__(self) -> int:
-        """The number of samples."""
+    def __len__(self) -> int: ...
 
-    def __getitems__(self, keys: list[int]) -> ImageBatch:
-        """The batch of these samples."""
+    def __getitems__(self, keys: list[int]) -> ImageBatch: ...
 
     def image(self, index: int) -> Tensor:
         """One image as evaluation sees it, uint8 (3, height, width)."""
 
     def name(self, index: int) -> str:
-        """The name of one image: a file's path, or the place that it comes from."""
+        """The name of an image: a file's path, or the place that it comes from."""
 
 
 def make_keys(epoch: int, indices: Tensor, size: int) -> Tensor:

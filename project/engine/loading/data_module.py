@@ -32,7 +32,6 @@ class ReproducibleDataModule(LightningDataModule, ABC):
         num_workers: Processes that load images, for each device; by default one less than the cores there are, at most
             8, or none where images lie in memory and there are no ``train_transforms``.
         prefetch_factor: Batches that each of these holds ready.
-        pin_memory: Puts batches where a GPU can fetch them by itself; by default where there is a GPU.
         device_cache: Caches images that lie in memory on the device as well, which saves copying each batch; it takes
             3 bytes a pixel there.
         train_transforms: Transforms of torchvision's v2, or other callables, that each training image goes through,
@@ -55,7 +54,6 @@ class ReproducibleDataModule(LightningDataModule, ABC):
         batch_size: PositiveInt = 64,
         num_workers: NonNegativeInt | None = None,
         prefetch_factor: PositiveInt = 2,
-        pin_memory: bool | None = None,
         device_cache: bool = False,
         train_transforms: list[Callable[..., Any]] | None = None,
         batch_transforms: list[Callable[..., Any]] | None = None,
@@ -67,7 +65,7 @@ class ReproducibleDataModule(LightningDataModule, ABC):
         self.save_hyperparameters(ignore=[*_TRANSFORMS, *self.not_remembered], logger=False)
         self.hparams.update({name: plain_numbers(value) for name, value in self.hparams.items()})
         self.batch_size, self.class_balance, self.split_seed, self.seed = batch_size, class_balance, split_seed, seed
-        self.num_workers, self.prefetch_factor, self.pin_memory = num_workers, prefetch_factor, pin_memory
+        self.num_workers, self.prefetch_factor = num_workers, prefetch_factor
         self.train_transforms, self.batch_transforms = list(train_transforms or []), list(batch_transforms or [])
         if device_cache and (self.train_transforms or not self.in_memory):
             raise UserError("--data.device_cache needs images in memory, and no --data.train_transforms")
@@ -199,8 +197,6 @@ class ReproducibleDataModule(LightningDataModule, ABC):
 
     def pins_memory(self) -> bool:
         """Returns True if batches are put where a GPU can fetch them by itself."""
-        if self.pin_memory is not None:
-            return self.pin_memory
         return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
 
     def workers(self, split: str = "train") -> int:

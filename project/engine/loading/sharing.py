@@ -21,7 +21,7 @@ def load_once_a_machine(
     """Loads datasets in the first process of each machine, and lets all of its processes see the same memory.
 
     They map one temporary file, which has no name any more when this returns: the system takes it back when the last
-    of them ends, however that happens. A process alone keeps what it has loaded.
+    of them ends, however that happens.
     """
     if trainer is None or not (distributed.is_available() and distributed.is_initialized()):
         return load()

@@ -26,16 +26,16 @@ class TrainingSampler(_FixedBySeed):
 
     Lightning alone cannot do this: the sampler that it injects gives each process a run of its own, so that a global
     batch depends on the number of devices, and after a restart it begins the epoch anew. This one deals the shuffled
-    samples out in turns, so the k-th global batch is the same on any number of devices.
+    samples out in turns, so the k-th global batch is the same on any number of devices. What is left of an epoch after
+    the last whole batch is not used in that epoch.
 
     Args:
-        size: How many samples the dataset has.
-        batch_size: The global batch size, a multiple of ``world_size`` and at most ``size``; what is left of an epoch
-            after the last whole batch is not used in that epoch.
+        size: The number of samples of the dataset.
+        batch_size: The global batch size, a multiple of ``world_size`` and at most ``size``.
         seed: The seed of the run.
         position: Tells the epoch and the number of batches of it that are done, when iteration begins.
         world_size: The number of processes.
-        rank: The number of this process.
+        rank: The rank of this process.
         same_each_epoch: Gives every epoch the order of the first, as for ``overfit_batches``.
         draw: Chooses the samples of an epoch by its number; by default it has all of them once.
     """
@@ -73,14 +73,8 @@ class EvaluationSampler(_FixedBySeed):
 
     The order depends on the seed alone, and its samples are dealt out in turns: the k-th global batch is the same on any
     number of devices that divides the batch size. Every process gets as many samples; where the dataset does not
-    divide, the last of some processes is one that another process has as well.
-
-    Args:
-        size: How many samples the dataset has.
-        seed: Another seed gives another order.
-        world_size: The number of processes.
-        rank: The number of this process.
-        once: Leaves out what another process has as well, unless this one has nothing else: Lightning refuses that.
+    divide, the last of some processes is one that another process has as well; ``once`` leaves it out, unless a process
+    has nothing else, which Lightning refuses.
     """
 
     def __init__(self, size: int, seed: int, world_size: int, rank: int, once: bool = False) -> None:
@@ -102,17 +96,8 @@ def weighted_draw(labels: Tensor, batch_size: int, balance: float, seed: int, ep
     """Draws the samples of an epoch with replacement, those of small classes more often, as a function of (seed, epoch).
 
     The share of a class with n images is proportional to ``n ** (1 - balance)`` (Kang et al., 2020,
-    https://arxiv.org/abs/1910.09217): 0 draws each image alike often, 1 each class, 0.5 is square-root sampling.
-
-    Args:
-        labels: int64 (N,), of all samples.
-        batch_size: The global batch size; an epoch has as many whole batches as without balance.
-        balance: From 0 to 1.
-        seed: The seed of the run.
-        epoch: The number of the epoch.
-
-    Returns:
-        int64, see ``ImageBatch.indices``.
+    https://arxiv.org/abs/1910.09217): a balance of 0 draws each image alike often, 1 each class, 0.5 is square-root
+    sampling. An epoch has as many whole batches as without balance. Returns indices, see ``ImageBatch``.
     """
     if labels.dim() != 1:
         raise UserError("--data.class_balance needs images of one class each, but here they may have several")

@@ -28,16 +28,13 @@ def test_the_splits_have_the_sizes_asked_for(data):
     assert data.splits["val"].images.shape == (16, 3, data.preprocessing["crop"], 32)
 
 
-def test_every_split_is_balanced(data):
+def test_every_split_is_balanced_and_no_image_is_in_two(data):
+    images = torch.cat([dataset.images for dataset in data.splits.values()]).flatten(1)
+    assert len(images.unique(dim=0)) == sum(SIZES.values())
     for dataset in data.splits.values():
         counts = Counter(dataset.labels.tolist())
         assert set(counts) == set(range(len(data.class_names)))
         assert max(counts.values()) - min(counts.values()) <= 1
-
-
-def test_no_image_is_in_two_splits(data):
-    images = torch.cat([dataset.images for dataset in data.splits.values()]).flatten(1)
-    assert len(images.unique(dim=0)) == sum(SIZES.values())
 
 
 def test_the_images_are_decided_by_the_split_seed_alone(data):

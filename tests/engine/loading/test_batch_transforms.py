@@ -61,7 +61,8 @@ def test_all_devices_draw_alike():
 
 
 def test_evaluation_sees_images_as_they_are():
-    data = attached(NoiseDataModule(batch_transforms=[v2.MixUp()], **OFF), training=False)
+    both: dict[str, Any] = {"batch_transforms": [v2.MixUp()], "train_transforms": [v2.RandAugment()]}
+    data = attached(NoiseDataModule(**both, **OFF), training=False)
     batch = epochs(data, data.val_dataloader())[0]
     assert batch.labels.dtype == torch.int64
     assert torch.equal(batch.images, data.splits["val"].images[batch.indices])

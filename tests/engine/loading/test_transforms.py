@@ -12,7 +12,7 @@ from project.data import FolderDataModule
 from project.engine.errors import UserError
 from project.engine.loading.transforms import TransformedDataset
 from project.engine.randomness import Purpose, derived_seed
-from tests.conftest import TINY, make_folder
+from tests.conftest import make_folder
 from tests.data.stubs import NoiseDataModule, attached
 from tests.data.test_module import by_index, epochs, require_equal
 from tests.small import load, one_line, require_same_end, small, stop_at
@@ -115,16 +115,6 @@ def test_files_are_transformed_after_they_are_cropped(tmp_path, cache):
         assert torch.equal(first.images[first.indices == index][0], v2.RandAugment()(image))
 
 
-def test_evaluation_sees_images_as_they_are():
-    data = attached(NoiseDataModule(train_transforms=[v2.RandAugment()], **OFF), training=False)
-    batch = by_index(*epochs(data, data.val_dataloader()))
-    assert torch.equal(batch.images, data.splits["val"].images)
-
-
-def test_images_may_change_their_size_together():
-    assert batches(v2.Resize(8), num_workers=0)[0].images.shape == (12, 3, 8, 8)
-
-
 @pytest.mark.parametrize(
     ("transform", "text"),
     [
@@ -175,24 +165,3 @@ def test_a_killed_run_with_transforms_ends_as_if_undisturbed(workplace):
     ]
     assert first == "RandAugment(interpolation=nearest, num_ops=2, magnitude=5, num_magnitude_bins=31)"
     assert second == "<function of_numpy>"
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        (["+=torchvision.transforms.v2.RandAugmentt"], "did you mean RandAugment?"),
-        (["+=torchvisionn.RandAugment"], "No module named 'torchvisionn'"),
-        (["+=RandAugment"], "'RandAugment' needs its module, as in torchvision.transforms.v2.RandAugment"),
-        (
-            ["+=torchvision.transforms.v2.RandAugment", ".magnitud=5"],
-            "RandAugment has no option 'magnitud'; did you mean magnitude?",
-        ),
-        (["+=torchvision.transforms.v2.RandAugment", ".magnitude=x"], "RandAugment's magnitude: expected int, not 'x'"),
-        (["+=torchvision.transforms.v2.GaussianBlur"], "GaussianBlur needs its option 'kernel_size'"),
-        (["+=torchvision.transforms.v2.RandomErasing", ".p=2"], "RandomErasing: `p` should be"),
-    ],
-    ids=str,
-)
-def test_a_mistake_on_the_command_line_is_one_line(options, text, workplace, capsys):
-    flags = [f"--data.train_transforms{option}" for option in options]
-    assert text in one_line(lambda: small(*TINY, *flags), capsys)
