@@ -168,7 +168,7 @@ class ImageClassifier(ResumableModule):
         """Builds the optimizer of all parameters that require gradients, and its schedule."""
         optimizer = build_optimizer(self.optimizer, self, self.base_batch_size, self.layer_decay)
         schedule = build_schedule(self.lr_scheduler, optimizer, self.trainer, self.lr_scheduler_interval)
-        return {"optimizer": optimizer, "lr_scheduler": schedule}  # type: ignore[typeddict-item]
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def evaluation_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Each image's cross entropy in nats, float32 (N,), by which runs with any loss compare; -1 labels do not count."""

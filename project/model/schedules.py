@@ -7,6 +7,8 @@ from typing import Any, Literal, cast
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.cli import LRSchedulerCallable
+from lightning.pytorch.utilities.types import LRSchedulerConfigType
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 
@@ -43,7 +45,7 @@ class CosineWithWarmup(LRScheduler):
         for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
             group["lr"] = rate
 
-    def get_lr(self) -> list[float]:
+    def get_lr(self) -> list[float | Tensor]:
         """The learning rate of each parameter group at the current step."""
         return [rate * self._factor(self.last_epoch) for rate in self.base_lrs]
 
@@ -56,7 +58,7 @@ class CosineWithWarmup(LRScheduler):
 
 def build_schedule(
     make: LRSchedulerCallable, optimizer: Optimizer, trainer: Trainer, interval: Interval | None
-) -> dict[str, Any]:
+) -> LRSchedulerConfigType:
     """Builds a schedule, as long as training where its class leaves that open.
 
     Args:
@@ -77,7 +79,7 @@ def build_schedule(
         if _is_one_cycle_without_length(make):
             make = partial(cast(Any, make), total_steps=_length(trainer, interval or "epoch")[0])
         scheduler: Any = make(optimizer)
-    interval = interval or getattr(scheduler, "interval", "epoch")
+    interval = cast(Interval, interval or getattr(scheduler, "interval", "epoch"))
     if isinstance(scheduler, CosineWithWarmup):
         scheduler.set_length(*_length(trainer, interval))
     _require_own_rates(optimizer, rates)

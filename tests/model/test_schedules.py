@@ -76,7 +76,7 @@ def test_the_cosine_lasts_as_long_as_training_whatever_makes_a_step(options, ste
 
 
 def test_without_warmup_the_cosine_is_torchs():
-    rates = []
+    rates: list[list[float]] = []
     for make in (CosineWithWarmup(SGD([nn.Parameter()], lr=0.2), lrf=0.05, warmup_epochs=0), None):
         optimizer: Any = SGD([nn.Parameter()], lr=0.2) if make is None else make.optimizer
         schedule: LRScheduler = make or CosineAnnealingLR(optimizer, T_max=40, eta_min=0.2 * 0.05)
@@ -131,7 +131,7 @@ def test_a_schedule_over_all_of_training_needs_a_length_that_is_known(options, t
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"lr_scheduler": partial(StepLR, steps=1)}, r"--model\.lr_scheduler: .*unexpected keyword argument 'steps'"),
+        ({"lr_scheduler": partial(StepLR, steps=1)}, r"--model\.lr_scheduler: .*unexpected keyword argument 'steps'"),  # type: ignore[call-arg]
         ({"lr_scheduler": partial(CosineWithWarmup, lrf=2)}, r"--model\.lr_scheduler\.lrf must be from 0 to 1, got 2"),
         ({"optimizer": partial(SGD, lr=-1)}, "--model.optimizer: Invalid learning rate: -1"),
         (

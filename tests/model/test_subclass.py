@@ -167,7 +167,7 @@ class Careless(ImageClassifier):
     setup = on_fit_start = on_train_start = on_train_batch_start = on_train_batch_end = on_train_epoch_end = _nothing
     on_validation_start = on_validation_epoch_end = on_test_start = on_test_epoch_end = on_train_end = _nothing
 
-    def test_step(self, batch: Any, batch_idx: int) -> None:
+    def test_step(self, batch: Any, batch_idx: int) -> Any:
         super().test_step(batch, batch_idx)
 
     def configure_optimizers(self) -> Any:
@@ -192,7 +192,7 @@ def test_hooks_without_super_leave_metrics_and_checkpoints_as_they_are(tmp_path)
 class Measuring(ImageClassifier):
     """Measures by itself."""
 
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
+    def validation_step(self, batch: Any, batch_idx: int) -> Any:
         self.log("val/own", 1.0)
 
 

@@ -1,6 +1,6 @@
 """The LightningModule's part in the promises: metrics, checkpoints that explain themselves, and resuming to the bit."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
@@ -56,9 +56,6 @@ class ResumableModule(LightningModule):
 
     not_saved: ClassVar = ["loss", "optimizer", "lr_scheduler", "weights", "compile"]
     """Arguments that a checkpoint leaves out: callables could not be loaded safely, and a file may be gone by then."""
-
-    network_of_file: ClassVar[Callable[[str, Any], str]]
-    """Checks the name of a network, and the arguments for it, that come from a file."""
 
     class_names: list[str]
     preprocessing: Preprocessing
@@ -232,6 +229,11 @@ class ResumableModule(LightningModule):
         if self.trainer.is_global_zero:  # they are those of all processes
             self.train_metrics.set_counts(checkpoint["counts"])
 
+    @staticmethod
+    def network_of_file(arch: str, arch_args: Any) -> str:  # noqa: ARG004  # of the subclass
+        """Checks the name of a network, and the arguments for it, that come from a file, and returns the name to use."""
+        return arch
+
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]  # a file of hyperparameters could name what is imported
         cls,
@@ -275,7 +277,7 @@ class ResumableModule(LightningModule):
         state.clear()
         state.update(weights)
         model.load_state_dict(state, strict=False)
-        return model.to(map_location)
+        return cast(Self, model.to(map_location))
 
 
 def _imported(cls: type[Any], about: Any, path: str | Path) -> type[Any]:
