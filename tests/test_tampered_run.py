@@ -59,11 +59,8 @@ def test_a_run_that_goes_on_removes_nothing_outside_its_folder(tamper, workplace
         path = f"{folder}/../../../model.ckpt"
         content["callbacks"][f"{own} 'train_time_interval': None}}"] = {
             **{key: state[key] for key in ("dirpath", "last_model_path")},
-            "best_model_score": torch.tensor(9.0),
-            "current_score": torch.tensor(9.0),
-            "kth_value": torch.tensor(9.0),
-            "best_model_path": path,
-            "kth_best_model_path": path,
+            **dict.fromkeys(("best_model_score", "current_score", "kth_value"), torch.tensor(9.0)),
+            **dict.fromkeys(("best_model_path", "kth_best_model_path"), path),
             "best_k_models": {path: torch.tensor(9.0)},
         }
 
