@@ -23,6 +23,7 @@ from project.callbacks import (
     LogInterval,
     StoppedError,
 )
+from project.data import CIFAR10DataModule, FlowersDataModule, SyntheticFlowersDataModule
 from project.engine.cli.command import ProjectCLI, one_line_errors, quiet_libraries
 from project.engine.cli.help import TRAINER, Screen
 from project.engine.cli.preflight import require_sound_options, require_sound_run
@@ -243,7 +244,8 @@ class FitCLI(ProjectCLI):
             "versions": best["versions"],
         }
         self.run.write_metrics(metrics)
-        self.say(summary(self.run, metrics))
+        built_in = (SyntheticFlowersDataModule, FlowersDataModule, CIFAR10DataModule)
+        self.say(summary(self.run, metrics, own_images=type(self.datamodule) not in built_in))
 
 
 def main() -> None:

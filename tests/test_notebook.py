@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import numpy as np
@@ -20,14 +19,12 @@ from matplotlib.figure import Figure
 from nbclient import NotebookClient
 from PIL import Image
 
-from project.analysis.calibration import fit_temperature
 from project.analysis.data import open_data
-from project.analysis.evaluation import evaluate_split
-from project.analysis.tables import class_table, metrics_table
+from project.analysis.notebook import find_checkpoint, find_runs, start
+from project.analysis.tables import metrics_table
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import read_checkpoint
 from project.model import ImageClassifier
-from project.model.metrics import Metrics
 from tests.conftest import TINY, draw_image, fit, make_folder
 
 REPOSITORY = Path(__file__).parents[1]
@@ -158,74 +155,6 @@ def test_cells_measure_what_the_run_did_and_draw(tiny_run, metrics, tmp_path, mo
     assert {cell for cell, value in shown.items() if isinstance(value, Figure)} == {*PLOTS["explore_checkpoint"]}
 
 
-def test_the_temperature_is_that_of_the_views_that_are_tested(tiny_run):
-    best = tiny_run / "checkpoints" / "best.ckpt"
-    model, data = ImageClassifier.load_from_checkpoint(best).eval(), open_data(read_checkpoint(best)["about"])
-    model.test_time_augmentation = "flip"
-    names: dict[str, Any] = {"IMPORT": None, "model": model, "data": data, "test": evaluate_split(model, data)}
-    for cell in nbformat.read(NOTEBOOK, as_version=4).cells:
-        if cell.id in ("imports", "calibration"):
-            evaluated(f"{cell.source}\nNone", names)
-    val = data.splits["val"]
-    images = torch.stack([val.image(index) for index in range(len(val))])
-    with torch.inference_mode():
-        straight, mirrored = model(images), model(images.flip(3))
-    torch.testing.assert_close(names["val"].logits, (straight + mirrored) / 2)
-    assert not torch.allclose(straight, mirrored, rtol=1e-2)
-    assert names["temperature"] == fit_temperature(names["val"].logits, val.labels)
-
-
-@pytest.mark.parametrize("runs", [True, False])
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_relative_paths_start_where_the_commands_do(empty_project, monkeypatch, path, runs):
-    for name in ["notebooks", *(["runs"] if runs else [])]:
-        (empty_project / name).mkdir()
-    monkeypatch.chdir(empty_project / "notebooks")
-    monkeypatch.setattr("sys.path", [*sys.path])
-    monkeypatch.setenv("CHECKPOINT", "best.ckpt")
-    monkeypatch.setenv("RUNS", "a b")
-    for name in ("a", "b"):
-        (empty_project / name).mkdir()
-        (empty_project / name / "metrics.json").touch()
-    source = next(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code")
-    names: dict[str, object] = {}
-    for _ in range(2):  # it is run again in the same kernel
-        exec(source.replace("%matplotlib inline", ""), names)
-        assert Path.cwd() == empty_project
-        assert names["here"] == empty_project / "notebooks"
-
-
-def test_runs_of_the_same_name_in_other_folders_are_compared(tmp_path, monkeypatch, capsys):
-    runs = [tmp_path / folder / "run" for folder in ("here", "there")]
-    for accuracy, run in enumerate(runs):
-        run.mkdir(parents=True)
-        (run / "metrics.json").write_text(json.dumps({split: {"accuracy": accuracy} for split in ["val", "test"]}))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", [*sys.path])
-    monkeypatch.setenv("RUNS", " ".join(map(str, runs)))
-    cells = nbformat.read(NOTEBOOK.with_name("compare_runs.ipynb"), as_version=4).cells
-    names: dict[str, object] = {}
-    for cell in [cell for cell in cells if cell.cell_type == "code"][:3]:
-        capsys.readouterr()
-        exec(cell.source.replace("%matplotlib inline", ""), names)
-    said = capsys.readouterr().out.splitlines()
-    assert [line.split() for line in said] == [
-        [str(runs[0]), "val", "0.00%", "test", "0.00%"],
-        [str(runs[1]), "val", "100.00%", "test", "100.00%"],
-    ]
-
-
-def test_an_unfinished_run_is_named_in_one_line(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", [*sys.path])
-    monkeypatch.setenv("RUNS", "there gone")
-    Path("there").mkdir()
-    Path("there/metrics.json").touch()
-    source = nbformat.read(NOTEBOOK.with_name("compare_runs.ipynb"), as_version=4).cells[1].source
-    with pytest.raises(UserError, match=r"^no finished runs, as they have no metrics\.json: gone$"):
-        exec(source.replace("%matplotlib inline", ""), {})
-
-
 def unwanted(executed):
     """Errors and warnings that cells have shown."""
     return [
@@ -237,33 +166,11 @@ def unwanted(executed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("notebook", "outputs"), SHOWN)
-def test_every_cell_runs_without_an_error_or_a_warning(notebook, outputs, request):
-    assert unwanted(request.getfixturevalue(outputs)) == []
-
-
-@pytest.mark.slow
 def test_another_network_is_explored_alike(environment, resnet_run):
     executed = run_with("explore_checkpoint", CHECKPOINT=resnet_run / "checkpoints" / "best.ckpt")
     assert unwanted(executed) == []
     for cell in PLOTS["explore_checkpoint"]:
         require_a_plot(executed[cell])
-
-
-@pytest.mark.slow
-def test_test_metrics_are_those_of_the_run(executed, metrics):
-    assert printed(executed["test"]) == metrics_table({"test": metrics["test"]})
-
-
-@pytest.mark.slow
-def test_metrics_of_each_class_are_those_of_the_run(executed, metrics):
-    measured = Metrics(0.0, torch.tensor(metrics["test"]["confusion_matrix"]), None)
-    assert printed(executed["classes"]) == class_table(metrics["class_names"], measured.per_class)
-
-
-@pytest.mark.slow
-def test_validation_metrics_are_those_of_the_run(executed, metrics):
-    assert printed(executed["metrics"]) == metrics_table({"val": metrics["val"]})
 
 
 @pytest.mark.slow
@@ -298,19 +205,6 @@ def test_duplicates_of_a_folder_are_found(environment, tmp_path):
     assert {"a/0.jpg", "a/copy.jpg"} <= set(said.split())
 
 
-@pytest.mark.slow
-def test_an_image_of_ones_own_is_labelled(executed, metrics):
-    name = printed(executed["own"]).splitlines()[0].split()[-1]
-    assert name in metrics["class_names"]
-
-
-@pytest.mark.slow
-def test_checkpoint_tells_classes_and_versions(executed, metrics):
-    text = printed(executed["about"])
-    assert all(name in text for name in metrics["class_names"])
-    assert all(version in text for version in metrics["versions"].values())
-
-
 def require_a_plot(outputs):
     images = [output.data["image/png"] for output in outputs if "image/png" in output.get("data", {})]
     assert len(images) == 1
@@ -321,9 +215,11 @@ def require_a_plot(outputs):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("notebook", "outputs"), SHOWN)
-def test_plots_are_drawn(notebook, outputs, request):
+def test_every_cell_runs_without_a_warning_and_plots_are_drawn(notebook, outputs, request):
+    executed = request.getfixturevalue(outputs)
+    assert unwanted(executed) == []
     for cell in PLOTS[notebook]:
-        require_a_plot(request.getfixturevalue(outputs)[cell])
+        require_a_plot(executed[cell])
 
 
 @pytest.mark.slow
@@ -332,26 +228,6 @@ def test_without_a_checkpoint_one_line_says_what_to_do(empty_project):
     assert [output.get("traceback") for output in outputs["checkpoint"]] == [
         ["error: there is no checkpoint under runs/ yet; train one with `make fit`, or set CHECKPOINT above"]
     ]
-
-
-@pytest.mark.slow
-def test_newest_checkpoint_is_taken_where_none_is_named(empty_project):
-    for age, name in enumerate(["newest", "older", "oldest"]):
-        checkpoint = empty_project / "runs" / name / "checkpoints" / "best.ckpt"
-        checkpoint.parent.mkdir(parents=True)
-        checkpoint.touch()
-        os.utime(checkpoint, (1e9 - age, 1e9 - age))
-    outputs = execute(empty_project, cells=["checkpoint"])
-    assert printed(outputs["checkpoint"]) == "runs/newest/checkpoints/best.ckpt"
-
-
-def test_checkpoint_cannot_choose_what_is_run(tmp_path):
-    mark = tmp_path / "mark"
-    data = {"class_path": "subprocess.Popen", "init_args": {"args": ["touch", str(mark)]}}
-    source = next(cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.id == "data")
-    with pytest.raises(UserError, match=r"trained on subprocess\.Popen, which is no data module"):
-        exec(source, {"open_data": open_data, "about": {"data": data}})
-    assert not mark.exists()
 
 
 @pytest.mark.parametrize(("user", "option"), [(0, True), (1000, False)])
@@ -375,3 +251,44 @@ def test_a_committed_notebook_has_no_outputs(path):
         assert cell["metadata"] == {}
         if cell["cell_type"] == "code":
             assert (cell["outputs"], cell["execution_count"]) == ([], None)
+
+
+@pytest.fixture
+def at_work(tmp_path, monkeypatch):
+    """A notebook's folder, beside a folder of runs."""
+    for name in ("runs", "notebooks"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "notebooks")
+    monkeypatch.setattr("project.analysis.notebook._here", None)
+    for name in ("CHECKPOINT", "RUNS", "IMPORT"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def test_paths_start_where_the_commands_do_and_the_newest_checkpoint_is_found(at_work):
+    for _ in range(2):  # the cell is run again in the same kernel
+        assert start() == at_work / "notebooks"
+        assert Path.cwd() == at_work
+    with pytest.raises(UserError, match="there is no checkpoint under runs/ yet"):
+        find_checkpoint()
+    for age, name in enumerate(["newest", "older"]):
+        checkpoint = Path("runs", name, "checkpoints", "best.ckpt")
+        checkpoint.parent.mkdir(parents=True)
+        checkpoint.touch()
+        os.utime(checkpoint, (1e9 - age, 1e9 - age))
+    assert find_checkpoint() == Path("runs/newest/checkpoints/best.ckpt")
+
+
+def test_runs_of_the_same_name_have_their_folders_and_an_unfinished_one_is_named(at_work, monkeypatch):
+    start()
+    with pytest.raises(UserError, match="two finished runs are needed"):
+        find_runs()
+    for name in ("here/run", "there/run", "gone"):
+        Path(name).mkdir(parents=True)
+    for name in ("here", "there"):
+        Path(name, "run", "metrics.json").touch()
+    monkeypatch.setenv("RUNS", "here/run there/run")
+    assert list(find_runs()) == ["here/run", "there/run"]
+    monkeypatch.setenv("RUNS", "here/run gone")
+    with pytest.raises(UserError, match=r"^no finished runs, as they have no metrics\.json: gone$"):
+        find_runs()

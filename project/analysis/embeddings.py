@@ -81,7 +81,16 @@ def projection_figure(points: Tensor, labels: Tensor, class_names: list[str], th
             OffsetImage(small.numpy()), tuple(points[position].tolist()), pad=0.1, bboxprops={"edgecolor": colour}
         )
         axes.add_artist(box)
+    for low, high, limit in zip(*_limits(points), (axes.set_xlim, axes.set_ylim), strict=True):
+        limit(low, high)
     legend = figure.legend(loc="outside right upper", fontsize=8)
     for text in legend.get_texts():
         text.set_parse_math(False)
     return figure
+
+
+def _limits(points: Tensor) -> tuple[list[float], list[float]]:
+    """The range that the plot shows: outliers, which would squeeze all others into a column, lie outside."""
+    low, middle, high = torch.quantile(points.double(), torch.tensor([0.02, 0.5, 0.98], dtype=torch.float64), dim=0)
+    spread = 1.5 * torch.maximum(high - middle, middle - low).clamp(min=1e-6)
+    return (middle - spread).tolist(), (middle + spread).tolist()

@@ -95,6 +95,13 @@ def read_curves(run: str | Path) -> dict[str, dict[int, float]]:
     return {name: {event.step: event.value for event in events.Scalars(name)} for name in events.Tags()["scalars"]}
 
 
+def label_smoothing_of(about: Mapping[str, Any]) -> float:
+    """Reads the label smoothing of the training loss from what a checkpoint says of itself."""
+    loss = about.get("loss")
+    smoothing = loss.get("label_smoothing") if isinstance(loss, dict) else None
+    return smoothing if isinstance(smoothing, float) else 0.0
+
+
 def curves_figure(curves: Mapping[str, Mapping[int, float]], label_smoothing: float = 0.0) -> Figure:
     """Draws loss, accuracy, learning rate and speed over the steps.
 

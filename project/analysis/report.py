@@ -15,7 +15,7 @@ from torchvision.transforms.v2.functional import resize
 from project.analysis.calibration import reliability, reliability_figure
 from project.analysis.evaluation import Evaluation
 from project.analysis.gradcam import grad_cam, overlay
-from project.analysis.plots import confusion_figure, curves_figure, read_curves
+from project.analysis.plots import confusion_figure, curves_figure, label_smoothing_of, read_curves
 from project.analysis.tables import own_metrics
 from project.engine.errors import printable
 from project.model import ImageClassifier
@@ -64,7 +64,7 @@ def render(run: Path, about: dict[str, Any], metrics: dict[str, Any], images: di
         metrics=metrics,
         own=own_metrics({split: metrics[split] for split in ("test", "val")}),
         config=config.read_text("utf-8", "backslashreplace") if config.exists() else "",
-        curves=_drawn(curves_figure(curves, _smoothing(about))) if curves else None,
+        curves=_drawn(curves_figure(curves, label_smoothing_of(about))) if curves else None,
         confusion=_drawn(confusion_figure(confusion, names)) if confusion.dim() == 2 else None,
         classes=list(zip(names, Metrics(0.0, confusion, None).per_class, strict=True)),
         **{"missing": None} | images,
@@ -106,11 +106,6 @@ def _shown(model: ImageClassifier, test: Evaluation, indices: list[int], with_ca
             float(test.confidence[index]),
             None if cam is None else _encoded(cam),
         )
-
-
-def _smoothing(about: dict[str, Any]) -> float:
-    value = about["loss"].get("label_smoothing") if isinstance(about.get("loss"), dict) else None
-    return value if isinstance(value, float) else 0.0
 
 
 def _encoded(image: Tensor) -> str:

@@ -12,8 +12,9 @@ from project.engine.run.folder import RunFolder
 from project.engine.run.whole_file import whole_file
 
 
-def summary(run: RunFolder, metrics: dict[str, Any]) -> str:
-    """What a person wants to know at the end of a run: metrics, the best checkpoint, and what to do next."""
+def summary(run: RunFolder, metrics: dict[str, Any], own_images: bool = False) -> str:
+    """Lists a run's metrics, its best checkpoint, and what to do next: train on images of one's own, if it did not."""
+    own = "  your own images   python -m project.fit --data FolderDataModule --data.root FOLDER"
     best, chosen = shlex.quote(str(run.best)), metrics["selection"]
     sets = {"validation": "val", "test": "test"}
     choice = f"epoch {metrics['epoch']}, by {chosen['monitor']}" if chosen else f"step {metrics['step']}, the last"
@@ -24,11 +25,11 @@ def summary(run: RunFolder, metrics: dict[str, Any]) -> str:
             "",
             f"  best checkpoint   {run.best} ({choice})",
             f"  curves, images    tensorboard --logdir {shlex.quote(str(run.path.parent))}",
-            f"  class by class    python -m project.evaluate --ckpt_path {best}",
+            f"  class by class    python -m project.evaluate {best}",
             f"  label images      python -m project.predict {best} PHOTOS",
             f"  one page          python -m project.report {shlex.quote(str(run.path))}",
             f"  explore           CHECKPOINT={best} make notebook",
-            "  your own images   python -m project.fit --data FolderDataModule --data.root FOLDER",
+            *([] if own_images else [own]),
         ]
     )
 

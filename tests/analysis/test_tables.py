@@ -55,7 +55,9 @@ def test_the_summary_names_the_best_checkpoint_and_what_to_do_with_it(tmp_path):
     run = RunFolder(tmp_path, "mine")
     chosen = {"epoch": 18, "selection": {"monitor": "val/f1", "mode": "max"}}
     text = summary(run, {"val": metrics(3).as_dict(), "test": metrics(3).as_dict(), **chosen})
-    assert f"--ckpt_path {run.best}" in text
+    assert f"project.evaluate {run.best}" in text
+    assert "your own images" in text
+    assert "your own images" not in summary(run, {"val": {}, "test": metrics(3).as_dict(), **chosen}, own_images=True)
     assert f"tensorboard --logdir {tmp_path}" in text
     assert "epoch 18, by val/f1" in text  # counted from 1, as in the lines of training
     assert metrics_table({"validation": metrics(3).as_dict(), "test": metrics(3).as_dict()}) in text

@@ -1,0 +1,55 @@
+"""The notebooks' first cell: their working folder, and the runs that they are about."""
+
+import os
+from pathlib import Path
+
+from project.engine.cli.arguments import import_named
+from project.engine.errors import UserError
+
+_here: Path | None = None
+
+
+def start() -> Path:
+    """Works in the folder that holds ``runs/``, shows mistakes as one line, and imports what ``IMPORT`` names.
+
+    Returns:
+        The notebook's own folder, also when the cell runs again.
+    """
+    global _here
+    _here = _here or Path.cwd()
+    folders = [_here, *_here.parents]
+    with_runs = [folder for folder in folders if (folder / "runs").is_dir()]
+    with_code = [folder for folder in folders if (folder / __package__.split(".")[0] / "fit.py").exists()]
+    os.chdir([*with_runs, *with_code, _here][0])
+    UserError._render_traceback_ = lambda error: [f"error: {error}"]  # type: ignore[attr-defined]  # IPython asks for it
+    import_named(os.environ.get("IMPORT"))
+    return _here
+
+
+def find_checkpoint() -> Path:
+    """Finds the checkpoint that the environment variable ``CHECKPOINT`` names, by default the newest best one.
+
+    Raises:
+        UserError: There is none.
+    """
+    newest = max(Path("runs").glob("*/checkpoints/best.ckpt"), key=os.path.getmtime, default=None)
+    found = os.environ.get("CHECKPOINT") or newest
+    if found is None:
+        raise UserError("there is no checkpoint under runs/ yet; train one with `make fit`, or set CHECKPOINT above")
+    return Path(found)
+
+
+def find_runs() -> dict[str, Path]:
+    """Finds the runs that the environment variable ``RUNS`` names, by default all finished ones, by their names.
+
+    Raises:
+        UserError: There are fewer than two, or one is not finished.
+    """
+    finished = sorted(path.parent for path in Path("runs").glob("*/metrics.json"))
+    runs = [Path(name) for name in os.environ.get("RUNS", "").split()] or finished
+    if len({*runs}) < 2:
+        raise UserError("two finished runs are needed; train more with `make fit`, or set RUNS")
+    if unfinished := [str(run) for run in runs if not (run / "metrics.json").exists()]:
+        raise UserError(f"no finished runs, as they have no metrics.json: {', '.join(unfinished)}")
+    names = [run.name for run in runs]
+    return {run.name if names.count(run.name) == 1 else str(run): run for run in runs}
