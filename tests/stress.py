@@ -162,7 +162,7 @@ def outcome(run: Path) -> dict[str, Any]:
         names = ("state_dict", "optimizer_states", "lr_schedulers", "counts", "global_step", "epoch")
         kept |= {
             f"{name}: {key}": checkpoint[key]
-            for key in (*names, "current_model_state", "averaging_state")
+            for key in (*names, "current_model_state", "averaging_state", "MixedPrecision")
             if key in checkpoint
         }
     accumulator = EventAccumulator(str(run), size_guidance={"images": 0, "scalars": 0}, purge_orphaned_data=False)

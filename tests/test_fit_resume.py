@@ -12,8 +12,7 @@ from project.engine.training.bookkeeping import Bookkeeping
 from project.fit import FitCLI
 from project.model import ImageClassifier
 from tests.conftest import SLIM, TINY, fit, make_folder
-from tests.small import load, require_same_end, small, stop_at
-from tests.stress import outcome
+from tests.small import load, small, stop_at
 
 
 def test_a_finished_run_is_not_overwritten(tiny_run):
@@ -43,13 +42,6 @@ def test_a_run_resumed_after_its_last_validation_still_says_what_that_measured(w
     whole, resumed = (load(workplace / "runs" / name / "checkpoints" / "last.ckpt") for name in ("whole", "run"))
     assert "val" in whole["about"]["metrics"]
     assert resumed["about"]["metrics"]["val"] == whole["about"]["metrics"]["val"]
-
-
-def test_double_precision_is_not_rounded_by_a_resume(workplace):
-    small("--trainer.precision=64-true", "--trainer.default_root_dir=whole")
-    stop_at(6, "--trainer.precision=64-true")
-    small("--trainer.precision=64-true")
-    require_same_end(workplace / "runs" / "run", outcome(workplace / "whole" / "run"))
 
 
 def test_a_run_stopped_by_the_keyboard_says_how_to_go_on(workplace, monkeypatch, capsys):

@@ -1,4 +1,4 @@
-"""A loss scale by options: dynamic or static, resumed exactly, and without a part in what is learned.
+"""A loss scale by options: dynamic or static, and without a part in what is learned.
 
 On a CPU, torch computes in float16, too, where the plugin says so; only slowly.
 """
@@ -11,8 +11,7 @@ import pytest
 import torch
 import yaml
 
-from tests.small import load, require_same_end, small, stop_at
-from tests.stress import outcome
+from tests.small import load, small
 
 ROOT = Path(__file__).parents[2]
 LAST = Path("runs/run/checkpoints/last.ckpt")
@@ -36,15 +35,10 @@ def scaler_of(checkpoint: Path) -> Any:
     return load(checkpoint)["MixedPrecision"]
 
 
-def test_a_dynamic_scale_doubles_after_its_interval_and_is_resumed_exactly(workplace):
-    small(*DYNAMIC, "--trainer.default_root_dir=whole")
-    whole = scaler_of(Path("whole/run/checkpoints/last.ckpt"))
-    assert (whole["scale"], whole["_growth_tracker"]) == (64 * 2 ** (8 // 3), 8 % 3)  # 8 steps, none of which overflows
-    stop_at(5, *DYNAMIC)
-    assert (scaler_of(LAST)["scale"], scaler_of(LAST)["_growth_tracker"]) == (128, 2)
+def test_a_dynamic_scale_doubles_after_its_interval(workplace):
     small(*DYNAMIC)
-    assert scaler_of(LAST) == whole
-    require_same_end(Path("runs/run"), outcome(Path("whole/run")))
+    found = scaler_of(LAST)
+    assert (found["scale"], found["_growth_tracker"]) == (64 * 2 ** (8 // 3), 8 % 3)  # 8 steps, none of which overflows
 
 
 def test_a_static_scale_stays_and_weights_do_not_depend_on_it(workplace):

@@ -2,7 +2,6 @@
 
 import math
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +15,6 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR,
 from project.engine.errors import UserError
 from project.model import CosineWithWarmup
 from tests.model.test_classifier import Memory, classifier, linear, trainer
-from tests.small import require_same_end, small, stop_at
-from tests.stress import outcome
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*LeafSpec:FutureWarning",  # Lightning walks torch's pytrees by a deprecated class
@@ -152,29 +149,3 @@ def test_settings_that_a_class_does_not_accept_are_named_by_their_option(options
         trainer(max_epochs=1, limit_val_batches=0).fit(
             (classifier if "arch" in options else linear)(**options), datamodule=Memory()
         )
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "OneCycleLR --model.lr_scheduler.max_lr=0.4 --model.lr_scheduler_interval=step",
-        pytest.param(
-            "CosineAnnealingWarmRestarts --model.lr_scheduler.T_0=2 --model.lr_scheduler_interval=step",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            "lightning.pytorch.cli.ReduceLROnPlateau --model.lr_scheduler.monitor=val/loss"
-            " --model.lr_scheduler.patience=0 --model.optimizer.lr=0.5 --trainer.max_epochs=4",
-            marks=pytest.mark.slow,
-        ),
-    ],
-    ids=lambda name: name.split()[0],
-)
-def test_a_schedule_resumes_within_an_epoch_at_the_same_rates(name, workplace):
-    flags = [f"--model.lr_scheduler={name.split()[0]}", *name.split()[1:], "--trainer.log_every_n_steps=1"]
-    small(*flags, "--trainer.default_root_dir=whole")
-    found = outcome(Path("whole/run"))
-    assert len({value for _, value in found["learning_rate"]}) > 1
-    stop_at(6, *flags)
-    small(*flags)
-    require_same_end(Path("runs/run"), found)

@@ -1,6 +1,5 @@
 """Transforms of whole batches draw by (seed, epoch, batch), blend as torchvision does, and leave all other draws alone."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +13,7 @@ from project.model import ImageClassifier
 from project.model.losses import CrossEntropy
 from tests.data.stubs import NoiseDataModule, attached
 from tests.data.test_module import epochs, require_equal
-from tests.small import require_same_end, small, stop_at
-from tests.stress import outcome
+from tests.small import small
 
 OFF: dict[str, Any] = {"flip": False, "batch_size": 12, "seed": 3}
 CLASSES = 3
@@ -101,14 +99,6 @@ MIXING = [
     "--data.batch_transforms.alpha=0.2",
     "--data.batch_transforms+=torchvision.transforms.v2.CutMix",
 ]
-
-
-def test_a_killed_run_ends_as_if_undisturbed(workplace):
-    small(*MIXING, "--trainer.default_root_dir=whole")
-    for step in (1, 6):
-        stop_at(step, *MIXING)
-    small(*MIXING)
-    require_same_end(workplace / "runs" / "run", outcome(Path("whole/run")))
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])

@@ -15,8 +15,8 @@ from project.engine.randomness import Purpose, derived_seed
 from tests.conftest import make_folder
 from tests.data.stubs import NoiseDataModule, attached
 from tests.data.test_module import by_index, epochs, require_equal
-from tests.small import load, one_line, require_same_end, small, stop_at
-from tests.stress import RANDOM_TRANSFORM, outcome
+from tests.small import load, one_line, small
+from tests.stress import RANDOM_TRANSFORM
 
 OFF: dict[str, Any] = {"flip": False, "batch_size": 12, "seed": 3}
 
@@ -154,12 +154,8 @@ FLAGS = [
 ]
 
 
-def test_a_killed_run_with_transforms_ends_as_if_undisturbed(workplace):
-    small(*FLAGS, "--trainer.default_root_dir=whole")
-    for step in (1, 6):
-        stop_at(step, *FLAGS)
-    small(*FLAGS)
-    require_same_end(workplace / "runs" / "run", outcome(workplace / "whole" / "run"))
+def test_a_checkpoint_names_the_transforms(workplace):
+    small(*FLAGS, "--trainer.max_epochs=1")
     (first, second) = load(workplace / "runs" / "run" / "checkpoints" / "last.ckpt")["about"]["transforms"][
         "train_transforms"
     ]

@@ -1,4 +1,4 @@
-"""A run stopped between any two steps resumes as if it had not been."""
+"""``last.ckpt`` is saved in time, and a stop is answered; that it resumes exactly is tested in test_resume.py."""
 
 import signal
 from pathlib import Path
@@ -11,85 +11,10 @@ from lightning.pytorch import Callback
 
 from project.engine.loading.batch import ArrayDataset
 from project.engine.run.checkpoint_io import AtomicCheckpointIO
-from tests.small import load, one_line, require_same_end, small, stop_at
-from tests.stress import outcome
+from tests.small import load, one_line, small, stop_at
 
 STEPS = 8
 RUN = Path("runs/run")
-PLATEAU = [
-    "--model.lr_scheduler=lightning.pytorch.cli.ReduceLROnPlateau",
-    "--model.lr_scheduler.monitor=val/loss",
-    "--model.lr_scheduler.patience=0",
-]
-HARDEST = "accumulation, validation across epochs, a schedule that watches it"
-KINDS = {
-    "plain": ["--trainer.log_every_n_steps=3"],
-    "accumulation": [
-        "--trainer.log_every_n_steps=3",
-        "--data.train_size=56",  # the last step of an epoch has one batch, the others two
-        "--data.batch_size=8",
-        "--trainer.accumulate_grad_batches=2",
-    ],
-    "accumulation that changes": [
-        "--trainer.log_every_n_steps=3",
-        "--data.train_size=40",  # five steps, and in the second epoch, of which the last has one batch, three
-        "--data.batch_size=8",
-        "--trainer.callbacks+=GradientAccumulationScheduler",
-        '--trainer.callbacks.scheduling={"1": 2}',
-        "--model.lr_scheduler_interval=epoch",
-    ],
-    HARDEST: [
-        "--trainer.log_every_n_steps=3",
-        "--data.batch_size=8",
-        "--trainer.accumulate_grad_batches=2",
-        "--trainer.val_check_interval=3",
-        "--trainer.check_val_every_n_epoch=null",
-        *PLATEAU,
-    ],
-    "a schedule that watches validation, until a step": [
-        "--trainer.log_every_n_steps=3",
-        "--trainer.max_epochs=null",
-        "--trainer.max_steps=8",
-        *PLATEAU,
-    ],
-}
-
-
-@pytest.fixture(
-    scope="module",
-    params=[kind if kind == HARDEST else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS],
-)
-def undisturbed(request, tmp_path_factory) -> tuple[list[str], dict[str, Any]]:
-    """The options of a run, and how it ends."""
-    place: Path = tmp_path_factory.mktemp("undisturbed")
-    small(*KINDS[request.param], f"--trainer.default_root_dir={place}")
-    return KINDS[request.param], outcome(place / "run")
-
-
-def test_an_undisturbed_run_has_the_curves_that_are_compared(undisturbed):
-    _, expected = undisturbed
-    assert [step for step, _ in expected["train/loss"]] == [2, 5]
-    assert {step for step, _ in expected["learning_rate"]} == {2, 5}
-    assert expected["last: global_step"] == STEPS
-    assert {"val/loss", "val/confusion_matrix", "test/accuracy", "last: optimizer_states"} <= set(expected)
-
-
-def test_a_run_that_is_stopped_in_every_step_ends_as_if_undisturbed(undisturbed, workplace):
-    flags, expected = undisturbed
-    for step in range(STEPS + 1):
-        stop_at(step, *flags)
-        assert load(RUN / "checkpoints" / "last.ckpt")["global_step"] == step
-    small(*flags)
-    require_same_end(RUN, expected)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("step", range(STEPS + 1))
-def test_a_run_that_is_stopped_once_ends_as_if_undisturbed(undisturbed, workplace, step):
-    flags, expected = undisturbed
-    stop_at(step, *flags)
-    small(*flags)
-    require_same_end(RUN, expected)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])  # of the others, tests/engine/run/test_signals.py

@@ -1,7 +1,6 @@
 """What is drawn in a step, or in a hook before it, depends on where the step is, not on what came before."""
 
 import random
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +11,7 @@ from lightning.pytorch import Callback, LightningModule
 from torch.utils.data import DataLoader
 
 from project.callbacks import SeedEachBatch
-from project.data import SyntheticFlowersDataModule
-from project.model import ImageClassifier
 from tests.distributed.job import trainer as quiet_trainer
-from tests.small import require_same_end, small, stop_at
-from tests.stress import outcome
 
 PLACE = {"seed": 0, "epoch": 3, "batch": 5, "rank": 1}
 
@@ -127,56 +122,3 @@ def test_hooks_of_a_users_model_draw_alike_after_a_resume(step, workplace):
     assert resumed.drawn == {place: whole.drawn[place] for place in resumed.drawn}
     assert len(set(map(str, whole.drawn.values()))) == len(whole.drawn)
     assert "on_before_batch_transfer" not in vars(whole)
-
-
-def noise(images: torch.Tensor) -> torch.Tensor:
-    """As large as what torch, Python and NumPy draw."""
-    largest = 1 + random.randrange(8) + np.random.randint(8)  # noqa: NPY002
-    return images ^ torch.randint(largest, images.shape, dtype=torch.uint8)
-
-
-class NoisyFlowers(SyntheticFlowersDataModule):
-    """Overrides hooks, and forgets to call the first one's own."""
-
-    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        return batch._replace(images=noise(batch.images))
-
-    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        batch = super().on_after_batch_transfer(batch, dataloader_idx)
-        return batch._replace(images=noise(batch.images))
-
-
-class NoisyClassifier(ImageClassifier):
-    """Overrides the hook that our data modules leave to the model, and the step."""
-
-    def transfer_batch_to_device(self, batch: Any, device: Any, dataloader_idx: int) -> Any:
-        batch = super().transfer_batch_to_device(batch, device, dataloader_idx)
-        return batch._replace(images=noise(batch.images))
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        return super().training_step(batch, batch_idx) * (1 + random.random())
-
-
-NOISY_DATA = [f"--data={__name__}.NoisyFlowers"]
-NOISY_RUNS = {
-    "a data module": NOISY_DATA,
-    "a data module, accumulation, validation within epochs": [
-        *NOISY_DATA,
-        "--data.batch_size=8",
-        "--trainer.accumulate_grad_batches=2",
-        "--trainer.val_check_interval=3",
-    ],
-    "a model": [f"--model={__name__}.NoisyClassifier"],
-}
-
-
-@pytest.mark.filterwarnings("ignore:.*You have overridden.*")
-@pytest.mark.parametrize("kind", [pytest.param("a data module", marks=pytest.mark.slow), *[*NOISY_RUNS][1:]])
-@pytest.mark.parametrize("steps", [(1, 6), pytest.param(range(9), marks=pytest.mark.slow)], ids=["two", "all"])
-def test_a_run_with_noise_that_is_stopped_in_some_steps_ends_as_if_undisturbed(kind, steps, workplace):
-    flags = NOISY_RUNS[kind]
-    small(*flags, "--trainer.default_root_dir=whole")
-    for step in steps:
-        stop_at(step, *flags)
-    small(*flags)
-    require_same_end(workplace / "runs" / "run", outcome(Path("whole/run")))

@@ -14,7 +14,7 @@ from project.callbacks import StoppedError
 from project.fit import FitCLI
 from project.model import ImageClassifier
 from tests.conftest import evaluate
-from tests.small import AtStep, load, one_line, require_same_end, small, stop_at
+from tests.small import AtStep, load, one_line, small, stop_at
 from tests.stress import SmallNetwork, differences, outcome
 
 RUN = Path("runs/run")
@@ -113,15 +113,6 @@ def test_the_average_is_that_of_a_plain_loop_over_a_stop_within_an_epoch(workpla
     monkeypatch.setattr("project.model.classifier.build_network", lambda arch, classes, args: SmallNetwork(classes))
     shipped = ImageClassifier.load_from_checkpoint(RUN / "checkpoints" / "best.ckpt")
     assert not differences(dict(shipped.state_dict()), dict(best["state_dict"]))
-
-
-def test_a_stopped_average_ends_in_the_same_bits(workplace):
-    flags = options("EMAWeightAveraging")
-    small(*flags, "--trainer.default_root_dir=whole")
-    stop_at(3, *flags)
-    stop_at(6, *flags)
-    small(*flags)
-    require_same_end(RUN, outcome(Path("whole/run")))
 
 
 def real(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

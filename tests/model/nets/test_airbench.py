@@ -13,9 +13,7 @@ from project.model import ImageClassifier
 from project.model.nets.airbench import Airbench
 from project.model.test_time import evaluation_logits
 from tests.conftest import evaluate, make_folder
-from tests.engine.training.test_last_checkpoint import STEPS
-from tests.small import require_same_end, small, stop_at
-from tests.stress import outcome
+from tests.small import small
 
 OPTIONS = [
     "--model.optimizer=project.model.Muon",
@@ -40,16 +38,6 @@ def test_convolutions_begin_by_copying_their_input():
     x = torch.randn(2, 24, 9, 9)
     first = Airbench(10).layer1[0]
     torch.testing.assert_close(first(x)[:, :24], x)
-
-
-@pytest.mark.parametrize("steps", [(1, 6), pytest.param(range(STEPS + 1), marks=pytest.mark.slow)], ids=["two", "all"])
-def test_a_run_that_is_stopped_in_some_steps_ends_as_if_undisturbed(workplace, tmp_path_factory, steps):
-    place: Path = tmp_path_factory.mktemp("undisturbed")
-    small(*OPTIONS, f"--trainer.default_root_dir={place}", network=narrow)
-    for step in steps:
-        stop_at(step, *OPTIONS, network=narrow)
-    small(*OPTIONS, network=narrow)
-    require_same_end(Path("runs/run"), outcome(place / "run"))
 
 
 def expected_logits(model: Any, images: Any, views: bool) -> torch.Tensor:

@@ -1,0 +1,198 @@
+"""A run that is stopped resumes, and ends in the same bits as one that was not: weights, optimizer, metrics, curves.
+
+Two processes are in tests/distributed/test_stopping.py, kills at any moment in tests/stress.py, devices in tests/test_gpu.py.
+"""
+
+import random
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from project.data import SyntheticFlowersDataModule
+from project.model import ImageClassifier
+from project.model.nets.airbench import Airbench
+from tests.small import load, require_same_end, small, stop_at
+from tests.stress import RANDOM_TRANSFORM, SmallNetwork, outcome
+
+STEPS = 8
+RUN, LAST = Path("runs/run"), Path("runs/run/checkpoints/last.ckpt")
+
+
+def noise(images: torch.Tensor) -> torch.Tensor:
+    """As large as what torch, Python and NumPy draw."""
+    largest = 1 + random.randrange(8) + np.random.randint(8)  # noqa: NPY002
+    return images ^ torch.randint(largest, images.shape, dtype=torch.uint8)
+
+
+class NoisyFlowers(SyntheticFlowersDataModule):
+    """Overrides hooks, and forgets to call the first one's own."""
+
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return batch._replace(images=noise(batch.images))
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        batch = super().on_after_batch_transfer(batch, dataloader_idx)
+        return batch._replace(images=noise(batch.images))
+
+
+class NoisyClassifier(ImageClassifier):
+    """Overrides the hook that our data modules leave to the model, and the step."""
+
+    def transfer_batch_to_device(self, batch: Any, device: Any, dataloader_idx: int) -> Any:
+        batch = super().transfer_batch_to_device(batch, device, dataloader_idx)
+        return batch._replace(images=noise(batch.images))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return super().training_step(batch, batch_idx) * (1 + random.random())
+
+
+class Row(NamedTuple):
+    """A configuration, and the optimizer steps in which its run is stopped, one after another; 0 is before the first."""
+
+    flags: list[str]
+    stops: Iterable[int] = (1, 6)
+    network: Callable[[int], Any] = SmallNetwork
+    slow: bool = False
+
+
+PLATEAU = [
+    "--model.lr_scheduler=lightning.pytorch.cli.ReduceLROnPlateau",
+    "--model.lr_scheduler.monitor=val/loss",
+    "--model.lr_scheduler.patience=0",
+]
+EVERY_THIRD = "--trainer.log_every_n_steps=3"
+SMALL_BATCHES = [EVERY_THIRD, "--data.batch_size=8"]
+NOISY_DATA = f"--data={__name__}.NoisyFlowers"
+EMA = ["--trainer.callbacks+=EMAWeightAveraging", "--trainer.callbacks.decay=0.9"]
+SCALER = "--trainer.plugins.scaler"
+ROWS = {
+    "plain": Row([EVERY_THIRD], range(STEPS + 1), slow=True),
+    "accumulation, validation across epochs, a schedule that watches it": Row(
+        [
+            *SMALL_BATCHES,
+            "--trainer.accumulate_grad_batches=2",
+            "--trainer.val_check_interval=3",
+            "--trainer.check_val_every_n_epoch=null",
+            *PLATEAU,
+        ],
+        range(STEPS + 1),
+    ),
+    # the last step of an epoch has one batch, the others two
+    "accumulation": Row([*SMALL_BATCHES, "--data.train_size=56", "--trainer.accumulate_grad_batches=2"], slow=True),
+    # five steps, and in the second epoch, of which the last has one batch, three
+    "accumulation that changes": Row(
+        [
+            *SMALL_BATCHES,
+            "--data.train_size=40",
+            "--trainer.callbacks+=GradientAccumulationScheduler",
+            '--trainer.callbacks.scheduling={"1": 2}',
+            "--model.lr_scheduler_interval=epoch",
+        ],
+        slow=True,
+    ),
+    "until a step": Row([EVERY_THIRD, "--trainer.max_epochs=null", "--trainer.max_steps=8", *PLATEAU], slow=True),
+    "one cycle": Row(
+        [
+            "--model.lr_scheduler=OneCycleLR",
+            "--model.lr_scheduler.max_lr=0.4",
+            "--model.lr_scheduler_interval=step",
+        ]
+    ),
+    "warm restarts": Row(
+        [
+            "--model.lr_scheduler=CosineAnnealingWarmRestarts",
+            "--model.lr_scheduler.T_0=2",
+            "--model.lr_scheduler_interval=step",
+        ],
+        slow=True,
+    ),
+    "AdamW, a learning rate that falls": Row(
+        [*PLATEAU, "--model.optimizer=AdamW", "--trainer.max_epochs=3"], slow=True
+    ),
+    "double precision": Row(["--trainer.precision=64-true"]),
+    "a dynamic loss scale": Row(
+        [
+            "--trainer.precision=null",  # the plugin says it
+            "--trainer.plugins=MixedPrecision",
+            "--trainer.plugins.precision=16-mixed",
+            "--trainer.plugins.device=cpu",
+            f"{SCALER}=torch.amp.GradScaler",
+            f"{SCALER}.device=cpu",
+            f"{SCALER}.init_scale=64",
+            f"{SCALER}.growth_interval=3",
+        ],
+        (5,),
+    ),
+    "a moving average of the weights": Row(EMA, (3, 6)),
+    "MixUp and CutMix": Row(
+        [
+            "--data.batch_transforms+=torchvision.transforms.v2.MixUp",
+            "--data.batch_transforms.alpha=0.2",
+            "--data.batch_transforms+=torchvision.transforms.v2.CutMix",
+        ]
+    ),
+    "random transforms of each image": Row(
+        [
+            RANDOM_TRANSFORM,
+            "--data.train_transforms.magnitude=5",
+            "--data.train_transforms+=tests.engine.loading.test_transforms.of_numpy",
+        ]
+    ),
+    "a data module that draws in hooks": Row(
+        [NOISY_DATA, *SMALL_BATCHES, "--trainer.accumulate_grad_batches=2", "--trainer.val_check_interval=3"]
+    ),
+    "a model that draws in hooks": Row([f"--model={__name__}.NoisyClassifier"]),
+    "Airbench, Muon, alternating flips": Row(
+        [
+            "--model.optimizer=project.model.Muon",
+            "--model.test_time_augmentation=flip_and_shift",
+            "--data.flip=alternating",
+            "--data.crop_padding=2",
+            EVERY_THIRD,
+        ],
+        network=lambda num_classes: Airbench(num_classes, (8, 16, 16)),
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def own_generators():
+    """Leaves those of the other tests alone."""
+    before = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng([]):
+        yield
+    random.setstate(before[0])
+    np.random.set_state(before[1])  # noqa: NPY002
+
+
+@pytest.mark.filterwarnings("ignore:.*You have overridden.*")
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, id=name, marks=pytest.mark.slow if row.slow else []) for name, row in ROWS.items()]
+)
+def test_a_stopped_run_ends_as_if_undisturbed(workplace, row):
+    small(*row.flags, "--trainer.default_root_dir=whole", network=row.network)
+    expected = outcome(Path("whole/run"))
+    for step in row.stops:
+        stop_at(step, *row.flags, network=row.network)
+        assert load(LAST)["global_step"] == step
+    small(*row.flags, network=row.network)
+    require_same_end(RUN, expected)
+    assert {"val/loss", "val/confusion_matrix", "test/accuracy", "train/loss", "last: optimizer_states"} <= set(
+        expected
+    )
+    if any("lr_scheduler=" in flag for flag in row.flags):
+        assert len({value for _, value in expected["learning_rate"]}) > 1 or PLATEAU[0] in row.flags
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", range(STEPS + 1))
+def test_one_stop_anywhere_ends_as_if_undisturbed(workplace, step):
+    row = ROWS["accumulation, validation across epochs, a schedule that watches it"]
+    small(*row.flags, "--trainer.default_root_dir=whole")
+    stop_at(step, *row.flags)
+    small(*row.flags)
+    require_same_end(RUN, outcome(Path("whole/run")))
