@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning.pytorch import LightningModule
@@ -15,6 +15,7 @@ from project.engine.cli.command import one_line_errors
 from project.engine.errors import UnreadableFileError
 from project.engine.loading import check
 from project.engine.loading.batch import ImageBatch
+from project.engine.loading.decode import check_image
 from tests.distributed.job import trainer
 
 
@@ -36,19 +37,20 @@ class Mean(LightningModule):
 
 def main(folder: Path) -> None:
     """Runs the job."""
-    rank, whole = int(os.environ["RANK"]), check.check_image
+    rank, module, whole = int(os.environ["RANK"]), cast(Any, check), check_image
 
     def look(file: Path) -> None:
         if rank == 0 and file.name.endswith("1.jpg"):
             raise UnreadableFileError(f"'{file}' cannot be read as an image")
         whole(file)
 
-    check.check_image = look
+    module.check_image = look
     options: dict[str, Any] = {"image_size": 16, "batch_size": 4, "num_workers": 0, "val_fraction": 0.3}
     data = FolderDataModule(str(folder / "images"), on_bad_image="skip", test_fraction=0.3, **options)
     with one_line_errors():
         trainer(2, max_epochs=2).fit(Mean(), datamodule=data)
-    files = {split: [file.name for file in dataset.files] for split, dataset in data.splits.items()}
+    splits: Any = data.splits
+    files = {split: [file.name for file in dataset.files] for split, dataset in splits.items()}
     (folder / f"{rank}.json").write_text(json.dumps(files))
 
 

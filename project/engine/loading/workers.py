@@ -76,7 +76,7 @@ def share_batch(batch: Any) -> Any:
     if get_worker_info() is not None:
         for part in batch:
             if isinstance(part, Tensor):
-                part.share_memory_()
+                part.share_memory_()  # type: ignore[no-untyped-call]
     return batch
 
 

@@ -25,7 +25,7 @@ def server(tmp_path, monkeypatch):
         yield running
 
 
-def offer(server, members=CONTENT):
+def offer(server, members=CONTENT) -> tuple[str, str]:
     """URL and MD5 of an archive."""
     return server.url("flowers.tgz"), write_archive(server.folder / "flowers.tgz", members)
 
