@@ -1,11 +1,18 @@
-"""The promises of ``python -m project.export``."""
+"""The promises of ``python -m project.export``, and each block of code that docs/deploying.md shows."""
 
 import json
+import os
 import re
+import runpy
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
+from base64 import b64encode
 from copy import deepcopy
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,67 +25,57 @@ import torchvision.transforms.v2
 from PIL import Image
 
 from project import export as command
-from project.deploy.formats import load_onnx, load_pt2, write_pt2
+from project.analysis.exported import load_onnx, load_pt2, write_onnx, write_pt2
 from project.engine.errors import UserError
+from project.engine.loading.crops import fit_image
+from project.engine.loading.decode import decode, open_image
+from project.engine.preprocessing import Fit, Preprocessing
 from project.engine.run.checkpoint import ABOUT
-from project.export import export, parse
+from project.export import export, generated_images, parse
 from project.model import ImageClassifier
-from tests.conftest import draw_image
+from tests.conftest import draw_image, make_folder
 from tests.small import one_line
 
 NAMES = ["daisy", 'a "quoted" name', "comma, name", "向日葵", "{}", "line\nend", "null", " "]
 LOADERS = {".onnx": load_onnx, ".pt2": load_pt2}
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = (DOCS / "deploying.md").read_text()
+PREPARE, ON_ONNX, ON_TORCH, SERVE, QUANTIZE = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 
 
 @pytest.fixture(scope="module")
-def images(tmp_path_factory) -> Path:
-    """Image files of several sizes."""
-    folder: Path = tmp_path_factory.mktemp("images")
+def place(tiny_run, tmp_path_factory) -> Path:
+    """A folder with the page's files, images, and a checkpoint of classes with odd names, exported both ways."""
+    folder: Path = tmp_path_factory.mktemp("place")
+    make_folder(folder / "images", dict.fromkeys("abcdefgh", 6))
+    (folder / "photos").mkdir()
     for number in range(8):
-        draw_image(number / 8, seed=number, size=(40 + 7 * number, 90 - 5 * number)).save(folder / f"{number}.png")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tiny_run, images, tmp_path_factory) -> Path:
-    """A checkpoint alone, of classes with odd names, whose probabilities are neither all alike nor all 0 and 1."""
+        image = draw_image(number / 8, seed=number, size=(40 + 7 * number, 90 - 5 * number))
+        image.save(folder / "photos" / f"{number}.jpg")
+    shutil.copy(folder / "photos" / "3.jpg", folder / "photo.jpg")
+    (folder / "prepare.py").write_text(PREPARE)
     trained = tiny_run / "checkpoints" / "best.ckpt"
-    logits = by_torchvision(trained, images)[1]
+    scale = 2 / by_torchvision(trained, folder / "photos")[1].std()  # probabilities neither all alike nor all 0 and 1
     found = torch.load(trained, weights_only=True)
     found[ABOUT]["class_names"] = found["hyper_parameters"]["class_names"] = NAMES
     for name in ("weight", "bias"):
-        found["state_dict"][f"network.fc.{name}"] *= 2 / logits.std()
-    path: Path = tmp_path_factory.mktemp("export") / "odd.ckpt"
-    torch.save(found, path)
-    return path
+        found["state_dict"][f"network.fc.{name}"] *= scale
+    torch.save(found, folder / "odd.ckpt")
+    for suffix in LOADERS:
+        run(folder / "odd.ckpt", folder / f"model{suffix}", f"--images={folder / 'photos'}")
+    return folder
 
 
-@pytest.fixture(scope="module")
-def onnx_file(checkpoint, images, tmp_path_factory) -> Path:
-    """The checkpoint as ONNX."""
-    path: Path = tmp_path_factory.mktemp("onnx") / "odd.onnx"
-    run(checkpoint, path, f"--images={images}")
-    return path
-
-
-@pytest.fixture(scope="module")
-def pt2_file(checkpoint, images, tmp_path_factory) -> Path:
-    """The checkpoint as a program of torch.export."""
-    path: Path = tmp_path_factory.mktemp("pt2") / "odd.pt2"
-    run(checkpoint, path, f"--images={images}")
-    return path
-
-
-@pytest.fixture(scope="module", params=["onnx_file", "pt2_file"])
-def exported(request) -> Path:
-    """Either."""
-    path: Path = request.getfixturevalue(request.param)
+@pytest.fixture(params=LOADERS)
+def exported(request, place) -> Path:
+    """Either exported file."""
+    path: Path = place / f"model{request.param}"
     return path
 
 
 def run(checkpoint: Path, output: Path, *args: str) -> None:
     """Runs the command in this process."""
-    export(parse([f"--ckpt_path={checkpoint}", f"--output={output}", *args]))
+    export(parse([str(checkpoint), f"--output={output}", *args]))
 
 
 def by_torchvision(checkpoint: Path, images: Path) -> tuple[torch.Tensor, torch.Tensor]:
@@ -87,7 +84,7 @@ def by_torchvision(checkpoint: Path, images: Path) -> tuple[torch.Tensor, torch.
     about = model.preprocessing
     v2: Any = torchvision.transforms.v2
     crop = v2.Compose([v2.Resize(about["resize"], antialias=True), v2.CenterCrop(about["crop"])])
-    files = sorted(images.glob("*.png"))
+    files = sorted(images.glob("*.jpg"))
     inputs = torch.stack([crop(torch.from_numpy(np.array(Image.open(file))).permute(2, 0, 1)) for file in files])
     normalize = v2.Compose([v2.ToDtype(torch.float64, scale=True), v2.Normalize(about["mean"], about["std"])])
     with torch.inference_mode():
@@ -95,19 +92,17 @@ def by_torchvision(checkpoint: Path, images: Path) -> tuple[torch.Tensor, torch.
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_probabilities_are_those_of_the_checkpoint_in_any_batch(exported, checkpoint, images, size):
-    inputs, logits = by_torchvision(checkpoint, images)
+def test_probabilities_are_those_of_the_checkpoint_in_any_batch(exported, place, size):
+    inputs, logits = by_torchvision(place / "odd.ckpt", place / "photos")
     expected = logits.softmax(1)
-    assert (
-        (expected > 0.3) & (expected < 0.7)
-    ).any()  # where all were alike, or 0 and 1, there would be nothing to see
+    assert ((expected > 0.3) & (expected < 0.7)).any()  # where all are alike, or 0 and 1, there is nothing to see
     found = torch.cat([LOADERS[exported.suffix](exported)(batch) for batch in inputs.split(size)])
     assert found.dtype == torch.float32
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-5)
 
 
-def test_the_file_says_what_it_needs_to_be_used(exported, checkpoint):
-    about = torch.load(checkpoint, weights_only=True)[ABOUT]["preprocessing"]
+def test_the_file_says_what_it_needs_to_be_used(exported, place):
+    about = torch.load(place / "odd.ckpt", weights_only=True)[ABOUT]["preprocessing"]
     if exported.suffix == ".onnx":
         session = onnxruntime.InferenceSession(exported)
         found = session.get_modelmeta().custom_metadata_map
@@ -119,46 +114,12 @@ def test_the_file_says_what_it_needs_to_be_used(exported, checkpoint):
         found = dict.fromkeys(["class_names", *about, "fit", "interpolation", "antialias"], "")
         torch.export.load(exported, extra_files=found)
     assert json.loads(found["class_names"]) == NAMES
-    assert {name: json.loads(found[name]) for name in ("resize", "crop", "mean", "std")} == {
-        name: about[name] for name in ("resize", "crop", "mean", "std")
-    }
+    names = ("resize", "crop", "mean", "std")
+    assert {name: json.loads(found[name]) for name in names} == {name: about[name] for name in names}
     assert [found[name] for name in ("fit", "interpolation", "antialias")] == ["crop", "bilinear", "true"]
-
-
-def test_the_file_names_no_file_of_this_machine(exported):
-    content = exported.read_bytes()
+    content = exported.read_bytes()  # which names no file of this machine
     assert str(Path(command.__file__).parents[1]).encode() not in content
     assert b"site-packages" not in content
-
-
-def test_a_pt2_file_classifies_in_plain_torch(checkpoint, images, pt2_file, tmp_path):
-    inputs, logits = by_torchvision(checkpoint, images)
-    expected = logits.softmax(1)
-    torch.save(inputs, tmp_path / "inputs.pt")
-    script = """
-import sys, json, torch
-sys.modules["project"] = sys.modules["lightning"] = None  # importing them would raise
-program = torch.export.load(sys.argv[1]).module()
-print(json.dumps(program(torch.load("inputs.pt")).numpy().tolist()))
-"""
-    python = [sys.executable, "-I", "-c", script, pt2_file]
-    found = subprocess.run(python, cwd=tmp_path, capture_output=True, check=True)
-    torch.testing.assert_close(torch.tensor(json.loads(found.stdout)).double(), expected, rtol=0, atol=1e-5)
-
-
-def test_it_says_what_it_compared_on(checkpoint, pt2_file, images, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(command, "write_pt2", lambda _, path: shutil.copy(pt2_file, path))
-    run(checkpoint, tmp_path / "given.pt2", f"--images={images}")
-    assert f"8 images in {images}" in (printed := capsys.readouterr()).out
-    assert "changed labels        0 of 8" in printed.out
-    assert "…" in printed.err  # progress
-    run(checkpoint, tmp_path / "own.pt2")
-    assert "26 images of the checkpoint's test set" in capsys.readouterr().out
-    alone = torch.load(checkpoint, weights_only=True)
-    alone[ABOUT]["data"] = None
-    torch.save(alone, tmp_path / "alone.ckpt")
-    run(tmp_path / "alone.ckpt", tmp_path / "alone.pt2")
-    assert "32 generated images, as the checkpoint's are not at hand" in capsys.readouterr().out
 
 
 def tampering(write: Any) -> Any:
@@ -183,108 +144,156 @@ def failing(_: Any) -> Any:
 
 
 @pytest.mark.parametrize("breaking", [tampering, failing])
-@pytest.mark.parametrize("before", [None, b"before"])
-def test_a_file_that_is_not_the_checkpoint_is_not_left(checkpoint, tmp_path, monkeypatch, breaking, before):
-    monkeypatch.setattr(command, "write_pt2", breaking(write_pt2))
-    output = tmp_path / "odd.pt2"
-    if before is not None:
-        output.write_bytes(before)
-    with pytest.raises(UserError, match=r"probabilities differ by up to|No space left on device"):
-        run(checkpoint, output, "--overwrite")
-    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == ([("odd.pt2", before)] if before else [])
-
-
-def test_a_file_that_is_there_is_kept_unless_it_may_be_replaced(
-    checkpoint, pt2_file, images, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setattr(command, "write_pt2", lambda _, path: shutil.copy(pt2_file, path))
+def test_a_file_that_is_not_the_checkpoint_is_not_left(place, tmp_path, monkeypatch, breaking):
+    monkeypatch.setitem(command._FORMATS, ".pt2", (breaking(write_pt2), load_pt2))
     output = tmp_path / "odd.pt2"
     output.write_bytes(b"before")
-    assert "is there already" in one_line(lambda: run(checkpoint, output, f"--images={images}"), capsys)
-    assert output.read_bytes() == b"before"
-    run(checkpoint, output, f"--images={images}", "--overwrite")
-    assert load_pt2(output)(torch.zeros(3, 3, 32, 32, dtype=torch.uint8)).shape == (3, len(NAMES))
+    with pytest.raises(UserError, match=r"probabilities differ by up to|No space left on device"):
+        run(place / "odd.ckpt", output, "--overwrite")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("odd.pt2", b"before")]
 
 
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        (["--output=model.bin"], r"--output must end in \.onnx or \.pt2, got 'model\.bin'"),
-        (["--output=nowhere/model.onnx"], "there is no folder 'nowhere'"),
-        (["--output=folder.onnx"], r"'folder\.onnx' is a folder"),
-        (["--output=model.onnx", "--images=nowhere"], "--images: there is no folder 'nowhere'"),
-        (["--output=model.pt2", "--images=folder.onnx"], r"'folder\.onnx' has no images"),
-        (["--output=model.pt2", "--quantize=int8"], r"--quantize int8 is for files that end in \.onnx"),
-        (["--output=model.onnx", "--quantize=int4"], "--quantize: expected"),
-        (["--output=model.onnx", "--ckpt_path=nowhere.ckpt"], r"there is no file 'nowhere\.ckpt'"),
-        (["--output=model.onnx", "--ckpt_path=cut.ckpt"], r"'cut\.ckpt' is damaged"),
-        ([], "--output is required"),
+        (["{}", "--output=model.bin"], r"--output must end in \.onnx or \.pt2, got 'model\.bin'"),
+        (["{}", "--output=nowhere/model.onnx"], "is a folder, or in none"),
+        (["{}", "--output=folder.onnx", "--overwrite"], "is a folder, or in none"),
+        (["{}", "--output=folder.onnx"], "is there already; give another name, or --overwrite"),
+        (["{}", "--output=model.pt2", "--images=folder.onnx"], r"--images: there are no images"),
+        (["nowhere.ckpt", "--output=model.onnx"], r"there is no file 'nowhere\.ckpt'"),
+        (["cut.ckpt", "--output=model.onnx"], r"'cut\.ckpt' is damaged"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(checkpoint, workplace, capsys, args, expected):
+def test_a_mistake_is_one_line(place, workplace, capsys, args, expected):
     Path("folder.onnx").mkdir()
-    Path("cut.ckpt").write_bytes(checkpoint.read_bytes()[:1000])
+    Path("cut.ckpt").write_bytes((place / "odd.ckpt").read_bytes()[:1000])
     before = sorted(workplace.rglob("*"))
-    text = one_line(lambda: export(parse([f"--ckpt_path={checkpoint}", *args])), capsys)
+    text = one_line(lambda: export(parse([arg.format(place / "odd.ckpt") for arg in args])), capsys)
     assert re.search(expected, text)
     assert sorted(workplace.rglob("*")) == before
 
 
-def test_the_checkpoint_needs_no_option_before_it(capsys):
-    for args in (["best.ckpt", "--output=m.pt2"], ["--output", "m.pt2", "--overwrite", "best.ckpt"]):
-        assert parse(args).ckpt_path == "best.ckpt"
-    for checkpoints in ([], ["one.ckpt", "--ckpt_path=other.ckpt"]):
-        assert "name one checkpoint" in one_line(lambda given=checkpoints: parse(["--output=m.pt2", *given]), capsys)
+def test_a_missing_package_is_named(place, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command, "find_spec", lambda name: None if name == "onnxscript" else name)
+    assert "pip install onnxscript" in one_line(lambda: run(place / "odd.ckpt", tmp_path / "odd.onnx"), capsys)
 
 
-def test_what_is_not_installed_is_named(checkpoint, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("project.deploy.formats.find_spec", lambda name: None if name == "onnxscript" else name)
-    text = one_line(lambda: run(checkpoint, tmp_path / "odd.onnx"), capsys)
-    assert "pip install onnxscript" in text
+def network(arch: str) -> ImageClassifier:
+    """An untrained network of eight classes."""
+    torch.manual_seed(0)
+    about: Preprocessing = {"resize": 64, "crop": 64, "mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2]}
+    model = ImageClassifier(class_names=NAMES, preprocessing=about, arch=arch)
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.BatchNorm2d):
+            layer.momentum = 1.0  # takes its statistics from one batch, so that images keep different logits
+    with torch.no_grad():
+        model.train()(generated_images(64))
+        *_, head = (layer for layer in model.modules() if isinstance(layer, torch.nn.Linear))
+        head.weight *= 2 / model.eval()(generated_images(64)).std(0).mean()
+    return model
 
 
-def test_int8_quantizes_each_channel_and_keeps_labels(tiny_run, tmp_path, capsys):
-    checkpoint, output = tiny_run / "checkpoints" / "best.ckpt", tmp_path / "int8.onnx"
-    run(checkpoint, output, "--quantize=int8")
-    printed = capsys.readouterr().out
-    measured = json.loads((tiny_run / "metrics.json").read_text())["test"]
-    (accuracy,) = [line.split() for line in printed.splitlines() if line.split()[:1] == ["accuracy"]]
-    assert accuracy[2] == f"({measured['correct']}/{measured['total']})"  # before
-    assert {"size", "one", "in"} <= {line.split()[0] for line in printed.splitlines() if line}
-    graph = onnx.load(output).graph
-    arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    made_by = {name: node for node in graph.node for name in node.output}
-    convolutions = [node for node in graph.node if node.op_type == "Conv"]
-    assert len(convolutions) == 8  # of a ResNet-9
-    for convolution in convolutions:
-        weights, scale = (arrays[name] for name in made_by[convolution.input[1]].input[:2])
-        assert weights.dtype == np.int8
-        assert scale.shape == weights.shape[:1]
-        assert made_by[convolution.input[0]].op_type == "DequantizeLinear"
-        # of 8 bits, sums of products overflow where a processor adds them in 16
-        assert np.abs(weights.astype(int)).max() <= 64
-    metadata = {entry.key: entry.value for entry in onnx.load(output).metadata_props}
-    assert len(json.loads(metadata["class_names"])) == 8
+def test_hard_sigmoids_are_written_as_operators_that_all_runtimes_know(tmp_path):
+    model, path = network("mobilenet_v3_small"), tmp_path / "model.onnx"
+    write_onnx(model, path)
+    operators = [node.op_type for node in onnx.load(path).graph.node]
+    assert "HardSigmoid" not in operators
+    assert "Clip" in operators
+    images = generated_images(64)
+    with torch.inference_mode():
+        expected = model(images).softmax(1)
+    assert expected.std(0).max() > 0.1
+    torch.testing.assert_close(load_onnx(path)(images), expected, rtol=0, atol=5e-6)
 
 
-def test_int8_that_changes_many_labels_is_refused(checkpoint, onnx_file, tmp_path, monkeypatch):
-    def collapse(source: Path, target: Path, images: torch.Tensor) -> None:
-        model = onnx.load(source)
-        for tensor in model.graph.initializer:
-            if "fc." in tensor.name:
-                values = onnx.numpy_helper.to_array(tensor)
-                tensor.CopyFrom(onnx.numpy_helper.from_array(-values, tensor.name))
-        onnx.save(model, target)
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("cv2") is None, reason="OpenCV is not installed; pip install opencv-python-headless")
+@pytest.mark.parametrize("arch", ["resnet18", "mobilenet_v3_small", "timm/lcnet_050", "timm/ghostnet_100"])
+def test_opencv_computes_what_the_checkpoint_does(arch, tmp_path):
+    cv2: Any = import_module("cv2")
+    model, images = network(arch), generated_images(64)
+    write_onnx(model, tmp_path / "model.onnx")
+    found = cv2.dnn.readNetFromONNX(str(tmp_path / "model.onnx"))
+    with torch.inference_mode():
+        expected = model(images).softmax(1)
+    for image, probabilities in zip(images, expected, strict=True):
+        found.setInput(image[None].numpy())
+        np.testing.assert_allclose(found.forward()[0], probabilities, atol=1e-5)
 
-    monkeypatch.setattr(command, "write_onnx", lambda _, path: shutil.copy(onnx_file, path))
-    monkeypatch.setattr(command, "quantize_to_int8", collapse)
-    with pytest.raises(UserError, match=r"int8 changes the label of \d+ of 26 images, more than one in ten"):
-        run(checkpoint, tmp_path / "int8.onnx", "--quantize=int8")
-    assert list(tmp_path.iterdir()) == []
+
+@pytest.mark.parametrize("fit", ["crop", "pad", "squash"])
+@pytest.mark.parametrize("crop", [32, 33])
+def test_the_page_prepares_images_as_evaluation_does(tmp_path, fit: Fit, crop):
+    preprocessing: Preprocessing = {
+        "resize": 37, "crop": crop, "fit": fit, "mean": [0.4, 0.5, 0.6], "std": [0.2, 0.2, 0.2]
+    }  # fmt: skip
+    names: dict[str, Any] = {}
+    exec(PREPARE, names)
+    about = {"interpolation": "bilinear", **preprocessing}
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in about.items()}
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    sizes = [(40, 32), (32, 40), (37, 37), (500, 333), (333, 500), (91, 20), (36, 36), (64, 47)]
+    for number, size in enumerate(sizes):
+        image, path = draw_image(number / 8, seed=number, size=size), tmp_path / f"{number}.jpg"
+        (image.convert("L") if number == 2 else image).save(path, exif=turned if number % 3 == 0 else Image.Exif())
+        with open_image(path) as opened:
+            expected = fit_image(decode(opened, path), preprocessing).numpy()
+        found = names["prepare"](Image.open(path), texts)
+        assert (found.dtype, found.shape) == (np.uint8, expected.shape)
+        assert np.abs(found.astype(int) - expected).max() <= 1, (fit, size)
 
 
-def test_help_has_an_example(capsys):
-    with pytest.raises(SystemExit) as stop:
-        parse(["--help"])
-    assert stop.value.code == 0
-    assert "--output mine.onnx" in capsys.readouterr().out
+@pytest.mark.parametrize("code", [ON_ONNX, ON_TORCH], ids=["onnx", "torch"])
+def test_a_photo_is_labelled_without_this_project(place, code):
+    guard = 'import sys\nsys.modules["project"] = sys.modules["lightning"] = None  # importing them would raise\n'
+    found = subprocess.run([sys.executable, "-c", guard + code], cwd=place, capture_output=True, text=True, check=True)
+    label, probability = found.stdout.rstrip("\n").rsplit(" ", 1)
+    expected = by_torchvision(place / "odd.ckpt", place / "photos")[1].softmax(1)[3]
+    assert label == NAMES[expected.argmax()]
+    assert float(probability) == pytest.approx(expected.max().item(), abs=0.02)  # a pixel may differ by 1 of 255
+
+
+def test_the_page_quantizes_to_8_bits(place, monkeypatch):
+    monkeypatch.chdir(place)
+    monkeypatch.syspath_prepend(place)
+    exec(QUANTIZE, {})
+    inputs, logits = by_torchvision(place / "odd.ckpt", place / "photos")
+    torch.testing.assert_close(load_onnx(place / "small.onnx")(inputs), logits.softmax(1).float(), rtol=0, atol=0.1)
+    graph = onnx.load(place / "small.onnx")
+    weights = [
+        onnx.numpy_helper.to_array(one) for one in graph.graph.initializer if one.data_type == onnx.TensorProto.INT8
+    ]
+    assert sum(one.ndim == 4 for one in weights) == 8  # the convolutions of a ResNet-9
+    assert max(np.abs(one.astype(int)).max() for one in weights) <= 64
+    assert json.loads({entry.key: entry.value for entry in graph.metadata_props}["class_names"]) == NAMES
+    assert (place / "small.onnx").stat().st_size < 0.35 * (place / "model.onnx").stat().st_size
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("litserve") is None, reason="LitServe is not installed; pip install litserve")
+def test_the_server_is_right_under_load_and_refuses_what_is_broken(place, capsys):
+    script = runpy.run_path(str(DOCS.parent / "scripts" / "load_test.py"))
+    ask, url = script["ask"], "http://127.0.0.1:8765/predict"
+    (place / "serve.py").write_text(SERVE.replace("port=8000", "port=8765"))
+    pipe: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen([sys.executable, "serve.py"], cwd=place, start_new_session=True, **pipe) as server:
+        assert server.stdout is not None
+        try:
+            assert any("startup complete" in line for line in server.stdout)
+            photo = (place / "photo.jpg").read_bytes()
+            uploads = [b64encode(content).decode() for content in (photo, b"no image" * 99, photo[:500])]
+            bodies = [json.dumps({"image": text}).encode() for text in (*uploads, "A" * 11_000_000)]
+            answers = [ask(url, body) for body in (*bodies, b"{")]
+            assert [answer.status for answer in answers] == [200, 400, 400, 413, 422]
+            assert sum(answers[0].content.values()) == pytest.approx(1, abs=1e-5)
+            assert script["main"]([url, str(place / "images"), "--requests=300", "--concurrency=64"]) == 0
+            assert "wrong    0" in capsys.readouterr().out
+        finally:
+            os.killpg(server.pid, signal.SIGKILL)  # its workers, too, which do not end with it
+
+
+@pytest.mark.parametrize("line", re.findall(r"^    python -m project\.export (.*)$", PAGE, re.M))
+def test_an_export_command_is_accepted(line):
+    assert parse(shlex.split(line)).checkpoint == "runs/NAME/checkpoints/best.ckpt"

@@ -13,8 +13,8 @@ import torch
 from sklearn.metrics import average_precision_score, log_loss
 
 from examples.multilabel import FlowerPairs, MultilabelClassifier
+from project.analysis.exported import trace
 from project.analysis.prediction import predict
-from project.deploy.network import trace
 from project.engine.errors import UserError
 from project.model import ImageClassifier
 from project.report import parse as parse_report

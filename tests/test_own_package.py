@@ -138,7 +138,7 @@ def labelled(best: Path, *args: str) -> None:
 
 def exported(best: Path, *args: str) -> None:
     with as_in_a_terminal():
-        export.export(export.parse([f"--ckpt_path={best}", "--output=own.pt2", *args]))
+        export.export(export.parse([str(best), "--output=own.pt2", *args]))
     assert Path("own.pt2").exists()
 
 

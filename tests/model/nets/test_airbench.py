@@ -79,6 +79,6 @@ def test_every_use_but_validation_takes_means_over_views(workplace, capsys):
             model = ImageClassifier.load_from_checkpoint(checkpoint).eval()
             torch.testing.assert_close(evaluation_logits(model, every.images).double(), logits, rtol=1e-4, atol=1e-4)
             images = make_folder(Path("images"), {"b": 3})
-            export(parse([f"--ckpt_path={checkpoint}", "--output=views.pt2", f"--images={images}"]))
+            export(parse([str(checkpoint), "--output=views.pt2", f"--images={images}"]))
             program = torch.export.load("views.pt2").module()
             torch.testing.assert_close(program(every.images).double(), logits.softmax(1), rtol=1e-4, atol=1e-4)

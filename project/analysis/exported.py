@@ -1,0 +1,131 @@
+"""Exported files: a network with normalisation and probabilities around it, as ONNX or as a program of ``torch.export``."""
+
+import json
+import logging
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from project.model import ImageClassifier
+from project.model.normalize import to_255_scale
+from project.model.test_time import mean_logits
+
+Classify = Callable[[Tensor], Tensor]
+"""Takes images, uint8 (N, 3, crop, crop), and returns probabilities, float32 (N, classes)."""
+
+
+class ProbabilityNetwork(nn.Module):
+    """A network that takes bytes and returns probabilities, in float32 and on the CPU; the model stays as it is."""
+
+    def __init__(self, model: ImageClassifier) -> None:
+        super().__init__()
+        self.network = deepcopy(model.network).cpu().float().to(memory_format=torch.contiguous_format)
+        self._probabilities, self._views = model.probabilities, model.test_time_augmentation
+        self.mean = nn.Buffer(to_255_scale(model.preprocessing["mean"]))
+        self.std = nn.Buffer(to_255_scale(model.preprocessing["std"]))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Normalises and classifies uint8 images (N, 3, crop, crop) in RGB."""
+        return self._probabilities(mean_logits(self._classify, images, self._views))
+
+    def _classify(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.network((images.float() - self.mean) / self.std)
+        return logits
+
+
+def trace(model: ImageClassifier) -> ExportedProgram:
+    """Traces a model for images of its crop, in batches of any size."""
+    crop = model.preprocessing["crop"]
+    two = torch.zeros(2, 3, crop, crop, dtype=torch.uint8)  # of one image the batch dimension would become a constant
+    network = ProbabilityNetwork(model).eval().requires_grad_(False)  # or what it returns could not become an array
+    with torch.no_grad():
+        program = torch.export.export(network, (two,), dynamic_shapes={"images": {0: Dim("batch", min=1)}})
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # which names files of this machine
+    return program
+
+
+def metadata(model: ImageClassifier) -> dict[str, str]:
+    """Returns class names and preprocessing for an exported file: text as it is, all else as JSON."""
+    defaults = {"fit": "crop", "interpolation": "bilinear", "antialias": True}
+    about = {**defaults, "class_names": model.class_names, **model.preprocessing}
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in about.items()}
+
+
+def write_pt2(model: ImageClassifier, path: Path) -> None:
+    """Writes a program that torch runs without this project, with metadata in its extra files."""
+    torch.export.save(trace(model), path, extra_files=metadata(model))
+
+
+def load_pt2(path: Path) -> Classify:
+    """Loads a program of ``torch.export``."""
+    return torch.no_grad()(torch.export.load(path).module())
+
+
+def write_onnx(model: ImageClassifier, path: Path) -> None:
+    """Writes one file of ONNX with its weights and metadata inside."""
+    import onnx
+
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    program = torch.onnx.export(
+        trace(model),
+        dynamo=True,
+        external_data=False,
+        verbose=False,
+        input_names=["images"],
+        output_names=["probabilities"],
+        dynamic_shapes={"images": {0: "batch"}},
+    )
+    assert program is not None
+    file = program.model_proto
+    for part in (file.graph, *file.graph.node, *file.graph.input, *file.graph.output, *file.graph.value_info):
+        del part.metadata_props[:]  # of how torch traced it, with paths of this machine
+    _replace_hard_sigmoids(file.graph)
+    onnx.helper.set_model_props(file, metadata(model))
+    onnx.checker.check_model(file, full_check=True)
+    onnx.save(file, path)
+
+
+def _replace_hard_sigmoids(graph: Any) -> None:
+    """Writes HardSigmoid as Mul, Add and Clip, as OpenCV ignores its slope and offset without an error."""
+    from onnx.helper import get_node_attr_value, make_node, make_tensor
+
+    def constant(name: str, value: float) -> str:
+        graph.initializer.append(make_tensor(name, 1, [], [value]))  # 1 is float32
+        return name
+
+    nodes = list(graph.node)
+    del graph.node[:]
+    for number, node in enumerate(nodes):
+        if node.op_type != "HardSigmoid":
+            graph.node.append(node)
+            continue
+        slope, offset, low, high, scaled, shifted = (f"hard_sigmoid_{number}_{part}" for part in range(6))
+        given = {attribute.name for attribute in node.attribute}
+        alpha, beta = (
+            get_node_attr_value(node, name) if name in given else default
+            for name, default in (("alpha", 0.2), ("beta", 0.5))
+        )
+        graph.node.extend(
+            [
+                make_node("Mul", [node.input[0], constant(slope, alpha)], [scaled]),
+                make_node("Add", [scaled, constant(offset, beta)], [shifted]),
+                make_node("Clip", [shifted, constant(low, 0.0), constant(high, 1.0)], list(node.output)),
+            ]
+        )
+
+
+def load_onnx(path: Path) -> Classify:
+    """Loads a file of ONNX into ONNX Runtime on the CPU, with as many threads as torch has."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors
+    options.intra_op_num_threads = torch.get_num_threads()
+    session: Any = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return lambda images: torch.from_numpy(session.run(None, {"images": images.contiguous().numpy()})[0])
