@@ -1,9 +1,7 @@
 """``python -m project.evaluate``: exact metrics of a checkpoint, class by class."""
 
-import os
 import re
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -118,25 +116,7 @@ class EvaluateCLI(ProjectCLI):
         require_same_datasets(self._about, self.datamodule)
         if split == "all":
             self._take_all()
-        prepared, expected = self.datamodule.preprocessing, self.model.preprocessing
-        if prepared["crop"] != expected["crop"]:
-            raise UserError(
-                f"'{path}' was trained on {expected['crop']} pixels, but would get {prepared['crop']};"
-                " see --data.image_size"
-            )
-        known = expected.get("fit", "crop")
-        if prepared.get("fit", known) != known:
-            raise UserError(
-                f"'{path}' was trained on images fitted by {known}, but would get {prepared['fit']}; use --data.fit {known}"
-            )
-        if prepared["resize"] != expected["resize"]:
-            self.note(
-                f"images are scaled to {prepared['resize']} pixels before they are cut, in training it was"
-                f" {expected['resize']}"
-            )
-        before, now = (found.get("interpolation", "bilinear") for found in (expected, prepared))
-        if before != now:
-            self.note(f"images are scaled by {now} interpolation, in training it was {before}")
+        self._compare_preprocessing()
         output = Path(self.config.output or Path(path).with_suffix(f".{split}.metrics.json"))
         if self.config.output is None and output.is_symlink():  # which came with the checkpoint
             raise UserError(f"'{output}' is a link; remove it, or choose another file with --output")
@@ -154,12 +134,31 @@ class EvaluateCLI(ProjectCLI):
             self.say(f"{class_table(class_names, metrics.per_class)}\n\n{metrics_table({split: metrics.as_dict()})}")
             self.say(f"\n  written to {output}")
 
+    def _compare_preprocessing(self) -> None:
+        """Refuses images of another size or fit than in training, and notes what else differs."""
+        path, now, then = self.config.ckpt_path, self.datamodule.preprocessing, self.model.preprocessing
+        if now["crop"] != then["crop"]:
+            raise UserError(
+                f"'{path}' was trained on {then['crop']} pixels, but would get {now['crop']}; see --data.image_size"
+            )
+        fit = then.get("fit", "crop")
+        if now.get("fit", fit) != fit:
+            raise UserError(
+                f"'{path}' was trained on images fitted by {fit}, but would get {now['fit']}; use --data.fit {fit}"
+            )
+        if now["resize"] != then["resize"]:
+            sizes = f"{now['resize']} pixels before they are cut, in training it was {then['resize']}"
+            self.note(f"images are scaled to {sizes}")
+        ways = [found.get("interpolation", "bilinear") for found in (now, then)]
+        if ways[0] != ways[1]:
+            self.note(f"images are scaled by {ways[0]} interpolation, in training it was {ways[1]}")
+
     def _take_all(self) -> None:
-        data, trained = self.datamodule, self._about["data"]
+        data = self.datamodule
         if not isinstance(data, ImageFilesDataModule):
             raise UserError("--split all takes image files; name a folder or a CSV with --data")
         seen = was_trained_on(self._about, data)
-        if seen or (seen is None and trained is not None and _places(trained["init_args"]) == _places(data.hparams)):
+        if seen:
             raise UserError("--split all: some of these images are those it was trained on; name others with --data")
         if seen is None:
             self.note("what it was trained on is not here, so whether these images were among it is not known")
@@ -185,12 +184,6 @@ class EvaluateCLI(ProjectCLI):
                 for rows in evaluated_rows(collect.predictions, self.datamodule.splits[split], self.model.class_names):
                     writer.write(rows)
             self.say(f"  each image's prediction is in {path}\n")
-
-
-def _places(options: Mapping[str, Any]) -> list[str]:
-    """Where the images of a data module lie, by its options."""
-    places = [options.get(name) for name in ("root", "file")]
-    return [os.path.realpath(os.path.expanduser(place)) for place in places if isinstance(place, str)]
 
 
 def _remembered_data(options: list[str]) -> dict[str, Any]:

@@ -18,13 +18,7 @@ _WRITTEN = ("cache",)  # options that name what is written
 
 
 def remembered_data(about: About) -> tuple[type[ImageDataModule], dict[str, Any]]:
-    """Finds the data module that a checkpoint was trained with, and its options.
-
-    Args:
-        about: What the checkpoint says of itself.
-
-    Returns:
-        The class, and those options that are plain settings and name nothing that is written.
+    """Finds the data module that a checkpoint was trained with, and its options that name nothing that is written.
 
     Raises:
         UserError: No data module of that name is imported.
@@ -44,17 +38,10 @@ def remembered_data(about: About) -> tuple[type[ImageDataModule], dict[str, Any]
 
 
 def require_datasets(about: About, given: Collection[str]) -> None:
-    """Refuses to do without the datasets that a checkpoint was trained with, where these were classes or functions.
+    """Requires the datasets that a checkpoint was trained with, where these were classes or functions.
 
-    A checkpoint says what they are called, and chooses nothing that is imported. Where one is left out, what measures
-    would be cut from the training images, and the metrics would be too good.
-
-    Args:
-        about: What the checkpoint says of itself.
-        given: The splits for which there is a dataset.
-
-    Raises:
-        UserError: One is not given.
+    A checkpoint chooses nothing that is imported. Without them, the images to measure on would be cut from those that it
+    was trained on.
     """
     data = about["data"]
     said = {split: data["init_args"].get(split) for split in SPLITS if split not in given} if data is not None else {}
@@ -67,12 +54,7 @@ def require_datasets(about: About, given: Collection[str]) -> None:
 
 
 def require_same_datasets(about: About, data: ImageDataModule) -> None:
-    """Refuses what :func:`require_datasets` does, where a data module of the same class is measured on.
-
-    Args:
-        about: What the checkpoint says of itself.
-        data: What is to be measured on, once its datasets are open.
-    """
+    """Calls :func:`require_datasets` where a data module of the class of training is measured on."""
     if about["data"] is not None and about["data"]["class_path"] == type(data).__name__:
         require_datasets(about, data.hparams)
 
@@ -100,15 +82,7 @@ def open_data(about: About, **changes: Any) -> ImageDataModule:
 
 
 def was_trained_on(about: About, data: ImageFilesDataModule) -> bool | None:
-    """Says whether any of these images were trained on, whatever folder, link or list they are named by now.
-
-    Args:
-        about: What the checkpoint says of itself.
-        data: The images.
-
-    Returns:
-        None where that is not known, as what the checkpoint was trained on is not here.
-    """
+    """Returns True if any of these images were trained on, whatever folder, link or list names them now; None if unknown."""
     try:
         found, options = remembered_data(about)
         if not issubclass(found, ImageFilesDataModule):
@@ -120,7 +94,7 @@ def was_trained_on(about: About, data: ImageFilesDataModule) -> bool | None:
 
 
 def _identities(splits: Mapping[str, ClassFiles]) -> set[tuple[int, int]]:
-    """What tells files apart by whatever links they are named, at the cost of one look at each."""
+    """The device and inode of each file, which are the same by whatever link it is named."""
     found = set()
     for file in (file for classes in splits.values() for files in classes.values() for file in files):
         with suppress(OSError):  # of a broken link, which is an image that cannot be read
@@ -129,15 +103,7 @@ def _identities(splits: Mapping[str, ClassFiles]) -> set[tuple[int, int]]:
 
 
 def require_there(data: ImageDataModule, options: dict[str, Any]) -> None:
-    """Refuses to download to a folder that only a checkpoint names.
-
-    Args:
-        data: The data module.
-        options: What the checkpoint remembers.
-
-    Raises:
-        UserError: The images are not there, and the folder is not the data module's own default.
-    """
+    """Refuses to download to a folder that only a checkpoint names, unless it is the data module's own default."""
     root, place = options.get("root"), getattr(data, "images_root", None)
     if root is None or root != data.hparams.get("root") or place is None or Path(place).is_dir():
         return
