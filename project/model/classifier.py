@@ -100,8 +100,7 @@ class ImageClassifier(ResumableModule):
         self.lr_scheduler, self.lr_scheduler_interval = lr_scheduler, lr_scheduler_interval
         self.compile_network, self.test_time_augmentation = compile, test_time_augmentation
         self.network = build_network(arch, num_classes, arch_args)
-        crop = preprocessing["crop"]
-        self._layout = detect_memory_format(self.network, arch, num_classes, crop, self.channels_last)
+        self._layout = detect_memory_format(self.network, arch, num_classes, preprocessing["crop"], self.channels_last)
         if weights is not None:
             start_from(self.network, arch, weights, num_classes)
         self.freezing = Freezing(freeze, num_classes)
@@ -179,10 +178,11 @@ class ImageClassifier(ResumableModule):
         return logits.softmax(1)
 
     def logits_and_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Classifies images, and returns the input of the head as well, for losses on features."""
+        """Classifies images, not compiled, and returns the input of the head as well, for losses on features."""
         kept: list[Tensor] = []
         (last,) = head(self.network, len(self.class_names)).values()
-        with last.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0])):
+        hook = last.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
+        with hook, torch.compiler.set_stance("force_eager"):  # a compiled network runs no hook
             return self(images), kept[-1]
 
     def train(self, mode: bool = True) -> Self:

@@ -150,3 +150,13 @@ def test_parameters_outside_of_the_network_are_trained_with_decay_by_their_kind(
     assert id(model.fixed) not in decay
     assert calls.count(True) == 2  # one forward pass for each of the two batches
     assert model.seen.shape == (16, 3)
+
+
+def test_the_features_of_a_compiled_network_are_those_of_each_batch():
+    model, data = linear(), Memory()
+    model.network.compile(backend="eager")
+    for batch in data.batches():
+        logits, features = model.logits_and_features(batch.images)
+        inputs = model.normalization(batch.images, like=features)
+        torch.testing.assert_close(features, inputs.mean((2, 3)))
+        torch.testing.assert_close(logits, model(batch.images))
