@@ -212,6 +212,8 @@ class FitCLI(ProjectCLI):
             self.parser.save(self._saved_config, run.config, skip_unset=False, overwrite=True)
         if costs := self.config_init.callbacks.costs():
             self.note(costs)
+        if getattr(self.config.trainer.strategy, "init_args", {}).get("ddp_comm_state"):
+            self.note("ddp_comm_state is in no checkpoint: a resumed run does not end in the same bits")
         path, checkpoint = read_newest([run.last, run.previous], self.note)
         if trainer.is_global_zero:
             rewind(run.path, checkpoint.get(CURVES, {}))

@@ -71,3 +71,7 @@ def test_how_gradients_travel_follows_the_configuration(place, run, expected):
 
 def test_a_frozen_backbone_calls_forth_no_word_about_unused_parameters(place):
     assert "unused" not in (place / "err").read_text()
+
+
+def test_a_hook_whose_state_no_checkpoint_has_is_said_at_the_start(place):
+    assert (place / "err").read_text().count("ddp_comm_state is in no checkpoint") == 1

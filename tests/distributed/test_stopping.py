@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -81,34 +80,19 @@ def test_a_signal_to_the_first_process_stops_all_and_is_answered(tmp_path, devic
     assert "Traceback" not in log
 
 
-DEATHS = {0: "the first process of this run was killed", 1: "process 1 of this run was ended by signal 9, Killed"}
-
-
-@pytest.mark.parametrize(
-    ("rank", "hook"),
-    [
-        pytest.param(0, "on_test_batch_start", marks=pytest.mark.slow),
-        pytest.param(1, "on_train_batch_start", marks=pytest.mark.slow),
-        pytest.param(0, "on_train_batch_start", marks=pytest.mark.slow),
-        pytest.param(0, "on_validation_batch_start", marks=pytest.mark.slow),
-        pytest.param(1, "on_validation_batch_start", marks=pytest.mark.slow),
-        pytest.param(1, "on_test_batch_start", marks=pytest.mark.slow),
-        pytest.param(1, "setup", marks=pytest.mark.slow),
-    ],
-)
-def test_where_a_process_is_killed_the_other_ends_with_one_line(tmp_path, rank, hook):
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("hook", ["on_train_batch_start", "on_validation_batch_start", "on_test_batch_start"])
+def test_where_a_process_is_killed_the_other_ends_within_15_seconds(tmp_path, rank, hook):
     death = ["--trainer.callbacks+=tests.distributed.callbacks.Dies", f"--trainer.callbacks.rank={rank}"]
-    command = [*FIT[:3], *TINY, "--trainer.devices=2", *death, f"--trainer.callbacks.hook={hook}"]
+    command = [*FIT[:3], *TINY, "--trainer.devices=2", *death, f"--trainer.callbacks.hook={hook}", "--name=run"]
     with started(command, tmp_path) as process:
-        wait_until(lambda: process.poll() is not None, tmp_path, patience=300)  # to be there takes a while
-        wait_until(lambda: not members(process.pid), tmp_path, patience=30)
+        wait_until(lambda: (tmp_path / "died").exists() or process.poll() is not None, tmp_path, patience=300)
+        wait_until(lambda: not members(process.pid), tmp_path, patience=15)
         log = (tmp_path / "log").read_text()
-        assert process.returncode == (-signal.SIGKILL if rank == 0 else 2), log
-    name = re.findall(r"^training .* runs/(\S+)$", log, re.M)[0]
-    assert (tmp_path / "runs" / name).exists() == (hook != "setup")  # before the first step there is nothing to keep
-    advice = f"to resume, run the same command with --name {name}"
-    said = [line for line in log.splitlines() if not line.startswith(("downloading", "training", "bf16", "32"))]
-    assert said == [f"error: {DEATHS[rank]} (out of memory?); {advice}"], log
+        assert process.wait() != 0, log
+    assert "Traceback" not in log
+    assert not (tmp_path / "runs/run/metrics.json").exists()
 
 
 @pytest.mark.slow

@@ -35,6 +35,7 @@ class RunFolder:
     def __init__(self, root: str | Path, name: str) -> None:
         if name in ("", "..") or Path(name).name != name:
             raise UserError(f"--name '{name}' must be the name of one folder, without '/'")
+        require("://" not in str(root), "--trainer.default_root_dir", root, "a folder of this machine, not an address")
         size = len(os.fsencode(name))
         require(size <= _LONGEST_NAME, "--name", size, f"at most {_LONGEST_NAME} bytes long")
         self.name, self.path = name, Path(root) / name

@@ -28,6 +28,11 @@ def test_a_name_that_is_not_one_folder_is_refused(tmp_path, name):
         RunFolder(tmp_path, name)
 
 
+def test_an_address_is_no_folder():
+    with pytest.raises(UserError, match=r"--trainer.default_root_dir must be a folder of this machine.*s3://bucket"):
+        RunFolder("s3://bucket/runs", "a")
+
+
 @pytest.mark.parametrize("name", ["a", "with space", "2025-01-31", "Größe", "a.b", "...", ".hidden"])
 def test_any_other_name_is_a_folder_in_the_root(tmp_path, name):
     run = RunFolder(tmp_path, name)
