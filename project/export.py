@@ -72,7 +72,8 @@ def export(options: Namespace) -> None:
         with torch.inference_mode():
             expected = model.probabilities(evaluation_logits(model, images))
         classify = load(partial)  # which must take batches of any size
-        found = torch.cat([classify(images[:1]), *map(classify, images[1:].split(_BATCH) if len(images) > 1 else ())])
+        batches = [images[:1], *(images[start : start + _BATCH] for start in range(1, len(images), _BATCH))]
+        found = torch.cat([classify(batch) for batch in batches])
         largest = (expected.double() - found.double()).abs().max().item()
         if not largest <= TOLERANCE:  # nan, too
             raise UserError(

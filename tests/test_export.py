@@ -219,7 +219,7 @@ def test_opencv_computes_what_the_checkpoint_does(arch, tmp_path):
         expected = model(images).softmax(1)
     for image, probabilities in zip(images, expected, strict=True):
         found.setInput(image[None].numpy())
-        np.testing.assert_allclose(found.forward()[0], probabilities, atol=1e-5)
+        np.testing.assert_allclose(found.forward()[0], probabilities, atol=3e-5)
 
 
 @pytest.mark.parametrize("fit", ["crop", "pad", "squash"])

@@ -222,7 +222,12 @@ def test_the_sheet_shows_the_first_images(checkpoint, photos, tmp_path, monkeypa
     drawn: list[Any] = []
     plots = import_module("project.analysis.plots")
     own = plots.image_grid
-    monkeypatch.setattr(plots, "image_grid", lambda *args: (drawn.append(args), own(*args))[1])
+
+    def image_grid(*args):
+        drawn.append(args)
+        return own(*args)
+
+    monkeypatch.setattr(plots, "image_grid", image_grid)
     label(checkpoint, photos, f"--sheet={tmp_path / 'sheet.png'}", f"--output={tmp_path / 'rows.csv'}")
     readable = [row for row in rows(tmp_path / "rows.csv") if not row["error"]]
     images, titles = drawn[0]
