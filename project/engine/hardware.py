@@ -4,6 +4,7 @@ import ctypes
 import mmap
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,9 +39,34 @@ def _grow_heap_in_huge_pages(libc: ctypes.CDLL) -> None:
         libc.free(block)
 
 
-def usable_cores() -> int:
-    """How many cores this process may use, which in a container or a job can be fewer than there are."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:
+    """Returns how many cores this process may use: a container's quota or a job's affinity may allow fewer than exist."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for folder, quota_file in ((_own_cgroup(root), "cpu.max"), (root / "cpu", "cpu.cfs_quota_us")):
+        for level in (folder, *folder.parents):  # a limit of any level above counts, too
+            if not level.is_relative_to(root):
+                break
+            cores = min(cores, _quota(level, quota_file) or cores)
+    return cores
+
+
+def _own_cgroup(root: Path) -> Path:
+    """Returns the folder of this process's own cgroup (version 2); the root itself in most containers."""
+    try:
+        line = next(line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
+    except (OSError, StopIteration):
+        return root
+    return root / line.removeprefix("0::").lstrip("/")
+
+
+def _quota(level: Path, name: str) -> int | None:
+    """Returns the cores that a cgroup may use, rounded up; None if it has no limit."""
+    try:
+        quota, *period = (level / name).read_text().split()
+        period = period or (level / "cpu.cfs_period_us").read_text().split()  # version 1 has it in a file of its own
+        return max(1, -(-int(quota) // int(period[0]))) if int(quota) > 0 else None
+    except (OSError, ValueError):  # no such file, or "max"
+        return None
 
 
 def describe(trainer: Trainer, model: Any, data: Any) -> str:

@@ -1,15 +1,20 @@
-"""Memory of a run: what a step frees stays with the process, and Linux is asked for it in huge pages."""
+"""What the machine offers: memory that stays with the process, huge pages, cores within a quota."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from project.engine import hardware
 from tests.memory import needs_linux
 
 # in a process of its own, as the settings cannot be taken back
 PROGRAM = """
 import json
+import os
 import torch
 from project.engine.hardware import tune_malloc
 from tests.memory import flags, memory
@@ -29,3 +34,24 @@ def test_freed_memory_is_kept_for_the_next_step_and_large_tensors_lie_where_huge
     found = json.loads(process.stdout)
     assert found["after"] - found["before"] > 0.9 * found["size"]
     assert "hg" in found["flags"] or not Path("/sys/kernel/mm/transparent_hugepage").exists()
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, 64),
+        ({"cpu.max": "max 100000"}, 64),
+        ({"cpu.max": "400000 100000"}, 4),
+        ({"cpu.max": "150000 100000"}, 2),
+        ({"cpu.max": "max 100000", "job/cpu.max": "300000 100000"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, 2),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 64),
+    ],
+)
+def test_a_containers_quota_limits_the_usable_cores(tmp_path, monkeypatch, files, cores):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64), raising=False)
+    monkeypatch.setattr(hardware, "_own_cgroup", lambda root: root / "job")
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    assert hardware.usable_cores(tmp_path) == cores

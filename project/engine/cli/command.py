@@ -32,11 +32,13 @@ from ..upstream import disable_signal_handling
 from .explain import TOO_LARGE, explain
 from .help import Screen
 from .parser import OneLineErrorParser
-from .terminal import end_of_imports
+from .terminal import begin_command
 from .trainer import ExactTrainer
 
 # some classes of Lightning have a member of an enumeration as a default, which PyYAML would not write to a config
 yaml.add_multi_representer(Enum, lambda dumper, member: dumper.represent_data(member.value), Dumper=yaml.SafeDumper)
+
+TRACEBACK = f"{__name__.partition('.')[0].upper()}_TRACEBACK"  # the variable that shows every error's traceback
 
 
 class ProjectCLI(LightningCLI):
@@ -200,12 +202,13 @@ def _unless_explained(failed: threading.ExceptHookArgs) -> None:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Ends the program with one line and code 2 where what the user gave is wrong, or where the disk is full.
+    """Ends the program with one line and code 2 after a user's mistake or an error of the environment.
 
-    The notes of the error follow in the line. Ctrl-C ends it with the code that shells give to that, 130.
+    The notes of the error follow in the line; a bug keeps its traceback, and ``PROJECT_TRACEBACK=1``, named after the
+    package, shows that of every error. Ctrl-C ends the program with code 130, as shells do.
     """
     threading.excepthook = _unless_explained
-    end_of_imports()
+    begin_command()
     try:
         try:
             yield
@@ -217,7 +220,7 @@ def one_line_errors() -> Iterator[None]:
     except Exception as error:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would raise once more for a dead worker
         text = explain(error)
-        if text is None:
+        if text is None or os.environ.get(TRACEBACK):
             raise
         line = "; ".join([text, *getattr(error, "__notes__", [])])
         end_with_error(line, alone=isinstance(error, LocalError | OSError) or text in (WORKER_DIED, TOO_LARGE))

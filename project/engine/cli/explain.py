@@ -1,9 +1,10 @@
-"""Errors of other libraries, in the words that a user needs: what Lightning, torch or the system refuse, in one line."""
+"""One line for a mistake of the user or an error of the environment; None for a bug, whose traceback says more."""
 
 import errno
 import re
 import sys
 import traceback
+from types import FrameType
 
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -20,13 +21,13 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def explain(error: BaseException | None) -> str | None:
-    """Puts an error, or what led to it, into one line, if it is something that the user can fix.
+    """Puts an error that the user can fix, or the one that caused it, into one line.
 
     Args:
         error: Any error.
 
     Returns:
-        The line; None for an error in this project or in code of the user's own, of which the traceback says more.
+        The line; None for a bug, in this project or in the user's own code.
     """
     if error is None:
         return None
@@ -35,17 +36,25 @@ def explain(error: BaseException | None) -> str | None:
         return re.split(r"[\w.]+\.engine\.errors\.\w+: ", str(error))[-1].strip()
     if isinstance(error, OSError) and (text := _of_system(error)) is not None:
         return text
+    if isinstance(error, ModuleNotFoundError) and error.name and error.name.partition(".")[0] != _PACKAGE:
+        return f"the package '{error.name}' is not installed ({' '.join(str(error).split())})"
     if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):
         return WORKER_DIED
     if isinstance(error, torch.OutOfMemoryError):
         return TOO_LARGE
     if isinstance(error, RuntimeError) and re.search("Connection (closed|reset) by peer", str(error)):
         return LOST
-    if (text := _of_resuming(error)) is not None:
-        return text
-    if (text := _of_lightning(error)) is not None:
-        return text
-    return explain(error.__cause__ or error.__context__) or _of_jsonargparse(error)
+    return _of_lightning(error) or explain(_reason(error)) or _of_jsonargparse(error)
+
+
+def _reason(error: BaseException) -> BaseException | None:
+    """Returns the error that Python would show above this one and that explains it.
+
+    A package that code had done without, as in ``except ImportError``, is no reason for what happened afterwards.
+    """
+    if error.__cause__ is not None or error.__suppress_context__:
+        return error.__cause__
+    return None if isinstance(error.__context__, ImportError) else error.__context__
 
 
 def _of_system(error: OSError) -> str | None:
@@ -59,55 +68,41 @@ def _of_system(error: OSError) -> str | None:
     return None
 
 
-def _of_resuming(error: BaseException) -> str | None:
-    """What a run cannot be resumed from: a state in the checkpoint that is not what Lightning, torch or we restore."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    modules = [str(frame.f_globals.get("__name__")) for frame in frames]
-    restoring = [
-        at for at, frame in enumerate(frames) if modules[at] == _RESTORES and "restore" in frame.f_code.co_name
-    ]
-    ours = bool(modules) and modules[-1].startswith(("lightning.", "torch.", "project."))
-    if not (restoring and ours and isinstance(error, _ODD_STATE)):
-        return None
-    path = frames[restoring[0]].f_locals["self"].trainer.ckpt_path
-    reason = printable(f"{type(error).__name__}: {first_sentence(error)}")
-    return f"'{path}' cannot be resumed from: a state in it is missing or odd ({reason}); use another --name"
-
-
-_RESTORES = "lightning.pytorch.trainer.connectors.checkpoint_connector"
-_ODD_STATE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError)
-
-
 def _of_lightning(error: BaseException) -> str | None:
-    """What Lightning refuses, or what fails within one of its callbacks, loggers or profilers, and in which."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    if isinstance(error, MisconfigurationException):
-        return text
-    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] != "project":
-        return f"the package '{error.name}' is not installed ({text})" if error.name else text
+    """Explains what Lightning refuses by itself, not on behalf of code that is neither its own nor the engine's."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    modules = [str(frame.f_globals.get("__name__")) for frame in frames]
-    if _is_refusal(error, modules):
+    first = next((at for at, frame in enumerate(frames) if _name(frame).startswith("lightning.")), len(frames))
+    frames = frames[first:]
+    if not frames or not all(_is_of_library(_name(frame)) for frame in frames):
+        return None
+    restoring = (frame for frame in frames if _name(frame) == _RESTORES and "restore" in frame.f_code.co_name)
+    if (restore := next(restoring, None)) is not None and isinstance(error, _ODD_STATE):
+        path, reason = restore.f_locals["self"].trainer.ckpt_path, f"{type(error).__name__}: {first_sentence(error)}"
+        return f"'{path}' cannot be resumed from: a state in it is missing or odd ({printable(reason)}); use another --name"
+    text = " ".join(str(error).split()) or type(error).__name__
+    raised_by_lightning = _name(frames[-1]).startswith("lightning.")
+    while not _name(frames[-1]).startswith("lightning."):
+        frames.pop()
+    if _name(frames[-1]).startswith(_COMPONENTS) or (raised_by_lightning and isinstance(error, _REFUSALS)):
         return _with_component(text, frames[-1].f_locals.get("self"))
-    while modules and modules[-1].partition(".")[0] in _CALLED_BY_COMPONENTS:
-        modules.pop()
-    if modules and modules[-1].startswith(_COMPONENTS):
-        return _with_component(text, frames[len(modules) - 1].f_locals.get("self"))
     return None
 
 
-_COMPONENTS = tuple(f"lightning.pytorch.{kind}." for kind in ("callbacks", "loggers", "profilers", "tuner"))
-_CALLED_BY_COMPONENTS = {"torch", "fsspec", *sys.stdlib_module_names}
+_PACKAGE = __name__.partition(".")[0]
+_ENGINE = __name__.rsplit(".", 2)[0]
+_RESTORES = "lightning.pytorch.trainer.connectors.checkpoint_connector"
+_ODD_STATE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError)
+_REFUSALS = (MisconfigurationException, RuntimeError, ValueError)
+_COMPONENTS = tuple(f"lightning.pytorch.{kind}." for kind in ("callbacks", "loggers", "profilers"))
+_LIBRARIES = {"lightning", "torch", "fsspec", *sys.stdlib_module_names}
 
 
-def _is_refusal(error: BaseException, modules: list[str]) -> bool:
-    """Whether Lightning itself has raised an error of a kind that it raises where it refuses something.
+def _name(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__"))
 
-    Its module ``core`` speaks to those who write a LightningModule, whom the traceback tells more.
-    """
-    refuses = isinstance(error, RuntimeError | ValueError | TypeError | NotImplementedError)
-    raised_by = modules[-1] if modules else ""
-    return refuses and raised_by.startswith("lightning.") and not raised_by.startswith("lightning.pytorch.core.")
+
+def _is_of_library(module: str) -> bool:
+    return module.startswith(f"{_ENGINE}.") or (module != "__main__" and module.partition(".")[0] in _LIBRARIES)
 
 
 def _of_jsonargparse(error: BaseException) -> str | None:

@@ -1,23 +1,17 @@
-"""What a command does before it imports torch: output that cannot fail, and a quiet end by Ctrl-C meanwhile."""
+"""Standard streams of a command: output that a closed pipe or a full disk cannot break."""
 
 import gc
 import io
 import os
-import signal
 import sys
-from types import FrameType
 from typing import Any, TextIO
 
 
 class LastingFile(io.FileIO):
-    """A file descriptor that takes what is written even where nobody reads it any more, or there is no room for it.
+    """A file descriptor that accepts output even if nobody reads it any more, or if the disk of a log is full.
 
-    Training for hours is not to end because ``| head`` has seen enough, or as its log has filled a disk that nothing else
-    is on. A result that cannot be written is an error, but one only: what is left of it is thrown away.
-
-    Args:
-        descriptor: It stays open.
-        messages: Whether what is written are messages alone, of which some may be lost.
+    Hours of training must not end because ``| head`` has seen enough. Messages on a full disk are lost; a result that
+    cannot be written raises one error, and the rest of it is discarded.
     """
 
     def __init__(self, descriptor: int, messages: bool) -> None:
@@ -25,11 +19,7 @@ class LastingFile(io.FileIO):
         self._messages = messages
 
     def write(self, data: Any, /) -> int:
-        """Writes, or throws away.
-
-        Raises:
-            OSError: A result cannot be written though somebody waits for it.
-        """
+        """Writes or discards the data; raises OSError if a result that somebody waits for cannot be written."""
         try:
             return super().write(data)
         except OSError as error:
@@ -44,22 +34,13 @@ class LastingFile(io.FileIO):
 
 
 def lasting(stream: TextIO, messages: bool = False) -> TextIO:
-    """A stream to the same place that neither a closed pipe nor a character that its encoding lacks can break.
-
-    Args:
-        stream: Standard output or standard error.
-        messages: Whether it is for messages: a line is written as soon as it ends, as it is on a terminal, and is lost
-            where the disk is full.
-    """
+    """Wraps standard output or standard error so that no closed pipe and no character outside its encoding breaks it."""
     buffer = io.BufferedWriter(LastingFile(stream.fileno(), messages))
     return io.TextIOWrapper(buffer, stream.encoding, "backslashreplace", line_buffering=messages or stream.isatty())
 
 
 def _open_closed_streams() -> None:
-    """Opens /dev/null where a shell has closed a standard stream, as by ``>&-``.
-
-    The next file would take its number, a checkpoint, say, and with it what libraries print.
-    """
+    """Opens /dev/null for each stream that a shell closed, as by ``>&-``: a checkpoint could take its number."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             descriptor = os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
@@ -67,30 +48,8 @@ def _open_closed_streams() -> None:
 
 
 def begin_command() -> None:
-    """Prepares the process for a command, before it imports what takes seconds.
-
-    Ends it with one line where its working directory is not there any more, from which imports, too, would be tried.
-    """
-    gc.disable()  # imports make a million objects, and looking for garbage among them takes a tenth of their time
-    signal.signal(signal.SIGINT, _end)
+    """Prepares a command's process once its modules are imported: streams that last, and less garbage to look through."""
+    gc.freeze()  # what was imported stays, so that the collector need not look at it again
     _open_closed_streams()
-    sys.stdout, sys.stderr = lasting(sys.stdout), lasting(sys.stderr, messages=True)
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        sys.stderr.write("error: the working directory has been removed; change to one that exists\n")
-        sys.exit(2)
-
-
-def end_of_imports() -> None:
-    """Gives Ctrl-C its usual meaning, and looks for garbage from now on, but not among what was imported."""
-    if signal.getsignal(signal.SIGINT) is _end:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        gc.freeze()
-        gc.enable()
-
-
-def _end(number: int, _frame: FrameType | None) -> None:
-    """Ends at once: imports turn an exception of ours into one of theirs."""
-    os.write(2, b"\nstopped\n")
-    os._exit(128 + number)
+    if sys.stdout is sys.__stdout__ and sys.stderr is sys.__stderr__:  # unless a test or a notebook has replaced them
+        sys.stdout, sys.stderr = lasting(sys.stdout), lasting(sys.stderr, messages=True)

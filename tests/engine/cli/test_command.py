@@ -64,7 +64,7 @@ def test_the_printed_config_is_a_config(configs, capsys, monkeypatch, workplace)
         (["--data=torch.nn.Linear"], "--data: there is no ImageDataModule 'torch.nn.Linear'"),
         (["--model.optimizer=SDG"], "there is no Optimizer 'SDG'; did you mean SGD"),
         (["--trainer.callbacks=EarlyStoping"], "there is no Callback 'EarlyStoping'; did you mean EarlyStopping?"),
-        (["--data.batch_size=many"], "--data.batch_size: expected int, not 'many'"),
+        (["--data.batch_size=many"], "--data.batch_size: expected a whole number above 0, not 'many'"),
         (["--trainer.max_epochs=many"], "--trainer.max_epochs: expected int, not 'many'"),
         (["--model.test_time_augmentation="], "_augmentation: expected flip, flip_and_shift, not ''"),
         (["--model.class_names=x"], "--model.class_names cannot be given: it follows from data.class_names"),
