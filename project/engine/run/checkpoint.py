@@ -22,34 +22,21 @@ ABOUT = "about"
 
 
 class RememberedData(TypedDict):
-    """The data module that a checkpoint was trained with.
-
-    Attributes:
-        class_path: The class's name without its module: a name finds what is imported, and imports nothing.
-        init_args: Its options.
-    """
+    """The data module that a checkpoint was trained with: its class, without a module to import, and its options."""
 
     class_path: str
     init_args: dict[str, Any]
 
 
 class Selection(TypedDict):
-    """How the best checkpoint of a run is chosen.
-
-    Attributes:
-        monitor: The metric.
-        mode: ``min`` where less of it is better, ``max`` where more is.
-    """
+    """The metric that the best checkpoint of a run is chosen by, and whether ``min`` or ``max`` of it is best."""
 
     monitor: str
     mode: str
 
 
 class About(TypedDict):
-    """What a checkpoint says of itself; ``selection`` is None where a run keeps no best checkpoint.
-
-    ``images`` is how many each split has, as far as the data tells.
-    """
+    """Facts of a checkpoint about itself; ``selection`` is None where a run keeps no best one, ``images`` counts splits."""
 
     model: str
     class_names: list[str]
@@ -71,7 +58,7 @@ class About(TypedDict):
 
 
 def versions() -> dict[str, str]:
-    """The versions that decide what a checkpoint's numbers are."""
+    """Returns the versions that decide what a checkpoint's numbers are."""
     packages = {name: version(name) for name in ("torch", "torchvision", "lightning", "torchmetrics")}
     return {"python": platform.python_version(), **packages}
 
@@ -79,15 +66,7 @@ def versions() -> dict[str, str]:
 def explain(
     trainer: Any, model: Any, loss: dict[str, Any], optimizer: dict[str, Any], lr_scheduler: dict[str, Any]
 ) -> About:
-    """Collects what a checkpoint says of itself, as plain data.
-
-    Args:
-        trainer: Lightning's; without a data module, the data stays unnamed.
-        model: With ``class_names``, ``preprocessing``, ``arch``, ``arch_args``, and the ``results`` and ``resumed_results`` by split.
-        loss: The training loss's name and settings.
-        optimizer: The optimizer's name and settings.
-        lr_scheduler: The schedule's name and settings.
-    """
+    """Collects what a checkpoint says of itself, as plain data; without a data module, the data stays unnamed."""
     data = getattr(trainer, "datamodule", None)
     rates = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("train/")}
     measured = {**model.resumed_results, **{split: metrics.as_dict() for split, metrics in model.results.items()}}
@@ -115,7 +94,7 @@ def explain(
 
 
 def selection(trainer: Any) -> Selection | None:
-    """How ``best.ckpt`` is chosen; None where no callback of the trainer does so."""
+    """Returns how ``best.ckpt`` is chosen; None where no callback of the trainer does so."""
     keepers = (found for found in trainer.checkpoint_callbacks if getattr(found, "filename", None) == "best")
     return next((Selection(monitor=found.monitor, mode=found.mode) for found in keepers if found.monitor), None)
 
@@ -133,14 +112,10 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 def read_newest(paths: Iterable[Path], note: Callable[[str], None]) -> tuple[Path | None, dict[str, Any]]:
-    """Reads the first of some checkpoints that is neither missing nor damaged.
-
-    Args:
-        paths: From the newest to the oldest.
-        note: Is told of each that is damaged.
+    """Reads the first of some checkpoints, the newest first, that is neither missing nor damaged.
 
     Returns:
-        Where it is, and what it holds; where there is none, None and nothing.
+        Its path and content; where there is none, None and nothing.
 
     Raises:
         UserError: There are some, but all are damaged.
@@ -159,7 +134,7 @@ def read_newest(paths: Iterable[Path], note: Callable[[str], None]) -> tuple[Pat
 
 
 def _explains(about: Any) -> bool:
-    """Whether a file says of itself what every command relies on."""
+    """Returns True if a file says of itself what every command relies on."""
     kinds = {"class_names": list, "preprocessing": dict, "arch": str, "arch_args": dict, "epoch": int, "step": int}
     if not isinstance(about, dict) or not all(isinstance(about.get(name), kind) for name, kind in kinds.items()):
         return False

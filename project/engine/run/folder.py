@@ -1,4 +1,4 @@
-"""A run's folder: where its files are, and whether the run is new, unfinished or finished."""
+"""A run's folder: its files, its lock, and whether the run is new, unfinished or finished."""
 
 import contextlib
 import fcntl
@@ -19,7 +19,6 @@ CHECKPOINTS, LAST, PREVIOUS = "checkpoints", "last.ckpt", "previous.ckpt"
 METRICS_CSV, PLOTS = "metrics.csv", "plots"
 
 _LEFT_BY_WANDB = "wandb/*run-*/logs/debug-core.log"
-_LEFT_BY_SEARCHES = (".lr_find_*.ckpt", ".scale_batch_size_*.ckpt")  # of Lightning, by a search that was killed
 _LONGEST_NAME = 255
 """What Linux's file systems allow, in bytes."""
 
@@ -47,11 +46,7 @@ class RunFolder:
         self._made: list[Path] = []
 
     def require_unfinished(self) -> None:
-        """Protects a finished run.
-
-        Raises:
-            UserError: The run has its final metrics.
-        """
+        """Refuses a run that has its final metrics."""
         if self.metrics.exists():
             raise UserError(
                 f"the run '{self.path}' is finished, its test set measured; to train longer, start another from its"
@@ -60,14 +55,11 @@ class RunFolder:
             )
 
     def create(self, needed_bytes: int) -> None:
-        """Makes the folder, keeps other processes out of it, and sees to it that checkpoints will fit.
-
-        Args:
-            needed_bytes: What the checkpoints will take at least.
+        """Makes the folder, locks out other processes, and checks that checkpoints of ``needed_bytes`` will fit.
 
         Raises:
-            UserError: The folder cannot be written to, the disk is full, a link leads out of the
-                folder, or another process trains in it.
+            UserError: The folder cannot be written to, the disk is full, a link leads out of the folder, or another
+                process trains in it.
         """
         probe = self.checkpoints / ".writable"
         try:
@@ -82,8 +74,6 @@ class RunFolder:
             ) from error
         self._keep_others_out()
         self._made = made  # and no other process's
-        for left in (left for name in _LEFT_BY_SEARCHES for left in self.path.glob(name)):
-            left.unlink()
         self.require_unfinished()  # it may have been finished just now
         free = shutil.disk_usage(self.path).free + sum(path.stat().st_size for path in self.checkpoints.iterdir())
         if free < needed_bytes:
@@ -104,11 +94,7 @@ class RunFolder:
         return made
 
     def discard(self) -> bool:
-        """Removes the folder where this process has made it and no checkpoint is in it.
-
-        Returns:
-            Whether it was removed.
-        """
+        """Removes the folder if this process has made it and no checkpoint is in it; returns True if it did."""
         if self.path not in self._made or any(self.checkpoints.iterdir()):
             return False
         shutil.rmtree(self.path)

@@ -1,4 +1,4 @@
-"""How far a command is, on standard error: a bar on a terminal, elsewhere a line a minute."""
+"""Progress on standard error: a bar on a terminal, elsewhere a line a minute."""
 
 import sys
 import time
@@ -15,12 +15,12 @@ EVERY = 60.0
 
 
 def note(text: str) -> None:
-    """Says on standard error what a command is doing; standard output is for its results."""
+    """Prints to standard error what a command is doing; standard output is for its results."""
     print(printable(text, keep=LINES), file=sys.stderr, flush=True)
 
 
 def duration(seconds: float) -> str:
-    """A time for people: ``45 s``, ``3 min 20 s`` or ``2 h 5 min``."""
+    """Formats a time: ``45 s``, ``3 min 20 s`` or ``2 h 5 min``."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -30,13 +30,13 @@ def duration(seconds: float) -> str:
 
 
 def rate(count: float, seconds: float) -> str:
-    """How many images a second."""
+    """Formats images a second."""
     speed = count / max(seconds, 1e-9)
     return f"{speed:,.1f} images/s" if speed < 10 else f"{speed:,.0f} images/s"
 
 
 class Progress:
-    """Says how many images are done, how fast that went and how long the rest will take.
+    """Progress through images: how many are done, how fast, and how long the rest will take.
 
     Args:
         total: How many there are, if that is known.
@@ -70,7 +70,7 @@ class Progress:
             self._bar.close()
 
     def summary(self) -> str:
-        """How many images were done by this command, and how fast."""
+        """Returns how many images were done by this command, and how fast."""
         count, seconds = self._done - self._before, self._clock() - self._began
         return f"{count:,} {'image' if count == 1 else 'images'} in {duration(seconds)}, {rate(count, seconds)}"
 
@@ -84,16 +84,7 @@ class Progress:
 
 @contextmanager
 def counting(total: int, text: str, visible: bool = True) -> Iterator[Callable[[int], None]]:
-    """Says how far something is that a command does before its own work, where that takes longer.
-
-    Args:
-        total: How many images there are.
-        text: What is being done with them.
-        visible: Whether to say anything.
-
-    Yields:
-        What counts images that are done.
-    """
+    """Shows the progress of what a command does before its own work; yields a function that counts images."""
     if not visible:
         yield lambda _: None
         return

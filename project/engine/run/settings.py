@@ -1,4 +1,4 @@
-"""Settings that a checkpoint remembers, taken so that nothing in the file chooses what is imported."""
+"""Settings from a checkpoint, read so that nothing in the file chooses what is imported."""
 
 from collections.abc import Iterable, Mapping
 from inspect import Parameter, isfunction, signature
@@ -12,21 +12,13 @@ _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 
 def imported_class(name: str, base: type) -> type | None:
-    """Finds a class by its name among those that are imported already; of several, the one defined last.
-
-    Args:
-        name: The class's name; a module in front of it is ignored.
-        base: What it must derive from.
-
-    Returns:
-        The class; None where nothing imported has that name.
-    """
+    """Finds a subclass by its name, without its module, among those imported already; of several, the one defined last."""
     wanted = name.rpartition(".")[-1]
     return next((cls for cls in reversed(subclasses(base)[1:]) if cls.__name__ == wanted), None)
 
 
 def subclasses(base: type) -> list[type]:
-    """The class and all that derive from it, each once."""
+    """Returns the class and all that derive from it, each once."""
     derived: list[type] = base.__subclasses__()
     return list(dict.fromkeys([base, *(found for cls in derived for found in subclasses(cls))]))
 
@@ -47,17 +39,12 @@ def plain_options(options: Any, owner: type) -> dict[str, Any]:
 
 
 def plain_attributes(owner: object, names: Iterable[str]) -> dict[str, Any]:
-    """Those attributes of an object that are numbers, text, or lists and dicts of these.
-
-    Args:
-        owner: The object.
-        names: Which attributes to look for.
-    """
+    """Returns those of the named attributes that are numbers, text, or lists and dicts of these."""
     return {name: vars(owner)[name] for name in names if name in vars(owner) and _is_plain(vars(owner)[name])}
 
 
 def _parameters(owner: type) -> dict[str, Any]:
-    """The annotations of the parameters of a class's constructor, and of those that its ``**kwargs`` go to."""
+    """Annotations of the parameters of a class's constructor, and of those that its ``**kwargs`` go to."""
     found: dict[str, Any] = {}
     for cls in owner.__mro__:
         constructor = vars(cls).get("__init__")
@@ -72,7 +59,7 @@ def _parameters(owner: type) -> dict[str, Any]:
 
 
 def _is_inert(annotation: Any) -> bool:
-    """Whether a parser takes a text for such a parameter as nothing but a text."""
+    """Returns True if a parser takes a text for such a parameter as nothing but a text."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if is_typeddict(annotation):
         parts = tuple(get_type_hints(annotation).values())

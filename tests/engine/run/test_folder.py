@@ -80,16 +80,6 @@ def test_creating_again_keeps_what_is_there(run):
     assert run.last.read_text() == "weights"
 
 
-def test_what_a_killed_search_has_left_is_removed(run):
-    """Lightning puts weights aside while it searches for a learning rate or a batch size."""
-    run.create(needed_bytes=0)
-    left = [run.path / f".{search}_0b1c.ckpt" for search in ("lr_find", "scale_batch_size")]
-    for path in left:
-        path.touch()
-    run.create(needed_bytes=0)
-    assert not any(path.exists() for path in left)
-
-
 @pytest.mark.parametrize("obstacle", ["runs", "runs/first try", "runs/first try/checkpoints"])
 def test_a_folder_that_cannot_be_made_is_named(tmp_path, run, obstacle):
     (tmp_path / obstacle).parent.mkdir(parents=True, exist_ok=True)
