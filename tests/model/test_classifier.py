@@ -218,7 +218,7 @@ def test_a_loader_of_pairs_trains_as_a_data_module_of_the_same_batches():
 def test_a_bad_loss_of_images_without_names_is_told_without_them(given):
     model = linear(optimizer=lambda parameters: SGD(parameters, lr=1e38), lr_scheduler=CONSTANT)
     data = {"datamodule": Memory()} if given == "data module" else {"train_dataloaders": Memory().loader()}
-    with pytest.raises(UserError, match=r"the loss is \S+ in process 0; the checkpoints are those from before"):
+    with pytest.raises(UserError, match=r"the loss is \S+ in process 0; the checkpoints are from before"):
         trainer(max_epochs=9, limit_val_batches=0, callbacks=[StopOnNonFinite()]).fit(model, **data)
 
 
