@@ -22,7 +22,7 @@ class CenterLossClassifier(ImageClassifier):
 
     def __init__(self, center_weight: float = 0.01, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        (last,) = head(self.network, len(self.class_names)).values()
+        last: Any = next(iter(head(self.network, len(self.class_names)).values()))
         self.center_weight = center_weight
         self.centers = nn.Parameter(torch.zeros(last.weight.shape[:2]))  # (classes, features)
 

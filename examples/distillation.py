@@ -20,6 +20,7 @@ class Student(ImageClassifier):
         kwargs: See :class:`project.model.classifier.ImageClassifier`.
     """
 
+    teachers: list[ImageClassifier]
     not_saved = [*ImageClassifier.not_saved, "teacher"]
 
     def __init__(self, teacher: str = "", temperature: float = 4.0, **kwargs: Any) -> None:

@@ -147,9 +147,11 @@ class ImageFilesDataModule(ResizedDataModule):
             _warn(f"{many} cannot be read as images and are left out: {few(broken)}")
         return leave_out(self.files(), broken)
 
-    def on_before_batch_transfer(self, batch: ImageBatch, dataloader_idx: int) -> ImageBatch:
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Takes what could not be read out of a training batch; in evaluation, its label of -1 keeps it from counting."""
-        if not self.skip_bad or self.trainer is None or bool((batch.labels >= 0).all()):
+        if not self.skip_bad or self.trainer is None or not isinstance(batch, ImageBatch):
+            return batch
+        if bool((batch.labels >= 0).all()):
             return batch
         readable, split = batch.labels >= 0, split_in_use(self.trainer)
         dataset: Any = self.splits[split]
