@@ -81,8 +81,8 @@ def projection_figure(points: Tensor, labels: Tensor, class_names: list[str], th
             OffsetImage(small.numpy()), tuple(points[position].tolist()), pad=0.1, bboxprops={"edgecolor": colour}
         )
         axes.add_artist(box)
-    for low, high, limit in zip(*_limits(points), (axes.set_xlim, axes.set_ylim), strict=True):
-        limit(low, high)
+    (left, bottom), (right, top) = _limits(points)
+    axes.set(xlim=(left, right), ylim=(bottom, top))
     legend = figure.legend(loc="outside right upper", fontsize=8)
     for text in legend.get_texts():
         text.set_parse_math(False)

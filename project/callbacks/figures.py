@@ -131,7 +131,7 @@ class Projector(Callback):
             return
         test, found = data.splits["test"], []
         count = min(self.count, len(test))
-        for chosen in torch.arange(count).mul(len(test)).div(count, rounding_mode="floor").split(64):
+        for chosen in torch.split(torch.arange(count) * len(test) // count, 64):  # type: ignore[no-untyped-call]
             batch = test.__getitems__(chosen.tolist())
             readable = (batch.labels if batch.labels.dim() == 1 else batch.labels[:, 0]) >= 0
             images = batch.images[readable]

@@ -14,7 +14,6 @@ from project.analysis.plots import (
     filters_figure,
     image_grid,
     runs_figure,
-    short,
 )
 
 RATES = ["precision", "recall", "f1"]
@@ -65,10 +64,6 @@ def test_a_confusion_matrix_is_drawn(classes):
     require_drawn(confusion_figure(random_confusion(classes), names(classes)))
 
 
-def test_an_empty_confusion_matrix_is_drawn():
-    require_drawn(confusion_figure(torch.zeros(2, 2, dtype=torch.int64), names(2)))
-
-
 def test_a_confusion_matrix_shows_true_rows_and_their_counts():
     confusion = torch.tensor([[6, 2, 0], [0, 0, 0], [1, 0, 3]])
     (axes,) = confusion_figure(confusion, ["a", "b", "c"]).axes
@@ -92,10 +87,6 @@ def test_a_grid_shows_every_image_as_it_is(count, titled):
     for axes, image in zip(figure.axes, images, strict=True):
         assert (shown(axes) == image.permute(1, 2, 0).numpy()).all()
     assert [axes.get_title() for axes in figure.axes] == (titles or [""] * count)
-
-
-def test_a_grid_of_nothing_is_empty():
-    assert image_grid([]).axes == []
 
 
 @pytest.mark.parametrize(
@@ -122,12 +113,6 @@ def test_curves_are_drawn_from_whatever_was_logged(curves):
         if name != "of no interest":
             expected = np.array(sorted(points.items()), dtype=float)
             assert any(np.array_equal(line, expected, equal_nan=True) for line in drawn)
-
-
-def test_curves_compare_from_zero():
-    figure = curves_figure({"train/loss": {1: 5.0, 2: 4.0}})
-    assert {axes.get_ylim()[0] for axes in figure.axes} == {0}
-    assert [axes.get_title() for axes in figure.axes] == ["loss", "accuracy", "learning rate", "images per second"]
 
 
 @pytest.mark.parametrize("classes", [2, 40])
@@ -170,11 +155,6 @@ def test_names_of_any_length_and_script_are_drawn_without_a_word():
     require_drawn(confusion_figure(random_confusion(5), classes))
     require_drawn(class_figure(rows(5), classes))
     require_drawn(image_grid(make_images(5), [f"{name} 99%\nis {name}" for name in classes]))
-
-
-def test_a_long_name_keeps_its_beginning_and_its_end():
-    assert short("daisy") == "daisy"
-    assert short("n01440764 tench, Tinca tinca", 24) == "n01440764 t…Tinca tinca"
 
 
 def test_runs_are_drawn_together():

@@ -46,6 +46,11 @@ def test_an_epoch_is_a_line(workplace, capsys):
     assert written.count("\n") == 3 + 2  # before the first epoch, what is trained and with which settings
 
 
+def test_the_monitored_metric_is_in_the_line(workplace, capsys):
+    small(*BARS, "--monitor=val/f1", callbacks=[ProgressLines()])
+    assert len(re.findall(r"^epoch \d of 2, .* val/f1 \d\.\d{4}, ", capsys.readouterr().err, re.M)) == 2
+
+
 def test_a_long_epoch_is_a_line_a_minute(workplace, capsys):
     small(*BARS, callbacks=[ProgressLines(Clock(31.0))])  # a look at each batch, and one at each line
     written = capsys.readouterr().err
