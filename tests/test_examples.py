@@ -192,7 +192,7 @@ def test_a_student_learns_from_labels_and_from_its_teacher_in_equal_parts(batch)
     data = NoiseDataModule()
     options: dict[str, Any] = {"class_names": data.class_names, "preprocessing": data.preprocessing}
     student, teacher = (kind(arch="resnet9_slim", **options) for kind in (Student, ImageClassifier))
-    student.teachers = [teacher.eval()]
+    student.__dict__["teachers"] = [teacher.eval()]
     logits, wanted = (model.eval()(batch.images).detach().double().numpy() for model in (student, teacher))
     plain = student.loss(torch.tensor(logits), batch.labels).mean().item()
     p, q = softmax(wanted / 4, 1), softmax(logits / 4, 1)
