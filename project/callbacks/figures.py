@@ -131,7 +131,7 @@ class Projector(Callback):
             return
         test, found = data.splits["test"], []
         count = min(self.count, len(test))
-        for chosen in torch.split(torch.arange(count) * len(test) // count, 64):  # type: ignore[no-untyped-call]
+        for chosen in torch.split(torch.arange(count) * len(test) // count, 64):
             batch = test.__getitems__(chosen.tolist())
             readable = (batch.labels if batch.labels.dim() == 1 else batch.labels[:, 0]) >= 0
             images = batch.images[readable]
