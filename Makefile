@@ -41,17 +41,7 @@ benchmark: .venv/installed
 	$(BIN)/python -m benchmarks $(ARGS)
 
 gpu: .venv/installed
-	$(BIN)/python -m benchmarks --output gpu.json --plot gpu.png
-	for seed in $(SEEDS); do \
-		[ -f runs/cifar10_fast_$$seed/metrics.json ] || $(BIN)/python -m project.fit --config configs/cifar10_fast.yaml \
-			--seed_everything $$seed --name cifar10_fast_$$seed || exit 1; \
-		[ -f runs/cifar10_resnet18_$$seed/metrics.json ] || $(BIN)/python -m project.fit --config configs/cifar10_resnet18.yaml \
-			--config configs/hardware/gpu.yaml --data.device_cache true --model.compile true --data.batch_size 512 --model.optimizer.lr 0.4 \
-			--trainer.max_epochs 30 --seed_everything $$seed --name cifar10_resnet18_$$seed || exit 1; \
-	done
-	$(BIN)/python scripts/seeds.py runs/cifar10_fast_*
-	$(BIN)/python scripts/seeds.py runs/cifar10_resnet18_*
-	$(BIN)/python -m pytest -rs tests/test_gpu.py tests/distributed/test_sync_batchnorm.py
+	PATH="$(CURDIR)/$(BIN):$$PATH" SEEDS="$(SEEDS)" bash scripts/gpu.sh
 
 lock: .venv/installed
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --all-extras pyproject.toml \

@@ -1,1 +1,1 @@
-"""What ``python -m benchmarks`` measures: loading, training, evaluation and the start, beside plain loops."""
+"""Speed of this machine beside plain PyTorch loops: ``python -m benchmarks``, described in docs/benchmark.md."""

@@ -1,137 +1,127 @@
 """``python -m benchmarks``: how fast this machine loads, trains, evaluates and starts, beside plain loops."""
 
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from jsonargparse import Namespace
+from lightning.pytorch import Callback
+from matplotlib.figure import Figure
 
 from benchmarks.loading import loading_variants
-from benchmarks.machine import machine, machine_line
-from benchmarks.plan import Plan, plan_for
-from benchmarks.startup import startup_variants
-from benchmarks.timing import Measure, Section, in_turns
-from benchmarks.training import OUR_SETTINGS, OURS, evaluation_variants, training_variants
-from project.analysis.tables import require_writable, write_json, writing
-from project.engine.cli.command import one_line_errors, quiet_libraries
-from project.engine.cli.parser import OneLineErrorParser
-from project.engine.errors import require
-from project.engine.hardware import tune_malloc
+from benchmarks.loops import OURS, PLAIN, evaluation_variants, planned, training_variants
+from benchmarks.timing import Measure, in_turns, ratios, spread
+from project.engine.hardware import best_precision, tune_malloc, usable_cores
+from project.engine.run.checkpoint import versions
 
-_RATE = "images per second"
-
-
-def parse(args: list[str] | None = None) -> Namespace:
-    """Parses the command line, ``sys.argv`` by default."""
-    parser = OneLineErrorParser(
-        prog="python -m benchmarks",
-        description="Measures how fast this machine loads, trains, evaluates and starts, beside plain loops that do the"
-        " same. Needs no data, and takes about three minutes on two CPU cores.",
-        epilog="example: python -m benchmarks --plot benchmark.png",
-    )
-    parser.add_argument("--output", type=str | None, default=None, help="Where everything goes as JSON, if anywhere.")
-    parser.add_argument("--plot", type=str | None, default=None, help="Where an image goes as PNG, if anywhere.")
-    parser.add_argument("--rounds", type=int, default=3, help="How many times each variant is measured.")
-    return parser.parse_args(args)
+_TINY = ["--data.train_size=64", "--data.val_size=64", "--data.test_size=64", "--trainer.devices=1"]
+COMMANDS = {
+    "import lightning.pytorch": ["-c", "import lightning.pytorch"],
+    "project.fit --help": ["-m", "project.fit", "--help"],
+    "project.fit, first step": ["-m", "project.fit", *_TINY, "--trainer.callbacks=benchmarks.__main__.EndAfterFirstStep"],
+}
 
 
-def benchmark(options: Namespace, plan: Plan | None = None) -> dict[str, Any]:
-    """Measures, prints, and writes the files.
+class EndAfterFirstStep(Callback):
+    """Ends the process when the first training step is done, for which a user waits."""
 
-    Args:
-        options: As :func:`parse` returns them.
-        plan: How much is measured, by default what suits the machine.
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *_: Any) -> None:
+        """Waits for the device and ends at once."""
+        outputs["loss"].item()
+        os._exit(0)
 
-    Returns:
-        What ``--output`` writes.
+
+def seconds_to_run(arguments: list[str], _round: int) -> float:
+    """Runs Python with these arguments in an empty folder.
 
     Raises:
-        UserError: An option has no acceptable value, or a file cannot be written.
+        CalledProcessError: It failed; its output was shown.
     """
-    require(options.rounds >= 1, "--rounds", options.rounds, "at least 1")
-    for name in ("output", "plot"):
-        if options[name] is not None:
-            require_writable(f"--{name}", options[name])
-    began = time.perf_counter()
-    found: dict[str, Any] = {"rounds": options.rounds, "machine": machine(), "sections": []}
-    print(machine_line(found["machine"]), flush=True)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    tune_malloc()  # for all alike: it is a setting of the process, and ours would leave it behind
     with TemporaryDirectory() as folder:
-        for section in _sections(plan or plan_for(device), device, options.rounds, Path(folder)):
-            found["sections"].append(section.as_dict())
-            print(section_table(found["sections"][-1]), flush=True)
-    found["seconds"] = time.perf_counter() - began
-    print(f"\ntook {found['seconds']:.0f} s, each variant {options.rounds} times in turns")
-    _write(options, found)
-    return found
+        environment = os.environ | {"PYTHONPATH": os.getcwd()}
+        began = time.perf_counter()
+        subprocess.run(
+            [sys.executable, *arguments], cwd=folder, env=environment, stdout=subprocess.DEVNULL, check=True
+        )
+        return time.perf_counter() - began
 
 
-def _sections(plan: Plan, device: torch.device, rounds: int, folder: Path) -> Iterator[Section]:
-    """Measures one section after another; says what it is at before it begins."""
-
-    def measured(
-        name: str,
-        title: str,
-        unit: str,
-        variants: Callable[[], dict[str, Measure]],
-        pair: tuple[str, str] | None = None,
-    ) -> Section:
-        print(f"\n{title}", flush=True)
-        return Section(name, title, unit, in_turns(variants(), rounds), pair)
-
-    title = f"loading JPEG files of {plan.files.width} x {plan.files.height} on one core, {_RATE}"
-    yield measured("loading", title, _RATE, partial(loading_variants, plan.files, folder))
-    for name, work in plan.training.items():
-        title, variants = f"training {work.title}, {_RATE}", partial(training_variants, work, device)
-        yield measured(f"training_{name}", title, _RATE, variants, (OURS, OUR_SETTINGS))
-    title = f"evaluating {plan.evaluation.title}, {_RATE}"
-    yield measured("evaluation", title, _RATE, partial(evaluation_variants, plan.evaluation, device))
-    yield measured("start", "starting, seconds (less is better)", "seconds", partial(startup_variants, plan.commands))
+def sections(device: torch.device, folder: Path) -> Iterator[tuple[str, dict[str, Measure]]]:
+    """Yields titles and variants, each section when the one before is done."""
+    yield "loading JPEG files of 366 x 276 on one core, images per second", loading_variants(folder)
+    for work in planned(device):
+        yield f"training {work.title}, images per second", training_variants(work, device)
+    yield f"evaluating {work.title}, images per second", evaluation_variants(work, device)
+    commands: dict[str, Measure] = {name: partial(seconds_to_run, command) for name, command in COMMANDS.items()}
+    yield "starting, seconds (less is better)", commands
 
 
-def section_table(section: dict[str, Any]) -> str:
-    """Lays a section out for a terminal.
-
-    Args:
-        section: As :meth:`benchmarks.timing.Section.as_dict` returns it.
-    """
-    width = max(len(variant["name"]) for variant in section["variants"])
-    rows = [f"  {'':<{width}}{'median':>10}{'min to max':>20}{'ratio':>10}{'min to max':>16}"]
-    for variant in section["variants"]:
-        ratio = variant["compared"]
-        values = f"{variant['median']:>10,.1f}{_range(variant, 1):>20}"
-        rows.append(f"  {variant['name']:<{width}}{values}{ratio['median']:>10.2f}{_range(ratio, 2):>16}")
-    if "pair" in section:
-        pair = section["pair"]
-        rows.append(f"  {pair['variant']} / {pair['base']}: {pair['median']:.3f} ({_range(pair, 3)})")
-    return "\n".join(rows)
+def table(title: str, values: dict[str, list[float]]) -> str:
+    """Formats a section: median, minimum and maximum, and the ratio to the first variant in the same round."""
+    base, width = next(iter(values.values())), max(map(len, values))
+    rows = [f"{name:<{width}}{spread(of, 1):>30}{spread(ratios(of, base), 2):>26}" for name, of in values.items()]
+    if PLAIN in values:
+        rows.append(f"{OURS} / {PLAIN}: {spread(ratios(values[OURS], values[PLAIN]), 3)}")
+    return "\n  ".join([title, *rows])
 
 
-def _range(spread: dict[str, Any], digits: int) -> str:
-    return f"{spread['min']:,.{digits}f} to {spread['max']:,.{digits}f}"
+def plot(found: dict[str, dict[str, list[float]]], caption: str) -> Figure:
+    """Draws a bar for each variant's median, with whiskers from minimum to maximum."""
+    figure = Figure(figsize=(9, 1.6 * len(found) + 0.4), layout="constrained", dpi=110)
+    for axes, (title, values) in zip(figure.subplots(len(found), 1, squeeze=False)[:, 0], found.items(), strict=True):
+        middle = [sorted(of)[len(of) // 2] for of in values.values()]
+        low, high = ([abs(f(of) - at) for of, at in zip(values.values(), middle, strict=True)] for f in (min, max))
+        axes.barh(list(values), middle, xerr=[low, high], capsize=3, color=["0.75", *["C0"] * (len(values) - 1)])
+        axes.invert_yaxis()
+        axes.set_title(title, fontsize=9, loc="left")
+        axes.tick_params(labelsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+        for row, (name, of) in enumerate(values.items()):
+            text = f" {spread(ratios(of, next(iter(values.values()))), 2)} x" if row else ""
+            axes.annotate(f"  {middle[row]:,.1f}{text}", (max(of), row), va="center", fontsize=8)
+        axes.margins(x=0.35)
+    figure.supxlabel(caption, fontsize=7, color="grey", wrap=True)
+    return figure
 
 
-def _write(options: Namespace, found: dict[str, Any]) -> None:
-    if options.output is not None:
-        write_json("--output", options.output, found)
-    if options.plot is not None:
-        from benchmarks.plot import benchmark_figure  # matplotlib takes a while to import
+def machine() -> str:
+    """Names processor, cores, GPU, precision and versions."""
+    facts = Path("/proc/cpuinfo")
+    lines = facts.read_text().splitlines() if facts.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    parts = [(names or [platform.machine()])[0], f"{usable_cores()} cores", f"{torch.get_num_threads()} threads", gpu]
+    return ", ".join([*parts, best_precision("auto"), *(f"{name} {version}" for name, version in versions().items())])
 
-        figure = benchmark_figure(found["sections"], machine_line(found["machine"]))
-        with writing("--plot", options.plot):
-            figure.savefig(options.plot, format="png")
 
-
-def main() -> None:
-    """Runs the command."""
-    quiet_libraries()
-    with one_line_errors():
-        benchmark(parse())
+def main(args: list[str] | None = None) -> None:
+    """Measures, prints, and writes the files."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="how many times each variant is measured, in turns")
+    parser.add_argument("--output", type=Path, help="a JSON file for every measurement")
+    parser.add_argument("--plot", type=Path, help="a PNG file for a plot")
+    options = parser.parse_args(args)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    tune_malloc()  # a setting of the process, so that all variants have it
+    found: dict[str, dict[str, list[float]]] = {}
+    print(machine(), flush=True)
+    with TemporaryDirectory() as folder:
+        for title, variants in sections(device, Path(folder)):
+            found[title] = in_turns(variants, options.rounds)
+            print(f"\n{table(title, found[title])}", flush=True)
+    if options.output:
+        options.output.write_text(json.dumps({"machine": machine(), "sections": found}, indent=2))
+    if options.plot:
+        plot(found, machine()).savefig(options.plot)
 
 
 if __name__ == "__main__":

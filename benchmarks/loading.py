@@ -1,90 +1,86 @@
-"""The loading path on one core: a tutorial's, ours from files, and ours from the second epoch on with a cache."""
+"""Loading JPEG files on one core: torchvision's transforms on PIL, ours from files, and ours from a cache."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
-from benchmarks.jpeg_files import write_images
-from benchmarks.plan import Files
 from benchmarks.timing import Measure, StepClock
 from project.data import FolderDataModule
-from project.data.module import IMAGENET_MEAN, IMAGENET_STD
-from project.engine.loading.workers import share_batch
+from project.data.drawn.drawing import CLASS_NAMES, draw_flowers
 from project.model.normalize import normalize, to_255_scale
 
-_CPU = torch.device("cpu")
+_MEAN, _STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+_NOISE = 7.5  # standard deviation on the 0-255 scale: a file then has about 55 KB, flower_photos' 58 KB
 
 
-def loading_variants(files: Files, folder: Path) -> dict[str, Measure]:
-    """Writes the files and measures how many of them are loaded in a second, normalised and augmented.
+def write_images(root: Path, count: int, width: int = 366, height: int = 276) -> None:
+    """Writes noisy JPEG files, as large as flower_photos' on average: ``root/train/<class>/*``, and one each to evaluate."""
+    indices = torch.arange(min(count, 16))
+    flowers = draw_flowers(indices % len(CLASS_NAMES), indices, seed=0, size=width)[:, :, :height]
+    noise = np.random.default_rng(0)
+    places = [f"train/{'ab'[number % 2]}/{number}" for number in range(count)]
+    places += [f"{split}/{name}/0" for split in ("val", "test") for name in "ab"]
+    for number, place in enumerate(places):
+        pixels = flowers[number % len(flowers)].permute(1, 2, 0).numpy()
+        noisy = (pixels + noise.normal(0, _NOISE, pixels.shape)).clip(0, 255).astype(np.uint8)
+        file = root / f"{place}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(noisy).save(file, quality=90, subsampling=0)
 
-    Args:
-        files: How many, and how large.
-        folder: An empty folder for them and the cache.
-    """
+
+def loading_variants(folder: Path, count: int = 112, batch_size: int = 16, image_size: int = 224) -> dict[str, Measure]:
+    """Writes files into an empty folder; measures images per second, augmented and normalised."""
     images = folder / "images"
-    write_images(images, files.count, files.width, files.height)
-    streaming, cached = (_opened(images, files, cache) for cache in (None, str(folder / "cache")))
-    _ours(cached, files, 0)  # fills the cache
+    write_images(images, count)
+    streaming, cached = (
+        FolderDataModule(str(images), image_size=image_size, batch_size=batch_size, cache=cache)
+        for cache in (None, str(folder / "cache"))
+    )
+    _through_ours(cached, 0)  # fills the cache
     return {
-        "torchvision's transforms on PIL": partial(_classical, images / "train", files),
-        "ours, from files": partial(_ours, streaming, files),
-        "ours, from the cache": partial(_ours, cached, files),
+        "torchvision's transforms on PIL": partial(_through_pil, images / "train", batch_size, image_size),
+        "ours, from files": partial(_through_ours, streaming),
+        "ours, from the cache": partial(_through_ours, cached),
     }
 
 
-def _opened(root: Path, files: Files, cache: str | None) -> FolderDataModule:
-    data = FolderDataModule(str(root), image_size=files.image_size, batch_size=files.batch_size, cache=cache)
-    data.setup("fit")
-    return data
-
-
-def _classical(root: Path, files: Files, _round: int) -> float:
+def _through_pil(root: Path, batch_size: int, image_size: int, _round: int) -> float:
     steps: list[Any] = [
-        transforms.RandomResizedCrop(files.image_size),
+        transforms.RandomResizedCrop(image_size),
         transforms.RandomHorizontalFlip(),  # type: ignore[no-untyped-call]
         transforms.ToTensor(),
-        transforms.Normalize(IMAGENET_MEAN, IMAGENET_STD),  # type: ignore[no-untyped-call]
+        transforms.Normalize(_MEAN, _STD),  # type: ignore[no-untyped-call]
     ]
     data = ImageFolder(str(root), transforms.Compose(steps))  # type: ignore[no-untyped-call]
-    clock = _clock(files)
-    with _one_thread():
-        for _ in DataLoader(data, batch_size=files.batch_size, shuffle=True, drop_last=True):
-            clock.tick()
-    return clock.rate(files.batch_size)
+    return _rate(DataLoader(data, batch_size, shuffle=True, drop_last=True), lambda batch: None)
 
 
-def _ours(data: FolderDataModule, files: Files, epoch: int) -> float:
-    mean, std = (to_255_scale(values) for values in (IMAGENET_MEAN, IMAGENET_STD))
-    dataset, clock = data.splits["train"], _clock(files)
-    with _one_thread():
-        order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(epoch)) + epoch * len(dataset)
-        loader = DataLoader(
-            cast(Any, dataset), files.batch_size, sampler=order.tolist(), collate_fn=share_batch, drop_last=True
-        )
-        for batch in loader:
-            images = data.augment(batch, epoch).images
-            normalize(images, mean, std)  # the model's first act, which the other way does here
-            clock.tick()
-    return clock.rate(files.batch_size)
+def _through_ours(data: FolderDataModule, epoch: int) -> float:
+    data.setup("fit")
+    dataset: Any = data.splits["train"]
+    mean, std = to_255_scale(_MEAN), to_255_scale(_STD)
+    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(epoch)) + epoch * len(dataset)
+    loader: Any = DataLoader(
+        dataset, data.batch_size, sampler=order.tolist(), collate_fn=lambda batch: batch, drop_last=True
+    )
+    # normalising is the model's task here, and a transform in the other variant
+    return _rate(loader, lambda batch: normalize(data.augment(batch, epoch).images, mean, std))
 
 
-def _clock(files: Files) -> StepClock:
-    return StepClock(warm_up=1, steps=files.count // files.batch_size - 1, device=_CPU)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
+def _rate(loader: DataLoader[Any], finish: Any) -> float:
+    clock, threads = StepClock(1, len(loader) - 1, torch.device("cpu")), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        for batch in loader:
+            finish(batch)
+            clock.tick()
     finally:
         torch.set_num_threads(threads)
+    return clock.rate(loader.batch_size or 1)

@@ -1,5 +1,11 @@
 """``python -m project.evaluate``: exact metrics of a checkpoint, class by class."""
 
+if __name__ == "__main__":  # before imports that take seconds
+    from project.engine.cli.terminal import begin_command
+
+    begin_command()
+
+import os
 import re
 import sys
 from pathlib import Path
@@ -16,12 +22,13 @@ from project.analysis.data import (
 )
 from project.analysis.evaluation import EVALUATED, CollectPredictions, evaluated_rows
 from project.analysis.tables import class_table, metrics_table, replacing, require_writable, write_json
+from project.cli import ProjectCLI
+from project.data import FolderDataModule
 from project.data.image_files import ImageFilesDataModule
-from project.engine.cli.arguments import IMPORT, import_named, last_value, option_for_lone_value
-from project.engine.cli.class_option import is_folder
-from project.engine.cli.classes import find_class
-from project.engine.cli.command import ProjectCLI, one_line_errors, quiet_libraries
-from project.engine.cli.help import TRAINER_IN_EVALUATION, Screen
+from project.engine.cli.classes import find_class, is_folder
+from project.engine.cli.command import one_line_errors, quiet_libraries
+from project.engine.cli.command_line import IMPORT, import_modules, last_value, values_of, with_name
+from project.engine.cli.help import Screen
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT, About, read_checkpoint
 from project.engine.run.matching import require_same_classes
@@ -37,14 +44,16 @@ DEFAULTS: dict[str, Any] = {
 }
 
 SCREEN = Screen(
-    TRAINER_IN_EVALUATION,
-    trains=False,
+    ("accelerator", "devices", "num_nodes", "strategy", "precision", "limit_test_batches"),
+    data=FolderDataModule,
+    model=None,
     examples=(
         "python -m project.evaluate runs/mine/checkpoints/best.ckpt",
         "python -m project.evaluate runs/mine/checkpoints/best.ckpt --split val --output val.json",
         "python -m project.evaluate runs/mine/checkpoints/best.ckpt --data path/to/other/folder --split all",
         "python -m project.evaluate runs/mine/checkpoints/best.ckpt --output_predictions test.csv",
     ),
+    hidden=[f"--data.{name}" for name in ("crop_scale", "flip", "crop_padding", "cutout")],
 )
 
 
@@ -62,8 +71,8 @@ class EvaluateCLI(ProjectCLI):
 
     def __init__(self, args: ArgsType = None) -> None:
         description = "Measures a checkpoint on the data it was trained with, or on what --data says."
-        options = option_for_lone_value("--ckpt_path", list(map(str, args)) if isinstance(args, list) else sys.argv[1:])
-        import_named(last_value("--import", options))
+        options = with_name("--ckpt_path", list(map(str, args)) if isinstance(args, list) else sys.argv[1:])
+        import_modules(values_of("--import", options))
         self._remembered = _remembered_data(options)
         self._root_is_given = is_folder(last_value("--data", options)) or any(
             re.match(r"--data(\.init_args)?\.root\b", option) for option in options

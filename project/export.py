@@ -1,6 +1,10 @@
 """``python -m project.export``: write a checkpoint as one file that classifies without this project."""
 
-from importlib.util import find_spec
+if __name__ == "__main__":  # before imports that take seconds
+    from project.engine.cli.terminal import begin_command
+
+    begin_command()
+
 from pathlib import Path
 
 import torch
@@ -10,8 +14,27 @@ from torch.nn.functional import interpolate
 
 from project.analysis.exported import load_onnx, load_pt2, write_onnx, write_pt2
 from project.analysis.tables import writing
-from project.engine.cli.arguments import IMPORT, import_named
+from project.deploy.comparison import (
+    Comparison,
+    accuracy,
+    checkpoint_classifier,
+    classify_all,
+    compare,
+    time_in_turns,
+)
+from project.deploy.formats import (
+    SUFFIXES,
+    Classify,
+    load_onnx,
+    load_pt2,
+    require_packages,
+    write_onnx,
+    write_pt2,
+)
+from project.deploy.quantize import quantize_to_int8
+from project.deploy.samples import Samples, data_samples, folder_samples, folder_split, generated_samples
 from project.engine.cli.command import one_line_errors, quiet_libraries
+from project.engine.cli.command_line import IMPORT, import_modules
 from project.engine.cli.parser import OneLineErrorParser
 from project.engine.errors import LINES, UserError, printable
 from project.engine.loading.files import prepare
@@ -59,6 +82,7 @@ def export(options: Namespace) -> None:
         UserError: An option has no acceptable value, the checkpoint cannot be read, or the file does not compute what
             the checkpoint does.
     """
+    import_modules(options["import"])
     output = Path(options.output)
     _require_usable(output, options.overwrite)
     import_named(options["import"])

@@ -1,5 +1,10 @@
 """``python -m project.fit``: train a network, then test its best checkpoint once."""
 
+if __name__ == "__main__":  # before imports that take seconds
+    from project.engine.cli.terminal import begin_command
+
+    begin_command()
+
 import os
 import shlex
 from dataclasses import replace
@@ -23,9 +28,10 @@ from project.callbacks import (
     LogInterval,
     StoppedError,
 )
-from project.data import CIFAR10DataModule, FlowersDataModule, SyntheticFlowersDataModule
-from project.engine.cli.command import ProjectCLI, one_line_errors, quiet_libraries
-from project.engine.cli.help import TRAINER, Screen
+from project.cli import TRAINER_OPTIONS, ProjectCLI
+from project.data import FolderDataModule
+from project.engine.cli.command import one_line_errors, quiet_libraries
+from project.engine.cli.help import Screen
 from project.engine.cli.preflight import require_sound_options, require_sound_run
 from project.engine.errors import LocalError, UserError
 from project.engine.hardware import best_precision, tune_malloc
@@ -50,8 +56,9 @@ DEFAULTS: dict[str, Any] = {
 }
 
 SCREEN = Screen(
-    TRAINER,
-    trains=True,
+    TRAINER_OPTIONS,
+    data=FolderDataModule,
+    model=ImageClassifier,
     examples=(
         "python -m project.fit --data path/to/folder --data.image_size 160 --name mine",
         "python -m project.fit --config configs/cifar10_cpu.yaml --trainer.max_epochs 5",
@@ -104,7 +111,7 @@ class FitCLI(ProjectCLI):
         self.run.require_unfinished()
         if trainer.callbacks and not isinstance(trainer.callbacks, list):
             trainer.callbacks = [trainer.callbacks]
-        require_sound_options(self.config)
+        require_sound_options(trainer)
         resumed = [path for path in (self.run.last, self.run.previous) if path.exists()]
         follow_weights(self.config, resumed)
         plugins = trainer.plugins if isinstance(trainer.plugins, list) else [trainer.plugins]
@@ -151,7 +158,7 @@ class FitCLI(ProjectCLI):
 
     def fit(self) -> None:
         """Trains, or continues to; then tests the best checkpoint once and writes the final metrics."""
-        require_sound_run(self.trainer, self.model, self.datamodule, self.monitor)
+        require_sound_run(self.trainer, self.datamodule, self.model.monitors(), self.monitor)
         if self.config.trainer.fast_dev_run:  # which keeps nothing
             self.trainer.fit(self.model, datamodule=self.datamodule)
             self.trainer.test(self.model, datamodule=self.datamodule, verbose=False)

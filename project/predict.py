@@ -1,5 +1,10 @@
 """``python -m project.predict``: label image files with a checkpoint."""
 
+if __name__ == "__main__":  # before imports that take seconds
+    from project.engine.cli.terminal import begin_command
+
+    begin_command()
+
 import fcntl
 import signal
 import sys
@@ -19,8 +24,8 @@ from torch.utils.data import DataLoader
 
 from project.analysis.prediction import ranked
 from project.analysis.tables import require_writable, writing
-from project.engine.cli.arguments import IMPORT, import_named
-from project.engine.cli.command import one_line_errors, quiet_libraries, settle_trainer
+from project.engine.cli.command import one_line_errors, prepare_trainer, quiet_libraries
+from project.engine.cli.command_line import IMPORT, import_modules
 from project.engine.cli.parser import OneLineErrorParser
 from project.engine.errors import UserError, printable, require
 from project.engine.hardware import usable_cores
@@ -188,7 +193,7 @@ def predict(options: Namespace) -> int:
     Raises:
         UserError: An option has no acceptable value, there are no files, or the output cannot be written.
     """
-    import_named(options["import"])
+    import_modules(options["import"])
     model = ImageClassifier.load_from_checkpoint(options.checkpoint)
     if options.flips and model.test_time_augmentation is None:
         model.test_time_augmentation = "flip"
@@ -256,7 +261,7 @@ def _trainer(options: Namespace) -> Trainer:
         )
     except (MisconfigurationException, ModuleNotFoundError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"these --trainer options do not work here: {' '.join(str(error).split())}") from error
-    settle_trainer(trainer)
+    prepare_trainer(trainer)
     return trainer
 
 

@@ -1,5 +1,10 @@
 """``python -m project.report``: one HTML page about a run, with every image inside it."""
 
+if __name__ == "__main__":  # before imports that take seconds
+    from project.engine.cli.terminal import begin_command
+
+    begin_command()
+
 import json
 from pathlib import Path
 from typing import Any
@@ -10,8 +15,8 @@ from project.analysis.data import open_data
 from project.analysis.evaluation import evaluate_split
 from project.analysis.report import image_sections, render
 from project.analysis.tables import replacing, require_writable
-from project.engine.cli.arguments import IMPORT, import_named
 from project.engine.cli.command import one_line_errors, quiet_libraries
+from project.engine.cli.command_line import IMPORT, import_modules
 from project.engine.cli.parser import OneLineErrorParser
 from project.engine.errors import UserError, printable
 from project.engine.run.checkpoint import ABOUT, read_checkpoint
@@ -45,7 +50,7 @@ def report(options: Namespace) -> Path:
     Raises:
         UserError: There is no finished run, or the page cannot be written.
     """
-    import_named(options["import"])
+    import_modules(options["import"])
     run = Path(options.run).resolve()
     output = run / "report.html" if options.output is None else Path(options.output)
     if options.output is None and output.is_symlink():  # which came with the run

@@ -7,6 +7,7 @@ before still load. ``make rename`` formats the code afterwards, as imports may s
 import keyword
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -15,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 NOT_OURS = {".git", ".venv", "data", "runs"}
 # the last is that of Makefile, Dockerfile and .ci/run
-SUFFIXES = {".py", ".md", ".toml", ".yaml", ".yml", ".ipynb", ".lock", ".txt", ""}
+SUFFIXES = {".py", ".sh", ".md", ".toml", ".yaml", ".yml", ".ipynb", ".lock", ".txt", ""}
 
 
 def usages(name: str) -> re.Pattern[str]:
@@ -81,6 +82,7 @@ def rename(root: Path, name: str) -> int:
             path.write_text(renamed)
             changed += 1
     (root / before).rename(root / name)
+    shutil.rmtree(root / f"{before}.egg-info", ignore_errors=True)  # of the installed package, which has the new name
     return changed
 
 

@@ -21,7 +21,7 @@ from project.report import parse as parse_report
 from project.sweep import parse as parse_sweep
 from project.sweep import read_file
 from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, as_in_a_terminal, draw_image, evaluate, fit, make_folder
-from tests.engine.cli.test_given import parse as parse_fit
+from tests.engine.cli.test_command_line import parse as parse_fit
 from tests.test_configs import TINY, write_cifar10
 
 ROOT = Path(__file__).parents[1]

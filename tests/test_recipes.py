@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from project.model.networks import build_network
-from tests.engine.cli.test_given import parse
+from tests.engine.cli.test_command_line import parse
 from tests.test_configs import RECIPES, SMALL
 from tests.test_seeds import script
 

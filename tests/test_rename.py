@@ -41,6 +41,7 @@ def renamed(tmp_path_factory) -> Path:
         (root / made).parent.mkdir(parents=True)
         (root / made).write_bytes(b"import project \x89")
     (root / "env" / "pyvenv.cfg").touch()
+    (root / f"{OLD}.egg-info").mkdir(exist_ok=True)
     done = subprocess.run(
         [sys.executable, "scripts/rename.py", NEW], cwd=root, capture_output=True, text=True, check=True
     )
@@ -62,6 +63,7 @@ def python(*args: str, root: Path) -> str:
 
 def test_nothing_uses_the_old_name(renamed):
     assert not (renamed / OLD).exists()
+    assert not (renamed / f"{OLD}.egg-info").exists()
     for path in RENAME["files"](renamed):
         assert not RENAME["usages"](OLD).search(path.read_text()), path
 

@@ -17,10 +17,10 @@ class ImageDataModule(ReproducibleDataModule):
 
     Args:
         flip: Mirrors half of the training images left to right; ``alternating``, each in every second epoch.
-        crop_padding: The most pixels that a training image is shifted by; its mirrored edge fills the gap.
+        crop_padding: Advanced: The most pixels that a training image is shifted by; its mirrored edge fills the gap.
         cutout: Covers a square of that many pixels' width in each training image; 0 covers nothing.
-        mean: Subtracted from each RGB channel, on a scale of 0 to 1; by default that of the data, or of pretrained weights.
-        std: Divides each RGB channel after that, on the same scale; by default as ``mean``.
+        mean: Advanced: Subtracted from each RGB channel, on a scale of 0 to 1; by default that of the data, or of pretrained weights.
+        std: Advanced: Divides each RGB channel after that, on the same scale; by default as ``mean``.
         kwargs: See :class:`project.engine.loading.data_module.ReproducibleDataModule`.
     """
 
@@ -59,8 +59,8 @@ class ResizedDataModule(ImageDataModule):
         fit: Makes an image that square. ``crop``, the default, scales the shorter side to ``resize`` and cuts the
             centre out; ``pad`` shows the whole image, with bars of the mean colour; ``squash`` shows it without, at
             another aspect ratio. Training does the same to random crops.
-        resize: The length in pixels that the shorter side is scaled to before, by default 8/7 of ``image_size``.
-        interpolation: Scales images, always with antialiasing: ``bilinear``, the default, or ``bicubic``.
+        resize: Advanced: The length in pixels that the shorter side is scaled to before, by default 8/7 of ``image_size``.
+        interpolation: Advanced: Scales images, always with antialiasing: ``bilinear``, the default, or ``bicubic``.
         crop_scale: The smallest and largest share of an image that a random crop in training keeps; null takes whole
             images, as evaluation does.
         val_fraction: About the share of each class that becomes validation data, where we split.

@@ -38,7 +38,7 @@ class ImageClassifier(ResumableModule):
         arch: A classification network of torchvision by name, or of timm as ``timm/NAME``; ``airbench``, ``resnet9`` or
             ``resnet9_slim``, which are ours, for small images; or the dotted path of a callable of your own, as in
             ``my_package.nets.TinyNet``, which takes ``num_classes``.
-        arch_args: Further arguments of what builds the network, such as ``{"drop_path_rate": 0.2}`` for timm's networks;
+        arch_args: Advanced: Further arguments of what builds the network, such as ``{"drop_path_rate": 0.2}`` for timm's networks;
             ``{"stem": "cifar"}`` gives torchvision's ResNets a first layer for images of about 32 pixels.
         weights: Pretrained weights to start from: ``DEFAULT`` or another name of torchvision's or timm's, which are
             downloaded once; a file of torchvision's, of ours or of a hand-written script; or an address. A head for
@@ -49,11 +49,11 @@ class ImageClassifier(ResumableModule):
             measure cross entropy whatever it is, so that runs compare.
         optimizer: Any optimizer class; weight decay is kept off normalisation layers and biases.
         lr_scheduler: Any scheduler class; ``CosineWithWarmup`` and ``OneCycleLR`` last as long as training.
-        lr_scheduler_interval: What the schedule is stepped after: every ``epoch`` or every optimizer ``step``; by default
+        lr_scheduler_interval: Advanced: What the schedule is stepped after: every ``epoch`` or every optimizer ``step``; by default
             ``step`` for ``CosineWithWarmup``, ``epoch`` for all others.
-        base_batch_size: The batch size that the learning rate is meant for; another batch size scales the rate in
+        base_batch_size: Advanced: The batch size that the learning rate is meant for; another batch size scales the rate in
             proportion (Goyal et al., 2017, https://arxiv.org/abs/1706.02677). By default the rate is taken as it is.
-        layer_decay: The factor of the learning rate from each block to the one before it, such as 0.75.
+        layer_decay: Advanced: The factor of the learning rate from each block to the one before it, such as 0.75.
         compile: If true, ``torch.compile`` prepares the network for training; it takes a while, and pays on GPUs.
         test_time_augmentation: Views of each image whose logits are averaged, in everything but training and its
             validation: ``flip``, it and its mirror image; ``flip_and_shift``, both moved by a pixel, too.

@@ -1,4 +1,4 @@
-"""What the commands share: one LightningCLI, and errors of one line."""
+"""A LightningCLI for every command: options in any order, processes that end together, errors of one line."""
 
 import logging
 import math
@@ -10,26 +10,23 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import yaml
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
-
-from project.callbacks import ProgressLines
-from project.data import ImageDataModule
-from project.model import ImageClassifier
 
 from ..errors import LINES, LocalError, UserError, end_with_error, printable
 from ..loading.workers import WORKER_DIED
 from ..run.processes import watch_processes
 from ..run.progress import note
 from ..upstream import disable_signal_handling
-from .explain import TOO_LARGE, explain
+from .classes import CLASS_OPTIONS
+from .explain import TOO_LARGE, explain, wants_traceback
 from .help import Screen
 from .parser import OneLineErrorParser
 from .terminal import begin_command
@@ -41,41 +38,45 @@ yaml.add_multi_representer(Enum, lambda dumper, member: dumper.represent_data(me
 TRACEBACK = f"{__name__.partition('.')[0].upper()}_TRACEBACK"  # the variable that shows every error's traceback
 
 
-class ProjectCLI(LightningCLI):
-    """What every command parses and builds alike: the kind of data, the trainer, and errors of one line.
+class Command(LightningCLI):
+    """Parses the options of a command, and builds its data, model and trainer.
 
     Args:
         command: The module that is run.
-        description: What it does, for ``--help``.
-        model_class: Builds the model from options.
-        defaults: Defaults of options.
-        screen: What ``--help`` shows.
+        description: One sentence for ``--help``.
+        build_model: The base class of models, or a function of options that returns a model.
+        defaults: Defaults of options; those of ``data`` and ``model`` are classes.
+        screen: The contents of ``--help``.
         args: The command line, ``sys.argv`` by default.
     """
 
-    model: ImageClassifier
-    datamodule: ImageDataModule
+    folder_class: ClassVar[type]
+    """The data module for ``--data FOLDER``."""
+
+    progress_class: ClassVar[type[Callback]]
+    """Reports progress where no terminal would show a bar."""
 
     def __init__(
         self,
         command: str,
         description: str,
-        model_class: Callable[..., ImageClassifier],
+        build_model: Callable[..., LightningModule],
         defaults: dict[str, Any],
         screen: Screen,
         args: ArgsType,
     ) -> None:
-        self.defaults = defaults
+        self._classes = {key: value for key, value in defaults.items() if key in ("data", "model")}
+        self._defaults = {key: value for key, value in defaults.items() if key not in self._classes}
         super().__init__(
-            model_class,
-            ImageDataModule,
+            build_model,
+            CLASS_OPTIONS["data"],  # type: ignore[arg-type]
             save_config_callback=None,
             trainer_class=ExactTrainer,
             seed_everything_default=0,
             parser_class=OneLineErrorParser,
             parser_kwargs={"prog": f"python -m {command}", "description": description, "screen": screen},
             subclass_mode_data=True,
-            subclass_mode_model=isinstance(model_class, type),  # not where it is a function that reads a checkpoint
+            subclass_mode_model=isinstance(build_model, type),
             args=args,
             run=False,
             auto_configure_optimizers=False,
@@ -85,43 +86,43 @@ class ProjectCLI(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the command's defaults, and the link from the seed to the data."""
         parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=_number)
-        parser.set_defaults(self.defaults)
+        parser.set_defaults(self._defaults)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parses the command line, in which nothing that was given is dropped, whatever the order."""
         assert isinstance(parser, OneLineErrorParser)
-        assert args is None or isinstance(args, list)
-        self.config = parser.parse_command_line(sys.argv[1:] if args is None else args)
+        given = sys.argv[1:] if args is None else list(map(str, args))
+        self.config = parser.parse_command_line(given, self._classes, self.folder_class)
 
     def instantiate_classes(self) -> None:
         """Builds data, model and trainer.
 
         Raises:
-            UserError: One of them does not accept its options. jsonargparse says that of a value that fits no type.
+            UserError: One of them refuses its options; jsonargparse would hide that behind an error of its own.
         """
         try:
             super().instantiate_classes()
         except ValueError as error:
             reason: BaseException | None = error
-            while reason is not None and not isinstance(reason, UserError):
+            while reason is not None and not isinstance(reason, _REFUSALS):
                 reason = reason.__cause__ or reason.__context__
             if reason is None:
                 raise
-            raise reason from None
+            raise reason if isinstance(reason, UserError) else UserError(str(reason)) from reason
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Builds the trainer.
 
         Raises:
-            UserError: Lightning does not accept the combination of options, or torch has no such thing on this device.
+            UserError: Lightning does not accept the combination of options.
         """
-        self._add_progress_lines()
+        self._report_progress()
         try:
             trainer = super().instantiate_trainer(**kwargs)
         except (MisconfigurationException, ModuleNotFoundError, TypeError, ValueError, RuntimeError) as error:
             raise UserError(f"these --trainer options do not work here: {' '.join(str(error).split())}") from error
-        require_known(trainer.strategy)
-        settle_trainer(trainer)
+        require_supported_strategy(trainer.strategy)
+        prepare_trainer(trainer)
         on_cpu = trainer.strategy.root_device.type == "cpu"
         if on_cpu and trainer.world_size > 1 and self.config.trainer.sync_batchnorm:
             raise UserError(
@@ -129,15 +130,13 @@ class ProjectCLI(LightningCLI):
             )
         return trainer
 
-    def _add_progress_lines(self) -> None:
-        """Has progress written as lines where no terminal would show a bar, unless the user says otherwise."""
-        asked, own = self.config_init.trainer, self.trainer_defaults.get("callbacks", [])
-        given = asked.callbacks or []
-        given = given if isinstance(given, list) else [given]
-        has_bar = any(isinstance(callback, ProgressBar) for callback in [*own, *given])
+    def _report_progress(self) -> None:
+        options, own = self.config_init.trainer, self.trainer_defaults.get("callbacks", [])
+        given = options.callbacks or []
+        has_bar = any(isinstance(one, ProgressBar) for one in [*own, *(given if isinstance(given, list) else [given])])
         watched = sys.stdout.isatty() and sys.stderr.isatty()
-        if not (watched or has_bar or asked.barebones or asked.enable_progress_bar is False):
-            self.trainer_defaults["callbacks"] = [*own, ProgressLines()]
+        if not (watched or has_bar or options.barebones or options.enable_progress_bar is False):
+            self.trainer_defaults["callbacks"] = [*own, self.progress_class()]
 
     def say(self, text: str) -> None:
         """Prints a result once, however many processes there are."""
@@ -145,13 +144,16 @@ class ProjectCLI(LightningCLI):
             print(printable(text, keep=LINES), flush=True)
 
     def note(self, text: str) -> None:
-        """Says once on standard error what the command is doing."""
+        """Prints on standard error, once, what the command is doing."""
         if self.trainer.is_global_zero:
             note(text)
 
 
-def settle_trainer(trainer: Trainer) -> None:
-    """Settles what all commands have alike: exact float32 in evaluation, and what happens when a process ends.
+_REFUSALS = (UserError, MisconfigurationException, ModuleNotFoundError)
+
+
+def prepare_trainer(trainer: Trainer) -> None:
+    """Makes evaluation exact in float32, and processes end together.
 
     Args:
         trainer: The command's trainer, before it has started processes.
@@ -160,52 +162,48 @@ def settle_trainer(trainer: Trainer) -> None:
         UserError: A launcher has started another number of processes.
     """
     torch.backends.cudnn.allow_tf32 = False  # evaluation is in float32, which this would round to 10 bits
-    _require_every_process(trainer.world_size)
+    counter = "WORLD_SIZE" if "TORCHELASTIC_RUN_ID" in os.environ else "SLURM_STEP_NUM_TASKS"
+    started = int(os.environ.get(counter) or 1)
+    if started not in (1, trainer.world_size):  # they would each train alone, in one folder
+        raise UserError(
+            f"{started} processes were started, but --trainer.devices times --trainer.num_nodes is {trainer.world_size}"
+        )
     if not hasattr(trainer, "val_check_interval"):  # where it is a time; EarlyStopping asks for it all the same
         trainer.val_check_interval = math.inf
     disable_signal_handling(trainer)
     watch_processes(trainer.strategy.launcher)
 
 
-def require_known(strategy: Strategy) -> None:
-    """Refuses strategies that shard weights, of which a checkpoint and the test need the whole, and that fork."""
+def require_supported_strategy(strategy: Strategy) -> None:
+    """Refuses strategies that shard weights, of which a checkpoint and the test need the whole, and that fork.
+
+    Raises:
+        UserError: It is such a strategy.
+    """
     if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
-        raise UserError(
-            f"--trainer.strategy {type(strategy).__name__} does not keep all weights on each device; use ddp"
-        )
+        name = type(strategy).__name__
+        raise UserError(f"--trainer.strategy {name} does not keep all weights on each device; use ddp")
     if strategy.launcher is not None and not hasattr(strategy.launcher, "cluster_environment"):
         raise UserError("--trainer.strategy: processes that are forked cannot hand their metrics back; use ddp")
 
 
 def _number(seed: bool | int) -> int:
-    """The seed, which Lightning may also be told to leave open; data and training would then have different ones."""
-    if isinstance(seed, bool):
+    if isinstance(seed, bool):  # Lightning's way to leave it open; data and training would then have different ones
         raise ValueError(f"--seed_everything {str(seed).lower()}: give a number")
     return seed
 
 
-def _require_every_process(world_size: int) -> None:
-    """Notices what Lightning does not: processes of a launcher that would each train alone, in one folder."""
-    counter = "WORLD_SIZE" if "TORCHELASTIC_RUN_ID" in os.environ else "SLURM_STEP_NUM_TASKS"
-    started = int(os.environ.get(counter) or 1)
-    if started not in (1, world_size):
-        raise UserError(
-            f"{started} processes were started, but --trainer.devices times --trainer.num_nodes is {world_size}"
-        )
-
-
 def _unless_explained(failed: threading.ExceptHookArgs) -> None:
-    """Prints what ended a thread, but not TensorBoard's on a full disk, say: the main one meets that too, and says it."""
+    """Prints what ended a thread, but not a full disk in TensorBoard's: the main thread meets that too, and says it."""
     if not (isinstance(failed.exc_value, OSError) and explain(failed.exc_value)):
         threading.__excepthook__(failed)
 
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Ends the program with one line and code 2 after a user's mistake or an error of the environment.
+    """Ends the program with one line and code 2 for a mistake or a full disk; with code 130 after Ctrl-C.
 
-    The notes of the error follow in the line; a bug keeps its traceback, and ``PROJECT_TRACEBACK=1``, named after the
-    package, shows that of every error. Ctrl-C ends the program with code 130, as shells do.
+    Notes of the error follow in the line. A bug keeps its traceback.
     """
     threading.excepthook = _unless_explained
     begin_command()
@@ -220,38 +218,31 @@ def one_line_errors() -> Iterator[None]:
     except Exception as error:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would raise once more for a dead worker
         text = explain(error)
-        if text is None or os.environ.get(TRACEBACK):
+        if text is None or wants_traceback():
             raise
         line = "; ".join([text, *getattr(error, "__notes__", [])])
         end_with_error(line, alone=isinstance(error, LocalError | OSError) or text in (WORKER_DIED, TOO_LARGE))
 
 
+_SILENCED = (
+    ".*Checkpoint directory .* exists and is not empty.*",  # as it is when a run is continued
+    ".*could not find the monitored key.*",  # where training ends before the first validation, which is made up for
+    ".*in eval mode at the start of training.*",  # as a frozen backbone should be
+    ".*Glyph .* missing from.*|Matplotlib currently does not support .* natively",  # class names in other scripts
+    ".*SWA is currently only supported every epoch.*",  # it replaces the cosine, which is stepped after each step
+    ".*smaller than the logging interval.*",  # a training log is the mean since the last one, across epochs
+    ".*recommended to use `self.log\\('step'.*",  # the step of the tested weights, the same on all devices
+    ".*does not have many workers.*",  # images in memory need none, and the line of settings says how many there are
+    ".*TensorFloat32 tensor cores .* available but not enabled.*",  # evaluation computes in float32 on purpose
+    ".*all_gather is deprecated.*",  # Lightning gathers by a function that torch has renamed
+    ".*LeafSpec.*",  # Lightning's model summary walks torch's pytrees by a deprecated class
+)
+
+
 def quiet_libraries() -> None:
-    """Silences what the libraries say of themselves and a user can do nothing about."""
+    """Silences what libraries say of themselves and a user can do nothing about."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("lightning.pytorch.profilers").setLevel(logging.INFO)  # of their reports
-    # as it is when a run is continued
-    warnings.filterwarnings("ignore", message=".*Checkpoint directory .* exists and is not empty.*")
-    # as where training ends before the first validation; then it is made up for
-    warnings.filterwarnings("ignore", message=".*could not find the monitored key.*")
-    # as a frozen backbone should be
-    warnings.filterwarnings("ignore", message=".*in eval mode at the start of training.*")
-    # the titles of images, where class names are in a script that matplotlib's font lacks
-    warnings.filterwarnings(
-        "ignore", message=".*Glyph .* missing from.*|Matplotlib currently does not support .* natively"
-    )
-    # StochasticWeightAveraging replaces the cosine, which is stepped after each step, by a schedule of its own
-    warnings.filterwarnings("ignore", message=".*SWA is currently only supported every epoch.*")
-    # a training log is the mean since the last one, across the ends of epochs, so short epochs are no trouble
-    warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
-    # of the step that the tested weights are of, which is the same on all devices
-    warnings.filterwarnings("ignore", message=".*recommended to use `self.log\\('step'.*")
-    # images that lie in memory need no loader workers, and the line of settings says how many there are
-    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-    # torch.compile's advice: training computes in bfloat16, and evaluation in float32 on purpose
-    warnings.filterwarnings("ignore", message=".*TensorFloat32 tensor cores .* available but not enabled.*")
-    # Lightning gathers by a function that torch has renamed
-    warnings.filterwarnings("ignore", message=".*all_gather is deprecated.*")
-    # Lightning's model summary walks torch's pytrees by a deprecated class
-    warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+    for message in _SILENCED:
+        warnings.filterwarnings("ignore", message=message)

@@ -1,4 +1,7 @@
-"""The text of ``--help``, which fits a screen or two, and of ``--help-all``; both come from signatures and docstrings."""
+"""The text of ``--help``, which fits a screen or two, and of ``--help-all``; both come from signatures and docstrings.
+
+An option whose description begins with ``Advanced:`` is shown by ``--help-all`` alone.
+"""
 
 import argparse
 import inspect
@@ -8,58 +11,17 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from project.data import FolderDataModule, ImageDataModule
-from project.model import ImageClassifier
+from lightning.pytorch.cli import LightningArgumentParser
 
-from ..errors import listed
-from ..run.settings import subclasses
-from .classes import CLASS_OPTIONS, ClassParser, class_parser
+from ..upstream import options_of
+from .classes import CLASS_OPTIONS, candidates, class_parser
+from .command_line import FOLLOWS
 
-TRAINER = (
-    "accelerator",
-    "devices",
-    "num_nodes",
-    "strategy",
-    "precision",
-    "max_epochs",
-    "accumulate_grad_batches",
-    "gradient_clip_val",
-    "callbacks",
-    "fast_dev_run",
-)
-"""The options of the Trainer that people use."""
-
-RARE = {
-    "--data.resize",
-    "--data.interpolation",
-    "--data.mean",
-    "--data.std",
-    "--data.prefetch_factor",
-    "--data.device_cache",
-    "--data.crop_padding",
-    "--data.split_seed",
-    "--model.arch_args",
-    "--model.base_batch_size",
-    "--model.layer_decay",
-    "--model.lr_scheduler_interval",
-}
-"""Options of data and model that are left to ``--help-all``: they follow from others, or suit nearly everyone."""
-
-TRAINER_IN_EVALUATION = ("accelerator", "devices", "num_nodes", "strategy", "precision", "limit_test_batches")
-
-_GROUPS = {"--help", "--data", "--model", "--trainer", "--callbacks"}
-_FROM_DATA = {"--model.class_names", "--model.preprocessing"}
-_AUGMENTATION = {"crop_scale", "flip", "crop_padding", "cutout"}
+_GROUPS = {"help", "data", "model", "trainer", "callbacks"}
 
 
 class Option(NamedTuple):
-    """One option.
-
-    Attributes:
-        name: As it is typed, with dashes.
-        default: Its default.
-        text: What it does.
-    """
+    """An option as it is typed, its default, and its description."""
 
     name: str
     default: object
@@ -67,107 +29,75 @@ class Option(NamedTuple):
 
 
 class Screen(NamedTuple):
-    """What ``--help`` shows of a command.
+    """The contents of ``--help``.
 
     Attributes:
-        trainer: The options of the Trainer, without ``--trainer.``.
-        trains: Whether the command trains, so that it has options of the model and of augmentation.
+        trainer: Options of the Trainer, without ``--trainer.``.
+        data: The data module whose options are shown.
+        model: The model whose options are shown, if any.
         examples: Command lines.
+        hidden: Options that the command has no use for.
     """
 
     trainer: Sequence[str]
-    trains: bool
+    data: type
+    model: type | None
     examples: Sequence[str]
+    hidden: Sequence[str] = ()
 
 
-def short_help(parser: ClassParser, screen: Screen) -> str:
-    """The help that shows what most people need.
-
-    Args:
-        parser: The command's parser.
-        screen: What to show of it.
-    """
-    own = {option.name: option for option in options_of(parser)}
+def short_help(parser: LightningArgumentParser, screen: Screen) -> str:
+    """Returns the options that most people need."""
+    own = {option.name: option for option in _options(parser)}
+    switches = [name.removeprefix("--callbacks.") for name in own if name.startswith("--callbacks.")]
     trainer = [own[f"--trainer.{name}"] for name in screen.trainer]
-    model = [
-        option
-        for option in options_of(class_parser(ImageClassifier), "--model.")
-        if option.name not in _FROM_DATA | RARE
-    ]
-    rest = [option for name, option in own.items() if name.count(".") == 0 and name not in _GROUPS]
-    callbacks = [name.removeprefix("--callbacks.") for name in own if name.startswith("--callbacks.")]
-    if callbacks:
-        text = f"Switches a default callback off: {', '.join(callbacks)}"
-        trainer.append(Option("--callbacks.NAME false", None, text))
-    sections = [
-        ("command", rest),
-        (f"data, the options used most; --data takes a folder, or {_data_modules()}", _data_options(screen.trains)),
-        (
-            "model, the options used most; --model takes a class of your own, as in my_package.MyClassifier",
-            model if screen.trains else [],
-        ),
-        ("trainer, the options used most", trainer),
-    ]
+    if switches:
+        trainer.append(Option("--callbacks.NAME false", None, f"Switches a callback off: {', '.join(switches)}"))
+    modules = ", ".join(cls.__name__ for cls in candidates("data") if cls is not screen.data)
+    sections = {
+        "command": [own[name] for name in own if "." not in name and name[2:] not in _GROUPS],
+        f"data; --data takes a folder, or {modules}": _usual(screen.data, "data", screen.hidden),
+        "model; --model takes a class of your own": _usual(screen.model, "model") if screen.model else [],
+        "trainer, the options used most": trainer,
+    }
     lines = [f"usage: {parser.prog} [--OPTION VALUE ...]", "", *textwrap.wrap(parser.description or "", _width())]
-    for title, options in sections:
+    for title, options in sections.items():
         if options:
-            lines += ["", *textwrap.wrap(f"{title}:", _width()), *(_line(option) for option in options)]
+            lines += ["", *textwrap.wrap(f"{title}:", _width()), *map(_line, options)]
     lines += ["", "examples:", *(f"  {example}" for example in screen.examples), ""]
-    lines += [f"All options: {parser.prog} --help-all"]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, f"All options: {parser.prog} --help-all", ""])
 
 
 def class_help(cls: type, key: str) -> str:
-    """All options of a class, in full.
-
-    Args:
-        cls: The class.
-        key: The option that takes it, without dashes.
-    """
+    """Returns all options of a class, in full."""
     lines = [f"--{key} {cls.__name__}: {_first_sentence(inspect.getdoc(cls) or '')}"]
-    for option in options_of(class_parser(cls), f"--{key}."):
-        lines.append(f"  {option.name}{_default(option)}")
-        lines += textwrap.wrap(option.text, _width(), initial_indent=" " * 6, subsequent_indent=" " * 6)
+    for option in _options(class_parser(cls), f"--{key}."):
+        text = option.text.removeprefix("Advanced: ")
+        lines += [f"  {option.name}{_default(option)}"]
+        lines += textwrap.wrap(text, _width(), initial_indent=" " * 6, subsequent_indent=" " * 6)
     return "\n".join(lines) + "\n"
 
 
-def data_classes() -> list[type]:
-    """The data modules that can be named."""
-    return [cls for cls in subclasses(ImageDataModule) if not inspect.isabstract(cls)]
+def _usual(cls: type, key: str, hidden: Sequence[str] = ()) -> list[Option]:
+    options = _options(class_parser(cls), f"--{key}.")
+    skipped = {*(f"--{name}" for name in FOLLOWS), *hidden}
+    return [one for one in options if one.name not in skipped and not one.text.startswith("Advanced:")]
 
 
-def options_of(parser: ClassParser, prefix: str = "--") -> Iterable[Option]:
-    """The options of a parser."""
-    for action in parser.actions():
+def _options(parser: LightningArgumentParser, prefix: str = "--") -> Iterable[Option]:
+    for action in options_of(parser):
         name = f"{prefix}{action.dest}"
         if action.option_strings and action.help != argparse.SUPPRESS and not name.endswith(".help"):
             yield Option(name, action.default, _plain(action.help or ""))
 
 
-def _data_modules() -> str:
-    return listed((cls.__name__ for cls in data_classes() if cls is not FolderDataModule), word="or")
-
-
-def _data_options(trains: bool) -> list[Option]:
-    shared = inspect.signature(ImageDataModule).parameters
-    hidden = {"seed"} if trains else {"seed", *_AUGMENTATION}
-    options = [
-        (option.name.removeprefix("--data."), option)
-        for option in options_of(class_parser(FolderDataModule), "--data.")
-    ]
-    options.sort(key=lambda pair: pair[0] in shared)
-    return [option for name, option in options if name not in hidden and option.name not in RARE]
-
-
 def _line(option: Option) -> str:
-    text = _first_sentence(option.text)
     head = f"  {option.name}{_default(option)}"
-    space = _width() - 39
-    return f"{head:<38} {textwrap.shorten(text, max(space, 20), placeholder=' …')}"
+    return f"{head:<38} {textwrap.shorten(_first_sentence(option.text), _width() - 39, placeholder=' …')}"
 
 
 def _default(option: Option) -> str:
-    if option.default is None or option.default == argparse.SUPPRESS or option.name.removeprefix("--") in CLASS_OPTIONS:
+    if option.default in (None, argparse.SUPPRESS) or option.name.removeprefix("--") in CLASS_OPTIONS:
         return ""
     value = str(option.default).lower() if isinstance(option.default, bool) else str(option.default)
     return f" {value}" if len(value) <= 12 else ""

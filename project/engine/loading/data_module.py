@@ -31,8 +31,9 @@ class ReproducibleDataModule(LightningDataModule, ABC):
         batch_size: Images in a batch of all devices together; ``--trainer.accumulate_grad_batches`` makes a step of several.
         num_workers: Processes that load images, for each device; by default one less than the cores there are, at most
             8, or none where images lie in memory and there are no ``train_transforms``.
-        prefetch_factor: Batches that each of these holds ready.
-        device_cache: Caches images that lie in memory on the device as well, which saves copying each batch; it takes
+        prefetch_factor: Advanced: Batches that each of these holds ready.
+        pin_memory: Advanced: Puts batches where a GPU can fetch them by itself; by default where there is a GPU.
+        device_cache: Advanced: Caches images that lie in memory on the device as well, which saves copying each batch; it takes
             3 bytes a pixel there.
         train_transforms: Transforms of torchvision's v2, or other callables, that each training image goes through,
             uint8 (3, height, width), in the loader workers, before all other augmentation.
@@ -40,7 +41,7 @@ class ReproducibleDataModule(LightningDataModule, ABC):
             MixUp and CutMix of torchvision's v2: each takes and returns images on the 0-255 scale and labels, (N, classes).
         class_balance: Evens out classes of different sizes in training, by drawing images of small ones more often:
             from 0, each image alike, to 1, each class alike; see docs/imbalance.md.
-        split_seed: Decides which images are validation's and which are test's, where the data does not say.
+        split_seed: Advanced: Decides which images are validation's and which are test's, where the data does not say.
         seed: Decides order and augmentation; the command line takes it from ``--seed_everything``.
     """
 

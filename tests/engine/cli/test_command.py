@@ -8,7 +8,7 @@ import yaml
 from lightning.pytorch.strategies import FSDPStrategy
 
 from project import check_data, report, sweep
-from project.engine.cli.command import one_line_errors, require_known
+from project.engine.cli.command import one_line_errors, require_supported_strategy
 from project.engine.errors import UserError
 from project.evaluate import EvaluateCLI
 from project.fit import FitCLI
@@ -64,7 +64,7 @@ def test_the_printed_config_is_a_config(configs, capsys, monkeypatch, workplace)
         (["--data=torch.nn.Linear"], "--data: there is no ImageDataModule 'torch.nn.Linear'"),
         (["--model.optimizer=SDG"], "there is no Optimizer 'SDG'; did you mean SGD"),
         (["--trainer.callbacks=EarlyStoping"], "there is no Callback 'EarlyStoping'; did you mean EarlyStopping?"),
-        (["--data.batch_size=many"], "--data.batch_size: expected a whole number above 0, not 'many'"),
+        (["--data.batch_size=many"], "--data.batch_size: expected PositiveInt, not 'many'"),
         (["--trainer.max_epochs=many"], "--trainer.max_epochs: expected int, not 'many'"),
         (["--model.test_time_augmentation="], "_augmentation: expected flip, flip_and_shift, not ''"),
         (["--model.class_names=x"], "--model.class_names cannot be given: it follows from data.class_names"),
@@ -73,7 +73,7 @@ def test_the_printed_config_is_a_config(configs, capsys, monkeypatch, workplace)
         (["--data=FolderDataModule"], "--data.root is required"),
         (["--config=nowhere.yaml"], "--config: 'nowhere.yaml' cannot be read: No such file"),
         (["--config=typo.yaml"], "there is no option '--trainer.max_epocs'; did you mean --trainer.max_epochs"),
-        (["--config=torn.yaml"], "torn.yaml, line 1: while parsing a flow sequence"),
+        (["--config=torn.yaml"], "torn.yaml, line 1: expected ',' or ']'"),
         (["extra"], "there is no option 'extra'"),
     ],
 )
@@ -101,7 +101,7 @@ def test_too_little_memory_on_a_gpu_is_one_line_of_the_process_that_has_it(capsy
 
 def test_a_strategy_that_shards_weights_is_refused():
     with pytest.raises(UserError, match="FSDPStrategy does not keep all weights on each device; use ddp"):
-        require_known(FSDPStrategy())
+        require_supported_strategy(FSDPStrategy())
 
 
 def test_evaluate_asks_for_its_checkpoint(capsys, monkeypatch):

@@ -3,7 +3,7 @@
 import pytest
 
 from project import sweep
-from tests.engine.cli.test_given import parse
+from tests.engine.cli.test_command_line import parse
 from tests.small import one_line
 
 
@@ -19,12 +19,12 @@ from tests.small import one_line
             "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitr=x",
             "EarlyStopping has no option 'monitr'; did you mean --trainer.callbacks.monitor?",
         ),
-        ("--trainer.callbacks.patience=3", "--trainer.callbacks.patience needs a class; EarlyStopping"),
+        ("--trainer.callbacks.patience=3", "Callback has no option 'patience'; EarlyStopping and "),
         ("--model.lr_scheduler=SequentialLR", "--model.lr_scheduler.schedulers is required by SequentialLR"),
         ("--model.lr_scheduler=ReduceLROnPlateau", "--model.lr_scheduler.monitor is required by ReduceLROnPlateau"),
-        ("--model.lr_scheduler.step_size=3", "needs a class; StepLR has it, as in --model.lr_scheduler StepLR"),
-        ("--data.root=x", "have it, as in --data FolderDataModule"),
-        ("--model.optimizer=AdamW --model.optimizer.momentum=1", "have it, as in --model.optimizer SGD"),
+        ("--model.lr_scheduler.step_size=3", "CosineWithWarmup has no option 'step_size'; StepLR has it"),
+        ("--data.root=x", "FolderDataModule and FlowersDataModule have it"),
+        ("--model.optimizer=AdamW --model.optimizer.momentum=1", "RMSprop and SGD have it"),
         ("--lr=1", "there is no option '--lr'; did you mean --model.optimizer.lr?"),
         ("--epochs=1", "there is no option '--epochs'; did you mean --trainer.max_epochs"),
         ("--batch-size=1", "there is no option '--batch-size'; did you mean --data.batch_size?"),
@@ -36,8 +36,8 @@ from tests.small import one_line
         ("--model.optimizer.lr=high", "--model.optimizer.lr: expected float, not 'high'"),
         ("--model.optimizer.lr", "--model.optimizer.lr needs a value"),
         ("--model.optimizer=Adamw", "there is no Optimizer 'Adamw'; did you mean AdamW?"),
-        ("--threads=0", "--threads: expected a whole number above 0, not '0'"),
-        ("--threads=many", "--threads: expected a whole number above 0, not 'many'"),
+        ("--threads=0", "--threads must be >0, got 0"),
+        ("--threads=many", "--threads: expected PositiveInt, not 'many'"),
         (
             "--data=FolderDataModule --data.root=. --data.crop_scale=0.5",
             "--data.crop_scale: expected a list as [A,B], not '0.5'",
@@ -63,9 +63,9 @@ def test_lightnings_own_scheduler_is_found_by_its_name(workplace):
 @pytest.mark.parametrize(
     ("option", "answer"),
     [
-        ("--n_trials=0", "--n_trials: expected a whole number above 0, not '0'"),
-        ("--n_trials=many", "--n_trials: expected a whole number above 0, not 'many'"),
-        ("--seed=-1", "--seed: expected a whole number from 0, not '-1'"),
+        ("--n_trials=0", "--n_trials must be >0, got 0"),
+        ("--n_trials=many", "--n_trials: expected PositiveInt, not 'many'"),
+        ("--seed=-1", "--seed must be >=0, got -1"),
     ],
 )
 def test_a_number_that_is_too_small_is_answered_with_what_is_expected(option, answer, capsys):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.engine.cli.test_given import parse, parser, rotations
+from tests.engine.cli.test_command_line import parse, parser, rotations
 from tests.small import one_line
 
 SOURCE = '''
@@ -124,9 +124,9 @@ def test_the_saved_config_says_the_same_again(own_model, workplace):
         ("--model.momentum=2", "ImageClassifier has no option 'momentum'; did you mean --model.optimizer.momentum?"),
         (
             "--config=c.yaml",
-            "c.yaml, line 3: --model.arc: ImageClassifier has no option 'arc'; did you mean --model.arch?",
+            "--model.arc: ImageClassifier has no option 'arc'; did you mean --model.arch?",
         ),
-        ("--config=d.yaml", "d.yaml, line 1: --model.class_names cannot be given: it follows from data.class_names"),
+        ("--config=d.yaml", "--model.class_names cannot be given: it follows from data.class_names"),
     ],
 )
 def test_a_mistake_is_one_line(own_model, workplace, capsys, args, answer):

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from project.engine.cli.trainer import ExactTrainer
-from tests.engine.cli.test_given import parse, parser
+from tests.engine.cli.test_command_line import parse, parser
 from tests.small import one_line
 
 LIMITS = [f"limit_{split}_batches" for split in ("train", "val", "test", "predict")]

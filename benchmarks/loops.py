@@ -1,0 +1,204 @@
+"""Training and evaluation without loading: a tutorial's loop, a plain loop with our settings, and ``project.fit``."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from lightning.pytorch.callbacks import LambdaCallback
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from benchmarks.timing import Measure, StepClock
+from project.data import ImageDataModule
+from project.engine.hardware import best_precision
+from project.engine.loading.batch import ArrayDataset, ImageBatch
+from project.engine.preprocessing import Preprocessing
+from project.fit import FitCLI
+from project.model import ImageClassifier
+from project.model.networks import build_network
+from project.model.optimizers import build_optimizer
+from project.model.schedules import CosineWithWarmup
+
+TUTORIAL, PLAIN, OURS = "plain loop, as in tutorials", "plain loop, our settings", "ours, through Lightning"
+_MEAN, _STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+
+
+@dataclass(frozen=True)
+class Work:
+    """A network and the images that it is given."""
+
+    title: str
+    arch: str
+    arch_args: dict[str, Any]
+    image_size: int
+    batch_size: int
+    steps: int
+    warmup: int = 2
+
+
+def planned(device: torch.device) -> list[Work]:
+    """Chooses batches by the device's memory: ResNet-34 at 224 pixels and ResNet-18 at 32."""
+    if device.type != "cuda":
+        return [
+            Work("ResNet-34, 224 px, batches of 16", "resnet34", {}, 224, 16, 4),
+            Work("ResNet-18, 32 px, batches of 128", "resnet18", {"stem": "cifar"}, 32, 128, 3),
+        ]
+    large, small = (256, 1024) if torch.cuda.get_device_properties(device).total_memory > 32e9 else (64, 512)
+    return [
+        Work(f"ResNet-34, 224 px, batches of {large}", "resnet34", {}, 224, large, 20, 10),
+        Work(f"ResNet-18, 32 px, batches of {small}", "resnet18", {"stem": "cifar"}, 32, small, 20, 10),
+    ]
+
+
+class RandomImagesDataModule(ImageDataModule):
+    """The same random images in each split, on the device already.
+
+    Args:
+        size: Number of images.
+        image_size: Width and height in pixels.
+        device: Device that holds them.
+        kwargs: See :class:`project.data.module.ImageDataModule`.
+    """
+
+    def __init__(self, size: int, image_size: int, device: str = "cpu", **kwargs: object) -> None:
+        super().__init__(pin_memory=False, flip=False, **kwargs)  # type: ignore[arg-type]
+        self.size, self.image_size, self.device = size, image_size, device
+
+    @property
+    def class_names(self) -> list[str]:
+        """Ten digits."""
+        return list("0123456789")
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """ImageNet's statistics."""
+        return {"resize": self.image_size, "crop": self.image_size, "mean": _MEAN, "std": _STD}
+
+    def load(self) -> dict[str, ArrayDataset]:
+        """Draws the images on the CPU, so that they are the same on any device."""
+        rng, shape = torch.Generator().manual_seed(0), (self.size, 3, self.image_size, self.image_size)
+        images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=rng)
+        labels = torch.randint(0, 10, (self.size,), generator=rng)
+        return dict.fromkeys(("train", "val", "test"), ArrayDataset(images.to(self.device), labels.to(self.device)))
+
+    def batches(self) -> list[ImageBatch]:
+        """Returns the training batches of the first epoch, in order."""
+        self.setup("fit")
+        return list(self.train_dataloader())
+
+
+def training_variants(work: Work, device: torch.device) -> dict[str, Measure]:
+    """Measures images per second of training."""
+    data = images_for(work, device)
+    return {
+        TUTORIAL: lambda _: tutorial_loop(work, data, device, training=True),
+        PLAIN: lambda _: plain_loop(work, data, device)[0],
+        OURS: lambda _: through_lightning(work, device, training=True)[0],
+    }
+
+
+def evaluation_variants(work: Work, device: torch.device) -> dict[str, Measure]:
+    """Measures images per second of evaluation."""
+    data = images_for(work, device)
+    return {
+        TUTORIAL: lambda _: tutorial_loop(work, data, device, training=False),
+        OURS: lambda _: through_lightning(work, device, training=False)[0],
+    }
+
+
+def images_for(work: Work, device: torch.device) -> RandomImagesDataModule:
+    """Builds as many images as the steps take, the same for all variants."""
+    size = (work.warmup + work.steps) * work.batch_size
+    return RandomImagesDataModule(size, work.image_size, str(device), batch_size=work.batch_size)
+
+
+def tutorial_loop(work: Work, data: RandomImagesDataModule, device: torch.device, training: bool) -> float:
+    """Runs in float32 on normalised images, and calls ``item()`` on the loss in each step."""
+    torch.backends.cudnn.allow_tf32 = True  # torch's default, which our commands change
+    network = build_network(work.arch, 10, work.arch_args).to(device).train(training)
+    optimizer = SGD(network.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
+    criterion, clock = nn.CrossEntropyLoss(), StepClock(work.warmup, work.steps, device)
+    mean, std = (torch.tensor(values, device=device).view(1, 3, 1, 1) for values in (_MEAN, _STD))
+    batches = [((batch.images.float() / 255 - mean) / std, batch.labels) for batch in data.batches()]
+    running_loss, correct = 0.0, 0
+    for images, labels in batches:
+        with torch.set_grad_enabled(training):
+            outputs = network(images)
+            loss: Tensor = criterion(outputs, labels)
+        if training:
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        else:
+            correct += (outputs.argmax(1) == labels).sum().item()
+        running_loss += loss.item()
+        clock.tick()
+    return clock.rate(work.batch_size)
+
+
+def plain_loop(work: Work, data: RandomImagesDataModule, device: torch.device) -> tuple[float, ImageClassifier]:
+    """Takes the training steps of ``project.fit`` in a loop that does nothing else.
+
+    Returns:
+        Images per second, and the trained model.
+    """
+    torch.manual_seed(0)
+    model = ImageClassifier(data.class_names, data.preprocessing, work.arch, work.arch_args).to(device)
+    optimizer = build_optimizer(model.optimizer, model)
+    schedule = CosineWithWarmup(optimizer)
+    schedule.set_length(total_steps=work.warmup + work.steps, steps_per_epoch=work.warmup + work.steps)
+    in_bfloat16 = best_precision("auto") == "bf16-mixed"
+    clock = StepClock(work.warmup, work.steps, device)
+    model.train()
+    for batch in data.batches():
+        with torch.autocast(device.type, torch.bfloat16, enabled=in_bfloat16):
+            loss = model.loss(model(batch.images), batch.labels).mean()
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        schedule.step()
+        clock.tick()
+    return clock.rate(work.batch_size), model
+
+
+def through_lightning(work: Work, device: torch.device, training: bool) -> tuple[float, ImageClassifier]:
+    """Trains or validates as ``project.fit`` does.
+
+    Returns:
+        Images per second, and the model.
+    """
+    clock = StepClock(work.warmup, work.steps, device)
+    with _command(work, device) as cli:
+        cli.trainer.callbacks.append(  # type: ignore[attr-defined]  # set by a connector
+            LambdaCallback(
+                on_train_batch_end=lambda *_: clock.tick(), on_validation_batch_end=lambda *_: clock.tick()
+            )
+        )
+        if training:
+            cli.trainer.limit_val_batches = 0
+            cli.trainer.fit(cli.model, datamodule=cli.datamodule)
+        else:
+            cli.trainer.validate(cli.model, datamodule=cli.datamodule, verbose=False)
+    return clock.rate(work.batch_size), cli.model
+
+
+@contextmanager
+def _command(work: Work, device: torch.device) -> Iterator[FitCLI]:
+    """Builds what ``project.fit`` builds, in a folder that is removed afterwards, and prints nothing."""
+    size = (work.warmup + work.steps) * work.batch_size
+    with TemporaryDirectory() as folder, open(os.devnull, "w") as null, redirect_stdout(null), redirect_stderr(null):
+        yield FitCLI(
+            [
+                *("--seed_everything=0", "--name=run", f"--trainer.default_root_dir={folder}"),
+                *("--data=benchmarks.loops.RandomImagesDataModule", f"--data.device={device}", f"--data.size={size}"),
+                *(f"--data.image_size={work.image_size}", f"--data.batch_size={work.batch_size}"),
+                *(f"--model.arch={work.arch}", f"--model.arch_args={json.dumps(work.arch_args)}"),
+                *("--trainer.max_epochs=1", f"--trainer.accelerator={device.type}", "--trainer.devices=1"),
+                f"--trainer.log_every_n_steps={min(10, work.steps)}",  # the default, or once in so few steps
+            ]
+        )

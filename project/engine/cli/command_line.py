@@ -1,0 +1,230 @@
+"""Arranges a command line: configs first, in one, with the class of each option that was named last; then flags.
+
+jsonargparse reads from left to right. Where a class is named after its arguments, it drops those that the class before
+does not accept, and keeps that class's defaults for those that both accept. Here it never meets a change of class.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+import yaml
+
+from ..errors import UserError, printable
+from ..run.file_network import allow_module
+from .classes import CLASS_OPTIONS, accepted, candidates, class_path, find_class, is_folder
+from .configs import dump, merged, nested, read_config
+
+_KEYS = [key for key in CLASS_OPTIONS if key != "trainer.callbacks"]  # a list, in which a class follows another
+_PATHS = {key: key.replace("model.", "model.init_args.").split(".") for key in _KEYS}
+FOLLOWS = {
+    "model.class_names": "data.class_names",
+    "model.preprocessing": "data.preprocessing",
+    "data.seed": "seed_everything",
+}
+"""Options that follow from others."""
+
+_WITHOUT_VALUE = re.compile(r"-h|--help|--help-all|--print_config.*|.+\.help")
+
+Word = tuple[str, str | None]
+"""An option and its value; the option is empty for a positional argument."""
+
+
+def split(args: list[str]) -> Iterator[Word]:
+    """Splits a command line as argparse does where no option takes more than one value."""
+    words = iter(args)
+    for word in words:
+        option, equals, value = word.partition("=")
+        if not word.startswith("-") or re.fullmatch(r"-[\d.].*", word):
+            yield "", word
+        elif equals or _WITHOUT_VALUE.fullmatch(option):
+            yield option, value if equals else None
+        else:
+            yield option, next(words, None)
+
+
+def joined(words: list[Word]) -> list[str]:
+    """Writes options and values as a command line again."""
+    return [f"{option}={value}" if option and value is not None else option or str(value) for option, value in words]
+
+
+def values_of(option: str, args: list[str]) -> list[str]:
+    """Returns the values that a command line gives to an option, in order."""
+    return [value for name, value in split(args) if name == option and value is not None]
+
+
+IMPORT: dict[str, Any] = {
+    "action": "append",
+    "default": [],
+    "help": "Module of your own that defines the checkpoint's model, network or data module; may be repeated.",
+}
+"""The option ``--import`` of every command that opens a checkpoint."""
+
+
+def import_modules(modules: list[str]) -> None:
+    """Imports what ``--import`` names, so that a checkpoint's classes are found by their names.
+
+    Raises:
+        UserError: There is no such module.
+    """
+    for module in (name.strip() for names in modules for name in names.split(",")):
+        try:
+            import_module(module)
+        except ModuleNotFoundError as error:
+            raise UserError(f"--import: '{printable(module)}' cannot be imported from this folder: {error}") from error
+        allow_module(module)
+
+
+def last_value(option: str, args: list[str]) -> str | None:
+    """Returns the value that a command line gives to an option, the last of several."""
+    return next(reversed(values_of(option, args)), None)
+
+
+def with_name(option: str, args: list[str]) -> list[str]:
+    """Puts an option's name before the first positional argument, as in ``project.evaluate best.ckpt``."""
+    words = list(split(args))
+    first = next((number for number, word in enumerate(words) if not word[0]), None)
+    if first is not None and not any(name == option for name, _ in words):
+        words[first] = option, words[first][1]
+    return joined(words)
+
+
+def arrange(args: list[str], defaults: dict[str, Any], folder: type) -> tuple[list[str], dict[str, Any]]:
+    """Arranges a command line so that the order of configs, classes and arguments does not matter.
+
+    Args:
+        args: The command line.
+        defaults: Classes of ``data`` and ``model`` where none is named, by path or with ``init_args``.
+        folder: The data module for ``--data FOLDER``.
+
+    Returns:
+        The command line with one config in front, and defaults for the parser: classes of the model's arguments, so that
+        none of the default optimizer's arguments goes to another optimizer.
+
+    Raises:
+        UserError: A config cannot be read, or there is no such folder.
+    """
+    words = [(re.sub(r"\.init_args(?=\.)", "", option), value) for option, value in split(args)]
+    sources, flags = list[dict[str, Any]](), list[Word]()
+    for option, value in words:
+        if option in ("-c", "--config") and value is not None:
+            sources.append(read_config(value))
+    for option, value in words:
+        key = option.removeprefix("--").removesuffix(".class_path")
+        if option.startswith("--") and key in _KEYS and value is not None:
+            sources.append(nested({key: _literal(value)}))
+        elif value is None and option and not _WITHOUT_VALUE.fullmatch(option):
+            raise UserError(f"{option} needs a value")
+        elif option not in ("-c", "--config"):
+            flags.append((option, value))
+    config: dict[str, Any] = {}
+    for source in sources:
+        config = _over(config, _with_specifications(source, folder))
+    for key, default in defaults.items():
+        spec = {"class_path": default} if isinstance(default, str) else default
+        spec = spec | {"class_path": class_path(key, spec["class_path"])}
+        given = config.get(key) or {}
+        same = given.get("class_path", spec["class_path"]) == spec["class_path"]
+        config[key] = merged(spec, given) if same else given
+    _require_free(config, flags)
+    return joined([("--config", dump(config)), *flags]), _classes_within(config.get("model"), flags)
+
+
+def _literal(value: str) -> Any:
+    return yaml.safe_load(value) if re.match(r"(null|true|false)$|[\[{]", value) else value
+
+
+def _with_specifications(config: dict[str, Any], folder: type) -> dict[str, Any]:
+    """Writes every class of a config as ``class_path`` and ``init_args``; what is empty says nothing."""
+    for key, (*outer, last) in _PATHS.items():
+        group: Any = config
+        for name in outer:
+            group = group.get(name) if isinstance(group, dict) else None
+        if isinstance(group, dict) and last in group:
+            group[last] = _specification(key, group[last], folder)
+    return {name: value for name, value in config.items() if value is not None}
+
+
+def _specification(key: str, value: Any, folder: type) -> Any:
+    if isinstance(value, str) and value.endswith((".yaml", ".yml")):
+        value = read_config(value)
+    if isinstance(value, str) and key == "data" and is_folder(value):
+        return {"class_path": class_path(key, folder.__name__), "init_args": {"root": value}}
+    if isinstance(value, str) and key == "data" and os.sep in value:
+        raise UserError(f"--data: there is no folder '{value}'")
+    if isinstance(value, str):
+        value = {"class_path": value} if not key.startswith("trainer.") or find_class(key, value) else value
+    if not isinstance(value, dict):
+        return value
+    spec = value if value.keys() <= {"class_path", "init_args", "dict_kwargs"} else {"init_args": value}
+    if "class_path" in spec:
+        name = str(spec["class_path"])
+        _require_class(key, name)
+        spec = spec | {"class_path": class_path(key, name)}
+    return spec
+
+
+def _require_class(key: str, name: str) -> None:
+    is_callable = "." in name and key in ("model.loss", "model.lr_scheduler", "model.optimizer")
+    if find_class(key, name) is None and not is_callable:
+        names = {cls.__name__ for cls in candidates(key)}
+        same = [known for known in names if known.lower() == name.lower()]
+        nearest = same or get_close_matches(name.rsplit(".")[-1], names, n=3, cutoff=0.6)
+        nearest = nearest or ([f"--model.arch {name}"] if key == "model" else [])
+        meant = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
+        raise UserError(f"--{key}: there is no {CLASS_OPTIONS[key].__name__} '{name}'{meant}")
+
+
+def _require_free(config: dict[str, Any], flags: list[Word]) -> None:
+    """Refuses options that follow from others, which a parser would take and then override."""
+    for name, source in FOLLOWS.items():
+        key, _, argument = name.partition(".")
+        if _at(config, [key, "init_args", argument]) is not None or any(option == f"--{name}" for option, _ in flags):
+            raise UserError(f"--{name} cannot be given: it follows from {source}")
+
+
+def _over(config: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
+    """Merges a later config; where it changes a class, arguments that only repeat the old class's defaults go."""
+    for key, path in _PATHS.items():
+        before, now = _at(config, path), _at(later, path)
+        if not (isinstance(before, dict) and isinstance(now, dict) and "class_path" in before and "class_path" in now):
+            continue
+        old, new = (find_class(key, spec["class_path"]) for spec in (before, now))
+        if old is not None and new is not None and old is not new and "init_args" in before:
+            before["init_args"] = {
+                name: value
+                for name, value in before["init_args"].items()
+                if name in accepted(new) or name not in accepted(old) or value != accepted(old)[name]
+            }
+    return merged(config, later)
+
+
+def _at(config: Any, path: list[str]) -> Any:
+    for name in path:
+        config = config.get(name) if isinstance(config, dict) else None
+    return config
+
+
+def _classes_within(model: Any, flags: list[Word]) -> dict[str, Any]:
+    """The model with those classes within its arguments that are not its own defaults, and what is given to them."""
+    cls = find_class("model", model.get("class_path")) if isinstance(model, dict) else None
+    if cls is None:
+        return {}
+    named: dict[str, Any] = {}
+    for key in _KEYS:
+        name = key.removeprefix("model.")
+        spec, default = _at(model, ["init_args", name]), accepted(cls).get(name)
+        if key == name or not isinstance(spec, dict) or "class_path" not in spec:
+            continue
+        inner = find_class(key, spec["class_path"])
+        if not isinstance(default, dict) or inner is not find_class(key, default["class_path"]):
+            by_flag = {
+                option.removeprefix(f"--{key}."): value for option, value in flags if option.startswith(f"--{key}.")
+            }
+            given = spec.get("init_args", {}) | by_flag
+            known = {name: value for name, value in given.items() if inner is not None and name in accepted(inner)}
+            named[name] = {"class_path": spec["class_path"], "init_args": known}
+    return {"model": {"class_path": model["class_path"], "init_args": named}}
