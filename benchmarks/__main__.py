@@ -27,7 +27,12 @@ _TINY = ["--data.train_size=64", "--data.val_size=64", "--data.test_size=64", "-
 COMMANDS = {
     "import lightning.pytorch": ["-c", "import lightning.pytorch"],
     "project.fit --help": ["-m", "project.fit", "--help"],
-    "project.fit, first step": ["-m", "project.fit", *_TINY, "--trainer.callbacks=benchmarks.__main__.EndAfterFirstStep"],
+    "project.fit, first step": [
+        "-m",
+        "project.fit",
+        *_TINY,
+        "--trainer.callbacks=benchmarks.__main__.EndAfterFirstStep",
+    ],
 }
 
 
@@ -49,9 +54,7 @@ def seconds_to_run(arguments: list[str], _round: int) -> float:
     with TemporaryDirectory() as folder:
         environment = os.environ | {"PYTHONPATH": os.getcwd()}
         began = time.perf_counter()
-        subprocess.run(
-            [sys.executable, *arguments], cwd=folder, env=environment, stdout=subprocess.DEVNULL, check=True
-        )
+        subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, stdout=subprocess.DEVNULL, check=True)
         return time.perf_counter() - began
 
 

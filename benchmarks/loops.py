@@ -175,9 +175,7 @@ def through_lightning(work: Work, device: torch.device, training: bool) -> tuple
     clock = StepClock(work.warmup, work.steps, device)
     with _command(work, device) as cli:
         cli.trainer.callbacks.append(  # type: ignore[attr-defined]  # set by a connector
-            LambdaCallback(
-                on_train_batch_end=lambda *_: clock.tick(), on_validation_batch_end=lambda *_: clock.tick()
-            )
+            LambdaCallback(on_train_batch_end=lambda *_: clock.tick(), on_validation_batch_end=lambda *_: clock.tick())
         )
         if training:
             cli.trainer.limit_val_batches = 0

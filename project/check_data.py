@@ -1,10 +1,5 @@
 """``python -m project.check_data``: reads every image once; says what is there and whether it can train."""
 
-if __name__ == "__main__":  # before imports that take seconds
-    from project.engine.cli.terminal import begin_command
-
-    begin_command()
-
 import re
 import shlex
 import sys

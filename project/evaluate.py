@@ -1,11 +1,5 @@
 """``python -m project.evaluate``: exact metrics of a checkpoint, class by class."""
 
-if __name__ == "__main__":  # before imports that take seconds
-    from project.engine.cli.terminal import begin_command
-
-    begin_command()
-
-import os
 import re
 import sys
 from pathlib import Path

@@ -1,10 +1,5 @@
 """``python -m project.export``: write a checkpoint as one file that classifies without this project."""
 
-if __name__ == "__main__":  # before imports that take seconds
-    from project.engine.cli.terminal import begin_command
-
-    begin_command()
-
 from pathlib import Path
 
 import torch
@@ -14,25 +9,12 @@ from torch.nn.functional import interpolate
 
 from project.analysis.exported import load_onnx, load_pt2, write_onnx, write_pt2
 from project.analysis.tables import writing
-from project.deploy.comparison import (
-    Comparison,
-    accuracy,
-    checkpoint_classifier,
-    classify_all,
-    compare,
-    time_in_turns,
-)
 from project.deploy.formats import (
-    SUFFIXES,
-    Classify,
     load_onnx,
     load_pt2,
-    require_packages,
     write_onnx,
     write_pt2,
 )
-from project.deploy.quantize import quantize_to_int8
-from project.deploy.samples import Samples, data_samples, folder_samples, folder_split, generated_samples
 from project.engine.cli.command import one_line_errors, quiet_libraries
 from project.engine.cli.command_line import IMPORT, import_modules
 from project.engine.cli.parser import OneLineErrorParser

@@ -1,10 +1,5 @@
 """``python -m project.fit``: train a network, then test its best checkpoint once."""
 
-if __name__ == "__main__":  # before imports that take seconds
-    from project.engine.cli.terminal import begin_command
-
-    begin_command()
-
 import os
 import shlex
 from dataclasses import replace

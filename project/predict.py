@@ -1,10 +1,5 @@
 """``python -m project.predict``: label image files with a checkpoint."""
 
-if __name__ == "__main__":  # before imports that take seconds
-    from project.engine.cli.terminal import begin_command
-
-    begin_command()
-
 import fcntl
 import signal
 import sys

@@ -1,10 +1,5 @@
 """``python -m project.report``: one HTML page about a run, with every image inside it."""
 
-if __name__ == "__main__":  # before imports that take seconds
-    from project.engine.cli.terminal import begin_command
-
-    begin_command()
-
 import json
 from pathlib import Path
 from typing import Any

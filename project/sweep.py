@@ -4,11 +4,6 @@ The study is Optuna's journal, a file in the sweep's folder. A trial belongs to 
 file, which the system releases when that process and the trial's own have ended.
 """
 
-if __name__ == "__main__":  # before imports that take seconds
-    from project.engine.cli.terminal import begin_command
-
-    begin_command()
-
 import csv
 import fcntl
 import json

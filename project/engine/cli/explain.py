@@ -4,7 +4,6 @@ import errno
 import os
 import re
 import traceback
-from types import FrameType
 
 import torch
 

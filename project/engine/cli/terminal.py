@@ -48,22 +48,8 @@ def _open_closed_streams() -> None:
 
 
 def begin_command() -> None:
-    """Prepares the process for a command, before it imports what takes seconds."""
-    gc.disable()  # imports make a million objects, and looking for garbage among them takes a tenth of their time
-    signal.signal(signal.SIGINT, _end)
+    """Prepares a command's process once its modules are imported: streams that last, and less garbage to look through."""
+    gc.freeze()  # what was imported stays, so that the collector need not look at it again
     _open_closed_streams()
-    sys.stdout, sys.stderr = lasting(sys.stdout), lasting(sys.stderr, messages=True)
-
-
-def end_of_imports() -> None:
-    """Gives Ctrl-C its usual meaning, and looks for garbage from now on, but not among what was imported."""
-    if signal.getsignal(signal.SIGINT) is _end:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        gc.freeze()
-        gc.enable()
-
-
-def _end(number: int, _frame: FrameType | None) -> None:
-    """Ends at once: imports turn an exception of ours into one of theirs."""
-    os.write(2, b"\nstopped\n")
-    os._exit(128 + number)
+    if sys.stdout is sys.__stdout__ and sys.stderr is sys.__stderr__:  # unless a test or a notebook has replaced them
+        sys.stdout, sys.stderr = lasting(sys.stdout), lasting(sys.stderr, messages=True)
