@@ -88,7 +88,7 @@ def plot(found: dict[str, dict[str, list[float]]], caption: str) -> Figure:
         axes.set_title(title, fontsize=9, loc="left")
         axes.tick_params(labelsize=8)
         axes.spines[["top", "right"]].set_visible(False)
-        for row, (name, of) in enumerate(values.items()):
+        for row, of in enumerate(values.values()):
             text = f" {spread(ratios(of, next(iter(values.values()))), 2)} x" if row else ""
             axes.annotate(f"  {middle[row]:,.1f}{text}", (max(of), row), va="center", fontsize=8)
         axes.margins(x=0.35)

@@ -59,7 +59,7 @@ def _through_pil(root: Path, batch_size: int, image_size: int, _round: int) -> f
         transforms.Normalize(_MEAN, _STD),  # type: ignore[no-untyped-call]
     ]
     data = ImageFolder(str(root), transforms.Compose(steps))  # type: ignore[no-untyped-call]
-    return _rate(DataLoader(data, batch_size, shuffle=True, drop_last=True), lambda batch: None)
+    return _rate(DataLoader(data, batch_size, shuffle=True, drop_last=True), lambda _: None)
 
 
 def _through_ours(data: FolderDataModule, epoch: int) -> float:

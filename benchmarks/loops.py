@@ -66,8 +66,12 @@ class RandomImagesDataModule(ImageDataModule):
     """
 
     def __init__(self, size: int, image_size: int, device: str = "cpu", **kwargs: object) -> None:
-        super().__init__(pin_memory=False, flip=False, **kwargs)  # type: ignore[arg-type]
+        super().__init__(flip=False, **kwargs)  # type: ignore[arg-type]
         self.size, self.image_size, self.device = size, image_size, device
+
+    def pins_memory(self) -> bool:
+        """Returns False: only what is not on the device yet can be pinned."""
+        return False
 
     @property
     def class_names(self) -> list[str]:
@@ -84,7 +88,9 @@ class RandomImagesDataModule(ImageDataModule):
         rng, shape = torch.Generator().manual_seed(0), (self.size, 3, self.image_size, self.image_size)
         images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=rng)
         labels = torch.randint(0, 10, (self.size,), generator=rng)
-        return dict.fromkeys(("train", "val", "test"), ArrayDataset(images.to(self.device), labels.to(self.device)))
+        return dict.fromkeys(
+            ("train", "val", "test"), ArrayDataset(images.to(self.device), labels.to(self.device), "random image")
+        )
 
     def batches(self) -> list[ImageBatch]:
         """Returns the training batches of the first epoch, in order."""

@@ -15,9 +15,15 @@ __all__ = ["ProjectCLI", "one_line_errors", "quiet_libraries"]
 
 CLASS_OPTIONS |= {"data": ImageDataModule, "model": ImageClassifier}
 
-_WITH_OPTIONS = [cls for hint in get_type_hints(DefaultCallbacks).values() for cls in get_args(hint)]
-# default callbacks are configured by options, as in --callbacks.first_batch.count 8, not by a class
-set_parsing_settings(subclasses_disabled=[cls for cls in _WITH_OPTIONS if issubclass(cls, Callback)])
+CALLBACK_OPTIONS = {
+    f"callbacks.{name}": cls
+    for name, hint in get_type_hints(DefaultCallbacks).items()
+    for cls in get_args(hint)
+    if issubclass(cls, Callback)
+}
+"""The default callbacks with options of their own, as in ``--callbacks.first_batch.count 8``."""
+
+set_parsing_settings(subclasses_disabled=[*CALLBACK_OPTIONS.values()])  # their class is not for the user to name
 
 TRAINER_OPTIONS = (
     *("accelerator", "devices", "num_nodes", "strategy", "precision", "max_epochs", "accumulate_grad_batches"),

@@ -65,7 +65,7 @@ class EvaluateCLI(ProjectCLI):
 
     def __init__(self, args: ArgsType = None) -> None:
         description = "Measures a checkpoint on the data it was trained with, or on what --data says."
-        options = with_name("--ckpt_path", list(map(str, args)) if isinstance(args, list) else sys.argv[1:])
+        options = with_name("--checkpoint", list(map(str, args)) if isinstance(args, list) else sys.argv[1:])
         import_modules(values_of("--import", options))
         self._remembered = _remembered_data(options)
         self._root_is_given = is_folder(last_value("--data", options)) or any(
@@ -78,7 +78,7 @@ class EvaluateCLI(ProjectCLI):
         """Adds the checkpoint, the split and the place for the metrics."""
         super().add_arguments_to_parser(parser)
         parser.add_argument(
-            "--ckpt_path",
+            "--checkpoint",
             type=str,
             required=True,
             help="The checkpoint, as in runs/NAME/checkpoints/best.ckpt; the option's name may be left out.",
@@ -102,16 +102,16 @@ class EvaluateCLI(ProjectCLI):
             default=None,
             help="A .csv or .jsonl file for what the model says of each image, if anywhere.",
         )
-        parser.link_arguments("ckpt_path", "model.ckpt_path")
+        parser.link_arguments("checkpoint", "model.ckpt_path")
 
     def before_instantiate_classes(self) -> None:
         """Prepares images as the checkpoint says, where the options don't."""
-        self._about: About = read_checkpoint(self.config.ckpt_path)[ABOUT]
+        self._about: About = read_checkpoint(self.config.checkpoint)[ABOUT]
         follow_preprocessing(self.config.data.get("init_args", {}), self._about["preprocessing"])
 
     def evaluate(self) -> None:
         """Measures, prints a table, and writes the metrics."""
-        path, split = self.config.ckpt_path, self.config.split
+        path, split = self.config.checkpoint, self.config.split
         class_names = self.model.class_names
         if not self._root_is_given:
             require_there(self.datamodule, self._remembered.get("init_args", {}))
@@ -139,7 +139,7 @@ class EvaluateCLI(ProjectCLI):
 
     def _compare_preprocessing(self) -> None:
         """Refuses images of another size or fit than in training, and notes what else differs."""
-        path, now, then = self.config.ckpt_path, self.datamodule.preprocessing, self.model.preprocessing
+        path, now, then = self.config.checkpoint, self.datamodule.preprocessing, self.model.preprocessing
         if now["crop"] != then["crop"]:
             raise UserError(
                 f"'{path}' was trained on {then['crop']} pixels, but would get {now['crop']}; see --data.image_size"
@@ -191,7 +191,7 @@ class EvaluateCLI(ProjectCLI):
 
 def _remembered_data(options: list[str]) -> dict[str, Any]:
     """The data that the checkpoint named on the command line was trained with, as the default of ``--data``."""
-    ckpt_path, data = last_value("--ckpt_path", options), last_value("--data", options)
+    ckpt_path, data = last_value("--checkpoint", options), last_value("--data", options)
     if ckpt_path is None:  # the parser says that it is required
         return {}
     about: About = read_checkpoint(ckpt_path)[ABOUT]

@@ -1,5 +1,6 @@
 """``python -m project.export``: write a checkpoint as one file that classifies without this project."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -9,12 +10,6 @@ from torch.nn.functional import interpolate
 
 from project.analysis.exported import load_onnx, load_pt2, write_onnx, write_pt2
 from project.analysis.tables import writing
-from project.deploy.formats import (
-    load_onnx,
-    load_pt2,
-    write_onnx,
-    write_pt2,
-)
 from project.engine.cli.command import one_line_errors, quiet_libraries
 from project.engine.cli.command_line import IMPORT, import_modules
 from project.engine.cli.parser import OneLineErrorParser
@@ -64,10 +59,9 @@ def export(options: Namespace) -> None:
         UserError: An option has no acceptable value, the checkpoint cannot be read, or the file does not compute what
             the checkpoint does.
     """
-    import_modules(options["import"])
     output = Path(options.output)
     _require_usable(output, options.overwrite)
-    import_named(options["import"])
+    import_modules(options["import"])
     model = ImageClassifier.load_from_checkpoint(options.checkpoint).eval()
     crop = model.preprocessing["crop"]
     images = generated_images(crop) if options.images is None else _images_of(options.images, model)

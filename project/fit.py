@@ -23,8 +23,8 @@ from project.callbacks import (
     LogInterval,
     StoppedError,
 )
-from project.cli import TRAINER_OPTIONS, ProjectCLI
-from project.data import FolderDataModule
+from project.cli import CALLBACK_OPTIONS, TRAINER_OPTIONS, ProjectCLI
+from project.data import CIFAR10DataModule, FlowersDataModule, FolderDataModule, SyntheticFlowersDataModule
 from project.engine.cli.command import one_line_errors, quiet_libraries
 from project.engine.cli.help import Screen
 from project.engine.cli.preflight import require_sound_options, require_sound_run
@@ -54,6 +54,7 @@ SCREEN = Screen(
     TRAINER_OPTIONS,
     data=FolderDataModule,
     model=ImageClassifier,
+    groups=CALLBACK_OPTIONS,
     examples=(
         "python -m project.fit --data path/to/folder --data.image_size 160 --name mine",
         "python -m project.fit --config configs/cifar10_cpu.yaml --trainer.max_epochs 5",

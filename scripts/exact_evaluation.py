@@ -50,7 +50,7 @@ def _evaluate(checkpoint: str, world_size: int) -> dict[str, float]:
             sys.executable,
             "-m",
             "project.evaluate",
-            f"--ckpt_path={checkpoint}",
+            f"{checkpoint}",
             f"--output={output}",
             *options,
         ]

@@ -234,7 +234,7 @@ def test_the_python_page_trains_evaluates_and_predicts(workplace, capsys):
     assert "--model.optimizer.lr" in capsys.readouterr().out
     assert label in names["data"].class_names
     assert used["data"].hparams == names["data"].hparams
-    evaluate("--ckpt_path=flowers.ckpt")
+    evaluate("flowers.ckpt")
     assert json.loads(Path("flowers.test.metrics.json").read_text())["accuracy"] == pytest.approx(float(measured))
 
 

@@ -33,7 +33,7 @@ def checkpoint(tiny_run, tmp_path):
 @pytest.mark.parametrize("split", ["val", "test"])
 @pytest.mark.parametrize("batch_size", [1, 7])
 def test_a_checkpoint_alone_gives_the_figures_of_its_run(tiny_run, checkpoint, tmp_path, split, batch_size):
-    evaluate(f"--ckpt_path={checkpoint}", f"--split={split}", f"--data.batch_size={batch_size}")
+    evaluate(f"{checkpoint}", f"--split={split}", f"--data.batch_size={batch_size}")
     expected = json.loads((tiny_run / "metrics.json").read_text())[split]
     measured = json.loads((tmp_path / f"alone.{split}.metrics.json").read_text())
     assert measured["confusion_matrix"] == expected["confusion_matrix"]
@@ -41,7 +41,7 @@ def test_a_checkpoint_alone_gives_the_figures_of_its_run(tiny_run, checkpoint, t
 
 
 def test_the_table_has_a_row_for_each_class_and_the_file_says_the_same(checkpoint, tmp_path, capsys):
-    evaluate(f"--ckpt_path={checkpoint}", f"--output={tmp_path / 'out.json'}")
+    evaluate(f"{checkpoint}", f"--output={tmp_path / 'out.json'}")
     printed, written = capsys.readouterr().out, json.loads((tmp_path / "out.json").read_text())
     assert list(written["per_class"]) == torch.load(checkpoint, weights_only=True)[ABOUT]["class_names"]
     for name, row in written["per_class"].items():
@@ -54,9 +54,7 @@ def test_other_images_of_the_same_classes_can_be_measured(checkpoint, tmp_path, 
     names = torch.load(checkpoint, weights_only=True)[ABOUT]["class_names"]
     root = make_folder(tmp_path / "images", dict.fromkeys(names, 5))
     data = ["--data=FolderDataModule", f"--data.root={root}", "--data.image_size=32", "--data.num_workers=0"]
-    evaluate(
-        f"--ckpt_path={checkpoint}", *data, "--data.batch_size=8", "--data.resize=36", "--data.interpolation=bicubic"
-    )
+    evaluate(f"{checkpoint}", *data, "--data.batch_size=8", "--data.resize=36", "--data.interpolation=bicubic")
     written = json.loads((tmp_path / "alone.test.metrics.json").read_text())
     assert written["total"] == len(names)
     assert written["data"]["class_path"] == "FolderDataModule"
@@ -69,9 +67,7 @@ def test_other_images_of_the_same_classes_can_be_measured(checkpoint, tmp_path, 
 def test_all_images_of_another_folder_can_be_measured(checkpoint, tmp_path, capsys):
     names = torch.load(checkpoint, weights_only=True)[ABOUT]["class_names"]
     root = make_folder(tmp_path / "images", dict.fromkeys(names, 5))
-    cli = evaluate(
-        f"--ckpt_path={checkpoint}", f"--data={root}", "--data.num_workers=0", "--split=all", "--data.batch_size=8"
-    )
+    cli = evaluate(f"{checkpoint}", f"--data={root}", "--data.num_workers=0", "--split=all", "--data.batch_size=8")
     written = json.loads((tmp_path / "alone.all.metrics.json").read_text())
     files = sorted(root.rglob("*.*"))
     labels = [prediction.label for prediction in predict(cli.model, files)]
@@ -89,9 +85,9 @@ def test_all_images_are_not_measured_where_it_was_trained_on_some(checkpoint, tm
         with pytest.raises(
             UserError, match="some of these images are those it was trained on; name others with --data"
         ):
-            evaluate(f"--ckpt_path={checkpoint}", *data, "--split=all", "--data.num_workers=0")
+            evaluate(f"{checkpoint}", *data, "--split=all", "--data.num_workers=0")
     with pytest.raises(UserError, match="image files"):
-        evaluate(f"--ckpt_path={checkpoint}", "--data=SyntheticFlowersDataModule", "--split=all")
+        evaluate(f"{checkpoint}", "--data=SyntheticFlowersDataModule", "--split=all")
 
 
 def test_training_images_are_known_by_whatever_name(checkpoint, tmp_path, capsys):
@@ -105,7 +101,7 @@ def test_training_images_are_known_by_whatever_name(checkpoint, tmp_path, capsys
     files = [f"{file},{file.parent.name}" for file in sorted((root / "train").glob("*/*"))]
     (tmp_path / "images.csv").write_text("\n".join(["path,label", *files]))
     csv_file = ["--data=CSVDataModule", f"--data.file={tmp_path / 'images.csv'}"]
-    options = [f"--ckpt_path={checkpoint}", "--split=all", "--data.num_workers=0", "--data.batch_size=8"]
+    options = [f"{checkpoint}", "--split=all", "--data.num_workers=0", "--data.batch_size=8"]
     for data in ([f"--data={root / 'train'}"], [f"--data={tmp_path / 'link'}"], [*csv_file, "--data.image_size=32"]):
         with pytest.raises(UserError, match="some of these images are those it was trained on"):
             evaluate(*options, *data)
@@ -135,8 +131,8 @@ def test_images_are_fitted_as_the_checkpoint_says_or_not_at_all(checkpoint, tmp_
     root = write_folder(tmp_path / "images", dict.fromkeys(content[ABOUT]["class_names"], 5), size=(48, 20))
     data = ["--data=FolderDataModule", f"--data.root={root}", "--data.num_workers=0"]
     with pytest.raises(UserError, match=r"fitted by pad, .* get crop; use --data\.fit pad"):
-        evaluate(f"--ckpt_path={checkpoint}", *data, "--data.batch_size=8", "--data.fit=crop")
-    cli = evaluate(f"--ckpt_path={checkpoint}", *data, "--data.batch_size=8")
+        evaluate(f"{checkpoint}", *data, "--data.batch_size=8", "--data.fit=crop")
+    cli = evaluate(f"{checkpoint}", *data, "--data.batch_size=8")
     splits: Any = cli.datamodule.splits
     files = splits["test"].files
     labels = [prediction.label for prediction in predict(cli.model, files)]
@@ -146,16 +142,14 @@ def test_images_are_fitted_as_the_checkpoint_says_or_not_at_all(checkpoint, tmp_
 
 def test_a_config_with_a_model_is_refused_in_one_line(checkpoint, tmp_path, capsys):
     (tmp_path / "my.yaml").write_text("model: ImageClassifier\n")
-    said = one_line(lambda: evaluate(f"--ckpt_path={checkpoint}", f"--config={tmp_path / 'my.yaml'}"), capsys)
-    assert said == (
-        f"error: {tmp_path / 'my.yaml'}, line 1: there is no option '--model' here: the checkpoint says what the model is"
-    )
+    said = one_line(lambda: evaluate(f"{checkpoint}", f"--config={tmp_path / 'my.yaml'}"), capsys)
+    assert said == "error: there is no option '--model' here: the checkpoint says what the model is"
 
 
 def test_other_classes_are_refused(checkpoint, tmp_path):
     root = make_folder(tmp_path / "images", {"blue": 5, "red": 5})
     with pytest.raises(UserError, match=r"knows the 8 classes anemone, .* but the data has the 2 classes blue and red"):
-        evaluate(f"--ckpt_path={checkpoint}", "--data=FolderDataModule", f"--data.root={root}")
+        evaluate(f"{checkpoint}", "--data=FolderDataModule", f"--data.root={root}")
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +176,7 @@ def test_predictions_of_each_image_are_those_of_the_predict_command(several, tmp
     checkpoint, root = several
     out = tmp_path / "each.csv"
     data = ["--data=FolderDataModule", f"--data.root={root}", "--data.image_size=32", "--data.val_fraction=0.4"]
-    options = [f"--ckpt_path={checkpoint}", *data, "--data.batch_size=6", "--data.num_workers=0"]
+    options = [f"{checkpoint}", *data, "--data.batch_size=6", "--data.num_workers=0"]
     options += ["--split=val", f"--output={tmp_path / 'metrics.json'}", f"--output_predictions={out}"]
     if processes == 1:
         monkeypatch.setattr(ImageClassifier, "probabilities", lambda _, logits: (logits / 4).softmax(1))
@@ -209,11 +203,11 @@ def test_predictions_of_each_image_are_those_of_the_predict_command(several, tmp
 def test_metrics_that_cannot_be_written_cost_no_measuring(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr("project.evaluate.EvaluateCLI._measure", None)
     with pytest.raises(UserError, match=r"--output: '.*' cannot be written"):
-        evaluate(f"--ckpt_path={checkpoint}", f"--output={tmp_path / 'no' / 'out.json'}")
+        evaluate(f"{checkpoint}", f"--output={tmp_path / 'no' / 'out.json'}")
 
 
 def test_for_the_folder_of_a_run_its_checkpoint_is_named(tiny_run, tmp_path):
     with pytest.raises(UserError, match=r"it is a run's folder; its checkpoint is '.*/checkpoints/best\.ckpt'"):
-        evaluate(f"--ckpt_path={tiny_run}")
+        evaluate(f"{tiny_run}")
     with pytest.raises(UserError, match=r"there is no file .*: it is a folder$"):
-        evaluate(f"--ckpt_path={tmp_path}")
+        evaluate(f"{tmp_path}")

@@ -161,13 +161,6 @@ def test_each_command_opens_the_checkpoint_where_its_module_is_imported(best, ca
     assert "without images" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["1 / 0", "import nothing_of_this_name", "x ="])
-def test_a_module_that_fails_is_one_line_that_names_it(best, tmp_path, monkeypatch, capsys, text):
-    (tmp_path / "failing.py").write_text(f"{text}\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert "--import: 'failing' cannot be imported" in one_line(lambda: labelled(best, "--import=failing"), capsys)
-
-
 @pytest.mark.slow
 def test_the_notebooks_open_it_too(environment, run, best):
     environment.setenv("PYTHONPATH", str(run.parents[1]))

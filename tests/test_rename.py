@@ -109,7 +109,7 @@ def test_the_tests_pass_under_the_new_name(renamed):
 @pytest.mark.slow
 def test_a_checkpoint_from_before_still_loads(renamed, tiny_run, tmp_path):
     output, device = tmp_path / "metrics.json", ["--trainer.accelerator=cpu", "--trainer.devices=1"]
-    checkpoint = f"--ckpt_path={tiny_run / 'checkpoints' / 'best.ckpt'}"
+    checkpoint = f"{tiny_run / 'checkpoints' / 'best.ckpt'}"
     python("-m", f"{NEW}.evaluate", checkpoint, f"--output={output}", *device, root=renamed)
     assert output.exists()
 

@@ -72,7 +72,7 @@ def options_of_data(content: Any) -> None:
 def test_a_checkpoint_imports_nothing(checkpoint, change, mark):
     path = checkpoint(change)
     for use in (
-        lambda: evaluate(f"--ckpt_path={path}", "--data.image_size=32"),
+        lambda: evaluate(f"{path}", "--data.image_size=32"),
         lambda: ImageClassifier.load_from_checkpoint(path),
         lambda: open_data(read_checkpoint(path)["about"]),
     ):
@@ -124,7 +124,7 @@ def test_a_checkpoint_chooses_no_place_to_write_to(checkpoint, tmp_path):
             content["state_dict"][f"network.fc.{name}"] = content["state_dict"][f"network.fc.{name}"][:5].clone()
 
     path = checkpoint(change)
-    for use in (lambda: evaluate(f"--ckpt_path={path}"), lambda: open_data(read_checkpoint(path)["about"])):
+    for use in (lambda: evaluate(f"{path}"), lambda: open_data(read_checkpoint(path)["about"])):
         with pytest.raises(UserError, match=r"images in '.*victim/flower_photos', which are not there; .* --data.root"):
             use()
     assert not victim.exists()
@@ -135,7 +135,7 @@ def test_a_pickled_payload_is_refused_wherever_a_checkpoint_is_read(tiny_run, tm
     path, mark = tmp_path / "payload.ckpt", tmp_path / "executed"
     torch.save(load(tiny_run / "checkpoints" / "best.ckpt") | {"extra": Malicious(mark)}, path)
     for use in (
-        lambda: evaluate(f"--ckpt_path={path}"),
+        lambda: evaluate(f"{path}"),
         lambda: ImageClassifier.load_from_checkpoint(path),
         lambda: read_checkpoint(path),
         lambda: read_weights(path),
@@ -177,7 +177,7 @@ def test_no_control_character_of_a_checkpoint_reaches_the_terminal(checkpoint, t
         content["about"]["arch"] = CONTROL
 
     path = checkpoint(change)
-    said = one_line(lambda: evaluate(f"--ckpt_path={path}"), capsys)
+    said = one_line(lambda: evaluate(f"{path}"), capsys)
     assert r"a\x1b[2J\r\n\u202ebanemone" in said
     content = read_checkpoint(path)["about"]
     with pytest.raises(UserError, match=r"use --model\.arch a\\x1b\[2J\\r\\n\\u202eb, or"):
@@ -194,5 +194,5 @@ def test_evaluate_does_not_follow_a_link_beside_the_checkpoint(checkpoint, tmp_p
     (tmp_path / "victim").write_text("theirs")
     (tmp_path / "tampered.test.metrics.json").symlink_to(tmp_path / "victim")
     with pytest.raises(UserError, match=r"tampered\.test\.metrics\.json' is a link"):
-        evaluate(f"--ckpt_path={checkpoint(lambda content: None)}")
+        evaluate(f"{checkpoint(lambda content: None)}")
     assert (tmp_path / "victim").read_text() == "theirs"

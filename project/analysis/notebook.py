@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from project.engine.cli.arguments import import_named
+from project.engine.cli.command_line import import_modules
 from project.engine.errors import UserError
 
 _here: Path | None = None
@@ -22,7 +22,7 @@ def start() -> Path:
     with_code = [folder for folder in folders if (folder / __package__.split(".")[0] / "fit.py").exists()]
     os.chdir([*with_runs, *with_code, _here][0])
     UserError._render_traceback_ = lambda error: [f"error: {error}"]  # type: ignore[attr-defined]  # IPython asks for it
-    import_named(os.environ.get("IMPORT"))
+    import_modules(os.environ.get("IMPORT"))
     return _here
 
 

@@ -79,7 +79,7 @@ def test_the_images_are_read_once_for_training_and_the_checkpoint_needs_no_cache
     assert len(read) == sum(len(data) for data in cli.datamodule.splits.values()) == 48
     with monkeypatch.context() as patch:
         patch.setattr("project.model.classifier.build_network", lambda arch, classes, args: SmallNetwork(classes))
-        evaluate("--ckpt_path=runs/run/checkpoints/best.ckpt", "--split=val", "--output=val.json")
+        evaluate("runs/run/checkpoints/best.ckpt", "--split=val", "--output=val.json")
     assert json.loads(Path("val.json").read_text())["accuracy"] == results("run")["val"]["accuracy"]
 
 

@@ -203,7 +203,7 @@ def test_every_way_speaks_once(way):
 @pytest.mark.slow
 def test_measuring_on_three_processes_finds_the_counts_of_training_on_two(launched):
     trained = launched("lightning")
-    flags = [f"--ckpt_path={trained.run / 'checkpoints' / 'best.ckpt'}", "--output=metrics.json", TINY[0]]
+    flags = [f"{trained.run / 'checkpoints' / 'best.ckpt'}", "--output=metrics.json", TINY[0]]
     command = torchrun(3, "project.evaluate", *flags, "--trainer.accelerator=cpu", "--trainer.devices=3")
     finished = run(command, trained.place)
     assert finished.code == 0, str(finished)

@@ -334,7 +334,7 @@ def test_a_run_keeps_what_the_weights_asked_for_and_needs_them_no_more(place, hu
     prepared = read_checkpoint(best)[ABOUT]["preprocessing"]
     assert (prepared["crop"], prepared["resize"], prepared["interpolation"]) == (64, 73, "bicubic")
     (hub / "mobilenet_v3_small-047dcff4.pth").unlink()
-    evaluate(f"--ckpt_path={best}", "--output=all.json")
+    evaluate(f"{best}", "--output=all.json")
     found, expected = (json.loads(path.read_text()) for path in (Path("all.json"), run / "metrics.json"))
     assert found["accuracy"] == expected["test"]["accuracy"]
     (run / "metrics.json").unlink()

@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import sys
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -61,11 +62,15 @@ def find_class(key: str, name: object) -> type | None:
 
 
 def class_path(key: str, name: str) -> str:
-    """Returns the full path of a class, or the name as it is where there is none."""
-    cls = find_class(key, name)
-    if cls is None or "<locals>" in cls.__qualname__:
+    """Returns the shortest path at which a class can be imported, or the name as it is where there is none."""
+    if (cls := find_class(key, name)) is None:
         return name
-    return f"{cls.__module__}.{cls.__qualname__}"
+    parts = cls.__module__.split(".")
+    for number in range(len(parts)):
+        module = ".".join(parts[: number + 1])
+        if vars(sys.modules[module]).get(cls.__name__) is cls:
+            return f"{module}.{cls.__name__}"
+    return name
 
 
 def is_folder(name: str | None) -> bool:

@@ -69,7 +69,7 @@ class Command(LightningCLI):
         self._defaults = {key: value for key, value in defaults.items() if key not in self._classes}
         super().__init__(
             build_model,
-            CLASS_OPTIONS["data"],  # type: ignore[arg-type]
+            CLASS_OPTIONS["data"],
             save_config_callback=None,
             trainer_class=ExactTrainer,
             seed_everything_default=0,

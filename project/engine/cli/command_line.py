@@ -123,14 +123,18 @@ def arrange(args: list[str], defaults: dict[str, Any], folder: type) -> tuple[li
     config: dict[str, Any] = {}
     for source in sources:
         config = _over(config, _with_specifications(source, folder))
+    if "model" in config and "model" not in defaults:
+        raise UserError("there is no option '--model' here: the checkpoint says what the model is")
+    _require_free(config, flags)
     for key, default in defaults.items():
         spec = {"class_path": default} if isinstance(default, str) else default
         spec = spec | {"class_path": class_path(key, spec["class_path"])}
         given = config.get(key) or {}
         same = given.get("class_path", spec["class_path"]) == spec["class_path"]
         config[key] = merged(spec, given) if same else given
-    _require_free(config, flags)
-    return joined([("--config", dump(config)), *flags]), _classes_within(config.get("model"), flags)
+    return joined([("--config", dump(config)), *flags]), (
+        _classes_within(config.get("model"), flags) if "model" in defaults else {}
+    )
 
 
 def _literal(value: str) -> Any:

@@ -14,11 +14,13 @@ LOST = "another process of this run has ended; it says why, unless the system ki
 TOO_LARGE = "the GPU has too little memory for this; a smaller --data.batch_size needs less"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _ROOT = (__package__ or "").partition(".")[0]
+TRACEBACK = f"{_ROOT.upper()}_TRACEBACK"
+"""The variable that shows tracebacks of explained errors too, named after the package."""
 
 
 def wants_traceback() -> bool:
-    """Returns True if the variable ``PROJECT_TRACEBACK``, named after the package, asks for tracebacks of all errors."""
-    return os.environ.get(f"{_ROOT.upper()}_TRACEBACK", "") not in ("", "0")
+    """Returns True if the variable named by ``TRACEBACK`` asks for the traceback of every error."""
+    return os.environ.get(TRACEBACK, "") not in ("", "0")
 
 
 def explain(error: BaseException | None) -> str | None:

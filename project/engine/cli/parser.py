@@ -87,9 +87,9 @@ class OneLineErrorParser(LightningArgumentParser):
     def format_full_help(self) -> str:
         """Returns the text of ``--help-all``: every option of the command, of its data modules and models."""
         keys = {action.dest for action in options_of(self)} & {"data", "model"}
-        return "\n".join(
-            [super().format_help(), *(class_help(cls, key) for key in sorted(keys) for cls in candidates(key))]
-        )
+        classes = [(cls, key) for key in sorted(keys) for cls in candidates(key)]
+        classes += [(cls, key) for key, cls in (self.screen.groups.items() if self.screen else ())]
+        return "\n".join([super().format_help(), *(class_help(cls, key) for cls, key in classes)])
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Prints a message of jsonargparse in one line and exits."""

@@ -38,9 +38,9 @@ def require_sound_options(trainer: Namespace) -> None:
     if trainer.max_time is not None and not any(map(int, str(trainer.max_time).split(":"))):
         raise UserError(f"--trainer.max_time must be above 0, got {trainer.max_time}")
     loggers = trainer.logger if isinstance(trainer.logger, list) else [trainer.logger]
-    for one in [trainer.default_root_dir, *(spec.init_args.get("save_dir") for spec in loggers if _has_options(spec))]:
-        if "://" in str(one or ""):
-            raise UserError(f"'{one}' is an address; runs are written to a folder of this machine")
+    for spec in loggers:
+        if isinstance(spec, Namespace) and "://" in str(spec.init_args.get("save_dir") or ""):
+            raise UserError(f"--trainer.logger.save_dir: '{spec.init_args.save_dir}' is an address, not a folder")
 
 
 def require_sound_run(trainer: Trainer, data: Data, best: dict[str, str | None], monitor: Monitor) -> None:
@@ -74,7 +74,3 @@ def require_sound_run(trainer: Trainer, data: Data, best: dict[str, str | None],
             raise UserError(
                 f"{name} has mode {mode}, but {wanted} of '{metric}' is best; add its option mode: {wanted}"
             )
-
-
-def _has_options(spec: Any) -> bool:
-    return isinstance(spec, Namespace) and "init_args" in spec

@@ -32,10 +32,11 @@ class ExactTrainer(Trainer):
         overfit_batches: int | float = 0.0,
         **kwargs: Any,
     ) -> None:
-        limits = {"train": limit_train_batches, "val": limit_val_batches, "test": limit_test_batches}
-        limits["predict"] = limit_predict_batches
         super().__init__(
+            limit_train_batches=limit_train_batches,
+            limit_val_batches=limit_val_batches,
+            limit_test_batches=limit_test_batches,
+            limit_predict_batches=limit_predict_batches,
             overfit_batches=overfit_batches,
-            **{f"limit_{split}_batches": limit for split, limit in limits.items()},
             **kwargs,
         )

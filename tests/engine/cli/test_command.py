@@ -109,7 +109,7 @@ def test_evaluate_asks_for_its_checkpoint(capsys, monkeypatch):
     with pytest.raises(SystemExit) as stop:
         EvaluateCLI()
     assert stop.value.code == 2
-    assert capsys.readouterr().err == "error: --ckpt_path is required\n"
+    assert capsys.readouterr().err == "error: --checkpoint: expected str, not 'None'\n"
 
 
 @pytest.mark.parametrize(("parse", "name"), [(report.parse, "RUN"), (check_data.parse, "DATA"), (sweep.parse, "FILE")])

@@ -55,7 +55,7 @@ def require_metrics_of_best(cli: FitCLI, monkeypatch: Any) -> None:
 
     with monkeypatch.context() as patch:
         patch.setattr("project.model.classifier.build_network", lambda arch, classes, args: SmallNetwork(classes))
-        evaluate(f"--ckpt_path={RUN}/checkpoints/best.ckpt")
+        evaluate(f"{RUN}/checkpoints/best.ckpt")
     evaluated = json.loads((RUN / "checkpoints" / "best.test.metrics.json").read_text())
     assert {name: evaluated[name] for name in reported} == reported
 
