@@ -105,10 +105,9 @@ def test_a_model_with_test_time_augmentation_needs_no_flips(checkpoint, photos, 
     assert (tmp_path / "flips.csv").read_bytes() == (tmp_path / "alone.csv").read_bytes()
 
 
-@pytest.mark.parametrize("size", [1, 3, 64])
-def test_rows_depend_neither_on_the_batch_size_nor_on_the_format(checkpoint, photos, tmp_path, size):
+def test_rows_depend_neither_on_the_batch_size_nor_on_the_format(checkpoint, photos, tmp_path):
     label(checkpoint, photos, f"--output={tmp_path / 'one.csv'}", "--top_k=8")
-    label(checkpoint, photos, f"--output={tmp_path / 'rows.jsonl'}", "--top_k=8", f"--batch_size={size}")
+    label(checkpoint, photos, f"--output={tmp_path / 'rows.jsonl'}", "--top_k=8", "--batch_size=3")
     found = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     texts = [{name: "" if value is None else str(value) for name, value in row.items()} for row in found]
     assert texts == rows(tmp_path / "one.csv")
@@ -127,10 +126,6 @@ def test_files_that_are_no_images_have_rows(checkpoint, photos, tmp_path, capfd)
     assert "; 2 cannot be read" in err
 
 
-class KilledError(Exception):
-    pass
-
-
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
 def test_resuming_labels_the_files_that_have_no_row(checkpoint, photos, tmp_path, ending):
     shutil.copy(photos / "1.png", tmp_path / 'line\nbreak, "quoted".png')
@@ -141,12 +136,12 @@ def test_resuming_labels_the_files_that_have_no_row(checkpoint, photos, tmp_path
     def step(self, batch):
         sizes.append(len(batch.images))
         if len(sizes) == 4:
-            raise KilledError
+            raise ConnectionAbortedError
         return own(self, batch)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Labeller, "predict_step", step)
-        with pytest.raises(KilledError):
+        with pytest.raises(ConnectionAbortedError):
             label(*options, f"--output={out}")
         out.write_bytes(out.read_bytes()[:-9])  # as on a full disk: five rows are whole
         with pytest.raises(UserError, match="--overwrite replaces it, --resume continues it"):
@@ -189,68 +184,42 @@ def test_two_processes_write_the_rows_of_one_and_resume_after_a_kill(checkpoint,
 @pytest.mark.slow
 def test_nobody_reads_on(checkpoint, photos, tmp_path):
     listed = "\n".join(1000 * [str(photos / "1.png")])
-    shell = f"'{sys.executable}' -m project.predict '{checkpoint}' - --batch_size 4 {' '.join(CPU)} | head -n 3; echo $PIPESTATUS"
-    found = run(["bash", "-c", shell], listed, tmp_path)
+    labels = f"'{sys.executable}' -m project.predict '{checkpoint}' - --batch_size 4 {' '.join(CPU)}"
+    found = run(["bash", "-c", f"{labels} | head -n 3; echo $PIPESTATUS"], listed, tmp_path)
     assert found.stdout.splitlines()[-1] == "141"
     assert found.stderr == ""
 
 
 @pytest.mark.slow
 def test_ctrl_c_keeps_the_rows_and_two_commands_do_not_write_one_file(checkpoint, photos, tmp_path):
-    paths = [str(photos / "1.png")] * 400
-    command = [*COMMAND, str(checkpoint), "-", "--output=rows.csv", "--batch_size=1", *CPU[:2], "--num_workers=1"]
-    (tmp_path / "paths").write_text("\n".join(paths))
-    with open(tmp_path / "paths") as listed:
-        process = subprocess.Popen(
-            command, stdin=listed, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment()
-        )
-    while not (tmp_path / "rows.csv").exists() or (tmp_path / "rows.csv").read_text().count("\n") < 4:
+    paths, out = [str(photos / "1.png")] * 400, tmp_path / "rows.csv"
+    command = [*COMMAND, str(checkpoint), *paths, f"--output={out}", "--batch_size=1", *CPU[:2], "--num_workers=1"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment())
+    while not out.exists() or out.read_text().count("\n") < 4:
         assert process.poll() is None
     with pytest.raises(UserError, match="another process writes"):
-        label(checkpoint, *paths, f"--output={tmp_path / 'rows.csv'}", "--resume")
+        label(checkpoint, *paths, f"--output={out}", "--resume")
     process.send_signal(signal.SIGINT)
     _, written = process.communicate(timeout=60)
     assert process.returncode == 130
     assert written.endswith("stopped\n")
     assert "Traceback" not in written
-    label(checkpoint, *paths, f"--output={tmp_path / 'rows.csv'}", "--resume")
-    assert len({*map(str, rows(tmp_path / "rows.csv"))}) == 1
-    assert len(rows(tmp_path / "rows.csv")) == 400
-
-
-def test_the_sheet_shows_the_first_images(checkpoint, photos, tmp_path, monkeypatch):
-    drawn: list[Any] = []
-    plots = import_module("project.analysis.plots")
-    own = plots.image_grid
-
-    def image_grid(*args):
-        drawn.append(args)
-        return own(*args)
-
-    monkeypatch.setattr(plots, "image_grid", image_grid)
-    label(checkpoint, photos, f"--sheet={tmp_path / 'sheet.png'}", f"--output={tmp_path / 'rows.csv'}")
-    readable = [row for row in rows(tmp_path / "rows.csv") if not row["error"]]
-    images, titles = drawn[0]
-    assert titles == [f"{row['label']}\n{float(row['confidence']):.1%}" for row in readable]
-    assert len(images) == 9
-    with Image.open(tmp_path / "sheet.png") as sheet:
-        assert min(sheet.size) > 100
+    label(checkpoint, *paths, f"--output={out}", "--resume")
+    assert len({*map(str, rows(out))}) == 1
+    assert len(rows(out)) == 400
 
 
 @pytest.mark.parametrize(
     ("option", "message"),
-    {
-        "--top_k=9": r"--top_k must be at most 8",
-        "--output=rows.txt": r"--output must end with \.csv or \.jsonl",
-        "--output=no/folder.csv": r"--output: 'no/folder\.csv' cannot be written",
-        "--resume": r"--resume needs an --output",
-        "--trainer.devices=-2": r"these --trainer options do not work here",
-    }.items(),
+    [
+        ("--top_k=9", "--top_k must be at most 8"),
+        ("--output=rows.txt", "--output must end with .csv or .jsonl"),
+        ("--output=no/folder.csv", "--output: 'no/folder.csv' cannot be written"),
+        ("--resume", "--resume needs an --output"),
+        ("--trainer.devices=-2", "these --trainer options do not work here"),
+        ("--flips", "there are no images in"),
+    ],
 )
-def test_a_mistake_is_one_line(checkpoint, photos, workplace, option, message, capsys):
-    assert message.replace("\\", "") in one_line(lambda: label(checkpoint, photos, option), capsys)
+def test_a_mistake_is_one_line(checkpoint, workplace, option, message, capsys):
+    assert message in one_line(lambda: label(checkpoint, workplace, option), capsys)
     assert not list(workplace.iterdir())
-
-
-def test_no_files_are_one_line(checkpoint, tmp_path, capsys):
-    assert "there are no images in" in one_line(lambda: label(checkpoint, tmp_path), capsys)

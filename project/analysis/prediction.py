@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from project.engine.loading.files import prepare
 from project.model import ImageClassifier
@@ -13,13 +12,7 @@ from project.model.test_time import evaluation_logits
 
 
 class Prediction(NamedTuple):
-    """What a model takes an image for.
-
-    Attributes:
-        label: The most probable class.
-        probability: How sure the model is of it, from 0 to 1.
-        probabilities: Those of all classes, by name.
-    """
+    """The most probable class of an image, its probability from 0 to 1, and those of all classes by name."""
 
     label: str
     probability: float
@@ -50,20 +43,3 @@ def predict(model: ImageClassifier, paths: Sequence[str | Path], batch_size: int
             by_name = dict(zip(model.class_names, row, strict=True))
             found.append(Prediction(model.class_names[best], row[best], by_name))
     return found
-
-
-def ranked(model: ImageClassifier, images: Tensor) -> tuple[Tensor, Tensor]:
-    """The classes of each image, the most probable first; of equal ones the first, as evaluation counts them.
-
-    Args:
-        model: In evaluation mode.
-        images: uint8 (N, 3, height, width) on the model's device.
-
-    Returns:
-        Labels, int64 (N, classes), and their probabilities, float32 (N, classes).
-    """
-    logits = evaluation_logits(model, images).float()
-    probabilities = model.probabilities(logits)
-    # by logits, as they differ where probabilities are rounded to the same
-    labels = logits.argsort(dim=1, descending=True, stable=True)
-    return labels, probabilities.gather(1, labels)

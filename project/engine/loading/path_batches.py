@@ -1,7 +1,6 @@
 """Batches of image files that are named, prepared as evaluation prepares them."""
 
 import os
-import stat
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
@@ -19,15 +18,9 @@ _AHEAD = 2
 
 
 class PathBatch(NamedTuple):
-    """A batch of image files.
+    """A batch of image files: a path is None where it only fills the batch up, an error None where the file is read."""
 
-    Attributes:
-        images: uint8 (N, 3, crop, crop); black where a file cannot be read.
-        paths: The files; None where there is none, to fill a batch up.
-        errors: The reason why a file cannot be read, None where it can.
-    """
-
-    images: Tensor
+    images: Tensor  # uint8 (N, 3, crop, crop), black where a file cannot be read
     paths: list[str | None]
     errors: list[str | None]
 
@@ -52,7 +45,8 @@ class PathDataset:
             if path is None:
                 continue
             try:
-                _require_regular(path)
+                if os.path.exists(path) and not os.path.isfile(path):  # opening a pipe would wait
+                    raise UnreadableFileError("not a file")
                 images[position] = prepare(path, self._preprocessing)
             except LocalError as error:
                 # other errors of the system, such as too many open files, are not about this file
@@ -63,12 +57,7 @@ class PathDataset:
 
 
 def path_loader(
-    paths: Sequence[str | None],
-    preprocessing: Preprocessing,
-    batch_size: int,
-    workers: int,
-    pin_memory: bool,
-    devices: int,
+    paths: Sequence[str | None], preprocessing: Preprocessing, batch_size: int, workers: int, devices: int
 ) -> DataLoader[Any]:
     """Loads files in their order; ``devices`` processes of this machine do so at once, each with its own workers."""
     workers, note = plan_workers(workers, _AHEAD, batch_size * 3 * preprocessing["crop"] ** 2, devices)
@@ -79,16 +68,6 @@ def path_loader(
         num_workers=workers,
         collate_fn=share_batch,
         prefetch_factor=_AHEAD if workers else None,
-        pin_memory=pin_memory,
+        pin_memory=torch.cuda.is_available(),
         worker_init_fn=leave_signals_to_the_run,
     )
-
-
-def _require_regular(path: str) -> None:
-    """Refuses what opening would wait for, such as a named pipe; what is not there is left to opening it."""
-    try:
-        mode = os.stat(path).st_mode
-    except (OSError, ValueError):
-        return
-    if not stat.S_ISREG(mode):
-        raise UnreadableFileError("not a file" if not stat.S_ISDIR(mode) else "a folder")

@@ -19,11 +19,7 @@ ENDINGS = (".csv", ".jsonl")
 
 
 def ending_of(option: str, path: str) -> str:
-    """Returns the ending that decides the format of a file.
-
-    Raises:
-        UserError: It is another one.
-    """
+    """Returns the ending that decides the format of a file; another one is an error."""
     ending = Path(path).suffix.lower()
     if ending not in ENDINGS:
         raise UserError(f"{option} must end with {' or '.join(ENDINGS)}, got '{printable(path)}'")
@@ -61,11 +57,7 @@ class RowWriter:
 
 
 def resume_rows(file: BinaryIO, columns: Sequence[str], ending: str) -> list[Row]:
-    """Reads the rows of a file and removes what an interruption left of a last one; the next go behind them.
-
-    Raises:
-        UserError: The file has other columns.
-    """
+    """Reads the rows of a file and removes what an interruption left of a last one; the next go behind them."""
     file.seek(0)
     content = file.read()
     end = content.rfind(b"\n") + 1
@@ -86,13 +78,9 @@ def resume_rows(file: BinaryIO, columns: Sequence[str], ending: str) -> list[Row
 
 
 def _csv_line(values: Sequence[Any]) -> str:
-    return ",".join(map(_csv_field, values)) + "\n"
-
-
-def _csv_field(value: Any) -> str:
-    if isinstance(value, str):  # Python's own writer leaves a carriage return bare, which ends a line when it is read
-        return '"' + value.replace('"', '""') + '"' if any(mark in value for mark in ',"\r\n') else value
-    return "" if value is None else json.dumps(value)
+    line = io.StringIO(newline="")
+    csv.writer(line).writerow([json.dumps(value) if isinstance(value, bool) else value for value in values])
+    return line.getvalue().removesuffix("\r\n") + "\n"  # by which Python's writer quotes a lone carriage return, too
 
 
 def _plain(value: Any) -> Any:

@@ -13,13 +13,7 @@ COLUMNS = ["path", "label", "confidence", "correct", "error"]
 ODD = ["a,b", 'say "cheese"', "two\nlines", "carriage\rreturn", "ünï 花", "", " ", "-1", "\\x", "line\u2028separator"]
 CONFIDENCES = [float(np.float32(value)) for value in (0.1, 1 / 3, 1e-12, 1.0, 0.0)]
 ROWS = [
-    {
-        "path": f"{number} {odd}",
-        "label": odd or None,
-        "confidence": CONFIDENCES[number % len(CONFIDENCES)],
-        "correct": number % 2 == 0,
-        "error": None,
-    }
+    dict(zip(COLUMNS, (f"{number} {odd}", odd or None, CONFIDENCES[number % 5], number % 2 == 0, None), strict=True))
     for number, odd in enumerate(ODD)
 ]
 
