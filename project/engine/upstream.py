@@ -1,7 +1,7 @@
-"""Every private name of torch, Lightning and jsonargparse that this project touches, and what for.
+"""All private names of torch, Lightning and jsonargparse that the package uses, and why.
 
-Nothing else in ``project/`` uses one. ``tests/engine/test_upstream.py`` compares the source of each with the version that was
-read when this page was written, so an upgrade that renames or changes one fails there, by name, before it fails here.
+``tests/engine/test_upstream.py`` compares the source of each with the version that was read when it was listed here, so
+that an upgrade which renames or changes one fails there, by name.
 """
 
 from argparse import Action

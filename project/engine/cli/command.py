@@ -35,8 +35,6 @@ from .trainer import ExactTrainer
 # some classes of Lightning have a member of an enumeration as a default, which PyYAML would not write to a config
 yaml.add_multi_representer(Enum, lambda dumper, member: dumper.represent_data(member.value), Dumper=yaml.SafeDumper)
 
-TRACEBACK = f"{__name__.partition('.')[0].upper()}_TRACEBACK"  # the variable that shows every error's traceback
-
 
 class Command(LightningCLI):
     """Parses the options of a command, and builds its data, model and trainer.
@@ -95,20 +93,25 @@ class Command(LightningCLI):
         self.config = parser.parse_command_line(given, self._classes, self.folder_class)
 
     def instantiate_classes(self) -> None:
-        """Builds data, model and trainer.
+        """Builds data, model and trainer; an error of a constructor is raised as it is, not as jsonargparse's."""
+        errors: list[Exception] = []
 
-        Raises:
-            UserError: One of them refuses its options; jsonargparse would hide that behind an error of its own.
-        """
+        def build(cls: type, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return cls(*args, **kwargs)
+            except Exception as error:
+                errors.append(_refusal(cls, error))
+                raise
+
+        self.parser.add_instantiator(build, object)
         try:
             super().instantiate_classes()
-        except ValueError as error:
-            reason: BaseException | None = error
-            while reason is not None and not isinstance(reason, _REFUSALS):
-                reason = reason.__cause__ or reason.__context__
-            if reason is None:
+        except (TypeError, ValueError):  # of jsonargparse, if the type is one of several
+            if not errors:
                 raise
-            raise reason if isinstance(reason, UserError) else UserError(str(reason)) from reason
+        else:
+            return
+        raise errors[-1]  # out here, so that jsonargparse's is not its context
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Builds the trainer.
@@ -149,7 +152,14 @@ class Command(LightningCLI):
             note(text)
 
 
-_REFUSALS = (UserError, MisconfigurationException, ModuleNotFoundError)
+def _refusal(cls: type, error: Exception) -> Exception:
+    """Returns one line where a class of Lightning refuses its options; what other constructors raise may be a bug."""
+    refused = isinstance(error, MisconfigurationException | TypeError | ValueError)
+    if not refused or cls.__module__.partition(".")[0] != "lightning":
+        return error
+    refusal = UserError(f"{cls.__name__}: {' '.join(str(error).split())}")
+    refusal.__cause__ = error
+    return refusal
 
 
 def prepare_trainer(trainer: Trainer) -> None:

@@ -84,7 +84,7 @@ def last_value(option: str, args: list[str]) -> str | None:
 
 
 def with_name(option: str, args: list[str]) -> list[str]:
-    """Puts an option's name before the first positional argument, as in ``project.evaluate best.ckpt``."""
+    """Puts an option's name before the first positional argument, as in ``evaluate best.ckpt``."""
     words = list(split(args))
     first = next((number for number, word in enumerate(words) if not word[0]), None)
     if first is not None and not any(name == option for name, _ in words):

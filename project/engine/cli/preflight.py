@@ -39,8 +39,9 @@ def require_sound_options(trainer: Namespace) -> None:
         raise UserError(f"--trainer.max_time must be above 0, got {trainer.max_time}")
     loggers = trainer.logger if isinstance(trainer.logger, list) else [trainer.logger]
     for spec in loggers:
-        if isinstance(spec, Namespace) and "://" in str(spec.init_args.get("save_dir") or ""):
-            raise UserError(f"--trainer.logger.save_dir: '{spec.init_args.save_dir}' is an address, not a folder")
+        folder = str(spec.get("init_args.save_dir")) if isinstance(spec, Namespace) else ""
+        if "://" in folder:
+            raise UserError(f"--trainer.logger.save_dir: '{folder}' is an address, not a folder")
 
 
 def require_sound_run(trainer: Trainer, data: Data, best: dict[str, str | None], monitor: Monitor) -> None:

@@ -50,6 +50,7 @@ def _open_closed_streams() -> None:
 def begin_command() -> None:
     """Prepares a command's process once its modules are imported: streams that last, and less garbage to look through."""
     gc.freeze()  # what was imported stays, so that the collector need not look at it again
+    gc.enable()
     _open_closed_streams()
     if sys.stdout is sys.__stdout__ and sys.stderr is sys.__stderr__:  # unless a test or a notebook has replaced them
         sys.stdout, sys.stderr = lasting(sys.stdout), lasting(sys.stderr, messages=True)

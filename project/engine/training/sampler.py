@@ -59,7 +59,7 @@ class TrainingSampler(_FixedBySeed):
         self.draw = draw
 
     def __iter__(self) -> Iterator[int]:
-        """Yields keys, see :func:`project.engine.loading.batch.make_keys`."""
+        """Yields keys, see :func:`..loading.batch.make_keys`."""
         epoch, batches_done = self.position()
         like = 0 if self.same_each_epoch else epoch
         order = self.draw(like) if self.draw is not None else shuffled(self.size, self.seed, like)

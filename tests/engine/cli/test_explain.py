@@ -11,6 +11,7 @@ from lightning.pytorch.demos.boring_classes import BoringModel
 from project.engine.cli.command import one_line_errors
 from project.engine.cli.explain import TRACEBACK, explain
 from project.engine.errors import UserError
+from project.fit import FitCLI
 
 
 def caught(function) -> BaseException:
@@ -86,6 +87,57 @@ FULL = OSError(errno.ENOSPC, "No space left on device")
 )
 def test_only_a_reason_that_python_shows_explains_an_error(first, suppressed, line):
     assert explain(caught(lambda: a_bug_instead(suppressed, first))) == line
+
+
+BUGGY = """
+from lightning.pytorch import Callback
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.profilers import SimpleProfiler
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from torch import nn
+
+from project.data import SyntheticFlowersDataModule
+from project.model import ImageClassifier
+
+
+class Buggy:
+    def __init__(self, *args, **kwargs):
+        try:
+            import shiny
+        except ImportError:
+            raise ValueError("a bug of mine")
+
+
+class BuggyCallback(Buggy, Callback): pass
+class BuggyLogger(Buggy, CSVLogger): pass
+class BuggyStrategy(Buggy, SingleDeviceStrategy): pass
+class BuggyLoss(Buggy, nn.Module): pass
+class BuggyData(Buggy, SyntheticFlowersDataModule): pass
+class BuggyModel(Buggy, ImageClassifier): pass
+class BuggyProfiler(Buggy, SimpleProfiler):
+    def __del__(self): pass
+"""
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *(
+            "trainer.callbacks=Callback",
+            "trainer.callbacks+=Callback",
+            "trainer.logger=Logger",
+            "trainer.logger+=Logger",
+        ),
+        *("trainer.strategy=Strategy", "trainer.profiler=Profiler", "data=Data", "model=Model", "model.loss=Loss"),
+    ],
+)
+def test_a_bug_in_a_constructor_keeps_its_traceback(option, workplace, monkeypatch):
+    (workplace / "buggy.py").write_text(BUGGY)
+    monkeypatch.syspath_prepend(workplace)
+    error = caught(lambda: FitCLI([f"--{option.replace('=', '=buggy.Buggy')}"]))
+    assert explain(error) is None
+    assert (type(error), str(error), error.__cause__) == (ValueError, "a bug of mine", None)
+    assert traceback.extract_tb(error.__traceback__)[-1].line == 'raise ValueError("a bug of mine")'
 
 
 def test_a_missing_package_is_named():

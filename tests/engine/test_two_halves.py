@@ -1,0 +1,168 @@
+"""The rules of the two halves: the engine knows nothing of what is yours, and treats it alike wherever it stands."""
+
+import ast
+import json
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from importlib.util import resolve_name
+from pathlib import Path
+
+import pytest
+
+from project.fit import FitCLI
+from tests.conftest import QUIET, TINY, TINY_DATA
+from tests.distributed.processes import ROOT, environment
+
+PACKAGE = FitCLI.__module__.partition(".")[0]
+ENGINE = ROOT / PACKAGE / "engine"
+FILES = sorted(ENGINE.rglob("*.py"))
+RENAME = runpy.run_path(str(ROOT / "scripts" / "rename.py"))
+ON_CPU = ["--trainer.accelerator=cpu", "--trainer.devices=1"]
+
+MINE = f"""
+from lightning.pytorch import Callback
+from torchmetrics.classification import MulticlassCohenKappa
+
+from {PACKAGE}.data import SyntheticFlowersDataModule
+from {PACKAGE}.model import ImageClassifier
+
+
+class MyModel(ImageClassifier):
+    def configure_metrics(self):
+        return {{**super().configure_metrics(), "kappa": MulticlassCohenKappa(len(self.class_names))}}
+
+
+class MyData(SyntheticFlowersDataModule):
+    pass
+
+
+class MyCallback(Callback):
+    def on_validation_epoch_end(self, trainer, pl_module):
+        pl_module.log("val/mine", float(trainer.current_epoch))
+"""
+RUN_EACH = f"""
+import json, runpy, sys
+for args in json.loads(sys.argv[1]):
+    sys.argv[1:] = args
+    try:
+        runpy.run_module("{PACKAGE}.fit", run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        assert not ended.code, (args, ended.code)
+"""
+BUGS = f"""
+from lightning.pytorch import Callback
+from {PACKAGE}.model import ImageClassifier
+
+
+class BrokenStep(ImageClassifier):
+    def training_step(self, batch, batch_idx):
+        raise ValueError("a bug in my step")
+
+
+class BrokenConstructor(Callback):
+    def __init__(self):
+        try:
+            import a_package_that_is_not_there
+        except ImportError:
+            raise ValueError("a bug in my constructor") from None
+"""
+
+
+def imported(path: Path) -> set[str]:
+    """The modules that a file of the engine imports, relative ones in full."""
+    package = ".".join(path.relative_to(ROOT).parent.parts)
+    found = set[str]()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            module = resolve_name("." * node.level + (node.module or ""), package)
+            found |= {module} if node.module else {f"{module}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ENGINE).as_posix())
+def test_the_engine_imports_nothing_of_yours_and_does_not_name_the_package(path):
+    ours = {module for module in imported(path) if module.partition(".")[0] == PACKAGE}
+    assert {module for module in ours if not f"{module}.".startswith(f"{PACKAGE}.engine.")} == set()
+    absolute = re.findall(rf"^\s*(?:from|import) {PACKAGE}\b.*", path.read_text(), re.M)
+    named = re.findall(
+        rf".*(?:\b{PACKAGE}[./]\w|\b{PACKAGE}/|-m {PACKAGE}\b|[\"'`]{PACKAGE}[\"'`]).*", path.read_text()
+    )
+    assert [*absolute, *named, *RENAME["usages"](PACKAGE).findall(path.read_text())] == []
+
+
+def test_the_engine_has_a_version():
+    (version,) = re.findall(r'^__version__ = "(\d+\.\d+\.\d+)"$', (ENGINE / "__init__.py").read_text(), re.M)
+    assert version
+
+
+@pytest.fixture(scope="module")
+def upgraded(tmp_path_factory) -> Path:
+    """A folder with a copy of the package, over whose engine that of a renamed package was copied."""
+    root: Path = tmp_path_factory.mktemp("halves")
+    for name in ("renamed", "upgraded"):
+        without_caches = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / PACKAGE, root / name / PACKAGE, ignore=without_caches)
+        shutil.copy(ROOT / "pyproject.toml", root / name)
+    RENAME["rename"](root / "renamed", f"{PACKAGE}_renamed")
+    shutil.rmtree(root / "upgraded" / PACKAGE / "engine")
+    shutil.copytree(root / "renamed" / f"{PACKAGE}_renamed" / "engine", root / "upgraded" / PACKAGE / "engine")
+    return root / "upgraded"
+
+
+@pytest.mark.slow
+def test_classes_inside_the_package_behave_as_those_outside_over_the_engine_of_a_renamed_package(upgraded):
+    (upgraded / "mine.py").write_text(MINE)
+    (upgraded / PACKAGE / "model" / "mine.py").write_text(MINE)
+
+    def options(module: str, name: str) -> list[str]:
+        own = [f"--model={module}.MyModel", f"--data={module}.MyData", f"--trainer.callbacks+={module}.MyCallback"]
+        early = ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=val/mine"]
+        chosen = ["--monitor=val/kappa", "--mode=max", "--callbacks.images_per_second=false"]
+        tiny = [*TINY, *ON_CPU[1:], "--model.arch=resnet9_slim"]
+        return [*tiny, *own, *early, *chosen, "--trainer.max_epochs=3", f"--name={name}"]
+
+    commands = [["--help"], options("mine", "outside"), options(f"{PACKAGE}.model.mine", "inside")]
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_EACH, json.dumps(commands)],
+        cwd=upgraded,
+        env=environment(PYTHONPATH=str(upgraded)),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    outside, inside = (upgraded / "runs" / name for name in ("outside", "inside"))
+    assert (outside / "metrics.csv").read_text() == (inside / "metrics.csv").read_text()
+    metrics = json.loads((inside / "metrics.json").read_text())
+    assert metrics == json.loads((outside / "metrics.json").read_text())
+    assert "kappa" in metrics["test"]
+
+
+@pytest.mark.parametrize(
+    ("option", "place"),
+    [
+        ("--model=bugs.BrokenStep", "in training_step"),
+        pytest.param("--trainer.callbacks+=bugs.BrokenConstructor", "in __init__", marks=pytest.mark.slow),
+    ],
+)
+def test_a_bug_in_the_users_code_shows_its_whole_traceback(tmp_path, option, place):
+    (tmp_path / "bugs.py").write_text(BUGS)
+    done = subprocess.run(
+        [sys.executable, "-m", f"{PACKAGE}.fit", *TINY_DATA, *QUIET, *ON_CPU, "--model.arch=resnet9_slim", option],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "Traceback (most recent call last)" in done.stderr
+    assert re.search(rf'bugs\.py", line \d+, {place}\n\s+raise ValueError\("a bug in my', done.stderr)
+    assert done.stderr.splitlines()[-1].startswith("ValueError: a bug in my")
