@@ -1,8 +1,4 @@
-"""``python -m project.sweep``: search over options of ``project.fit`` with Optuna, each trial a run of its own.
-
-The study is Optuna's journal, a file in the sweep's folder. A trial belongs to the process that holds the lock of its log
-file, which the system releases when that process and the trial's own have ended.
-"""
+"""``python -m project.sweep``: search over options of ``project.fit`` with Optuna, each trial a run of its own."""
 
 import csv
 import fcntl
@@ -13,10 +9,8 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import yaml
@@ -51,31 +45,23 @@ def parse(args: list[str] | None = None) -> Namespace:
     parser = OneLineErrorParser(
         prog="python -m project.sweep",
         description="Searches over options of project.fit with Optuna; each trial is a run of project.fit. The same"
-        " command resumes a sweep; started more than once, the processes share it.",
+        " command resumes a sweep.",
         epilog="example: python -m project.sweep configs/sweeps/cifar10_resnet9.yaml --n_trials 30",
     )
-    parser.add_argument("file", type=str, metavar="FILE", help="A YAML file with 'command' and 'options'.")
-    parser.add_argument(
-        "--name", type=str | None, default=None, help="The sweep's folder in runs/, by default FILE's name."
+    option = parser.add_argument
+    option("file", type=str, metavar="FILE", help="A YAML file with 'command' and 'options'.")
+    option("--name", type=str | None, help="The sweep's folder in runs/, by default FILE's name.")
+    option("--n_trials", type=PositiveInt, default=20, help="The number of trials.")
+    option("--seed", type=NonNegativeInt, default=0, help="The random seed of the search.")
+    pruning = (
+        "Validations after which a trial stops if its best is worse than the median of five or more complete ones."
     )
-    parser.add_argument("--n_trials", type=PositiveInt, default=20, help="The number of trials, of all processes.")
-    parser.add_argument("--seed", type=NonNegativeInt, default=0, help="The random seed of the search.")
-    parser.add_argument(
-        "--prune_after",
-        type=PositiveInt,
-        default=1,
-        help="Validations that every trial has; after these it is stopped where its best is worse than the median of the"
-        " complete trials at the same time, once there are five.",
-    )
+    option("--prune_after", type=PositiveInt, default=1, help=pruning)
     return parser.parse_args(args)
 
 
 def read_file(path: str) -> tuple[list[str], dict[str, Any]]:
-    """Reads a sweep's file: the options that every trial has, and the distributions of those that differ.
-
-    Raises:
-        UserError: The file cannot be read, or describes no search.
-    """
+    """Reads a sweep's file: the options that every trial has, and the distributions of those that differ."""
     try:
         content = get_loader("yaml")(Path(path).read_text())
         if not isinstance(content, dict) or not {"options"} <= content.keys() <= {"command", "options"}:
@@ -84,12 +70,11 @@ def read_file(path: str) -> tuple[list[str], dict[str, Any]]:
         options = {name: _distribution(name, values) for name, values in content["options"].items()}
     except (OSError, ValueError, AttributeError, TypeError, yaml.YAMLError) as error:
         raise UserError(f"'{path}' describes no search: {' '.join(str(error).split())}") from error
-    flags = [flag.partition("=")[0] for flag in command] + [f"--{name}" for name in options]
-    for flag in flags:
-        if flags.count(flag) > 1 and flag.removeprefix("--") in options:
-            raise UserError(f"'{path}': {flag} is in both 'command' and 'options'")
-        if flag in ("--name", "--trainer.default_root_dir"):
-            raise UserError(f"'{path}': the sweep itself chooses {flag} of each trial")
+    flags = {flag.partition("=")[0].removeprefix("--") for flag in command}
+    if both := flags & options.keys():
+        raise UserError(f"'{path}': --{min(both)} is in both 'command' and 'options'")
+    if chosen := {"name", "trainer.default_root_dir"} & {*flags, *options}:
+        raise UserError(f"'{path}': the sweep itself chooses --{min(chosen)} of each trial")
     return command, options
 
 
@@ -110,11 +95,7 @@ def monitor_of(arguments: list[str]) -> Monitor:
 
 
 class Sweep:
-    """A sweep's folder with its study and its trials.
-
-    Args:
-        options: As :func:`parse` returns them.
-    """
+    """A sweep's folder, with its study and a run for each trial; ``options`` are those of :func:`parse`."""
 
     def __init__(self, options: Namespace) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -128,53 +109,61 @@ class Sweep:
             raise UserError(f"'{self.folder}' is no sweep; choose another --name")
         self.folder.mkdir(parents=True, exist_ok=True)
         self._storage = optuna.storages.JournalStorage(JournalFileBackend(str(self.folder / "journal.log")))
-        with self._alone():
-            study, identity = self._study(), [self._command, repr(self._options), self._seed]
-            if study.user_attrs.get("identity", identity) != identity:
-                raise UserError(
-                    f"'{self.folder}' holds a sweep of other options or another seed; choose another --name"
-                )
-            study.set_user_attr("identity", identity)
+        study, identity = self._study(), [self._command, repr(self._options), self._seed]
+        if study.user_attrs.get("identity", identity) != identity:
+            raise UserError(f"'{self.folder}' holds a sweep of other options or another seed; choose another --name")
+        study.set_user_attr("identity", identity)
 
     def run(self) -> None:
         """Runs trials until there are as many as wanted; a signal ends it with code 75, to resume with the same command."""
         stop = StopRequest()
         stop.listen()
-        while not stop.made:
-            if (claimed := self._claim()) is not None:
-                trial, log = claimed
-                with log:
-                    self._run_trial(trial, log, stop)
-            elif self._study().get_trials(states=[TrialState.RUNNING]):
-                time.sleep(EVERY)  # other processes have the last trials
-            else:
-                return
-        note(f"stopped; to resume, run the same command; the trials are in {self.folder}")
-        sys.exit(EXIT_CODE)
+        with open(self.folder / ".lock", "wb") as lock:  # which a trial holds, too, should this process die
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(
+                    f"'{self.folder}' is in use by another process, or by a trial that still runs"
+                ) from None
+            while trial := self._next_trial():
+                if not self._finish(trial, stop, lock.fileno()):
+                    note(f"stopped; to resume, run the same command; the trials are in {self.folder}")
+                    sys.exit(EXIT_CODE)
+
+    def _next_trial(self) -> optuna.Trial | None:
+        """Returns the trial that a stopped sweep left, or else a new one if there are to be more."""
+        trials = self._study().trials
+        if [trial.state for trial in trials[:3]] == [TrialState.FAIL] * 3:
+            raise UserError(f"the first three trials failed, see '{self.folder}/trial_000.log'; remove that folder")
+        resumes = bool(trials) and trials[-1].state == TrialState.RUNNING
+        if not resumes and len(trials) >= self._n_trials:
+            return None
+        study = self._study(len(trials) - resumes)
+        if not resumes:
+            study.ask()
+        trial = optuna.Trial(study, study.trials[-1]._trial_id)
+        for name, values in self._options.items():  # values that it had stay
+            trial._suggest(name, values)
+        return trial
 
     def table(self) -> str:
         """Writes ``trials.csv``, and returns it with the best trial, the only one whose test metrics are shown."""
-        with self._alone():
-            study = self._study()
-            heading = ["trial", "state", self._monitor.monitor, *self._options]
-            rows = [[one.number, one.state.name.lower(), one.value, *one.params.values()] for one in study.trials]
-            with whole_file(self.folder / "trials.csv") as partial, open(partial, "w", newline="") as file:
-                csv.writer(file).writerows([heading, *rows])
-        lines = ["  ".join("" if cell is None else str(cell) for cell in row) for row in [heading, *rows]]
+        study = self._study()
+        table = [["trial", "state", self._monitor.monitor, *self._options]]
+        table += [[one.number, one.state.name.lower(), one.value, *one.params.values()] for one in study.trials]
+        with whole_file(self.folder / "trials.csv") as partial, open(partial, "w", newline="") as file:
+            csv.writer(file).writerows(table)
+        text = "\n".join("  ".join("" if cell is None else str(cell) for cell in row) for row in table)
         if not study.get_trials(states=[TrialState.COMPLETE]):
-            return "\n".join([*lines, "", "no trial is complete"])
+            return f"{text}\n\nno trial is complete"
         run, command = self._folder_of(study.best_trial.number), self._arguments(study.best_trial.params)
         metrics = json.loads(run.metrics.read_text())
-        return "\n".join(
-            [
-                *lines,
-                "",
-                f"best: {run.name}, chosen on the validation set; no other trial's test metrics are shown",
-                metrics_table({"validation": metrics["val"], "test": metrics["test"]}),
-                f"checkpoint: {run.best}",
-                f"to repeat it: python -m project.fit {shlex.join(command)} --name={self.folder.name}_best",
-            ]
-        )
+        return f"""{text}
+
+best: {run.name}, chosen on the validation set; no other trial's test metrics are shown
+{metrics_table({"validation": metrics["val"], "test": metrics["test"]})}
+checkpoint: {run.best}
+to repeat it: python -m project.fit {shlex.join(command)} --name={self.folder.name}_best"""
 
     def _study(self, trial: int = 0) -> optuna.Study:
         """Opens the study with a sampler seeded for a trial, so that a killed sweep resumes with the same trials."""
@@ -188,56 +177,23 @@ class Sweep:
             load_if_exists=True,
         )
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        with open(self.folder / ".lock", "wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-
-    def _claim(self) -> tuple[optuna.Trial, BinaryIO] | None:
-        """Claims a trial that a killed process left, or else a new one."""
-        with self._alone():
-            trials = self._study().trials
-            if [trial.state for trial in trials[:3]] == [TrialState.FAIL] * 3:
-                raise UserError(f"the first three trials failed, see '{self.folder}/trial_000.log'; remove that folder")
-            left = [trial.number for trial in trials if trial.state == TrialState.RUNNING]
-            new = [len(trials)] if len(trials) < self._n_trials else []
-            for number in left + new:
-                log = open(self.folder / f"trial_{number:03d}.log", "ab")  # noqa: SIM115  # open as long as the trial runs
-                try:
-                    fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    log.close()
-                    continue
-                study = self._study(number)
-                if number in new:
-                    study.ask()
-                ids = {trial.number: trial._trial_id for trial in study.trials}
-                trial = optuna.Trial(study, ids[number])
-                for name, values in self._options.items():  # those that the killed process gave stay
-                    trial._suggest(name, values)
-                return trial, log
-        return None
-
-    def _run_trial(self, trial: optuna.Trial, log: BinaryIO, stop: StopRequest) -> None:
-        """Runs ``project.fit`` until it ends, is stopped or is pruned."""
+    def _finish(self, trial: optuna.Trial, stop: StopRequest, lock: int) -> bool:
+        """Runs ``project.fit`` until it ends or is pruned; returns False if the sweep shall stop before that."""
         run = self._folder_of(trial.number)
         note(f"{run.name}: {', '.join(f'{name} {value}' for name, value in trial.params.items())}")
         code, pruned = 0, self._is_hopeless(trial)
         if not pruned and not run.metrics.exists():
-            process = subprocess.Popen(
-                [
-                    *FIT,
-                    *self._arguments(trial.params),
-                    f"--trainer.default_root_dir={self.folder}",
-                    f"--name={run.name}",
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=self._environment,
-                start_new_session=True,  # Ctrl-C reaches the sweep alone, which stops the trial
-            )
+            arguments = [f"--trainer.default_root_dir={self.folder}", f"--name={run.name}"]
+            with open(f"{run.path}.log", "ab") as log:
+                process = subprocess.Popen(
+                    [*FIT, *self._arguments(trial.params), *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=self._environment,
+                    pass_fds=[lock],
+                    start_new_session=True,  # Ctrl-C reaches the sweep alone, which stops the trial
+                )
             while process.poll() is None:
                 if stop.made or (pruned := self._is_hopeless(trial)):
                     process.terminate()  # it stops after its step, with everything saved
@@ -245,13 +201,15 @@ class Sweep:
                 time.sleep(EVERY)
             code, pruned = process.returncode, pruned or self._is_hopeless(trial)
         if not pruned and (stop.made or code == EXIT_CODE):
-            stop.made = True  # the trial was asked to stop, and the sweep with it
-            return
+            return False  # the trial was asked to stop, and the sweep with it
         values = self._values(trial.number)
         best = {"min": min, "max": max}[self._monitor.mode](values, default=None)
         state = TrialState.PRUNED if pruned else TrialState.COMPLETE if code == 0 and values else TrialState.FAIL
         trial.study.tell(trial.number, best if state == TrialState.COMPLETE else None, state)
-        note(f"{run.name}: {state.name.lower()}, {self._monitor.monitor} {best} after {len(values)}; see {log.name}")
+        note(
+            f"{run.name}: {state.name.lower()}, {self._monitor.monitor} {best} after {len(values)}; see {run.name}.log"
+        )
+        return True
 
     def _is_hopeless(self, trial: optuna.Trial) -> bool:
         """Reports the new values of ``metrics.csv``, judging each as if it were the newest."""
