@@ -5,7 +5,7 @@ import traceback
 
 import pytest
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.demos.boring_classes import BoringModel
 
 from project.engine.cli.command import one_line_errors
@@ -20,33 +20,12 @@ def caught(function) -> BaseException:
     return found.value
 
 
-def trained(model: LightningModule, **options) -> BaseException:
-    return caught(
-        lambda: Trainer(
-            accelerator="cpu",
-            max_steps=1,
-            limit_val_batches=1,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            **options,
-        ).fit(model)
-    )
-
-
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's, as of its boring model
 
 
 class WrongLog(BoringModel):
     def training_step(self, batch, batch_idx):
         self.log("a", "text")
-        return super().training_step(batch, batch_idx)
-
-
-class WrongValue(BoringModel):
-    def training_step(self, batch, batch_idx):
-        raise ValueError("mine")
 
 
 class WrongState(BoringModel):
@@ -54,9 +33,10 @@ class WrongState(BoringModel):
         raise MisconfigurationException("mine")
 
 
-@pytest.mark.parametrize("model", [WrongLog, WrongValue, WrongState])
+@pytest.mark.parametrize("model", [WrongLog, WrongState])
 def test_a_bug_in_a_step_keeps_its_traceback(model):
-    error = trained(model())
+    trainer = Trainer(accelerator="cpu", max_steps=1, logger=False, enable_checkpointing=False, barebones=True)
+    error = caught(lambda: trainer.fit(model()))
     assert explain(error) is None
     assert "in training_step" in "".join(traceback.format_exception(error))
 

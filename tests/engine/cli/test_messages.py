@@ -1,72 +1,113 @@
-"""A mistake is answered with the option that is meant, and with the class that has it."""
+"""A mistake is answered in one line that names what is meant, and the class that has it."""
+
+import re
 
 import pytest
+import torch
+from lightning.pytorch.strategies import FSDPStrategy
 
-from project import sweep
-from tests.engine.cli.test_command_line import parse
+from project import check_data, report, sweep
+from project.engine.cli.command import require_supported_strategy
+from project.engine.errors import UserError
+from project.evaluate import EvaluateCLI
+from tests.engine.cli.test_command_line import OWN_MODEL, parse
 from tests.small import one_line
 
+MISTAKES = f"""
+--trainer.max_epocs=2 -> there is no option '--trainer.max_epocs'; did you mean --trainer.max_epochs
+--modl.arch=resnet18 -> there is no option '--modl.arch'; did you mean --model.arch
+--data.batch_sise=2 -> has no option 'batch_sise'; did you mean --data.batch_size
+--model.optimizer.lrr=2 -> SGD has no option 'lrr'; did you mean --model.optimizer.lr
+--model={OWN_MODEL} --model.gama=2 -> OwnModel has no option 'gama'; did you mean --model.gamma?
+--model.momentum=2 -> ImageClassifier has no option 'momentum'; did you mean --model.optimizer.momentum?
+--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitr=x -> did you mean --trainer.callbacks.monitor?
+--lr=1 -> there is no option '--lr'; did you mean --model.optimizer.lr?
+--epochs=1 -> there is no option '--epochs'; did you mean --trainer.max_epochs
+--batch-size=1 -> there is no option '--batch-size'; did you mean --data.batch_size?
+--xyzzy=1 -> there is no option '--xyzzy'; --help-all lists what there is
+--nam=x -> there is no option '--nam'
+--trainer.max_ep=3 -> there is no option '--trainer.max_ep'
+extra -> there is no option 'extra'
+--trainer.callbacks.patience=3 -> Callback has no option 'patience'; EarlyStopping and
+--model.lr_scheduler.step_size=3 -> CosineWithWarmup has no option 'step_size'; StepLR has it
+--data.root=x -> SyntheticFlowersDataModule has no option 'root'; CSVDataModule, FolderDataModule and FlowersDataModule
+--data=CIFAR10DataModule --data.train_size=3200 -> CIFAR10DataModule has no option 'train_size'
+--model.optimizer=AdamW --model.optimizer.momentum=1 -> AdamW has no option 'momentum'; Muon, RMSprop and SGD have it
+--model.optimizer.momentum=1 --model.optimizer=AdamW -> AdamW has no option 'momentum'; Muon, RMSprop and SGD have it
+--config={{model.optimizer: {{class_path: SGD, init_args: {{momentum: 0.8}}}}}} --model.optimizer=AdamW -> no option 'momentum'
+--data=FlowrsDataModule -> there is no ImageDataModule 'FlowrsDataModule'; did you mean FlowersDataModule
+--data=project.data.FlowrsDataModule -> did you mean FlowersDataModule
+--data=torch.nn.Linear -> --data: there is no ImageDataModule 'torch.nn.Linear'
+--data=./nowhere -> --data: there is no folder './nowhere'
+--config={{data: {{class_path: 3}}}} -> --data: there is no ImageDataModule '3'
+--model=resnet18 -> --model: there is no ImageClassifier 'resnet18'; did you mean --model.arch resnet18?
+--model=own_model.Missing -> --model: there is no ImageClassifier 'own_model.Missing'
+--model.optimizer=Adamw -> there is no Optimizer 'Adamw'; did you mean AdamW?
+--trainer.callbacks=EarlyStoping -> there is no Callback 'EarlyStoping'; did you mean EarlyStopping?
+--data=FolderDataModule -> --data.root is required
+--model.lr_scheduler=ReduceLROnPlateau -> --model.lr_scheduler.monitor is required by ReduceLROnPlateau
+--model.optimizer.lr -> --model.optimizer.lr needs a value
+--data.batch_size=many -> --data.batch_size: expected PositiveInt, not 'many'
+--threads=0 -> --threads must be >0, got 0
+--model.optimizer.lr=high -> --model.optimizer.lr: expected float, not 'high'
+--trainer.limit_val_batches=many -> --trainer.limit_val_batches: expected int or float, not 'many'
+--config={{trainer: {{max_epochs: many}}}} -> --trainer.max_epochs: expected int, not 'many'
+--model.test_time_augmentation= -> _augmentation: expected flip, flip_and_shift, not ''
+--data=FolderDataModule --data.root=. --data.crop_scale=1 -> --data.crop_scale: expected a list as [A,B], not '1'
+--model.loss.class_weights=balance -> class_weights: expected balanced or a list as [A,B], not 'balance'
+--model.class_names=x -> --model.class_names cannot be given: it follows from data.class_names
+--config={{model: {{class_names: [a]}}}} -> --model.class_names cannot be given: it follows from data.class_names
+--data.seed=3 -> --data.seed cannot be given: it follows from seed_everything
+--config={{trainer: {{max_epocs: 3}}}} -> there is no option '--trainer.max_epocs'; did you mean --trainer.max_epochs
+--config={{data: {{train_transforms+: [1]}}}} -> --data.train_transforms: Type collections.abc.Callable
+--config=nowhere.yaml -> --config: 'nowhere.yaml' cannot be read: No such file
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_answered_with_what_to_type(mistake, workplace, capsys):
+    args, answer = mistake.split(" -> ")
+    assert answer in one_line(lambda: parse(*re.split(" (?=--)", args)), capsys)
+
 
 @pytest.mark.parametrize(
-    ("args", "answer"),
+    ("text", "answer"),
     [
-        ("--trainer.callbacks+=LambdaCallback --trainer.callbacks.x=1", "LambdaCallback has no option 'x'"),
-        (
-            "--trainer.callbacks+=GradientAccumulationScheduler",
-            "scheduling is required by GradientAccumulationScheduler",
-        ),
-        (
-            "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitr=x",
-            "EarlyStopping has no option 'monitr'; did you mean --trainer.callbacks.monitor?",
-        ),
-        ("--trainer.callbacks.patience=3", "Callback has no option 'patience'; EarlyStopping and "),
-        ("--model.lr_scheduler=SequentialLR", "--model.lr_scheduler.schedulers is required by SequentialLR"),
-        ("--model.lr_scheduler=ReduceLROnPlateau", "--model.lr_scheduler.monitor is required by ReduceLROnPlateau"),
-        ("--model.lr_scheduler.step_size=3", "CosineWithWarmup has no option 'step_size'; StepLR has it"),
-        ("--data.root=x", "FolderDataModule and FlowersDataModule have it"),
-        ("--model.optimizer=AdamW --model.optimizer.momentum=1", "RMSprop and SGD have it"),
-        ("--lr=1", "there is no option '--lr'; did you mean --model.optimizer.lr?"),
-        ("--epochs=1", "there is no option '--epochs'; did you mean --trainer.max_epochs"),
-        ("--batch-size=1", "there is no option '--batch-size'; did you mean --data.batch_size?"),
-        ("--seed=1", "there is no option '--seed'; did you mean --seed_everything"),
-        ("--model.lr=1", "ImageClassifier has no option 'lr'; did you mean --model.optimizer.lr?"),
-        ("--xyzzy=1", "there is no option '--xyzzy'; --help-all lists what there is"),
-        ("--data=./nowhere", "--data: there is no folder './nowhere'"),
-        ("--model=resnet18", "--model: there is no ImageClassifier 'resnet18'; did you mean --model.arch resnet18?"),
-        ("--model.optimizer.lr=high", "--model.optimizer.lr: expected float, not 'high'"),
-        ("--model.optimizer.lr", "--model.optimizer.lr needs a value"),
-        ("--model.optimizer=Adamw", "there is no Optimizer 'Adamw'; did you mean AdamW?"),
-        ("--threads=0", "--threads must be >0, got 0"),
-        ("--threads=many", "--threads: expected PositiveInt, not 'many'"),
-        (
-            "--data=FolderDataModule --data.root=. --data.crop_scale=0.5",
-            "--data.crop_scale: expected a list as [A,B], not '0.5'",
-        ),
-        (
-            "--model.loss.class_weights=balance",
-            "--model.loss.class_weights: expected balanced or a list as [A,B], not 'balance'",
-        ),
+        (bytes(range(256)), "'c.yaml' is not a text file"),
+        (b"trainer: {max_epochs: [3", "c.yaml, line 1: expected ',' or ']'"),
+        (b"trainer: !!python/object/apply:os.system [exit]", "c.yaml, line 1: could not determine a constructor"),
+        (b"trainer:\n  max_epochs: 3\n  max_epochs: 4", "'max_epochs' is given twice"),
+        (b"data:\n  transforms+: [a]\n  transforms: [b]", "'transforms' is given twice"),
+        (b"hello", "c.yaml: expected 'option: value', got 'hello'"),
     ],
 )
-def test_a_mistake_is_answered_with_what_to_type(args, answer, workplace, capsys):
-    assert answer in one_line(lambda: parse(*args.split()), capsys)
-
-
-def test_lightnings_own_scheduler_is_found_by_its_name(workplace):
-    scheduler = parse(
-        "--model.lr_scheduler=ReduceLROnPlateau", "--model.lr_scheduler.monitor=val/loss"
-    ).model.init_args.lr_scheduler
-    assert scheduler.class_path == "lightning.pytorch.cli.ReduceLROnPlateau"
-    assert scheduler.init_args.monitor == "val/loss"
+def test_a_config_that_cannot_be_read_is_one_line(text, answer, workplace, capsys):
+    (workplace / "c.yaml").write_bytes(text)
+    assert answer in one_line(lambda: parse("--config=c.yaml"), capsys)
 
 
 @pytest.mark.parametrize(
-    ("option", "answer"),
+    ("command", "args", "answer"),
     [
-        ("--n_trials=0", "--n_trials must be >0, got 0"),
-        ("--n_trials=many", "--n_trials: expected PositiveInt, not 'many'"),
-        ("--seed=-1", "--seed must be >=0, got -1"),
+        (EvaluateCLI, [], "--checkpoint: expected str, not 'None'"),
+        (report.parse, [], "RUN is missing, as in: "),
+        (check_data.parse, [], "DATA is missing, as in: "),
+        (sweep.parse, [], "FILE is missing, as in: "),
+        (sweep.parse, ["search.yaml", "--n_trials=0"], "--n_trials must be >0, got 0"),
     ],
 )
-def test_a_number_that_is_too_small_is_answered_with_what_is_expected(option, answer, capsys):
-    assert answer in one_line(lambda: sweep.parse(["search.yaml", option]), capsys)
+def test_other_commands_answer_alike(command, args, answer, capsys):
+    assert answer in one_line(lambda: command(args), capsys)
+
+
+def test_too_little_memory_on_a_gpu_is_one_line_of_the_process_that_has_it(capsys, monkeypatch):
+    def use() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert "a smaller --data.batch_size" in one_line(use, capsys)
+
+
+def test_a_strategy_that_shards_weights_is_refused():
+    with pytest.raises(UserError, match="FSDPStrategy does not keep all weights on each device; use ddp"):
+        require_supported_strategy(FSDPStrategy())

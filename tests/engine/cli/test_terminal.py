@@ -38,24 +38,12 @@ def test_a_log_on_a_full_disk_is_no_error_and_a_result_is_one_error():
         results.close()
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is always full")
-def test_a_help_that_cannot_be_written_is_one_line():
-    command = [sys.executable, "-m", "project.report", "--help"]
-    with open("/dev/full", "w") as full:
-        found = subprocess.run(
-            command, env=environment(), stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
-        )
-    assert found.stderr == "error: cannot write: No space left on device; make room\n"
-    assert found.returncode == 2
-
-
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
-def test_a_file_does_not_take_the_number_of_a_stream_that_was_closed(tmp_path, closed):
+def test_a_file_does_not_take_the_number_of_a_stream_that_was_closed(tmp_path):
     script = "import sys; from project.engine.cli.terminal import begin_command; begin_command(); print(1); "
     script += "print(2, file=sys.stderr); sys.stdout.flush()"
     then = "import os; open('mine', 'w').write(str(os.open('/dev/null', os.O_RDONLY) > 2))"
     subprocess.run(
-        ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, f"{script}; {then}"],
+        ["sh", "-c", 'exec "$0" -c "$1" <&- >&- 2>&-', sys.executable, f"{script}; {then}"],
         cwd=tmp_path,
         env=environment(),
         timeout=60,
