@@ -11,8 +11,6 @@ from project.engine.run.progress import Progress, note
 from project.model.networks import head
 from project.model.test_time import exact_logits
 
-_SPLITS = ("train", "val")  # test is measured once, as it is
-
 
 class CachedFeatures(Callback):
     """Computes the features of each training and validation image once, so that an epoch of the head takes a second.
@@ -26,7 +24,7 @@ class CachedFeatures(Callback):
         self._batch = torch.empty(0)
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
-        """Asks the data module for labels and indices alone, and refuses what would change features in training."""
+        """Requests labels and indices alone from the data module, and refuses what would change features in training."""
         if stage != "fit":
             return
         data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
@@ -35,20 +33,21 @@ class CachedFeatures(Callback):
         if random := data.augmentation():
             raise UserError(
                 f"CachedFeatures: each image must be the same in every epoch, but {listed(random)} would change it; switch"
-                " off what changes images, as by --data.crop_scale null --data.flip false"
+                " it off, as by --data.crop_scale null --data.flip false"
             )
         of_head = {parameter for layer in self._heads(pl_module) for parameter in layer.parameters()}
         if any(parameter.requires_grad for parameter in {*pl_module.network.parameters()} - of_head):
             raise UserError("CachedFeatures needs --model.freeze backbone: else features change in training")
-        data.serve_indices(_SPLITS)
+        data.serve_indices(("train", "val"))  # test is measured once, as it is
 
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Computes the features, with a checkpoint's weights where a run is resumed."""
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         note("computing the features of each image, once for all epochs")
-        progress = Progress(sum(len(data.splits[split]) for split in _SPLITS))
+        progress = Progress(len(data.splits["train"]) + len(data.splits["val"]))
         pl_module.eval()
-        self._features = {split: self._compute(pl_module, data.whole_split(split), progress) for split in _SPLITS}
+        for split in ("train", "val"):
+            self._features[split] = self._compute(pl_module, data.whole_split(split), progress)
         pl_module.train()
         progress.close()
         note(f"computed the features of {progress.summary()}")
@@ -65,9 +64,7 @@ class CachedFeatures(Callback):
         """Looks up the features of a training batch."""
         self._batch = self._features["train"][batch.indices % len(self._features["train"])]
 
-    def on_validation_batch_start(
-        self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
+    def on_validation_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, *_: Any) -> None:
         """Looks up the features of a validation batch."""
         if self._features:  # there are none outside of training
             self._batch = self._features["val"][batch.indices % len(self._features["val"])]
@@ -88,10 +85,8 @@ class CachedFeatures(Callback):
             for batch in batches:
                 if bool((batch.labels < 0).any()):
                     raise UserError("CachedFeatures: an image cannot be read any more; start again")
-                images = model.trainer.strategy.batch_to_device(
-                    batch, model.device
-                ).images  # by the data module's hooks
-                logits = exact_logits(model, images)
+                batch = model.trainer.strategy.batch_to_device(batch, model.device)  # by the data module's hooks
+                logits = exact_logits(model, batch.images)
                 found[-1:] = [features[: len(logits)] for features in found[-1:]]  # where one image was computed as two
                 progress.advance(len(logits))
         with torch.no_grad():

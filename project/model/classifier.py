@@ -29,12 +29,12 @@ from project.model.test_time import Views, evaluation_logits, exact_logits
 class ImageClassifier(ResumableModule):
     """Classifies images with any network.
 
-    A trainer takes it with one of our data modules, ``trainer.fit(model, datamodule=data)``, or with any loader of pairs
-    of images, uint8 (N, 3, height, width), and labels, int64 (N,); such a loader decides on order and augmentation itself.
+    Train it with one of our data modules, ``trainer.fit(model, datamodule=data)``, or with any loader of pairs of images,
+    uint8 (N, 3, height, width), and labels, int64 (N,), which then decides on order and augmentation itself.
 
     Args:
         class_names: The classes in the order of their labels. The command line takes them from the data.
-        preprocessing: How an image becomes input. The command line takes it from the data.
+        preprocessing: Size, crop and normalisation of images. The command line takes it from the data.
         arch: A classification network of torchvision by name, or of timm as ``timm/NAME``; ``airbench``, ``resnet9`` or
             ``resnet9_slim``, which are ours, for small images; or the dotted path of a callable of your own, as in
             ``my_package.nets.TinyNet``, which takes ``num_classes``.
@@ -44,29 +44,29 @@ class ImageClassifier(ResumableModule):
             downloaded once; a file of torchvision's, of ours or of a hand-written script; or an address. A head for
             other classes is left out.
         freeze: ``backbone`` trains the head alone; the name of a block, such as ``layer4``, that block and all after it.
-            What is frozen keeps the running statistics of BatchNorm, too.
+            Frozen layers keep the running statistics of BatchNorm, too.
         loss: Any loss class, or a function, of logits and labels that returns each image's loss. Validation and test
             measure cross entropy whatever it is, so that runs compare.
         optimizer: Any optimizer class; weight decay is kept off normalisation layers and biases.
         lr_scheduler: Any scheduler class; ``CosineWithWarmup`` and ``OneCycleLR`` last as long as training.
-        lr_scheduler_interval: Advanced: What the schedule is stepped after: every ``epoch`` or every optimizer ``step``; by default
+        lr_scheduler_interval: Advanced: Steps the schedule after every ``epoch`` or every optimizer ``step``; by default
             ``step`` for ``CosineWithWarmup``, ``epoch`` for all others.
-        base_batch_size: Advanced: The batch size that the learning rate is meant for; another batch size scales the rate in
-            proportion (Goyal et al., 2017, https://arxiv.org/abs/1706.02677). By default the rate is taken as it is.
+        base_batch_size: Advanced: The batch size that the learning rate is meant for; another batch size scales it in
+            proportion (Goyal et al., 2017, https://arxiv.org/abs/1706.02677). By default the learning rate stays.
         layer_decay: Advanced: The factor of the learning rate from each block to the one before it, such as 0.75.
         compile: If true, ``torch.compile`` prepares the network for training; it takes a while, and pays on GPUs.
         test_time_augmentation: Views of each image whose logits are averaged, in everything but training and its
             validation: ``flip``, it and its mirror image; ``flip_and_shift``, both moved by a pixel, too.
 
     Attributes:
-        train_image_size: The size in pixels that training images are scaled to on the device, if not their own.
+        train_image_size: The size in pixels to which training images are resized on the device; None keeps their own.
     """
 
     metrics_class: ClassVar[type[CountingMetrics]] = ClassificationMetrics
-    """What counts results; ``MultilabelMetrics`` where labels are (N, classes), 1 for each class that an image has."""
+    """The metrics; ``MultilabelMetrics`` where labels are (N, classes), 1 for each class that an image has."""
 
     channels_last: ClassVar[bool] = True
-    """If true, the network computes with channels as the fastest dimension where it can, which is faster nearly everywhere."""
+    """If true, the network computes in torch's channels-last memory format where it can, which is nearly always faster."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class ImageClassifier(ResumableModule):
         require(views in (None, *get_args(Views)), "--model.test_time_augmentation", views, "flip or flip_and_shift")
         self.class_names, self.preprocessing = list(class_names), preprocessing
         self.arch, self.arch_args, num_classes = arch, arch_args, len(self.class_names)
-        self.criterion = copy.deepcopy(loss)  # which models would share
+        self.criterion = copy.deepcopy(loss)  # models must not share the default
         self.optimizer, self.base_batch_size, self.layer_decay = optimizer, base_batch_size, layer_decay
         self.lr_scheduler, self.lr_scheduler_interval = lr_scheduler, lr_scheduler_interval
         self.compile_network, self.test_time_augmentation = compile, test_time_augmentation
@@ -119,7 +119,7 @@ class ImageClassifier(ResumableModule):
         return logits
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Each image's loss in training, float (N,), of which training takes the mean over the images of all devices.
+        """Computes each image's training loss, float (N,); training minimises the mean over the images of all devices.
 
         Args:
             logits: float (N, classes).
@@ -129,7 +129,7 @@ class ImageClassifier(ResumableModule):
         return losses
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Returns the batch's mean loss."""
+        """Counts the batch and returns its mean loss."""
         batch = self.as_batch(batch)
         logits = self(batch.images)
         return self.count(logits, batch.labels, self.loss(logits, batch.labels))
@@ -149,17 +149,14 @@ class ImageClassifier(ResumableModule):
         return logits
 
     def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Returns each image's probabilities, float (N, classes); labels are not looked at."""
+        """Returns each image's probabilities, float (N, classes); a batch needs no labels."""
         return self.probabilities(evaluation_logits(self, self.images_of(batch)))
 
     def configure_metrics(self) -> dict[str, Metric]:
-        """Names further metrics of validation and test, none by default.
+        """Returns further metrics of validation and test by name, none by default.
 
-        It is called before a subclass's own attributes are there; ``class_names`` are.
-
-        Returns:
-            New metrics by name. Each takes logits, float32 (N, classes), and labels as the data has them, int64 (N,) if
-            each image has one class, and computes one number.
+        Each takes logits, float32 (N, classes), and labels as the data has them, int64 (N,) if each image has one class, and
+        computes one number. Called before a subclass sets attributes of its own; ``class_names`` is set.
         """
         return {}
 
@@ -170,11 +167,11 @@ class ImageClassifier(ResumableModule):
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def evaluation_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Each image's cross entropy in nats, float32 (N,), by which runs with any loss compare; -1 labels do not count."""
+        """Computes each image's cross entropy in nats, float32 (N,), which compares runs with any loss; 0 for labels of -1."""
         return F.cross_entropy(logits, labels, ignore_index=-1, reduction="none")
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """What predictions and exported files contain, float (N, classes), by default softmax; in the logits' order."""
+        """Converts logits to what predictions and exported files contain, float (N, classes), by default by softmax."""
         return logits.softmax(1)
 
     def logits_and_features(self, images: Tensor) -> tuple[Tensor, Tensor]:

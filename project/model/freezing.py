@@ -1,7 +1,7 @@
 """The blocks of any network in order of depth, and freezing the first of them."""
 
 from collections.abc import Iterator
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import Any, cast
 
 from torch import nn
@@ -13,13 +13,7 @@ _BACKBONE = "backbone"
 
 
 class Freezing:
-    """Keeps blocks of a network from being trained.
-
-    Args:
-        freeze: ``backbone`` for all but the head; or the first block that is trained, or a layer that begins with its
-            name, which freezes all before it; None for nothing.
-        num_classes: The number of classes that the network tells apart.
-    """
+    """Freezes the ``backbone``, which is all but the head, or everything before the block that is named."""
 
     def __init__(self, freeze: str | None, num_classes: int) -> None:
         self._freeze, self._num_classes = freeze, num_classes
@@ -33,7 +27,15 @@ class Freezing:
             for layer in head(network, self._num_classes).values():
                 layer.requires_grad_(True)
         else:
-            for name in _before(network, self._freeze):
+            found = blocks(network)
+            number = _position(found, self._freeze)
+            if not number:
+                choice = listed(block_name(found, later) for later in range(1, len(found)))
+                raise UserError(
+                    f"--model.freeze: no block after the first is called '{printable(self._freeze)}'; there are {choice},"
+                    " and backbone"
+                )
+            for name in chain.from_iterable(found[:number]):
                 network.get_parameter(name).requires_grad_(False)
         self.evaluate(network.train())
 
@@ -48,21 +50,20 @@ class Freezing:
             for layer in head(network, self._num_classes).values():
                 layer.train()
         elif self._freeze is not None:
-            is_trained = {module: [p.requires_grad for p in module.parameters()] for module in network.modules()}
-            leaves = [module for module in network.modules() if not any(True for _ in module.children())]
-            first = next(number for number, leaf in enumerate(leaves) if any(is_trained[leaf]))
-            early = set(leaves[:first])
-            for module, trained in is_trained.items():
-                if (trained and not any(trained)) or module in early:
+            seen_trained = False
+            for module in network.modules():
+                trained = [parameter.requires_grad for parameter in module.parameters()]
+                is_leaf = next(module.children(), None) is None
+                seen_trained |= is_leaf and any(trained)
+                if not any(trained) and (trained or (is_leaf and not seen_trained)):
                     module.training = False
 
 
 def blocks(network: nn.Module) -> list[list[str]]:
     """Lists the names of the parameters of each block in order of depth, the stem first and the head last.
 
-    Networks of timm name their blocks by ``group_matcher``. In any other, sequences and lists of modules are taken apart,
-    and so is a module that holds more than half of all parameters; anything else is a block. A normalisation layer, or a
-    parameter that stands alone, belongs to the block before it.
+    Networks of timm name their blocks by ``group_matcher``. In others, sequences, lists and a module with more than half of
+    all parameters are taken apart; anything else is a block. Normalisation and lone parameters belong to the block before.
     """
     if hasattr(network, "group_matcher"):
         matcher = cast(Any, network).group_matcher(coarse=False)
@@ -97,17 +98,6 @@ def _parts(module: nn.Module, name: str, half: float) -> Iterator[tuple[list[str
 
 def _size(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
-
-
-def _before(network: nn.Module, name: str) -> list[str]:
-    found = blocks(network)
-    number = _position(found, name)
-    if not number:
-        choice = listed(block_name(found, later) for later in range(1, len(found)))
-        raise UserError(
-            f"--model.freeze: no block after the first is called '{printable(name)}'; there are {choice}, and backbone"
-        )
-    return [parameter for names in found[:number] for parameter in names]
 
 
 def _position(found: list[list[str]], name: str) -> int | None:

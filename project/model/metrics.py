@@ -20,9 +20,9 @@ class Metrics(NamedTuple):
         loss: Mean loss, by default cross entropy in nats; NaN where any image's was not finite, or above 2^20.
         confusion: int64 (classes, classes) on the CPU; rows are the true classes, columns the predicted ones. Where an
             image may have several classes, (classes, 2, 2), with [[neither, predicted alone], [true alone, both]].
-        top5_correct: How many images had their class among the five best; None with five classes or fewer.
+        top5_correct: The number of images with their class among the five best; None with five classes or fewer.
         own: The values of further metrics, by name.
-        exact: How many images had all their classes predicted, and no other; None where each image has one class.
+        exact: The number of images with exactly their classes predicted; None where each image has one class.
     """
 
     loss: float
@@ -33,12 +33,12 @@ class Metrics(NamedTuple):
 
     @property
     def total(self) -> int:
-        """How many images were measured."""
+        """The number of images measured."""
         return int((self.confusion if self.exact is None else self.confusion[0]).sum())
 
     @property
     def correct(self) -> int:
-        """How many were classified correctly, in all their classes."""
+        """The number of images classified correctly, in all their classes."""
         return int(self.confusion.diagonal().sum()) if self.exact is None else self.exact
 
     @property
@@ -84,10 +84,8 @@ class CountingMetrics(Metric):
     """Counts everything a classifier is judged by in one pass, synchronised by torchmetrics.
 
     All states are integers (the loss too, in units of 2^-20 nats): integers add up alike in any order, so 1 process and
-    7 report the same metrics to the last bit.
-
-    Args:
-        num_classes: How many classes there are.
+    7 report the same metrics to the last bit. A subclass's ``update`` takes a batch's logits, float (N, classes), labels
+    and losses, float (N,), in nats, and does not wait for the device.
     """
 
     has_one_class: ClassVar[bool] = True
@@ -100,8 +98,8 @@ class CountingMetrics(Metric):
     def __init__(self, num_classes: int) -> None:
         super().__init__()
         self.num_classes = num_classes
-        for name in ("loss_units", "non_finite"):
-            self.add_integers(name)
+        self.add_integers("loss_units")
+        self.add_integers("non_finite")
 
     def add_integers(self, name: str, *shape: int) -> None:
         """Adds a state of integers that processes add up."""
@@ -141,11 +139,7 @@ class CountingMetrics(Metric):
 
 
 class ClassificationMetrics(CountingMetrics):
-    """Counts what a classifier says of images that have one class each.
-
-    Args:
-        num_classes: How many classes there are.
-    """
+    """Counts the predictions of images that have one class each: that of the largest logit."""
 
     confusion: Tensor
     top5_hits: Tensor
@@ -156,21 +150,13 @@ class ClassificationMetrics(CountingMetrics):
         self.add_integers("top5_hits")
 
     def update(self, logits: Tensor, labels: Tensor, losses: Tensor) -> None:
-        """Counts a batch without waiting for the device.
-
-        Args:
-            logits: float (N, classes).
-            labels: int64 (N,); images with a negative label are not counted. Or soft ones, float (N, classes), of which
-                the class with the largest share counts.
-            losses: float (N,), each image's loss in nats.
-        """
+        """Counts labels, int64 (N,), that are not negative; of soft ones, float (N, classes), the largest share counts."""
         labels = labels.argmax(1) if labels.dim() == 2 else labels
         counted = labels >= 0
         nowhere = self.num_classes * self.num_classes  # the extra last cell takes what is not counted
         cells = torch.where(counted, labels * self.num_classes + logits.argmax(1), nowhere)
         self.confusion.scatter_add_(0, cells, torch.ones_like(cells))
-        if self.num_classes > 5:
-            # -1 is never among the best
+        if self.num_classes > 5:  # a label of -1 is never among the best
             self.top5_hits += (logits.topk(5).indices == labels[:, None]).sum()
         self.count_losses(losses, counted)
 
@@ -182,11 +168,7 @@ class ClassificationMetrics(CountingMetrics):
 
 
 class MultilabelMetrics(CountingMetrics):
-    """Counts what a classifier says of images that have any number of classes: those whose logit is above 0.
-
-    Args:
-        num_classes: How many classes there are.
-    """
+    """Counts the predictions of images that have any number of classes: those whose logit is above 0."""
 
     has_one_class: ClassVar[bool] = False
     confusion: Tensor
@@ -198,13 +180,7 @@ class MultilabelMetrics(CountingMetrics):
         self.add_integers("exact")
 
     def update(self, logits: Tensor, labels: Tensor, losses: Tensor) -> None:
-        """Counts a batch without waiting for the device.
-
-        Args:
-            logits: float (N, classes).
-            labels: (N, classes), from 0 to 1, which are rounded; images with negative ones are not counted.
-            losses: float (N,), each image's loss in nats.
-        """
+        """Counts labels, (N, classes), from 0 to 1, which are rounded; images with negative ones are not counted."""
         counted = labels[:, 0] >= 0
         true, predicted = labels > 0.5, logits > 0
         for row, has in enumerate((~true, true)):

@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 _COEFFICIENTS = 3.4445, -4.7750, 2.0315  # of a quintic whose slope at 0 is steep; see Jordan et al.
-_ITERATIONS = 3
 _EPS = 1e-7
 
 
@@ -21,15 +20,12 @@ class Muon(Optimizer):
 
     Args:
         params: Parameters or groups of them.
-        lr: How far kernels of norm 1 move in a step.
+        lr: The learning rate of the kernels.
         momentum: Of the kernels, from 0 to 1.
         adam_lr: The learning rate of all other parameters.
         betas: Adam's.
         eps: Adam's.
         weight_decay: The share of ``adam_lr`` by which all other parameters decay in a step, as in AdamW.
-
-    Raises:
-        ValueError: A number is out of its range.
     """
 
     def __init__(
@@ -42,10 +38,11 @@ class Muon(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
-        if min(lr, adam_lr, weight_decay) < 0:
-            raise ValueError(f"lr, adam_lr and weight_decay must be 0 or more, got {lr}, {adam_lr} and {weight_decay}")
-        if not all(0 <= value < 1 for value in (momentum, *betas)):
-            raise ValueError(f"momentum and betas must be from 0 to below 1, got {momentum} and {betas}")
+        if min(lr, adam_lr, weight_decay) < 0 or not all(0 <= value < 1 for value in (momentum, *betas)):
+            raise ValueError(
+                "lr, adam_lr and weight_decay must be 0 or more, momentum and betas from 0 to below 1, got"
+                f" {lr}, {adam_lr}, {weight_decay}, {momentum} and {betas}"
+            )
         listed = list(params)
         groups = listed if isinstance(listed[0], dict) else [{"params": listed}]
         kernels, others = {"lr": lr, "momentum": momentum}, {"lr": adam_lr, "betas": tuple(betas), "eps": eps}
@@ -60,10 +57,8 @@ class Muon(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Takes a step; ``closure`` computes loss and gradients, as for torch's optimizers."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        with torch.enable_grad():
+            loss = closure() if closure is not None else None
         for group in self.param_groups:
             update = _step_kernel if "momentum" in group else _step_by_adam
             for parameter in group["params"]:
@@ -88,7 +83,7 @@ def orthogonalized(matrix: Tensor) -> Tensor:
     is_tall = matrix.shape[0] > matrix.shape[1]
     x: Tensor = matrix.T if is_tall else matrix
     x = x / (x.norm() + _EPS)
-    for _ in range(_ITERATIONS):
+    for _ in range(3):
         gram = x @ x.T
         x = a * x + (b * gram + c * gram @ gram) @ x
     return x.T if is_tall else x

@@ -25,7 +25,6 @@ TIMM = "timm/"
 INCEPTIONS = ("googlenet", "inception_v3")
 """Torchvision's networks with auxiliary heads, which are left out; their inputs have a mean and deviation of 0.5."""
 
-_SHOWN = 8  # of the networks that may have been meant
 _SMALL: dict[str, Callable[..., nn.Module]] = {
     "airbench": Airbench,
     "resnet9": partial(ResNet9, width=64),
@@ -39,12 +38,10 @@ def torchvision_names() -> list[str]:
 
 
 def build_network(arch: str, num_classes: int, arch_args: Mapping[str, Any] | None = None) -> nn.Module:
-    """Builds a network with fresh weights, in evaluation or training mode as it comes.
+    """Builds a network with fresh weights.
 
     Args:
-        arch: A classification network of torchvision by name, or of timm as ``timm/NAME``; ``airbench``,
-            ``resnet9`` and, half as wide, ``resnet9_slim``, which are ours; or the dotted path of a callable that takes
-            ``num_classes`` and returns a module.
+        arch: As :class:`project.model.ImageClassifier` takes it.
         num_classes: The width of the head.
         arch_args: Further arguments of what builds the network, such as ``stochastic_depth_prob`` of some of
             torchvision's or ``drop_path_rate`` of timm's. Torchvision's ResNets also take ``stem``: ``imagenet``, their
@@ -64,10 +61,9 @@ def build_network(arch: str, num_classes: int, arch_args: Mapping[str, Any] | No
     except UserError:
         raise
     except Exception as error:  # libraries refuse arguments in any way
-        given = printable(
-            ", ".join(f"{name}={value!r}" for name, value in {"num_classes": num_classes, **args}.items())
-        )
-        raise UserError(f"--model.arch_args: {arch} does not accept {given} ({first_sentence(error)})") from error
+        given = ", ".join(f"{name}={value!r}" for name, value in {"num_classes": num_classes, **args}.items())
+        complaint = f"{arch} does not accept {printable(given)} ({first_sentence(error)})"
+        raise UserError(f"--model.arch_args: {complaint}") from error
     network = make(num_classes=num_classes, **args)
     if not isinstance(network, nn.Module):
         raise UserError(f"--model.arch: {arch} must return a torch.nn.Module, got {type(network).__name__}")
@@ -96,7 +92,7 @@ def find_builder(arch: str) -> Callable[..., nn.Module]:
         names = [*_SMALL, *torchvision_names()]
         with suppress(UserError):  # timm may not be installed
             names += [TIMM + name for name in import_timm().list_models()]
-        raise UserError(f"--model.arch: there is no network '{printable(arch)}'; did you mean {_nearest(arch, names)}?")
+        raise _unknown(arch, names)
     module, _, name = arch.rpartition(".")
     try:
         make: Callable[..., nn.Module] = getattr(import_module(module), name)
@@ -124,8 +120,7 @@ def _timm_network(name: str, num_classes: int, **args: Any) -> nn.Module:
     create = import_timm().create_model
     parameters = signature(create).parameters.values()
     defaults = {known.name: known.default for known in parameters if known.default is not known.empty}
-    network: nn.Module = create(name, **defaults, num_classes=num_classes, **args)
-    return network
+    return cast(nn.Module, create(name, **defaults, num_classes=num_classes, **args))
 
 
 def import_timm() -> Any:
@@ -138,29 +133,25 @@ def import_timm() -> Any:
 
 def timm_name(arch: str) -> str:
     """Returns timm's own name of ``timm/NAME``, and refuses unknown ones and those with a tag of weights."""
-    name = arch.removeprefix(TIMM)
-    bare, _, tag = name.partition(".")
+    name, _, tag = arch.removeprefix(TIMM).partition(".")
     known = import_timm().list_models()
-    if bare not in known:  # nor may a name make timm look elsewhere, as ``hf_hub:`` does
-        nearest = _nearest(arch, [TIMM + found for found in known])
-        raise UserError(f"--model.arch: timm has no network '{printable(name)}'; did you mean {nearest}?")
+    if name not in known:  # nor may a name make timm look elsewhere, as ``hf_hub:`` does
+        raise _unknown(arch, [TIMM + found for found in known])
     if tag:
-        raise UserError(f"--model.arch {printable(arch)}: name the weights apart: {TIMM}{bare} --model.weights {tag}")
+        raise UserError(f"--model.arch {printable(arch)}: name the weights apart: {TIMM}{name} --model.weights {tag}")
     return name
 
 
-def _nearest(name: str, names: list[str]) -> str:
-    begun = [found for found in names if found.startswith((name, TIMM + name))]
-    return listed(begun or get_close_matches(name, names, n=3) or names, _SHOWN, "or")
+def _unknown(arch: str, names: list[str]) -> UserError:
+    begun = [found for found in names if found.startswith((arch, TIMM + arch))]
+    nearest = listed(begun or get_close_matches(arch, names, n=3) or names, 8, "or")
+    return UserError(f"--model.arch: there is no network '{printable(arch)}'; did you mean {nearest}?")
 
 
 def head(network: nn.Module, num_classes: int) -> dict[str, nn.Module]:
-    """Finds the head, by its name: timm's own answer, or the last linear or convolutional layer with so many outputs.
+    """Finds the head by its name, or both where timm's network has two.
 
-    A few networks of timm have two.
-
-    Raises:
-        UserError: There is none.
+    It is timm's own answer, or the last linear or convolutional layer with ``num_classes`` outputs.
     """
     if hasattr(network, "get_classifier"):
         found = cast(Any, network).get_classifier()
@@ -189,29 +180,28 @@ def first_convolution(network: nn.Module) -> nn.Conv2d | None:
 def detect_memory_format(
     network: nn.Module, arch: str, num_classes: int, image_size: int, channels_last: bool = True
 ) -> torch.memory_format:
-    """Finds the memory format of images that a network accepts by trying black ones, and puts its weights into that.
+    """Finds the memory format that a network accepts by trying two black images, and puts its weights into that.
 
-    Channels are tried as the fastest dimension first, where that is wanted. Lazy layers get their shapes, too; statistics
-    and modes stay.
+    Where ``channels_last`` is wanted, it is tried first. Lazy layers get their shapes; statistics and modes stay.
 
     Raises:
-        UserError: A network of a library does not accept images of that size, or any network returns anything but logits.
+        UserError: A network of a library does not accept that image size, or any network returns something but logits.
     """
     modes = {module: module.training for module in network.modules()}
     network.eval()
+    layout = torch.channels_last if channels_last else torch.contiguous_format
     try:
-        layout = torch.channels_last if channels_last else torch.contiguous_format
         try:
             logits = _try(network, image_size, layout)
-        except Exception:  # in any way, by a view for example
+        except Exception:  # by a view, for example
             layout = torch.contiguous_format
             logits = _try(network, image_size, layout)
     except Exception as error:
         if is_path(arch):
             raise
         raise UserError(
-            f"--model.arch: {printable(arch)} does not accept images of {image_size} pixels ({first_sentence(error)}); choose"
-            " another --data.image_size or --model.arch"
+            f"--model.arch: {printable(arch)} does not accept images of {image_size} pixels ({first_sentence(error)});"
+            " choose another --data.image_size or --model.arch"
         ) from error
     for module, mode in modes.items():
         module.training = mode

@@ -20,16 +20,13 @@ LR_SCALE = "lr_scale"
 def build_optimizer(
     make: OptimizerCallable, model: LightningModule, base_batch_size: int | None = None, layer_decay: float = 1.0
 ) -> Optimizer:
-    """Builds the optimizer of a model with a ``network`` and a trainer.
+    """Builds the optimizer of all parameters of a model that require gradients, those outside of its ``network`` too.
 
     Args:
         make: Makes it from parameter groups.
-        model: All of its parameters that require gradients are trained, those outside of its network too.
+        model: The model, with a trainer.
         base_batch_size: The batch size that the learning rate is meant for; None leaves it as it is.
         layer_decay: See :func:`parameter_groups`.
-
-    Raises:
-        UserError: The class does not accept its settings, or it is not known what batch size there is.
     """
     network = cast(nn.Module, model.network)
     inside = set(network.parameters())
@@ -47,20 +44,17 @@ def build_optimizer(
 def parameter_groups(
     network: nn.Module, layer_decay: float = 1.0, others: Sequence[nn.Parameter] = ()
 ) -> list[dict[str, Any]]:
-    """Keeps weight decay off vectors, such as biases and those of normalisation, and off what the network names for that.
+    """Groups the parameters that require gradients: those with the optimizer's own weight decay, and those without.
 
-    Decay only hinders these (He et al., 2019, section 3.1, https://arxiv.org/abs/1812.01187). Networks of timm name
-    positions, class tokens and the like by a method ``no_weight_decay()``, perhaps with wildcards.
+    Decay only hinders vectors, such as biases and those of normalisation (He et al., 2019, section 3.1,
+    https://arxiv.org/abs/1812.01187), and what a network of timm names by ``no_weight_decay()``, perhaps with wildcards.
 
     Args:
         network: Any.
         layer_decay: The factor of the learning rate from each block to the one before it (Clark et al., 2020,
-            https://arxiv.org/abs/2003.10555; Bao et al., 2022, https://arxiv.org/abs/2106.08254).
+            https://arxiv.org/abs/2003.10555; Bao et al., 2022, https://arxiv.org/abs/2106.08254). Below 1, each block has
+            two groups with its ``lr_scale``, the head's first.
         others: Parameters outside of the network, which are trained as its head is.
-
-    Returns:
-        Two groups of the parameters that require gradients: with the optimizer's own weight decay, and without. With
-        ``layer_decay`` below 1, two for each block, the head's first, each with its ``lr_scale``.
     """
     spared_names = cast(Any, network).no_weight_decay() if hasattr(network, "no_weight_decay") else ()
     named = dict(network.named_parameters())
@@ -74,7 +68,9 @@ def parameter_groups(
         for parameter in others if depth == 0 else ():
             (spared if parameter.ndim < 2 else decayed).append(parameter)
         scale = {LR_SCALE: layer_decay**depth} if layer_decay < 1 else {}
-        groups += [{"params": _trained(decayed), **scale}, {"params": _trained(spared), "weight_decay": 0.0, **scale}]
+        groups += [{"params": decayed, **scale}, {"params": spared, "weight_decay": 0.0, **scale}]
+    for group in groups:
+        group["params"] = [parameter for parameter in group["params"] if parameter.requires_grad]
     return [group for group in groups if group["params"]]
 
 
@@ -90,17 +86,12 @@ def explained(option: str) -> Iterator[None]:
 def fuse_on_cpu(optimizer: Optimizer) -> None:
     """Lets an optimizer take each step in one pass over memory where torch can, unless another way was asked for.
 
-    Its groups are told and not its class: then Lightning still clips gradients, which it refuses where the class could
-    be undoing a loss scale by itself.
+    Its groups say so and not its class, or Lightning would refuse to clip gradients.
     """
     for group in optimizer.param_groups:
         undecided = group.get("fused", False) is None and not group["foreach"] and not group["differentiable"]
         if undecided and all(parameter.device.type == "cpu" for parameter in group["params"]):
             group["fused"] = True
-
-
-def _trained(parameters: list[nn.Parameter]) -> list[nn.Parameter]:
-    return [parameter for parameter in parameters if parameter.requires_grad]
 
 
 def _batch_size(trainer: Trainer) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
 import torch
@@ -29,13 +29,7 @@ _WRAPPER = re.compile(r"^(module|_orig_mod|network)\.")  # of DistributedDataPar
 
 
 class Pretrained(NamedTuple):
-    """Weights that were trained elsewhere, and are downloaded when they are first read.
-
-    Attributes:
-        source: Their name.
-        weights: Reads them, by the network's names.
-        preprocessing: Returns the preprocessing that they were trained with, None where it is unknown.
-    """
+    """Weights that were trained elsewhere, and are downloaded when they are first read; None is unknown preprocessing."""
 
     source: str
     weights: Callable[[], Mapping[str, Tensor]]
@@ -55,14 +49,14 @@ def find_weights(arch: str, weights: str) -> Pretrained:
     if weights.startswith(("http://", "https://")):
         name = Path(urlsplit(weights).path).name or "weights"
         is_unique = _HASH.search(name)  # unlike the many files that are called best.ckpt
-        folder = hub_folder() if is_unique else hub_folder() / sha256(weights.encode()).hexdigest()[:16]
+        folder = _hub_folder() if is_unique else _hub_folder() / sha256(weights.encode()).hexdigest()[:16]
         return _in_file(folder / name, weights, url=weights)
     names = []
     if arch in torchvision_names():
-        names = ["DEFAULT", *(member.name for member in get_model_weights(arch))]
+        names = [member.name for member in get_model_weights(arch)]
     elif arch.startswith(TIMM):
-        tags = [name.partition(".")[2] for name in import_timm().list_pretrained(f"{timm_name(arch)}.*")]
-        names = ["DEFAULT", *tags] if tags else []
+        names = [name.partition(".")[2] for name in import_timm().list_pretrained(f"{timm_name(arch)}.*")]
+    names = ["DEFAULT", *names] if names else []
     if weights in names:
         return _of_timm(arch, weights) if arch.startswith(TIMM) else _of_torchvision(arch, weights)
     path = Path(weights).expanduser()
@@ -75,8 +69,7 @@ def find_weights(arch: str, weights: str) -> Pretrained:
     return _in_file(path, weights)
 
 
-def hub_folder() -> Path:
-    """Returns the folder in which torch keeps downloaded weights."""
+def _hub_folder() -> Path:
     return Path(torch.hub.get_dir()) / "checkpoints"
 
 
@@ -84,10 +77,9 @@ def _in_file(path: Path, source: str, url: str | None = None) -> Pretrained:
     def preprocessing() -> Preprocessing | None:
         _fetched(path, url)
         try:
-            found: Preprocessing = read_checkpoint(path)[ABOUT]["preprocessing"]
+            return cast(Preprocessing, read_checkpoint(path)[ABOUT]["preprocessing"])
         except UserError:  # it is not a checkpoint of ours, or will be refused when its weights are read
             return None
-        return found
 
     return Pretrained(source, lambda: read_weights(_fetched(path, url)), preprocessing)
 
@@ -103,12 +95,11 @@ def _of_torchvision(arch: str, name: str) -> Pretrained:
     entry: Any = get_model_weights(arch)[name]
 
     def weights() -> Mapping[str, Tensor]:
-        path = _fetched(hub_folder() / Path(urlsplit(entry.url).path).name, entry.url)
+        path = _fetched(_hub_folder() / Path(urlsplit(entry.url).path).name, entry.url)
         return {_OLD_DENSENET.sub(r"\1\2.", name): value for name, value in read_weights(path).items()}
 
     def preprocessing() -> Preprocessing:
-        preset = entry.transforms()
-        half = [0.5] * 3  # what torchvision's own network makes of other numbers
+        preset, half = entry.transforms(), [0.5] * 3  # which torchvision's inceptions make of other numbers
         return Preprocessing(
             resize=preset.resize_size[0],
             crop=preset.crop_size[0],
@@ -128,18 +119,17 @@ def _of_timm(arch: str, tag: str) -> Pretrained:
 
     def weights() -> Mapping[str, Tensor]:
         place, hub = entry.hf_hub_id or entry.url, import_module("huggingface_hub")
-        cache = hub.constants.HF_HUB_CACHE if entry.hf_hub_id else hub_folder()
+        cache = hub.constants.HF_HUB_CACHE if entry.hf_hub_id else _hub_folder()
         hub.utils.logging.set_verbosity_error()  # it reports each of many failed attempts
         note(f"fetching {place}, unless it is in {cache}")
         try:
-            with one_at_a_time(hub_folder() / f"timm-{name}"):
-                found: Mapping[str, Tensor] = timm.create_model(name, pretrained=True).state_dict()
+            with one_at_a_time(_hub_folder() / f"timm-{name}"):
+                return cast(Mapping[str, Tensor], timm.create_model(name, pretrained=True).state_dict())
         except Exception as error:  # of the hub, of the network, of the file
             raise UserError(
                 f"--model.weights: '{place}' is not in '{cache}' and cannot be fetched ({first_sentence(error)}); connect to"
                 " the network, or fetch its file elsewhere and name it in --model.weights"
             ) from error
-        return found
 
     def preprocessing() -> Preprocessing:
         crop = entry.input_size[1]
@@ -158,24 +148,16 @@ def _of_timm(arch: str, tag: str) -> Pretrained:
 def start_from(network: nn.Module, arch: str, weights: str, num_classes: int) -> None:
     """Copies pretrained weights into a network, and reports a new head."""
     found = find_weights(arch, weights)
-    left_out = load_weights(network, found.weights(), found.source, num_classes)
-    if left_out:
-        rank_zero_only(note)(
-            f"starting from '{found.source}', but with a new head for {num_classes} classes ({', '.join(left_out)})"
-        )
+    if left_out := load_weights(network, found.weights(), found.source, num_classes):
+        new = f"a new head for {num_classes} classes ({', '.join(left_out)})"
+        rank_zero_only(note)(f"starting from '{found.source}', but with {new}")
 
 
 def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str, num_classes: int) -> list[str]:
-    """Copies weights into a network, whatever wrappers such as ``module.`` stand before their names.
+    """Copies weights into a network, whatever wrappers stand before their names; returns the names of those left out.
 
     A head for other classes is left out, and the new one starts from zero: random weights that the features do not correct
     would stay in it (Kolesnikov et al., 2020, section 3.3, https://arxiv.org/abs/1912.11370).
-
-    Returns:
-        The names of the weights left out.
-
-    Raises:
-        UserError: Anything but the head does not fit, or is not finite.
     """
     own = network.state_dict()
     while not own.keys() & weights.keys() and any(map(_WRAPPER.match, weights)):
@@ -197,19 +179,10 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str,
         )
     fitting = {name: value for name, value in weights.items() if name in own and name not in left_out}
     require_finite(fitting, source)
-    load_state(network, {**fitting, **{name: torch.zeros_like(own[name]) for name in left_out}})
+    # a plain dict would not tell of what version its modules are, which some classes ask for
+    own.update(fitting | {name: torch.zeros_like(own[name]) for name in left_out})
+    network.load_state_dict(own)
     return left_out
-
-
-def load_state(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Copies weights into a module, except those that it does not have.
-
-    They count as saved by the module's present version, which some classes ask for and a plain dict does not tell.
-    """
-    state = module.state_dict()
-    state.clear()
-    state.update(weights)
-    module.load_state_dict(state, strict=False)
 
 
 def follow_preprocessing(options: Any, preprocessing: Preprocessing) -> None:
@@ -217,26 +190,16 @@ def follow_preprocessing(options: Any, preprocessing: Preprocessing) -> None:
 
     Where another image size is given, ``resize`` keeps its ratio to it.
     """
-    crop, given = preprocessing["crop"], options.get("image_size")
-    wanted = {
-        "image_size": crop,
-        "fit": preprocessing.get("fit", "crop"),
-        "resize": preprocessing["resize"] if given is None else round(given * preprocessing["resize"] / crop),
-        "interpolation": preprocessing.get("interpolation", "bilinear"),
-        "mean": preprocessing["mean"],
-        "std": preprocessing["std"],
-    }
-    for name, value in wanted.items():
+    crop = preprocessing["crop"]
+    resize = round((options.get("image_size") or crop) * preprocessing["resize"] / crop)
+    wanted = {"fit": "crop", "interpolation": "bilinear", **preprocessing, "image_size": crop, "resize": resize}
+    for name in ("image_size", "fit", "resize", "interpolation", "mean", "std"):
         if name in options and options[name] is None:
-            options[name] = value
+            options[name] = wanted[name]
 
 
 def follow_weights(config: Any, resumed: Sequence[Path]) -> None:
-    """Lets the data module of a run prepare images as the model's weights, or the newest of a run's checkpoints, want them.
-
-    Raises:
-        UserError: Layers are frozen without weights.
-    """
+    """Lets a run's data module prepare images as the weights, or the newest checkpoint of a resumed run, require."""
     model = config.model.init_args
     if model.get("weights") is None:
         if model.get("freeze") and not resumed:

@@ -26,7 +26,7 @@ class CosineWithWarmup(LRScheduler):
     Args:
         optimizer: The optimizer.
         lrf: The last learning rate as a fraction of the first.
-        warmup_epochs: How many epochs, or what part of one, the warmup takes; at most half of the training.
+        warmup_epochs: The length of the warmup in epochs, such as 0.5; at most half of the training.
     """
 
     interval: Interval = "step"
@@ -59,20 +59,14 @@ class CosineWithWarmup(LRScheduler):
 def build_schedule(
     make: LRSchedulerCallable, optimizer: Optimizer, trainer: Trainer, interval: Interval | None
 ) -> LRSchedulerConfigType:
-    """Builds a schedule, as long as training where its class leaves that open.
+    """Builds a schedule for Lightning's ``configure_optimizers``, before the first step.
 
     Args:
         make: Makes the schedule from the optimizer. ``CosineWithWarmup``, and ``OneCycleLR`` without a length of its own,
             last as long as training.
         optimizer: The optimizer.
-        trainer: The trainer, before its first step.
+        trainer: The trainer.
         interval: What the schedule is stepped after; by default what its class says, or each epoch.
-
-    Returns:
-        What Lightning's ``configure_optimizers`` returns under ``lr_scheduler``.
-
-    Raises:
-        UserError: The class does not accept its settings, training has no end, or a group loses its own learning rate.
     """
     rates = [float(group["lr"]) for group in optimizer.param_groups]
     with explained("--model.lr_scheduler"):
@@ -82,17 +76,18 @@ def build_schedule(
     interval = cast(Interval, interval or getattr(scheduler, "interval", "epoch"))
     if isinstance(scheduler, CosineWithWarmup):
         scheduler.set_length(*_length(trainer, interval))
-    _require_own_rates(optimizer, rates)
+    now = [float(group["lr"]) for group in optimizer.param_groups]
+    if not all(math.isclose(rate * rates[0], now[0] * own) for rate, own in zip(now, rates, strict=True)):
+        raise UserError(
+            "--model.lr_scheduler: such a schedule gives all layers the same learning rate, but --model.layer_decay or the"
+            " optimizer gives them several; use one that scales the optimizer's own rates, as CosineWithWarmup does"
+        )
     monitor = getattr(scheduler, "monitor", "val/loss")  # of Lightning's ReduceLROnPlateau
     return {"scheduler": scheduler, "interval": interval, "monitor": monitor, "name": "learning_rate"}
 
 
 def total_steps(trainer: Trainer) -> int:
-    """The optimizer steps of all of training.
-
-    Raises:
-        UserError: Training has no end, or the number of batches in a step changes.
-    """
+    """Counts the optimizer steps of all of training; refuses one without an end, or with a changing accumulation."""
     callbacks: list[object] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
     if any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks):
         raise UserError(  # Lightning would take the accumulation of the first epoch for that of all
@@ -109,7 +104,7 @@ def total_steps(trainer: Trainer) -> int:
 
 
 def _length(trainer: Trainer, interval: Interval) -> tuple[int, float]:
-    """How often a schedule is stepped in training, and in each epoch."""
+    """Counts the steps of a schedule in training, and in each epoch."""
     if interval == "epoch" and trainer.max_steps == -1 and (trainer.max_epochs or 0) > 0:
         return cast(int, trainer.max_epochs), 1
     trainer.fit_loop.setup_data()  # with max_steps alone, Lightning has not counted the batches yet
@@ -119,17 +114,6 @@ def _length(trainer: Trainer, interval: Interval) -> tuple[int, float]:
 
 
 def _is_one_cycle_without_length(make: LRSchedulerCallable) -> bool:
-    parts = (make.func, *make.args) if isinstance(make, partial) else (make,)
-    given = make.keywords if isinstance(make, partial) else {}
-    is_one_cycle = any(isinstance(part, type) and issubclass(part, OneCycleLR) for part in parts)
-    return is_one_cycle and not any(given.get(name) for name in ("total_steps", "epochs", "steps_per_epoch"))
-
-
-def _require_own_rates(optimizer: Optimizer, before: list[float]) -> None:
-    """Refuses a schedule that gives all groups one learning rate where ``layer_decay`` or Muon gave each its own."""
-    now = [float(group["lr"]) for group in optimizer.param_groups]
-    if not all(math.isclose(rate * before[0], now[0] * own) for rate, own in zip(now, before, strict=True)):
-        raise UserError(
-            "--model.lr_scheduler: such a schedule gives all layers the same learning rate, but --model.layer_decay or the"
-            " optimizer gives them several; use one that scales the optimizer's own rates, as CosineWithWarmup does"
-        )
+    made = make if isinstance(make, partial) else partial(make)
+    is_one_cycle = any(isinstance(part, type) and issubclass(part, OneCycleLR) for part in (made.func, *made.args))
+    return is_one_cycle and not any(made.keywords.get(name) for name in ("total_steps", "epochs", "steps_per_epoch"))

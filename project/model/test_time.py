@@ -1,4 +1,4 @@
-"""How a trained model classifies: exactly, and perhaps by the mean over several views of an image."""
+"""Classifying with a trained model: exactly, and perhaps by the mean over several views of an image."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,15 +15,8 @@ Views = Literal["flip", "flip_and_shift"]
 def exact_logits(model: LightningModule, images: Tensor) -> Tensor:
     """Classifies in the weights' own precision, so that no result depends on the rest of a batch.
 
-    In bfloat16 near ties are many, and which way one falls does. A single image is computed as two: a CPU multiplies
-    a vector by other instructions than a matrix, which rounds differently.
-
-    Args:
-        model: An ``ImageClassifier``, in evaluation mode.
-        images: uint8 (N, 3, height, width), N above 0, on the model's device.
-
-    Returns:
-        Logits, float (N, classes).
+    In bfloat16 near ties are many, and fall either way. A single image is computed as two: a CPU multiplies a vector by
+    other instructions than a matrix, which rounds differently.
     """
     alone = len(images) == 1
     with torch.autocast(model.device.type, enabled=False):
@@ -50,12 +43,8 @@ def mean_logits(classify: Callable[[Tensor], Tensor], images: Tensor, views: Vie
     Args:
         classify: Takes images and returns logits, float (N, classes).
         images: (N, 3, height, width), at least 2 pixels wide and high.
-        views: Which; None stands for the image alone. With ``flip_and_shift``, the images that are not moved have half of
-            the weight, and a mirrored edge fills the gap beside those that are, as in Jordan, 2024, section 3.5,
-            https://arxiv.org/abs/2404.00498.
-
-    Returns:
-        float (N, classes).
+        views: None stands for the image alone. With ``flip_and_shift``, images that are not moved have half of the weight,
+            and mirrored edges pad the others, as in Jordan, 2024, section 3.5, https://arxiv.org/abs/2404.00498.
     """
     if views is None:
         return classify(images)

@@ -11,12 +11,11 @@ from torch.optim.lr_scheduler import LinearLR, OneCycleLR
 
 from project.callbacks import LearningRate
 from project.engine.errors import UserError
-from project.model import Muon
-from project.model.freezing import Freezing, blocks
+from project.model import ImageClassifier, Muon
+from project.model.freezing import blocks
 from project.model.networks import build_network, head
 from project.model.optimizers import build_optimizer, parameter_groups
 from project.model.schedules import build_schedule
-from tests.model.test_any_network import classifier, images
 from tests.model.test_classifier import CONSTANT, Memory, linear, trainer
 from tests.stress import SmallNetwork
 
@@ -96,20 +95,6 @@ def test_rates_are_those_of_timm_for_its_networks(arch):
         assert settings == pytest.approx(expected[parameter])
 
 
-def test_the_rates_of_a_resnet_fall_from_head_to_stem_as_a_plain_loop_says():
-    network = build_network("resnet18", 3)
-    expected = {}
-    rate = 1.0
-    for start in [("fc",), *((f"layer{i}.{j}",) for i in (4, 3, 2, 1) for j in (1, 0)), ("conv1", "bn1")]:
-        for name, parameter in network.named_parameters():
-            if name.startswith(start):
-                expected[parameter] = rate
-        rate *= 0.5
-    groups = parameter_groups(network, 0.5)
-    assert {parameter: group["lr_scale"] for group in groups for parameter in group["params"]} == expected
-    assert groups[0]["lr_scale"] == 1
-
-
 def test_a_step_takes_each_layers_own_rate_and_the_heads_is_drawn():
     torch.manual_seed(0)
     run = trainer(max_epochs=1, max_steps=1, limit_val_batches=0, log_every_n_steps=1, callbacks=[LearningRate()])
@@ -139,41 +124,57 @@ def test_a_schedule_that_makes_all_rates_the_same_is_refused_and_one_that_scales
         require_sound(partial(OneCycleLR, max_lr=0.1, total_steps=9, cycle_momentum=False))
 
 
+class Net(nn.Module):
+    """A network of the user's, which knows nothing of the project."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.BatchNorm2d(4, affine=False), nn.Dropout(0.5))
+        self.more = nn.Sequential(nn.Conv2d(4, 4, 3), nn.Dropout(0.5))
+        self.last = nn.Linear(4, num_classes)
+
+    def forward(self, x):
+        return self.last(self.more(self.body(x)).mean((2, 3)))
+
+
+def classifier(arch: str, side: int = 64, **options: Any) -> ImageClassifier:
+    preprocessing: Any = {"resize": side, "crop": side, "mean": [0.5] * 3, "std": [0.25] * 3}
+    return ImageClassifier(["a", "b", "c"], preprocessing, arch=arch, **options)
+
+
 @pytest.mark.parametrize(
-    ("arch", "until"),
+    ("arch", "freeze", "side"),
     [
-        ("resnet18", "layer4"),
-        ("timm/resnet18", "layer4.1"),
-        pytest.param("vgg11_bn", "features.11", marks=pytest.mark.slow),
+        (f"{__name__}.Net", "backbone", 64),
+        ("mobilenet_v3_small", "backbone", 64),
+        ("squeezenet1_1", "backbone", 64),
+        ("timm/levit_128s", "backbone", 224),  # has two heads
+        (f"{__name__}.Net", "more", 64),
+        ("resnet18", "layer4", 64),
+        ("timm/resnet18", "layer4.1", 64),
+        pytest.param("vgg11_bn", "features.11", 64, marks=pytest.mark.slow),
     ],
 )
-def test_what_is_before_a_block_stays_as_it_is_with_its_statistics(arch, until):
-    if arch.startswith("timm/"):
-        pytest.importorskip("timm")
-    model = classifier(arch, freeze=until)
+def test_what_is_frozen_stays_as_it_is_with_its_statistics_and_all_else_is_trained(arch, freeze, side):
+    model = classifier(arch, side, freeze=freeze)
     for parameter in model.parameters():
         if parameter.ndim == 1:
             nn.init.ones_(parameter)  # timm's zeros would keep a gradient from what is before
     before = {name: value.clone() for name, value in model.network.state_dict().items()}
     optimizer = SGD([parameter for parameter in model.parameters() if parameter.requires_grad], lr=0.1)
     model.eval()
+    assert not any(module.training for module in model.modules())
     model.train()
-    model(images()).square().sum().backward()
+    images = torch.randint(0, 256, (4, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    model(images).square().sum().backward()
     optimizer.step()
-    names = list(before)
-    first = next(number for number, name in enumerate(names) if name.startswith(until))
-    changed = [not torch.equal(before[name], value) for name, value in model.network.state_dict().items()]
-    assert not any(changed[:first])
-    assert all(change or "bias" in name for change, name in zip(changed[first:], names[first:], strict=True))
-
-
-def test_what_is_before_a_block_drops_nothing_out_and_counts_no_statistics():
-    before: list[nn.Module] = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, affine=False), nn.Dropout()]
-    network = nn.Sequential(*before, nn.Conv2d(4, 4, 3), nn.Dropout())
-    freezing = Freezing("3", 3)
-    freezing.freeze(network)
-    freezing.evaluate(network.train())
-    assert [module.training for module in network] == [False] * len(before) + [True, True]
+    trained = tuple(head(model.network, 3)) if freeze == "backbone" else (freeze,)
+    first = next(number for number, name in enumerate(before) if name.startswith(trained))
+    for number, (name, value) in enumerate(model.network.state_dict().items()):
+        is_trained = name.startswith(trained) if freeze == "backbone" else number >= first
+        assert torch.equal(before[name], value) != is_trained or ("bias" in name and is_trained)
+    if arch.endswith("Net") and freeze == "more":
+        assert [layer.training for layer in (*model.network.body, *model.network.more)] == [False] * 3 + [True] * 2
 
 
 def test_a_block_that_there_is_not_is_answered_with_those_that_there_are():

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +34,7 @@ from project.model.networks import build_network
 from project.model.normalize import Normalization
 from project.model.pretrained import find_weights, load_weights, start_from
 from tests.conftest import QUIET, SLIM, TINY, evaluate, fit, make_folder
-from tests.small import load, one_line
+from tests.small import load
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +104,6 @@ def test_a_file_that_does_not_arrive_is_not_kept(server, hub, tmp_path, name, co
         find_weights("resnet18", f"{server.url}/{name}").weights()
     for told in (str(hub), f"{name}'", f"{server.url}/{name}", "put the file there"):
         assert told in str(error.value)
-    assert "\n" not in str(error.value)
     assert left(hub) == []
 
 
@@ -212,19 +210,22 @@ def test_weights_that_do_not_exist_are_an_error_with_those_that_do(arch, weights
         find_weights(arch, weights)
 
 
-@pytest.fixture(scope="module")
-def trained() -> dict[str, Any]:
-    """A state dict as torchvision gives it."""
-    return {n: value + 1 for n, value in get_model("shufflenet_v2_x0_5", num_classes=7).state_dict().items()}
+class Wrapped(nn.Module):
+    """Has an attribute that is called like a wrapper."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, num_classes))
 
 
-def loaded(path: Path, weights: Any, num_classes: int = 7) -> tuple[dict[str, Any], list[str]]:
+def loaded(path: Path, weights: Any, num_classes: int) -> tuple[dict[str, Any], list[str]]:
     torch.save(weights, path)
-    network = build_network("shufflenet_v2_x0_5", num_classes)
+    network = Wrapped(num_classes)
     left_out = load_weights(network, read_weights(path), str(path), num_classes)
     return network.state_dict(), left_out
 
 
+@pytest.mark.parametrize("classes", [7, 3])
 @pytest.mark.parametrize(
     "wrap",
     [
@@ -239,49 +240,29 @@ def loaded(path: Path, weights: Any, num_classes: int = 7) -> tuple[dict[str, An
     ],
     ids=["plain", "module", "compiled", "state_dict", "model", "best_state_dict", "ours", "old"],
 )
-def test_weights_are_found_however_a_script_saved_them(tmp_path, trained, wrap):
-    state, left_out = loaded(tmp_path / "weights.pth", wrap(trained))
-    assert left_out == []
-    assert all(torch.equal(state[name], value) for name, value in trained.items() if "num_batches" not in name)
-
-
-def test_a_head_for_other_classes_is_left_out_and_starts_from_zero(tmp_path, trained):
-    state, left_out = loaded(tmp_path / "weights.pth", trained, num_classes=3)
-    assert left_out == ["fc.weight", "fc.bias"]
+def test_weights_are_found_however_a_script_saved_them_and_a_new_head_starts_from_zero(tmp_path, wrap, classes):
+    trained = {name: value + 1 for name, value in Wrapped(7).state_dict().items()}
+    state, left_out = loaded(tmp_path / "weights.pth", wrap(trained), classes)
+    assert left_out == ([] if classes == 7 else ["network.3.weight", "network.3.bias"])
     assert not any(state[name].any() for name in left_out)
-    assert torch.equal(state["conv1.0.weight"], trained["conv1.0.weight"])
-
-
-class Wrapped(nn.Module):
-    """Has an attribute that is called like a wrapper."""
-
-    def __init__(self, num_classes: int) -> None:
-        super().__init__()
-        self.network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(), nn.Linear(4, num_classes))
-
-
-@pytest.mark.parametrize("prefix", ["", "network.", "module.", "_orig_mod.module."])
-def test_names_of_the_network_itself_that_look_like_a_wrappers_stay(prefix):
-    trained, network = Wrapped(3), Wrapped(5)
-    left_out = load_weights(network, {prefix + n: v for n, v in trained.state_dict().items()}, "a file", 5)
-    assert left_out == ["network.2.weight", "network.2.bias"]
-    assert torch.equal(network.state_dict()["network.0.weight"], trained.state_dict()["network.0.weight"])
+    kept = [name for name in trained if name not in left_out and "num_batches" not in name]
+    assert all(torch.equal(state[name], trained[name]) for name in kept)
 
 
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (lambda weights: weights.pop("conv1.0.weight"), r"missing: conv1\.0\.weight"),
+        (lambda weights: weights.pop("network.0.weight"), r"missing: network\.0\.weight"),
         (lambda weights: weights.update(extra=torch.zeros(1)), "unknown: extra"),
-        (lambda weights: weights.update({"conv1.1.weight": torch.zeros(3)}), r"of another shape: conv1\.1\.weight"),
+        (lambda weights: weights.update({"network.1.bias": torch.zeros(3)}), r"of another shape: network\.1\.bias"),
         (lambda weights: (weights.clear(), weights.update(epoch=3)), "has no weights"),
     ],
 )
-def test_weights_that_do_not_fit_are_listed(tmp_path, trained, change, complaint):
-    weights = dict(trained)
+def test_weights_that_do_not_fit_are_listed(tmp_path, change, complaint):
+    weights = Wrapped(7).state_dict()
     change(weights)
     with pytest.raises(UserError, match=complaint):
-        loaded(tmp_path / "weights.pth", weights)
+        loaded(tmp_path / "weights.pth", dict(weights), 7)
 
 
 ARCH = ["--model.arch=mobilenet_v3_small", "--model.weights=IMAGENET1K_V1"]
@@ -304,7 +285,7 @@ def parsed(*args: str) -> Any:
     return cli.config.data.init_args, cli.model.preprocessing
 
 
-def test_preprocessing_follows_the_weights_unless_it_is_given(place, tiny_run, capsys):
+def test_preprocessing_follows_the_weights_unless_it_is_given(place, tiny_run):
     options, found = parsed(*DATA)
     assert found == find_weights("mobilenet_v3_small", "IMAGENET1K_V1").preprocessing()
     assert (options.image_size, options.resize, options.interpolation) == (224, 256, "bilinear")
@@ -316,8 +297,6 @@ def test_preprocessing_follows_the_weights_unless_it_is_given(place, tiny_run, c
     ours = tiny_run / "checkpoints" / "best.ckpt"
     options, found = parsed("--data.train_size=16", *SLIM, f"--model.weights={ours}")
     assert (options.image_size, found["mean"]) == (32, [0.5, 0.5, 0.5])
-    said = one_line(lambda: parsed(*DATA, "--data.resize=100"), capsys)
-    assert re.search(r"--data\.resize must be at least 224, the image size, got 100", said)
 
 
 def test_a_run_keeps_what_the_weights_asked_for_and_needs_them_no_more(place, hub, capsys):
@@ -338,19 +317,8 @@ def test_a_run_keeps_what_the_weights_asked_for_and_needs_them_no_more(place, hu
     found, expected = (json.loads(path.read_text()) for path in (Path("all.json"), run / "metrics.json"))
     assert found["accuracy"] == expected["test"]["accuracy"]
     (run / "metrics.json").unlink()
+    last = run / "checkpoints" / "last.ckpt"  # a damaged one gives way to the one before it
+    last.rename(last.with_name("previous.ckpt"))
+    last.write_bytes(last.with_name("previous.ckpt").read_bytes()[:-1000])
     fit(*flags, "--trainer.max_epochs=2")
     assert read_checkpoint(best)[ABOUT]["preprocessing"] == prepared
-
-
-def test_a_run_whose_last_checkpoint_is_damaged_is_prepared_as_the_one_before_it(tiny_run, workplace):
-    content = load(tiny_run / "checkpoints" / "best.ckpt")
-    content[ABOUT]["preprocessing"]["mean"] = [0.1, 0.2, 0.3]
-    torch.save(content, "weights.ckpt")
-    flags = [*TINY, *SLIM, "--model.weights=weights.ckpt", "--name=run"]
-    checkpoints = fit(*flags).run.path / "checkpoints"
-    (checkpoints.parent / "metrics.json").unlink()
-    Path("weights.ckpt").unlink()
-    (checkpoints / "last.ckpt").rename(checkpoints / "previous.ckpt")
-    (checkpoints / "last.ckpt").write_bytes((checkpoints / "previous.ckpt").read_bytes()[:-1000])
-    resumed = FitCLI([*flags, "--trainer.max_epochs=2"])
-    assert resumed.model.preprocessing["mean"] == [0.1, 0.2, 0.3]

@@ -23,18 +23,10 @@ def allow_module(name: str) -> None:
 
 
 def own_network(path: str, arguments: Any) -> str:
-    """Finds a network of the user's that a checkpoint names, without importing anything for it.
+    """Returns the path of a network of the user's that a checkpoint names, without importing anything for it.
 
-    Args:
-        path: Where the callable was when the checkpoint was written; a class may have moved.
-        arguments: The further arguments that the checkpoint has for it, unchecked.
-
-    Returns:
-        The path at which it can be imported.
-
-    Raises:
-        UserError: No module that the user has named defines it; or it is a function with a text among its arguments,
-            which might be a place to write to.
+    A class may have moved since. No module that the user has not named is reached, and no function with a text among its
+    arguments, which might be a place to write to.
     """
     module, _, name = path.rpartition(".")
     found = vars(sys.modules.get(module, object)).get(name)  # getattr would let a lazy module import
@@ -76,14 +68,6 @@ def limited_by(weights: Mapping[str, Tensor], class_names: Sized, arguments: Any
     """Stops a model from being built that could not have the weights of a checkpoint, before it takes time and memory.
 
     What modules register is counted before it is initialised, with room for what a constructor replaces.
-
-    Args:
-        weights: The checkpoint's.
-        class_names: The classes that it names.
-        arguments: The further arguments of the network that it has.
-
-    Raises:
-        UserError: The model would be too large.
     """
     refusal = UserError("the checkpoint describes a network that is far larger than its weights; it was changed")
     most_classes = max((max(value.shape, default=1) for value in weights.values()), default=0)
@@ -100,13 +84,9 @@ def limited_by(weights: Mapping[str, Tensor], class_names: Sized, arguments: Any
         if parts_left < 0 or numbers_left < 0:
             raise refusal
 
-    hooks = [
+    with (
         torch_module.register_module_parameter_registration_hook(count),
         torch_module.register_module_buffer_registration_hook(count),
         torch_module.register_module_module_registration_hook(count),
-    ]
-    try:
+    ):
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
