@@ -9,7 +9,7 @@ from jsonargparse import Namespace
 from project.analysis.data import open_data
 from project.analysis.evaluation import evaluate_split
 from project.analysis.report import image_sections, render
-from project.analysis.tables import replacing, require_writable
+from project.analysis.tables import chosen_output, replacing, require_writable
 from project.engine.cli.command import one_line_errors, quiet_libraries
 from project.engine.cli.command_line import IMPORT, import_modules
 from project.engine.cli.parser import OneLineErrorParser
@@ -27,29 +27,19 @@ def parse(args: list[str] | None = None) -> Namespace:
         " mistakes, Grad-CAM and configuration. It needs no network, so it can be sent as it is.",
         epilog="example: python -m project.report runs/NAME --output page.html",
     )
+    root = "The folder of the images, if not the one that the checkpoint names."
     parser.add_argument("run", type=str, help="The run's folder, as in runs/NAME.")
     parser.add_argument("--output", type=str | None, default=None, help="The page, by default report.html in the run.")
-    parser.add_argument(
-        "--root", type=str | None, default=None, help="Where the images are, if not where the checkpoint says."
-    )
+    parser.add_argument("--root", type=str | None, default=None, help=root)
     parser.add_argument("--import", **IMPORT)
     return parser.parse_args(args)
 
 
 def report(options: Namespace) -> Path:
-    """Writes the page.
-
-    Args:
-        options: As :func:`parse` returns them.
-
-    Raises:
-        UserError: There is no finished run, or the page cannot be written.
-    """
+    """Writes the page, without images where these cannot be found."""
     import_modules(options["import"])
     run = Path(options.run).resolve()
-    output = run / "report.html" if options.output is None else Path(options.output)
-    if options.output is None and output.is_symlink():  # which came with the run
-        raise UserError(f"'{output}' is a link; remove it, or choose another file with --output")
+    output = chosen_output(options.output, run / "report.html")
     metrics = _read_metrics(run)
     require_writable("--output", output)
     checkpoint = run / "checkpoints" / "best.ckpt"
@@ -58,12 +48,10 @@ def report(options: Namespace) -> Path:
     images: dict[str, Any]
     try:
         data = open_data(about, **({} if options.root is None else {"root": options.root}))
-        test = evaluate_split(model, data)
-    except UserError as error:  # images may be elsewhere by now, and metrics are worth a page without them
+        images = image_sections(model, evaluate_split(model, data))
+    except UserError as error:
         note(f"without images: {error}")
         images = {"missing": str(error)}
-    else:
-        images = image_sections(model, test)
     page = render(run, dict(about), metrics, images)
     with replacing("--output", output) as target:
         target.write_text(page, "utf-8", "backslashreplace")  # as its header says, wherever it is written
@@ -74,7 +62,7 @@ def _read_metrics(run: Path) -> dict[str, Any]:
     path = run / "metrics.json"
     try:
         found: dict[str, Any] = json.loads(path.read_text())
-        found["val"]["accuracy"], found["test"]["confusion_matrix"], found["class_names"]
+        found["test"]["confusion_matrix"], found["class_names"]
     except FileNotFoundError as error:
         raise UserError(f"'{printable(str(run))}' is no finished run: it has no metrics.json") from error
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

@@ -21,7 +21,6 @@ from tests.conftest import as_in_a_terminal, evaluate, make_folder
 from tests.distributed.job import classifier, flowers, trainer
 from tests.distributed.processes import succeed
 from tests.engine.loading.image_files import write_folder
-from tests.small import one_line
 
 
 @pytest.fixture
@@ -30,24 +29,34 @@ def checkpoint(tiny_run, tmp_path):
     return shutil.copy(tiny_run / "checkpoints" / "best.ckpt", tmp_path / "alone.ckpt")
 
 
-@pytest.mark.parametrize("split", ["val", "test"])
-@pytest.mark.parametrize("batch_size", [1, 7])
-def test_a_checkpoint_alone_gives_the_figures_of_its_run(tiny_run, checkpoint, tmp_path, split, batch_size):
+def own_data(checkpoint, root):
+    """Lets a checkpoint remember a folder as what it was trained on; returns the classes."""
+    content = torch.load(checkpoint, weights_only=True)
+    content[ABOUT]["data"] = {"class_path": "FolderDataModule", "init_args": {"root": str(root), "image_size": 32}}
+    torch.save(content, checkpoint)
+    return content[ABOUT]["class_names"]
+
+
+def right(model, files):
+    """The number of images that the prediction from Python labels as their folders do."""
+    labels = [prediction.label for prediction in predict(model, files)]
+    return sum(file.parent.name == label for file, label in zip(files, labels, strict=True))
+
+
+@pytest.mark.parametrize(("split", "batch_size"), [("val", 7), ("test", 1)])
+def test_a_checkpoint_alone_gives_the_metrics_of_its_run_in_a_table_and_a_file(
+    tiny_run, checkpoint, tmp_path, capsys, split, batch_size
+):
     evaluate(f"{checkpoint}", f"--split={split}", f"--data.batch_size={batch_size}")
     expected = json.loads((tiny_run / "metrics.json").read_text())[split]
     measured = json.loads((tmp_path / f"alone.{split}.metrics.json").read_text())
     assert measured["confusion_matrix"] == expected["confusion_matrix"]
     assert measured["loss"] == pytest.approx(expected["loss"], rel=1e-5)
-
-
-def test_the_table_has_a_row_for_each_class_and_the_file_says_the_same(checkpoint, tmp_path, capsys):
-    evaluate(f"{checkpoint}", f"--output={tmp_path / 'out.json'}")
-    printed, written = capsys.readouterr().out, json.loads((tmp_path / "out.json").read_text())
-    assert list(written["per_class"]) == torch.load(checkpoint, weights_only=True)[ABOUT]["class_names"]
-    for name, row in written["per_class"].items():
+    printed = capsys.readouterr().out
+    assert list(measured["per_class"]) == torch.load(checkpoint, weights_only=True)[ABOUT]["class_names"]
+    for name, row in measured["per_class"].items():
         (line,) = [line for line in printed.splitlines() if line.split()[:1] == [name]]
         assert line.split()[1:] == [f"{row[rate]:.4f}" for rate in ("precision", "recall", "f1")] + [str(row["total"])]
-    assert sum(row["total"] for row in written["per_class"].values()) == written["total"]
 
 
 def test_other_images_of_the_same_classes_can_be_measured(checkpoint, tmp_path, capsys):
@@ -64,50 +73,27 @@ def test_other_images_of_the_same_classes_can_be_measured(checkpoint, tmp_path, 
     assert "scaled by bicubic interpolation, in training it was bilinear" in said
 
 
-def test_all_images_of_another_folder_can_be_measured(checkpoint, tmp_path, capsys):
-    names = torch.load(checkpoint, weights_only=True)[ABOUT]["class_names"]
-    root = make_folder(tmp_path / "images", dict.fromkeys(names, 5))
-    cli = evaluate(f"{checkpoint}", f"--data={root}", "--data.num_workers=0", "--split=all", "--data.batch_size=8")
-    written = json.loads((tmp_path / "alone.all.metrics.json").read_text())
-    files = sorted(root.rglob("*.*"))
-    labels = [prediction.label for prediction in predict(cli.model, files)]
-    right = sum(file.parent.name == label for file, label in zip(files, labels, strict=True))
-    assert (written["split"], written["correct"], written["total"]) == ("all", right, 5 * len(names))
-    assert f"({right}/{5 * len(names)})" in capsys.readouterr().out
-
-
-def test_all_images_are_not_measured_where_it_was_trained_on_some(checkpoint, tmp_path, capsys):
-    content = torch.load(checkpoint, weights_only=True)
-    root = make_folder(tmp_path / "images", dict.fromkeys(content[ABOUT]["class_names"], 5))
-    content[ABOUT]["data"] = {"class_path": "FolderDataModule", "init_args": {"root": str(root), "image_size": 32}}
-    torch.save(content, checkpoint)
-    for data in ([], [f"--data={root}"], [f"--data={root}/../images/"]):
-        with pytest.raises(
-            UserError, match="some of these images are those it was trained on; name others with --data"
-        ):
-            evaluate(f"{checkpoint}", *data, "--split=all", "--data.num_workers=0")
-    with pytest.raises(UserError, match="image files"):
-        evaluate(f"{checkpoint}", "--data=SyntheticFlowersDataModule", "--split=all")
-
-
-def test_training_images_are_known_by_whatever_name(checkpoint, tmp_path, capsys):
-    content = torch.load(checkpoint, weights_only=True)
-    names, root = content[ABOUT]["class_names"], tmp_path / "images"
+def test_all_images_of_another_folder_can_be_measured_but_no_training_images_by_any_name(checkpoint, tmp_path, capsys):
+    root, output = tmp_path / "images", tmp_path / "alone.all.metrics.json"
+    names = own_data(checkpoint, root)
     for split, count in (("train", 5), ("test", 3)):
         make_folder(root / split, dict.fromkeys(names, count))
-    content[ABOUT]["data"] = {"class_path": "FolderDataModule", "init_args": {"root": str(root), "image_size": 32}}
-    torch.save(content, checkpoint)
     (tmp_path / "link").symlink_to(root / "train")
     files = [f"{file},{file.parent.name}" for file in sorted((root / "train").glob("*/*"))]
     (tmp_path / "images.csv").write_text("\n".join(["path,label", *files]))
-    csv_file = ["--data=CSVDataModule", f"--data.file={tmp_path / 'images.csv'}"]
+    csv_file = ["--data=CSVDataModule", f"--data.file={tmp_path / 'images.csv'}", "--data.image_size=32"]
     options = [f"{checkpoint}", "--split=all", "--data.num_workers=0", "--data.batch_size=8"]
-    for data in ([f"--data={root / 'train'}"], [f"--data={tmp_path / 'link'}"], [*csv_file, "--data.image_size=32"]):
-        with pytest.raises(UserError, match="some of these images are those it was trained on"):
+    for data in ([], [f"--data={root}/../images/"], [f"--data={tmp_path / 'link'}"], csv_file):
+        with pytest.raises(UserError, match="some of these images are those it was trained on; name others with"):
             evaluate(*options, *data)
-    evaluate(*options, f"--data={root / 'test'}")
-    assert json.loads((tmp_path / "alone.all.metrics.json").read_text())["total"] == 3 * len(names)
-    assert "not known" not in capsys.readouterr().err
+    with pytest.raises(UserError, match="image files"):
+        evaluate(f"{checkpoint}", "--data=SyntheticFlowersDataModule", "--split=all")
+    cli = evaluate(*options, f"--data={root / 'test'}")
+    written, count = json.loads(output.read_text()), right(cli.model, sorted((root / "test").rglob("*.*")))
+    assert (written["split"], written["correct"], written["total"]) == ("all", count, 3 * len(names))
+    said = capsys.readouterr()
+    assert f"({count}/{3 * len(names)})" in said.out
+    assert "not known" not in said.err
     root.rename(tmp_path / "elsewhere")
     evaluate(*options, f"--data={tmp_path / 'elsewhere' / 'test'}")
     assert "what it was trained on is not here, so whether these images" in capsys.readouterr().err
@@ -134,16 +120,8 @@ def test_images_are_fitted_as_the_checkpoint_says_or_not_at_all(checkpoint, tmp_
         evaluate(f"{checkpoint}", *data, "--data.batch_size=8", "--data.fit=crop")
     cli = evaluate(f"{checkpoint}", *data, "--data.batch_size=8")
     splits: Any = cli.datamodule.splits
-    files = splits["test"].files
-    labels = [prediction.label for prediction in predict(cli.model, files)]
-    right = sum(file.parent.name == label for file, label in zip(files, labels, strict=True))
-    assert json.loads((tmp_path / "alone.test.metrics.json").read_text())["correct"] == right
-
-
-def test_a_config_with_a_model_is_refused_in_one_line(checkpoint, tmp_path, capsys):
-    (tmp_path / "my.yaml").write_text("model: ImageClassifier\n")
-    said = one_line(lambda: evaluate(f"{checkpoint}", f"--config={tmp_path / 'my.yaml'}"), capsys)
-    assert said == "error: there is no option '--model' here: the checkpoint says what the model is"
+    measured = json.loads((tmp_path / "alone.test.metrics.json").read_text())
+    assert measured["correct"] == right(cli.model, splits["test"].files)
 
 
 def test_other_classes_are_refused(checkpoint, tmp_path):
@@ -201,13 +179,6 @@ def test_predictions_of_each_image_are_those_of_the_predict_command(several, tmp
 
 
 def test_metrics_that_cannot_be_written_cost_no_measuring(checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setattr("project.evaluate.EvaluateCLI._measure", None)
+    monkeypatch.setattr("lightning.pytorch.Trainer.test", None)
     with pytest.raises(UserError, match=r"--output: '.*' cannot be written"):
         evaluate(f"{checkpoint}", f"--output={tmp_path / 'no' / 'out.json'}")
-
-
-def test_for_the_folder_of_a_run_its_checkpoint_is_named(tiny_run, tmp_path):
-    with pytest.raises(UserError, match=r"it is a run's folder; its checkpoint is '.*/checkpoints/best\.ckpt'"):
-        evaluate(f"{tiny_run}")
-    with pytest.raises(UserError, match=r"there is no file .*: it is a folder$"):
-        evaluate(f"{tmp_path}")

@@ -1,4 +1,4 @@
-"""Whether a model's confidence means what it says: reliability, expected calibration error, temperature scaling."""
+"""The calibration of a model's confidence: reliability, expected calibration error, temperature scaling."""
 
 from typing import NamedTuple
 
@@ -9,13 +9,7 @@ from torch.nn import functional as F
 
 
 class Reliability(NamedTuple):
-    """Confidence and accuracy of the images of each bin of confidence, the bins of equal width.
-
-    Attributes:
-        counts: int64 (bins,), how many images fall into each.
-        confidence: float64 (bins,), their mean confidence in [0, 1]; 0 in an empty bin.
-        accuracy: float64 (bins,), the share of them that is classified correctly; 0 in an empty bin.
-    """
+    """Images in bins of equal width by confidence: int64 counts, float64 mean confidence and accuracy (0 if empty)."""
 
     counts: Tensor
     confidence: Tensor
@@ -32,9 +26,9 @@ def reliability(probabilities: Tensor, labels: Tensor, bins: int = 15) -> Reliab
     """Sorts images into bins by the confidence of their prediction.
 
     Args:
-        probabilities: float (N, classes), as softmax returns them.
+        probabilities: float (N, classes).
         labels: int64 (N,).
-        bins: How many, over [0, 1]; a confidence on the edge between two belongs to the lower one.
+        bins: The number of bins over [0, 1]; a confidence on the edge between two belongs to the lower one.
     """
     confidence, predicted = probabilities.double().max(1)
     which = (confidence * bins).ceil().long().sub(1).clamp(0, bins - 1)
@@ -49,14 +43,10 @@ def reliability(probabilities: Tensor, labels: Tensor, bins: int = 15) -> Reliab
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     """Finds the temperature T for which the cross entropy of ``logits / T`` is least (Guo et al., 2017, section 4.2).
 
-    To be found on the validation set and judged on the test set. Predictions do not change by it.
-
-    Args:
-        logits: float (N, classes).
-        labels: int64 (N,).
+    Fit it on the validation set and judge it on the test set. It changes no prediction.
 
     Returns:
-        The temperature, from 0.05 to 20: above 1 where the model is too sure, below 1 where it is not sure enough.
+        The temperature, from 0.05 to 20: above 1 for an overconfident model, below 1 for an underconfident one.
     """
     logits = logits.double()
     low, high = 1 / 20, 20.0  # of 1 / T, in which the cross entropy is convex

@@ -1,4 +1,4 @@
-"""Two or more runs beside each other: what differs in their configurations, and whether a difference is chance."""
+"""Runs beside each other: the settings in which they differ, and a test of their difference."""
 
 from collections.abc import Mapping
 from math import comb
@@ -10,13 +10,7 @@ _OF_ONE_RUN = {"seed_everything", "data.seed", "name", "trainer.default_root_dir
 
 
 class McNemar(NamedTuple):
-    """McNemar's exact test of two models on the same images (McNemar, 1947, https://doi.org/10.1007/BF02295996).
-
-    Attributes:
-        only_first: How many images the first model alone classifies correctly.
-        only_second: How many images the second model alone classifies correctly.
-        p_value: The probability of a difference at least as large between two equally good models, two-sided.
-    """
+    """Counts of the images that one model alone classifies correctly, and the two-sided p-value of their difference."""
 
     only_first: int
     only_second: int
@@ -24,14 +18,14 @@ class McNemar(NamedTuple):
 
 
 def mcnemar(first: Tensor, second: Tensor) -> McNemar:
-    """Tests whether two models are equally good, by the images that one classifies correctly and the other does not.
+    """Tests whether two models are equally good (McNemar, 1947, https://doi.org/10.1007/BF02295996).
 
     Args:
-        first: bool (N,), whether the first model is right about each image.
-        second: bool (N,), the same of the second, in the same order.
+        first: bool (N,), true where the first model classifies an image correctly.
+        second: bool (N,), the same for the second model, in the same order.
 
     Raises:
-        ValueError: They are not about the same number of images.
+        ValueError: The numbers of images differ.
     """
     if first.shape != second.shape:
         raise ValueError(f"both must be about the same images, got {len(first)} and {len(second)}")
@@ -42,7 +36,7 @@ def mcnemar(first: Tensor, second: Tensor) -> McNemar:
 
 
 def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The settings of a configuration under their names on the command line, ``model.optimizer.lr`` for example."""
+    """Names the settings of a configuration as the command line does, ``model.optimizer.lr`` for example."""
     found: dict[str, Any] = {}
     for name, value in settings.items():
         key = prefix if name == "init_args" else f"{prefix}.{name}" if prefix else str(name)
@@ -56,10 +50,7 @@ def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def differing_settings(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The settings that are not the same in all runs.
-
-    Args:
-        configs: By run, what its ``config.yaml`` holds.
+    """Finds the settings that differ between runs, from the content of each run's ``config.yaml``.
 
     Returns:
         By setting, the value of each run; None where a run has no such setting.
@@ -71,17 +62,9 @@ def differing_settings(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, di
 
 
 def seed_groups(configs: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """Runs in groups that differ in nothing but their seed, their name and the folder that they are in.
-
-    Args:
-        configs: By run, what its ``config.yaml`` holds.
-    """
-    groups: list[tuple[dict[str, Any], list[str]]] = []
+    """Groups runs that differ in nothing but their seed, their name and their folder."""
+    groups: dict[str, list[str]] = {}
     for run, config in configs.items():
         settings = {name: value for name, value in flattened(config).items() if name not in _OF_ONE_RUN}
-        group = next((members for known, members in groups if known == settings), None)
-        if group is None:
-            groups.append((settings, [run]))
-        else:
-            group.append(run)
-    return [members for _, members in groups]
+        groups.setdefault(repr(sorted(settings.items(), key=lambda item: item[0])), []).append(run)
+    return list(groups.values())

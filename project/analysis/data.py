@@ -14,8 +14,6 @@ from project.engine.loading.scan import ClassFiles
 from project.engine.run.checkpoint import About
 from project.engine.run.settings import imported_class, plain_options
 
-_WRITTEN = ("cache",)  # options that name what is written
-
 
 def remembered_data(about: About) -> tuple[type[ImageDataModule], dict[str, Any]]:
     """Finds the data module that a checkpoint was trained with, and its options that name nothing that is written.
@@ -34,55 +32,49 @@ def remembered_data(about: About) -> tuple[type[ImageDataModule], dict[str, Any]
             " with the module that defines it, or in Python import it first"
         )
     options = plain_options(data["init_args"], found)
-    return found, {name: value for name, value in options.items() if name not in _WRITTEN}
+    return found, {name: value for name, value in options.items() if name != "cache"}
 
 
 def require_datasets(about: About, given: Collection[str]) -> None:
     """Requires the datasets that a checkpoint was trained with, where these were classes or functions.
 
-    A checkpoint chooses nothing that is imported. Without them, the images to measure on would be cut from those that it
-    was trained on.
+    A checkpoint chooses nothing that is imported. Without them, the split would be cut from the training images.
     """
-    data = about["data"]
-    said = {split: data["init_args"].get(split) for split in SPLITS if split not in given} if data is not None else {}
-    for split, name in said.items():
-        if isinstance(name, str):
+    options = about["data"]["init_args"] if about["data"] is not None else {}
+    for split in SPLITS:
+        if split not in given and isinstance(name := options.get(split), str):
             raise UserError(
                 f"the checkpoint was trained with the dataset {printable(name)} as {split}, but may not choose what is"
                 f" imported; project.evaluate takes it by --data.{split} and its options, open_data in Python by {split}="
             )
 
 
-def require_same_datasets(about: About, data: ImageDataModule) -> None:
-    """Calls :func:`require_datasets` where a data module of the class of training is measured on."""
-    if about["data"] is not None and about["data"]["class_path"] == type(data).__name__:
-        require_datasets(about, data.hparams)
-
-
 def open_data(about: About, **changes: Any) -> ImageDataModule:
     """Builds the data module that a checkpoint was trained with.
 
     Args:
-        about: What the checkpoint says of itself.
-        changes: Options that are other than then, as the ``root`` of images that lie elsewhere now.
+        about: The checkpoint's ``about``.
+        changes: Options that differ from training's, as the ``root`` of images that were moved.
 
     Raises:
-        UserError: No data module of that name is imported, it does not take the options, or its images would be
-            downloaded to where the checkpoint says.
+        UserError: No data module of that name is imported, it does not accept the options, or its images would be
+            downloaded to a folder that only the checkpoint names.
     """
     found, options = remembered_data(about)
     require_datasets(about, changes)
     try:
         data = found(**options | changes)
     except (TypeError, ValueError) as error:
-        raise UserError(f"{found.__name__} does not take the options that the checkpoint remembers: {error}") from error
+        raise UserError(
+            f"{found.__name__} does not accept the options that the checkpoint remembers: {error}"
+        ) from error
     if "root" not in changes:
         require_there(data, options)
     return data
 
 
 def was_trained_on(about: About, data: ImageFilesDataModule) -> bool | None:
-    """Returns True if any of these images were trained on, whatever folder, link or list names them now; None if unknown."""
+    """Returns True if any of these images were trained on, by whatever path; None if unknown."""
     try:
         found, options = remembered_data(about)
         if not issubclass(found, ImageFilesDataModule):
@@ -94,10 +86,10 @@ def was_trained_on(about: About, data: ImageFilesDataModule) -> bool | None:
 
 
 def _identities(splits: Mapping[str, ClassFiles]) -> set[tuple[int, int]]:
-    """The device and inode of each file, which are the same by whatever link it is named."""
+    """Returns the device and inode of each file."""
     found = set()
     for file in (file for classes in splits.values() for files in classes.values() for file in files):
-        with suppress(OSError):  # of a broken link, which is an image that cannot be read
+        with suppress(OSError):  # a broken link is an image that cannot be read
             found.add(((about := file.stat()).st_dev, about.st_ino))
     return found
 

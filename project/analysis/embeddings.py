@@ -11,10 +11,10 @@ from project.model.networks import head
 
 
 def embed(model: ImageClassifier, images: Tensor) -> Tensor:
-    """The features that the head of the network sees.
+    """Computes the features that the head of the network gets, in evaluation mode.
 
     Args:
-        model: On any device; it is put into evaluation mode.
+        model: On any device.
         images: uint8 (N, 3, size, size).
 
     Returns:
@@ -29,32 +29,15 @@ def embed(model: ImageClassifier, images: Tensor) -> Tensor:
 
 
 def nearest(embeddings: Tensor, queries: Tensor, count: int) -> Tensor:
-    """Finds the most similar embeddings by the cosine of the angle between them.
-
-    Args:
-        embeddings: float (N, features).
-        queries: float (M, features).
-        count: How many, at most N.
-
-    Returns:
-        int64 (M, count), positions among the N, the most similar first.
-    """
+    """Finds for each query the positions of the ``count`` embeddings of greatest cosine similarity, best first."""
     similarity = F.normalize(queries, dim=1) @ F.normalize(embeddings, dim=1).T
     return similarity.topk(count, dim=1).indices
 
 
 def project(embeddings: Tensor) -> Tensor:
-    """Projects embeddings onto their two principal components.
-
-    Args:
-        embeddings: float (N, features), N and features at least 2.
-
-    Returns:
-        float64 (N, 2); the sign of a component is such that its largest loading is positive.
-    """
+    """Projects embeddings onto their two principal components; the largest loading of each is positive."""
     centred = embeddings.double() - embeddings.double().mean(0)
-    _, _, components = torch.linalg.svd(centred, full_matrices=False)
-    components = components[:2]
+    components = torch.linalg.svd(centred, full_matrices=False).Vh[:2]
     signs = components.gather(1, components.abs().argmax(1, keepdim=True)).sign()
     projected: Tensor = centred @ (components * signs).T
     return projected
@@ -67,7 +50,7 @@ def projection_figure(points: Tensor, labels: Tensor, class_names: list[str], th
         points: float (N, 2).
         labels: int64 (N,).
         class_names: The classes in the order of their labels.
-        thumbnails: By position among the N, an image to be drawn there, uint8 (3, height, width).
+        thumbnails: Images to draw, uint8 (3, height, width), by their positions among the points.
     """
     figure = Figure(figsize=(8, 6), layout="constrained", dpi=110)
     axes = figure.add_subplot(xlabel="first principal component", ylabel="second principal component")
@@ -77,20 +60,13 @@ def projection_figure(points: Tensor, labels: Tensor, class_names: list[str], th
     for position, image in thumbnails.items():
         small = F.interpolate(image[None].float(), (28, 28), mode="area")[0].permute(1, 2, 0) / 255
         colour = f"C{int(labels[position]) % 10}"
-        box = AnnotationBbox(
-            OffsetImage(small.numpy()), tuple(points[position].tolist()), pad=0.1, bboxprops={"edgecolor": colour}
-        )
-        axes.add_artist(box)
-    (left, bottom), (right, top) = _limits(points)
-    axes.set(xlim=(left, right), ylim=(bottom, top))
-    legend = figure.legend(loc="outside right upper", fontsize=8)
-    for text in legend.get_texts():
-        text.set_parse_math(False)
-    return figure
-
-
-def _limits(points: Tensor) -> tuple[list[float], list[float]]:
-    """The range that the plot shows: outliers, which would squeeze all others into a column, lie outside."""
+        place, frame = tuple(points[position].tolist()), {"edgecolor": colour}
+        axes.add_artist(AnnotationBbox(OffsetImage(small.numpy()), place, pad=0.1, bboxprops=frame))
+    # outliers, which would squeeze all others into a column, lie outside
     low, middle, high = torch.quantile(points.double(), torch.tensor([0.02, 0.5, 0.98], dtype=torch.float64), dim=0)
     spread = 1.5 * torch.maximum(high - middle, middle - low).clamp(min=1e-6)
-    return (middle - spread).tolist(), (middle + spread).tolist()
+    (left, bottom), (right, top) = (middle - spread).tolist(), (middle + spread).tolist()
+    axes.set(xlim=(left, right), ylim=(bottom, top))
+    for text in figure.legend(loc="outside right upper", fontsize=8).get_texts():
+        text.set_parse_math(False)
+    return figure

@@ -1,4 +1,4 @@
-"""Predictions for each image of a split, collected while a trainer evaluates it, as every evaluation here does."""
+"""Predictions for each image of a split, collected by a callback while a trainer evaluates it."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -23,33 +23,27 @@ _ACCELERATORS = {"cuda": "gpu"}
 
 
 class Predictions(NamedTuple):
-    """Predictions for the images of a split, each once, in the order of the dataset.
-
-    Attributes:
-        indices: int64 (N,), positions in the dataset.
-        targets: int64 (N,), the true labels; -1 where a file cannot be read.
-        labels: int64 (N,), the most probable ones.
-        confidences: float32 (N,), their probabilities.
-        logits: float32 (N, classes), or (N, 0) where they were not kept.
-        probabilities: The same shape, what the model makes of them.
-    """
+    """Predictions for the images of a split, each once, in the order of the dataset."""
 
     indices: Tensor
+    """Positions in the dataset, int64 (N,)."""
     targets: Tensor
+    """The true labels, int64 (N,); -1 where a file cannot be read."""
     labels: Tensor
+    """The predicted labels, int64 (N,)."""
     confidences: Tensor
+    """The probabilities of the predicted labels, float32 (N,)."""
     logits: Tensor
+    """float32 (N, classes), or (N, 0) where they were not kept."""
     probabilities: Tensor
+    """Of the same shape as the logits."""
 
 
 class CollectPredictions(Callback):
-    """Collects predictions while a model is tested or validated, on any number of processes; 28 bytes an image.
+    """Collects the ``predictions`` of all processes while a model is tested or validated; 28 bytes an image.
 
     Args:
         with_logits: If true, logits and probabilities are kept, too, 8 bytes an image and class.
-
-    Attributes:
-        predictions: Those of all processes, once it is done.
     """
 
     def __init__(self, with_logits: bool = False) -> None:
@@ -60,11 +54,7 @@ class CollectPredictions(Callback):
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Keeps a batch's predictions.
-
-        Raises:
-            UserError: The model's steps return no logits, or images may have several classes.
-        """
+        """Keeps a batch's predictions."""
         if not isinstance(outputs, Tensor):
             raise UserError(f"predictions of each image need a {type(pl_module).__name__} whose steps return logits")
         if batch.labels.dim() != 1:
@@ -79,7 +69,7 @@ class CollectPredictions(Callback):
     on_validation_batch_end = on_test_batch_end
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Gathers those of all processes, which have as many images each."""
+        """Gathers the predictions of all processes, which have as many images each."""
         mine = [torch.cat(field) for field in zip(*self._batches, strict=True)]
         if trainer.world_size > 1:
             mine = [trainer.strategy.all_gather(field.to(pl_module.device)).flatten(0, 1).cpu() for field in mine]
@@ -95,13 +85,7 @@ class CollectPredictions(Callback):
 
 
 def evaluated_rows(found: Predictions, dataset: BatchDataset, class_names: Sequence[str]) -> Iterator[list[Row]]:
-    """Makes a row for each image, in blocks.
-
-    Args:
-        found: The predictions.
-        dataset: The split.
-        class_names: The classes in the order of their labels.
-    """
+    """Makes a row for each image of the split, in blocks."""
     files = getattr(dataset, "files", None)
     for start in range(0, len(found.indices), _AT_ONCE):
         block = [field[start : start + _AT_ONCE].tolist() for field in found[:4]]
@@ -119,14 +103,9 @@ def evaluated_rows(found: Predictions, dataset: BatchDataset, class_names: Seque
 
 
 class Evaluation(NamedTuple):
-    """A model's predictions for a split, in the order of its dataset.
+    """A model's predictions for the images of a split, in their order, on the CPU.
 
-    Attributes:
-        images: The dataset.
-        logits: float32 (N, classes), on the CPU; NaN where a file could not be read.
-        probabilities: What the model makes of them, float32 (N, classes), on the CPU; NaN where a file could not be read.
-        labels: int64 (N,); -1 where a file could not be read.
-        metrics: Those that ``python -m project.evaluate`` reports, the model's own included.
+    Of a file that cannot be read, the label is -1, and logits and probabilities are NaN.
     """
 
     images: BatchDataset
@@ -134,6 +113,7 @@ class Evaluation(NamedTuple):
     probabilities: Tensor
     labels: Tensor
     metrics: Metrics
+    """As ``python -m project.evaluate`` reports them, the model's own included."""
 
     @property
     def confidence(self) -> Tensor:
@@ -151,12 +131,12 @@ class Evaluation(NamedTuple):
         return self.predicted == self.labels
 
     def confident(self, correct: bool, count: int) -> list[int]:
-        """The positions of the images that are right, or wrong, with the greatest confidence."""
+        """Finds the images classified correctly, or wrongly, with the greatest confidence."""
         positions = ((self.labels >= 0) & (self.correct == correct)).nonzero().flatten()
         return positions[self.confidence[positions].argsort(descending=True, stable=True)][:count].tolist()
 
     def suspects(self, count: int) -> list[int]:
-        """The positions of the wrongly classified images whose label the model believes least, perhaps label errors."""
+        """Finds the wrongly classified images whose label is least probable, perhaps label errors."""
         believed = self._probability_of(self.labels.clamp(min=0))
         wrong = ((self.labels >= 0) & ~self.correct).nonzero().flatten()
         return wrong[believed[wrong].argsort(stable=True)][:count].tolist()
@@ -174,8 +154,7 @@ def evaluate_split(
         model: On any device, where it stays.
         data: The data module.
         split: ``val`` or ``test``.
-        as_in_use: If true, validation takes all views of test-time augmentation, too, as a temperature for test images
-            needs.
+        as_in_use: If true, validation uses all views of test-time augmentation, as a temperature for test images needs.
 
     Raises:
         UserError: The images cannot be found or read, or may have several classes each.

@@ -1,4 +1,4 @@
-"""Grad-CAM: where in an image a network finds what it says (Selvaraju et al., 2017, https://arxiv.org/abs/1610.02391)."""
+"""Grad-CAM: the places of an image that speak for a class (Selvaraju et al., 2017, https://arxiv.org/abs/1610.02391)."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,13 +13,13 @@ from project.model import ImageClassifier
 
 
 def grad_cam(model: ImageClassifier, images: Tensor, labels: Tensor | None = None) -> Tensor:
-    """Shows how much each place of an image speaks for a class.
+    """Computes how much each place of an image speaks for a class, in evaluation mode.
 
-    The map is taken at the last layer whose output still has places, a feature map or the tokens of image patches, and
-    from more than one of which a gradient is left. So it needs no layer's name and works with any network.
+    It uses the last layer whose output has spatial dimensions (a feature map or the tokens of image patches) with a
+    gradient at more than one place. So it needs no layer's name and works with any network.
 
     Args:
-        model: On any device; it is put into evaluation mode.
+        model: On any device.
         images: uint8 (N, 3, size, size).
         labels: int64 (N,), the classes to look for; by default those that the model predicts.
 
@@ -27,7 +27,7 @@ def grad_cam(model: ImageClassifier, images: Tensor, labels: Tensor | None = Non
         float (N, size, size) in [0, 1], on the CPU; all 0 where nothing speaks for the class.
 
     Raises:
-        ValueError: No layer's output has places.
+        ValueError: No layer's output has spatial dimensions.
     """
     model.eval()
     with torch.enable_grad(), _outputs(model.network) as outputs:
@@ -43,20 +43,11 @@ def grad_cam(model: ImageClassifier, images: Tensor, labels: Tensor | None = Non
             cam = (slopes.mean((2, 3), keepdim=True) * features).sum(1, keepdim=True).relu()
             cam = F.interpolate(cam.float(), images.shape[-2:], mode="bilinear", align_corners=False)[:, 0]
             return (cam / cam.amax((1, 2), keepdim=True).clamp(min=1e-12)).cpu()
-    raise ValueError("no layer's output has places, so Grad-CAM has nothing to show")
+    raise ValueError("no layer's output has spatial dimensions, so Grad-CAM has nothing to show")
 
 
 def overlay(image: Tensor, cam: Tensor, strength: float = 0.5) -> Tensor:
-    """Lays a map over an image in colours.
-
-    Args:
-        image: uint8 (3, height, width).
-        cam: float (height, width) in [0, 1].
-        strength: How much of the result is the map, in [0, 1].
-
-    Returns:
-        uint8 (3, height, width).
-    """
+    """Blends a map of values in [0, 1], in colours, into a uint8 image of the same height and width."""
     from matplotlib import colormaps
 
     colours = torch.from_numpy(colormaps["jet"](cam.numpy())[..., :3]).permute(2, 0, 1) * 255
@@ -65,7 +56,7 @@ def overlay(image: Tensor, cam: Tensor, strength: float = 0.5) -> Tensor:
 
 @contextmanager
 def _outputs(network: nn.Module) -> Iterator[list[Tensor]]:
-    """Collects what the modules of a network return that has places, in the order of their work."""
+    """Collects the outputs of a network's modules that have spatial dimensions, in the order of computation."""
     found: list[Tensor] = []
 
     def keep(_module: nn.Module, _args: Any, output: Any) -> None:
@@ -83,14 +74,11 @@ def _outputs(network: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def _as_map(output: Tensor) -> Tensor:
-    """Features as (N, channels, rows, columns); one place where they have none.
-
-    Channels may be last, as Swin has them, and patches a row of tokens behind others, such as that of the class.
-    """
+    """Reshapes features to (N, channels, rows, columns); one place where they have none."""
     if output.ndim == 4:
         _, second, third, fourth = output.shape
-        return output.permute(0, 3, 1, 2) if second == third != fourth else output
-    if output.ndim == 3:
+        return output.permute(0, 3, 1, 2) if second == third != fourth else output  # Swin has channels last
+    if output.ndim == 3:  # tokens of patches behind others, such as that of the class
         size = isqrt(output.shape[1])
         patches = output[:, output.shape[1] - size * size :]
         return patches.transpose(1, 2).reshape(len(output), -1, size, size)

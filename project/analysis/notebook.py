@@ -1,4 +1,4 @@
-"""The notebooks' first cell: their working folder, and the runs that they are about."""
+"""First cells of the notebooks: their working folder, and their checkpoint or runs."""
 
 import os
 from pathlib import Path
@@ -6,14 +6,14 @@ from pathlib import Path
 from project.engine.cli.command_line import import_modules
 from project.engine.errors import UserError
 
-_here: Path | None = None
+_here: Path | None = None  # kept, as the cell may run again
 
 
 def start() -> Path:
-    """Works in the folder that holds ``runs/``, shows mistakes as one line, and imports what ``IMPORT`` names.
+    """Changes to the folder that holds ``runs/``, shows mistakes as one line, and imports the modules of ``IMPORT``.
 
     Returns:
-        The notebook's own folder, also when the cell runs again.
+        The notebook's own folder.
     """
     global _here
     _here = _here or Path.cwd()
@@ -22,16 +22,12 @@ def start() -> Path:
     with_code = [folder for folder in folders if (folder / __package__.split(".")[0] / "fit.py").exists()]
     os.chdir([*with_runs, *with_code, _here][0])
     UserError._render_traceback_ = lambda error: [f"error: {error}"]  # type: ignore[attr-defined]  # IPython asks for it
-    import_modules(os.environ.get("IMPORT"))
+    import_modules([names] if (names := os.environ.get("IMPORT")) else [])
     return _here
 
 
 def find_checkpoint() -> Path:
-    """Finds the checkpoint that the environment variable ``CHECKPOINT`` names, by default the newest best one.
-
-    Raises:
-        UserError: There is none.
-    """
+    """Finds the checkpoint of the environment variable ``CHECKPOINT``, by default the newest best one."""
     newest = max(Path("runs").glob("*/checkpoints/best.ckpt"), key=os.path.getmtime, default=None)
     found = os.environ.get("CHECKPOINT") or newest
     if found is None:
@@ -40,11 +36,7 @@ def find_checkpoint() -> Path:
 
 
 def find_runs() -> dict[str, Path]:
-    """Finds the runs that the environment variable ``RUNS`` names, by default all finished ones, by their names.
-
-    Raises:
-        UserError: There are fewer than two, or one is not finished.
-    """
+    """Finds the runs of the environment variable ``RUNS``, by default all finished ones, by their names."""
     finished = sorted(path.parent for path in Path("runs").glob("*/metrics.json"))
     runs = [Path(name) for name in os.environ.get("RUNS", "").split()] or finished
     if len({*runs}) < 2:

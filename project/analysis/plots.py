@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
@@ -15,12 +16,7 @@ from project.engine.errors import printable
 
 
 def short(name: str, length: int = 24) -> str:
-    """A name as a plot has room for it: its middle left out where it is long, and in characters that can be drawn.
-
-    Args:
-        name: Any, such as a folder's.
-        length: How many characters there is room for.
-    """
+    """Shortens a name in its middle and replaces characters that cannot be drawn."""
     name = printable(name)
     half = (length - 1) // 2
     return name if len(name) <= length else f"{name[:half]}…{name[-half:]}"
@@ -31,7 +27,7 @@ def confusion_figure(confusion: Tensor, class_names: Sequence[str]) -> Figure:
 
     Args:
         confusion: int64 (classes, classes); rows are true classes, columns predicted ones.
-        class_names: The classes in the order of their labels.
+        class_names: The names of the classes.
     """
     counts = confusion.cpu().numpy()
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
@@ -42,32 +38,19 @@ def confusion_figure(confusion: Tensor, class_names: Sequence[str]) -> Figure:
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     axes.set(xlabel="predicted", ylabel="true")
     if len(class_names) <= 30:
-        axes.set_xticks(
-            range(len(class_names)), labels, rotation=45, ha="right", rotation_mode="anchor", parse_math=False
-        )
-        axes.set_yticks(range(len(class_names)), labels, parse_math=False)
+        places = range(len(class_names))
+        axes.set_xticks(places, labels, rotation=45, ha="right", rotation_mode="anchor", parse_math=False)
+        axes.set_yticks(places, labels, parse_math=False)
         for (row, column), count in np.ndenumerate(counts):
             if count:
-                axes.text(
-                    column,
-                    row,
-                    str(count),
-                    ha="center",
-                    va="center",
-                    color="white" if shares[row, column] > 0.5 else "black",
-                    in_layout=False,  # inside the axes: the layout need not measure it
-                )
+                colour = "white" if shares[row, column] > 0.5 else "black"
+                # inside the axes, so the layout need not measure it
+                axes.text(column, row, str(count), ha="center", va="center", color=colour, in_layout=False)
     return figure
 
 
 def image_grid(images: Sequence[Tensor], titles: Sequence[str] = (), columns: int = 8) -> Figure:
-    """Draws images in rows.
-
-    Args:
-        images: uint8 (3, height, width) each.
-        titles: One for each image, or none at all.
-        columns: How many stand in a row.
-    """
+    """Draws images, uint8 (3, height, width) each, in rows, with a title for each or none at all."""
     columns = max(1, min(columns, len(images)))
     rows = max(1, -(-len(images) // columns))
     height = 1.25 if not titles else 1.25 + 0.16 * (1 + max(title.count("\n") for title in titles))
@@ -102,12 +85,20 @@ def label_smoothing_of(about: Mapping[str, Any]) -> float:
     return smoothing if isinstance(smoothing, float) else 0.0
 
 
+def _draw_curve(axes: Axes, points: Mapping[int, float], colour: str, label: str) -> None:
+    steps = sorted(points)
+    marker = "o" if len(steps) < 30 else ""  # a line through a single point shows nothing
+    values = [points[step] for step in steps]
+    axes.plot(steps, values, marker=marker, markersize=4, color=colour, label=label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+
+
 def curves_figure(curves: Mapping[str, Mapping[int, float]], label_smoothing: float = 0.0) -> Figure:
     """Draws loss, accuracy, learning rate and speed over the steps.
 
     Args:
-        curves: By the names that a run logs, as ``train/loss``, the value at each step; what is missing stays empty.
-        label_smoothing: The label smoothing of the training loss, which the loss of validation is without.
+        curves: The value at each step, by the names that a run logs, as ``train/loss``; any may be missing.
+        label_smoothing: The label smoothing of the training loss, which the validation loss is without.
     """
     panels = {
         "loss": ["train/loss", "val/loss"],
@@ -119,18 +110,12 @@ def curves_figure(curves: Mapping[str, Mapping[int, float]], label_smoothing: fl
     figure = Figure(figsize=(9, 5.4), layout="constrained", dpi=110)
     for position, (title, names) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(2, 2, position, title=title, xlabel="step")
-        for name in names:
-            if not (points := sorted(curves.get(name, {}).items())):
-                continue
-            marker = "o" if len(points) < 30 else ""  # a line through a single point shows nothing
-            steps, values = [step for step, _ in points], [value for _, value in points]
-            colour = "C1" if name.startswith("val/") else "C0"
+        for name in filter(curves.get, names):
             smoothed = f" (label smoothing {label_smoothing:g})" if name == "train/loss" and label_smoothing else ""
-            label = f"{name.split('/')[0]}{smoothed}"
-            axes.plot(steps, values, marker=marker, markersize=4, color=colour, label=label)
+            colour = "C1" if name.startswith("val/") else "C0"
+            _draw_curve(axes, curves[name], colour, f"{name.split('/')[0]}{smoothed}")
         if title in ("loss", "accuracy") and axes.lines:
             axes.legend()
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.axhline(0, color="black", linewidth=0.8)  # heights compare only from zero
         axes.set_ylim(bottom=0)
         if title == "loss" and train:  # the first validations can be hundreds of times higher and hide all else
@@ -139,32 +124,53 @@ def curves_figure(curves: Mapping[str, Mapping[int, float]], label_smoothing: fl
     return figure
 
 
-def class_figure(per_class: Sequence[Mapping[str, float]], class_names: Sequence[str]) -> Figure:
-    """Draws precision, recall and F1 as bars, three for each class.
+def runs_figure(runs: Mapping[str, Mapping[str, Mapping[int, float]]], metric: str = "accuracy") -> Figure:
+    """Draws one metric of several runs, from their curves (:func:`read_curves`), in training and on the validation set."""
+    figure = Figure(figsize=(9, 3.6), layout="constrained", dpi=110)
+    for axes, split in zip(figure.subplots(1, 2, sharey=True), ("train", "val"), strict=True):
+        axes.set(title=f"{split}/{metric}", xlabel="step")
+        for position, (run, curves) in enumerate(runs.items()):
+            _draw_curve(axes, curves.get(f"{split}/{metric}", {}), f"C{position % 10}", short(run))
+        axes.grid(alpha=0.3)
+    legend = figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    return figure
 
-    Args:
-        per_class: See :attr:`project.model.metrics.Metrics.per_class`.
-        class_names: The classes in the order of their labels.
-    """
-    figure = Figure(figsize=(7, 0.42 * len(class_names) + 1.1), layout="constrained", dpi=110)
-    axes = figure.add_subplot(xlim=(0, 1), axisbelow=True)
-    positions = np.arange(len(class_names))
-    for offset, (key, label) in enumerate({"precision": "precision", "recall": "recall", "f1": "F1"}.items()):
-        axes.barh(positions + 0.25 * (offset - 1), [row[key] for row in per_class], height=0.25, label=label)
-    axes.set_yticks(positions, [short(name) for name in class_names], parse_math=False)
-    axes.set_ylim(len(class_names) - 0.5, -0.5)  # the first class on top
+
+def _class_axes(class_names: Sequence[str], height: float, **options: Any) -> tuple[Figure, Axes]:
+    """Prepares horizontal bars, a row of this height for each class, the first on top."""
+    figure = Figure(figsize=(7, height * len(class_names) + 1.1), layout="constrained", dpi=110)
+    axes = figure.add_subplot(axisbelow=True, **options)
+    axes.set_yticks(range(len(class_names)), [short(name) for name in class_names], parse_math=False)
+    axes.set_ylim(len(class_names) - 0.5, -0.5)
     axes.grid(axis="x", alpha=0.3)
+    return figure, axes
+
+
+def class_figure(per_class: Sequence[Mapping[str, float]], class_names: Sequence[str]) -> Figure:
+    """Draws precision, recall and F1 (``Metrics.per_class``) as bars, three for each class."""
+    figure, axes = _class_axes(class_names, 0.42, xlim=(0, 1))
+    for offset, (key, label) in enumerate({"precision": "precision", "recall": "recall", "f1": "F1"}.items()):
+        places = np.arange(len(class_names)) + 0.25 * (offset - 1)
+        axes.barh(places, [row[key] for row in per_class], height=0.25, label=label)
+    figure.legend(loc="outside upper center", ncols=3, frameon=False)
+    return figure
+
+
+def balance_figure(counts: Mapping[str, Sequence[int]], class_names: Sequence[str]) -> Figure:
+    """Draws the number of images of each class, the splits in a row."""
+    figure, axes = _class_axes(class_names, 0.3, xlabel="images")
+    begin = np.zeros(len(class_names))
+    for split, own in counts.items():
+        axes.barh(np.arange(len(class_names)), own, left=begin, label=split)
+        begin += np.asarray(own)
     figure.legend(loc="outside upper center", ncols=3, frameon=False)
     return figure
 
 
 def filters_figure(weight: Tensor, columns: int = 16) -> Figure:
-    """Draws the filters of a convolution over RGB as coloured tiles; grey is zero, each filter on a scale of its own.
-
-    Args:
-        weight: float (filters, 3, height, width).
-        columns: How many stand in a row.
-    """
+    """Draws the filters of a convolution over RGB as coloured tiles; grey is zero, each filter on a scale of its own."""
     weight = weight.detach().float().cpu()
     tiles = 0.5 + 0.5 * weight / weight.abs().amax((1, 2, 3), keepdim=True).clamp(min=1e-12)
     rows = -(-len(tiles) // columns)
@@ -175,47 +181,4 @@ def filters_figure(weight: Tensor, columns: int = 16) -> Figure:
     axes = figure.add_subplot()
     axes.imshow(mosaic.numpy(), interpolation="nearest")
     axes.axis("off")
-    return figure
-
-
-def runs_figure(runs: Mapping[str, Mapping[str, Mapping[int, float]]], metric: str = "accuracy") -> Figure:
-    """Draws one metric of several runs together, on the validation set and in training.
-
-    Args:
-        runs: By run, its curves as :func:`read_curves` returns them.
-        metric: What was logged for ``train`` and ``val``.
-    """
-    figure = Figure(figsize=(9, 3.6), layout="constrained", dpi=110)
-    for axes, split in zip(figure.subplots(1, 2, sharey=True), ("train", "val"), strict=True):
-        for position, (run, curves) in enumerate(runs.items()):
-            points = sorted(curves.get(f"{split}/{metric}", {}).items())
-            steps, values = [step for step, _ in points], [value for _, value in points]
-            marker = "o" if len(points) < 30 else ""
-            axes.plot(steps, values, marker=marker, markersize=4, color=f"C{position % 10}", label=short(run))
-        axes.set(title=f"{split}/{metric}", xlabel="step")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        axes.grid(alpha=0.3)
-    legend = figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
-    for text in legend.get_texts():
-        text.set_parse_math(False)
-    return figure
-
-
-def balance_figure(counts: Mapping[str, Sequence[int]], class_names: Sequence[str]) -> Figure:
-    """Draws how many images each class has, the splits in a row.
-
-    Args:
-        counts: By split, the number of images of each class.
-        class_names: The classes in the order of their labels.
-    """
-    figure = Figure(figsize=(7, 0.3 * len(class_names) + 1.1), layout="constrained", dpi=110)
-    axes = figure.add_subplot(xlabel="images", axisbelow=True)
-    begin = np.zeros(len(class_names))
-    for split, own in counts.items():
-        axes.barh(np.arange(len(class_names)), own, left=begin, label=split)
-        begin += np.asarray(own)
-    axes.set_yticks(range(len(class_names)), [short(name) for name in class_names], parse_math=False)
-    axes.set_ylim(len(class_names) - 0.5, -0.5)  # the first class on top
-    axes.grid(axis="x", alpha=0.3)
-    figure.legend(loc="outside upper center", ncols=3, frameon=False)
     return figure

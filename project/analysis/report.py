@@ -25,16 +25,7 @@ _THUMBNAIL = 160  # pixels
 
 
 class Shown(NamedTuple):
-    """An image on the page.
-
-    Attributes:
-        source: The image itself as a ``data:`` URL.
-        name: What the dataset calls it.
-        label: Its class.
-        predicted: The class that the model predicts.
-        confidence: The probability of that class.
-        cam: The image under its Grad-CAM as a ``data:`` URL, where that is shown.
-    """
+    """An image on the page, and its Grad-CAM, as ``data:`` URLs."""
 
     source: str
     name: str
@@ -49,9 +40,9 @@ def render(run: Path, about: dict[str, Any], metrics: dict[str, Any], images: di
 
     Args:
         run: The run's folder.
-        about: What the best checkpoint says of itself.
-        metrics: What ``metrics.json`` holds.
-        images: What :func:`image_sections` returns, or the reason that there is nothing, as ``missing``.
+        about: The best checkpoint's ``about``.
+        metrics: The content of ``metrics.json``.
+        images: The result of :func:`image_sections`, or the reason that there is none as ``missing``.
     """
     loader = PackageLoader(__package__, "templates")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
@@ -62,7 +53,7 @@ def render(run: Path, about: dict[str, Any], metrics: dict[str, Any], images: di
         run=run.name,
         about=about,
         metrics=metrics,
-        own=own_metrics({split: metrics[split] for split in ("test", "val")}),
+        own=own_metrics({split: metrics[split] for split in ("test", "val") if metrics[split]}),
         config=config.read_text("utf-8", "backslashreplace") if config.exists() else "",
         curves=_drawn(curves_figure(curves, label_smoothing_of(about))) if curves else None,
         confusion=_drawn(confusion_figure(confusion, names)) if confusion.dim() == 2 else None,
@@ -72,20 +63,12 @@ def render(run: Path, about: dict[str, Any], metrics: dict[str, Any], images: di
 
 
 def image_sections(model: ImageClassifier, test: Evaluation, count: int = 12) -> dict[str, Any]:
-    """Reliability, the most confident mistakes, and Grad-CAM on a few images that are right and a few that are wrong.
-
-    A network has no Grad-CAM where no layer's output has places.
-
-    Args:
-        model: The model.
-        test: What it says of the test set.
-        count: How many mistakes.
-    """
+    """Makes the reliability diagram, ``count`` confident mistakes, and Grad-CAM of some right and wrong predictions."""
     known = test.labels >= 0
     wrong, right = test.confident(correct=False, count=count), test.confident(correct=True, count=count // 2)
     try:
         attention = list(_shown(model, test, [*right, *wrong[: count // 2]], with_cam=True))
-    except ValueError:  # as of a network of linear layers alone
+    except ValueError:  # no layer's output has spatial dimensions
         attention = []
     return {
         "reliability": _drawn(reliability_figure(reliability(test.probabilities[known], test.labels[known]))),

@@ -1,4 +1,4 @@
-"""Metrics as a person reads them in a terminal, and as a file that a command was told to write."""
+"""Metrics as tables for a terminal, and as files that options name."""
 
 import json
 import shlex
@@ -13,7 +13,7 @@ from project.engine.run.whole_file import whole_file
 
 
 def summary(run: RunFolder, metrics: dict[str, Any], own_images: bool = False) -> str:
-    """Lists a run's metrics, its best checkpoint, and what to do next: train on images of one's own, if it did not."""
+    """Lists a run's metrics, its best checkpoint, and what to do next."""
     own = "  your own images   python -m project.fit --data FolderDataModule --data.root FOLDER"
     best, chosen = shlex.quote(str(run.best)), metrics["selection"]
     sets = {"validation": "val", "test": "test"}
@@ -35,11 +35,7 @@ def summary(run: RunFolder, metrics: dict[str, Any], own_images: bool = False) -
 
 
 def metrics_table(columns: dict[str, dict[str, Any]]) -> str:
-    """A column for each set; counts stand beside the rates that they give.
-
-    Args:
-        columns: By heading, what :meth:`project.model.metrics.Metrics.as_dict` returned.
-    """
+    """Formats metrics (as of ``Metrics.as_dict``) by their headings, with counts beside rates."""
     rows = {"": list(columns)}
     for name, count in (("accuracy", "correct"), ("top5", "top5_correct")):
         if all(count in metrics for metrics in columns.values()):
@@ -53,11 +49,7 @@ def metrics_table(columns: dict[str, dict[str, Any]]) -> str:
 
 
 def own_metrics(columns: dict[str, dict[str, Any]]) -> list[str]:
-    """The names of the metrics that a classifier of the user's adds.
-
-    Args:
-        columns: By heading, what :meth:`project.model.metrics.Metrics.as_dict` returned.
-    """
+    """Names the metrics that a classifier of the user's adds, and that all columns have."""
     known = {"accuracy", "top5", "f1", "loss"}
     first, *others = columns.values()
     own = [name for name, value in first.items() if isinstance(value, float) and name not in known]
@@ -65,12 +57,7 @@ def own_metrics(columns: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def class_table(class_names: list[str], per_class: list[dict[str, Any]]) -> str:
-    """A row for each class.
-
-    Args:
-        class_names: The classes in the order of their labels.
-        per_class: See :attr:`project.model.metrics.Metrics.per_class`.
-    """
+    """Formats the rates of each class (as of ``Metrics.per_class``)."""
     shown = [printable(name) for name in class_names]
     width = max(len(name) for name in [*shown, "class"])
     rows = [f"  {'class':<{width}}{'precision':>12}{'recall':>10}{'F1':>10}{'images':>10}"]
@@ -81,26 +68,13 @@ def class_table(class_names: list[str], per_class: list[dict[str, Any]]) -> str:
 
 
 def write_json(option: str, path: str | Path, found: dict[str, Any]) -> None:
-    """Writes metrics for other programs.
-
-    Args:
-        option: The option that names the file.
-        path: The file; see :func:`replacing`.
-        found: What it shall hold.
-
-    Raises:
-        UserError: The file cannot be written.
-    """
+    """Writes metrics for other programs."""
     with replacing(option, path) as target:
         target.write_text(json.dumps(found, indent=2) + "\n")
 
 
 def require_writable(option: str, path: str | Path) -> None:
-    """Notices before minutes of work; what the file holds stays until there is something better.
-
-    Raises:
-        UserError: The file that the option names cannot be written.
-    """
+    """Checks, before minutes of work, that the file of an option can be written, and leaves it as it is."""
     there = Path(path).exists()
     with writing(option, path), open(path, "ab"):
         pass
@@ -110,15 +84,7 @@ def require_writable(option: str, path: str | Path) -> None:
 
 @contextmanager
 def replacing(option: str, path: str | Path) -> Iterator[Path]:
-    """Gives a path to write to: a file is replaced as a whole; a link is followed, and a pipe or a terminal written to.
-
-    Args:
-        option: The option that names the file.
-        path: The file.
-
-    Raises:
-        UserError: It cannot be written.
-    """
+    """Yields a path to write to: a file is replaced as a whole; a link is followed, a pipe or a terminal written to."""
     place = Path(path)
     in_place = place.is_symlink() or (place.exists() and not place.is_file())  # such as /dev/stdout
     with writing(option, path), nullcontext(place) if in_place else whole_file(place) as target:
@@ -127,8 +93,15 @@ def replacing(option: str, path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def writing(option: str, path: str | Path) -> Iterator[None]:
-    """Explains why a file that an option names cannot be written."""
+    """Raises a UserError that names the option if its file cannot be written."""
     try:
         yield
     except OSError as error:
         raise UserError(f"{option}: '{path}' cannot be written ({error.strerror})") from error
+
+
+def chosen_output(given: str | None, default: Path) -> Path:
+    """Returns the output file that was given or else the default, which must not be a link, as it might come with a run."""
+    if given is None and default.is_symlink():
+        raise UserError(f"'{default}' is a link; remove it, or choose another file with --output")
+    return Path(given or default)

@@ -41,12 +41,12 @@ class ConfusionMatrixPlot(Callback):
     """Draws the confusion matrix of each evaluation."""
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Draws that of the validation set."""
+        """Draws the validation set's."""
         if not trainer.sanity_checking:
             self._draw(trainer, pl_module, "val")
 
     def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Draws that of the test set."""
+        """Draws the test set's."""
         self._draw(trainer, pl_module, "test")
 
     def _draw(self, trainer: Trainer, pl_module: Any, split: str) -> None:
@@ -60,14 +60,7 @@ class ConfusionMatrixPlot(Callback):
 
 
 class ConfidentMistakesPlot(Callback):
-    """Draws the test images that were classified wrongly with the greatest confidence.
-
-    Args:
-        count: How many, at least 1.
-
-    Raises:
-        UserError: There would be none.
-    """
+    """Draws the ``count`` test images that were classified wrongly with the greatest confidence."""
 
     def __init__(self, count: int = 24) -> None:
         require(count >= 1, "--callbacks.confident_mistakes.count", count, "at least 1")
@@ -112,10 +105,10 @@ class ConfidentMistakesPlot(Callback):
 
 
 class Projector(Callback):
-    """Adds the features that the head of the network sees of test images to TensorBoard's tab PROJECTOR.
+    """Adds features of test images (the input of the network's head) to TensorBoard's tab PROJECTOR.
 
     Args:
-        count: How many images, evenly spread over the test set, at most 4096.
+        count: The number of images, evenly spread over the test set, at most 4096.
     """
 
     def __init__(self, count: int = 500) -> None:
@@ -140,9 +133,7 @@ class Projector(Callback):
         features, thumbnails, labels = (torch.cat(parts) for parts in zip(*found, strict=True))
         titles = [printable(_title(label, pl_module.class_names)) for label in labels.tolist()]
         for logger in tensorboards(trainer):
-            logger.experiment.add_embedding(
-                features, titles, thumbnails, global_step=pl_module.weights_step, tag="test/features"
-            )
+            logger.experiment.add_embedding(features, titles, thumbnails, pl_module.weights_step, "test/features")
 
 
 class PlotFiles(Callback):
@@ -168,7 +159,7 @@ class PlotFiles(Callback):
 
 
 def _title(label: int | list[float], class_names: list[str]) -> str:
-    """The class of an image, or those that it has a share of."""
+    """Names the class of an image, or all classes that it has a share of."""
     if isinstance(label, list):
         return ", ".join(name for name, share in zip(class_names, label, strict=True) if share > 0)
     return class_names[label]

@@ -10,25 +10,24 @@ from project.model.optimizers import LR_SCALE
 
 
 class LearningRate(Callback):
-    """Logs ``learning_rate``, that of the step that has just been taken.
+    """Logs ``learning_rate`` as one curve, which Lightning's ``LearningRateMonitor`` draws for each parameter group.
 
-    Lightning's ``LearningRateMonitor`` draws a curve for each parameter group. Ours have the same rate, as they differ in
-    weight decay alone, or by ``--model.layer_decay`` a fixed share of the head's, which is the one that is drawn; only
-    where they differ otherwise is there a curve for each, ``learning_rate/pg1`` and so on.
+    Groups of ours have the same learning rate, or by ``--model.layer_decay`` a fixed share of the head's, which is
+    drawn. Where they differ otherwise, each has a curve, ``learning_rate/pg1`` and so on.
     """
 
     def __init__(self) -> None:
         self._rates: list[float] = []
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        """Remembers the rates that the step is taken with, which a schedule changes right after it."""
+        """Keeps the learning rates of this step, which a schedule changes right after it."""
         whole = [group for group in optimizer.param_groups if group.get(LR_SCALE, 1.0) == 1.0]
         self._rates = [float(group["lr"]) for group in whole or optimizer.param_groups]
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Logs them with the loss."""
+        """Logs them."""
         if not is_logged(trainer):
             return
         if len(set(self._rates)) == 1:

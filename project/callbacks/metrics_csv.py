@@ -13,11 +13,11 @@ _NEVER_THE_SAME = "train/images_per_second"
 
 
 class MetricsCSV(Callback):
-    """Writes what a run has logged at the end of each epoch into ``metrics.csv`` in its folder.
+    """Writes the metrics that a run has logged at the end of each epoch into ``metrics.csv`` in its folder.
 
     A row has the epoch, counted from 1, the optimizer steps so far, the newest training metrics and learning rate, and
-    the metrics of the validation in that epoch, if there was one. Speed is left out, so that a resumed run ends with the
-    same bytes. The rows are kept in the checkpoint: what an interrupted run wrote after it is written anew.
+    the metrics of the epoch's validation, if there was one. It leaves out the speed, so that a resumed run ends with the
+    same bytes. The checkpoint has the rows; those that an interrupted run wrote after it are replaced.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class MetricsCSV(Callback):
         self._validation: dict[str, float] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """The rows so far."""
+        """Returns the rows so far."""
         return {"rows": self._rows, "validation": self._validation}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -33,23 +33,18 @@ class MetricsCSV(Callback):
         self._rows, self._validation = list(state_dict["rows"]), dict(state_dict["validation"])
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Cuts off what was written after the checkpoint."""
+        """Removes rows that were written after the checkpoint."""
         self._write(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Remembers the metrics of this epoch's validation."""
+        """Keeps the metrics of this epoch's validation."""
         if not trainer.sanity_checking:
             self._validation = {name: value for name, value in _metrics(trainer).items() if name.startswith("val/")}
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Adds a row."""
-        trained = {name: value for name, value in _metrics(trainer).items() if not name.startswith("val/")}
-        row = {
-            "epoch": trainer.current_epoch + 1,
-            "step": trainer.global_step,
-            **dict(sorted(trained.items())),
-            **self._validation,
-        }
+        trained = {name: value for name, value in sorted(_metrics(trainer).items()) if not name.startswith("val/")}
+        row = {"epoch": trainer.current_epoch + 1, "step": trainer.global_step, **trained, **self._validation}
         self._rows, self._validation = [*self._rows, row], {}
         self._write(trainer)
 
@@ -60,10 +55,9 @@ class MetricsCSV(Callback):
         if not self._rows:
             path.unlink(missing_ok=True)
             return
-        names = list(dict.fromkeys(name for row in self._rows for name in row))
+        empty = dict.fromkeys(name for row in self._rows for name in row)
         with whole_file(path) as partial, open(partial, "wb") as file:
-            empty = dict.fromkeys(names)
-            RowWriter(file, names).write([empty | row for row in self._rows])
+            RowWriter(file, list(empty)).write([empty | row for row in self._rows])
 
 
 def _metrics(trainer: Trainer) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Progress where nobody watches: a line for each epoch, or a minute, in place of a bar."""
+"""Progress without a terminal: a line for each epoch, or a minute, in place of a bar."""
 
 import sys
 import time
@@ -19,11 +19,7 @@ _SHOWN = {
 
 
 class ProgressLines(ProgressBar):
-    """Writes a line to standard error for each epoch, and every minute of a long one.
-
-    Args:
-        clock: Tells the time in seconds.
-    """
+    """Writes a line to standard error for each epoch, and every minute of a long one."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -38,7 +34,7 @@ class ProgressLines(ProgressBar):
         return self._enabled
 
     def disable(self) -> None:
-        """Stops writing, as in all processes but the first."""
+        """Stops writing; Lightning calls it in all processes but the first."""
         self._enabled = False
 
     def enable(self) -> None:
@@ -46,7 +42,7 @@ class ProgressLines(ProgressBar):
         self._enabled = True
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Starts the clock for the time that is left."""
+        """Starts the clock of the remaining time."""
         self._training_began, self._batches = self._clock(), 0
         self._begin()
 
@@ -58,18 +54,18 @@ class ProgressLines(ProgressBar):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Counts a batch, and says so every minute."""
+        """Counts a batch, and writes a line every minute."""
         self._count(trainer, batch)
         self._batches += 1
-        if self._is_time():
+        if self._batch_ended - self._said >= EVERY:
             self._say(self._training_line(trainer, batch_idx + 1))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Says how the epoch went, validation included."""
+        """Writes the line of the epoch, validation included."""
         self._say(self._training_line(trainer, trainer.num_training_batches))
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Starts the clock, or where validation is a part of training looks at it."""
+        """Starts the clock of the validation."""
         if trainer.state.fn == "validate":
             self._begin()
         self._validation_began = self._clock()
@@ -85,18 +81,17 @@ class ProgressLines(ProgressBar):
         if trainer.state.fn == "fit":
             return
         self._count(trainer, batch)
-        if self._is_time():
-            split, batches = "test", trainer.num_test_batches
-            if trainer.validating:
-                split, batches = "validation", trainer.num_val_batches
-            left = (self._batch_ended - self._began) / (batch_idx + 1) * (sum(batches) - batch_idx - 1)
-            done = f"batch {batch_idx + 1:,} of {sum(batches):,}"
+        if self._batch_ended - self._said >= EVERY:
+            split = "validation" if trainer.validating else "test"
+            batches = sum(trainer.num_val_batches if trainer.validating else trainer.num_test_batches)
+            left = (self._batch_ended - self._began) / (batch_idx + 1) * (batches - batch_idx - 1)
+            done = f"batch {batch_idx + 1:,} of {batches:,}"
             self._say(f"{split}: {done}, {self._speed()}, {duration(left)} left")
 
     on_validation_batch_end = on_test_batch_end
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Says that it is done, or where validation is a part of training takes its time out of that of the epoch."""
+        """Writes the line of a validation; within training, subtracts its time from the epoch's instead."""
         if trainer.state.fn == "validate":
             self._say(f"validation: {self._speed()}")
             return
@@ -104,7 +99,7 @@ class ProgressLines(ProgressBar):
         self._began, self._batch_ended, self._validated = self._began + seconds, self._batch_ended + seconds, True
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Says that it is done."""
+        """Writes the line of the test."""
         self._say(f"test: {self._speed()}")
 
     def _begin(self) -> None:
@@ -114,9 +109,6 @@ class ProgressLines(ProgressBar):
     def _count(self, trainer: Trainer, batch: Any) -> None:
         self._images += trainer.world_size * len(getattr(batch, "images", batch[0]))
         self._batch_ended = self._clock()
-
-    def _is_time(self) -> bool:
-        return self._batch_ended - self._said >= EVERY
 
     def _speed(self) -> str:
         return rate(self._images, self._batch_ended - self._began)
@@ -137,7 +129,7 @@ class ProgressLines(ProgressBar):
         return ", ".join([epoch, f"step {trainer.global_step:,}", *shown, self._speed(), *remaining])
 
     def _left(self, trainer: Trainer, done: float, epochs: int | None) -> float | None:
-        """Seconds to the end of training, if that is known, by the time of the batches so far with all that they took."""
+        """Estimates the seconds to the end of training, if that is known, from all the time that its batches took."""
         batches = trainer.num_training_batches
         ends = []
         if epochs is not None and batches != float("inf"):

@@ -1,4 +1,4 @@
-"""Trains on small images first."""
+"""Progressive resizing: training on small images first."""
 
 from typing import Any
 
@@ -30,40 +30,26 @@ class ProgressiveResizing(Callback):
         self.start, self.until, self.multiple = start, until, multiple
 
     def image_size(self, done: float, full: int) -> int:
-        """The size of training images in pixels.
-
-        Args:
-            done: The share of training that is done, in [0, 1].
-            full: The full image size in pixels.
-        """
+        """Returns the size of training images in pixels after a share of training in [0, 1]."""
         share = self.start + (1 - self.start) * min(1.0, done / self.until)
         return min(full, max(self.multiple, int(full * share) // self.multiple * self.multiple)) if share < 1 else full
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Counts the steps that training takes, and tries the smallest images.
-
-        Raises:
-            UserError: It has no end, features are cached, or the network takes images of one size alone.
-        """
+        """Counts the steps of training, and tries the smallest images."""
         if any(isinstance(callback, CachedFeatures) for callback in trainer.callbacks):  # type: ignore[attr-defined]
             raise UserError("ProgressiveResizing: CachedFeatures computes features at full size; leave one of them out")
         self._total_steps = total_steps(trainer)
         model: Any = pl_module
         full = model.preprocessing["crop"]
+        possible = self.start == 1 or self.multiple < full
+        require(possible, "ProgressiveResizing's multiple", self.multiple, f"below {full}, the image size")
         if (smallest := self.image_size(0.0, full)) < full:
             _require_accepted(model, smallest, full)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Sets the image size for the batch.
-
-        Raises:
-            UserError: The images are so small that no smaller size is a multiple of ``multiple``.
-        """
+        """Sets the image size for the batch."""
         model: Any = pl_module
-        full = batch.images.shape[-1]
-        possible = self.start == 1 or self.multiple < full
-        require(possible, "ProgressiveResizing's multiple", self.multiple, f"below {full}, the image size")
-        model.train_image_size = self.image_size(trainer.global_step / self._total_steps, full)
+        model.train_image_size = self.image_size(trainer.global_step / self._total_steps, batch.images.shape[-1])
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leaves the model as it was."""
@@ -84,7 +70,7 @@ def _require_accepted(model: Any, size: int, full: int) -> None:
             model(images)
     except (AssertionError, RuntimeError, ValueError) as error:
         raise UserError(
-            f"ProgressiveResizing: {model.arch} does not take images of {size} pixels in place of {full}"
+            f"ProgressiveResizing: {model.arch} does not accept images of {size} pixels in place of {full}"
             f" ({first_sentence(error)}); leave the callback out"
         ) from error
     finally:

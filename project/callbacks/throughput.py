@@ -1,4 +1,4 @@
-"""How fast training is, and with which settings."""
+"""Speed of training, and the settings that decide it."""
 
 import time
 from typing import Any
@@ -11,10 +11,10 @@ from project.engine.run.progress import note
 
 
 class SpeedSettings(Callback):
-    """Says which settings decide the speed, when the processes have been started and Lightning has settled the rest."""
+    """Prints the settings that decide the speed, once Lightning has chosen them."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Says it before training."""
+        """Prints them before training."""
         if stage == "fit" and trainer.is_global_zero:
             data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
             note(describe(trainer, pl_module, data))
@@ -36,7 +36,7 @@ class ImagesPerSecond(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Logs the rate since the last time."""
+        """Logs the speed since the last time."""
         self._batches += 1
         if is_logged(trainer):
             images = self._batches * len(batch.images) * trainer.world_size

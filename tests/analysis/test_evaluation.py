@@ -1,11 +1,7 @@
-"""A split as explored has the metrics that the commands report, image by image."""
-
-import json
+"""Predictions of each image of a split, as notebooks and the report show them."""
 
 import pytest
 import torch
-from sklearn.metrics import cohen_kappa_score
-from torchmetrics.classification import MulticlassCohenKappa
 
 from project.analysis.data import open_data
 from project.analysis.evaluation import evaluate_split
@@ -14,40 +10,6 @@ from project.data import FolderDataModule
 from project.engine.run.checkpoint import read_checkpoint
 from project.model import ImageClassifier
 from tests.conftest import make_folder
-
-
-@pytest.mark.parametrize("split", ["val", "test"])
-def test_the_metrics_are_those_of_the_run(tiny_run, split):
-    best = tiny_run / "checkpoints" / "best.ckpt"
-    model = ImageClassifier.load_from_checkpoint(best)
-    found = evaluate_split(model, open_data(read_checkpoint(best)["about"]), split)
-    expected = json.loads((tiny_run / "metrics.json").read_text())[split]
-    measured = found.metrics.as_dict()
-    assert measured.pop("loss") == pytest.approx(expected.pop("loss"))
-    assert measured == expected
-    assert int(found.correct.sum()) == expected["correct"]
-    confusion = torch.zeros(8, 8, dtype=torch.int64)
-    for true, said in zip(found.labels, found.predicted, strict=True):
-        confusion[true, said] += 1
-    assert confusion.tolist() == expected["confusion_matrix"]
-
-
-class Scored(ImageClassifier):
-    """Names a metric of its own."""
-
-    def configure_metrics(self):
-        return {"kappa": MulticlassCohenKappa(len(self.class_names))}
-
-
-def test_a_models_own_metrics_are_measured_each_time_anew(tiny_run):
-    best = tiny_run / "checkpoints" / "best.ckpt"
-    about = read_checkpoint(best)["about"]
-    model = Scored(about["class_names"], about["preprocessing"], about["arch"])
-    model.load_state_dict(read_checkpoint(best)["state_dict"])
-    for split in ("val", "test", "test"):
-        found = evaluate_split(model, open_data(about), split)
-        kappa = cohen_kappa_score(found.labels, found.predicted)
-        assert found.metrics.as_dict()["kappa"] == pytest.approx(kappa, abs=1e-6)
 
 
 def test_each_image_has_its_own_prediction_and_a_broken_one_none(tmp_path, tiny_run, monkeypatch):

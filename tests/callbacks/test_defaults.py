@@ -62,7 +62,7 @@ def test_options_of_one_reach_it_and_the_runs_config(workplace):
     assert "FirstBatchPlot" not in kinds(callbacks_of(cli))
     kept = yaml.safe_load((RUN / "config.yaml").read_text())["callbacks"]
     assert kept["last_checkpoint"] == {"every_minutes": 7.0, "every_n_steps": 5}
-    assert kept["first_batch"] is False
+    assert not kept["first_batch"]
 
 
 def test_what_was_saved_is_not_trained_over_by_a_command_that_cannot_resume(workplace, capsys):

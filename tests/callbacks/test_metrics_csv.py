@@ -25,28 +25,22 @@ def rows():
         return list(csv.DictReader(file))
 
 
-def test_a_row_has_what_the_curves_have_at_the_end_of_its_epoch(workplace):
-    small("--trainer.max_epochs=3")
+@pytest.mark.parametrize(("interval", "accumulated", "steps"), [(1, 1, [4, 8]), (10, 1, [4, 8]), (10, 2, [2, 4])])
+def test_a_row_has_the_newest_of_the_curves(workplace, interval, accumulated, steps):
+    FILE.parent.mkdir(parents=True)
+    FILE.write_text("epoch,step\n0,4\n1,8\n2,12\n")  # of a run that left no checkpoint
+    small(f"--trainer.log_every_n_steps={interval}", f"--trainer.accumulate_grad_batches={accumulated}")
     found, curves = rows(), read_curves(RUN)
-    assert [(row["epoch"], row["step"]) for row in found] == [("1", "4"), ("2", "8"), ("3", "12")]
+    assert [(row["epoch"], int(row["step"])) for row in found] == [("1", steps[0]), ("2", steps[1])]
     for row in found:
         for name in ("train/loss", "train/accuracy", "learning_rate", "val/loss", "val/accuracy", "val/top5", "val/f1"):
-            logged = curves[name]
-            newest = logged[max(step for step in logged if step < int(row["step"]))]
-            assert float(row[name]) == pytest.approx(newest, rel=1e-6), name
+            step = max(step for step in curves[name] if step < int(row["step"]))
+            assert step == int(row["step"]) - 1, name
+            assert float(row[name]) == pytest.approx(curves[name][step], rel=1e-6), name
     assert not any("per_second" in name for name in found[0])
     metrics = json.loads((RUN / "metrics.json").read_text())
     (best,) = [row for row in found if int(row["epoch"]) == metrics["epoch"]]
     assert float(best["val/accuracy"]) == pytest.approx(metrics["val"]["accuracy"])
-
-
-@pytest.mark.parametrize(("accumulated", "steps"), [(1, [3, 7]), (2, [1, 3])])
-def test_training_is_logged_in_epochs_that_are_shorter_than_the_interval(workplace, accumulated, steps):
-    small("--trainer.log_every_n_steps=10", f"--trainer.accumulate_grad_batches={accumulated}")
-    curves = read_curves(RUN)
-    for name in ("train/loss", "train/accuracy", "learning_rate", "train/images_per_second"):
-        assert list(curves[name]) == steps, name
-    assert all(row["train/loss"] and row["learning_rate"] for row in rows())
 
 
 class Killed(Callback):
@@ -64,8 +58,8 @@ class KilledError(Exception):
     pass
 
 
-@pytest.mark.parametrize("options", [[], ["--trainer.check_val_every_n_epoch=2"], ["--trainer.val_check_interval=3"]])
-def test_a_killed_run_has_neither_lost_nor_doubled_rows(workplace, options):
+@pytest.mark.parametrize("options", [[], ["--trainer.check_val_every_n_epoch=2"], ["--trainer.val_check_interval=2"]])
+def test_an_interrupted_run_has_neither_lost_nor_doubled_rows(workplace, options):
     small(*LONGER, *options, "--trainer.default_root_dir=whole")
     expected, whole = Path("whole/run/metrics.csv").read_bytes(), outcome(Path("whole/run"))
     for epoch in (1, 3):  # the row of the epoch is there, and not in the checkpoint, which is of the step before
@@ -73,25 +67,11 @@ def test_a_killed_run_has_neither_lost_nor_doubled_rows(workplace, options):
             small(*LONGER, *options, callbacks=[Killed(epoch)])
         assert len(rows()) == epoch
         assert load(RUN / "checkpoints" / "last.ckpt")["global_step"] < 4 * epoch
+    with pytest.raises(StoppedError):  # between a validation and the end of its epoch
+        small(*LONGER, *options, callbacks=[AtStep(15)])
     small(*LONGER, *options)
     assert FILE.read_bytes() == expected
     require_same_end(RUN, whole)
-
-
-def test_a_stop_between_validation_and_the_end_of_an_epoch_keeps_its_metrics(workplace):
-    options = [*LONGER, "--trainer.val_check_interval=2"]
-    small(*options, "--name=whole")
-    with pytest.raises(StoppedError):
-        small(*options, callbacks=[AtStep(3)])
-    small(*options)
-    assert FILE.read_bytes() == (RUN.with_name("whole") / "metrics.csv").read_bytes()
-
-
-def test_rows_of_a_run_that_left_no_checkpoint_are_gone(workplace):
-    RUN.mkdir(parents=True)
-    FILE.write_text("epoch,step\n0,4\n1,8\n")
-    small("--trainer.max_epochs=1")
-    assert len(rows()) == 1
 
 
 @needs_linux
@@ -110,10 +90,3 @@ def test_on_a_full_disk_the_rows_stay_whole_and_the_error_is_one_line(workplace,
         assert "No space left" in one_line(lambda: small(*LONGER), capsys)
     assert [row["epoch"] for row in rows()] == ["1"]
     assert not list(RUN.glob(".metrics*"))
-    small(*LONGER)
-    assert [row["epoch"] for row in rows()] == ["1", "2", "3", "4"]
-
-
-def test_it_can_be_switched_off(workplace):
-    small("--callbacks.metrics_csv=false")
-    assert not FILE.exists()

@@ -1,7 +1,8 @@
-"""Where output is no terminal, progress is a line for each epoch or minute, on standard error."""
+"""Without a terminal, progress is a line for each epoch or minute, on standard error; bars of Lightning take its place."""
 
 import re
-import sys
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,13 +12,12 @@ from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
 from project.callbacks import ProgressLines
 from project.fit import FitCLI
 from tests.conftest import TINY_DATA, TINY_TRAINER, as_in_a_terminal
-from tests.distributed.processes import succeed
-from tests.distributed.tiny import TINY
-from tests.small import small, stop_at
+from tests.small import require_same_end, small, stop_at
+from tests.stress import outcome
 
 EPOCH = re.compile(
     r"epoch (\d+) of (\d+), step (\d+), loss \d+\.\d{4}, accuracy \d+\.\d\d%, validation loss \d+\.\d{4}, validation"
-    r" accuracy \d+\.\d\d%, [\d,.]+ images/s, (.+) left"
+    r" accuracy \d+\.\d\d%(?:, val/f1 \d\.\d{4})?, [\d,.]+ images/s, (.+) left"
 )
 BARS = ["--trainer.enable_progress_bar=true"]
 
@@ -38,17 +38,12 @@ def epochs(written: str) -> list[tuple[str, ...]]:
     return [found.groups() for found in map(EPOCH.fullmatch, written.splitlines()) if found]
 
 
-def test_an_epoch_is_a_line(workplace, capsys):
-    small(*BARS, callbacks=[ProgressLines(Clock(0.001))])
+def test_an_epoch_is_a_line_of_results_speed_and_remaining_time(workplace, capsys):
+    small(*BARS, "--monitor=val/f1", callbacks=[ProgressLines(Clock(0.001))])
     written = capsys.readouterr().err
     assert epochs(written) == [("1", "2", "4", "0 s"), ("2", "2", "8", "0 s")]
     assert len(re.findall(r"^test: [\d,]+ images/s$", written, re.M)) == 1
     assert written.count("\n") == 3 + 2  # before the first epoch, what is trained and with which settings
-
-
-def test_the_monitored_metric_is_in_the_line(workplace, capsys):
-    small(*BARS, "--monitor=val/f1", callbacks=[ProgressLines()])
-    assert len(re.findall(r"^epoch \d of 2, .* val/f1 \d\.\d{4}, ", capsys.readouterr().err, re.M)) == 2
 
 
 def test_a_long_epoch_is_a_line_a_minute(workplace, capsys):
@@ -59,25 +54,14 @@ def test_a_long_epoch_is_a_line_a_minute(workplace, capsys):
     assert all(f"epoch {1 + (step > 4)} of 2, step {step}," in written for step in steps)
 
 
-def test_a_resumed_run_counts_from_its_start(workplace, capsys):
-    stop_at(6)
+def test_a_resumed_run_counts_from_its_start_and_validations_are_named_in_their_own_epoch(workplace, capsys):
+    options = [*BARS, "--trainer.max_epochs=4", "--trainer.check_val_every_n_epoch=2"]
+    stop_at(6, *options)
     capsys.readouterr()
-    small(*BARS, callbacks=[ProgressLines(Clock(0.001))])
-    assert epochs(capsys.readouterr().err) == [("2", "2", "8", "0 s")]
-
-
-def test_the_time_that_is_left_is_that_of_as_many_batches(workplace, capsys):
-    small(*BARS, "--trainer.max_epochs=4", callbacks=[ProgressLines(clock := Clock(10.0))])
-    first, second, third, last = (found[3] for found in epochs(capsys.readouterr().err))
-    assert clock.now > 60
-    assert last == "0 s"
-    assert all("min" in left for left in (first, second, third))
-
-
-def test_a_validation_is_said_in_its_own_epoch(workplace, capsys):
-    small(*BARS, "--trainer.max_epochs=4", "--trainer.check_val_every_n_epoch=2", callbacks=[ProgressLines()])
+    small(*options, callbacks=[ProgressLines(Clock(1.0))])
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch")]
-    assert ["validation" in line for line in lines] == [False, True, False, True]
+    assert ["validation" in line for line in lines] == [True, False, True]
+    assert [line.endswith(", 0 s left") for line in lines] == [False, False, True]
 
 
 class OnTheClock(Callback):
@@ -103,6 +87,18 @@ def test_validations_leave_the_speed_as_it_is(workplace, capsys, every):
     assert all(", 16 images/s," in line for line in lines)
 
 
+@pytest.mark.skipif(find_spec("rich") is None, reason="rich is not installed")
+def test_richs_bar_shows_the_metrics_and_changes_nothing(workplace, capsys):
+    small("--trainer.default_root_dir=whole")
+    capsys.readouterr()
+    cli = small("--trainer.callbacks+=RichProgressBar", *BARS)
+    printed = capsys.readouterr()
+    assert "Epoch 1/1" in printed.out
+    assert f"val/accuracy: {cli.model.results['val'].accuracy:.3f}" in " ".join(printed.out.split())
+    assert "epoch 1 of 2" not in printed.err
+    require_same_end(Path("runs/run"), outcome(Path("whole/run")))
+
+
 def bars(*options: str) -> list[type[Any]]:
     with as_in_a_terminal():
         trainer: Any = FitCLI([*TINY_DATA, *TINY_TRAINER, *options]).trainer
@@ -116,14 +112,3 @@ def test_what_the_user_says_of_progress_bars_wins(workplace, monkeypatch):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     assert ProgressLines not in bars()
-
-
-@pytest.mark.slow
-def test_a_redirected_run_writes_few_lines(tmp_path):
-    options = [option for option in TINY if "progress" not in option]
-    found = succeed([sys.executable, "-m", "project.fit", *options, "--trainer.max_epochs=2", "--name=run"], tmp_path)
-    assert [line[:2] for line in epochs(found.err)] == [("1", "2"), ("2", "2")]
-    assert found.err.count("\n") == 3 + 2
-    assert "\r" not in found.err + found.out
-    assert found.out.replace("downloading\n", "").startswith("\n  ")  # the table of results
-    assert "images/s" not in found.out

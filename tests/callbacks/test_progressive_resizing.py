@@ -8,73 +8,62 @@ from torchvision.models import VisionTransformer
 
 from project.callbacks import ProgressiveResizing
 from project.engine.errors import UserError
-from tests.conftest import TINY, fit
 from tests.distributed.job import classifier, flowers, trainer
 from tests.small import one_line, small
 
 
-class Sides(Callback):
-    """Remembers the sides of what the network is given in training."""
+class Sizes(Callback):
+    """Remembers the sizes of the network's images in training, and fails on demand."""
 
-    seen: list[int] = []
+    def __init__(self, fails_in: int | None = None) -> None:
+        self.fails_in, self.seen = fails_in, list[int]()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        self.seen.clear()
         pl_module.network.register_forward_pre_hook(
             lambda network, inputs: self.seen.append(inputs[0].shape[-1]) if network.training else None
         )
 
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx == self.fails_in:
+            raise ZeroDivisionError
+
 
 @pytest.mark.parametrize("full", [64, 100, 224])
 @pytest.mark.parametrize(("start", "until"), [(0.5, 0.75), (0.1, 1.0), (1.0, 0.5)])
-def test_the_side_grows_from_its_start_to_the_full_one(full, start, until):
+def test_the_size_grows_from_its_start_to_the_full_one(full, start, until):
     resizing = ProgressiveResizing(start, until, multiple=8)
-    sides = [resizing.image_size(step / 200, full) for step in range(201)]
-    assert sides == sorted(sides)
-    assert abs(sides[0] - start * full) <= 8
-    assert set(sides[round(200 * until) :]) == {full}
-    assert all(side % 8 == 0 or side == full for side in sides)
+    sizes = [resizing.image_size(step / 200, full) for step in range(201)]
+    assert sizes == sorted(sizes)
+    assert abs(sizes[0] - start * full) <= 8
+    assert set(sizes[round(200 * until) :]) == {full}
+    assert all(size % 8 == 0 or size == full for size in sizes)
 
 
 def test_the_network_sees_it_batch_by_batch_and_evaluation_does_not(workplace):
-    flags = [
-        "--trainer.callbacks+=ProgressiveResizing",
-        "--trainer.callbacks.start=0.5",
-        "--trainer.callbacks.multiple=4",
-    ]
-    cli = small(*flags, "--trainer.callbacks+=tests.callbacks.test_progressive_resizing.Sides")
-    assert Sides.seen == [16, 16, 20, 24, 24, 28, 32, 32]
+    options = ["--trainer.callbacks+=ProgressiveResizing", "--trainer.callbacks.multiple=4"]
+    cli = small(*options, callbacks=[sizes := Sizes()])
+    assert sizes.seen == [16, 16, 20, 24, 24, 28, 32, 32]
     assert cli.model.train_image_size is None
 
 
-class Broken(Callback):
-    """Ends training in its second step."""
-
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        assert pl_module.train_image_size == 16
-        raise ZeroDivisionError
-
-
 def test_a_training_that_fails_leaves_the_next_at_full_size():
-    model = classifier()
+    model, sizes = classifier(), Sizes(fails_in=0)
     with pytest.raises(ZeroDivisionError):
-        trainer(1, callbacks=[ProgressiveResizing(multiple=4), Broken()]).fit(model, datamodule=flowers(16, 8, 8))
-    assert model.train_image_size is None
+        trainer(1, callbacks=[ProgressiveResizing(multiple=4), sizes]).fit(model, datamodule=flowers(16, 8, 8))
+    assert (sizes.seen, model.train_image_size) == ([16], None)
 
 
 @pytest.mark.parametrize("options", [{"start": 0.0}, {"start": 1.5}, {"until": 0.0}, {"multiple": 0}])
-def test_what_makes_no_sense_is_refused(options):
+def test_options_out_of_range_are_refused(options):
     with pytest.raises(UserError, match=f"ProgressiveResizing's {next(iter(options))}"):
         ProgressiveResizing(**options)
 
 
 def test_a_network_of_one_image_size_is_refused_before_training(workplace, capsys):
-    resizing = ["--trainer.callbacks+=project.callbacks.ProgressiveResizing", "--model.arch=vit_b_16"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "project.model.classifier.build_network",
-            lambda arch, classes, *_: VisionTransformer(64, 16, 1, 1, 8, 8, num_classes=classes),
-        )
-        line = one_line(lambda: fit(*TINY, *resizing, "--data.image_size=64", "--name=run"), capsys)
-    assert "ProgressiveResizing: vit_b_16 does not take images of 32 pixels in place of 64 (Wrong image height" in line
+    def network(classes):
+        return VisionTransformer(64, 16, 1, 1, 8, 8, num_classes=classes)
+
+    options = ["--trainer.callbacks+=ProgressiveResizing", "--model.arch=vit_b_16", "--data.image_size=64"]
+    line = one_line(lambda: small(*options, network=network), capsys)
+    assert "vit_b_16 does not accept images of 32 pixels in place of 64 (Wrong image height" in line
     assert not (workplace / "runs").exists()

@@ -19,7 +19,7 @@ from project.engine.errors import UserError
 from project.engine.training.best_checkpoint import chosen_monitor
 from project.model import ImageClassifier
 from tests.distributed.job import flowers, quiet
-from tests.distributed.job_own_metrics import SIZE, MeasuringClassifier, build, measure
+from tests.distributed.job_own_metrics import SIZE, MeasuringClassifier, build
 from tests.distributed.processes import succeed, torchrun
 from tests.model.test_classifier import classifier
 
@@ -57,12 +57,6 @@ def expected() -> dict[str, float]:
 def require_equal(found: list[dict[str, Any]], expected: dict[str, float]) -> None:
     for measured in found:
         assert {name: measured[name] for name in expected} == pytest.approx(expected, abs=1e-5)
-
-
-def test_they_are_what_a_plain_loop_and_scikit_learn_say(expected):
-    with warnings.catch_warnings():
-        quiet()
-        require_equal(measure(build(), 1), expected)
 
 
 @pytest.mark.slow

@@ -1,0 +1,121 @@
+"""Metrics of every command equal scikit-learn's on the probabilities of a plain loop, image by image."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn import metrics as sklearn
+from torchmetrics.classification import MulticlassCalibrationError, MulticlassCohenKappa
+
+from project.analysis.data import open_data
+from project.analysis.evaluation import evaluate_split
+from project.engine.run.checkpoint import ABOUT, read_checkpoint
+from project.model import ImageClassifier
+from tests.conftest import QUIET, SLIM, TINY_DATA, TINY_TRAINER, evaluate, fit, make_folder
+
+
+class Scored(ImageClassifier):
+    """Has metrics of its own."""
+
+    def configure_metrics(self):
+        classes = len(self.class_names)
+        return {"kappa": MulticlassCohenKappa(classes), "calibration": MulticlassCalibrationError(classes, n_bins=5)}
+
+
+ROWS = {  # data and model
+    "flowers": TINY_DATA,
+    "flowers in two views": [*TINY_DATA, "--model.test_time_augmentation=flip"],
+    "folder with own metrics": ["--data=images", "--data.image_size=32", f"--model={Scored.__module__}.Scored"],
+    "several classes": [
+        *("--data=examples.multilabel.FlowerPairs", "--model=examples.multilabel.MultilabelClassifier"),
+        *(*TINY_DATA, "--monitor=val/mAP"),
+    ],
+}
+
+
+@pytest.fixture(scope="module", params=ROWS)
+def run(request, tmp_path_factory):
+    """The folder of a finished run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("run"))
+        make_folder(Path("images"), dict.fromkeys("abcdefgh", 12))
+        fit(*ROWS[request.param], *TINY_TRAINER, *QUIET, *SLIM, "--data.num_workers=0", "--name=run")
+        yield Path("runs/run").resolve()
+
+
+def plain_loop(best: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Labels, and logits in double precision, of one image after the other."""
+    about, model = read_checkpoint(best)[ABOUT], ImageClassifier.load_from_checkpoint(best).eval()
+    data = open_data(about)
+    data.setup("test")
+    mean, std = (torch.tensor(about["preprocessing"][name]).view(3, 1, 1) for name in ("mean", "std"))
+    batch, logits = data.splits[split].__getitems__(list(range(len(data.splits[split])))), []
+    for image in batch.images:
+        views = [image, image.flip(2)] if split == "test" and model.test_time_augmentation else [image]
+        with torch.no_grad():
+            outputs = [model.network((view[None] / 255 - mean) / std)[0].double() for view in views]
+        logits.append(torch.stack(outputs).mean(0))
+    return batch.labels.numpy(), torch.stack(logits).numpy()
+
+
+def by_hand(labels: np.ndarray, logits: np.ndarray) -> dict[str, Any]:
+    """The metrics, and precision, recall, F1 and count of each class."""
+    every = range(logits.shape[1])
+    if labels.ndim == 2:
+        probabilities = 1 / (1 + np.exp(-logits))
+        predicted = (probabilities > 0.5).astype(int)
+        losses = [sklearn.log_loss(labels[:, at], probabilities[:, at]) for at in range(labels.shape[1])]
+        confusion: Any = sklearn.multilabel_confusion_matrix(labels, predicted)
+        found = {"loss": np.mean(losses), "mAP": sklearn.average_precision_score(labels, probabilities)}
+    else:
+        probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        predicted, confidence = probabilities.argmax(1), probabilities.max(1)
+        correct, bins = predicted == labels, np.ceil(5 * confidence)
+        gaps = [abs((correct - confidence)[bins == at].sum()) / len(labels) for at in range(1, 6)]
+        confusion = sklearn.confusion_matrix(labels, predicted, labels=every)
+        found = {
+            "loss": sklearn.log_loss(labels, probabilities, labels=every),
+            "top5": sklearn.top_k_accuracy_score(labels, logits, k=5, labels=every),
+            "kappa": sklearn.cohen_kappa_score(labels, predicted),
+            "calibration": sum(gaps),
+        }
+    each = np.stack(sklearn.precision_recall_fscore_support(labels, predicted, labels=every, zero_division=0), axis=1)
+    return found | {
+        "total": len(labels),
+        "correct": int((predicted == labels).reshape(len(labels), -1).all(1).sum()),
+        "accuracy": sklearn.accuracy_score(labels, predicted),
+        "f1": sklearn.f1_score(labels, predicted, average="macro", zero_division=0),
+        "confusion_matrix": confusion.tolist(),
+        "per_class": [dict(zip(("precision", "recall", "f1", "total"), row, strict=True)) for row in each.tolist()],
+    }
+
+
+def measured(run: Path, command: str, split: str) -> dict[str, Any]:
+    best = run / "checkpoints" / "best.ckpt"
+    if command == "fit":
+        return dict(json.loads((run / "metrics.json").read_text())[split])
+    if command == "evaluate":
+        evaluate(str(best), f"--split={split}", "--data.batch_size=7", f"--output={run / 'found.json'}")
+        found = json.loads((run / "found.json").read_text())
+        return found | {"per_class": list(found["per_class"].values())}
+    return evaluate_split(
+        ImageClassifier.load_from_checkpoint(best), open_data(read_checkpoint(best)[ABOUT]), split
+    ).metrics.as_dict()
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+@pytest.mark.parametrize("command", ["fit", "evaluate", "evaluate_split"])
+def test_metrics_equal_a_plain_loop(run, request, command, split):
+    labels, logits = plain_loop(run / "checkpoints" / "best.ckpt", split)
+    if command == "evaluate_split" and labels.ndim == 2:
+        pytest.skip("it is for images of one class each")
+    found, expected = measured(run, command, split), by_hand(labels, logits)
+    assert found["confusion_matrix"] == expected.pop("confusion_matrix")
+    for mine, other in zip(found.pop("per_class", []), expected.pop("per_class"), strict=command == "evaluate"):
+        assert mine == pytest.approx(other, rel=1e-9)
+    if "own metrics" not in request.node.name:
+        expected = {name: value for name, value in expected.items() if name not in ("kappa", "calibration")}
+    assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-4, abs=1e-6)
