@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from lightning.pytorch import Trainer
 
-import benchmarks.__main__ as benchmark
 from project import predict
 from project.check_data import check_data, parse
 from project.data import SyntheticFlowersDataModule
@@ -200,13 +199,6 @@ def test_the_page_of_sweeps_shows_a_file_that_can_be_searched(workplace):
     (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "sweeping.md").read_text(), re.S)
     Path("sweep.yaml").write_text(text)
     assert list(read_file("sweep.yaml")[1]) == ["model.optimizer.lr", "data.batch_size"]
-
-
-@pytest.mark.parametrize("command", [command for command in COMMANDS if "-m benchmarks" in command])
-def test_a_benchmark_command_is_accepted(command):
-    args = shlex.split(command.partition("-m benchmarks")[2])
-    options = benchmark.parse(args)
-    assert [str(options[option.removeprefix("--")]) for option in args[::2]] == args[1::2]
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning walks torch's pytrees by it
