@@ -14,49 +14,29 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A model after some training, and its checkpoint."""
+def test_a_checkpoint_is_plain_data_that_loads_trains_on_and_loads_again(tmp_path):
     model = classifier(arch_args={"stem": "cifar"}, optimizer=lambda parameters: Adam(parameters, lr=1e-3))
-    run = trainer(max_epochs=1)
+    run, path = trainer(max_epochs=1), tmp_path / "model.ckpt"
     run.fit(model, datamodule=Memory())
-    path = tmp_path_factory.mktemp("checkpoints") / "model.ckpt"
     run.save_checkpoint(path)
-    return model, path
-
-
-def test_a_checkpoint_is_plain_data(trained):
-    checkpoint = torch.load(trained[1], weights_only=True)
-    assert checkpoint["hyper_parameters"]["class_names"] == NAMES
-    assert checkpoint["hyper_parameters"]["preprocessing"] == PREPROCESSING
-
-
-def test_a_checkpoint_needs_nothing_else_to_give_the_same_logits(trained):
-    model, path = trained
-    loaded = ImageClassifier.load_from_checkpoint(path, weights_only=True)
-    assert torch.equal(logits_of(loaded, make_images(32)), logits_of(model, make_images(32)))
+    content = torch.load(path, weights_only=True)
+    assert content["hyper_parameters"]["class_names"] == NAMES
+    assert content["hyper_parameters"]["preprocessing"] == PREPROCESSING
+    assert all(name.startswith("network.") for name in content["state_dict"])
+    loaded, images = ImageClassifier.load_from_checkpoint(path, weights_only=True), make_images(32)
+    expected = logits_of(model, images)
+    assert torch.equal(logits_of(loaded, images), expected)
     assert (loaded.class_names, loaded.arch, loaded.arch_args) == (NAMES, "resnet18", {"stem": "cifar"})
-
-
-def test_a_loaded_model_trains_on_and_its_checkpoint_is_plain_data_too(trained, tmp_path):
-    loaded = ImageClassifier.load_from_checkpoint(trained[1], weights_only=True)
-    run = trainer(max_epochs=1, limit_val_batches=0)
-    run.fit(loaded, datamodule=Memory())
-    run.save_checkpoint(tmp_path / "again.ckpt")
-    again = ImageClassifier.load_from_checkpoint(tmp_path / "again.ckpt", weights_only=True)
-    assert torch.equal(logits_of(again, make_images()), logits_of(loaded, make_images()))
-    assert not torch.equal(logits_of(again, make_images()), logits_of(trained[0], make_images()))
-
-
-def test_what_was_trained_with_synchronised_batchnorm_loads_anywhere(trained, tmp_path):
-    model, path = trained
-    checkpoint = torch.load(path, weights_only=True)
+    # with synchronised BatchNorm, too, which other machines may not have
     synchronised = nn.SyncBatchNorm.convert_sync_batchnorm(ImageClassifier.load_from_checkpoint(path))
     assert any(isinstance(module, nn.SyncBatchNorm) for module in synchronised.modules())
-    torch.save({**checkpoint, "state_dict": synchronised.state_dict()}, tmp_path / "sync.ckpt")
-    loaded = ImageClassifier.load_from_checkpoint(tmp_path / "sync.ckpt", weights_only=True)
-    assert torch.equal(logits_of(loaded, make_images()), logits_of(model, make_images()))
+    torch.save({**content, "state_dict": synchronised.state_dict()}, tmp_path / "sync.ckpt")
+    other = ImageClassifier.load_from_checkpoint(tmp_path / "sync.ckpt", weights_only=True)
+    assert torch.equal(logits_of(other, images), expected)
 
-
-def test_the_state_dict_holds_the_network_alone(trained):
-    assert all(name.startswith("network.") for name in trained[0].state_dict())
+    run = trainer(max_epochs=1, limit_val_batches=0)
+    run.fit(loaded.train(), datamodule=Memory())
+    run.save_checkpoint(tmp_path / "again.ckpt")
+    again = ImageClassifier.load_from_checkpoint(tmp_path / "again.ckpt", weights_only=True)
+    assert torch.equal(logits_of(again, images), logits_of(loaded, images))
+    assert not torch.equal(logits_of(again, images), expected)

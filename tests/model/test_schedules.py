@@ -8,13 +8,12 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
-from torch import nn
-from torch.optim import SGD, AdamW
-from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR, StepLR
+from torch.optim import SGD
+from torch.optim.lr_scheduler import OneCycleLR, StepLR
 
 from project.engine.errors import UserError
 from project.model import CosineWithWarmup
-from tests.model.test_classifier import Memory, classifier, linear, trainer
+from tests.model.test_classifier import Memory, linear, trainer
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*LeafSpec:FutureWarning",  # Lightning walks torch's pytrees by a deprecated class
@@ -72,21 +71,6 @@ def test_the_cosine_lasts_as_long_as_training_whatever_makes_a_step(options, ste
     assert run.optimizers[0].param_groups[0]["lr"] == pytest.approx(RATE * 0.01)
 
 
-def test_without_warmup_the_cosine_is_torchs():
-    rates: list[list[float]] = []
-    for make in (CosineWithWarmup(SGD([nn.Parameter()], lr=0.2), lrf=0.05, warmup_epochs=0), None):
-        optimizer: Any = SGD([nn.Parameter()], lr=0.2) if make is None else make.optimizer
-        schedule: LRScheduler = make or CosineAnnealingLR(optimizer, T_max=40, eta_min=0.2 * 0.05)
-        if isinstance(schedule, CosineWithWarmup):
-            schedule.set_length(40, 10)
-        rates.append([])
-        for _ in range(40):
-            rates[-1].append(optimizer.param_groups[0]["lr"])
-            optimizer.step()
-            schedule.step()
-    assert rates[0] == pytest.approx(rates[1])
-
-
 @pytest.mark.filterwarnings("ignore:.*Are you sure you didn't mean:RuntimeWarning")
 @pytest.mark.parametrize("interval", ["step", "epoch"])
 @pytest.mark.parametrize("options", [{"max_epochs": 2}, {"max_epochs": 3, "accumulate_grad_batches": 2}], ids=str)
@@ -97,55 +81,38 @@ def test_one_cycle_without_a_length_is_as_long_as_training_and_keeps_one_of_its_
         assert config.scheduler.total_steps == own or (run.global_step if interval == "step" else run.current_epoch)
 
 
-def test_by_epochs_the_cosine_goes_with_an_accumulation_that_changes():
-    changing = [GradientAccumulationScheduler({0: 1, 1: 2})]
-    seen, _ = train(partial(CosineWithWarmup, warmup_epochs=0), "epoch", max_epochs=2, callbacks=changing)
-    assert [first for first, _ in seen] == pytest.approx([RATE] * 5 + [RATE * 0.505] * 3)
-
-
-def test_any_schedule_is_stepped_after_each_epoch_or_step():
-    for interval, expected in {None: 5 * [1] + 5 * [0.5], "step": [0.5**step for step in range(10)]}.items():
-        seen, _ = train(partial(StepLR, step_size=1, gamma=0.5), interval, max_epochs=2)
-        assert [first for first, _ in seen] == pytest.approx([RATE * factor for factor in expected])
+CHANGING = [GradientAccumulationScheduler({0: 1, 1: 2})]
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("schedule", "interval", "options", "factors"),
     [
-        ({"max_epochs": -1}, r"must know where training ends; set --trainer\.max_epochs or --trainer\.max_steps"),
-        (
-            {"max_epochs": 2, "callbacks": [GradientAccumulationScheduler({0: 1, 1: 2})]},
-            "add --model.lr_scheduler_interval epoch",
-        ),
+        (partial(CosineWithWarmup, warmup_epochs=0), "epoch", {"callbacks": CHANGING}, [1] * 5 + [0.505] * 3),
+        (partial(StepLR, step_size=1, gamma=0.5), None, {}, [1] * 5 + [0.5] * 5),
+        (partial(StepLR, step_size=1, gamma=0.5), "step", {}, [0.5**step for step in range(10)]),
     ],
-    ids=["endless", "accumulation"],
+    ids=["cosine, accumulation that changes", "each epoch", "each step"],
 )
-def test_a_schedule_over_all_of_training_needs_a_length_that_is_known(options, text):
-    with pytest.raises(UserError, match=text):
-        train(CosineWithWarmup, **options)
+def test_any_schedule_is_stepped_after_each_epoch_or_step(schedule, interval, options, factors):
+    seen, _ = train(schedule, interval, max_epochs=2, **options)
+    assert [first for first, _ in seen] == pytest.approx([RATE * factor for factor in factors])
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("schedule", "options", "text"),
     [
-        ({"lr_scheduler": partial(StepLR, steps=1)}, r"--model\.lr_scheduler: .*unexpected keyword argument 'steps'"),  # type: ignore[call-arg]
-        ({"lr_scheduler": partial(CosineWithWarmup, lrf=2)}, r"--model\.lr_scheduler\.lrf must be from 0 to 1, got 2"),
-        ({"optimizer": partial(SGD, lr=-1)}, "--model.optimizer: Invalid learning rate: -1"),
-        (
-            {
-                "lr_scheduler": partial(OneCycleLR, max_lr=1.0),
-                "lr_scheduler_interval": "step",
-                "optimizer": partial(AdamW, lr=0.1),
-                "layer_decay": 0.5,
-                "arch": "resnet9_slim",
-            },
-            "such a schedule gives all layers the same learning rate",
-        ),
+        (CosineWithWarmup, {"max_epochs": -1}, r"know where training ends; set --trainer\.max_epochs or"),
+        (CosineWithWarmup, {"max_epochs": 2, "callbacks": CHANGING}, "add --model.lr_scheduler_interval epoch"),
+        (partial(StepLR, steps=1), {}, r"--model\.lr_scheduler: .*unexpected keyword argument 'steps'"),  # type: ignore[call-arg]
+        (partial(CosineWithWarmup, lrf=2), {}, r"--model\.lr_scheduler\.lrf must be from 0 to 1, got 2"),
     ],
-    ids=lambda value: str(value)[:30],
+    ids=["endless", "accumulation", "unknown setting", "out of range"],
 )
-def test_settings_that_a_class_does_not_accept_are_named_by_their_option(options, text):
+def test_what_a_schedule_does_not_accept_is_one_line(schedule, options, text):
     with pytest.raises(UserError, match=text):
-        trainer(max_epochs=1, limit_val_batches=0).fit(
-            (classifier if "arch" in options else linear)(**options), datamodule=Memory()
-        )
+        train(schedule, **{"max_epochs": 1} | options)
+
+
+def test_what_an_optimizer_does_not_accept_is_one_line():
+    with pytest.raises(UserError, match=r"--model\.optimizer: Invalid learning rate: -1"):
+        trainer(max_epochs=1).fit(linear(optimizer=partial(SGD, lr=-1)), datamodule=Memory())

@@ -15,7 +15,6 @@ from project.model import ImageClassifier
 from tests.conftest import SLIM, TINY, TINY_DATA, evaluate, fit
 from tests.model.test_classifier import SIDE, Memory, classifier, linear, trainer
 from tests.small import load, one_line, small
-from tests.stress import differences, outcome
 
 SOURCE = '''
 from collections.abc import Callable
@@ -98,8 +97,6 @@ def test_a_subclass_trains_and_its_checkpoint_is_measured_where_it_is_imported(w
     forget()
     with pytest.raises(UserError, match=r"holds a OwnClassifier, which is no ImageClassifier that is imported here;"):
         ImageClassifier.load_from_checkpoint(best)
-    line = one_line(lambda: evaluate(str(best), "--data=SyntheticFlowersDataModule"), capsys)
-    assert "give --import with the module that defines it" in line
     assert "OwnFlowers" in (line := one_line(lambda: evaluate(str(best)), capsys))
     assert "give --import with the module that defines it" in line
     assert "'own_model' cannot be imported" in one_line(lambda: evaluate(str(best), "--import=own_model"), capsys)
@@ -108,41 +105,36 @@ def test_a_subclass_trains_and_its_checkpoint_is_measured_where_it_is_imported(w
     assert (measured["total"], measured["loss"]) == (26, cli.model.results["test"].loss)
 
 
-def test_a_subclass_resumes_and_no_other_class_goes_on(workplace, own_models):
-    (fit(*TINY, *OWN, "--name=parts").run.path / "metrics.json").unlink()
-    before = torch.load("runs/parts/checkpoints/last.ckpt", weights_only=True)
-    with pytest.raises(UserError, match=r"holds a OwnClassifier, but this command asks for ImageClassifier; see --mod"):
-        fit(*TINY, *SLIM, "--trainer.max_epochs=2", "--name=parts")
-    parts = fit(*TINY, *OWN, "--trainer.max_epochs=2", "--name=parts").run.path
-    after = torch.load(parts / "checkpoints" / "last.ckpt", weights_only=True)
-    assert after["global_step"] == 2 * before["global_step"]
-    assert (parts / "metrics.csv").read_text().count("\n") == 1 + 2
-
-
-def test_with_a_power_of_one_it_is_plain_cross_entropy(workplace, own_models):
-    own = outcome(fit(*TINY, *OWN, "--name=own").run.path)
-    plain = outcome(fit(*TINY, *SLIM, "--model.loss.label_smoothing=0", "--name=plain").run.path)
-    assert [found for found in differences(own, plain) if "state_dict" in found] == []
-
-
-def test_a_class_may_fix_its_network_and_take_no_options(workplace, own_models, capsys):
+def test_a_class_that_fixes_its_network_takes_no_options_resumes_and_gives_way_to_no_other_class(
+    workplace, own_models, capsys
+):
     flags = ["--model=own_models.FixedClassifier"]
     cli = fit(*TINY, *flags)
+    best = best_of(cli)
     assert "fixedclassifier" in cli.run.path.name.lower()
-    loaded = ImageClassifier.load_from_checkpoint(best_of(cli))
-    assert (type(loaded), loaded.arch) == (type(cli.model), "resnet9_slim")
-    (cli.run.path / "metrics.json").unlink()
-    resumed = fit(*TINY, *flags, "--trainer.max_epochs=2", f"--name={cli.run.path.name}")
-    assert read_checkpoint(resumed.run.path / "checkpoints" / "last.ckpt")[ABOUT]["step"] == 8
-    assert "FixedClassifier has no option 'lr_scheduler'" in one_line(
-        lambda: fit(*TINY, *flags, "--model.lr_scheduler.lrf=0.1"), capsys
+    assert (type(loaded := ImageClassifier.load_from_checkpoint(best)), loaded.arch) == (
+        type(cli.model),
+        "resnet9_slim",
     )
-
-
-def test_a_file_chooses_neither_what_is_imported_nor_another_kind_of_class(workplace, own_models):
-    best = best_of(fit(*TINY, *SLIM, "--name=plain"))
+    line = one_line(lambda: fit(*TINY, *flags, "--model.lr_scheduler.lrf=0.1"), capsys)
+    assert "FixedClassifier has no option 'lr_scheduler" in line
+    (cli.run.path / "metrics.json").unlink()
+    further = ["--trainer.max_epochs=2", f"--name={cli.run.path.name}"]
+    with pytest.raises(
+        UserError, match=r"holds a FixedClassifier, but this command asks for ImageClassifier; see --mod"
+    ):
+        fit(*TINY, *SLIM, *further)
+    fit(*TINY, *flags, *further)
+    assert load(best.with_name("last.ckpt"))["global_step"] == 8
+    assert (cli.run.path / "metrics.csv").read_text().count("\n") == 1 + 2
     content = load(best)
-    for name in ("os.system", "antigravity.ImageClassifer", "SGD", 3, ["os"]):
+    for name in (
+        "os.system",
+        "antigravity.ImageClassifer",
+        "SGD",
+        3,
+        ["os"],
+    ):  # a file does not choose what is imported
         content[ABOUT]["model"] = name
         torch.save(content, best)
         with pytest.raises(UserError, match=r"is no ImageClassifier that is imported here"):

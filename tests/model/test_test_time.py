@@ -1,52 +1,47 @@
+"""Views of an image at test time, and resizing on the device."""
+
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.nn import functional as F
 
 from project.engine.errors import UserError
 from project.model import ImageClassifier
-from project.model.test_time import mean_logits
+from project.model.normalize import resized
+from project.model.test_time import Views, mean_logits
 
 
-def images_of(height=9, width=13):
-    return torch.randint(0, 256, (4, 3, height, width), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-
-
-def classify(images):
-    """Depends on where a pixel is."""
+@pytest.mark.parametrize(("views", "places"), [("flip", {1: 1.0}), ("flip_and_shift", {1: 1 / 2, 0: 1 / 4, 2: 1 / 4})])
+def test_views_are_crops_of_the_reflected_image_and_their_mirror_images(views: Views, places: dict[int, float]):
+    images = torch.randint(0, 256, (4, 3, 9, 13), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     weights = torch.arange(images[0].numel(), dtype=torch.float64).sin().reshape(1, -1)
-    return torch.stack([(images.flatten(1) * weights).sum(1), (images.flatten(1) * weights**2).sum(1)], dim=1)
+    seen: list[torch.Size] = []
 
+    def classify(view):
+        """Depends on where a pixel is."""
+        seen.append(view.shape)
+        return torch.stack([(view.flatten(1) * weights).sum(1), (view.flatten(1) * weights**2).sum(1)], dim=1)
 
-def test_a_flip_is_the_mean_with_the_mirror_image():
-    images = images_of()
-    mirrored = torch.from_numpy(images.numpy()[:, :, :, ::-1].copy())
-    torch.testing.assert_close(mean_logits(classify, images, "flip"), (classify(images) + classify(mirrored)) / 2)
-
-
-def test_shifts_are_crops_of_the_reflected_image():
-    images = images_of()
+    found = mean_logits(classify, images, views)
+    assert seen == [images.shape] * 2 * len(places)
     padded = F.pad(images.double(), (1,) * 4, mode="reflect").to(torch.uint8)
-    height, width = images.shape[2:]
     expected = torch.zeros(4, 2, dtype=torch.float64)
-    for top, weight in ((1, 1 / 2), (0, 1 / 4), (2, 1 / 4)):  # the centre, up and left, down and right
-        view = padded[:, :, top : top + height, top : top + width]
-        expected += weight * (classify(view) + classify(view.flip(3))) / 2
-    torch.testing.assert_close(mean_logits(classify, images, "flip_and_shift"), expected)
+    for top, weight in places.items():  # the centre, up and left, down and right
+        view = padded[:, :, top : top + 9, top : top + 13]
+        expected += weight * (classify(view) + classify(torch.from_numpy(view.numpy()[..., ::-1].copy()))) / 2
+    torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize(("views", "count"), [("flip", 2), ("flip_and_shift", 6)])
-def test_each_view_is_classified_once(views, count):
-    seen: list[torch.Tensor] = []
-
-    def remember(images):
-        seen.append(images)
-        return classify(images)
-
-    mean_logits(remember, images_of(), views)
-    assert len(seen) == count
-    assert {view.shape for view in seen} == {images_of().shape}
+def test_a_smaller_image_is_the_one_of_pil_and_another_stays():
+    pixels = torch.randint(256, (50, 50, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    images = pixels.permute(2, 0, 1)[None]
+    expected = np.array(Image.fromarray(pixels.numpy()).resize((32, 32), Image.Resampling.BILINEAR))
+    found = resized(images, 32)[0].permute(1, 2, 0)
+    torch.testing.assert_close(found, torch.from_numpy(expected).float(), rtol=0, atol=1.0)
+    assert resized(images, None) is resized(images, 50) is images
 
 
 def test_views_of_another_name_are_refused():

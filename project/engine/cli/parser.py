@@ -174,7 +174,7 @@ def nearest_options(option: str, options: Sequence[str]) -> list[str]:
 
 def _is_accepted(option: str) -> bool:
     key, _, name = option.removeprefix("--").rpartition(".")
-    return any(name in accepted(cls) for cls in candidates(key))
+    return key in CLASS_OPTIONS and any(name in accepted(cls) for cls in candidates(key))
 
 
 def _last(option: str) -> str:

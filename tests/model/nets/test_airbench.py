@@ -29,15 +29,10 @@ def narrow(num_classes):
     return Airbench(num_classes, (8, 16, 16))
 
 
-def test_it_has_the_parameters_of_the_paper():
-    assert sum(parameter.numel() for parameter in Airbench(10).parameters()) == pytest.approx(1.97e6, rel=0.005)
-
-
-def test_convolutions_begin_by_copying_their_input():
-    torch.manual_seed(0)
-    x = torch.randn(2, 24, 9, 9)
-    first = Airbench(10).layer1[0]
-    torch.testing.assert_close(first(x)[:, :24], x)
+def test_it_is_the_papers_network_whose_convolutions_begin_by_copying_their_input():
+    network, x = Airbench(10), torch.randn(2, 24, 9, 9)
+    assert sum(parameter.numel() for parameter in network.parameters()) == pytest.approx(1.97e6, rel=0.005)
+    torch.testing.assert_close(network.layer1[0](x)[:, :24], x)
 
 
 def expected_logits(model: Any, images: Any, views: bool) -> torch.Tensor:
