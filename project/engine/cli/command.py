@@ -103,7 +103,8 @@ class Command(LightningCLI):
                 errors.append(_refusal(cls, error))
                 raise
 
-        self.parser.add_instantiator(build, object)
+        with warnings.catch_warnings(action="ignore"):  # LightningCLI does not call its successor yet
+            self.parser.add_instantiator(build, object)
         try:
             super().instantiate_classes()
         except (TypeError, ValueError):  # of jsonargparse, if the type is one of several
