@@ -1,4 +1,4 @@
-"""What is written for the person at the terminal when something that they gave is wrong."""
+"""Errors that the user can mend, and how they are printed."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ class UserError(Exception):
 
 
 class LocalError(UserError):
-    """What one process may find out alone, so that it must say it itself."""
+    """An error that one process may notice alone, so that it must say it itself."""
 
 
 class UnreadableFileError(LocalError):
@@ -22,26 +22,12 @@ class UnreadableFileError(LocalError):
 
 
 def printable(text: object, keep: str = "") -> str:
-    """A text with escapes in place of what would control a terminal: ANSI codes, line ends, changed writing directions.
-
-    Args:
-        text: As a path or a class name, which may come from anywhere.
-        keep: Control characters that shall stay.
-    """
+    """Escapes what would control a terminal: ANSI codes, line ends and changed writing directions, but not ``keep``."""
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in str(text))
 
 
 def listed(names: Iterable[object], most: int | None = None, word: str = "and") -> str:
-    """Joins names as in ``a, b and c``, or as in ``a, b and 5 more``, fit to print.
-
-    Args:
-        names: As :func:`printable` takes them.
-        most: How many to show; by default all.
-        word: What comes before the last.
-
-    Returns:
-        The text; ``none`` where there are no names.
-    """
+    """Joins names as in ``a, b and c``, or with ``most`` as in ``a, b and 5 more``; without names it is ``none``."""
     shown = [printable(name) for name in names]
     if most is not None and len(shown) > most:
         shown[most:] = [f"{len(shown) - most:,} more"]
@@ -50,16 +36,14 @@ def listed(names: Iterable[object], most: int | None = None, word: str = "and") 
 
 
 def first_sentence(error: BaseException) -> str:
-    """What an error of a library says first, or its type where it says nothing."""
+    """Returns the first sentence of a library's error, or its type where it has no text."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].split(". ")[0]
 
 
 def end_with_error(text: str, alone: bool = False) -> NoReturn:
-    """Ends the program with one line and code 2; of several processes on a machine, only the first says it.
+    """Ends the program with one line and code 2, of several processes on a machine only the first's.
 
-    Args:
-        text: What is wrong.
-        alone: Whether the other processes may not have noticed, so that this one must say it.
+    With ``alone``, this process says it whichever it is: the others may not have noticed.
     """
     # Lightning's launcher and torchrun set the one, srun the other
     rank = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or "0"
@@ -78,16 +62,6 @@ def _let_the_first_speak(patience: float = 5.0) -> None:
 
 
 def require(condition: bool, option: str, value: object, wanted: str) -> None:
-    """Refuses the value of an option.
-
-    Args:
-        condition: Whether the value is acceptable.
-        option: The option as it is typed.
-        value: What was given.
-        wanted: What it must be.
-
-    Raises:
-        UserError: It is not.
-    """
+    """Raises a UserError, "OPTION must be WANTED, got VALUE", unless the condition holds."""
     if not condition:
         raise UserError(f"{option} must be {wanted}, got {value}")

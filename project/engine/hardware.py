@@ -19,9 +19,7 @@ _HUGE_BYTES = 4 * 2**30  # more than most steps on a CPU take
 def tune_malloc() -> None:
     """Lets glibc keep what a step frees for the next one, in huge pages where Linux has them for programs that ask.
 
-    By default glibc gives large blocks back at once, to be zeroed by the system page by page when they are next asked
-    for; and with pages of 4 KiB a processor has to look up addresses more often. Other systems and C libraries are left
-    as they are.
+    By default it gives large blocks back at once, and the system zeroes them page by page when they are next asked for.
     """
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "gnu_get_libc_version"):
         libc.mallopt(_M_MMAP_MAX, 0)
@@ -70,29 +68,20 @@ def _quota(level: Path, name: str) -> int | None:
 
 
 def describe(trainer: Trainer, model: Any, data: Any) -> str:
-    """The settings that decide the speed, those that chose themselves too, for one line at the start."""
+    """Describes the settings that decide the speed, in one line."""
     workers = data.workers()
     memory = "pinned" if data.pins_memory() else "not pinned"
-    loaded = (
-        f"{workers} per device, 1 thread each, {data.prefetch_factor} batches ahead, {memory}" if workers else "none"
-    )
+    each = f"{workers} per device, 1 thread each, {data.prefetch_factor} batches ahead, {memory}"
     layout = "channels_last" if model.channels_last else "contiguous"
     threads = "1 thread" if torch.get_num_threads() == 1 else f"{torch.get_num_threads()} threads"
     compiled = "compiled" if model.compile_network else "not compiled"
-    return f"{trainer.precision}, {layout}, {compiled}, {threads}; loader workers: {loaded}"
+    return f"{trainer.precision}, {layout}, {compiled}, {threads}; loader workers: {each if workers else 'none'}"
 
 
 def best_precision(accelerator: str) -> str:
-    """The fastest precision that trains as well as float32 does: bfloat16 autocast where the hardware computes in it.
-
-    Args:
-        accelerator: As in ``--trainer.accelerator``.
-
-    Returns:
-        As in ``--trainer.precision``.
-    """
+    """Returns bfloat16 autocast where the hardware computes in it, which trains as well as float32, else float32."""
     if accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available():
-        return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
-    if accelerator in ("auto", "cpu"):
-        return "bf16-mixed" if cpu_computes_in_bfloat16() else "32-true"
-    return "32-true"
+        fast = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        fast = accelerator in ("auto", "cpu") and cpu_computes_in_bfloat16()
+    return "bf16-mixed" if fast else "32-true"

@@ -14,14 +14,7 @@ from lightning.pytorch.callbacks import WeightAveraging
 
 
 class PrivateName(NamedTuple):
-    """A private name, and how to notice that a release changed it.
-
-    Attributes:
-        module: The module that defines it.
-        name: The function or class in that module; its source must stay what it was.
-        purpose: What it is used for here.
-        digest: The first 12 hexadecimal digits of BLAKE2b of its source.
-    """
+    """A private function or class, what it is used for, and the first 12 digits of BLAKE2b of its source."""
 
     module: str
     name: str
@@ -88,17 +81,16 @@ PRIVATE_NAMES = [
 
 
 def disable_signal_handling(trainer: Trainer) -> None:
-    """Keeps Lightning from handling SIGTERM, and from asking in each step whether another process has received it.
+    """Disables Lightning's handling of SIGTERM, a broadcast in which other processes may not take part.
 
-    Its handler starts a broadcast that the other processes may not take part in; then all wait forever. What stops a
-    run is in ``training/last_checkpoint.py``.
+    What stops a run is in ``training/last_checkpoint.py``.
     """
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
 
 
 def is_accumulating(trainer: Trainer) -> bool:
-    """Whether the current batch adds to the gradients of an optimizer step that a later batch takes."""
+    """Returns True if the optimizer step that the current batch belongs to is a later batch's."""
     return trainer.fit_loop._should_accumulate()
 
 
@@ -115,12 +107,9 @@ def correct_progress(trainer: Trainer) -> None:
 
 
 def follow_until_averaging(averaging: WeightAveraging, model: LightningModule) -> bool:
-    """Gives an average that has not been updated yet the model's newest weights.
+    """Gives an average the model's newest weights, and returns True, if it has not been updated yet.
 
-    Lightning validates and saves the average, which until then is what the weights were before training (Lightning #21724).
-
-    Returns:
-        Whether it has not been updated yet.
+    Lightning validates and saves the average, which until then is the initial weights (Lightning #21724).
     """
     average = averaging._average_model
     if average is None or average.n_averaged:
@@ -130,16 +119,16 @@ def follow_until_averaging(averaging: WeightAveraging, model: LightningModule) -
 
 
 def trainer_of(model: LightningModule) -> Trainer | None:
-    """The trainer that a model is attached to, if there is one."""
+    """Returns the trainer that a model is attached to, if there is one."""
     return model._trainer
 
 
 def options_of(parser: ArgumentParser) -> list[Action]:
-    """The options of a parser, in their order."""
+    """Returns the options of a parser, in their order."""
     return list(parser._actions)
 
 
 def cpu_computes_in_bfloat16() -> bool:
-    """Whether the CPU has instructions for bfloat16; others emulate it, at a fraction of the speed of float32."""
+    """Returns True if the CPU has instructions for bfloat16; others emulate it, slower than float32."""
     supported: Any = torch.cpu._is_avx512_bf16_supported()
     return bool(supported)

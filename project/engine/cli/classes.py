@@ -3,6 +3,7 @@
 import inspect
 import os
 import sys
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -41,11 +42,7 @@ def candidates(key: str) -> list[type]:
 
 
 def find_class(key: str, name: object) -> type | None:
-    """Finds a class as jsonargparse does: by its path, or by its name among the subclasses that are imported.
-
-    Returns:
-        The class; None where there is no such subclass, or more than one.
-    """
+    """Finds the one class of a path, or of a name among imported subclasses, as jsonargparse does; else None."""
     if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
         return None
     module, _, last = name.rpartition(".")
@@ -59,6 +56,16 @@ def find_class(key: str, name: object) -> type | None:
     found = [cls for cls in found if isinstance(cls, type) and issubclass(cls, CLASS_OPTIONS[key])]
     found = [cls for cls in found if all(issubclass(cls, other) for other in found)]  # Lightning has its own of some
     return found[0] if found else None
+
+
+def unknown_class(key: str, name: str) -> str:
+    """Formats the message about a class that there is not, with the nearest names."""
+    names = {cls.__name__ for cls in candidates(key)}
+    same = [known for known in names if known.lower() == name.lower()]
+    nearest = same or get_close_matches(name.rsplit(".")[-1], names, n=3, cutoff=0.6)
+    nearest = nearest or ([f"--model.arch {name}"] if key == "model" else [])
+    meant = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
+    return f"--{key}: there is no {CLASS_OPTIONS[key].__name__} '{name}'{meant}"
 
 
 def class_path(key: str, name: str) -> str:

@@ -115,11 +115,7 @@ class Command(LightningCLI):
         raise errors[-1]  # out here, so that jsonargparse's is not its context
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Builds the trainer.
-
-        Raises:
-            UserError: Lightning does not accept the combination of options.
-        """
+        """Builds the trainer; Lightning's refusal of its options becomes one line."""
         self._report_progress()
         try:
             trainer = super().instantiate_trainer(**kwargs)
@@ -164,14 +160,7 @@ def _refusal(cls: type, error: Exception) -> Exception:
 
 
 def prepare_trainer(trainer: Trainer) -> None:
-    """Makes evaluation exact in float32, and processes end together.
-
-    Args:
-        trainer: The command's trainer, before it has started processes.
-
-    Raises:
-        UserError: A launcher has started another number of processes.
-    """
+    """Makes evaluation exact in float32 and processes end together; refuses a launcher's other number of processes."""
     torch.backends.cudnn.allow_tf32 = False  # evaluation is in float32, which this would round to 10 bits
     counter = "WORLD_SIZE" if "TORCHELASTIC_RUN_ID" in os.environ else "SLURM_STEP_NUM_TASKS"
     started = int(os.environ.get(counter) or 1)
@@ -186,11 +175,7 @@ def prepare_trainer(trainer: Trainer) -> None:
 
 
 def require_supported_strategy(strategy: Strategy) -> None:
-    """Refuses strategies that shard weights, of which a checkpoint and the test need the whole, and that fork.
-
-    Raises:
-        UserError: It is such a strategy.
-    """
+    """Refuses strategies that fork, or that shard weights, of which a checkpoint and the test need the whole."""
     if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
         name = type(strategy).__name__
         raise UserError(f"--trainer.strategy {name} does not keep all weights on each device; use ddp")
@@ -212,10 +197,7 @@ def _unless_explained(failed: threading.ExceptHookArgs) -> None:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Ends the program with one line and code 2 for a mistake or a full disk; with code 130 after Ctrl-C.
-
-    Notes of the error follow in the line. A bug keeps its traceback.
-    """
+    """Ends the program with one line and code 2 for a mistake or a full disk; a bug keeps its traceback."""
     threading.excepthook = _unless_explained
     begin_command()
     try:

@@ -7,7 +7,6 @@ does not accept, and keeps that class's defaults for those that both accept. Her
 import os
 import re
 from collections.abc import Iterator
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -15,7 +14,7 @@ import yaml
 
 from ..errors import UserError, printable
 from ..run.file_network import allow_module
-from .classes import CLASS_OPTIONS, accepted, candidates, class_path, find_class, is_folder
+from .classes import CLASS_OPTIONS, accepted, class_path, find_class, is_folder, unknown_class
 from .configs import dump, merged, nested, read_config
 
 _KEYS = [key for key in CLASS_OPTIONS if key != "trainer.callbacks"]  # a list, in which a class follows another
@@ -56,20 +55,13 @@ def values_of(option: str, args: list[str]) -> list[str]:
     return [value for name, value in split(args) if name == option and value is not None]
 
 
-IMPORT: dict[str, Any] = {
-    "action": "append",
-    "default": [],
-    "help": "Module of your own that defines the checkpoint's model, network or data module; may be repeated.",
-}
+_HELP = "Module of your own that defines the checkpoint's model, network or data module; may be repeated."
+IMPORT: dict[str, Any] = {"action": "append", "default": [], "help": _HELP}
 """The option ``--import`` of every command that opens a checkpoint."""
 
 
 def import_modules(modules: list[str]) -> None:
-    """Imports what ``--import`` names, so that a checkpoint's classes are found by their names.
-
-    Raises:
-        UserError: There is no such module.
-    """
+    """Imports what ``--import`` names, so that a checkpoint's classes are found by their names."""
     for module in (name.strip() for names in modules for name in names.split(",")):
         try:
             import_module(module)
@@ -103,9 +95,6 @@ def arrange(args: list[str], defaults: dict[str, Any], folder: type) -> tuple[li
     Returns:
         The command line with one config in front, and defaults for the parser: classes of the model's arguments, so that
         none of the default optimizer's arguments goes to another optimizer.
-
-    Raises:
-        UserError: A config cannot be read, or there is no such folder.
     """
     words = [(re.sub(r"\.init_args(?=\.)", "", option), value) for option, value in split(args)]
     sources, flags = list[dict[str, Any]](), list[Word]()
@@ -144,9 +133,7 @@ def _literal(value: str) -> Any:
 def _with_specifications(config: dict[str, Any], folder: type) -> dict[str, Any]:
     """Writes every class of a config as ``class_path`` and ``init_args``; what is empty says nothing."""
     for key, (*outer, last) in _PATHS.items():
-        group: Any = config
-        for name in outer:
-            group = group.get(name) if isinstance(group, dict) else None
+        group = _at(config, outer)
         if isinstance(group, dict) and last in group:
             group[last] = _specification(key, group[last], folder)
     return {name: value for name, value in config.items() if value is not None}
@@ -174,12 +161,7 @@ def _specification(key: str, value: Any, folder: type) -> Any:
 def _require_class(key: str, name: str) -> None:
     is_callable = "." in name and key in ("model.loss", "model.lr_scheduler", "model.optimizer")
     if find_class(key, name) is None and not is_callable:
-        names = {cls.__name__ for cls in candidates(key)}
-        same = [known for known in names if known.lower() == name.lower()]
-        nearest = same or get_close_matches(name.rsplit(".")[-1], names, n=3, cutoff=0.6)
-        nearest = nearest or ([f"--model.arch {name}"] if key == "model" else [])
-        meant = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
-        raise UserError(f"--{key}: there is no {CLASS_OPTIONS[key].__name__} '{name}'{meant}")
+        raise UserError(unknown_class(key, name))
 
 
 def _require_free(config: dict[str, Any], flags: list[Word]) -> None:
@@ -213,7 +195,7 @@ def _at(config: Any, path: list[str]) -> Any:
 
 
 def _classes_within(model: Any, flags: list[Word]) -> dict[str, Any]:
-    """The model with those classes within its arguments that are not its own defaults, and what is given to them."""
+    """Returns the model with those classes of its arguments that are not its own defaults, and what is given to them."""
     cls = find_class("model", model.get("class_path")) if isinstance(model, dict) else None
     if cls is None:
         return {}
@@ -225,9 +207,8 @@ def _classes_within(model: Any, flags: list[Word]) -> dict[str, Any]:
             continue
         inner = find_class(key, spec["class_path"])
         if not isinstance(default, dict) or inner is not find_class(key, default["class_path"]):
-            by_flag = {
-                option.removeprefix(f"--{key}."): value for option, value in flags if option.startswith(f"--{key}.")
-            }
+            start = f"--{key}."
+            by_flag = {option.removeprefix(start): value for option, value in flags if option.startswith(start)}
             given = spec.get("init_args", {}) | by_flag
             known = {name: value for name, value in given.items() if inner is not None and name in accepted(inner)}
             named[name] = {"class_path": spec["class_path"], "init_args": known}

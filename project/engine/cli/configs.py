@@ -32,11 +32,7 @@ _Loader.add_implicit_resolver(
 
 
 def read_config(path: str) -> dict[str, Any]:
-    """Reads a config file, or YAML text that starts with a brace; an empty one is an empty dict.
-
-    Raises:
-        UserError: There is no such file, or it is not a YAML mapping.
-    """
+    """Reads a config file, or YAML text that starts with a brace; an empty one is an empty dict."""
     name, text = ("--config", path) if path.lstrip().startswith("{") else (path, None)
     try:
         values = yaml.load(text or Path(path).read_text("utf-8-sig"), Loader=_Loader)  # a SafeLoader

@@ -24,11 +24,7 @@ def wants_traceback() -> bool:
 
 
 def explain(error: BaseException | None) -> str | None:
-    """Explains an error that the user can mend, or the error that caused it, in one line.
-
-    Returns:
-        The line; None for a bug, of which the traceback says more.
-    """
+    """Explains an error that the user can mend, or its cause, in one line; None for a bug, which has a traceback."""
     while error is not None:
         if (text := _text_of(error)) is not None:
             return text

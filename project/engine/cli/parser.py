@@ -15,7 +15,7 @@ from torch import nn
 
 from ..errors import UserError, end_with_error, listed
 from ..upstream import options_of
-from .classes import CLASS_OPTIONS, accepted, candidates, find_class, option_of
+from .classes import CLASS_OPTIONS, accepted, candidates, find_class, option_of, unknown_class
 from .command_line import FOLLOWS, arrange, values_of
 from .help import Screen, class_help, short_help
 
@@ -57,13 +57,7 @@ class OneLineErrorParser(LightningArgumentParser):
         return added
 
     def parse_command_line(self, args: Sequence[str], defaults: dict[str, Any], folder: type) -> Namespace:
-        """Parses a command line in whatever order it names configs, classes and their arguments.
-
-        Args:
-            args: The command line.
-            defaults: See :func:`.command_line.arrange`.
-            folder: See :func:`.command_line.arrange`.
-        """
+        """Parses a command line in whatever order it names configs, classes and arguments; see ``arrange``."""
         try:
             if "--help-all" in args:
                 for key in ("data", "model"):
@@ -130,28 +124,20 @@ class OneLineErrorParser(LightningArgumentParser):
         key = option.removeprefix("--")
         unknown = r"path string: (\S+)|class_path '([^']+)'|not correspond[\s\S]*value: (\S+)\s*$"
         if key in CLASS_OPTIONS and (found := re.search(unknown, message)):
-            name = next(filter(None, found.groups()))
-            nearest = get_close_matches(
-                name.rsplit(".")[-1], {cls.__name__ for cls in candidates(key)}, n=3, cutoff=0.5
-            )
-            return f"{option}: there is no {CLASS_OPTIONS[key].__name__} '{name}'{_did_you_mean(nearest)}"
+            return unknown_class(key, next(filter(None, found.groups())))
         given = re.search(r"(?:Given value|Got value):[ \t]*(.*?)\s*$|: (\S+) does not conform|: '(.*?)'$", message)
         value = next(filter(None, given.groups()), "") if given else ""
         if found := re.search(r"does not conform to restriction (v[^\n]+)", message):
             return f"{option} must be {re.sub(r'v(?=[<>=])', '', found[1])}, got {value}"
-        kinds = [
-            _readable(kind) for kind in re.findall(r"Expected an? (.+?)(?:\. Got|\n|$)|Not of type (\w+)", message)
-        ]
-        wanted = [kind for kind in dict.fromkeys(kinds) if kind != "None" and "path" not in kind]
+        kinds = re.findall(r"Expected an? (.+?)(?:\. Got|\n|$)|Not of type (\w+)", message)
+        wanted = [kind for kind in dict.fromkeys(map(_readable, kinds)) if kind != "None" and "path" not in kind]
         if wanted and given:
             return f"{option}: expected {' or '.join(wanted)}, not '{value}'"
-        lines = [
-            line.strip(" -") for line in message.split("\n")[1:] if not re.match(r"\s*(Does not|Sub|Err|Given|$)", line)
-        ]
-        return f"{option}: {' '.join(lines[0].split()) if lines else ' '.join(message.split())}"
+        lines = [line for line in message.split("\n")[1:] if not re.match(r"\s*(Does not|Sub|Err|Given|$)", line)]
+        return f"{option}: {' '.join((lines[0].strip(' -') if lines else message).split())}"
 
     def _in_full(self, name: str) -> str:
-        """The option for what a class calls its argument."""
+        """Returns the option for an argument of the class."""
         key = option_of(self._class) if self._class else None
         if self._class is not None and key is None:
             return f"{self._class.__name__}'s {name}"

@@ -25,11 +25,7 @@ class Data(Protocol):
 
 
 def require_sound_options(trainer: Namespace) -> None:
-    """Refuses options of the trainer that leave no run, or a run in another place than they say.
-
-    Raises:
-        UserError: One of them does.
-    """
+    """Refuses options of the trainer that leave no run, or a run in another place than they say."""
     if trainer.barebones:
         raise UserError("--trainer.barebones neither logs nor saves; python -m benchmarks measures speed")
     for name in _NOT_ZERO:
@@ -45,16 +41,9 @@ def require_sound_options(trainer: Namespace) -> None:
 
 
 def require_sound_run(trainer: Trainer, data: Data, best: dict[str, str | None], monitor: Monitor) -> None:
-    """Checks limits and modes before an image is drawn, downloaded or read.
+    """Refuses limits that leave no batch, and callbacks that take a metric's worst for its best, before data is read.
 
-    Args:
-        trainer: The trainer, before it trains.
-        data: The data module.
-        best: The modes in which metrics are best, where they are known.
-        monitor: The metric of the best checkpoint, in a mode that may be the user's own.
-
-    Raises:
-        UserError: A limit leaves no batch, or a callback takes the worst of a metric for its best.
+    ``best`` has the modes in which metrics are best; ``monitor`` is the best checkpoint's, in a mode that the user chose.
     """
     data.require_usable(trainer.world_size)
     overfits: bool = trainer.overfit_batches > 0  # type: ignore[attr-defined]  # set by a connector
@@ -72,6 +61,4 @@ def require_sound_run(trainer: Trainer, data: Data, best: dict[str, str | None],
         wanted = modes.get(str(metric))
         if mode in ("min", "max") and wanted not in (None, mode):
             name = type(callback).__name__
-            raise UserError(
-                f"{name} has mode {mode}, but {wanted} of '{metric}' is best; add its option mode: {wanted}"
-            )
+            raise UserError(f"{name} has mode {mode}, but {wanted} of '{metric}' is best; give it mode {wanted}")

@@ -8,10 +8,9 @@ from typing import Any, TextIO
 
 
 class LastingFile(io.FileIO):
-    """A file descriptor that accepts output even if nobody reads it any more, or if the disk of a log is full.
+    """A file descriptor that accepts output even if nobody reads it any more: training does not end with ``| head``.
 
-    Hours of training must not end because ``| head`` has seen enough. Messages on a full disk are lost; a result that
-    cannot be written raises one error, and the rest of it is discarded.
+    Messages on a full disk are lost; a result that cannot be written raises one error, and its rest is discarded.
     """
 
     def __init__(self, descriptor: int, messages: bool) -> None:
