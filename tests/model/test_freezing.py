@@ -174,7 +174,8 @@ def test_what_is_frozen_stays_as_it_is_with_its_statistics_and_all_else_is_train
         is_trained = name.startswith(trained) if freeze == "backbone" else number >= first
         assert torch.equal(before[name], value) != is_trained or ("bias" in name and is_trained)
     if arch.endswith("Net") and freeze == "more":
-        assert [layer.training for layer in (*model.network.body, *model.network.more)] == [False] * 3 + [True] * 2
+        network: Any = model.network
+        assert [layer.training for layer in (*network.body, *network.more)] == [False] * 3 + [True] * 2
 
 
 def test_a_block_that_there_is_not_is_answered_with_those_that_there_are():

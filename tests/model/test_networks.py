@@ -10,7 +10,6 @@ import torchvision
 from torch import Tensor, nn
 from torchvision.models import list_models  # type: ignore[attr-defined]  # not in its __all__
 from torchvision.models.regnet import BlockParams
-from torchvision.ops import StochasticDepth
 
 from project.engine.errors import UserError
 from project.model import ImageClassifier
@@ -182,20 +181,12 @@ def test_the_cifar_stem_keeps_the_resolution_and_is_drawn_as_torchvision_draws_c
     assert weight.mean().abs() < 4 * expected / weight.numel() ** 0.5
 
 
-class Residual(nn.Module):
-    """A network of the user's: one residual branch that is dropped at random."""
+class Wide(nn.Sequential):
+    """A network of the user's with arguments."""
 
     def __init__(self, num_classes: int, drop: float = 0.0, width: int = 4) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(3, width, 3, stride=4)
-        self.branch = nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU())
-        self.drop = StochasticDepth(drop, "row")
-        self.head = nn.Linear(width, num_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.first(x)
-        logits: Tensor = self.head((x + self.drop(self.branch(x))).mean((2, 3)))
-        return logits
+        super().__init__(nn.Conv2d(3, width, 3, stride=4), nn.Dropout(drop), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.append(nn.Linear(width, num_classes))
 
 
 def test_a_run_remembers_the_arguments_of_its_network_and_refuses_those_that_it_does_not_accept(workplace, capsys):
@@ -204,10 +195,9 @@ def test_a_run_remembers_the_arguments_of_its_network_and_refuses_those_that_it_
     said = one_line(lambda: fit(*flags, *wrong), capsys)
     assert "--model.arch_args: resnet18 does not accept num_classes=8, drop_path_rate=0.1 (" in said
     assert not Path("runs").exists()
-    Path("c.yaml").write_text(f"model: {{arch: {__name__}.Residual, arch_args: {{drop: 0.5}}}}")
+    Path("c.yaml").write_text(f"model: {{arch: {__name__}.Wide, arch_args: {{drop: 0.5}}}}")
     fit("--config=c.yaml", *flags, "--model.arch_args.width=6")
     best = Path("runs/run/checkpoints/best.ckpt")
     assert load(best)["hyper_parameters"]["arch_args"] == {"drop": 0.5, "width": 6}
     network: Any = ImageClassifier.load_from_checkpoint(best).network
-    assert isinstance(network, Residual)
-    assert (network.drop.p, network.first.out_channels) == (0.5, 6)
+    assert (type(network), network[1].p, network[0].out_channels) == (Wide, 0.5, 6)
