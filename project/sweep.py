@@ -141,9 +141,15 @@ class Sweep:
         study = self._study(len(trials) - resumes)
         if not resumes:
             study.ask()
-        trial = optuna.Trial(study, study.trials[-1]._trial_id)
+        id_of, study_id = self._storage.get_trial_id_from_study_id_trial_number, self._storage.get_study_id_from_name
+        trial = optuna.Trial(study, id_of(study_id(study.study_name), len(study.trials) - 1))
         for name, values in self._options.items():  # values that it had stay
-            trial._suggest(name, values)
+            if isinstance(values, CategoricalDistribution):
+                trial.suggest_categorical(name, values.choices)
+            elif isinstance(values, IntDistribution):
+                trial.suggest_int(name, values.low, values.high, log=values.log)
+            elif isinstance(values, FloatDistribution):
+                trial.suggest_float(name, values.low, values.high, log=values.log)
         return trial
 
     def table(self) -> str:

@@ -1,6 +1,7 @@
 """A damaged checkpoint is noticed before it is used, and the one before it takes its place."""
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import read_checkpoint
 from project.engine.run.checkpoint_io import AtomicCheckpointIO
-from tests.engine.run.test_checkpoint import GOOD, Malicious
+from tests.engine.run.test_checkpoint import Malicious
 from tests.small import load, one_line, require_same_end, small, stop_at
 from tests.stress import differences, outcome
 
@@ -44,21 +45,13 @@ def require_noticed(path: Path, content: bytes, expected: Any) -> bool:
     return False
 
 
-@pytest.mark.parametrize("kind", [pytest.param("small", marks=pytest.mark.slow), "real"])
-def test_a_flipped_bit_is_noticed_or_has_changed_nothing(tmp_path, real, kind):
-    path, dice = tmp_path / "flipped.ckpt", random.Random(kind)
-    if kind == "small":
-        torch.save(GOOD, path)
-    content = path.read_bytes() if kind == "small" else real.read_bytes()
-    expected = GOOD if kind == "small" else load(real)
-    noticed = [require_noticed(path, flipped(content, dice.randrange(8 * len(content))), expected) for _ in range(600)]
-    assert sum(noticed) > 200
-
-
-def test_a_checkpoint_cut_short_anywhere_is_noticed(tmp_path, real):
-    content, dice = real.read_bytes(), random.Random(0)
-    lengths = {0, 1, len(content) - 1, *(dice.randrange(len(content)) for _ in range(100))}
-    assert all(require_noticed(tmp_path / "short.ckpt", content[:length], None) for length in lengths)
+def test_damage_is_noticed_or_has_changed_nothing(tmp_path, real):
+    content, expected, dice = real.read_bytes(), load(real), random.Random(0)
+    path = tmp_path / "damaged.ckpt"
+    bits = [dice.randrange(8 * len(content)) for _ in range(400)]
+    assert sum(require_noticed(path, flipped(content, bit), expected) for bit in bits) > 150
+    lengths = [0, 1, len(content) - 1, *(dice.randrange(len(content)) for _ in range(100))]
+    assert all(require_noticed(path, content[:length], None) for length in lengths)
 
 
 def flip_in_the_middle(path: Path) -> None:
@@ -89,9 +82,7 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(workplace, capsy
     damage(LAST)
     small(EVERY_STEP)
     said = capsys.readouterr().err
-    assert f"'{LAST}' is damaged" in said
-    assert "looking for the one before it" in said
-    assert "continuing runs/run in epoch 2 after step 5" in said
+    assert re.search(rf"'{LAST}' is damaged.*looking for the one before it.*in epoch 2 after step 5", said, re.S)
     require_same_end(Path("runs/run"), expected)
 
 
@@ -116,8 +107,7 @@ def test_two_damaged_checkpoints_are_an_error_of_one_line(workplace, capsys):
     stop_at(3, EVERY_STEP)
     for path in (LAST, PREVIOUS):
         cut_short(path)
-    said = one_line(small, capsys)
-    assert f"'{PREVIOUS}' is damaged" in said or f"'{LAST}' is damaged" in said
+    assert "is damaged" in one_line(small, capsys)
     assert not (CHECKPOINTS.parent / "metrics.json").exists()
 
 

@@ -1,5 +1,6 @@
 """Memory: as much at the end of a run as at its start, and one copy of the images however many processes there are."""
 
+import json
 import tempfile
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,6 @@ from project.engine.loading.batch import ArrayDataset
 from project.engine.loading.sharing import load_once_a_machine
 from tests.data.stubs import NoiseDataModule
 from tests.distributed.processes import succeed, torchrun
-from tests.distributed.tiny import read
 from tests.memory import memory, needs_linux, private_memory
 from tests.small import small
 
@@ -53,33 +53,20 @@ def test_loader_workers_share_one_copy_of_the_images():
 def test_processes_of_a_machine_share_one_copy_of_the_images(tmp_path):
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    succeed(torchrun(2, "tests.distributed.job_memory", str(tmp_path)), tmp_path, TMPDIR=str(temporary))
-    found = [read(tmp_path / f"rank{rank}.json") for rank in range(2)]
-    assert [process["loads"] for process in found] == [1, 0]
-    assert found[0]["sums"] == found[1]["sums"]
-    for process in found:
-        assert process["kept"] < process["size"] / 2
+    command = torchrun(2, "tests.distributed.jobs", "memory", str(tmp_path))
+    succeed(command, tmp_path, TMPDIR=str(temporary))
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    assert (first["loads"], second["loads"]) == (1, 0)
+    assert first["sums"] == second["sums"]
+    assert max(first["kept"], second["kept"]) < first["size"] / 2
     assert not list(temporary.glob("images-*"))
 
 
-@pytest.fixture
-def first_of_two(monkeypatch):
-    """What sharing asks the trainer of the first process for."""
+def test_shared_images_are_those_that_were_loaded_and_ones_that_do_not_fit_are_refused(monkeypatch, tmp_path):
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     strategy = SimpleNamespace(broadcast=lambda name: name, barrier=lambda: None)
-    return SimpleNamespace(strategy=strategy, node_rank=0, local_rank=0)
-
-
-def test_images_that_do_not_fit_are_refused_by_name(first_of_two, monkeypatch, tmp_path):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10))
-    with pytest.raises(UserError, match=f"'{tmp_path}' has no room for the 0 MB of images .* TMPDIR"):
-        load_once_a_machine(NoiseDataModule().load, first_of_two)
-    assert not list(tmp_path.iterdir())
-
-
-def test_shared_images_are_those_that_were_loaded(first_of_two, monkeypatch, tmp_path):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    first_of_two: Any = SimpleNamespace(strategy=strategy, node_rank=0, local_rank=0)
     expected = NoiseDataModule().load()
     found = load_once_a_machine(NoiseDataModule().load, first_of_two)
     assert list(found) == list(expected)
@@ -87,4 +74,7 @@ def test_shared_images_are_those_that_were_loaded(first_of_two, monkeypatch, tmp
         assert torch.equal(data.images, expected[split].images)
         assert torch.equal(data.labels, expected[split].labels)
         assert data.name(3) == expected[split].name(3)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10))
+    with pytest.raises(UserError, match=f"'{tmp_path}' has no room for the 0 MB of images .* TMPDIR"):
+        load_once_a_machine(NoiseDataModule().load, first_of_two)
     assert not list(tmp_path.iterdir())

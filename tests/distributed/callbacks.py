@@ -1,5 +1,6 @@
-"""Callbacks that commands of tests name, for processes that do not do the same."""
+"""Classes that commands of tests name: a data module and callbacks, some for processes that do not do the same."""
 
+import json
 import os
 import signal
 import time
@@ -8,7 +9,51 @@ from typing import Any
 
 from lightning.pytorch import Callback
 
+from project.data import SyntheticFlowersDataModule
 from project.engine.errors import LocalError
+from tests.conftest import SLIM
+
+TINY = [
+    "--data=tests.distributed.callbacks.AnnouncingDataModule",
+    "--data.train_size=48",
+    "--data.val_size=25",
+    "--data.test_size=27",
+    "--data.image_size=32",
+    "--data.batch_size=16",
+    "--data.num_workers=0",
+    *SLIM,
+    "--model.optimizer.lr=0.001",
+    "--trainer.accelerator=cpu",
+    "--trainer.precision=32-true",
+    "--trainer.max_epochs=1",
+    "--trainer.log_every_n_steps=1",
+    "--trainer.num_sanity_val_steps=0",
+    "--trainer.enable_progress_bar=false",
+]
+"""Options of a tiny run of the real command."""
+
+
+class AnnouncingDataModule(SyntheticFlowersDataModule):
+    """Says when it would download."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+
+    def prepare_data(self) -> None:
+        print("downloading", flush=True)
+
+
+class GradientWitness(Callback):
+    """Writes to a file how DistributedDataParallel sent gradients."""
+
+    def __init__(self, out: str) -> None:
+        self.out = out
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.is_global_zero:
+            said = trainer.strategy.model._get_ddp_logging_data()
+            state = type(trainer.strategy._ddp_comm_state).__name__
+            Path(self.out).write_text(json.dumps({**said, "state": state, "steps": trainer.global_step}))
 
 
 class FirstFails(Callback):
@@ -23,12 +68,7 @@ class FirstFails(Callback):
 
 
 class Dies(Callback):
-    """One process is killed, as by the system where memory runs out.
-
-    Args:
-        rank: Which.
-        hook: When: a method of Lightning's callbacks.
-    """
+    """The process of that rank is killed in a hook of Lightning's, as by the system where memory runs out."""
 
     def __init__(self, rank: int, hook: str) -> None:
         self.rank = rank

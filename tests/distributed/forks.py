@@ -1,6 +1,6 @@
 """Processes forked from one that has imported everything, which takes longer than a tiny run does.
 
-``python -m tests.distributed.forks 2 JOB FOLDER`` runs the ``main`` of a module in two, as torchrun does.
+``python -m tests.distributed.forks 2 JOB FOLDER`` runs a job of ``jobs.py`` in two, as torchrun does.
 """
 
 import math
@@ -10,7 +10,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -88,9 +87,10 @@ def wait(pids: list[int], patience: float = 5.0) -> list[int]:
 def main() -> None:
     """Runs the job and ends as it did."""
     processes, name, folder = sys.argv[1:]
-    job = import_module(name)
+    from tests.distributed.jobs import JOBS  # here, as the stress test needs no jobs
+
     prepare()
-    pids = [fork(lambda: job.main(Path(folder)), variables) for variables in launched(int(processes))]
+    pids = [fork(lambda: JOBS[name](Path(folder)), variables) for variables in launched(int(processes))]
     sys.exit(max(map(abs, wait(pids))))
 
 

@@ -50,12 +50,12 @@ def flowers(train: int, evaluation: int, batch_size: int, **options: Any) -> Syn
     return SyntheticFlowersDataModule(**sizes, batch_size=batch_size, **options)
 
 
-def classifier(**options: Any) -> ImageClassifier:
+def classifier(cls: type[ImageClassifier] = ImageClassifier, **options: Any) -> ImageClassifier:
     """Fixed weights, with BatchNorm statistics of the data so that the predictions are of several classes."""
     torch.manual_seed(0)
     data = flowers(32, 1, 1)
     data.setup("fit")
-    model = ImageClassifier(data.class_names, data.preprocessing, **{**NETWORK, **options})
+    model = cls(data.class_names, data.preprocessing, **{**NETWORK, **options})
     layers = [layer for layer in model.modules() if isinstance(layer, nn.BatchNorm2d)]
     modes = [layer.training for layer in layers]
     for layer in layers:

@@ -53,9 +53,9 @@ def torchrun(processes: int, module: str, *args: str) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", *options, "-m", module, *args]
 
 
-def forked(processes: int, module: str, *args: str) -> list[str]:
-    """The same for a job of the tests, in processes forked from one that has imported everything."""
-    return [sys.executable, "-m", "tests.distributed.forks", str(processes), module, *args]
+def forked(processes: int, job: str, folder: Path) -> list[str]:
+    """Runs a job of ``jobs.py`` in processes forked from one that has imported everything."""
+    return [sys.executable, "-m", "tests.distributed.forks", str(processes), job, str(folder)]
 
 
 def run_together(

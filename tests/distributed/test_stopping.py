@@ -14,8 +14,8 @@ import pytest
 from project.engine.errors import UserError
 from project.fit import FitCLI
 from tests.conftest import TINY as TINY_IN_PROCESS
+from tests.distributed.callbacks import TINY
 from tests.distributed.processes import descendants, end, environment, succeed, torchrun
-from tests.distributed.tiny import TINY
 from tests.stress import differences, outcome
 
 FLAGS = [*TINY, "--name=run", "--callbacks.last_checkpoint.every_n_steps=1"]

@@ -2,7 +2,6 @@
 
 import json
 import warnings
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +17,17 @@ from project.data import SyntheticFlowersDataModule
 from project.engine.errors import UserError
 from project.engine.training.best_checkpoint import chosen_monitor
 from project.model import ImageClassifier
-from tests.distributed.job import flowers, quiet
-from tests.distributed.job_own_metrics import SIZE, MeasuringClassifier, build
-from tests.distributed.processes import succeed, torchrun
+from tests.distributed.job import classifier as fixed
+from tests.distributed.job import flowers, quiet, trainer
+from tests.distributed.job_evaluate import MeasuringClassifier
 from tests.model.test_classifier import classifier
+
+SIZE = 23
+
+
+def build() -> ImageClassifier:
+    """The classifier with fixed weights."""
+    return fixed(MeasuringClassifier)
 
 
 class Calibrated(ImageClassifier):
@@ -29,7 +35,7 @@ class Calibrated(ImageClassifier):
         return {"error": MulticlassCalibrationError(3)}
 
 
-def by_hand(model: MeasuringClassifier) -> dict[str, float]:
+def by_hand(model: ImageClassifier) -> dict[str, float]:
     """Calibration error in a plain loop, average precision by scikit-learn, both in double precision."""
     data = flowers(1, SIZE, 4)
     data.setup("test")
@@ -54,17 +60,15 @@ def expected() -> dict[str, float]:
     return by_hand(build())
 
 
-def require_equal(found: list[dict[str, Any]], expected: dict[str, float]) -> None:
-    for measured in found:
-        assert {name: measured[name] for name in expected} == pytest.approx(expected, abs=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("processes", [2, 3])
-def test_they_are_the_same_on_several_processes(expected, processes, tmp_path):
-    out = tmp_path / "measured.json"
-    succeed(torchrun(processes, "tests.distributed.job_own_metrics", str(out)), cwd=tmp_path, timeout=240)
-    require_equal(json.loads(out.read_text()), expected)
+def test_they_are_what_a_plain_loop_and_scikit_learn_say(expected):
+    """On several processes they are the same: see ``tests/distributed/test_exact_evaluation.py``."""
+    model = build()
+    for _ in range(2):  # the metrics of the first time must not count
+        with warnings.catch_warnings():
+            quiet()
+            trainer(1).test(model, datamodule=flowers(1, SIZE, 4), verbose=False)
+        found = model.results["test"].rates()
+        assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-5)
 
 
 def test_they_are_logged_printed_and_can_be_monitored():
