@@ -20,6 +20,7 @@ from nbclient import NotebookClient
 from PIL import Image
 
 from project.analysis.data import open_data
+from project.analysis.evaluation import evaluate_split
 from project.analysis.notebook import find_checkpoint, find_runs, start
 from project.analysis.tables import metrics_table
 from project.engine.errors import UserError
@@ -80,53 +81,6 @@ def run_with(name, **variables):
         return execute(NOTEBOOK.parent, path=NOTEBOOK.with_name(f"{name}.ipynb"))
 
 
-@pytest.fixture(scope="module")
-def executed(environment, tiny_run):
-    """What the notebook about a checkpoint shows."""
-    image = tiny_run.parent / "own.png"
-    draw_image(0.3, seed=0).save(image)
-    return run_with("explore_checkpoint", CHECKPOINT=tiny_run / "checkpoints" / "best.ckpt", IMAGE=image)
-
-
-@pytest.fixture(scope="module")
-def resnet_run(tmp_path_factory):
-    """The folder of another run, of a network with other and more layers."""
-    root = tmp_path_factory.mktemp("resnet") / "runs"
-    fit(*TINY, "--seed_everything=1", f"--trainer.default_root_dir={root}", "--name=resnet")
-    return root / "resnet"
-
-
-@pytest.fixture(scope="module")
-def compared(environment, tiny_run, resnet_run):
-    """What the notebook about several runs shows."""
-    return run_with("compare_runs", RUNS=f"{tiny_run} {resnet_run}")
-
-
-@pytest.fixture(scope="module")
-def data_shown(environment, tiny_run):
-    """What the notebook about data shows."""
-    return run_with("explore_data", CHECKPOINT=tiny_run / "checkpoints" / "best.ckpt")
-
-
-SHOWN = [  # the fixture of each notebook
-    pytest.param("explore_checkpoint", "executed", id="explore_checkpoint"),
-    pytest.param("compare_runs", "compared", id="compare_runs"),
-    pytest.param("explore_data", "data_shown", id="explore_data"),
-]
-
-
-@pytest.fixture(scope="module")
-def metrics(tiny_run):
-    return json.loads((tiny_run / "metrics.json").read_text())
-
-
-@pytest.fixture
-def empty_project(environment, tmp_path):
-    """The code without any run."""
-    (tmp_path / "project").symlink_to(REPOSITORY / "project")
-    return tmp_path
-
-
 def evaluated(source, names):
     """What the last line of a cell is, where it is an expression; without Jupyter, which takes seconds to start."""
     *lines, last = ast.parse(re.sub("^%.*", "", source)).body
@@ -134,7 +88,8 @@ def evaluated(source, names):
     return eval(compile(ast.Expression(last.value), "cell", "eval"), names) if isinstance(last, ast.Expr) else None
 
 
-def test_cells_measure_what_the_run_did_and_draw(tiny_run, metrics, tmp_path, monkeypatch, capsys):
+def test_cells_measure_what_the_run_did_and_draw(tiny_run, tmp_path, monkeypatch, capsys):
+    metrics = json.loads((tiny_run / "metrics.json").read_text())
     for name in ("runs", "notebooks"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "notebooks")
@@ -165,30 +120,38 @@ def unwanted(executed):
     ]
 
 
-@pytest.mark.slow
-def test_another_network_is_explored_alike(environment, resnet_run):
-    executed = run_with("explore_checkpoint", CHECKPOINT=resnet_run / "checkpoints" / "best.ckpt")
+def require_plots(executed, notebook):
     assert unwanted(executed) == []
-    for cell in PLOTS["explore_checkpoint"]:
-        require_a_plot(executed[cell])
+    for cell in PLOTS[notebook]:
+        (image,) = [out.data["image/png"] for out in executed[cell] if "image/png" in out.get("data", {})]
+        pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(image))).convert("RGB"))
+        assert min(pixels.shape[:2]) > 100
+        assert pixels.std() > 0
 
 
 @pytest.mark.slow
-def test_runs_are_compared_by_the_images_that_one_alone_is_right_about(compared, tiny_run, resnet_run):
-    rights = []
-    for run in (tiny_run, resnet_run):
-        best = run / "checkpoints" / "best.ckpt"
-        model, data = ImageClassifier.load_from_checkpoint(best), open_data(read_checkpoint(best)["about"])
-        data.setup("test")
-        test = data.splits["test"]
-        with torch.inference_mode():
-            said = [int(model.eval()(test.image(index)[None]).argmax()) for index in range(len(test))]
-        rights.append([guess == int(label) for guess, label in zip(said, test.labels, strict=True)])
-    alone = [sum(mine and not other for mine, other in zip(*pair, strict=True)) for pair in (rights, rights[::-1])]
+@pytest.mark.parametrize("notebook", ["explore_checkpoint", "explore_data"])
+def test_every_cell_runs_without_a_warning_and_plots_are_drawn(environment, tiny_run, notebook, tmp_path):
+    draw_image(0.3, seed=0).save(tmp_path / "own.png")
+    best = tiny_run / "checkpoints" / "best.ckpt"
+    require_plots(run_with(notebook, CHECKPOINT=best, IMAGE=tmp_path / "own.png"), notebook)
+
+
+@pytest.mark.slow
+def test_runs_are_compared_by_the_images_that_one_alone_is_right_about(environment, tiny_run, tmp_path):
+    fit(*TINY, "--seed_everything=1", f"--trainer.default_root_dir={tmp_path}", "--name=resnet")
+    runs = (tiny_run, tmp_path / "resnet")
+    compared = run_with("compare_runs", RUNS=" ".join(map(str, runs)))
+    require_plots(compared, "compare_runs")
+    bests = [run / "checkpoints" / "best.ckpt" for run in runs]
+    rights = [
+        evaluate_split(ImageClassifier.load_from_checkpoint(best), open_data(read_checkpoint(best)["about"])).correct
+        for best in bests
+    ]
+    alone = [int((mine & ~other).sum()) for mine, other in (rights, rights[::-1])]
     said = printed(compared["mcnemar"])
     assert f"tiny alone is right about {alone[0]} images, resnet alone about {alone[1]}" in said
-    settings = printed(compared["settings"])
-    assert {"model.arch", "seed_everything"} <= set(settings.split())
+    assert {"model.arch", "seed_everything"} <= set(printed(compared["settings"]).split())
 
 
 @pytest.mark.slow
@@ -205,26 +168,10 @@ def test_duplicates_of_a_folder_are_found(environment, tmp_path):
     assert {"a/0.jpg", "a/copy.jpg"} <= set(said.split())
 
 
-def require_a_plot(outputs):
-    images = [output.data["image/png"] for output in outputs if "image/png" in output.get("data", {})]
-    assert len(images) == 1
-    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(images[0]))).convert("RGB"))
-    assert min(pixels.shape[:2]) > 100
-    assert pixels.std() > 0
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("notebook", "outputs"), SHOWN)
-def test_every_cell_runs_without_a_warning_and_plots_are_drawn(notebook, outputs, request):
-    executed = request.getfixturevalue(outputs)
-    assert unwanted(executed) == []
-    for cell in PLOTS[notebook]:
-        require_a_plot(executed[cell])
-
-
-@pytest.mark.slow
-def test_without_a_checkpoint_one_line_says_what_to_do(empty_project):
-    outputs = execute(empty_project, cells=["checkpoint"], allow_errors=True)
+def test_without_a_checkpoint_one_line_says_what_to_do(environment, tmp_path):
+    (tmp_path / "project").symlink_to(REPOSITORY / "project")
+    outputs = execute(tmp_path, cells=["checkpoint"], allow_errors=True)
     assert [output.get("traceback") for output in outputs["checkpoint"]] == [
         ["error: there is no checkpoint under runs/ yet; train one with `make fit`, or set CHECKPOINT above"]
     ]
