@@ -19,7 +19,6 @@ from project.model.metrics import Metrics
 
 EVALUATED = ["path", "label", "confidence", "error", "true_label", "correct"]
 _AT_ONCE = 2**12
-_ACCELERATORS = {"cuda": "gpu"}
 
 
 class Predictions(NamedTuple):
@@ -172,7 +171,7 @@ def evaluate_split(
         with warnings.catch_warnings():
             quiet_libraries()
             trainer = Trainer(
-                accelerator=_ACCELERATORS.get(device.type, device.type),
+                accelerator="gpu" if device.type == "cuda" else device.type,
                 devices=1 if device.index is None else [device.index],
                 callbacks=[collect],
                 logger=False,

@@ -16,8 +16,6 @@ from project.engine.run.whole_file import whole_file
 if TYPE_CHECKING:  # matplotlib takes a while to import, and --help has no use for it
     from matplotlib.figure import Figure
 
-_MOST_CLASSES = 100  # of which bars can be read
-
 
 class FirstBatchPlot(Callback):
     """Draws the first training batch of a run as the network sees it, augmented."""
@@ -140,7 +138,7 @@ class PlotFiles(Callback):
     """Draws curves, confusion matrix and classes into PNG files in ``plots/`` in the run's folder, after the test."""
 
     def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Draws them; the curves where there is a TensorBoard, the classes where they are at most a hundred."""
+        """Draws the curves if there is a TensorBoard, and the classes if they are at most a hundred."""
         test, names = pl_module.results.get("test"), pl_module.class_names
         if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]  # set by a connector
             return
@@ -152,9 +150,9 @@ class PlotFiles(Callback):
             logger.save()
             smoothing = getattr(pl_module.criterion, "label_smoothing", 0.0)
             _write(curves_figure(read_curves(run), smoothing), run / PLOTS / "curves.png")
-        if test is not None and test.confusion.dim() == 2:  # of several labels an image there is none
+        if test is not None and test.confusion.dim() == 2:  # there is none where images may have several classes
             _write(confusion_figure(test.confusion, names), run / PLOTS / "confusion_matrix.png")
-        if test is not None and len(names) <= _MOST_CLASSES:
+        if test is not None and len(names) <= 100:  # bars of more cannot be read
             _write(class_figure(test.per_class, names), run / PLOTS / "classes.png")
 
 

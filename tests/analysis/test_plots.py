@@ -1,6 +1,7 @@
 """Plots show the numbers that they are given, whatever the names."""
 
 import io
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,8 +109,8 @@ def test_curves_are_drawn_from_whatever_was_logged_at_whole_steps(curves, panels
 
 @pytest.mark.parametrize(("smoothing", "label"), [(0.0, "train"), (0.1, "train (label smoothing 0.1)")])
 def test_the_legend_tells_that_the_training_loss_is_smoothed(smoothing, label):
-    legend = curves_figure({"train/loss": {1: 1.0}, "val/loss": {1: 1.0}}, smoothing).axes[0].get_legend()
-    assert [text.get_text() for text in legend.get_texts()] == [label, "val"]
+    axes: Any = curves_figure({"train/loss": {1: 1.0}, "val/loss": {1: 1.0}}, smoothing).axes[0]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [label, "val"]
 
 
 def test_runs_are_drawn_together():
