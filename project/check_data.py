@@ -91,42 +91,33 @@ def _fit_command(found: dict[str, Any], given: dict[str, Any]) -> str:
 
 def survey_table(found: dict[str, Any]) -> str:
     """Lays out for a terminal what :func:`project.engine.loading.check.survey` found."""
-    unreadable = [f"{entry['file']} ({entry['reason']})" for entry in found["unreadable"]]
-    rows = [*_class_rows(found["classes"]), ""]
-    rows += [
-        _row(side, f"{found[side]['min']:,} to {found[side]['max']:,} pixels, median {found[side]['median']:,}")
-        for side in ("width", "height")
-        if found[side]
-    ]
+    counts = found["classes"]
+    splits = list(next(iter(counts.values())))
+    total = {split: sum(of_class[split] for of_class in counts.values()) for split in splits}
+    width = max(len(printable(name)) for name in [*counts, "class"])
+    lines = [f"  {'class':<{width}}" + "".join(f"{heading:>10}" for heading in [*splits, "all", "share"])]
+    for name, of_class in [*counts.items(), ("", total)]:
+        together = sum(of_class.values())
+        numbers = "".join(f"{count:>10,}" for count in [*of_class.values(), together])
+        lines.append(f"  {printable(name):<{width}}{numbers}{together / sum(total.values()):>10.1%}")
+    lines.append("")
+    for side in ("width", "height"):
+        if span := found[side]:
+            lines += [_row(side, f"{span['min']:,} to {span['max']:,} pixels, median {span['median']:,}")]
     for kind in ("formats", "modes"):
-        rows += [_row(kind, ", ".join(f"{name} {count:,}" for name, count in found[kind].items()) or "none")]
-    rows += _listed("unreadable", unreadable)
-    rows += _listed("same image in two classes", _groups(found["duplicates"], "across_classes"))
-    rows += _listed("same image in two splits", _groups(found["duplicates"], "across_splits"))
-    return "\n".join(rows)
-
-
-def _class_rows(classes: dict[str, dict[str, int]]) -> list[str]:
-    splits = list(next(iter(classes.values())))
-    total = {split: sum(counts[split] for counts in classes.values()) for split in splits}
-    width = max(len(printable(name)) for name in [*classes, "class"])
-    rows = [f"  {'class':<{width}}" + "".join(f"{heading:>10}" for heading in [*splits, "all", "share"])]
-    for name, counts in [*classes.items(), ("", total)]:
-        together = sum(counts.values())
-        numbers = "".join(f"{count:>10,}" for count in [*counts.values(), together])
-        rows.append(f"  {printable(name):<{width}}{numbers}{together / sum(total.values()):>10.1%}")
-    return rows
+        lines += [_row(kind, ", ".join(f"{name} {count:,}" for name, count in found[kind].items()) or "none")]
+    lines += _listed("unreadable", [f"{entry['file']} ({entry['reason']})" for entry in found["unreadable"]])
+    for across in ("classes", "splits"):
+        groups = [group["files"] for group in found["duplicates"] if group[f"across_{across}"]]
+        same = [" = ".join(f"{entry['file']} ({entry['split']})" for entry in files) for files in groups]
+        lines += _listed(f"same image in two {across}", same)
+    return "\n".join(lines)
 
 
 def _listed(title: str, lines: list[str]) -> list[str]:
     more = [f"    and {len(lines) - _LISTED:,} more, all of which --output writes"] if len(lines) > _LISTED else []
     shown = [f"    {printable(line)}" for line in lines[:_LISTED]]
     return [_row(title, f"{len(lines):,}" if lines else "none"), *shown, *more]
-
-
-def _groups(duplicates: list[dict[str, Any]], flag: str) -> list[str]:
-    groups = [group["files"] for group in duplicates if group[flag]]
-    return [" = ".join(f"{entry['file']} ({entry['split']})" for entry in files) for files in groups]
 
 
 def _row(name: str, text: str) -> str:

@@ -63,9 +63,8 @@ class CIFAR10DataModule(ImageDataModule):
         """Reads all images and sets a stratified part of the training images aside for validation."""
         training, test = self._read("train"), self._read("test")
         names, fractions = [*map(str, range(len(training)))], {"val": self.val_fraction}
-        split = stratified_split(
-            names, training.labels.tolist(), fractions, seed=self.split_seed, class_names=self.class_names
-        )
+        labels = training.labels.tolist()
+        split = stratified_split(names, labels, fractions, seed=self.split_seed, class_names=self.class_names)
         parts = {
             name: ArrayDataset(training.images[positions], training.labels[positions], f"CIFAR-10 {name}")
             for name, positions in split.items()

@@ -82,22 +82,17 @@ class CSVDataModule(ImageFilesDataModule):
                 self._require_columns(reader.fieldnames or [])
                 for values in reader:
                     path, label, split = (values.get(column) or "" for column in self.columns.values())
-                    label, split, line = spelt(label.strip()), split.strip(), reader.line_num
+                    label, split, line, place = label.strip(), split.strip(), reader.line_num, self.root / path
                     if None in values or not path or not label:
-                        raise self._error(
-                            f"it must have a path and a label, in {len(values) - (None in values)} columns", line
-                        )
+                        raise self._error("it must have a path and a label, and no more columns than the first", line)
                     if split not in ("", *SPLITS) or (rows and bool(split) != bool(rows[0][2])):
                         raise self._error(f"the split must be train, val or test, got '{printable(split)}'", line)
-                    if not (self.root / path).is_file():
-                        advice = "; --data.root says what paths are relative to"
-                        raise self._error(f"there is no file '{printable(self.root / path)}'{advice}", line)
-                    first = lines.setdefault((self.root / path).resolve(), line)
-                    if first != line:
-                        raise self._error(
-                            f"'{printable(path)}' is in line {first}, too; a file may be there once", line
-                        )
-                    rows.append((path, label, split))
+                    if not place.is_file():
+                        advice = "--data.root says what paths are relative to"
+                        raise self._error(f"there is no file '{printable(place)}'; {advice}", line)
+                    if (first := lines.setdefault(place.resolve(), line)) != line:
+                        raise self._error(f"'{printable(path)}' is in line {first}, too", line)
+                    rows.append((path, spelt(label), split))
         except UnicodeDecodeError as error:
             raise self._error(f"it is not UTF-8 (byte {error.start}); save it as that") from error
         except csv.Error as error:
@@ -108,9 +103,8 @@ class CSVDataModule(ImageFilesDataModule):
         for option, column in self.columns.items():
             if column not in found and (column != "split" or "split" in map(str.lower, found)):  # it may be missing
                 raise self._error(
-                    f"there is no column '{column}' among {printable(', '.join(found)) or 'none'}; name the columns in"
-                    f" the first line, or say which it is with --data.{option}_column, and what is between them with"
-                    " --data.delimiter",
+                    f"there is no column '{column}' among {printable(', '.join(found)) or 'none'};"
+                    f" --data.{option}_column names it, and --data.delimiter is between columns",
                     1,
                 )
 

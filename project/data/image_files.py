@@ -24,7 +24,7 @@ class ImageFilesDataModule(ResizedDataModule):
     """Image files; a subclass finds the files of each class and split.
 
     Args:
-        on_bad_image: What to do where a file cannot be read as an image: end the run with its name, or skip it.
+        on_bad_image: Ends the run where a file cannot be read as an image, or skips the file.
         cache: A folder for decoded images, by which later epochs and runs are faster; it takes about 0.2 MB an image,
             and training crops from images whose shorter side is 8/7 of ``image_size``, or ``image_size`` where ``fit``
             is not ``crop``. By default images are decoded each time.
@@ -132,11 +132,9 @@ class ImageFilesDataModule(ResizedDataModule):
 
     def _require_readable(self) -> None:
         if not self.skip_bad and (broken := self._broken()):
-            many = f"{len(broken):,} of {len(self._facts):,} files cannot be read as images: {few(broken)}"
-            (first, why), *others = broken.items()
-            what = many if others else f"'{printable(first)}' cannot be read as an image ({why})"
             raise UnreadableFileError(
-                f"{what}; repair or remove such files, or skip them with --data.on_bad_image skip;"
+                f"{len(broken):,} of {len(self._facts):,} files cannot be read as images: {few(broken)}; repair or remove"
+                " such files, or skip them with --data.on_bad_image skip;"
                 f" python -m project.check_data {shlex.quote(str(self.source))} lists all that is wrong"
             )
 
@@ -149,11 +147,11 @@ class ImageFilesDataModule(ResizedDataModule):
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Takes what could not be read out of a training batch; in evaluation, its label of -1 keeps it from counting."""
-        if not self.skip_bad or self.trainer is None or not isinstance(batch, ImageBatch):
-            return batch
-        if bool((batch.labels >= 0).all()):
+        if not self.skip_bad or not isinstance(batch, ImageBatch):  # such as a model's example_input_array
             return batch
         readable, split = batch.labels >= 0, split_in_use(self.trainer)
+        if self.trainer is None or readable.all():
+            return batch
         dataset: Any = self.splits[split]
         for index in batch.indices[~readable].tolist():
             if (file := dataset.files[index % len(dataset)]) not in self._reported:

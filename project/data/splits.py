@@ -47,10 +47,9 @@ def hashed_split(
 ) -> dict[str, list[int]]:
     """Cuts a class into splits by the hash of each file's own name, so that a class can grow.
 
-    Each split takes a range of the hashes as wide as its fraction, so its share of a class is about that fraction.
-    Where a split would be left empty, the file with the nearest hash stands in, until one with a nearer hash comes.
-    Only such files ever enter or leave the first split when others are added. Once every split has a file of its own,
-    which a class of 50 nearly always has, no file of the class moves again. Arguments are as in :func:`stratified_split`.
+    Each split takes a range of the hashes as wide as its fraction. Where it would be left empty, the file with the nearest
+    hash stands in, until one with a nearer hash comes. Only such files ever enter or leave the first split when others are
+    added; once every split has a file of its own, no file of the class moves again.
     """
     _require_enough(len(names), fractions, class_name)
     # hashes uniform in [0, 1), in steps of 2^-53, which are exact

@@ -72,9 +72,7 @@ class TorchDatasetModule(ResizedDataModule):
             for split, dataset in opened.items():
                 found = getattr(dataset, "classes", None) and class_names_of(dataset)
                 if self._class_names is None and found and found != expected:
-                    odd = ", ".join(sorted({*found} ^ {*(expected or [])}) or found)
-                    same = "need the same classes in the same order, but differ in"
-                    raise UserError(f"--data.{split} and --data.train {same}: {odd}")
+                    raise UserError(f"--data.{split} and --data.train need the same classes in the same order")
             self._datasets = opened
             # for what a checkpoint says of itself; nothing is made of it
             self.hparams.update({split: type(dataset).__qualname__ for split, dataset in opened.items()})
@@ -87,8 +85,7 @@ class TorchDatasetModule(ResizedDataModule):
     def positions(self) -> dict[str, list[int]]:
         """The samples of each split, as positions in their dataset; a split that is cut is a part of ``train``.
 
-        A hash of its position and ``split_seed`` decides about a sample, class by class where the labels can be had
-        without loading images.
+        Positions are cut by their hashes, class by class where the labels can be had without loading images.
         """
         if not self._positions:
             sizes = {split: len(dataset) for split, dataset in self.datasets().items()}  # type: ignore[arg-type]
@@ -109,10 +106,8 @@ class TorchDatasetModule(ResizedDataModule):
         names, members = self.class_names, defaultdict[str, list[int]](list)
         for position, label in enumerate(labels.tolist()):
             if not 0 <= label < len(names):
-                raise UserError(
-                    f"--data.train has the label {label}, but there are {len(names)} classes, with labels from 0 to"
-                    f" {len(names) - 1}; see --data.class_names"
-                )
+                last = len(names) - 1
+                raise UserError(f"--data.train has the label {label}, not one from 0 to {last}; see --data.class_names")
             members[names[label]].append(position)
         return members
 
@@ -131,8 +126,6 @@ class TorchDatasetModule(ResizedDataModule):
 
 
 def _opened(option: str, source: Any) -> MapDataset:
-    if isinstance(source, type):
-        raise UserError(f"{option}: {source.__name__} is a class; give a dataset, as {source.__name__}(...) makes it")
     if callable(source) and not hasattr(source, "__getitem__"):
         source = _called(option, source)
     name = type(source).__name__
@@ -141,8 +134,6 @@ def _opened(option: str, source: Any) -> MapDataset:
             f"{option}: {name} is not map-style: without an index, the samples of a step cannot be the same on any number of"
             " devices and after a restart; give a dataset with __getitem__ and __len__"
         )
-    if not hasattr(source, "__len__"):
-        raise UserError(f"{option}: {name} has no __len__; a dataset must tell how many samples it has")
     if len(source) == 0:
         raise UserError(f"{option}: {name} has no samples")
     return source  # type: ignore[no-any-return]
@@ -156,10 +147,8 @@ def _called(option: str, factory: Callable[[], Any]) -> Any:
         with one_at_a_time(Path(options["root"]).expanduser().absolute()) if downloads else nullcontext():
             return factory()
     except URLError as error:
-        raise UserError(
-            f"{option} cannot download its files ({' '.join(str(error.reason).split())}); connect to the network, or put"
-            " them where the dataset looks for them"
-        ) from error
+        advice = "connect to the network, or put them where the dataset looks for them"
+        raise UserError(f"{option} cannot download its files ({error.reason}); {advice}") from error
     except (OSError, RuntimeError) as error:
         last = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
         by_torchvision = str(last.f_globals.get("__name__")).startswith("torchvision.")

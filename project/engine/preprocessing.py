@@ -7,7 +7,7 @@ from typing import Any, Literal, NotRequired, TypedDict, get_args
 import torch
 from torch import Tensor
 
-_LARGEST = 2**14  # pixels on a side, above which an image alone would fill the memory
+_LARGEST = 2**12  # pixels on a side: of larger ones a batch would fill the memory
 
 Fit = Literal["crop", "pad", "squash"]
 """Rules that fit an image to the network's square input, see :class:`Preprocessing`."""
@@ -42,8 +42,7 @@ def is_preprocessing(found: Any) -> bool:
     """Returns True for a :class:`Preprocessing` with numbers that images can be prepared by; a file may say anything."""
     if not isinstance(found, dict):
         return False
-    values: list[Any] = [found.get(name) for name in ("mean", "std", "resize", "crop")]
-    mean, std, resize, crop = values
+    mean, std, resize, crop = (found.get(name) for name in ("mean", "std", "resize", "crop"))
     return (
         all(isinstance(side, int) for side in (resize, crop))
         and 1 <= crop <= resize <= _LARGEST

@@ -130,15 +130,3 @@ def test_alternating_flips_show_each_image_both_ways_in_any_two_epochs_in_a_row(
     assert torch.equal(seen[0], seen[2])
     assert torch.equal(seen[1], seen[3])
     assert abs(int(seen[0].sum()) - count / 2) < 4 * (count / 4) ** 0.5
-
-
-def test_half_of_the_images_are_flipped_and_every_offset_is_as_likely():
-    count, padding = 4000, 2
-    ramp = torch.arange(64, dtype=torch.uint8).view(1, 1, 8, 8).expand(count, 3, 8, 8)
-    batch = batch_of(ramp)
-    flipped = augment(batch, seed=0, epoch=0, fill=FILL, **OFF | {"flipping": True}).images[:, 0, 0, 0] == 7
-    assert abs(int(flipped.sum()) - count / 2) < 4 * (count / 4) ** 0.5
-    corner = augment(batch, seed=0, epoch=0, fill=FILL, **OFF | {"padding": padding}).images[:, 0, 4, 4]
-    offsets = corner.bincount(minlength=64).view(8, 8)[4 - padding : 5 + padding, 4 - padding : 5 + padding]
-    assert int(offsets.sum()) == count
-    assert (offsets - count / 25).abs().max() < 4 * (count / 25) ** 0.5

@@ -46,14 +46,6 @@ def test_names_and_seed_decide_and_not_the_order_of_listing():
     assert split(pairs) == split(shuffled) != split(pairs, seed=1) != split(pairs, seed=-1)
 
 
-def test_each_sample_is_held_out_as_often_as_any_other():
-    times = Counter(
-        name for seed in range(500) for name, place in split(samples(20), {"val": 0.25}, seed).items() if place == "val"
-    )
-    assert len(times) == 20
-    assert all(abs(count - 125) < 5 * (500 * 0.25 * 0.75) ** 0.5 for count in times.values())
-
-
 @pytest.mark.parametrize(("count", "fractions"), [(2, FRACTIONS), (1, FRACTIONS), (1, {"val": 0.1})])
 def test_a_class_with_too_few_images_is_named(count, fractions):
     with pytest.raises(UserError, match=rf"'rose' has {count} image"):

@@ -3,7 +3,6 @@
 import functools
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -103,11 +102,6 @@ class Endless(IterableDataset[Any]):
         return iter(())
 
 
-class NoLength(Dataset[Any]):
-    def __getitem__(self, index: int) -> Any:
-        return None
-
-
 IMAGE = noise(20, 18)
 
 
@@ -115,25 +109,22 @@ IMAGE = noise(20, 18)
     ("dataset", "text"),
     [
         (Endless(), "--data.train: Endless is not map-style"),
-        (NoLength(), "--data.train: NoLength has no __len__"),
         (Samples([]), "--data.train: Samples has no samples"),
-        (Samples, r"--data.train: Samples is a class; give a dataset, as Samples\(...\) makes it"),
         (Samples([{"image": IMAGE}] * 30), r"must be \(image, label\), got dict"),
-        (Samples([(torch.rand(3, 8, 8), 0)] * 30), "got a float32 tensor of shape .*leave out ToTensor"),
+        (Samples([(torch.rand(3, 8, 8), 0)] * 30), "got torch.float32; leave out ToTensor"),
         (Samples([(np.zeros((8, 8, 3)), 0)] * 30), "must be of PIL or a uint8 tensor, got ndarray"),
         (
             Samples([(torch.zeros(8, 8, 3, dtype=torch.uint8), 0)] * 30),
             r"1 or 3 channels, height, width\), got \(8, 8, 3\)$",
         ),
-        (Samples([(torch.zeros(4, 8, 8, dtype=torch.uint8), 0)] * 30), r"got \(4, 8, 8\); networks see RGB"),
+        (Samples([(torch.zeros(4, 8, 8, dtype=torch.uint8), 0)] * 30), r"got \(4, 8, 8\)"),
         (Samples([(IMAGE.convert("L").convert("F"), 0)] * 30), "32 bits"),
-        (Samples([(IMAGE, 0.0)] * 30), r"its label must be an integer, got 0.0 \(float\)"),
-        (Samples([(IMAGE, "cat")] * 30), "its label must be an integer, got 'cat'"),
+        (Samples([(IMAGE, 0.0)] * 30), "its label must be an integer, got float"),
         (Samples([(IMAGE, 2)] * 30), "its label must be from 0 to 1, got 2; see --data.class_names"),
         (Samples([(IMAGE, -1)] * 30), "its label must be from 0 to 1, got -1"),
         (Samples([(IMAGE, 0)] * 30, targets=[1] * 30), "its label is 0, but the dataset's list of labels says 1"),
-        (Samples([(IMAGE, 0)] * 30, targets=[2] * 30), "has the label 2, but there are 2 classes"),
-        (TensorDataset(torch.zeros(9, 3, 8, 8, dtype=torch.uint8)), r"must be \(image, label\), got tuple of 1"),
+        (Samples([(IMAGE, 0)] * 30, targets=[2] * 30), "has the label 2, not one from 0 to 1"),
+        (TensorDataset(torch.zeros(9, 3, 8, 8, dtype=torch.uint8)), r"must be \(image, label\), got tuple"),
         (Samples(lambda index: Image.open("nowhere.png"), 30), "cannot be read .No such file"),
     ],
 )
@@ -147,24 +138,8 @@ def test_classes_must_be_known_and_the_same_in_all_splits():
         _ = module(labelled(30)).class_names
     with pytest.raises(UserError, match="all different, got a, a"):
         _ = module(labelled(30), class_names=["a", "a"]).class_names
-    with pytest.raises(UserError, match="need the same classes in the same order, but differ in: c, x"):
+    with pytest.raises(UserError, match="need the same classes in the same order"):
         _ = module(labelled(30, classes=["a", "b", "c"]), val=labelled(9, classes=["a", "b", "x"])).class_names
-
-
-def test_nothing_is_opened_before_it_is_needed():
-    def fail() -> Dataset[Any]:
-        raise AssertionError
-
-    assert module(fail, class_names=["a", "b"]).class_names == ["a", "b"]
-
-
-def test_without_a_network_a_download_is_said_to_be_one(monkeypatch):
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    data = module(functools.partial(urlopen, "http://127.0.0.1:9"))  # where nobody listens
-    with pytest.raises(
-        UserError, match=r"^--data\.train cannot download its files \(.*refused\); connect to the network"
-    ):
-        _ = data.class_names
 
 
 def test_one_process_at_a_time_downloads(tmp_path):
@@ -192,21 +167,3 @@ def test_the_command_trains_on_it_and_a_checkpoint_neither_imports_it_nor_measur
     assert "FakeData as test" in one_line(lambda: evaluate(best, *train), capsys)
     evaluate(best, *train, *test)
     assert "/10)" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("args", "text"),
-    [
-        (["--data.train=nowhere.Images"], "--data.train: No module named 'nowhere'"),
-        (["--data.train=torchvision.datasets.Nothing"], "--data.train: module 'torchvision.datasets' has no attribute"),
-        (["--data.train=torch.optim.SGD"], "--data.train: Expected 'torch.optim.SGD' to be a subclass of Dataset"),
-        ([*FAKE[1:], "--data.train.sizze=3"], "FakeData has no option 'sizze'; did you mean size?"),
-        ([*FAKE[1:], "--data.train.size=many"], "FakeData's size: expected int, not 'many'"),
-        (["--data.train=torchvision.datasets.CIFAR10"], "CIFAR10 needs its option 'root'"),
-        (["--data.train.size=3"], "Dataset has no option 'size'"),
-        ([], "--data.train is required by TorchDatasetModule"),
-    ],
-)
-def test_mistakes_on_the_command_line_are_one_line(workplace, capsys, args, text):
-    assert text in one_line(lambda: fit("--data=TorchDatasetModule", *args, *SMALL, *TINY_MODEL), capsys)
-    assert not list(workplace.iterdir())

@@ -63,10 +63,9 @@ class SyntheticFlowersDataModule(ImageDataModule):
                 indices = torch.arange(first, first + size)
                 labels = indices % len(CLASS_NAMES)
                 images = draw_flowers(labels, indices, seed=self.split_seed, size=self.image_size)
-                which = (
-                    f"drawing for {split} (seed {self.split_seed}, after {first}), number"  # others have other names
-                )
-                datasets[split] = ArrayDataset(images, labels, which)
+                # other images have other names
+                name = f"drawing for {split} (seed {self.split_seed}, after {first}), number"
+                datasets[split] = ArrayDataset(images, labels, name)
                 first += size
         finally:
             torch.set_num_threads(threads)

@@ -33,10 +33,7 @@ def uncounted(batch: ImageBatch, index: int) -> ImageBatch:
 
 
 class BatchDataset(Protocol):
-    """A dataset that serves whole batches to a standard ``DataLoader``.
-
-    A key tells the epoch and the index of a sample, see :func:`split_keys`; nothing else travels to a worker.
-    """
+    """A dataset that serves whole batches to a standard ``DataLoader``, by keys of an epoch and indices."""
 
     @property
     def labels(self) -> Tensor:
@@ -54,15 +51,12 @@ class BatchDataset(Protocol):
 
 
 def make_keys(epoch: int, indices: Tensor, size: int) -> Tensor:
-    """Packs the epoch and the indices of samples into keys, int64 (N,), for a dataset of ``size`` samples.
-
-    The remainder by ``size`` is a position in the dataset; of images that an epoch takes once, the quotient is the epoch.
-    """
+    """Packs the epoch and the indices of samples into keys, int64 (N,), as nothing else travels to a worker."""
     return indices % size + size * (epoch + _EPOCHS * (indices // size))
 
 
 def split_keys(keys: list[int], size: int) -> tuple[int, Tensor]:
-    """Unpacks the keys that :func:`make_keys` made for one epoch: the epoch, and the indices, int64 (N,)."""
+    """Unpacks the keys that :func:`make_keys` made: the epoch, and the indices, int64 (N,)."""
     found = torch.tensor(keys)
     return keys[0] // size % _EPOCHS, found % size + size * (found // size // _EPOCHS)
 

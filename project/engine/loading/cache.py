@@ -23,12 +23,11 @@ _CHECKED = 2**32  # beside a checksum: that there is one
 
 
 class ImageCache:
-    """Images that were decoded once, by whichever process came to them first.
+    """Images that were decoded once, by whichever process came to them first, in a file that is mapped into memory.
 
-    The file is mapped into memory: the system keeps one copy for all processes, and takes its pages away where memory
-    is needed for something else. In front of the pixels is a checksum for each image, which a process compares when it
-    first reads the image. So an image counts as decoded only if all of it is there, whatever a killed process, another
-    process that writes the same image, or a power cut has left.
+    In front of the pixels is a checksum for each image, which a process compares when it first reads the image. So an
+    image counts as decoded only if all of it is there, whatever a killed process, another process that writes the same
+    image, or a power cut has left.
     """
 
     def __init__(self, path: Path, shapes: Sequence[tuple[int, int]]) -> None:
@@ -69,8 +68,8 @@ def open_cache(
     parts = [os.path.split(str(file)) for file in files]
     places = {place: os.path.abspath(place) for place in {place for place, _ in parts}}
     above = len(os.path.commonpath(places.values()))  # which may be moved
-    within = {place: absolute[above:] for place, absolute in places.items()}
-    facts = (f"{within[place]}\0{name}\0{stamp}" for (place, name), stamp in zip(parts, stamps, strict=True))
+    rows = zip(parts, stamps, strict=True)
+    facts = (f"{places[place][above:]}\0{name}\0{stamp}" for (place, name), stamp in rows)
     key.update("\0".join(facts).encode("utf-8", "surrogateescape"))
     path = folder / f"{key.hexdigest()[:24]}.images"
     size = 8 * len(shapes) + sum(3 * math.prod(shape) for shape in shapes)

@@ -36,43 +36,24 @@ T = TypeVar("T")
 
 
 class Facts(NamedTuple):
-    """What the check of a file found.
+    """Findings about one file; ``format``, ``mode`` and ``pixels`` only where all of it was decoded."""
 
-    Attributes:
-        defect: Why it cannot be read as an image, and then the rest is empty; None where it can.
-        width: Of the upright image, in pixels; 0 where nobody asked for it.
-        height: As ``width``.
-        format: The format of the file, whatever its name, as in ``"JPEG"``. This and the rest come with ``pixels``.
-        mode: PIL's name of the kind of pixels, as in ``"RGB"``.
-        pixels: A hash of the upright image in RGB, as training sees it.
-        stamp: Of the file, just before; None where it was not there.
-    """
-
-    defect: str | None
-    width: int = 0
+    defect: str | None  # the reason why it cannot be read as an image, and then the rest is empty
+    width: int = 0  # of the upright image, in pixels; 0 where nobody asked
     height: int = 0
-    format: str = ""
-    mode: str = ""
-    pixels: str = ""
-    stamp: Stamp | None = None
+    format: str = ""  # of the content, whatever the file is called, as in "JPEG"
+    mode: str = ""  # PIL's name of the kind of pixels, as in "RGB"
+    pixels: str = ""  # a hash of the upright image in RGB, as training sees it
+    stamp: Stamp | None = None  # of the file, just before; None where it was not there
 
 
 def check_files(
     files: Sequence[Path], root: Path, sizes: bool = False, pixels: bool = False, visible: bool = True
 ) -> list[Facts]:
-    """Checks those image files that are new or have changed since they were last checked.
+    """Checks those image files below ``root`` that are new or have changed since they were last checked.
 
     A file is the same as long as its name, its length and its time of change are. Broken ones are checked each time.
-
-    Args:
-        files: The image files.
-        root: The folder that they lie in, for which there is a record in the user's folder for caches.
-        sizes: Asks for widths and heights; for PNG files, PIL decodes the image to know how it is turned.
-        pixels: Decodes each image in full, which finds damage inside and gives all facts.
-        visible: Shows the progress of a long check.
-
-    Returns:
-        The facts in the order of the files.
+    ``sizes`` asks for widths and heights; ``pixels`` decodes each image in full, which finds damage inside.
     """
     record, prefix = _record_of(root), f"{root}{os.sep}"
     names = [str(file).removeprefix(prefix) for file in files]
@@ -128,16 +109,16 @@ def _look_at(look: Callable[[Path], Facts], files: Sequence[Path], threads: int,
         yield from in_threads(look, files, _CHECKING, threads * cores, visible)
         return
     # workers of a loader end when this process is killed, which those of other pools do not
-    together = partial(_look_at_several, look, threads)
-    loader = DataLoader(cast(Any, files), batch_size=_AT_ONCE // 2, num_workers=cores, collate_fn=together)
+    loader = DataLoader(
+        cast(Any, files),
+        batch_size=_AT_ONCE // 2,
+        num_workers=cores,
+        collate_fn=lambda some: [*in_threads(look, some, "", threads, visible=False)],
+    )
     with counting(len(files), _CHECKING, visible) as advance:
         for facts in loader:
             advance(len(facts))
             yield from facts
-
-
-def _look_at_several(look: Callable[[Path], Facts], threads: int, files: Sequence[Path]) -> list[Facts]:
-    return list(in_threads(look, files, "", threads, visible=False))
 
 
 def in_threads(
@@ -187,11 +168,7 @@ def few(broken: Mapping[Path, str]) -> str:
 
 
 def leave_out(splits: dict[str, ClassFiles], broken: Mapping[Path, str]) -> dict[str, ClassFiles]:
-    """Returns splits without broken files; the others stay where they are.
-
-    Raises:
-        UserError: A class has nothing left to train on, or a split has nothing left.
-    """
+    """Returns splits without broken files; an error if a class has nothing left to train on, or a split nothing."""
     left = {
         split: {name: [file for file in files if file not in broken] for name, files in classes.items()}
         for split, classes in splits.items()
@@ -205,36 +182,35 @@ def leave_out(splits: dict[str, ClassFiles], broken: Mapping[Path, str]) -> dict
     return left
 
 
-class _Entry(NamedTuple):
-    file: Path
-    split: str
-    label: str
-    facts: Facts
-
-
 def survey(root: Path, splits: dict[str, ClassFiles]) -> dict[str, Any]:
-    """Describes image files as plain data: classes, unreadable files, duplicates, sizes and kinds of images.
-
-    Args:
-        root: The folder that names of files are relative to.
-        splits: The files of each class in each split.
-
-    Returns:
-        Plain data for JSON, the same whenever the files are.
-    """
+    """Describes image files as plain data for JSON: classes, unreadable files, duplicates, sizes and kinds of images."""
     places = [
-        (file, split, name) for split, classes in splits.items() for name, files in classes.items() for file in files
+        (file, {"file": _below(root, file), "split": split, "class": label})
+        for split, classes in splits.items()
+        for label, files in classes.items()
+        for file in files
     ]
-    checked = check_files([file for file, _, _ in places], root, pixels=True)
-    entries = [_Entry(*place, facts) for place, facts in zip(places, checked, strict=True)]
-    facts = [entry.facts for entry in entries if entry.facts.defect is None]
+    checked = check_files([file for file, _ in places], root, pixels=True)
+    unreadable, facts, alike = [], [], defaultdict[str, list[dict[str, str]]](list)
+    for (_, place), found in zip(places, checked, strict=True):
+        if found.defect is not None:
+            unreadable.append({**place, "reason": found.defect})
+        else:
+            facts.append(found)
+            alike[found.pixels].append(place)
     return {
-        "images": len(entries),
+        "images": len(places),
         "classes": {name: {split: len(splits[split][name]) for split in splits} for name in splits["train"]},
-        "unreadable": [
-            {**_place(root, entry), "reason": entry.facts.defect} for entry in entries if entry.facts.defect
+        "unreadable": unreadable,
+        "duplicates": [
+            {
+                "across_splits": len({place["split"] for place in group}) > 1,
+                "across_classes": len({place["class"] for place in group}) > 1,
+                "files": group,
+            }
+            for group in alike.values()
+            if len(group) > 1
         ],
-        "duplicates": list(_duplicates(root, entries)),
         "width": _range([fact.width for fact in facts]),
         "height": _range([fact.height for fact in facts]),
         "formats": dict(Counter(fact.format for fact in facts).most_common()),
@@ -242,24 +218,8 @@ def survey(root: Path, splits: dict[str, ClassFiles]) -> dict[str, Any]:
     }
 
 
-def _place(root: Path, entry: _Entry) -> dict[str, str]:
-    file = entry.file.relative_to(root) if entry.file.is_relative_to(root) else entry.file
-    return {"file": file.as_posix(), "split": entry.split, "class": entry.label}
-
-
-def _duplicates(root: Path, entries: list[_Entry]) -> Iterator[dict[str, Any]]:
-    """Groups of files that training sees as the same image."""
-    alike: dict[str, list[_Entry]] = defaultdict(list)
-    for entry in entries:
-        if not entry.facts.defect:
-            alike[entry.facts.pixels].append(entry)
-    for group in alike.values():
-        if len(group) > 1:
-            yield {
-                "across_splits": len({entry.split for entry in group}) > 1,
-                "across_classes": len({entry.label for entry in group}) > 1,
-                "files": [_place(root, entry) for entry in group],
-            }
+def _below(root: Path, file: Path) -> str:
+    return (file.relative_to(root) if file.is_relative_to(root) else file).as_posix()
 
 
 def _range(values: list[int]) -> dict[str, int] | None:

@@ -8,6 +8,7 @@ from torch.nn.functional import interpolate
 from ..preprocessing import Fit, Interpolation, Preprocessing, as_colour
 
 Box = tuple[int, int, int, int]
+"""Left, upper, right and lower edge of a region, in pixels."""
 
 _PANORAMA = 8  # the longer side over the shorter one, above which scaling all of an image would take too much memory
 _ROWS_FIRST = 2**24  # the most pixels between the two passes of scaling, of which torch's first one changes the width
@@ -24,10 +25,10 @@ def fit_image(image: Tensor, preprocessing: Preprocessing) -> Tensor:
 def fit_region(image: Tensor, box: Box, preprocessing: Preprocessing) -> Tensor:
     """Fits a region of an image to the network's input, as training sees it.
 
-    With ``pad`` it is what ``Resize(None, max_size=crop, antialias=True)`` and ``Pad`` of ``torchvision.transforms.v2``
-    make of the region, otherwise what ``Resize((crop, crop), antialias=True)`` makes of it.
+    It is what torchvision's v2 makes of the region: by ``Resize((crop, crop), antialias=True)``, or with ``pad`` by
+    ``Resize(None, max_size=crop, antialias=True)`` and ``Pad``.
     """
-    height, width = shape = region_shape(box, preprocessing)
+    height, width = shape = _region_shape(box, preprocessing)
     scaled = scaled_region(image, box, shape, interpolation_of(preprocessing))
     crop = preprocessing["crop"]
     if shape == (crop, crop):
@@ -39,7 +40,7 @@ def fit_region(image: Tensor, box: Box, preprocessing: Preprocessing) -> Tensor:
     return canvas
 
 
-def region_shape(box: Box, preprocessing: Preprocessing) -> tuple[int, int]:
+def _region_shape(box: Box, preprocessing: Preprocessing) -> tuple[int, int]:
     """Height and width that :func:`fit_region` scales a region to."""
     crop = preprocessing["crop"]
     if preprocessing.get("fit") != "pad":
@@ -55,11 +56,7 @@ def interpolation_of(preprocessing: Preprocessing) -> Interpolation:
 
 
 def centre_crop(image: Tensor, resize: int, crop: int, interpolation: Interpolation = "bilinear") -> Tensor:
-    """Scales the shorter side to ``resize``, with antialiasing, and cuts ``crop`` from the centre.
-
-    ``Resize(resize, antialias=True)`` and ``CenterCrop(crop)`` of ``torchvision.transforms.v2`` make the same of it; of a
-    panorama, up to rounding.
-    """
+    """Does what ``Resize(resize, antialias=True)`` and ``CenterCrop(crop)`` of torchvision's v2 do, up to rounding."""
     height, width = image.shape[1:]
     shorter = min(height, width)
     scaled_height, scaled_width = (int(resize * side / shorter) for side in (height, width))
@@ -73,14 +70,11 @@ def centre_crop(image: Tensor, resize: int, crop: int, interpolation: Interpolat
 
 
 def random_box(width: int, height: int, draws: Tensor, scale: tuple[float, float], fit: Fit = "crop") -> Box:
-    """Chooses the region that Inception-style training crops: left, upper, right and lower edge in pixels.
+    """Chooses the region that Inception-style training crops (Szegedy et al., 2015, https://arxiv.org/abs/1409.4842).
 
-    It has a random share of the area and an aspect ratio from 3:4 to 4:3, uniform in its logarithm (Szegedy et al.,
-    2015, https://arxiv.org/abs/1409.4842). Where evaluation sees the whole image, ``pad`` and ``squash``, these are
-    multiples of the image's own aspect ratio, so that the region of a squashed image has from 3:4 to 4:3.
-
-    ``draws`` are float (tries, 4) in [0, 1): area, aspect ratio, horizontal and vertical place. The first try that fits
-    is used, and the largest central region with an allowed aspect ratio where none does.
+    It has a random share of the area and an aspect ratio from 3:4 to 4:3, uniform in its logarithm; with ``pad`` and
+    ``squash`` these are multiples of the image's own. ``draws`` are float (tries, 4) in [0, 1): area, aspect ratio,
+    horizontal and vertical place. The first try that fits is used, or else the largest central region that is allowed.
     """
     whole = 0, 0, width, height
     if fit != "crop" and scale[0] == 1:  # rounding would cut rows off
@@ -100,14 +94,14 @@ def random_box(width: int, height: int, draws: Tensor, scale: tuple[float, float
     return left, upper, left + w, upper + h
 
 
-def sufficient_size(size: tuple[int, int], box: Box, shape: tuple[int, int]) -> tuple[int, int]:
-    """Width and height at which an image must be decoded, so that scaling a box to a (height, width) has enough pixels."""
-    left, upper, right, lower = box
-    return int(size[0] * shape[1] / (right - left)), int(size[1] * shape[0] / (lower - upper))
+def sufficient_size(size: tuple[int, int], box: Box, preprocessing: Preprocessing) -> tuple[int, int]:
+    """Width and height at which an image must be decoded, so that fitting a region of it has enough pixels."""
+    (left, upper, right, lower), (height, width) = box, _region_shape(box, preprocessing)
+    return int(size[0] * width / (right - left)), int(size[1] * height / (lower - upper))
 
 
 def reduced_box(box: Box, size: tuple[int, int], image: Tensor) -> Box:
-    """Converts a region of an image of that width and height to pixels of what was decoded of it, at a fraction of it."""
+    """Converts a region of an image of that width and height to pixels of what was decoded, at a fraction of it."""
     height, width = image.shape[1:]
     if (width, height) == size:
         return box

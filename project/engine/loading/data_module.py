@@ -19,7 +19,7 @@ from .batch import BatchDataset, ImageBatch, WithoutImages, uncounted
 from .sharing import load_once_a_machine
 from .trainer import devices, overfits, position, split_in_use, world
 from .transforms import TransformedDataset, describe, transform_batch
-from .workers import LazyDataLoader, leave_signals_to_the_run, plan_workers, say_once, share_batch
+from .workers import image_loader
 
 _TRANSFORMS = ["train_transforms", "batch_transforms"]
 
@@ -32,13 +32,12 @@ class ReproducibleDataModule(LightningDataModule, ABC):
         num_workers: Processes that load images, for each device; by default one less than the cores there are, at most
             8, or none where images lie in memory and there are no ``train_transforms``.
         prefetch_factor: Advanced: Batches that each of these holds ready.
-        pin_memory: Advanced: Puts batches where a GPU can fetch them by itself; by default where there is a GPU.
         device_cache: Advanced: Caches images that lie in memory on the device as well, which saves copying each batch; it takes
             3 bytes a pixel there.
         train_transforms: Transforms of torchvision's v2, or other callables, that each training image goes through,
             uint8 (3, height, width), in the loader workers, before all other augmentation.
         batch_transforms: Transforms of whole training batches on the device, after all other augmentation, such as
-            MixUp and CutMix of torchvision's v2: each takes and returns images on the 0-255 scale and labels, (N, classes).
+            torchvision's MixUp and CutMix: each takes and returns images on the 0-255 scale and labels, (N, classes).
         class_balance: Evens out classes of different sizes in training, by drawing images of small ones more often:
             from 0, each image alike, to 1, each class alike; see docs/your_images.md.
         split_seed: Advanced: Decides which images are validation's and which are test's, where the data does not say.
@@ -148,7 +147,7 @@ class ReproducibleDataModule(LightningDataModule, ABC):
         return self._evaluation_loader("val")
 
     def test_dataloader(self) -> DataLoader[ImageBatch]:
-        """Loads the test set, always in the same shuffled order."""
+        """Loads the test set likewise."""
         return self._evaluation_loader("test")
 
     def predict_dataloader(self) -> DataLoader[ImageBatch]:
@@ -165,7 +164,7 @@ class ReproducibleDataModule(LightningDataModule, ABC):
         self._without_images = splits
 
     def _evaluation_loader(self, split: str, once: bool = False) -> DataLoader[ImageBatch]:
-        # not by the seed of the run: runs that differ in it alone are measured on the same first batches
+        # not by the run's seed: runs that differ in it alone are measured on the same first batches
         sampler = EvaluationSampler(len(self.splits[split]), self.split_seed, *world(self.trainer), once)
         self._repeats[split] = sampler.repeated
         return self._loader(self._served(split), sampler, self.workers(split))
@@ -181,19 +180,9 @@ class ReproducibleDataModule(LightningDataModule, ABC):
     def _loader(self, dataset: Any, sampler: Sampler[int], wanted: int) -> DataLoader[ImageBatch]:
         batch_size = max(1, self.batch_size // world(self.trainer)[0])
         batch_bytes = 0 if isinstance(dataset, WithoutImages) else batch_size * 3 * self.preprocessing["crop"] ** 2
-        workers, note = plan_workers(wanted, self.prefetch_factor, batch_bytes, devices(self.trainer))
-        if self.trainer is None or self.trainer.local_rank == 0:
-            say_once(note)
-        return LazyDataLoader(
-            dataset,
-            batch_size=batch_size,
-            sampler=sampler,
-            num_workers=workers,
-            collate_fn=share_batch,
-            prefetch_factor=self.prefetch_factor if workers else None,
-            pin_memory=self.pins_memory(),
-            persistent_workers=workers > 0,
-            worker_init_fn=leave_signals_to_the_run,
+        options: dict[str, Any] = {"sampler": sampler, "pin_memory": self.pins_memory()}
+        return image_loader(
+            dataset, batch_size, wanted, self.prefetch_factor, batch_bytes, devices(self.trainer), **options
         )
 
     def pins_memory(self) -> bool:

@@ -24,52 +24,30 @@ IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".t
 
 MAX_PIXELS = 2**28
 """The most pixels that an image may have, a gigabyte once decoded; a file that claims more is refused unread."""
-Image.MAX_IMAGE_PIXELS = MAX_PIXELS
-# PIL refuses twice that; in between it would warn and decode
+Image.MAX_IMAGE_PIXELS = MAX_PIXELS  # PIL refuses twice that; in between it would warn and decode
 warnings.filterwarnings("error", category=Image.DecompressionBombWarning)
 
 Image.init()
 # not all that PIL can open, whatever a file is called: for EPS it would run Ghostscript
-_FORMATS: list[str] = [
-    name
-    for name in ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
-    if name in Image.OPEN  # AVIF is not in every PIL
-]
+_FORMATS = sorted({"AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP"} & {*Image.OPEN})
 _EXIF_ORIENTATION = 0x0112
 _LYING = (5, 6, 7, 8)  # values of it with width and height exchanged
 _MIRRORED = {2: (2,), 3: (1, 2), 4: (1,), 6: (2,), 7: (1, 2), 8: (1,)}  # axes that are reversed after that
 _JPEG = ("JPEG", "MPO")  # the latter has a preview or the other eye's view behind the image
 _ENDINGS = {"JPEG": b"\xff\xd9", "PNG": b"IEND\xaeB`\x82"}
 # what PIL raises for one damaged file or another
-_BROKEN = (
-    OSError,
-    EOFError,
-    ValueError,
-    TypeError,
-    LookupError,
-    ArithmeticError,
-    SyntaxError,
-    MemoryError,
-    struct.error,
-    zlib.error,
-    Image.DecompressionBombError,
-    Image.DecompressionBombWarning,
-)
+_OF_PYTHON = (OSError, EOFError, ValueError, TypeError, LookupError, ArithmeticError, SyntaxError, MemoryError)
+_OF_PIL = (struct.error, zlib.error, Image.DecompressionBombError, Image.DecompressionBombWarning)
 # errors of the system that are the file's own fault; PIL's own OSErrors have no number
 _OF_THE_FILE = (None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
 
 
 @contextmanager
 def named(path: str | Path) -> Iterator[None]:
-    """Turns whatever PIL raises into an error of one line with the file's name.
-
-    Raises:
-        UnreadableFileError: The file is missing, or is no image that can be decoded.
-        LocalError: The system cannot read it: no permission, too many open files, a failing disk.
-    """
+    """Turns whatever PIL raises into one line with the file's name; of the kind below only if it is the file's fault."""
     try:
         yield
-    except _BROKEN as error:
+    except (*_OF_PYTHON, *_OF_PIL) as error:
         if isinstance(error, OSError) and error.errno not in _OF_THE_FILE:
             raise LocalError(f"'{printable(path)}' cannot be read ({error.strerror})") from error
         text = f"'{printable(path)}' cannot be read as an image ({_why(error)}); repair the file or remove it"
@@ -105,8 +83,7 @@ def _require_known_range(image: Image.Image) -> None:
 
 
 def _orientation(image: Image.Image) -> Any:
-    """The orientation that the EXIF data say; 1 is upright."""
-    return image.getexif().get(_EXIF_ORIENTATION, 1)
+    return image.getexif().get(_EXIF_ORIENTATION, 1)  # 1 is upright
 
 
 def upright_size(image: Image.Image, path: str | Path) -> tuple[int, int]:
@@ -118,16 +95,9 @@ def upright_size(image: Image.Image, path: str | Path) -> tuple[int, int]:
 
 
 def decode(image: Image.Image, path: str | Path, least: tuple[int, int] | None = None) -> Tensor:
-    """Decodes the pixels of an image, upright.
+    """Decodes the pixels of an image, upright, uint8 (3, height, width); damage is an error.
 
-    Where a width and a height of ``least`` are enough, a JPEG is decoded at 1/2, 1/4 or 1/8 of its size, at a fraction of
-    the cost.
-
-    Returns:
-        uint8 (3, height, width).
-
-    Raises:
-        UnreadableFileError: The file is cut short, or the decoder complains of damage.
+    Where a width and a height of ``least`` are enough, a JPEG is decoded at 1/2, 1/4 or 1/8 of its size.
     """
     with named(path):
         if image.format in _JPEG:
@@ -142,7 +112,7 @@ def decode(image: Image.Image, path: str | Path, least: tuple[int, int] | None =
 
 
 def upright_pixels(image: Image.Image) -> Tensor:
-    """Returns the pixels of an image of any mode, upright and in RGB, uint8 (3, height, width)."""
+    """Converts an image of any mode to pixels, upright and in RGB, uint8 (3, height, width)."""
     _require_known_range(image)
     whole = _rgb(ImageOps.exif_transpose(image) if _orientation(image) != 1 else image)
     return torch.from_numpy(np.array(whole)).permute(2, 0, 1)
@@ -163,18 +133,18 @@ def _decode_jpeg(image: Any, reduction: int) -> NDArray[np.uint8] | None:
     image.fp.seek(0)  # the open file saves opening it again
     data = image.fp.read()
     in_cmyk = image.mode == "CMYK"
-    width, height = (-(-side // reduction) for side in image.size)
+    height, width = (-(-side // reduction) for side in reversed(image.size))
     read = simplejpeg.decode_jpeg  # type: ignore[attr-defined]  # its stubs
     decoded = partial(read, data, "CMYK" if in_cmyk else "RGB", min_height=height, min_width=width)
     try:
         pixels: NDArray[np.uint8] = decoded()
+        return None if in_cmyk else pixels
     except ValueError as complaint:
         try:
             decoded(strict=False)
         except ValueError:  # PIL's decoder is the same, and says what is wrong unless it reads such files
             return None
         raise complaint
-    return None if in_cmyk else pixels
 
 
 def _rgb(image: Image.Image) -> Image.Image:

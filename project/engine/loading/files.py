@@ -13,28 +13,15 @@ from ..randomness import Purpose, uniform
 from .batch import ImageBatch, split_keys
 from .cache import ImageCache, open_cache
 from .check import Facts
-from .crops import (
-    fit_image,
-    fit_region,
-    interpolation_of,
-    random_box,
-    reduced_box,
-    region_shape,
-    scaled_region,
-    sufficient_size,
-)
+from .crops import fit_image, fit_region, interpolation_of, random_box, reduced_box, scaled_region, sufficient_size
 from .decode import decode, open_image, upright_size
 
 CROP_TRIES = 10
-"""How many regions are drawn for an image, of which the first that fits is cropped."""
+"""The number of regions drawn for an image, of which the first that fits is cropped."""
 
 
 def prepare(path: str | os.PathLike[str], preprocessing: Preprocessing) -> Tensor:
-    """Reads an image file as evaluation sees it, uint8 (3, crop, crop).
-
-    Raises:
-        UnreadableFileError: The file is no image, or is damaged.
-    """
+    """Reads an image file as evaluation sees it, uint8 (3, crop, crop)."""
     name = os.fspath(path)
     with open_image(name) as image:
         return fit_image(decode(image, name), preprocessing)
@@ -46,13 +33,11 @@ class FileDataset:
     Args:
         files: The image files.
         labels: int64 (N,).
-        preprocessing: How images are fitted to the network's input.
-        crop_scale: The smallest and largest share of an image that a random crop keeps; None serves whole images
-            as evaluation sees them.
+        preprocessing: The steps that fit images to the network's input.
+        crop_scale: The smallest and largest share of an image that a random crop keeps; by default evaluation's crops.
         seed: Decides the random crops.
         skip: Serves a file that cannot be read as a black image with the label -1, which is an error otherwise.
-        cache: A folder for decoded images, by which later epochs and runs are faster. Training then crops from images
-            whose shorter side is scaled down to ``resize``.
+        cache: A folder for decoded images; random crops are then of images scaled down to ``resize``.
         facts: The facts of each file, with the sizes of images; for the cache.
     """
 
@@ -79,13 +64,12 @@ class FileDataset:
         epoch, indices = split_keys(keys, len(self))
         positions = indices % len(self)
         labels = self.labels[positions]
-        shape = (len(keys), 3, self.crop, self.crop)
         # as decoders write them and the network wants them
-        images = torch.empty(shape, dtype=torch.uint8, memory_format=torch.channels_last)
-        draws = uniform(self.seed, epoch, indices, Purpose.CROP, 4 * CROP_TRIES)
+        images = torch.empty(len(keys), 3, self.crop, self.crop, dtype=torch.uint8, memory_format=torch.channels_last)
+        draws = uniform(self.seed, epoch, indices, Purpose.CROP, 4 * CROP_TRIES).view(-1, CROP_TRIES, 4)
         for row, position in enumerate(positions.tolist()):
             try:
-                images[row] = self._crop(position, draws[row].view(CROP_TRIES, 4))
+                images[row] = self._crop(position, draws[row])
             except UnreadableFileError:
                 if not self.skip:
                     raise
@@ -108,22 +92,20 @@ class FileDataset:
         if self.cache is not None:
             shape = self.cache.shapes[index]
             small = self.cache.fetch(index, lambda: self._small(index, shape))
-            box = random_box(small.shape[2], small.shape[1], draws, self.crop_scale, self.fit)
-            return fit_region(small, box, self.preprocessing)
+            return fit_region(small, random_box(*shape[::-1], draws, self.crop_scale, self.fit), self.preprocessing)
         file = self.files[index]
         with open_image(file) as image:
             size = upright_size(image, file)
             box = random_box(*size, draws, self.crop_scale, self.fit)
-            pixels = decode(image, file, sufficient_size(size, box, region_shape(box, self.preprocessing)))
+            pixels = decode(image, file, sufficient_size(size, box, self.preprocessing))
         return fit_region(pixels, reduced_box(box, size, pixels), self.preprocessing)
 
     def _small(self, index: int, shape: tuple[int, int]) -> Tensor:
         file = self.files[index]
-        height, width = shape
         with open_image(file) as image:
             if self._small_shape(upright_size(image, file)) != shape:  # for which the cache has no room
                 raise UnreadableFileError(f"'{printable(file)}' has changed its size since it was looked at")
-            pixels = decode(image, file, (width, height))
+            pixels = decode(image, file, shape[::-1])
         whole = 0, 0, pixels.shape[2], pixels.shape[1]
         return scaled_region(pixels, whole, shape, interpolation_of(self.preprocessing))
 

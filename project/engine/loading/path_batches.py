@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,9 +12,7 @@ from ..errors import LocalError, UnreadableFileError
 from ..preprocessing import Preprocessing
 from .decode import reason
 from .files import prepare
-from .workers import LazyDataLoader, leave_signals_to_the_run, plan_workers, say_once, share_batch
-
-_AHEAD = 2
+from .workers import image_loader
 
 
 class PathBatch(NamedTuple):
@@ -35,7 +33,6 @@ class PathDataset:
         return len(self._paths)
 
     def __getitems__(self, indices: Sequence[int]) -> PathBatch:
-        """Reads a batch."""
         crop = self._preprocessing["crop"]
         images = torch.zeros((len(indices), 3, crop, crop), dtype=torch.uint8)
         images = images.contiguous(memory_format=torch.channels_last)
@@ -60,14 +57,6 @@ def path_loader(
     paths: Sequence[str | None], preprocessing: Preprocessing, batch_size: int, workers: int, devices: int
 ) -> DataLoader[Any]:
     """Loads files in their order; ``devices`` processes of this machine do so at once, each with its own workers."""
-    workers, note = plan_workers(workers, _AHEAD, batch_size * 3 * preprocessing["crop"] ** 2, devices)
-    say_once(note)
-    return LazyDataLoader(
-        cast(Any, PathDataset(paths, preprocessing)),
-        batch_size=batch_size,
-        num_workers=workers,
-        collate_fn=share_batch,
-        prefetch_factor=_AHEAD if workers else None,
-        pin_memory=torch.cuda.is_available(),
-        worker_init_fn=leave_signals_to_the_run,
-    )
+    batch_bytes = batch_size * 3 * preprocessing["crop"] ** 2
+    dataset, pinned = PathDataset(paths, preprocessing), torch.cuda.is_available()
+    return image_loader(dataset, batch_size, workers, 2, batch_bytes, devices, pin_memory=pinned)

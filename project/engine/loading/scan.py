@@ -24,10 +24,8 @@ def walk(folder: str, note: Callable[[str], object] | None = None, above: tuple[
     """Lists the image files of a folder, then those of the folders within, sorted by name on every system.
 
     Files count whose names end as images' do, dead links too, which reading them reports; hidden folders and those of
-    operating systems do not. Links to folders are followed unless they lead back up.
-
-    ``note`` is told, a line each, of folders that are left out; without it, one that cannot be read is an error.
-    ``above`` are the real paths of the folders that hold this one.
+    operating systems do not. Links to folders are followed unless they lead back up, to one of the real paths ``above``.
+    ``note`` is told of folders that are left out; without it, one that cannot be read is an error.
     """
     real = os.path.realpath(folder)
     if real in above:
@@ -38,10 +36,13 @@ def walk(folder: str, note: Callable[[str], object] | None = None, above: tuple[
     try:
         with os.scandir(folder) as entries:  # asks nothing more of the disk for an ordinary file
             for entry in entries:
-                if _is_folder(entry):
+                link = entry.is_symlink()  # one to itself would be an error
+                if os.path.isdir(entry.path) if link else entry.is_dir():
                     folders.append(entry.name)
-                elif _is_image_file(entry):
-                    files.append(entry.name)
+                elif os.path.splitext(entry.name)[1].lower() in IMAGE_SUFFIXES:
+                    dead = link and not os.path.exists(entry.path)
+                    if dead or (os.path.isfile(entry.path) if link else entry.is_file()):
+                        files.append(entry.name)
     except OSError as error:
         if note is None:
             raise
@@ -51,19 +52,6 @@ def walk(folder: str, note: Callable[[str], object] | None = None, above: tuple[
     yield from (prefix + name for name in sorted(files))
     for name in sorted(filter(counts, folders)):
         yield from walk(os.path.join(folder, name), note, (*above, real))
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    # a link to itself would be an error
-    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
-
-
-def _is_image_file(entry: os.DirEntry[str]) -> bool:
-    if os.path.splitext(entry.name)[1].lower() not in IMAGE_SUFFIXES:
-        return False
-    if not entry.is_symlink():
-        return entry.is_file()
-    return os.path.isfile(entry.path) or not os.path.exists(entry.path)
 
 
 def counts(folder: str) -> bool:
@@ -87,12 +75,7 @@ def spelt(name: str) -> str:
 
 
 def list_classes(root: Path) -> ClassFiles:
-    """Finds the images of each class, in its folder and in the folders within, at any depth.
-
-    Raises:
-        UserError: There are no class folders, or only one; there are no images, or a class has none.
-        OSError: A folder cannot be read.
-    """
+    """Finds the images of each class, in its folder and in the folders within, at any depth."""
     folders = []
     for entry in sorted(root.iterdir(), key=lambda path: path.name):  # paths compare without case on Windows
         if counts(entry.name) and entry.is_symlink() and not entry.exists():
@@ -124,10 +107,7 @@ def list_classes(root: Path) -> ClassFiles:
 
 
 def image_paths(named: Iterable[str], note: Callable[[str], object]) -> Iterator[str]:
-    """Lists image files: those that are named, and those in folders that are named, at any depth.
-
-    A file that is named is listed whatever it is or is called, a missing one too: reading it tells.
-    """
+    """Lists the files that are named, whatever they are, and the image files in folders that are named."""
     for path in named:
         if os.path.isdir(path):
             yield from walk(path, note)

@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
-from ..errors import LocalError, UserError, printable
+from ..errors import LocalError, UserError
 from ..preprocessing import Preprocessing
 from ..randomness import Purpose, derived_seed, restored_generators, seed_generators, uniform
 from .batch import ImageBatch, split_keys
@@ -29,10 +29,8 @@ class TorchDataset:
     """Samples of a map-style dataset, cropped when a batch asks for them.
 
     What the dataset itself does at random is repeatable: around each access, the generators of torch, NumPy and Python
-    are seeded by (seed, epoch, index). A generator that it holds itself is not.
-
-    An index of this dataset is an index of ``positions``, which are those of the samples in ``dataset``. ``known_labels``
-    are their labels where these can be had without loading images.
+    are seeded by (seed, epoch, index). ``positions`` are those of the samples in ``dataset``, and ``known_labels`` their
+    labels where these can be had without loading images.
     """
 
     def __init__(
@@ -98,7 +96,7 @@ class TorchDataset:
                 raise
             raise LocalError(f"{self.name(position)} cannot be read ({error.strerror or error})") from error
         if not (isinstance(sample, tuple | list) and len(sample) == 2):
-            raise LocalError(f"{self.name(position)} must be (image, label), got {_kind(sample)}")
+            raise LocalError(f"{self.name(position)} must be (image, label), got {type(sample).__name__}")
         try:
             return pixels_of(sample[0]), self._label(sample[1], position)
         except (TypeError, ValueError) as error:
@@ -108,13 +106,12 @@ class TorchDataset:
         try:
             number = operator.index(label)
         except TypeError:
-            raise TypeError(f"its label must be an integer, got {_kind(label)}") from None
+            raise TypeError(f"its label must be an integer, got {type(label).__name__}") from None
         if not 0 <= number < self.num_classes:
             raise ValueError(
                 f"its label must be from 0 to {self.num_classes - 1}, got {number}; see --data.class_names"
             )
-        known = number if self.known_labels is None else int(self.known_labels[index])
-        if number != known:
+        if self.known_labels is not None and number != (known := int(self.known_labels[index])):
             raise ValueError(f"its label is {number}, but the dataset's list of labels says {known}")
         return number
 
@@ -125,12 +122,10 @@ def pixels_of(image: Any) -> Tensor:
         return upright_pixels(image)
     if not isinstance(image, Tensor) or image.dtype != torch.uint8:
         advice = "; leave out ToTensor, ToDtype and Normalize" if isinstance(image, Tensor) else ""
-        raise TypeError(f"its image must be of PIL or a uint8 tensor, got {_kind(image)}{advice}")
-    if image.dim() != 3 or image.shape[0] not in (1, 3) or 0 in image.shape:
-        many = image.dim() == 3 and image.shape[0] in (2, 4)
-        advice = "; networks see RGB, so drop or blend what else there is" if many else ""
-        shape = tuple(image.shape)
-        raise ValueError(f"its image must be a tensor (1 or 3 channels, height, width), got {shape}{advice}")
+        found = image.dtype if isinstance(image, Tensor) else type(image).__name__
+        raise TypeError(f"its image must be of PIL or a uint8 tensor, got {found}{advice}")
+    if image.dim() != 3 or image.shape[0] not in (1, 3):
+        raise ValueError(f"its image must be a tensor (1 or 3 channels, height, width), got {tuple(image.shape)}")
     return image.as_subclass(Tensor).cpu().expand(3, -1, -1)
 
 
@@ -172,12 +167,3 @@ def _unopened(dataset: MapDataset) -> MapDataset:
     if isinstance(fresh, Subset):
         fresh.dataset = _unopened(fresh.dataset)
     return fresh
-
-
-def _kind(value: Any) -> str:
-    """Describes a value for an error."""
-    if isinstance(value, Tensor):
-        return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
-    if isinstance(value, tuple | list):
-        return f"{type(value).__name__} of {len(value)}"
-    return printable(f"{value!r} ({type(value).__name__})" if isinstance(value, float | str) else type(value).__name__)

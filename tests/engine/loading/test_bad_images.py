@@ -54,15 +54,6 @@ def test_broken_files_are_left_out_and_every_other_file_stays_in_its_split(root,
     assert all(f"'{file}' (not an image)" in warning for file in broken.values())
 
 
-def test_without_a_broken_file_skipping_changes_nothing(root, capsys):
-    skipping, strict = (attached(module(root, how)) for how in ("skip", "error"))
-    assert served(skipping) == served(strict)
-    for one, other in zip(skipping.train_dataloader(), strict.train_dataloader(), strict=True):
-        assert all(torch.equal(field, same) for field, same in zip(one, other, strict=True))
-        assert skipping.on_before_batch_transfer(one, 0) is one
-    assert capsys.readouterr().err == ""
-
-
 @pytest.mark.parametrize(
     ("split", "classes", "message"),
     [

@@ -58,22 +58,6 @@ def test_files_that_differ_in_an_outer_folder_alone_are_told_apart(tmp_path):
     assert again.path == caches[0].path
 
 
-def test_another_process_fills_the_same_file(images, tmp_path):
-    train = splits(images, tmp_path / "cache")["train"]
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            epoch(train)
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitpid(child, 0)[1] == 0
-    for file in train.files:
-        file.unlink()
-    assert torch.equal(epoch(train).labels, train.labels)
-
-
 @pytest.mark.parametrize("change", ["image", "size", "crops", "interpolation"])
 def test_what_decides_the_pixels_decides_the_file(images, tmp_path, change):
     first, second = (splits(images, tmp_path / "cache")["train"] for _ in range(2))

@@ -111,7 +111,7 @@ def test_a_broken_file_is_named_at_every_start_and_leaves_the_record_alone(root)
     start(root, sizes=False)
     written = record().stat()
     for _ in range(2):
-        with pytest.raises(UnreadableFileError, match=r"image 3\.jpg' cannot be read"):
+        with pytest.raises(UnreadableFileError, match=r"1 of 12 files cannot be read as images: '.*image 3\.jpg'"):
             FolderDataModule(str(root)).prepare_data()
     assert record().stat() == written
 

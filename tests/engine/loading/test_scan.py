@@ -78,22 +78,10 @@ def test_a_folder_like_a_split_beside_the_training_images_is_not_ignored(tmp_pat
 def test_a_dead_link_is_named_be_it_a_class_or_an_image(tmp_path):
     root = write_folder(tmp_path, {"a": 5, "b": 5})
     (root / "a" / "loop.jpg").symlink_to("loop.jpg")
-    with pytest.raises(UserError, match=r"a/loop\.jpg' cannot be read"):
+    with pytest.raises(UserError, match=r"cannot be read as images: '.*a/loop\.jpg'"):
         module(root).prepare_data()
     (root / "c").symlink_to("c")
     with pytest.raises(UserError, match=r"c' is a link that leads nowhere"):
-        module(root).files()
-
-
-def test_a_link_back_to_the_root_is_no_class(tmp_path):
-    root = write_folder(tmp_path, {"a": 5, "b": 5})
-    (root / "a" / "back").symlink_to(root)
-    (root / "a" / "sub").mkdir()
-    (root / "a" / "sub" / "back").symlink_to(root / "a")
-    assert module(root).class_names == ["a", "b"]
-    assert sorted(chain(*found(root).values())) == listing(root)
-    (root / "back").symlink_to(root)
-    with pytest.raises(UserError, match=r"back' has no images"):
         module(root).files()
 
 
@@ -121,14 +109,6 @@ def test_a_class_whose_name_is_not_utf8_has_a_name_that_can_be_drawn_and_written
 def test_images_without_class_folders_are_recognised(tmp_path, folders, message):
     root = write_folder(tmp_path / "root", folders)
     with pytest.raises(UserError, match=message):
-        module(root).files()
-
-
-@pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="nothing is forbidden to root")
-def test_a_folder_that_must_not_be_read_is_named(tmp_path):
-    root = write_folder(tmp_path, {"a": 5, "b": 5})
-    (root / "b").chmod(0)
-    with pytest.raises(UserError, match=r"b' cannot be read \(Permission denied\)"):
         module(root).files()
 
 

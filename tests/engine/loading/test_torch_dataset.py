@@ -9,14 +9,13 @@ import torch
 from PIL import Image
 from torch.utils.data import Subset
 from torchvision.datasets import FakeData
-from torchvision.transforms.v2.functional import pil_to_tensor, to_image
 
 from project.data import FolderDataModule
 from project.engine.errors import UserError
 from project.engine.loading.batch import ImageBatch
 from tests.data.stubs import attached
 from tests.data.test_torch_dataset import IMAGE, Samples, joined, labelled, module
-from tests.engine.loading.image_files import noise, smooth
+from tests.engine.loading.image_files import smooth
 
 
 def test_images_of_every_mode_become_what_they_become_as_files(tmp_path):
@@ -46,22 +45,6 @@ def test_images_of_every_mode_become_what_they_become_as_files(tmp_path):
         for index, position in enumerate(positions)
     }
     assert torch.equal(torch.stack([found[position] for position in range(len(opened))]), wanted)
-
-
-@pytest.mark.parametrize(
-    ("convert", "mode"),
-    [(pil_to_tensor, "RGB"), (pil_to_tensor, "L"), (to_image, "RGB")],
-)
-def test_a_tensor_is_served_as_the_image_is(convert, mode):
-    images = [noise(20, 18, seed=index).convert(mode) for index in range(30)]
-    plain = attached(
-        module(Samples([(image, index % 2) for index, image in enumerate(images)]), class_names=["a", "b"])
-    )
-    tensors = Samples([(convert(image), torch.tensor(index % 2)) for index, image in enumerate(images)])
-    other = attached(module(tensors, class_names=["a", "b"]))
-    for found, expected in zip(*(joined(data.train_dataloader()) for data in (other, plain)), strict=True):
-        assert type(found) is torch.Tensor
-        assert torch.equal(found, expected)
 
 
 def test_what_is_random_in_a_data_set_depends_on_seed_epoch_and_index_alone():

@@ -137,16 +137,6 @@ def test_what_is_no_image_is_refused_in_one_line_that_names_the_transform(transf
         batches(transform, crop_padding=3, num_workers=0)
 
 
-def test_an_error_of_the_users_own_code_keeps_its_traceback():
-    with pytest.raises(ZeroDivisionError):
-        batches(lambda image: image + 1 // 0, num_workers=0)
-
-
-def test_images_on_the_device_cannot_be_transformed_one_by_one():
-    with pytest.raises(UserError, match=r"device_cache needs images in memory, and no --data.train_transforms"):
-        NoiseDataModule(device_cache=True, train_transforms=[v2.RandAugment()])
-
-
 FLAGS = [
     RANDOM_TRANSFORM,
     "--data.train_transforms.magnitude=5",
