@@ -88,7 +88,7 @@ def test_balancing_needs_one_class_an_image(workplace, option):
 
 
 def test_predictions_of_each_image_need_one_class_an_image(multilabel, tmp_path):
-    with pytest.raises(UserError, match="--output_predictions needs images of one class each"):
+    with pytest.raises(UserError, match="need images of one class each"):
         evaluate(
             str(multilabel / "checkpoints" / "best.ckpt"),
             f"--output={tmp_path}/a.json",
