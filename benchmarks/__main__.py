@@ -106,13 +106,18 @@ def machine() -> str:
     return ", ".join([*parts, best_precision("auto"), *(f"{name} {version}" for name, version in versions().items())])
 
 
-def main(args: list[str] | None = None) -> None:
-    """Measures, prints, and writes the files."""
+def parser() -> argparse.ArgumentParser:
+    """Builds the command's parser."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="how many times each variant is measured, in turns")
     parser.add_argument("--output", type=Path, help="a JSON file for every measurement")
     parser.add_argument("--plot", type=Path, help="a PNG file for a plot")
-    options = parser.parse_args(args)
+    return parser
+
+
+def main(args: list[str] | None = None) -> None:
+    """Measures, prints, and writes the files."""
+    options = parser().parse_args(args)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     tune_malloc()  # a setting of the process, so that all variants have it
     found: dict[str, dict[str, list[float]]] = {}

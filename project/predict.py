@@ -197,7 +197,7 @@ def _trainer(options: Namespace) -> Trainer:
         trainer = Trainer(
             accelerator=options.trainer.accelerator,
             devices=int(devices) if devices.lstrip("-").isdigit() else devices,
-            **dict.fromkeys(quiet, False),
+            **dict.fromkeys(quiet, False),  # type: ignore[arg-type]  # switches
         )
     except (MisconfigurationException, ModuleNotFoundError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"these --trainer options do not work here: {' '.join(str(error).split())}") from error

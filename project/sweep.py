@@ -155,7 +155,7 @@ class Sweep:
     def table(self) -> str:
         """Writes ``trials.csv``, and returns it with the best trial, the only one whose test metrics are shown."""
         study = self._study()
-        table = [["trial", "state", self._monitor.monitor, *self._options]]
+        table: list[list[Any]] = [["trial", "state", self._monitor.monitor, *self._options]]
         table += [[one.number, one.state.name.lower(), one.value, *one.params.values()] for one in study.trials]
         with whole_file(self.folder / "trials.csv") as partial, open(partial, "w", newline="") as file:
             csv.writer(file).writerows(table)

@@ -13,6 +13,7 @@ from benchmarks import loops
 from benchmarks.loading import loading_variants, write_images
 from benchmarks.loops import OURS, PLAIN, TUTORIAL, Work, images_for, plain_loop, through_lightning, training_variants
 from benchmarks.timing import StepClock, in_turns, ratios
+from project.model.networks import build_network
 from tests.conftest import as_in_a_terminal
 
 CPU = torch.device("cpu")
@@ -31,7 +32,11 @@ def test_variants_take_turns():
     order = []
 
     def variant(name):
-        return lambda round_: float(len(order.append((name, round_)) or order))
+        def measure(round_):
+            order.append((name, round_))
+            return float(len(order))
+
+        return measure
 
     values = in_turns({name: variant(name) for name in "ABC"}, rounds=2)
     assert order == [("A", 0), ("B", 0), ("C", 0), ("A", 1), ("B", 1), ("C", 1)]
@@ -98,7 +103,7 @@ def test_the_plain_loop_and_lightning_end_in_the_same_weights(precision, monkeyp
     looped = plain_loop(WORK, images_for(WORK, CPU), CPU)[1].network.state_dict()
     torch.testing.assert_close(ours, looped)
     torch.manual_seed(0)
-    fresh = loops.build_network(WORK.arch, 10, WORK.arch_args).state_dict()
+    fresh = build_network(WORK.arch, 10, WORK.arch_args).state_dict()
     assert not torch.allclose(looped["fc.weight"], fresh["fc.weight"], atol=1e-4)
 
 

@@ -168,7 +168,7 @@ def test_what_is_frozen_stays_as_it_is_with_its_statistics_and_all_else_is_train
     images = torch.randint(0, 256, (4, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     model(images).square().sum().backward()
     optimizer.step()
-    trained = tuple(head(model.network, 3)) if freeze == "backbone" else (freeze,)
+    trained: tuple[str, ...] = tuple(head(model.network, 3)) if freeze == "backbone" else (str(freeze),)
     first = next(number for number, name in enumerate(before) if name.startswith(trained))
     for number, (name, value) in enumerate(model.network.state_dict().items()):
         is_trained = name.startswith(trained) if freeze == "backbone" else number >= first

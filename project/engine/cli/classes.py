@@ -70,9 +70,8 @@ def unknown_class(key: str, name: str) -> str:
 
 def class_path(key: str, name: str) -> str:
     """Returns the shortest path at which a class can be imported, or the name as it is where there is none."""
-    if (cls := find_class(key, name)) is None:
-        return name
-    parts = cls.__module__.split(".")
+    cls: Any = find_class(key, name)
+    parts = cls.__module__.split(".") if cls is not None else []
     for number in range(len(parts)):
         module = ".".join(parts[: number + 1])
         if vars(sys.modules[module]).get(cls.__name__) is cls:

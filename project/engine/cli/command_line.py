@@ -11,9 +11,11 @@ from importlib import import_module
 from typing import Any
 
 import yaml
+from lightning.pytorch.utilities import rank_zero_only
 
-from ..errors import UserError, printable
+from ..errors import UserError, listed, printable
 from ..run.file_network import allow_module
+from ..run.progress import note
 from .classes import CLASS_OPTIONS, accepted, class_path, find_class, is_folder, unknown_class
 from .configs import dump, merged, nested, read_config
 
@@ -101,6 +103,7 @@ def arrange(args: list[str], defaults: dict[str, Any], folder: type) -> tuple[li
     for option, value in words:
         if option in ("-c", "--config") and value is not None:
             sources.append(read_config(value))
+    configs = len(sources)
     for option, value in words:
         key = option.removeprefix("--").removesuffix(".class_path")
         if option.startswith("--") and key in _KEYS and value is not None:
@@ -110,8 +113,8 @@ def arrange(args: list[str], defaults: dict[str, Any], folder: type) -> tuple[li
         elif option not in ("-c", "--config"):
             flags.append((option, value))
     config: dict[str, Any] = {}
-    for source in sources:
-        config = _over(config, _with_specifications(source, folder))
+    for number, source in enumerate(sources):
+        config = _over(config, _with_specifications(source, folder), is_config=number < configs)
     if "model" in config and "model" not in defaults:
         raise UserError("there is no option '--model' here: the checkpoint says what the model is")
     _require_free(config, flags)
@@ -172,19 +175,26 @@ def _require_free(config: dict[str, Any], flags: list[Word]) -> None:
             raise UserError(f"--{name} cannot be given: it follows from {source}")
 
 
-def _over(config: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
-    """Merges a later config; where it changes a class, arguments that only repeat the old class's defaults go."""
+def _over(config: dict[str, Any], later: dict[str, Any], is_config: bool) -> dict[str, Any]:
+    """Merges a later config or flag, which may change a class.
+
+    Arguments that the new class does not accept go if they repeat the old class's defaults, as in a saved config. Others
+    go with a note if a later config changes the class, such as a recipe; the parser refuses them if a flag does.
+    """
     for key, path in _PATHS.items():
         before, now = _at(config, path), _at(later, path)
-        if not (isinstance(before, dict) and isinstance(now, dict) and "class_path" in before and "class_path" in now):
+        if not (isinstance(before, dict) and isinstance(now, dict) and "class_path" in now and "init_args" in before):
             continue
-        old, new = (find_class(key, spec["class_path"]) for spec in (before, now))
-        if old is not None and new is not None and old is not new and "init_args" in before:
-            before["init_args"] = {
-                name: value
-                for name, value in before["init_args"].items()
-                if name in accepted(new) or name not in accepted(old) or value != accepted(old)[name]
-            }
+        old, new = find_class(key, before.get("class_path")), find_class(key, now["class_path"])
+        if new is None or new is old:
+            continue
+        foreign = {name: value for name, value in before["init_args"].items() if name not in accepted(new)}
+        defaults = accepted(old) if old is not None else {}
+        given = [name for name, value in foreign.items() if name not in defaults or value != defaults[name]]
+        if given and is_config:
+            rank_zero_only(note)(f"--{key}: {new.__name__} does not accept {listed(given)} of an earlier config")
+        left_out = {*foreign} - ({*given} if not is_config else set())
+        before["init_args"] = {name: value for name, value in before["init_args"].items() if name not in left_out}
     return merged(config, later)
 
 

@@ -100,6 +100,8 @@ class OneLineErrorParser(LightningArgumentParser):
         if found := re.match(r"the following arguments are required: ([^,]+)", message):
             if found[1] in [action.dest for action in options_of(self) if not action.option_strings]:
                 return f"{found[1].upper()} is missing, as in: {self.prog} {found[1].upper()}; see --help"
+            if self._class is not None and option_of(self._class) is None:
+                return f"{self._class.__name__} needs its option '{found[1]}'"
             return f"{self._in_full(found[1])} is required" + (f" by {self._class.__name__}" if self._class else "")
         if found := re.match(r'Linked "([^"]+)" must be given via "([^"]+)"', message):
             return f"--{found[1]} cannot be given: it follows from {found[2]}"
@@ -109,8 +111,12 @@ class OneLineErrorParser(LightningArgumentParser):
 
     def _unknown(self, option: str) -> str:
         name = option.removeprefix("--").removesuffix("+")
-        if self._class is None or (key := option_of(self._class)) is None:
-            return f"there is no option '{option}'{_did_you_mean(nearest_options(option, self.options))}"
+        if self._class is None:
+            known = [*self.options, *(found for action in options_of(self) for found in action.option_strings)]
+            return f"there is no option '{option}'{_did_you_mean(nearest_options(option, known))}"
+        if (key := option_of(self._class)) is None:
+            nearest = get_close_matches(name, accepted(self._class), n=1, cutoff=0.6)
+            return f"{self._class.__name__} has no option '{name}'{_did_you_mean(nearest)}"
         text = f"--{key}.{name}: {self._class.__name__} has no option '{name}'"
         if nearest := get_close_matches(name, accepted(self._class), n=1, cutoff=0.75):
             return f"{text}; did you mean --{key}.{nearest[0]}?"
@@ -133,8 +139,12 @@ class OneLineErrorParser(LightningArgumentParser):
         wanted = [kind for kind in dict.fromkeys(map(_readable, kinds)) if kind != "None" and "path" not in kind]
         if wanted and given:
             return f"{option}: expected {' or '.join(wanted)}, not '{value}'"
-        lines = [line for line in message.split("\n")[1:] if not re.match(r"\s*(Does not|Sub|Err|Given|$)", line)]
-        return f"{option}: {' '.join((lines[0].strip(' -') if lines else message).split())}"
+        lines = [
+            line.strip(" -")
+            for line in message.split("\n")[1:]
+            if not re.match(r"\s*(Does not|Sub|Err|Given|- Expected a path|- Expected a <class 'NoneType|$)", line)
+        ]
+        return f"{option}: {' '.join(lines[0].split()) if lines else ' '.join(message.split())}"
 
     def _in_full(self, name: str) -> str:
         """Returns the option for an argument of the class."""

@@ -32,7 +32,7 @@ class LastingFile(io.FileIO):
             return len(memoryview(data))
 
 
-def lasting(stream: TextIO, messages: bool = False) -> TextIO:
+def lasting(stream: Any, messages: bool = False) -> TextIO:
     """Wraps standard output or standard error so that no closed pipe and no character outside its encoding breaks it."""
     buffer = io.BufferedWriter(LastingFile(stream.fileno(), messages))
     return io.TextIOWrapper(buffer, stream.encoding, "backslashreplace", line_buffering=messages or stream.isatty())

@@ -139,7 +139,7 @@ def test_loggers_of_the_users_get_settings_once_and_each_metric_once(workplace):
     with open(rows, newline="") as file:
         by_csv = list(csv.DictReader(file))
     for tag in ("train/loss", "val/accuracy", "test/f1"):
-        logged = [(row["step"], pytest.approx(row[tag], rel=1e-6)) for row in whole if tag in row]
+        logged: list[Any] = [(row["step"], pytest.approx(row[tag], rel=1e-6)) for row in whole if tag in row]
         assert [(event.step, event.value) for event in scalars.Scalars(tag)] == logged
         assert [(int(row["step"]), float(row[tag])) for row in by_csv if row[tag]] == logged
     expected = list(whole)
