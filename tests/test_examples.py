@@ -140,13 +140,6 @@ def test_the_focal_loss_is_its_formula(gamma):
     np.testing.assert_allclose(FocalLoss(gamma)(logits, shares), (shares.double().numpy() * costs).sum(1), rtol=1e-5)
 
 
-def test_the_digits_are_scikit_learns():
-    digits, splits = load_digits(), DigitsDataModule(split_seed=1).load()
-    assert [len(one) / 1797 for one in splits.values()] == pytest.approx([0.7, 0.15, 0.15], abs=0.01)
-    pairs = [pair for one in splits.values() for pair in zip(one.labels, one.images, strict=True)]
-    expected = (digits.images * 255 / 16).astype(np.uint8).tolist()
-    found = sorted((int(label), image[0, ::4, ::4].tolist()) for label, image in pairs)
-    assert found == sorted(zip(digits.target.tolist(), expected, strict=True))
 
 
 @pytest.fixture
@@ -196,15 +189,6 @@ def test_a_student_learns_from_labels_and_from_its_teacher_in_equal_parts(batch)
     assert not [name for name in student.state_dict() if "teacher" in name]
 
 
-def test_the_gradient_norm_is_that_of_all_gradients_at_the_steps_that_are_logged():
-    logged: list[float] = []
-    network: Any = nn.Linear(3, 2)
-    network.log = lambda _, value: logged.append(float(value))
-    network.weight.grad, network.bias.grad = torch.full((2, 3), 2.0), torch.tensor([3.0, 4.0])
-    for step in range(10):
-        trainer: Any = SimpleNamespace(global_step=step, log_every_n_steps=5)
-        GradientNorm().on_before_optimizer_step(trainer, network, torch.optim.SGD(network.parameters()))
-    assert logged == pytest.approx([7.0] * 2)  # of 6 * 4 + 9 + 16
 
 
 def test_the_balanced_accuracy_is_scikit_learns():

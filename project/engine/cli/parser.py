@@ -142,7 +142,7 @@ class OneLineErrorParser(LightningArgumentParser):
         lines = [
             line.strip(" -")
             for line in message.split("\n")[1:]
-            if not re.match(r"\s*(Does not|Sub|Err|Given|- Expected a path|- Expected a <class 'NoneType|$)", line)
+            if not re.match(r"[\s-]*(Does not|Sub|Err|Given|Expected a path|Expected a <class .NoneType|$)", line)
         ]
         return f"{option}: {' '.join(lines[0].split()) if lines else ' '.join(message.split())}"
 
