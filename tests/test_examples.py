@@ -5,21 +5,16 @@ import json
 import re
 import shlex
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy.special import softmax
-from sklearn.datasets import load_digits
 from sklearn.metrics import balanced_accuracy_score
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch import nn
 
-from examples.callback import GradientNorm
 from examples.center_loss import CenterLossClassifier
-from examples.data_module import DigitsDataModule
 from examples.distillation import Student
 from examples.focal_loss import FocalLoss
 from examples.metric import BalancedAccuracy
@@ -140,8 +135,6 @@ def test_the_focal_loss_is_its_formula(gamma):
     np.testing.assert_allclose(FocalLoss(gamma)(logits, shares), (shares.double().numpy() * costs).sum(1), rtol=1e-5)
 
 
-
-
 @pytest.fixture
 def batch():
     """Images of three classes, and their labels."""
@@ -187,8 +180,6 @@ def test_a_student_learns_from_labels_and_from_its_teacher_in_equal_parts(batch)
     expected = (plain + 16 * (p * np.log(p / q)).sum(1).mean()) / 2
     assert loss_of(student, batch).item() == pytest.approx(expected, rel=1e-4)
     assert not [name for name in student.state_dict() if "teacher" in name]
-
-
 
 
 def test_the_balanced_accuracy_is_scikit_learns():
