@@ -42,15 +42,16 @@ def is_preprocessing(found: Any) -> bool:
     """Returns True for a :class:`Preprocessing` with numbers that images can be prepared by; a file may say anything."""
     if not isinstance(found, dict):
         return False
-    mean, std, resize, crop = (found.get(name) for name in ("mean", "std", "resize", "crop"))
+    sides: list[Any] = [found.get("crop"), found.get("resize")]
+    statistics: list[Any] = [found.get("mean"), found.get("std")]
     return (
-        all(isinstance(side, int) for side in (resize, crop))
-        and 1 <= crop <= resize <= _LARGEST
+        all(isinstance(side, int) for side in sides)
+        and 1 <= sides[0] <= sides[1] <= _LARGEST
         and found.get("fit", "crop") in get_args(Fit)
         and found.get("interpolation", "bilinear") in get_args(Interpolation)
-        and all(isinstance(values, list | tuple) and len(values) == 3 for values in (mean, std))
-        and all(isinstance(one, int | float) and math.isfinite(one) for one in (*mean, *std))
-        and min(std) > 0
+        and all(isinstance(values, list | tuple) and len(values) == 3 for values in statistics)
+        and all(isinstance(one, int | float) and math.isfinite(one) for values in statistics for one in values)
+        and min(statistics[1]) > 0
     )
 
 

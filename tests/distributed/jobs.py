@@ -154,13 +154,13 @@ def commands(folder: Path) -> None:
     def register_on_cpu(strategy: DDPStrategy) -> None:
         """Lightning leaves communication hooks out unless the device is a GPU; over gloo they work as well."""
         device = DDPStrategy.root_device
-        DDPStrategy.root_device = property(lambda _: torch.device("cuda"))  # type: ignore[assignment, misc]
+        DDPStrategy.root_device = property(lambda _: torch.device("cuda"))  # type: ignore[assignment]
         try:
             register(strategy)
         finally:
             DDPStrategy.root_device = device  # type: ignore[method-assign]
 
-    DDPStrategy._register_ddp_hooks = register_on_cpu  # type: ignore[method-assign]
+    DDPStrategy._register_ddp_hooks = register_on_cpu  # type: ignore[method-assign, assignment]
     for module, *args in json.loads((folder / "commands.json").read_text()):
         sys.argv = [module, *args]
         os.environ.pop("PL_GLOBAL_SEED", None)  # which Lightning wrote in the run before

@@ -27,7 +27,7 @@ RUNS = {
     "power_sgd": ["--config=power_sgd.yaml", *HEAD],
     "head": HEAD,
 }
-EXPECTED = {
+EXPECTED: dict[str, dict[str, object]] = {
     "compressed": {"comm_hook": "bf16_compress_hook", "gradient_as_bucket_view": 1},
     "power_sgd": {"comm_hook": "powerSGD_hook", "state": "PowerSGDState"},
     "head": {"find_unused_parameters": 0},

@@ -70,12 +70,14 @@ def unknown_class(key: str, name: str) -> str:
 
 def class_path(key: str, name: str) -> str:
     """Returns the shortest path at which a class can be imported, or the name as it is where there is none."""
-    cls: Any = find_class(key, name)
-    parts = cls.__module__.split(".") if cls is not None else []
+    cls = find_class(key, name)
+    if cls is None:
+        return name
+    parts, last = cls.__module__.split("."), cls.__name__
     for number in range(len(parts)):
         module = ".".join(parts[: number + 1])
-        if vars(sys.modules[module]).get(cls.__name__) is cls:
-            return f"{module}.{cls.__name__}"
+        if vars(sys.modules[module]).get(last) is cls:
+            return f"{module}.{last}"
     return name
 
 
