@@ -3,7 +3,6 @@
 import gc
 import os
 import shlex
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -14,19 +13,12 @@ if __name__ == "__main__":
 import torch
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import Checkpoint, WeightAveraging
+from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 from lightning.pytorch.plugins.precision import Precision
 
 from project.analysis.tables import summary
-from project.callbacks import (
-    BestCheckpoint,
-    DefaultCallbacks,
-    DelayedAveraging,
-    LastCheckpoint,
-    LogInterval,
-    StoppedError,
-)
+from project.callbacks import BestCheckpoint, DefaultCallbacks, LastCheckpoint, StoppedError
 from project.cli import CALLBACK_OPTIONS, TRAINER_OPTIONS, ProjectCLI
 from project.data import CIFAR10DataModule, FlowersDataModule, FolderDataModule, SyntheticFlowersDataModule
 from project.engine.cli.command import one_line_errors, quiet_libraries
@@ -37,13 +29,15 @@ from project.engine.hardware import best_precision, tune_malloc
 from project.engine.run.checkpoint import ABOUT, read_checkpoint, read_newest, selection
 from project.engine.run.checkpoint_io import with_atomic_writes
 from project.engine.run.folder import RunFolder, derived_name
-from project.engine.run.loggers import add_validation_of_best, class_of, in_run_folder, loggers_of, rewind
-from project.engine.run.matching import changed_data, require_match, require_same_selection
-from project.engine.training.best_checkpoint import chosen_monitor, load_best, require_unchanged, watch_validation
+from project.engine.run.loggers import class_of, loggers_of, place_in_folder, rewind
+from project.engine.run.matching import changed_data, require_match
+from project.engine.training.best_checkpoint import chosen_monitor, evaluate_best, watch_validation
 from project.engine.training.last_checkpoint import CURVES
-from project.engine.training.unsupported import require_no_finder
+from project.engine.training.lightning_fixes import DelayedAveraging, LogInterval
 from project.model import ImageClassifier
 from project.model.pretrained import follow_weights
+
+BUILT_IN = (SyntheticFlowersDataModule, FlowersDataModule, CIFAR10DataModule)
 
 DEFAULTS: dict[str, Any] = {
     "data": "project.data.SyntheticFlowersDataModule",
@@ -68,11 +62,7 @@ SCREEN = Screen(
 
 
 class FitCLI(ProjectCLI):
-    """Trains in a run's folder.
-
-    Attributes:
-        run: The folder.
-    """
+    """Trains in a run's folder, ``self.run``."""
 
     run: RunFolder
 
@@ -84,35 +74,30 @@ class FitCLI(ProjectCLI):
         """Adds the run's own options, and links the model to the data."""
         super().add_arguments_to_parser(parser)
         name = "The run's folder under runs/, by default derived from data, model and time."
-        threads = (
-            "Threads for computing, for each process on a CPU; by default the cores, shared out among the processes."
-        )
+        threads = "Threads for computing, for each process on a CPU; by default the cores, shared among the processes."
         monitor = "The validation metric that best.ckpt is chosen by."
-        mode = (
-            "Whether the least or the greatest of it is best; by default the metric's own: a loss is best at its least."
-        )
-        parser.add_argument("--name", type=str | None, default=None, help=name)
-        parser.add_argument("--threads", type=PositiveInt | None, default=None, help=threads)
-        parser.add_argument("--monitor", type=str, default="val/accuracy", help=monitor)
-        parser.add_argument("--mode", type=Literal["min", "max"] | None, default=None, help=mode)
+        mode = "Whether the least or the greatest of it is best; by default the metric's own: min for a loss."
+        parser.add_argument("--name", type=str | None, help=name)
+        parser.add_argument("--threads", type=PositiveInt | None, help=threads)
+        parser.add_argument("--monitor", default="val/accuracy", help=monitor)
+        parser.add_argument("--mode", type=Literal["min", "max"] | None, help=mode)
         parser.add_class_arguments(DefaultCallbacks, "callbacks")
         parser.link_arguments("data.class_names", "model.init_args.class_names", apply_on="instantiate")
         parser.link_arguments("data.preprocessing", "model.init_args.preprocessing", apply_on="instantiate")
 
     def before_instantiate_classes(self) -> None:
-        """Finds the run's folder, refuses a finished one before anything is loaded, and chooses precision and threads."""
+        """Finds the run's folder, and chooses what depends on it and on the machine."""
         if self.config.name is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)) > 0:
             raise UserError("--max-restarts needs a --name, by which the restarted processes find the run again")
         trainer = self.config.trainer
         data, model = (self.config[key].class_path.rsplit(".", 1)[-1] for key in ("data", "model"))
         arch = self.config.model.init_args.get("arch", model)  # a class of the user's own may have one of its own
-        name = self.config.name or derived_name(data, arch, datetime.now())
-        self.run = RunFolder(trainer.default_root_dir, name)
+        self.run = RunFolder(trainer.default_root_dir, self.config.name or derived_name(data, arch, datetime.now()))
         self.run.require_unfinished()
         if trainer.callbacks and not isinstance(trainer.callbacks, list):
             trainer.callbacks = [trainer.callbacks]
         require_sound_options(trainer)
-        resumed = [path for path in (self.run.last, self.run.previous) if path.exists()]
+        resumed = self.run.resumable()
         follow_weights(self.config, resumed)
         plugins = trainer.plugins if isinstance(trainer.plugins, list) else [trainer.plugins]
         if trainer.precision is None and not any(issubclass(class_of(one) or object, Precision) for one in plugins):
@@ -120,8 +105,7 @@ class FitCLI(ProjectCLI):
         self._saved_config = self.config.clone()  # which another run may take, in a folder of its own
         if resumed and "weights" in self.config.model.init_args:
             self.config.model.init_args.weights = None  # the checkpoint has them
-        trainer.logger = in_run_folder(trainer.logger, "save_dir", self.run.path)
-        trainer.profiler = in_run_folder(trainer.profiler, "dirpath", self.run.path)
+        place_in_folder(trainer, self.run.path)
         if self.config.threads is not None:
             torch.set_num_threads(self.config.threads)
             os.environ["OMP_NUM_THREADS"] = str(self.config.threads)  # or Lightning shares the cores out all the same
@@ -131,29 +115,23 @@ class FitCLI(ProjectCLI):
         """Adds the callbacks and the logger that fill the run's folder."""
         added: list[Callback] = self.config_init.trainer.callbacks or []
         self.monitor = chosen_monitor(self.config.monitor, self.config.mode, self.model.monitors())
-        require_no_finder(added)
         watch_validation(added, self.config.trainer.callbacks or [], self.monitor)
-        own = self.trainer_defaults["callbacks"] = [LogInterval(), *self._callbacks()]
-        if averaging := [callback for callback in added if isinstance(callback, WeightAveraging)]:
-            own.append(DelayedAveraging(averaging))
+        own = self.trainer_defaults["callbacks"] = [LogInterval(), *self._callbacks(), DelayedAveraging(added)]
         if not any(isinstance(callback, Checkpoint) for callback in (*own, *added)):
             kwargs["enable_checkpointing"] = False  # or Lightning would add one
-        # where SLURM's automatic checkpoints go and are looked for: in one folder, a run would resume from another's
-        kwargs["default_root_dir"] = self.run.path
+        kwargs["default_root_dir"] = self.run.path  # of SLURM's checkpoints too: a run must not find another's
         kwargs["logger"] = loggers_of(self.config_init.trainer.logger, self.run.path)
         kwargs["plugins"] = with_atomic_writes(self.config_init.trainer.plugins, self.run.path)
         trainer = super().instantiate_trainer(**kwargs)
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
         # first, so that what others log at the start of a batch is not in the curves yet when it saves
         callbacks.sort(key=lambda callback: not isinstance(callback, LastCheckpoint))
-        self._keeps_last = any(isinstance(callback, LastCheckpoint) for callback in callbacks)
+        self._keeps_last = isinstance(callbacks[0], LastCheckpoint)
         self._keep_best = next((callback for callback in callbacks if isinstance(callback, BestCheckpoint)), None)
         return trainer
 
     def _callbacks(self) -> list[Callback]:
         defaults: DefaultCallbacks = self.config_init.callbacks
-        if self.config_init.trainer.logger is False:
-            defaults = replace(defaults, learning_rate=False, images_per_second=False)
         return defaults.build(self.run.checkpoints, *self.monitor, seed=int(self.config.seed_everything))
 
     def fit(self) -> None:
@@ -174,15 +152,12 @@ class FitCLI(ProjectCLI):
             self._conclude()
 
     def _say_how_to_resume(self, error: BaseException) -> None:
-        step = self.trainer.global_step
+        step, best = self.trainer.global_step, self._keep_best
         discarded = self.trainer.is_global_zero and step == 0 and self.run.discard()
-        best = self._keep_best
         folder = Path(best.dirpath).parent if best and best.dirpath else self.run.path  # the first process's, if agreed
-        action = "resume" if self._keeps_last else "start again"
-        advice = f"to {action}, run the same command with --name {shlex.quote(folder.name)}"
-        if isinstance(
-            error, SystemExit
-        ):  # ours, or Lightning's answer to Ctrl-C before the first step and after the last
+        advice = f"to {'resume' if self._keeps_last else 'start again'}, run the same command with --name "
+        advice += shlex.quote(folder.name)
+        if isinstance(error, SystemExit):  # ours, or Lightning's for Ctrl-C
             done = f" after step {step}" if isinstance(error, StoppedError) else ""
             self.note(f"\nstopped{done}{' before the first step' if discarded else f'; {advice}'}")
         elif isinstance(error, LocalError | OSError) and not discarded:  # as of a full disk, or a broken file
@@ -195,49 +170,39 @@ class FitCLI(ProjectCLI):
             raise UserError("training ended before its first step; see --trainer.max_epochs, max_steps and max_time")
         for early in trainer.early_stopping_callbacks:
             if early.stopping_reason_message:
-                reason = early.stopping_reason_message.removesuffix(" Signaling Trainer to stop.")
-                self.note(f"stopped early, after epoch {early.stopped_epoch + 1}: {reason}")
-        best = trainer.strategy.broadcast(str(self.run.best))  # the first process's: names without --name differ
+                self.note(f"stopped early, after epoch {early.stopped_epoch + 1}: {early.stopping_reason_message}")
+        best = trainer.strategy.broadcast(str(self.run.best))  # names without --name differ between processes
         if not (self._keep_best and self._keep_best.best_model_path):  # as where training ends before an epoch does
             trainer.validate(model, datamodule=data, verbose=False)
             trainer.save_checkpoint(best)
             trainer.strategy.checkpoint_io.teardown()  # one that writes in the background has written it then
             trainer.strategy.barrier()
-        # not by ckpt_path: Lightning then lets callbacks take part, and those that average weights put the raw ones back
-        checkpoint = load_best(model, best)
-        if "val" in (measured := checkpoint[ABOUT]["metrics"]):  # a model class may measure otherwise
-            add_validation_of_best(trainer, measured["val"], checkpoint["global_step"])
-        trainer.test(model, datamodule=data, verbose=False)
-        require_unchanged(model, checkpoint["state_dict"], best)
+        evaluate_best(trainer, model, data, best)
 
     def _open_run(self) -> str | None:
-        """Prepares the folder and finds what to continue from."""
+        """Prepares the folder and returns the checkpoint to resume from, if there is one."""
         trainer, model, run = self.trainer, self.model, self.run
+        size = sum(parameter.numel() for parameter in model.parameters())
         if trainer.is_global_zero:
-            weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-            run.create(needed_bytes=3 * 2 * weights)  # three checkpoints, each with weights and momentum
+            run.create(needed_bytes=3 * 2 * 4 * size)  # three checkpoints, each with weights and momentum
             self.parser.save(self._saved_config, run.config, skip_unset=False, overwrite=True)
         if costs := self.config_init.callbacks.costs():
             self.note(costs)
         if getattr(self.config.trainer.strategy, "init_args", {}).get("ddp_comm_state"):
             self.note("ddp_comm_state is in no checkpoint: a resumed run does not end in the same bits")
-        path, checkpoint = read_newest([run.last, run.previous], self.note)
+        path, checkpoint = read_newest(run.resumable(), self.note)
         if trainer.is_global_zero:
             rewind(run.path, checkpoint.get(CURVES, {}))
         if path is None:
-            size = sum(parameter.numel() for parameter in model.parameters())
-            parameters = f"{size / 1e6:.1f} M" if size >= 1e5 else f"{size:,}"
-            devices = f"{trainer.world_size} x {trainer.strategy.root_device.type}"
-            classes = len(model.class_names)
-            self.note(f"training {model.arch} ({parameters} parameters, {classes} classes) on {devices}: {run.path}")
+            network = f"{model.arch} ({size:,} parameters, {len(model.class_names)} classes)"
+            self.note(f"training {network} on {trainer.world_size} x {trainer.strategy.root_device.type}: {run.path}")
             return None
-        about, kind = checkpoint[ABOUT], type(model).__name__
-        require_match(about, path, kind, model.class_names, model.arch, model.arch_args)
-        require_same_selection(about, selection(trainer))
+        about = checkpoint[ABOUT]
+        require_match(about, path, model, selection(trainer))
         if not self._keeps_last:
             raise UserError(f"'{run.path}' resumes with --callbacks.last_checkpoint alone; or use another --name")
-        changed = changed_data(about, self.datamodule)
-        self.note(f"continuing {run.path} in epoch {about['epoch'] + 1} after step {about['step']}{changed}")
+        place = f"epoch {about['epoch'] + 1} after step {about['step']}"
+        self.note(f"continuing {run.path} in {place}{changed_data(about, self.datamodule)}")
         return str(path)
 
     def _conclude(self) -> None:
@@ -245,16 +210,12 @@ class FitCLI(ProjectCLI):
         metrics = {
             "checkpoint": str(self.run.best.relative_to(self.run.path)),
             "epoch": best["epoch"] + 1,
-            "step": best["step"],
-            "selection": best["selection"],
-            "class_names": best["class_names"],
+            **{name: best[name] for name in ("step", "selection", "class_names", "versions")},
             "val": best["metrics"].get("val"),
             "test": self.model.results["test"].as_dict(),
-            "versions": best["versions"],
         }
         self.run.write_metrics(metrics)
-        built_in = (SyntheticFlowersDataModule, FlowersDataModule, CIFAR10DataModule)
-        self.say(summary(self.run, metrics, own_images=type(self.datamodule) not in built_in))
+        self.say(summary(self.run, metrics, own_images=type(self.datamodule) not in BUILT_IN))
 
 
 def main() -> None:

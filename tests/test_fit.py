@@ -83,6 +83,10 @@ def test_tensorboard_has_the_curves_and_the_images(tiny_run):
     } <= set(tags["scalars"])
     # a step's own rate, in one curve although there are two parameter groups: two of warmup, then the cosine from 1 to 0.01
     assert [name for name in tags["scalars"] if "learning_rate" in name] == ["learning_rate"]
+    for name in ("val/accuracy", "best/val/accuracy", "test/accuracy"):  # of the same weights, so at the same step
+        assert [point.step for point in events(tiny_run).Scalars(name)] == [3]
+    for name in ("val/confusion_matrix", "test/confusion_matrix", "test/confident_mistakes"):
+        assert [point.step for point in events(tiny_run).Images(name)] == [3]
     rates = [point.value for point in events(tiny_run).Scalars("learning_rate")]
     assert rates == pytest.approx([0.05, 0.1, 0.1, 0.1 * (0.01 + 0.99 / 2)])
     assert set(tags["images"]) == {
@@ -146,7 +150,8 @@ def test_best_is_best_on_validation_last_is_last_and_the_best_is_tested_once(wor
     assert not all(torch.equal(last["state_dict"][name], value) for name, value in tested[0].items())
     logged = events(workplace / "runs" / "run")
     for points in (logged.Scalars("test/accuracy"), logged.Images("test/confusion_matrix")):
-        assert [point.step for point in points] == [2 * 4]
+        assert [point.step for point in points] == [2 * 4 - 1]  # counted from 0
+    assert [point.step for point in logged.Scalars("val/accuracy")] == [4 * epoch - 1 for epoch in (1, 2, 3)]
     assert "step" not in logged.Tags()["scalars"]
 
 

@@ -181,9 +181,7 @@ def test_no_control_character_of_a_checkpoint_reaches_the_terminal(checkpoint, t
     assert r"a\x1b[2J\r\n\u202ebanemone" in said
     content = read_checkpoint(path)["about"]
     with pytest.raises(UserError, match=r"use --model\.arch a\\x1b\[2J\\r\\n\\u202eb, or"):
-        require_match(
-            content, path, model="ImageClassifier", class_names=content["class_names"], arch="resnet18", arch_args=None
-        )
+        require_match(content, path, ImageClassifier(["a"], content["preprocessing"]), None)
     row = {"precision": 0.0, "recall": 0.0, "f1": 0.0, "total": 1}
     table = class_table(content["class_names"], [row] * 8)
     assert len(table.splitlines()) == 9

@@ -10,7 +10,6 @@ from project.callbacks.progressive_resizing import ProgressiveResizing
 from project.callbacks.throughput import ImagesPerSecond, SpeedSettings
 from project.engine.training.best_checkpoint import BestCheckpoint
 from project.engine.training.last_checkpoint import LastCheckpoint, StoppedError
-from project.engine.training.lightning_fixes import DelayedAveraging, LogInterval
 from project.engine.training.non_finite import StopOnNonFinite
 from project.engine.training.seed_each_batch import SeedEachBatch
 
@@ -20,12 +19,10 @@ __all__ = [
     "ConfidentMistakesPlot",
     "ConfusionMatrixPlot",
     "DefaultCallbacks",
-    "DelayedAveraging",
     "FirstBatchPlot",
     "ImagesPerSecond",
     "LastCheckpoint",
     "LearningRate",
-    "LogInterval",
     "MetricsCSV",
     "PlotFiles",
     "ProgressLines",

@@ -1,4 +1,4 @@
-"""What goes into a checkpoint beside the weights, and reading a checkpoint safely.
+"""Facts that a checkpoint holds beside the weights, and reading a checkpoint safely.
 
 A checkpoint explains itself: under the key ``about`` it carries the class names, the preprocessing for evaluation, the
 architecture, the data and the seed of its split, the versions it was made with and the metrics it had reached. All of
@@ -22,7 +22,7 @@ ABOUT = "about"
 
 
 class RememberedData(TypedDict):
-    """The data module that a checkpoint was trained with: its class, without a module to import, and its options."""
+    """The class of the data module, without a module to import, and its options."""
 
     class_path: str
     init_args: dict[str, Any]
@@ -66,11 +66,10 @@ def versions() -> dict[str, str]:
 def explain(
     trainer: Any, model: Any, loss: dict[str, Any], optimizer: dict[str, Any], lr_scheduler: dict[str, Any]
 ) -> About:
-    """Collects what a checkpoint says of itself, as plain data; without a data module, the data stays unnamed."""
+    """Collects the facts of a checkpoint about itself, as plain data."""
     data = getattr(trainer, "datamodule", None)
     rates = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("train/")}
-    measured = {**model.resumed_results, **{split: metrics.as_dict() for split, metrics in model.results.items()}}
-    remembered = RememberedData(class_path=type(data).__name__, init_args=dict(data.hparams)) if data else None
+    measured = {split: metrics.as_dict() for split, metrics in model.results.items()}
     training = trainer.state.fn == "fit" and not trainer.state.finished  # afterwards Lightning counts on
     return About(
         model=type(model).__name__,
@@ -81,7 +80,7 @@ def explain(
         loss=loss,
         optimizer=optimizer,
         lr_scheduler=lr_scheduler,
-        data=remembered,
+        data=RememberedData(class_path=type(data).__name__, init_args=dict(data.hparams)) if data else None,
         images=dict(getattr(data, "split_sizes", dict)()),
         transforms=getattr(data, "transforms_in_words", dict)(),
         split_seed=getattr(data, "split_seed", None),
@@ -89,7 +88,7 @@ def explain(
         epoch=trainer.current_epoch if training else max(trainer.current_epoch - 1, 0),
         step=trainer.global_step,
         selection=selection(trainer),
-        metrics={**rates, **measured},
+        metrics={**rates, **model.resumed_results, **measured},
     )
 
 
@@ -112,50 +111,37 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 def read_newest(paths: Iterable[Path], note: Callable[[str], None]) -> tuple[Path | None, dict[str, Any]]:
-    """Reads the first of some checkpoints, the newest first, that is neither missing nor damaged.
-
-    Returns:
-        Its path and content; where there is none, None and nothing.
-
-    Raises:
-        UserError: There are some, but all are damaged.
-    """
+    """Reads the first of some checkpoints, the newest first, that is not damaged; returns None if there is none."""
     damage = None
     for path in paths:
-        if path.exists():
-            try:
-                return path, read_checkpoint(path)
-            except UserError as error:
-                note(f"{error}; looking for the one before it")
-                damage = error
+        try:
+            return path, read_checkpoint(path)
+        except UserError as error:
+            note(f"{error}; looking for the one before it")
+            damage = error
     if damage is not None:
         raise damage
     return None, {}
 
 
 def _explains(about: Any) -> bool:
-    """Returns True if a file says of itself what every command relies on."""
-    kinds = {"class_names": list, "preprocessing": dict, "arch": str, "arch_args": dict, "epoch": int, "step": int}
-    if not isinstance(about, dict) or not all(isinstance(about.get(name), kind) for name, kind in kinds.items()):
+    """Returns True if a file has the facts that every command relies on."""
+    if not isinstance(about, dict):
         return False
-    data, metrics, preprocessing = about.get("data"), about.get("metrics"), about["preprocessing"]
-    chosen = about.get("selection")
+    kinds = {"class_names": list, "arch": str, "arch_args": dict, "epoch": int, "step": int, "metrics": dict}
+    data, chosen = about.get("data"), about.get("selection")
     return (
-        all(isinstance(name, str) for name in about["class_names"])
-        and is_preprocessing(preprocessing)
-        and (chosen is None or (isinstance(chosen, dict) and all(name in chosen for name in ("monitor", "mode"))))
-        and isinstance(metrics, dict)
+        all(isinstance(about.get(name), kind) for name, kind in kinds.items())
+        and all(isinstance(name, str) for name in about["class_names"])
+        and is_preprocessing(about.get("preprocessing"))
         and all(isinstance(about.get(name, {}), dict) for name in ("images", "transforms"))
+        and (chosen is None or (isinstance(chosen, dict) and {"monitor", "mode"} <= chosen.keys()))
         and (data is None or (isinstance(data, dict) and isinstance(data.get("init_args"), dict)))
     )
 
 
 def read_model(path: str | Path) -> dict[str, Any]:
-    """Reads a checkpoint that holds a model of Lightning, whether it explains itself or not; executes nothing it says.
-
-    Raises:
-        UserError: The file is missing, is damaged, holds more than plain data, or is no checkpoint of a model.
-    """
+    """Reads a checkpoint that holds a model of Lightning, whether it explains itself or not; executes nothing it says."""
     checkpoint = _read(path)
     if not (isinstance(checkpoint, dict) and {"state_dict", "hyper_parameters"} <= checkpoint.keys()):
         raise UserError(f"'{path}' holds no model: it has no weights, or does not say what network they are for")
@@ -163,33 +149,25 @@ def read_model(path: str | Path) -> dict[str, Any]:
 
 
 def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
-    """Reads weights that this project, torchvision or a hand-written script saved.
-
-    Args:
-        path: A file with a state dict, or with a dict that has one under ``state_dict``, ``model`` or
-            ``best_state_dict``. Of a checkpoint of ours, the network is taken.
-
-    Raises:
-        UserError: The file is missing, is damaged, holds more than plain data, or has no weights.
-    """
+    """Reads a state dict that this project, torchvision or a hand-written script saved, alone or within a dict."""
     found = content = _read(path)
     for key in ("state_dict", "model", "best_state_dict"):
         if isinstance(found, dict) and isinstance(found.get(key), dict):
             found = found[key]
             break
-    if not (isinstance(found, dict) and found and all(map(_is_weight, found.items()))):
+    pairs = found.items() if isinstance(found, dict) else ()
+    if not pairs or not all(isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in pairs):
         raise UserError(f"'{path}' has no weights that can be found: neither is it a state dict, nor has it one inside")
     ours = isinstance(content, dict) and ABOUT in content  # with the weights of a loss, perhaps
-    return {name: value for name, value in found.items() if name.startswith("network.") or not ours}
-
-
-def _is_weight(item: tuple[Any, Any]) -> bool:
-    return isinstance(item[0], str) and isinstance(item[1], torch.Tensor)
+    return {name: value for name, value in pairs if name.startswith("network.") or not ours}
 
 
 def _read(path: str | Path) -> Any:
     try:
-        _require_whole(path)
+        if zipfile.is_zipfile(path):  # as all but old pickles are; torch does not compare checksums
+            with zipfile.ZipFile(path) as archive:
+                if (damaged := archive.testzip()) is not None:
+                    raise ValueError(f"the checksum of {damaged} is wrong")
         with warnings.catch_warnings(action="ignore"):  # torch warns of an old pickle before it refuses it
             return torch.load(path, map_location="cpu", weights_only=True)
     except IsADirectoryError:
@@ -200,12 +178,3 @@ def _read(path: str | Path) -> Any:
         raise UserError(f"there is no file '{path}'; runs keep their checkpoints in runs/<name>/checkpoints/") from None
     except Exception as error:  # a damaged file raises all kinds
         raise UserError(f"'{path}' is damaged or cannot be read safely ({first_sentence(error)})") from error
-
-
-def _require_whole(path: str | Path) -> None:
-    """Compares the checksums (CRC-32) that are in the file, which ``torch.load`` does not."""
-    if zipfile.is_zipfile(path):  # an old pickle has none
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-        if damaged is not None:
-            raise ValueError(f"the checksum of {damaged} is wrong")

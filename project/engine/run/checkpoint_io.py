@@ -1,6 +1,5 @@
 """Writing checkpoints so that each appears whole or not at all."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +9,14 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from ..errors import UserError
 from .checkpoint import read_checkpoint
+from .whole_file import whole_file
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes beside the target, waits for the disk, then renames.
+    """Writes whole files, where Lightning moves a temporary one, which across file systems is not atomic, without fsync.
 
-    Lightning writes where temporary files go and moves the result, which is no rename across file systems, and leaves
-    it to the system when the bytes reach the disk: a crash can leave a part of a file under the final name.
-
-    Args:
-        folder: The run's folder. Only checkpoints in there are ever removed, and what this object wrote: the states of
-            callbacks, which name what they would remove, come from a file too.
+    Only checkpoints in the run's folder are ever removed, and what this object wrote: the states of callbacks, which name
+    what they would remove, come from a file too.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -32,21 +28,15 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """Writes the file, or leaves what was there before."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.partial")
         try:
-            with open(partial, "wb") as file:
+            with whole_file(path) as partial, open(partial, "wb") as file:
                 torch.save(checkpoint, file)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
         except BaseException as error:
-            partial.unlink(missing_ok=True)
             cause = error.__context__ or error  # torch raises one of its own on top
             if isinstance(cause, OSError) and cause.filename is None:
                 cause.filename = str(path)  # writing, unlike opening, does not say where
             raise
         self._written.add(path.resolve())
-        _wait_for_disk(path.parent)
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any = "cpu", weights_only: bool | None = True
@@ -63,15 +53,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 def with_atomic_writes(plugins: Any, folder: Path) -> list[Any]:
-    """Adds :class:`AtomicCheckpointIO` to the trainer's plugins: alone, or within one that wraps another.
-
-    Args:
-        plugins: The user's, one or several, such as an ``AsyncCheckpointIO``; None for none.
-        folder: The run's folder.
-
-    Raises:
-        UserError: One of them writes checkpoints itself.
-    """
+    """Adds :class:`AtomicCheckpointIO` to the user's plugins: alone, or within one that wraps another."""
     mine, given = AtomicCheckpointIO(folder), plugins if isinstance(plugins, list) else [plugins] if plugins else []
     writers: list[Any] = [plugin for plugin in given if isinstance(plugin, CheckpointIO)]
     for writer in writers:
@@ -98,12 +80,3 @@ def hard_link(path: Path, name: str) -> None:
             path.replace(path.with_name(name))
         else:
             linked.replace(path.with_name(name))
-
-
-def _wait_for_disk(folder: Path) -> None:
-    """A rename is on the disk when its folder is."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

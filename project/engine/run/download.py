@@ -1,4 +1,4 @@
-"""Fetching a file once, by one process of a machine, under its name only when it is whole."""
+"""Downloading a file once, by one process of a machine; it appears whole or not at all."""
 
 import sys
 from http.client import HTTPException
@@ -19,11 +19,7 @@ def one_at_a_time(path: Path) -> FileLock:
 
 
 def fetch_file(url: str, path: Path, sha256: str = "") -> None:
-    """Downloads a file by http or https where it is not there yet.
-
-    Raises:
-        UserError: It cannot be fetched or written, or its SHA-256 does not begin with these digits.
-    """
+    """Downloads a file that is not there yet, and compares the beginning of its SHA-256."""
     if path.exists():
         return
     try:

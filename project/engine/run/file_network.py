@@ -1,4 +1,4 @@
-"""Building the network that a checkpoint describes: what its name may reach, and how large it may become."""
+"""Limits of the network that a checkpoint describes: names that it may reach, and its size."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sized
@@ -23,10 +23,9 @@ def allow_module(name: str) -> None:
 
 
 def own_network(path: str, arguments: Any) -> str:
-    """Returns the path of a network of the user's that a checkpoint names, without importing anything for it.
+    """Finds a network that a checkpoint names in the modules that the user has named; imports nothing.
 
-    A class may have moved since. No module that the user has not named is reached, and no function with a text among its
-    arguments, which might be a place to write to.
+    Refuses a function with a text among its arguments, which might be a place to write to. A class may have moved.
     """
     module, _, name = path.rpartition(".")
     found = vars(sys.modules.get(module, object)).get(name)  # getattr would let a lazy module import
@@ -65,7 +64,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 @contextmanager
 def limited_by(weights: Mapping[str, Tensor], class_names: Sized, arguments: Any = None) -> Iterator[None]:
-    """Stops a model from being built that could not have the weights of a checkpoint, before it takes time and memory.
+    """Stops a model from being built that is far larger than a checkpoint's weights, before it takes time and memory.
 
     What modules register is counted before it is initialised, with room for what a constructor replaces.
     """
@@ -84,9 +83,13 @@ def limited_by(weights: Mapping[str, Tensor], class_names: Sized, arguments: Any
         if parts_left < 0 or numbers_left < 0:
             raise refusal
 
-    with (
+    hooks = [
         torch_module.register_module_parameter_registration_hook(count),
         torch_module.register_module_buffer_registration_hook(count),
         torch_module.register_module_module_registration_hook(count),
-    ):
+    ]
+    try:
         yield
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -8,6 +8,7 @@ import platform
 import re
 import shlex
 import shutil
+import tempfile
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -19,24 +20,15 @@ CHECKPOINTS, LAST, PREVIOUS = "checkpoints", "last.ckpt", "previous.ckpt"
 METRICS_CSV, PLOTS = "metrics.csv", "plots"
 
 _LEFT_BY_WANDB = "wandb/*run-*/logs/debug-core.log"
-_LONGEST_NAME = 255
-"""What Linux's file systems allow, in bytes."""
 
 
 class RunFolder:
-    """``runs/<name>/`` with everything that a run leaves behind.
-
-    Args:
-        root: The folder of all runs.
-        name: The run's name.
-    """
+    """``runs/<name>/`` with everything that a run leaves behind."""
 
     def __init__(self, root: str | Path, name: str) -> None:
         if name in ("", "..") or Path(name).name != name:
             raise UserError(f"--name '{name}' must be the name of one folder, without '/'")
         require("://" not in str(root), "--trainer.default_root_dir", root, "a folder of this machine, not an address")
-        size = len(os.fsencode(name))
-        require(size <= _LONGEST_NAME, "--name", size, f"at most {_LONGEST_NAME} bytes long")
         self.name, self.path = name, Path(root) / name
         self.config, self.metrics = self.path / "config.yaml", self.path / "metrics.json"
         self.checkpoints = self.path / CHECKPOINTS
@@ -44,6 +36,10 @@ class RunFolder:
         self.previous = self.checkpoints / PREVIOUS
         self._lock, self._held = self.path / ".lock", -1
         self._made: list[Path] = []
+
+    def resumable(self) -> list[Path]:
+        """Returns the checkpoints to resume from that are there, the newest first."""
+        return [path for path in (self.last, self.previous) if path.exists()]
 
     def require_unfinished(self) -> None:
         """Refuses a run that has its final metrics."""
@@ -55,18 +51,12 @@ class RunFolder:
             )
 
     def create(self, needed_bytes: int) -> None:
-        """Makes the folder, locks out other processes, and checks that checkpoints of ``needed_bytes`` will fit.
-
-        Raises:
-            UserError: The folder cannot be written to, the disk is full, a link leads out of the folder, or another
-                process trains in it.
-        """
-        probe = self.checkpoints / ".writable"
+        """Makes the folder, locks out other processes, and checks that checkpoints of ``needed_bytes`` will fit."""
         try:
             made = self._make_folders()
             self._require_no_way_out()
-            probe.touch()
-            probe.unlink(missing_ok=True)  # another process may have been faster
+            with tempfile.TemporaryFile(dir=self.checkpoints):
+                pass
         except OSError as error:
             raise UserError(
                 f"the run folder '{self.path}' cannot be written ({error.strerror}); choose another place with"
@@ -83,15 +73,15 @@ class RunFolder:
             )
 
     def _make_folders(self) -> list[Path]:
-        """Makes the run's folder with what it needs above and below it; returns the new ones, the outermost first."""
+        """Makes the run's folder, the one above and the one below; returns those of the first two that are new."""
         missing = [folder for folder in (self.path.parent, self.path) if not folder.exists()]
-        made = []
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):  # another process may have been faster
+        try:
             self.path.mkdir()
-            made = missing
+        except FileExistsError:  # of a run that resumes, or of a process that was faster
+            missing = []
         self.checkpoints.mkdir(exist_ok=True)
-        return made
+        return missing
 
     def discard(self) -> bool:
         """Removes the folder if this process has made it and no checkpoint is in it; returns True if it did."""
@@ -114,10 +104,7 @@ class RunFolder:
                 raise UserError(f"'{printable(entry)}' is a link that leads out of the run's folder; remove it")
 
     def _keep_others_out(self) -> None:
-        """Takes a lock that the system takes back when this process ends, however that happens.
-
-        It is a POSIX lock, which loader workers do not inherit: they outlive a killed run for a while.
-        """
+        """Takes a POSIX lock, which ends with this process and which loader workers, that outlive it, do not inherit."""
         self._held = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.lockf(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)

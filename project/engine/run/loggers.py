@@ -21,11 +21,7 @@ _EVENT_FILES, _BEST = "events.out.tfevents.*", "best/val"
 
 
 class RunLogger(TensorBoardLogger):
-    """TensorBoard's files in the run's own folder, without ``hparams.yaml``: the run has its ``config.yaml``.
-
-    Args:
-        folder: The run's folder.
-    """
+    """TensorBoard's files in the run's own folder, without ``hparams.yaml``: the run has its ``config.yaml``."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, name="", version="")
@@ -36,27 +32,23 @@ class RunLogger(TensorBoardLogger):
 
 
 def loggers_of(given: Any, folder: Path) -> list[Logger]:
-    """Returns TensorBoard's logger for the run's folder and then those that the user adds; none for ``false``.
-
-    Args:
-        given: The value of ``--trainer.logger``, as Lightning takes it.
-        folder: The run's folder.
-    """
+    """Returns the run's own logger and those that ``--trainer.logger`` adds; none for ``false``."""
     if given is False:
         return []
     added = [] if given in (None, True) else [given] if isinstance(given, Logger) else list(given)
     return [RunLogger(folder), *added]
 
 
+def place_in_folder(trainer: Namespace, folder: Path) -> None:
+    """Puts the relative paths of the loggers and the profiler that a config names into the run's folder."""
+    trainer.logger = in_run_folder(trainer.logger, "save_dir", folder)
+    trainer.profiler = in_run_folder(trainer.profiler, "dirpath", folder)
+
+
 def in_run_folder(spec: Any, argument: str, folder: Path) -> Any:
     """Puts a relative path among the arguments of a class, or of several, into the run's folder.
 
-    A logger of W&B without an id gets the run's name, so that a resumed run continues what W&B has of it.
-
-    Args:
-        spec: What a config says of loggers or of a profiler.
-        argument: The name of the argument.
-        folder: The run's folder.
+    A logger of W&B without an id gets the run's name, by which a resumed run continues there.
     """
     if isinstance(spec, list):
         return [in_run_folder(one, argument, folder) for one in spec]
@@ -73,7 +65,7 @@ def in_run_folder(spec: Any, argument: str, folder: Path) -> Any:
 
 
 def class_of(spec: Any) -> Any:
-    """Returns the class that a part of a config names, which the parser has imported; None where it is no class."""
+    """Returns the class that a part of a config names, if it names one; the parser has imported it."""
     if not isinstance(spec, Namespace) or "class_path" not in spec:
         return None
     module, _, name = spec.class_path.rpartition(".")
@@ -90,15 +82,7 @@ def curve_lengths(trainer: Trainer) -> dict[str, int]:
 
 
 def rewind(folder: Path, lengths: Any) -> None:
-    """Removes what was logged after a checkpoint, as it will be logged again.
-
-    Args:
-        folder: The run's folder.
-        lengths: What :func:`curve_lengths` returned when the checkpoint was made, unchecked.
-
-    Raises:
-        UserError: It is not that.
-    """
+    """Removes what was logged after a checkpoint, with its ``curve_lengths``, as it will be logged again."""
     if not (isinstance(lengths, dict) and all(isinstance(length, int) and length >= 0 for length in lengths.values())):
         raise UserError("the checkpoint does not say how much of the curves belongs to it; use another --name")
     for path in folder.glob(_EVENT_FILES):
@@ -112,8 +96,7 @@ def rewind(folder: Path, lengths: Any) -> None:
 def is_logged(trainer: Trainer) -> bool:
     """Returns True if the current batch concludes one of the optimizer steps after which training is logged."""
     every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
-    stepped = not is_accumulating(trainer)
-    return stepped and every > 0 and trainer.global_step % every == 0
+    return every > 0 and trainer.global_step % every == 0 and not is_accumulating(trainer)
 
 
 def tensorboards(trainer: Trainer) -> list[TensorBoardLogger]:
@@ -123,13 +106,14 @@ def tensorboards(trainer: Trainer) -> list[TensorBoardLogger]:
 
 
 def add_figure(trainer: Trainer, tag: str, figure: "Figure", step: int | None = None) -> None:
-    """Adds an image to each TensorBoard of the run, at the trainer's step unless another is given."""
+    """Adds an image to each TensorBoard of the run, by default where Lightning logs the metrics of the newest step."""
+    newest = max(trainer.global_step - 1, 0)
     for logger in tensorboards(trainer):
-        logger.experiment.add_figure(tag, figure, global_step=trainer.global_step if step is None else step)
+        logger.experiment.add_figure(tag, figure, global_step=newest if step is None else step)
 
 
 def add_validation_of_best(trainer: Trainer, metrics: dict[str, Any], step: int) -> None:
-    """Adds the validation metrics of the best checkpoint, made after ``step``, which the tab HPARAMS shows."""
+    """Adds the validation metrics of the best checkpoint at the step they were logged at; the tab HPARAMS shows them."""
     for logger in tensorboards(trainer):
         for name, value in metrics.items():
             if isinstance(value, float):  # neither a count nor the confusion matrix
@@ -137,17 +121,14 @@ def add_validation_of_best(trainer: Trainer, metrics: dict[str, Any], step: int)
 
 
 def log_settings(trainer: Trainer, values: dict[str, Any], metrics: Iterable[str]) -> None:
-    """Gives every logger the settings of a new run; TensorBoard's tab HPARAMS shows them beside its results.
-
-    Args:
-        trainer: Before its first step.
-        values: By name; those of a dict as ``dict.name``. Those of the data module and the trainer are added.
-        metrics: The names of metrics, without the set that they are measured on.
-    """
+    """Gives every logger the settings of a new run; TensorBoard's tab HPARAMS shows them beside the named metrics."""
     data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
     settings = {"data": type(data).__name__, "max_epochs": trainer.max_epochs, "precision": trainer.precision}
     served = {name: getattr(data, name, None) for name in ("image_size", "batch_size", "seed")}
-    flat = {**_flat(values), **settings, **served}
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= {f"{name}.{inner}": one for inner, one in value.items()} if isinstance(value, dict) else {name: value}
+    flat |= {**settings, **served}
     plain = {name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in flat.items()}
     final = {f"{where}/{name}": 0 for where in (_BEST, "test") for name in metrics}
     for logger in trainer.loggers:
@@ -156,10 +137,3 @@ def log_settings(trainer: Trainer, values: dict[str, Any], metrics: Iterable[str
         elif trainer.is_global_zero:
             for summary in hparams(plain, final):  # type: ignore[no-untyped-call]
                 logger.experiment.file_writer.add_summary(summary)
-
-
-def _flat(values: dict[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        flat |= {f"{name}.{inner}": one for inner, one in value.items()} if isinstance(value, dict) else {name: value}
-    return flat

@@ -1,4 +1,4 @@
-"""Processes that Lightning starts for a run: when one of them dies, the others end within seconds."""
+"""Processes that Lightning starts for a run, which end within seconds when one of them dies."""
 
 import atexit
 import ctypes
@@ -16,11 +16,9 @@ _PATIENCE = 5.0  # seconds for a process to end by itself
 
 
 def watch_processes(launcher: Any) -> None:
-    """Prepares a process that Lightning has started, or that is about to have it start others, for the death of one.
+    """Has the system end the processes that Lightning started when the first one dies; Lightning's observer does the rest.
 
-    Without this, the others would wait in a collective until the backend's time limit. Lightning's observer ends all
-    where one of those that it has started dies; the system ends these where the first one dies. Processes that torchrun
-    or srun has started are theirs to watch.
+    Otherwise they would wait in a collective until the backend's time limit. torchrun and srun watch their own.
     """
     if (first := os.environ.get(_FIRST_PID)) and int(os.environ.get("LOCAL_RANK", 0)) > 0:
         _die_with(int(first))

@@ -15,7 +15,7 @@ EVERY = 60.0
 
 
 def note(text: str) -> None:
-    """Prints to standard error what a command is doing; standard output is for its results."""
+    """Prints a line about the work to standard error; standard output is for results."""
     print(printable(text, keep=LINES), file=sys.stderr, flush=True)
 
 
@@ -38,11 +38,7 @@ def rate(count: float, seconds: float) -> str:
 class Progress:
     """Progress through images: how many are done, how fast, and how long the rest will take.
 
-    Args:
-        total: How many there are, if that is known.
-        done: How many were done before.
-        clock: Tells the time in seconds.
-        text: What is being done, where that is not what the command is for; the bar then comes late and goes again.
+    With a ``text``, it is about a preparation: the bar comes late and goes again. ``done`` images were done before.
     """
 
     def __init__(
@@ -84,7 +80,7 @@ class Progress:
 
 @contextmanager
 def counting(total: int, text: str, visible: bool = True) -> Iterator[Callable[[int], None]]:
-    """Shows the progress of what a command does before its own work; yields a function that counts images."""
+    """Shows the progress of a preparation; yields a function that counts images."""
     if not visible:
         yield lambda _: None
         return

@@ -24,14 +24,10 @@ def subclasses(base: type) -> list[type]:
 
 
 def plain_options(options: Any, owner: type) -> dict[str, Any]:
-    """Keeps the options of a class that are plain settings.
+    """Keeps the options of a class that are plain settings, of those that a checkpoint remembers.
 
     Left out is what its constructors do not name, what is more than numbers, text, lists and dicts of these, and
     whatever is meant for a parameter that takes a class or a function: there, a parser would import what a text names.
-
-    Args:
-        options: What a checkpoint remembers, unchecked.
-        owner: The class that the options are for.
     """
     inert = {name: _is_inert(annotation) for name, annotation in _parameters(owner).items()}
     found = options.items() if isinstance(options, Mapping) else ()

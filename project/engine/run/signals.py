@@ -10,13 +10,10 @@ EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, try again
 
 
 class StopRequest:
-    """Notes that the system or the user wants the run to stop; whoever trains looks here between two steps.
+    """Sets ``made`` when the system or the user wants the run to stop; the trainer looks here between two steps.
 
-    A handler does no more than that. Lightning's own, which the commands switch off, save and talk to other processes
-    in the middle of whatever the signal interrupted, and hang now and then.
-
-    Attributes:
-        made: Whether a signal has come.
+    Lightning's own handlers, which the commands switch off, save and talk to other processes in the middle of whatever
+    the signal interrupted, and hang now and then.
     """
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)

@@ -8,23 +8,24 @@ from pathlib import Path
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Gives a path beside the target to write to; at the end, waits for the disk and renames.
+    """Yields a hidden path beside the target to write to; at the end, waits for the disk and renames.
 
-    Args:
-        path: The target, which is replaced. Where the block raises, it stays what it was.
-
-    Yields:
-        A hidden path in the same folder, with the same ending. What is there at the end of the block becomes the target.
-
-    Raises:
-        OSError: The file cannot be written, as on a full disk.
+    Where the block raises, the target stays as it was.
     """
     partial = path.with_name(f".{path.stem}.partial{path.suffix}")
     partial.unlink(missing_ok=True)  # of a killed process, or a link to elsewhere that came with the folder
     try:
         yield partial
-        with open(partial, "rb") as file:
-            os.fsync(file.fileno())
+        _wait_for_disk(partial)
         partial.replace(path)
+        _wait_for_disk(path.parent)  # a rename is on the disk when its folder is
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _wait_for_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Keeps ``best.ckpt``: the metric that it is chosen by, the callback that writes it, and loading it for the test."""
+"""The best checkpoint: the metric that it is chosen by, the callback that keeps it, and its test."""
 
 import shlex
 from collections.abc import Sequence
@@ -11,7 +11,8 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from torch import Tensor
 
 from ..errors import UserError
-from ..run.checkpoint import read_checkpoint
+from ..run.checkpoint import ABOUT, read_checkpoint
+from ..run.loggers import add_validation_of_best
 from ..run.progress import note
 from .fitting import require_fitting_weights
 
@@ -26,15 +27,12 @@ class Monitor(NamedTuple):
 
 
 def chosen_monitor(metric: str, mode: str | None, known: dict[str, str | None]) -> Monitor:
-    """Finds what the best checkpoint is chosen by.
+    """Finds the metric and the mode that the best checkpoint is chosen by.
 
     Args:
-        metric: The value of ``--monitor``. A model or callback of the user's own may log others than the known ones.
+        metric: The value of ``--monitor``, which may be one of a model or callback of the user's own.
         mode: The value of ``--mode``, if it is given.
         known: The mode of each known metric of the validation set, None where a metric does not say what is better.
-
-    Raises:
-        UserError: The mode must be given.
     """
     mode = mode or known.get(metric)
     if mode is None:
@@ -44,15 +42,10 @@ def chosen_monitor(metric: str, mode: str | None, known: dict[str, str | None]) 
 
 
 def watch_validation(callbacks: list[Callback], specs: Sequence[Any], monitor: Monitor) -> None:
-    """Replaces each ``EarlyStopping`` by one that watches what the run is judged by and looks after each validation.
+    """Replaces each ``EarlyStopping`` by one that watches the run's monitor, or its own, and looks after each validation.
 
-    One with a metric of its own keeps it. Lightning's looks at the end of each training epoch, and fails where
-    ``--trainer.max_steps`` ends the first one before a validation.
-
-    Args:
-        callbacks: The user's.
-        specs: What the command line says of each.
-        monitor: What to watch.
+    Lightning's looks at the end of each training epoch, and fails where ``--trainer.max_steps`` ends the first one
+    before a validation. ``specs`` are the command line's words for the callbacks.
     """
     for at, (callback, spec) in enumerate(zip(callbacks, specs, strict=True)):
         if isinstance(callback, EarlyStopping):
@@ -65,13 +58,7 @@ def watch_validation(callbacks: list[Callback], specs: Sequence[Any], monitor: M
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """Lightning's ``ModelCheckpoint``, but no loss that is not finite makes a best one, and the folder may be moved.
-
-    Args:
-        folder: Where ``best.ckpt`` goes.
-        monitor: The metric that it is chosen by.
-        mode: ``min`` where less of it is better, ``max`` where more is.
-    """
+    """Keeps ``best.ckpt``: a loss that is not finite makes none, and the folder may be moved."""
 
     def __init__(self, folder: Path, monitor: str = "val/accuracy", mode: str = "max") -> None:
         super().__init__(folder, "best", monitor=monitor, mode=mode, enable_version_counter=False)
@@ -105,25 +92,18 @@ class BestCheckpoint(ModelCheckpoint):
         return str(Path(str(self.dirpath)) / name) if name.endswith(self.FILE_EXTENSION) else ""
 
 
-def load_best(model: LightningModule, path: str) -> dict[str, Any]:
-    """Loads the weights of a checkpoint for the test, and returns all that it holds.
+def evaluate_best(trainer: Trainer, model: LightningModule, data: Any, path: str) -> None:
+    """Tests the weights of a checkpoint, and checks afterwards that it was they that were tested.
 
-    Raises:
-        UserError: The weights do not fit the network, as in a file that was changed.
+    Not by Lightning's ``ckpt_path``: callbacks would take part, and those that average weights put the raw ones back.
     """
     checkpoint = read_checkpoint(path)
-    require_fitting_weights(model.state_dict(), checkpoint["state_dict"], path)
-    model.load_state_dict(checkpoint["state_dict"])
-    model.weights_step = checkpoint["global_step"]
-    return checkpoint
-
-
-def require_unchanged(model: LightningModule, weights: dict[str, Tensor], path: str) -> None:
-    """Checks that the weights that were tested are those of the checkpoint.
-
-    Raises:
-        UserError: A callback has changed them, as some that average weights do.
-    """
+    weights = checkpoint["state_dict"]
+    require_fitting_weights(model.state_dict(), weights, path)
+    model.load_state_dict(weights)
+    step = model.weights_step = checkpoint["global_step"] - 1  # where Lightning has logged their validation
+    add_validation_of_best(trainer, checkpoint[ABOUT]["metrics"].get("val", {}), step)
+    trainer.test(model, datamodule=data, verbose=False)
     for name, value in model.state_dict().items():
         if not torch.equal(value.cpu(), weights[name]):
             raise UserError(

@@ -11,10 +11,7 @@ from ..upstream import follow_until_averaging
 
 
 class LogInterval(Callback):
-    """Logs training at least once an epoch, also where an epoch has fewer steps than ``log_every_n_steps``.
-
-    With few images, all of training may have fewer, and would leave no curve. 0, which switches logs off, stays.
-    """
+    """Logs training at least once an epoch, also with fewer steps than ``log_every_n_steps``; 0 stays no logs."""
 
     def __init__(self) -> None:
         self._every = 0
@@ -32,16 +29,10 @@ class LogInterval(Callback):
 
 
 class DelayedAveraging(Callback):
-    """Lets an average that has not started be the newest weights, so that these are validated and saved.
+    """Lets the averages of some callbacks be the newest weights until they start; Lightning's are those before training."""
 
-    Lightning's would be the weights before training until then.
-
-    Args:
-        averaging: The run's callbacks that average weights.
-    """
-
-    def __init__(self, averaging: Sequence[WeightAveraging]) -> None:
-        self._waiting = list(averaging)
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self._waiting = [callback for callback in callbacks if isinstance(callback, WeightAveraging)]
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

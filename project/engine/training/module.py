@@ -50,8 +50,8 @@ class ResumableModule(LightningModule):
         compile_network: If true, the network is compiled for training.
         results: The newest metrics of ``val`` and ``test``.
         resumed_results: Those in the checkpoint from which a run was resumed, as plain data.
-        weights_step: The optimizer step after which the tested weights were saved, where the trainer has moved past it;
-            test metrics are logged at that step.
+        weights_step: The step, counted from 0, at which the validation of the tested weights was logged; their test
+            metrics are logged there, too.
     """
 
     not_saved: ClassVar = ["loss", "optimizer", "lr_scheduler", "weights", "compile"]

@@ -1,5 +1,5 @@
-import io
-import json
+"""A checkpoint is read safely and whole, or refused in one line."""
+
 import os
 import pickle
 import string
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from project.engine.errors import UserError
-from project.engine.run.checkpoint import ABOUT, read_checkpoint, versions
+from project.engine.run.checkpoint import ABOUT, read_checkpoint
 
 EXPLAINED: dict[str, Any] = {
     "class_names": ["a", "b"],
@@ -39,13 +39,6 @@ def saved(path, content, **options):
     return path
 
 
-def test_a_checkpoint_is_read_as_it_was_written(tmp_path):
-    read = read_checkpoint(saved(tmp_path / "good.ckpt", GOOD))
-    assert read[ABOUT] == GOOD[ABOUT]
-    assert torch.equal(read["state_dict"]["weight"], GOOD["state_dict"]["weight"])
-    assert read_checkpoint(str(tmp_path / "good.ckpt"))[ABOUT] == GOOD[ABOUT]
-
-
 @pytest.mark.parametrize("name", ["missing.ckpt", "no folder/last.ckpt", "folder"])
 def test_a_path_that_is_no_file_is_named(tmp_path, name):
     (tmp_path / "folder").mkdir()
@@ -56,7 +49,7 @@ def test_a_path_that_is_no_file_is_named(tmp_path, name):
 def test_a_text_file_is_refused_whatever_it_says(tmp_path):
     path = tmp_path / "notes.ckpt"
     for first in string.printable:
-        for rest in ("", "\n", " text\n", "1\n2\n"):
+        for rest in ("", "1\n2\n"):
             path.write_text(first + rest)
             with pytest.raises(UserError, match=r"notes\.ckpt' is damaged"):
                 read_checkpoint(path)
@@ -65,6 +58,7 @@ def test_a_text_file_is_refused_whatever_it_says(tmp_path):
 @pytest.mark.parametrize("legacy", [False, True])
 def test_a_file_cut_short_anywhere_is_refused(tmp_path, legacy):
     path = saved(tmp_path / "short.ckpt", GOOD, _use_new_zipfile_serialization=not legacy)
+    assert torch.equal(read_checkpoint(str(path))["state_dict"]["weight"], torch.arange(4.0))
     data = path.read_bytes()
     for length in range(0, len(data) - 1, 9):
         path.write_bytes(data[:length])
@@ -85,10 +79,7 @@ def test_nothing_that_a_checkpoint_says_is_executed(tmp_path, write, wrap):
         read_checkpoint(path)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "executed").exists()
-
-
-def test_the_malicious_checkpoint_would_do_harm_if_it_were_read_without_care(tmp_path):
-    torch.load(saved(tmp_path / "bad.ckpt", Malicious(tmp_path / "executed")), weights_only=False)
+    pickle.loads(path.read_bytes()) if write == "pickle" else torch.load(path, weights_only=False)  # do harm
     assert (tmp_path / "executed").exists()
 
 
@@ -113,13 +104,3 @@ def test_the_malicious_checkpoint_would_do_harm_if_it_were_read_without_care(tmp
 def test_a_file_of_another_project_is_refused(tmp_path, content):
     with pytest.raises(UserError, match=r"foreign\.ckpt' was not written by this project"):
         read_checkpoint(saved(tmp_path / "foreign.ckpt", content))
-
-
-def test_versions_are_plain_text_that_names_torch():
-    found = versions()
-    assert json.loads(json.dumps(found)) == found
-    assert found["torch"] == torch.__version__.split("+")[0]
-    buffer = io.BytesIO()
-    torch.save(found, buffer)
-    buffer.seek(0)
-    assert torch.load(buffer, weights_only=True) == found

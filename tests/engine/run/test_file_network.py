@@ -1,4 +1,4 @@
-"""The network that a checkpoint describes: what its name reaches, and how large it may become."""
+"""A checkpoint's network is one that the user may reach, and no larger than its weights."""
 
 import sys
 import time
@@ -124,9 +124,7 @@ def test_in_python_the_callers_word_is_enough(checkpoint):
     [
         (f"{__name__}.Deep", {"arch_args": {"depth": 10**7}}),
         ("resnet50", {"arch_args": {"width_per_group": 6000}}),
-        ("resnet50", {"arch_args": {"width_per_group": 10**9}}),
         ("timm/vit_tiny_patch16_224", {"arch_args": {"depth": 10**7}}),
-        ("timm/vit_tiny_patch16_224", {"arch_args": {"embed_dim": 60_000}}),
         ("resnet18", {"class_names": [str(number) for number in range(300_000)]}),
     ],
     ids=lambda value: str(value)[:60],
@@ -140,7 +138,7 @@ def test_a_network_far_larger_than_its_weights_is_refused_within_seconds(checkpo
     assert time.monotonic() - start < 5
 
 
-@pytest.mark.parametrize("arch", ["resnet9_slim", "shufflenet_v2_x0_5", "squeezenet1_1", "timm/vit_tiny_patch16_224"])
+@pytest.mark.parametrize("arch", ["shufflenet_v2_x0_5", "squeezenet1_1", "timm/vit_tiny_patch16_224"])
 def test_the_limit_leaves_room_for_the_network_itself(arch):
     with torch.device("meta"):
         weights = build_network(arch, 3).state_dict()

@@ -1,3 +1,5 @@
+"""A command that does not match the checkpoint it resumes from is told the difference."""
+
 import string
 from types import SimpleNamespace
 from typing import Any
@@ -9,20 +11,25 @@ import torch
 from project.engine.errors import UserError
 from project.engine.run.matching import changed_data, require_match
 
+CHOSEN: Any = {"monitor": "val/accuracy", "mode": "max"}
 MATCH: dict[str, Any] = {
     "model": "ImageClassifier",
-    "class_names": ["a", "b"],
+    "class_names": [f"class {letter}" for letter in string.ascii_lowercase],
     "arch": "resnet18",
     "arch_args": {"stem": "cifar"},
+    "selection": CHOSEN,
 }
 
 
-def about(**changed) -> Any:
-    return MATCH | changed
+class ImageClassifier:
+    """A model's attributes."""
+
+    class_names, arch, arch_args = (MATCH[name] for name in ("class_names", "arch", "arch_args"))
 
 
 def test_a_checkpoint_that_matches_is_accepted():
-    require_match(about(), "some.ckpt", **MATCH)
+    about: Any = MATCH
+    require_match(about, "some.ckpt", ImageClassifier(), CHOSEN)
 
 
 @pytest.mark.parametrize(
@@ -31,24 +38,17 @@ def test_a_checkpoint_that_matches_is_accepted():
         ({"model": "OwnClassifier"}, ["holds a OwnClassifier", "asks for ImageClassifier", "see --model"]),
         ({"arch": "resnet50"}, ["another network", "--model.arch resnet50 --model.arch_args.stem cifar"]),
         ({"arch_args": {"stem": "imagenet"}}, ["another network", "--model.arch_args.stem imagenet"]),
-        ({"class_names": ["a", "b", "c"]}, ["3 classes a, b and c,", "2 classes a and b;"]),
-        ({"class_names": ["x", "b"]}, ["classes x and b,", "classes a and b;"]),
-        ({"class_names": ["b", "a"]}, ["classes b and a,", "classes a and b;"]),
+        ({"class_names": ["a", "b"]}, ["2 classes a and b,", "26 classes class a, class b"]),
+        ({"class_names": [*MATCH["class_names"][:16], "other"]}, ["other", "class q"]),
+        ({"selection": None}, ["chooses best.ckpt by nothing", "by val/accuracy, max;"]),
     ],
     ids=str,
 )
-def test_what_differs_is_named(changed, words):
-    with pytest.raises(UserError, match=r"some\.ckpt") as caught:
-        require_match(about(**changed), "some.ckpt", **MATCH)
+def test_a_difference_is_named(changed, words):
+    about: Any = MATCH | changed
+    with pytest.raises(UserError) as caught:
+        require_match(about, "some.ckpt", ImageClassifier(), CHOSEN)
     assert all(word in str(caught.value) for word in words)
-
-
-def test_classes_that_differ_late_in_the_list_are_named():
-    names = [f"class {letter}" for letter in string.ascii_lowercase]
-    with pytest.raises(UserError, match=r"class q.*other|other.*class q"):
-        require_match(
-            about(class_names=[*names[:16], "other", *names[17:]]), "some.ckpt", **MATCH | {"class_names": names}
-        )
 
 
 def test_options_of_the_data_that_are_tensors_are_compared():

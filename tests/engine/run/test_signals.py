@@ -24,12 +24,6 @@ def test_a_signal_is_noted_and_nothing_else_happens(request_, number):
     assert request_.made
 
 
-def test_a_signal_that_comes_again_is_no_reason_to_hurry(request_):
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGTERM, signal.SIGUSR1):
-        os.kill(os.getpid(), number)
-    assert request_.made
-
-
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the child does nothing that needs a thread
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_ends_a_process_that_was_asked_to_stop_before(first):

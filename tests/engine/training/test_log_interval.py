@@ -4,8 +4,8 @@ import pytest
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
-from project.callbacks import LogInterval
 from project.engine.run.loggers import is_logged
+from project.engine.training.lightning_fixes import LogInterval
 from tests.model.test_classifier import Memory, linear, trainer
 
 
