@@ -32,6 +32,9 @@ class OneLineErrorParser(LightningArgumentParser):
     options: ClassVar[list[str]] = []
     """The options of the command, for suggestions; those of a class's parser alone would be too few."""
 
+    own_names: ClassVar[dict[type, str]] = {}
+    """The classes whose options have names of their own, as in ``--callbacks.last_checkpoint.every_minutes``."""
+
     def __init__(self, *args: Any, screen: Screen | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **{"allow_abbrev": False, **kwargs})
         self.screen = screen
@@ -66,6 +69,9 @@ class OneLineErrorParser(LightningArgumentParser):
                 sys.stdout.write(self.format_full_help())
                 self.exit()
             OneLineErrorParser.options = [name for action in options_of(self) for name in action.option_strings]
+            OneLineErrorParser.own_names = {
+                cls: key for key, cls in (self.screen.groups if self.screen else {}).items()
+            }
             arranged, classes = arrange([*args], defaults, folder)
             self.set_defaults(classes)
             return self.parse_args(arranged)
@@ -112,11 +118,12 @@ class OneLineErrorParser(LightningArgumentParser):
     def _unknown(self, option: str) -> str:
         name = option.removeprefix("--").removesuffix("+")
         if self._class is None:
-            known = [*self.options, *(found for action in options_of(self) for found in action.option_strings)]
-            return f"there is no option '{option}'{_did_you_mean(nearest_options(option, known))}"
+            own = [] if self.screen else [name for action in options_of(self) for name in action.option_strings]
+            nearest = get_close_matches(option, own, n=1, cutoff=0.75) or nearest_options(option, self.options)
+            return f"there is no option '{option}'{_did_you_mean(nearest)}"
         if (key := option_of(self._class)) is None:
-            nearest = get_close_matches(name, accepted(self._class), n=1, cutoff=0.6)
-            return f"{self._class.__name__} has no option '{name}'{_did_you_mean(nearest)}"
+            nearest = get_close_matches(name, accepted(self._class), n=1)
+            return f"{self._class.__name__} has no option '{name}'{f'; did you mean {nearest[0]}?' if nearest else ''}"
         text = f"--{key}.{name}: {self._class.__name__} has no option '{name}'"
         if nearest := get_close_matches(name, accepted(self._class), n=1, cutoff=0.75):
             return f"{text}; did you mean --{key}.{nearest[0]}?"
@@ -148,7 +155,7 @@ class OneLineErrorParser(LightningArgumentParser):
 
     def _in_full(self, name: str) -> str:
         """Returns the option for an argument of the class."""
-        key = option_of(self._class) if self._class else None
+        key = (self.own_names.get(self._class) or option_of(self._class)) if self._class else None
         if self._class is not None and key is None:
             return f"{self._class.__name__}'s {name}"
         return f"--{key}.{name}" if key else f"--{name.removeprefix('--').replace('.init_args', '')}"

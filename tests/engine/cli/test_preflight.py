@@ -29,7 +29,7 @@ def no_drawing(monkeypatch):
         ("--trainer.barebones=true", "python -m benchmarks measures speed"),
         ("--trainer.accelerator=gpuu", "these --trainer options do not work here"),
         ("--data.batch_size=4000", "--data.batch_size must be at most"),
-        ("--data=broken --data.image_size=16 --data.batch_size=2", "cannot be read as an image"),
+        ("--data=broken --data.image_size=16 --data.batch_size=2", "cannot be read as images"),
         ("--trainer.logger=WandbLogger", "Requirement 'wandb"),
         ("--trainer.callbacks+=ModelCheckpoint --trainer.callbacks.save_top_k=3", "No quantity for top_k to track"),
         (
