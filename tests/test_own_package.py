@@ -3,7 +3,6 @@
 import csv
 import gc
 import json
-import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -26,13 +25,19 @@ from tests.test_notebook import environment, run_with, unwanted
 
 __all__ = ["environment"]
 
-PAGE = Path(__file__).parents[1] / "docs" / "callbacks.md"
 SOURCE = '''
 import torch
 from torch import nn
-from torchmetrics.classification import MulticlassCohenKappa
+from torchmetrics import Metric
+from torchmetrics.classification import MulticlassCalibrationError, MulticlassCohenKappa
 
 from project.data import SyntheticFlowersDataModule
+from project.model import ImageClassifier
+
+
+class CalibratedClassifier(ImageClassifier):
+    def configure_metrics(self) -> dict[str, Metric]:
+        return {"calibration_error": MulticlassCalibrationError(num_classes=len(self.class_names))}
 
 
 class OwnNet(nn.Module):
@@ -78,8 +83,7 @@ def derived(base: type) -> Iterator[type]:
 def run(tmp_path_factory):
     """A finished run; the module stands in the folder in which it was started, and is not imported any more."""
     place = tmp_path_factory.mktemp("own")
-    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
-    (place / "own_package.py").write_text(block + SOURCE)
+    (place / "own_package.py").write_text(SOURCE)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(place)
         patch.chdir(place)

@@ -3,13 +3,11 @@
 On a CPU, torch computes in float16, too, where the plugin says so; only slowly.
 """
 
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import yaml
 
 from tests.small import load, small
 
@@ -42,10 +40,24 @@ def test_a_static_scale_stays_and_weights_do_not_depend_on_it(workplace):
         torch.testing.assert_close(value, ends[4096][name], rtol=0.02, atol=2e-3)
 
 
-def test_the_pages_config_scales(workplace):
-    (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "recipes.md").read_text(), re.S)
-    Path("scale.yaml").write_text(text.replace("device: cuda", "device: cpu"))
-    assert yaml.safe_load(text)["trainer"]["plugins"]["init_args"]["precision"] == "16-mixed"
+STATIC = """
+trainer:
+  plugins:
+    class_path: lightning.pytorch.plugins.MixedPrecision
+    init_args:
+      precision: 16-mixed
+      device: cpu
+      scaler:
+        class_path: torch.amp.GradScaler
+        init_args:
+          device: cpu
+          init_scale: 1024
+          growth_interval: 1000000000
+"""
+
+
+def test_a_config_sets_the_loss_scale(workplace):
+    Path("scale.yaml").write_text(STATIC)
     small("--config=scale.yaml", "--trainer.precision=null")
     assert scaler_of(LAST)["scale"] == 1024
 
