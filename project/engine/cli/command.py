@@ -16,7 +16,7 @@ import torch
 import yaml
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder, ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 
@@ -122,6 +122,7 @@ class Command(LightningCLI):
         except (MisconfigurationException, ModuleNotFoundError, TypeError, ValueError, RuntimeError) as error:
             raise UserError(f"these --trainer options do not work here: {' '.join(str(error).split())}") from error
         require_supported_strategy(trainer.strategy)
+        require_no_finder(trainer)
         prepare_trainer(trainer)
         on_cpu = trainer.strategy.root_device.type == "cpu"
         if on_cpu and trainer.world_size > 1 and self.config.trainer.sync_batchnorm:
@@ -181,6 +182,14 @@ def require_supported_strategy(strategy: Strategy) -> None:
         raise UserError(f"--trainer.strategy {name} does not keep all weights on each device; use ddp")
     if strategy.launcher is not None and not hasattr(strategy.launcher, "cluster_environment"):
         raise UserError("--trainer.strategy: processes that are forked cannot hand their metrics back; use ddp")
+
+
+def require_no_finder(trainer: Trainer) -> None:
+    """Refuses Lightning's finders, which would change the rate or the batch of a run after it was planned."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
+        if isinstance(callback, BatchSizeFinder | LearningRateFinder):
+            name = type(callback).__name__
+            raise UserError(f"--trainer.callbacks: {name} searches in Python alone, as docs/python.md shows")
 
 
 def _number(seed: bool | int) -> int:

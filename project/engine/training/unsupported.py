@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import (
     BackboneFinetuning,
-    BatchSizeFinder,
-    LearningRateFinder,
     StochasticWeightAveraging,
     WeightAveraging,
 )
@@ -28,9 +26,6 @@ def require_supported(callbacks: Sequence[Callback], network: nn.Module) -> None
         )
     frozen = any(isinstance(module, _BATCH_NORMS) and not module.training for module in network.modules())
     for callback in callbacks:
-        if isinstance(callback, BatchSizeFinder | LearningRateFinder):  # they would change a run after it was planned
-            name = type(callback).__name__
-            raise UserError(f"--trainer.callbacks: {name} searches in Python alone, as docs/python.md shows")
         if type(callback) is BackboneFinetuning:  # BatchNorm's statistics move, too (Lightning #21901, #15062)
             raise UserError(
                 "BackboneFinetuning: a resumed run would freeze again what was unfrozen; train in two runs, as"

@@ -4,10 +4,12 @@ import re
 
 import pytest
 import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import LearningRateFinder
 from lightning.pytorch.strategies import FSDPStrategy
 
 from project import check_data, report, sweep
-from project.engine.cli.command import require_supported_strategy
+from project.engine.cli.command import require_no_finder, require_supported_strategy
 from project.engine.errors import UserError
 from project.evaluate import EvaluateCLI
 from tests.engine.cli.test_command_line import OWN_MODEL, parse
@@ -111,3 +113,8 @@ def test_too_little_memory_on_a_gpu_is_one_line_of_the_process_that_has_it(capsy
 def test_a_strategy_that_shards_weights_is_refused():
     with pytest.raises(UserError, match="FSDPStrategy does not keep all weights on each device; use ddp"):
         require_supported_strategy(FSDPStrategy())
+
+
+def test_a_finder_is_refused_by_commands():
+    with pytest.raises(UserError, match="LearningRateFinder searches in Python alone"):
+        require_no_finder(Trainer(callbacks=[LearningRateFinder()], logger=False))
