@@ -95,11 +95,11 @@ def predicted(model: ImageClassifier, size: int, world_size: int) -> int:
 @flowers_drawn_once()
 def main(out: Path) -> None:
     """Runs the job."""
-    world_size, model = int(os.environ["WORLD_SIZE"]), classifier()
+    world_size, model = int(os.environ.get("WORLD_SIZE", "1")), classifier()
     found = {
         "exact": {size: evaluate(model, size, world_size) for size in sizes(world_size)},
         "predicted": {size: predicted(model, size, world_size) for size in (world_size, 7, 12)},
         "fit": fit_and_evaluate(world_size, out / "weights.pt"),
     }
-    if os.environ["RANK"] == "0":
+    if os.environ.get("RANK", "0") == "0":
         (out / "metrics.json").write_text(json.dumps(found))
