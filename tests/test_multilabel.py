@@ -31,7 +31,7 @@ QUICK = ["--trainer.max_steps=2", "--model.arch=resnet9_slim"]
 def multilabel(tmp_path_factory) -> Path:
     """The folder of a finished run of the multi-label classifier, with all its plots."""
     root: Path = tmp_path_factory.mktemp("multilabel")
-    options = [*PAIRS, *MULTILABEL, *TINY_TRAINER, *QUIET, QUICK[1], "--callbacks.projector.count=13"]
+    options = [*PAIRS, *MULTILABEL, *TINY_TRAINER, *QUIET, QUICK[1]]
     fit(*options, f"--trainer.default_root_dir={root}", "--name=run", drawn=True)
     return root / "run"
 

@@ -2,7 +2,7 @@
 
 from project.callbacks.cached_features import CachedFeatures
 from project.callbacks.defaults import DefaultCallbacks
-from project.callbacks.figures import ConfidentMistakesPlot, ConfusionMatrixPlot, FirstBatchPlot, PlotFiles, Projector
+from project.callbacks.figures import ConfidentMistakesPlot, ConfusionMatrixPlot, FirstBatchPlot, PlotFiles
 from project.callbacks.learning_rate import LearningRate
 from project.callbacks.metrics_csv import MetricsCSV
 from project.callbacks.progress_lines import ProgressLines
@@ -27,7 +27,6 @@ __all__ = [
     "PlotFiles",
     "ProgressLines",
     "ProgressiveResizing",
-    "Projector",
     "SeedEachBatch",
     "SpeedSettings",
     "StopOnNonFinite",

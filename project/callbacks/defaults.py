@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lightning.pytorch import Callback
 
-from project.callbacks.figures import ConfidentMistakesPlot, ConfusionMatrixPlot, FirstBatchPlot, PlotFiles, Projector
+from project.callbacks.figures import ConfidentMistakesPlot, ConfusionMatrixPlot, FirstBatchPlot, PlotFiles
 from project.callbacks.learning_rate import LearningRate
 from project.callbacks.metrics_csv import MetricsCSV
 from project.callbacks.throughput import ImagesPerSecond, SpeedSettings
@@ -40,7 +40,6 @@ class DefaultCallbacks:
         confident_mistakes: Draws the test images that were classified wrongly with the greatest confidence.
         metrics_csv: Writes ``metrics.csv``, a row for each epoch.
         plots: Draws curves, confusion matrix and classes into PNG files at the end.
-        projector: Adds test images to TensorBoard's embedding projector.
     """
 
     last_checkpoint: LastCheckpoint | bool = True
@@ -55,7 +54,6 @@ class DefaultCallbacks:
     confident_mistakes: ConfidentMistakesPlot | bool = True
     metrics_csv: bool = True
     plots: bool = True
-    projector: Projector | bool = False
 
     def build(self, checkpoints: Path, monitor: str, mode: str, seed: int) -> list[Callback]:
         """Builds those that are not switched off.
@@ -76,7 +74,6 @@ class DefaultCallbacks:
             (self.confident_mistakes, ConfidentMistakesPlot),
             (self.metrics_csv, MetricsCSV),
             (self.plots, PlotFiles),
-            (self.projector, Projector),
             (self.stop_on_non_finite, StopOnNonFinite),
             (self.seed_each_batch, lambda: SeedEachBatch(seed)),
             (self.best_checkpoint, lambda: BestCheckpoint(checkpoints, monitor, mode)),

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor
-from torch.nn.functional import interpolate, pad
+from torch.nn.functional import pad
 
-from project.engine.errors import printable, require
+from project.engine.errors import require
 from project.engine.run.folder import PLOTS
 from project.engine.run.loggers import add_figure, tensorboards
 from project.engine.run.whole_file import whole_file
@@ -100,38 +100,6 @@ class ConfidentMistakesPlot(Callback):
         missing = max(0, self.count - len(rows))
         largest = pad(confidences, (0, missing), value=-1.0).topk(self.count)
         return largest.values, pad(rows, (0, 0, 0, missing))[largest.indices]
-
-
-class Projector(Callback):
-    """Adds features of test images (the input of the network's head) to TensorBoard's tab PROJECTOR.
-
-    Args:
-        count: The number of images, evenly spread over the test set, at most 4096.
-    """
-
-    def __init__(self, count: int = 500) -> None:
-        require(2 <= count <= 4096, "--callbacks.projector.count", count, "from 2 to 4096")
-        self.count = count
-
-    def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Adds them, each with its classes and a thumbnail."""
-        from project.analysis.embeddings import embed
-
-        data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to test
-        if not tensorboards(trainer):
-            return
-        test, found = data.splits["test"], []
-        count = min(self.count, len(test))
-        for chosen in torch.split(torch.arange(count) * len(test) // count, 64):
-            batch = test.__getitems__(chosen.tolist())
-            readable = (batch.labels if batch.labels.dim() == 1 else batch.labels[:, 0]) >= 0
-            images = batch.images[readable]
-            thumbnails = interpolate(images.float() / 255, (32, 32), mode="area")
-            found.append((embed(pl_module, images), thumbnails, batch.labels[readable]))
-        features, thumbnails, labels = (torch.cat(parts) for parts in zip(*found, strict=True))
-        titles = [printable(_title(label, pl_module.class_names)) for label in labels.tolist()]
-        for logger in tensorboards(trainer):
-            logger.experiment.add_embedding(features, titles, thumbnails, pl_module.weights_step, "test/features")
 
 
 class PlotFiles(Callback):

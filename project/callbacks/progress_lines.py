@@ -24,9 +24,9 @@ class ProgressLines(ProgressBar):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock, self._enabled = clock, True
-        self._training_began = self._began = self._batch_ended = self._said = 0.0
+        self._training_began = self._began = self._batch_ended = self._said = self._validation_began = 0.0
         self._batches = self._images = 0
-        self._validation_began, self._validated = 0.0, False
+        self._validated = False
 
     @property
     def is_enabled(self) -> bool:
@@ -54,10 +54,11 @@ class ProgressLines(ProgressBar):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Counts a batch, and writes a line every minute."""
+        """Counts a batch, and writes a line every minute; after the last batch of an epoch, that of the epoch follows."""
         self._count(trainer, batch)
         self._batches += 1
-        if self._batch_ended - self._said >= EVERY:
+        ends = trainer.is_last_batch or trainer.global_step == trainer.max_steps
+        if self._batch_ended - self._said >= EVERY and not ends:
             self._say(self._training_line(trainer, batch_idx + 1))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -81,9 +82,9 @@ class ProgressLines(ProgressBar):
         if trainer.state.fn == "fit":
             return
         self._count(trainer, batch)
-        if self._batch_ended - self._said >= EVERY:
+        batches = sum(trainer.num_val_batches if trainer.validating else trainer.num_test_batches)
+        if self._batch_ended - self._said >= EVERY and batch_idx + 1 < batches:
             split = "validation" if trainer.validating else "test"
-            batches = sum(trainer.num_val_batches if trainer.validating else trainer.num_test_batches)
             left = (self._batch_ended - self._began) / (batch_idx + 1) * (batches - batch_idx - 1)
             done = f"batch {batch_idx + 1:,} of {batches:,}"
             self._say(f"{split}: {done}, {self._speed()}, {duration(left)} left")

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from project.callbacks.cached_features import CachedFeatures
-from project.engine.errors import UserError, first_sentence, require
+from project.engine.errors import UserError, require
 from project.model.schedules import total_steps
 
 
@@ -35,7 +34,7 @@ class ProgressiveResizing(Callback):
         return min(full, max(self.multiple, int(full * share) // self.multiple * self.multiple)) if share < 1 else full
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Counts the steps of training, and tries the smallest images."""
+        """Counts the steps of training."""
         if any(isinstance(callback, CachedFeatures) for callback in trainer.callbacks):  # type: ignore[attr-defined]
             raise UserError("ProgressiveResizing: CachedFeatures computes features at full size; leave one of them out")
         self._total_steps = total_steps(trainer)
@@ -43,8 +42,6 @@ class ProgressiveResizing(Callback):
         full = model.preprocessing["crop"]
         possible = self.start == 1 or self.multiple < full
         require(possible, "ProgressiveResizing's multiple", self.multiple, f"below {full}, the image size")
-        if (smallest := self.image_size(0.0, full)) < full:
-            _require_accepted(model, smallest, full)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Sets the image size for the batch."""
@@ -59,19 +56,3 @@ class ProgressiveResizing(Callback):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Leaves the model as it was."""
         self.on_train_end(trainer, pl_module)
-
-
-def _require_accepted(model: Any, size: int, full: int) -> None:
-    images = torch.zeros(2, 3, size, size, dtype=torch.uint8, device=model.device)
-    mode = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            model(images)
-    except (AssertionError, RuntimeError, ValueError) as error:
-        raise UserError(
-            f"ProgressiveResizing: {model.arch} does not accept images of {size} pixels in place of {full}"
-            f" ({first_sentence(error)}); leave the callback out"
-        ) from error
-    finally:
-        model.train(mode)

@@ -1,6 +1,5 @@
-"""A finished run has its plots as files, and on request its test images in TensorBoard's projector."""
+"""A finished run has its plots as files; mistakes are drawn with their confidence."""
 
-import csv
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,20 +9,17 @@ import pytest
 import torch
 from PIL import Image
 
-from project.analysis.data import open_data
-from project.analysis.embeddings import embed
 from project.callbacks import ConfidentMistakesPlot, ProgressLines
-from project.engine.run.checkpoint import ABOUT
 from project.model import ImageClassifier
 from tests.conftest import SLIM, TINY, fit
-from tests.small import load, small
+from tests.small import small
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A finished run whose plots are drawn, which the other tests' are not."""
     root = tmp_path_factory.mktemp("plots")
-    options = [*TINY, *SLIM, "--name=run", "--callbacks.projector.count=13"]
+    options = [*TINY, *SLIM, "--name=run"]
     fit(*options, f"--trainer.default_root_dir={root}", drawn=True)
     return root / "run"
 
@@ -33,23 +29,6 @@ def test_a_run_ends_with_plots(run, name):
     with Image.open(run / "plots" / f"{name}.png") as image:
         assert min(image.size) > 100
         assert np.asarray(image.convert("RGB")).std() > 5
-
-
-def test_the_projector_has_features_labels_and_thumbnails(run):
-    (table,) = run.rglob("tensors.tsv")
-    with open(table, newline="") as file:
-        found = torch.tensor([[float(value) for value in row] for row in csv.reader(file, delimiter="\t")])
-    best = run / "checkpoints" / "best.ckpt"
-    model, data = ImageClassifier.load_from_checkpoint(best), open_data(load(best)[ABOUT])
-    data.setup("test")
-    test, chosen = data.splits["test"], list(range(0, 26, 2))
-    expected = embed(model, torch.stack([test.image(i) for i in chosen]))
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    labels = table.with_name("metadata.tsv").read_text().splitlines()
-    assert labels == [model.class_names[int(test.labels[i])] for i in chosen]
-    with Image.open(table.with_name("sprite.png")) as sprite:  # four in a row, as 13 need
-        first = np.asarray(sprite.convert("RGB"))[:32, 32:64]
-    assert np.abs(first.astype(int) - test.image(2).permute(1, 2, 0).numpy()).max() <= 1
 
 
 def test_a_mistake_has_the_models_own_confidence_and_any_index(monkeypatch):

@@ -4,12 +4,11 @@ from typing import Any
 
 import pytest
 from lightning.pytorch import Callback
-from torchvision.models import VisionTransformer
 
 from project.callbacks import ProgressiveResizing
 from project.engine.errors import UserError
 from tests.distributed.job import classifier, flowers, trainer
-from tests.small import one_line, small
+from tests.small import small
 
 
 class Sizes(Callback):
@@ -57,13 +56,3 @@ def test_a_training_that_fails_leaves_the_next_at_full_size():
 def test_options_out_of_range_are_refused(options):
     with pytest.raises(UserError, match=f"ProgressiveResizing's {next(iter(options))}"):
         ProgressiveResizing(**options)
-
-
-def test_a_network_of_one_image_size_is_refused_before_training(workplace, capsys):
-    def network(classes):
-        return VisionTransformer(64, 16, 1, 1, 8, 8, num_classes=classes)
-
-    options = ["--trainer.callbacks+=ProgressiveResizing", "--model.arch=vit_b_16", "--data.image_size=64"]
-    line = one_line(lambda: small(*options, network=network), capsys)
-    assert "vit_b_16 does not accept images of 32 pixels in place of 64 (Wrong image height" in line
-    assert not (workplace / "runs").exists()

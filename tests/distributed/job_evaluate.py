@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from lightning.pytorch import Callback
 from torch import distributed
@@ -13,12 +14,13 @@ from torch.optim import SGD
 from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAveragePrecision, MulticlassCalibrationError
 
+from project.callbacks import ConfidentMistakesPlot
 from project.data import ImageDataModule
 from project.model import ImageClassifier
 from tests.distributed.job import classifier, flowers, trainer
 from tests.drawn import flowers_drawn_once
 
-TRAIN_SIZE, FIT_SIZE = 80, 13
+TRAIN_SIZE, FIT_SIZE, MISTAKES = 80, 13, 5
 
 
 class MeasuringClassifier(ImageClassifier):
@@ -83,6 +85,17 @@ def fit_and_evaluate(world_size: int, weights: Path) -> dict[str, Any]:
     return {split: metrics(model, split) for split in ("val", "test")}
 
 
+def mistakes(model: ImageClassifier, size: int, world_size: int) -> list[str]:
+    """The titles of the most confident mistakes, as they are drawn."""
+    figures: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("project.callbacks.figures.tensorboards", lambda _: True)
+        patch.setattr("project.callbacks.figures.add_figure", lambda *args: figures.append(args[2]))
+        one = trainer(world_size, callbacks=[ConfidentMistakesPlot(MISTAKES)])
+        one.test(model, datamodule=data_of(size, world_size), verbose=False)
+    return [axes.get_title() for figure in figures for axes in figure.axes]
+
+
 def predicted(model: ImageClassifier, size: int, world_size: int) -> int:
     """How many images all processes together return predictions of."""
     found = trainer(world_size).predict(model, datamodule=data_of(size, world_size)) or []
@@ -98,6 +111,7 @@ def main(out: Path) -> None:
     world_size, model = int(os.environ.get("WORLD_SIZE", "1")), classifier()
     found = {
         "exact": {size: evaluate(model, size, world_size) for size in sizes(world_size)},
+        "mistakes": {size: mistakes(model, size, world_size) for size in (1, 23)},
         "predicted": {size: predicted(model, size, world_size) for size in (world_size, 7, 12)},
         "fit": fit_and_evaluate(world_size, out / "weights.pt"),
     }

@@ -58,11 +58,17 @@ def test_metrics_are_those_of_scikit_learn(found):
     data.setup("test")
     batch = data.splits["test"].__getitems__(list(range(size)))
     with torch.no_grad():
-        predicted = model.eval()(batch.images).argmax(1)
+        confidence, predicted = model.eval()(batch.images).softmax(1).max(1)
     assert len(predicted.unique()) >= 3
     labels, measured = range(len(model.class_names)), found["exact"]["23"]["test"]
     assert measured["confusion_matrix"] == confusion_matrix(batch.labels, predicted, labels=labels).tolist()
     assert measured["correct"] == int((predicted == batch.labels).sum())
+    wrong = (predicted != batch.labels).nonzero().flatten().tolist()
+    surest, names = sorted(wrong, key=lambda index: -confidence[index])[: job_evaluate.MISTAKES], model.class_names
+    assert found["mistakes"]["23"] == [
+        f"{names[predicted[index]]} {confidence[index]:.0%}\nis {names[batch.labels[index]]}" for index in surest
+    ]
+    assert len(found["mistakes"]["1"]) == 1 - found["exact"]["1"]["test"]["correct"]
     per_class = f1_score(batch.labels, predicted, labels=labels, average=None, zero_division=0)
     assert [row["f1"] for row in measured["per_class"]] == pytest.approx(per_class, abs=1e-6)
 
