@@ -15,25 +15,15 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback
-from matplotlib.figure import Figure
 
 from benchmarks.loading import loading_variants
-from benchmarks.loops import OURS, PLAIN, evaluation_variants, planned, training_variants
+from benchmarks.loops import OURS, PLAIN, planned, variants
 from benchmarks.timing import Measure, in_turns, ratios, spread
 from project.engine.hardware import best_precision, tune_malloc, usable_cores
 from project.engine.run.checkpoint import versions
 
 _TINY = ["--data.train_size=64", "--data.val_size=64", "--data.test_size=64", "--trainer.devices=1"]
-COMMANDS = {
-    "import lightning.pytorch": ["-c", "import lightning.pytorch"],
-    "project.fit --help": ["-m", "project.fit", "--help"],
-    "project.fit, first step": [
-        "-m",
-        "project.fit",
-        *_TINY,
-        "--trainer.callbacks=benchmarks.__main__.EndAfterFirstStep",
-    ],
-}
+_FIRST_STEP = ["-m", "project.fit", *_TINY, "--trainer.callbacks=benchmarks.__main__.EndAfterFirstStep"]
 
 
 class EndAfterFirstStep(Callback):
@@ -46,11 +36,7 @@ class EndAfterFirstStep(Callback):
 
 
 def seconds_to_run(arguments: list[str], _round: int) -> float:
-    """Runs Python with these arguments in an empty folder.
-
-    Raises:
-        CalledProcessError: It failed; its output was shown.
-    """
+    """Runs Python with these arguments in an empty folder."""
     with TemporaryDirectory() as folder:
         environment = os.environ | {"PYTHONPATH": os.getcwd()}
         began = time.perf_counter()
@@ -62,10 +48,16 @@ def sections(device: torch.device, folder: Path) -> Iterator[tuple[str, dict[str
     """Yields titles and variants, each section when the one before is done."""
     yield "loading JPEG files of 366 x 276 on one core, images per second", loading_variants(folder)
     for work in planned(device):
-        yield f"training {work.title}, images per second", training_variants(work, device)
-    yield f"evaluating {work.title}, images per second", evaluation_variants(work, device)
-    commands: dict[str, Measure] = {name: partial(seconds_to_run, command) for name, command in COMMANDS.items()}
-    yield "starting, seconds (less is better)", commands
+        for kind in ("training", "evaluating"):
+            yield f"{kind} {work.title}, images per second", variants(work, device, training=kind == "training")
+    yield (
+        "starting, seconds (less is better)",
+        {
+            "import lightning.pytorch": partial(seconds_to_run, ["-c", "import lightning.pytorch"]),
+            "project.fit --help": partial(seconds_to_run, ["-m", "project.fit", "--help"]),
+            "project.fit, first step": partial(seconds_to_run, _FIRST_STEP),
+        },
+    )
 
 
 def table(title: str, values: dict[str, list[float]]) -> str:
@@ -75,25 +67,6 @@ def table(title: str, values: dict[str, list[float]]) -> str:
     if PLAIN in values:
         rows.append(f"{OURS} / {PLAIN}: {spread(ratios(values[OURS], values[PLAIN]), 3)}")
     return "\n  ".join([title, *rows])
-
-
-def plot(found: dict[str, dict[str, list[float]]], caption: str) -> Figure:
-    """Draws a bar for each variant's median, with whiskers from minimum to maximum."""
-    figure = Figure(figsize=(9, 1.6 * len(found) + 0.4), layout="constrained", dpi=110)
-    for axes, (title, values) in zip(figure.subplots(len(found), 1, squeeze=False)[:, 0], found.items(), strict=True):
-        middle = [sorted(of)[len(of) // 2] for of in values.values()]
-        low, high = ([abs(f(of) - at) for of, at in zip(values.values(), middle, strict=True)] for f in (min, max))
-        axes.barh(list(values), middle, xerr=[low, high], capsize=3, color=["0.75", *["C0"] * (len(values) - 1)])
-        axes.invert_yaxis()
-        axes.set_title(title, fontsize=9, loc="left")
-        axes.tick_params(labelsize=8)
-        axes.spines[["top", "right"]].set_visible(False)
-        for row, of in enumerate(values.values()):
-            text = f" {spread(ratios(of, next(iter(values.values()))), 2)} x" if row else ""
-            axes.annotate(f"  {middle[row]:,.1f}{text}", (max(of), row), va="center", fontsize=8)
-        axes.margins(x=0.35)
-    figure.supxlabel(caption, fontsize=7, color="grey", wrap=True)
-    return figure
 
 
 def machine() -> str:
@@ -111,25 +84,22 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="how many times each variant is measured, in turns")
     parser.add_argument("--output", type=Path, help="a JSON file for every measurement")
-    parser.add_argument("--plot", type=Path, help="a PNG file for a plot")
     return parser
 
 
 def main(args: list[str] | None = None) -> None:
-    """Measures, prints, and writes the files."""
+    """Measures, prints, and writes the file."""
     options = parser().parse_args(args)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     tune_malloc()  # a setting of the process, so that all variants have it
     found: dict[str, dict[str, list[float]]] = {}
     print(machine(), flush=True)
     with TemporaryDirectory() as folder:
-        for title, variants in sections(device, Path(folder)):
-            found[title] = in_turns(variants, options.rounds)
+        for title, measures in sections(device, Path(folder)):
+            found[title] = in_turns(measures, options.rounds)
             print(f"\n{table(title, found[title])}", flush=True)
     if options.output:
         options.output.write_text(json.dumps({"machine": machine(), "sections": found}, indent=2))
-    if options.plot:
-        plot(found, machine()).savefig(options.plot)
 
 
 if __name__ == "__main__":

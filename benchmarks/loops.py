@@ -2,8 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,7 +31,6 @@ _MEAN, _STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 class Work:
     """A network and the images that it is given."""
 
-    title: str
     arch: str
     arch_args: dict[str, Any]
     image_size: int
@@ -40,30 +38,31 @@ class Work:
     steps: int
     warmup: int = 2
 
+    @property
+    def title(self) -> str:
+        """Network, image size and batch size."""
+        return f"{self.arch}, {self.image_size} px, batches of {self.batch_size}"
+
+    @property
+    def images(self) -> int:
+        """The number of images of all steps."""
+        return (self.warmup + self.steps) * self.batch_size
+
 
 def planned(device: torch.device) -> list[Work]:
     """Chooses batches by the device's memory: ResNet-34 at 224 pixels and ResNet-18 at 32."""
-    if device.type != "cuda":
-        return [
-            Work("ResNet-34, 224 px, batches of 16", "resnet34", {}, 224, 16, 4),
-            Work("ResNet-18, 32 px, batches of 128", "resnet18", {"stem": "cifar"}, 32, 128, 3),
-        ]
-    large, small = (256, 1024) if torch.cuda.get_device_properties(device).total_memory > 32e9 else (64, 512)
+    large, small, steps, warmup = 16, 128, 4, 2
+    if device.type == "cuda":
+        steps, warmup = 20, 10
+        large, small = (256, 1024) if torch.cuda.get_device_properties(device).total_memory > 32e9 else (64, 512)
     return [
-        Work(f"ResNet-34, 224 px, batches of {large}", "resnet34", {}, 224, large, 20, 10),
-        Work(f"ResNet-18, 32 px, batches of {small}", "resnet18", {"stem": "cifar"}, 32, small, 20, 10),
+        Work("resnet34", {}, 224, large, steps, warmup),
+        Work("resnet18", {"stem": "cifar"}, 32, small, steps, warmup),
     ]
 
 
 class RandomImagesDataModule(ImageDataModule):
-    """The same random images in each split, on the device already.
-
-    Args:
-        size: Number of images.
-        image_size: Width and height in pixels.
-        device: Device that holds them.
-        kwargs: See :class:`project.data.module.ImageDataModule`.
-    """
+    """The same random images in each split, on the device already."""
 
     def __init__(self, size: int, image_size: int, device: str = "cpu", **kwargs: object) -> None:
         super().__init__(flip=False, **kwargs)  # type: ignore[arg-type]
@@ -98,29 +97,20 @@ class RandomImagesDataModule(ImageDataModule):
         return list(self.train_dataloader())
 
 
-def training_variants(work: Work, device: torch.device) -> dict[str, Measure]:
-    """Measures images per second of training."""
+def variants(work: Work, device: torch.device, training: bool) -> dict[str, Measure]:
+    """Measures images per second of training or of evaluation."""
     data = images_for(work, device)
+    plain: dict[str, Measure] = {PLAIN: lambda _: plain_loop(work, data, device)[0]} if training else {}
     return {
-        TUTORIAL: lambda _: tutorial_loop(work, data, device, training=True),
-        PLAIN: lambda _: plain_loop(work, data, device)[0],
-        OURS: lambda _: through_lightning(work, device, training=True)[0],
-    }
-
-
-def evaluation_variants(work: Work, device: torch.device) -> dict[str, Measure]:
-    """Measures images per second of evaluation."""
-    data = images_for(work, device)
-    return {
-        TUTORIAL: lambda _: tutorial_loop(work, data, device, training=False),
-        OURS: lambda _: through_lightning(work, device, training=False)[0],
+        TUTORIAL: lambda _: tutorial_loop(work, data, device, training),
+        **plain,
+        OURS: lambda _: through_lightning(work, device, training)[0],
     }
 
 
 def images_for(work: Work, device: torch.device) -> RandomImagesDataModule:
     """Builds as many images as the steps take, the same for all variants."""
-    size = (work.warmup + work.steps) * work.batch_size
-    return RandomImagesDataModule(size, work.image_size, str(device), batch_size=work.batch_size)
+    return RandomImagesDataModule(work.images, work.image_size, str(device), batch_size=work.batch_size)
 
 
 def tutorial_loop(work: Work, data: RandomImagesDataModule, device: torch.device, training: bool) -> float:
@@ -148,16 +138,12 @@ def tutorial_loop(work: Work, data: RandomImagesDataModule, device: torch.device
 
 
 def plain_loop(work: Work, data: RandomImagesDataModule, device: torch.device) -> tuple[float, ImageClassifier]:
-    """Takes the training steps of ``project.fit`` in a loop that does nothing else.
-
-    Returns:
-        Images per second, and the trained model.
-    """
+    """Takes the training steps of ``project.fit`` in a loop that does nothing else; returns its speed and its model."""
     torch.manual_seed(0)
     model = ImageClassifier(data.class_names, data.preprocessing, work.arch, work.arch_args).to(device)
     optimizer = build_optimizer(model.optimizer, model)
-    schedule = CosineWithWarmup(optimizer)
-    schedule.set_length(total_steps=work.warmup + work.steps, steps_per_epoch=work.warmup + work.steps)
+    schedule, steps = CosineWithWarmup(optimizer), work.warmup + work.steps
+    schedule.set_length(total_steps=steps, steps_per_epoch=steps)
     in_bfloat16 = best_precision("auto") == "bf16-mixed"
     clock = StepClock(work.warmup, work.steps, device)
     model.train()
@@ -173,13 +159,20 @@ def plain_loop(work: Work, data: RandomImagesDataModule, device: torch.device) -
 
 
 def through_lightning(work: Work, device: torch.device, training: bool) -> tuple[float, ImageClassifier]:
-    """Trains or validates as ``project.fit`` does.
-
-    Returns:
-        Images per second, and the model.
-    """
+    """Trains or validates as ``project.fit`` does, and prints nothing; returns the speed and the model."""
     clock = StepClock(work.warmup, work.steps, device)
-    with _command(work, device) as cli:
+    with TemporaryDirectory() as folder, open(os.devnull, "w") as null, redirect_stdout(null), redirect_stderr(null):
+        cli = FitCLI(
+            [
+                *("--seed_everything=0", "--name=run", f"--trainer.default_root_dir={folder}"),
+                *("--data=benchmarks.loops.RandomImagesDataModule", f"--data.device={device}"),
+                *(f"--data.size={work.images}", f"--data.image_size={work.image_size}"),
+                *(f"--data.batch_size={work.batch_size}", f"--model.arch={work.arch}"),
+                *(f"--model.arch_args={json.dumps(work.arch_args)}", "--trainer.max_epochs=1"),
+                *(f"--trainer.accelerator={device.type}", "--trainer.devices=1"),
+                f"--trainer.log_every_n_steps={min(10, work.steps)}",  # the default, or once in so few steps
+            ]
+        )
         cli.trainer.callbacks.append(  # type: ignore[attr-defined]  # set by a connector
             LambdaCallback(on_train_batch_end=lambda *_: clock.tick(), on_validation_batch_end=lambda *_: clock.tick())
         )
@@ -189,20 +182,3 @@ def through_lightning(work: Work, device: torch.device, training: bool) -> tuple
         else:
             cli.trainer.validate(cli.model, datamodule=cli.datamodule, verbose=False)
     return clock.rate(work.batch_size), cli.model
-
-
-@contextmanager
-def _command(work: Work, device: torch.device) -> Iterator[FitCLI]:
-    """Builds what ``project.fit`` builds, in a folder that is removed afterwards, and prints nothing."""
-    size = (work.warmup + work.steps) * work.batch_size
-    with TemporaryDirectory() as folder, open(os.devnull, "w") as null, redirect_stdout(null), redirect_stderr(null):
-        yield FitCLI(
-            [
-                *("--seed_everything=0", "--name=run", f"--trainer.default_root_dir={folder}"),
-                *("--data=benchmarks.loops.RandomImagesDataModule", f"--data.device={device}", f"--data.size={size}"),
-                *(f"--data.image_size={work.image_size}", f"--data.batch_size={work.batch_size}"),
-                *(f"--model.arch={work.arch}", f"--model.arch_args={json.dumps(work.arch_args)}"),
-                *("--trainer.max_epochs=1", f"--trainer.accelerator={device.type}", "--trainer.devices=1"),
-                f"--trainer.log_every_n_steps={min(10, work.steps)}",  # the default, or once in so few steps
-            ]
-        )

@@ -11,13 +11,7 @@ Measure = Callable[[int], float]
 
 
 class StepClock:
-    """Times steps after a warmup, in which memory is allocated and algorithms are chosen.
-
-    Args:
-        warmup: Number of steps that are not counted, at least 1.
-        steps: Number of steps that are counted.
-        device: Device that computes them; a GPU is synchronized.
-    """
+    """Times steps on a device after a warmup, in which memory is allocated and algorithms are chosen."""
 
     def __init__(self, warmup: int, steps: int, device: torch.device) -> None:
         self.warmup, self.steps, self.device = warmup, steps, device
@@ -32,11 +26,7 @@ class StepClock:
             self._seconds = time.perf_counter() - self._seconds
 
     def rate(self, images: int) -> float:
-        """Returns images per second for steps of so many images.
-
-        Raises:
-            RuntimeError: Fewer steps were taken than planned.
-        """
+        """Returns images per second for steps of so many images."""
         if self._done < self.warmup + self.steps:
             raise RuntimeError(f"only {self._done} of {self.warmup} + {self.steps} steps were taken")
         return self.steps * images / self._seconds

@@ -2,7 +2,7 @@
 # Measures what needs a GPU: its tests, its speed beside plain loops, CIFAR-10 for each of $SEEDS. Finished runs are kept.
 set -euo pipefail
 
-python -m benchmarks --output gpu.json --plot gpu.png
+python -m benchmarks --output gpu.json
 for seed in ${SEEDS:-0 1 2 3 4}; do
     fast=cifar10_fast_$seed resnet18=cifar10_resnet18_$seed
     [ -f "runs/$fast/metrics.json" ] ||

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from lightning.pytorch import Trainer
 
+from benchmarks.__main__ import parser as parse_benchmarks
 from project import predict
 from project.check_data import check_data, parse
 from project.data import SyntheticFlowersDataModule
@@ -181,6 +182,14 @@ def test_a_predict_command_is_true(command, tiny_run, workplace, capfd):
         assert predict.predict(predict.parse([*args, *ONE_CPU[:2], "--num_workers=0"])) == 0
     written = "".join(file.read_text() for file in workplace.glob("labels.[cj]*")) or capfd.readouterr().out
     assert written.count("photos/holiday/") == 3
+
+
+SHOWN = sorted({line for page in PAGES for line in re.findall(r"python -m benchmarks\b[^`\n]*", page.read_text())})
+
+
+@pytest.mark.parametrize(("command"), SHOWN)
+def test_a_benchmark_command_is_accepted(command):
+    assert parse_benchmarks().parse_args(shlex.split(command)[3:]).rounds > 0
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if "-m project.report" in command])
