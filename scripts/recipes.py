@@ -1,10 +1,23 @@
-"""Measures what each of ``configs/recipes/`` adds to a config: ``python scripts/recipes.py``."""
+"""Measures what each of ``configs/recipes/`` adds to a config: ``python scripts/recipes.py``.
 
+For each seed in turn it trains by ``python -m project.fit``, first with the config alone, then with each recipe, and prints
+a Markdown table. A finished run is not repeated; an interrupted one starts again, so that its time is that of a training
+in one go. Options that it does not know go to ``project.fit``, as ``--trainer.max_epochs 10``.
+"""
+
+import argparse
+import json
+import shlex
+import shutil
+import statistics
+import subprocess
 import sys
+from pathlib import Path
 
-from compare import compare
+from seeds import curve
 
-NAMES = (
+ALONE = "the config alone"
+RECIPES = (  # those that suit a small network and a few epochs
     "randaugment",
     "trivialaugment",
     "random_erasing",
@@ -17,9 +30,63 @@ NAMES = (
     "warm_restarts",
     "adamw",
 )
-"""Those that suit a small network and a few epochs."""
 
-RECIPES = {name: ["--config", f"configs/recipes/{name}.yaml"] for name in NAMES}
+
+def train(options: list[str], run: Path) -> None:
+    """Trains, unless that is done."""
+    place = ["--trainer.default_root_dir", str(run.parent), "--name", run.name]
+    command, done = ["-m", "project.fit", *options, *place], run / "command.txt"
+    if not done.exists():
+        shutil.rmtree(run, ignore_errors=True)
+        subprocess.run([sys.executable, *command], check=True)
+        done.write_text(shlex.join(command))
+    elif done.read_text() != shlex.join(command):
+        sys.exit(f"'{run}' was trained by other options; choose another --folder")
+
+
+def table(runs: dict[str, list[Path]]) -> str:
+    """Formats accuracy on the test set and seconds of training, beside those of the first row's runs of the same seeds."""
+    lines = ["| | n | test accuracy | adds | seconds | times as long |", "| --- | --- | --- | --- | --- | --- |"]
+    measured = {name: [(100 * _accuracy(run), curve(run)[-1][0]) for run in members] for name, members in runs.items()}
+    alone = next(iter(measured.values()))
+    for name, found in measured.items():
+        adds, ratio = "", ""
+        if found is not alone:
+            adds = _spread([one - other for (one, _), (other, _) in zip(found, alone, strict=True)], "+.2f")
+            ratios = [one / other for (_, one), (_, other) in zip(found, alone, strict=True)]
+            ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        accuracies, seconds = zip(*found, strict=True)
+        lines.append(
+            f"| {name} | {len(found)} | {_spread(accuracies, '.2f', '%')} | {adds} | {_spread(seconds, '.0f')} | {ratio} |"
+        )
+    return "\n".join(lines)
+
+
+def _accuracy(run: Path) -> float:
+    return float(json.loads((run / "metrics.json").read_text())["test"]["accuracy"])
+
+
+def _spread(values: list[float] | tuple[float, ...], form: str, unit: str = "") -> str:
+    deviation = f" ± {statistics.stdev(values):{form.removeprefix('+')}}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):{form}}{unit}{deviation}"
+
+
+def main(args: list[str]) -> None:
+    """Trains what is not there yet, and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--recipes", nargs="+", default=RECIPES, help="names, by default those for small networks")
+    parser.add_argument("--config", default="configs/cifar10_resnet9.yaml", help="what they are compared with")
+    parser.add_argument("--seeds", type=int, default=3, help="how many")
+    parser.add_argument("--folder", type=Path, default=Path("runs/recipes"), help="where the runs are")
+    given, options = parser.parse_known_args(args)
+    runs: dict[str, list[Path]] = {name: [] for name in (ALONE, *given.recipes)}
+    for seed in range(given.seeds):
+        for name, members in runs.items():
+            members.append(given.folder / f"{name.replace(' ', '_')}_{seed}")
+            recipe = [] if name == ALONE else ["--config", f"configs/recipes/{name}.yaml"]
+            train(["--config", given.config, *recipe, *options, "--seed_everything", str(seed)], members[-1])
+    print(table(runs))
+
 
 if __name__ == "__main__":
-    compare(RECIPES, __doc__, "configs/cifar10_resnet9.yaml", sys.argv[1:])
+    main(sys.argv[1:])

@@ -20,7 +20,7 @@ SUFFIXES = {".py", ".sh", ".md", ".toml", ".yaml", ".yml", ".ipynb", ".lock", ".
 
 
 def usages(name: str) -> re.Pattern[str]:
-    """The pattern of a package's name where code, commands and paths use it, not the English word."""
+    """Builds the pattern of a package's name where code, commands and paths use it, not the English word."""
     return re.compile(
         rf"(?<=\bfrom ){name}\b|(?<=\bimport ){name}\b"  # imports
         rf"|(?<![\w\[./-]){name}(?=\\?\.[a-z_*])"  # project.fit, but not the tables [project.…] of pyproject.toml
@@ -32,7 +32,7 @@ def usages(name: str) -> re.Pattern[str]:
 
 
 def files(root: Path) -> Iterator[Path]:
-    """All text files of the repository, but none of caches and virtual environments."""
+    """Finds all text files of the repository, but none of caches and virtual environments."""
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if _is_ours(Path(folder, name), root))
         for path in (Path(folder, name) for name in sorted(names)):
@@ -46,7 +46,7 @@ def _is_ours(path: Path, root: Path) -> bool:
 
 
 def current_name(root: Path) -> str:
-    """The package's name now, from ``pyproject.toml``."""
+    """Reads the package's name from ``pyproject.toml``."""
     found = re.search(r'^name = "(\w+)"$', (root / "pyproject.toml").read_text(), re.M)
     if found is None:
         sys.exit("error: pyproject.toml has no line 'name = \"...\"'")
@@ -54,7 +54,7 @@ def current_name(root: Path) -> str:
 
 
 def refusal(root: Path, name: str) -> str | None:
-    """Why the package cannot have that name, if it cannot."""
+    """Returns the reason that the package cannot have that name, if there is one."""
     if not name.isidentifier() or keyword.iskeyword(name) or not name.islower():
         return "it must be a module's name: lower-case letters, digits and _"
     if (root / name).exists():
@@ -65,15 +65,7 @@ def refusal(root: Path, name: str) -> str | None:
 
 
 def rename(root: Path, name: str) -> int:
-    """Renames the package of a repository.
-
-    Args:
-        root: The repository.
-        name: The new name.
-
-    Returns:
-        How many files have changed.
-    """
+    """Renames the package of a repository; returns the number of files that have changed."""
     before, changed = current_name(root), 0
     pattern = usages(before)
     for path in files(root):

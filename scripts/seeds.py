@@ -26,7 +26,7 @@ def curve(run: Path, in_steps: bool = False) -> Curve:
 
 
 def line(name: str, values: list[float]) -> str:
-    """Mean, standard deviation, smallest and largest value."""
+    """Formats mean, standard deviation, smallest and largest value."""
     spread = f" ± {statistics.stdev(values):.2f}  ({min(values):.2f} to {max(values):.2f})" if len(values) > 1 else ""
     return f"{name:20} {statistics.mean(values):8.2f}{spread}"
 

@@ -14,12 +14,12 @@ from seeds import Curve, curve
 
 
 def reached_at(accuracy: float, run: Curve) -> float | None:
-    """When a run first validated with that accuracy, if it did."""
+    """Returns the time at which a run first validated with that accuracy, if it did."""
     return next((when for when, reached in run if reached >= accuracy), None)
 
 
 def table(ways: dict[str, list[Curve]], unit: str) -> str:
-    """How long each way takes to accuracies that all of its runs reach, and where it ends."""
+    """Formats the time that each way takes to accuracies that all runs reach, and its last accuracy."""
     best = min(max(reached for _, reached in run) for runs in ways.values() for run in runs)
     lines = []
     for name, runs in ways.items():
@@ -38,7 +38,7 @@ def _spread(values: list[float], digits: int) -> str:
 
 
 def draw(ways: dict[str, list[Curve]], label: str) -> Figure:
-    """A line for the mean of each way's runs, between their extremes."""
+    """Draws a line for the mean of each way's runs, between their extremes."""
     figure = Figure(figsize=(7, 3.4), layout="constrained")
     axes = figure.subplots()
     for name, runs in ways.items():

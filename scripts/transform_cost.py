@@ -28,19 +28,13 @@ _WARM_UP = 3
 
 
 def milliseconds(work: Callable[[Any], object], items: list[Any]) -> list[float]:
-    """How long the work on each item takes, in ms."""
+    """Times the work on each item."""
     times = []
     for item in [*items[:_WARM_UP], *items]:
         start = time.perf_counter()
         work(item)
         times.append(1000 * (time.perf_counter() - start))
     return times[_WARM_UP:]
-
-
-def line(name: str, times: list[float], decoding: float) -> str:
-    """A row of the table."""
-    median = statistics.median(times)
-    return f"| {name} | {median:.2f} ({min(times):.2f} to {max(times):.2f}) | {1000 / median:,.0f} | {median / decoding:.2f} |"
 
 
 def _decode(file: Path) -> Tensor:
@@ -57,16 +51,15 @@ def main(folder: Path, count: int = 100) -> None:
     decoding = milliseconds(_decode, files)
     print(f"{platform.processor() or platform.machine()}, one core; n = {len(files)} images;", end=" ")
     print(f"torch {version('torch')}, torchvision {version('torchvision')}\n")
-    for side in (224, 32):
-        print(
-            f"| {side} pixels | ms an image, median (min to max) | images/s | beside decoding |\n| --- | --- | --- | --- |"
-        )
-        print(line("decoding the file, whole", decoding, statistics.median(decoding)))
-        resized = [v2.functional.resize(image, [side, side]) for image in images]
-        for transform in TRANSFORMS:
-            print(
-                line(describe(transform).split("(")[0], milliseconds(transform, resized), statistics.median(decoding))
-            )
+    for size in (224, 32):
+        resized = [v2.functional.resize(image, [size, size]) for image in images]
+        costs = {describe(transform).split("(")[0]: milliseconds(transform, resized) for transform in TRANSFORMS}
+        print(f"| {size} pixels | ms an image, median (min to max) | images/s | beside decoding |")
+        print("| --- | --- | --- | --- |")
+        for name, times in {"decoding the file, whole": decoding, **costs}.items():
+            median = statistics.median(times)
+            spread, beside = f"{min(times):.2f} to {max(times):.2f}", median / statistics.median(decoding)
+            print(f"| {name} | {median:.2f} ({spread}) | {1000 / median:,.0f} | {beside:.2f} |")
         print()
 
 

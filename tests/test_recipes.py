@@ -1,4 +1,4 @@
-"""Recipes add up and name their sources, and what measures them and an ablation compares like with like."""
+"""Recipes add up and name their sources, and what measures them compares like with like."""
 
 import json
 import re
@@ -6,9 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
-from project.model.networks import build_network
 from tests.engine.cli.test_command_line import parse
 from tests.test_configs import RECIPES, SMALL
 from tests.test_seeds import script
@@ -43,7 +41,7 @@ def test_the_table_of_recipes_compares_runs_of_one_seed(tiny_run, workplace, mon
             metrics.write_text(json.dumps(changed))
         return [Path(f"{name}_{seed}") for seed in range(len(accuracies))]
 
-    table = script("compare.py", monkeypatch)["table"]({"none": runs("none", 0.5, 0.6), "ema": runs("ema", 0.55, 0.63)})
+    table = script("recipes.py", monkeypatch)["table"]({"none": runs("none", 0.5, 0.6), "ema": runs("ema", 0.55, 0.63)})
     *_, alone, ema = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
     assert alone[:4] == ["none", "2", "55.00% ± 7.07", ""]
     assert ema[:4] == ["ema", "2", "59.00% ± 5.66", "+4.00 ± 1.41"]
@@ -53,17 +51,14 @@ def test_the_table_of_recipes_compares_runs_of_one_seed(tiny_run, workplace, mon
 def test_a_recipe_is_measured_once(tiny_run, workplace, monkeypatch, capsys):
     trained = []
 
-    def train(words, check, env, stdout):
+    def train(words, check):
         run = Path(words[words.index("--trainer.default_root_dir") + 1], words[words.index("--name") + 1])
         assert not run.exists()  # an interrupted one is gone
         trained.append(shutil.copytree(tiny_run, run, ignore=NO_WEIGHTS))
 
-    def main(flags):
-        ways = {"mixup": ["--config", "mixup.yaml"], "ema": ["--config", "ema.yaml"]}
-        script("compare.py", monkeypatch)["compare"](ways, "", "small.yaml", flags)
-
     monkeypatch.setattr("subprocess.run", train)
-    asked = ["--ways", "ema", "--seeds", "2", "--folder", "runs"]
+    main = script("recipes.py", monkeypatch)["main"]
+    asked = ["--recipes", "ema", "--seeds", "2", "--folder", "runs"]
     (workplace / "runs" / "ema_0").mkdir(parents=True)
     main([*asked, "--trainer.max_epochs", "1"])
     assert [run.name for run in trained] == ["the_config_alone_0", "ema_0", "the_config_alone_1", "ema_1"]
@@ -71,30 +66,12 @@ def test_a_recipe_is_measured_once(tiny_run, workplace, monkeypatch, capsys):
     assert len(trained) == 4
     first, second = capsys.readouterr().out.split("| | n |")[1:]
     assert first == second
-    main([*asked, "--trainer.max_epochs", "1", "--jobs", "2", "--seeds", "4"])
-    assert len(trained) == 8
-    assert capsys.readouterr().out.count("| 4 |") == 2
     with pytest.raises(SystemExit, match="was trained by other options; choose another --folder"):
         main([*asked, "--trainer.max_epochs", "2"])
 
 
 def test_every_recipe_that_is_measured_is_there(monkeypatch):
-    recipes = script("recipes.py", monkeypatch)["RECIPES"]
-    assert {*recipes} <= {path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml")}
+    recipes = {path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml")}
+    assert {*script("recipes.py", monkeypatch)["RECIPES"]} <= recipes
     page = (ROOT / "docs" / "recipes.md").read_text()
-    assert all(f"`{path.stem}`" in page for path in (ROOT / "configs" / "recipes").glob("*.yaml"))
-
-
-def test_an_ablation_leaves_out_what_it_says(monkeypatch):
-    found = script("ablation.py", monkeypatch)
-    monkeypatch.syspath_prepend(ROOT / "scripts")
-    for flags in found["PARTS"].values():
-        model = parse(f"--config={ROOT}/configs/cifar10_cpu.yaml", *flags).model.init_args
-        assert build_network(model.arch, 10)(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
-    plain, usual = found["unwhitened"](10), found["initialised_as_usual"](10)
-    whole = found["Airbench"](10)
-    assert plain.stem[0].weight.shape == whole.stem[0].weight.shape
-    assert plain.stem[0].weight.requires_grad
-    first = torch.eye(24).view(24, 24, 1, 1)  # the identity's kernel in the middle of each 3 x 3
-    assert torch.equal(whole.layer1[0].weight[:24, :, 1:2, 1:2], first)
-    assert not torch.equal(usual.layer1[0].weight[:24, :, 1:2, 1:2], first)
+    assert all(f"`{recipe}`" in page for recipe in recipes)
