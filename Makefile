@@ -6,7 +6,7 @@ INSTALL := --editable ".[explore,test]"
 # Jupyter refuses to run as root, as whom containers often do, unless it is told to
 ALLOW_ROOT = $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help fit test test-slow stress benchmark gpu lock rename lint notebook
+.PHONY: help fit test test-slow stress benchmark gpu docs lock rename lint notebook
 help:
 	@echo "make fit [ARGS='--trainer.max_epochs 3']   train on the built-in data"
 	@echo "make test                                  lint, types and the fast tests"
@@ -14,6 +14,7 @@ help:
 	@echo "make stress                                kill trainings a hundred times and compare every bit"
 	@echo "make benchmark                             this machine's speed beside a plain PyTorch loop"
 	@echo "make gpu [SEEDS='0 1 2 3 4']               what needs a GPU: its tests, its speed, CIFAR-10 for each seed"
+	@echo "make docs                                  build the site of docs/ in site/"
 	@echo "make rename NAME=flowernet                 give the package, project/, a name of your own"
 	@echo "make lock                                  pin every package with its hashes in requirements.lock"
 	@echo "make notebook                              explore a checkpoint in Jupyter"
@@ -42,6 +43,9 @@ benchmark: .venv/installed
 
 gpu: .venv/installed
 	PATH="$(CURDIR)/$(BIN):$$PATH" SEEDS="$(SEEDS)" bash scripts/gpu.sh
+
+docs: .venv/installed
+	$(BIN)/zensical build --strict
 
 lock: .venv/installed
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --all-extras pyproject.toml \

@@ -1,1 +1,1 @@
-"""Speed of this machine beside plain PyTorch loops: ``python -m benchmarks``, described in docs/speed.md."""
+"""Speed of this machine beside plain PyTorch loops: ``python -m benchmarks``, described in docs/results.md."""

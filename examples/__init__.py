@@ -1,1 +1,1 @@
-"""The shortest complete extensions of this project; docs/extending.md lists them."""
+"""The shortest complete extensions of this project; docs/change_it.md lists them."""

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -43,14 +44,16 @@ FITS = [command for command in COMMANDS if "-m project.fit" in command]
 PRINTING = [command for command in FITS if "--help" in command or "--print_config" in command]
 
 
-FENCED = sorted({line for page in PAGES for line in re.findall(r"^python -m project\.fit .*$", page.read_text(), re.M)})
+FENCED = sorted(
+    {line for page in PAGES for line in re.findall(r"^python -m project\.fit [^#\n]*", page.read_text(), re.M)}
+)
 
 
 def shortened(command: str) -> list[str]:
     """The options of a command, with others behind them that make it short enough for a test."""
     _, _, options = command.partition("-m project.fit")
     args = shlex.split(options.replace("FOLDER", "images").split(">")[0])
-    of_files = ("flowers", "--data FOLDER", "FolderDataModule", "CSVDataModule", "TorchDatasetModule")
+    of_files = ("flowers", "--data FOLDER", "FolderDataModule", "CSVDataModule", "TorchDatasetModule", "LabelsCSV")
     data = TINY_FILES if any(word in command for word in of_files) else TINY_DATA
     data = TINY["CIFAR10DataModule"] if "cifar10" in command else data
     finer = ["--trainer.callbacks.multiple=8"] if "ProgressiveResizing" in command else []  # for smaller images
@@ -87,7 +90,7 @@ def write_pets(root: Path) -> None:
 
 def write_network(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The module that the page on networks shows."""
-    (code,) = re.findall(r"```python\n(# nets.py\n.*?)```", (ROOT / "docs" / "networks.md").read_text(), re.S)
+    (code,) = re.findall(r"```python\n(# nets.py\n.*?)```", (ROOT / "docs" / "change_it.md").read_text(), re.S)
     (folder / "nets.py").write_text(code)
     monkeypatch.syspath_prepend(folder)
 
@@ -144,7 +147,7 @@ def test_a_command_that_only_prints_is_true(command, monkeypatch, capsys):
 
 @pytest.mark.parametrize(("code", "requeued"), [(0, ""), (75, "requeue 7\n"), (2, "")])
 def test_slurms_batch_script_asks_for_another_turn_after_a_stop_alone(code, requeued):
-    (line,) = re.findall(r"^srun .*", (ROOT / "docs" / "reproducibility.md").read_text(), re.M)
+    (line,) = re.findall(r"^srun .*", (ROOT / "docs" / "many_devices.md").read_text(), re.M)
     stubs = f'srun() {{ return {code}; }}\nscontrol() {{ echo "$@"; }}\n'
     script = ["bash", "-c", stubs + line]
     found = subprocess.run(script, env={"SLURM_JOB_ID": "7"}, capture_output=True, text=True, check=False)
@@ -205,14 +208,15 @@ def test_a_sweep_command_is_accepted(command, monkeypatch):
 
 
 def test_the_page_of_sweeps_shows_a_file_that_can_be_searched(workplace):
-    (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "sweeping.md").read_text(), re.S)
+    (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "training.md").read_text(), re.S)
     Path("sweep.yaml").write_text(text)
     assert list(read_file("sweep.yaml")[1]) == ["model.optimizer.lr", "data.batch_size"]
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning walks torch's pytrees by it
 def test_the_python_page_trains_evaluates_and_predicts(workplace, capsys):
-    train, use, own, find = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), re.S)
+    text = (ROOT / "docs" / "change_it.md").read_text()
+    _, own, train, use, find = re.findall(r"```python\n(.*?)```", text, re.S)
     names: dict[str, Any] = {}
     used: dict[str, Any] = {}
     smaller = train.replace("train_size=640", "train_size=64, val_size=24, test_size=26, batch_size=16")
@@ -289,5 +293,25 @@ def test_make_knows_its_targets(command):
 
 def test_every_link_leads_somewhere():
     for page in PAGES:
-        for link in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
+        for link in re.findall(
+            r"\]\((?!http|\.\./\.\./)([^)#]+)", page.read_text()
+        ):  # the latter are GitHub's own pages
             assert (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+def test_every_file_that_a_page_names_is_there():
+    folders = [ROOT, ROOT / "project" / "engine", ROOT / "tests"]
+    for page in PAGES:
+        for name in re.findall(r"`([\w/]+/\w+\.(?:py|yaml|md))`", page.read_text()):
+            assert any((folder / name).exists() for folder in folders), f"{page.name} names {name}"
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_broken_link_or_reference(tmp_path):
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    shutil.copy(ROOT / "zensical.toml", tmp_path)
+    (tmp_path / "project").symlink_to(ROOT / "project")
+    build = [Path(sys.executable).with_name("zensical"), "build", "--strict"]
+    done = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "freeze" in (tmp_path / "site" / "reference" / "index.html").read_text()  # an option, from a docstring

@@ -1,4 +1,4 @@
-"""The promises of ``python -m project.export``, and each block of code that docs/deploying.md shows."""
+"""The promises of ``python -m project.export``, and each block of code that docs/after_training.md shows."""
 
 import json
 import os
@@ -39,7 +39,7 @@ from tests.small import one_line
 NAMES = ["daisy", 'a "quoted" name', "comma, name", "向日葵", "{}", "line\nend", "null", " "]
 LOADERS = {".onnx": load_onnx, ".pt2": load_pt2}
 DOCS = Path(__file__).parents[1] / "docs"
-PAGE = (DOCS / "deploying.md").read_text()
+PAGE = (DOCS / "after_training.md").read_text()
 PREPARE, ON_ONNX, ON_TORCH, SERVE, QUANTIZE = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 
 

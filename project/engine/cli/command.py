@@ -189,7 +189,7 @@ def require_no_finder(trainer: Trainer) -> None:
     for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
         if isinstance(callback, BatchSizeFinder | LearningRateFinder):
             name = type(callback).__name__
-            raise UserError(f"--trainer.callbacks: {name} searches in Python alone, as docs/python.md shows")
+            raise UserError(f"--trainer.callbacks: {name} searches in Python alone, as docs/change_it.md shows")
 
 
 def _number(seed: bool | int) -> int:

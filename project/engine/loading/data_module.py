@@ -39,7 +39,7 @@ class ReproducibleDataModule(LightningDataModule, ABC):
         batch_transforms: Transforms of whole training batches on the device, after all other augmentation, such as
             torchvision's MixUp and CutMix: each takes and returns images on the 0-255 scale and labels, (N, classes).
         class_balance: Evens out classes of different sizes in training, by drawing images of small ones more often:
-            from 0, each image alike, to 1, each class alike; see docs/your_images.md.
+            from 0, each image alike, to 1, each class alike; see docs/your_data.md.
         split_seed: Advanced: Decides which images are validation's and which are test's, where the data does not say.
         seed: Decides order and augmentation; the command line takes it from ``--seed_everything``.
     """

@@ -1,0 +1,54 @@
+"""Draws the README's tour of what a run leaves: ``python scripts/tour.py runs/NAME``, into ``tour.jpg`` in its folder."""
+
+import io
+import sys
+
+import torch
+from matplotlib.figure import Figure
+from PIL import Image
+
+from project.analysis.data import open_data
+from project.analysis.embeddings import embed, project, projection_figure
+from project.analysis.evaluation import evaluate_split
+from project.analysis.plots import curves_figure, image_grid, read_curves
+from project.engine.run.checkpoint import ABOUT, read_checkpoint
+from project.model import ImageClassifier
+
+WIDTH, SHOWN, THUMBNAILS = 1200, 8, 40
+
+
+def drawn(figure: Figure, width: int) -> Image.Image:
+    """A figure in that many pixels."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=200, bbox_inches="tight", facecolor="white")
+    image = Image.open(file).convert("RGB")
+    return image.resize((width, round(image.height * width / image.width)), Image.Resampling.LANCZOS)
+
+
+def main(run: str) -> None:
+    """Writes ``tour.jpg``: curves, features in two dimensions, and the surest mistakes."""
+    checkpoint = f"{run}/checkpoints/best.ckpt"
+    model = ImageClassifier.load_from_checkpoint(checkpoint)
+    test = evaluate_split(model, open_data(read_checkpoint(checkpoint)[ABOUT]))
+    images = torch.stack([test.images.image(index) for index in range(len(test.images))])
+    points = project(torch.cat([embed(model, part) for part in torch.split(images, 64)]))
+    near = {index: images[index] for index in range(0, len(images), len(images) // THUMBNAILS | 1)}
+    chosen = test.confident(correct=False, count=SHOWN)
+    names = model.class_names
+    titles = [f"{names[int(test.labels[i])]}\nas {names[int(test.predicted[i])]}" for i in chosen]
+    rows = [
+        [curves_figure(read_curves(run)), projection_figure(points, test.labels, names, near)],
+        [image_grid(list(images[chosen]), titles, columns=SHOWN)],
+    ]
+    parts = [[drawn(figure, WIDTH // len(row)) for figure in row] for row in rows]
+    heights = [max(part.height for part in row) for row in parts]
+    page = Image.new("RGB", (WIDTH, sum(heights)), "white")
+    for top, row in zip([sum(heights[:i]) for i in range(len(rows))], parts, strict=True):
+        for column, part in enumerate(row):
+            page.paste(part, (column * WIDTH // len(row), top))
+    page.save(f"{run}/tour.jpg", quality=85, optimize=True)
+    print(f"{run}/tour.jpg")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
