@@ -23,13 +23,7 @@ class Reliability(NamedTuple):
 
 
 def reliability(probabilities: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
-    """Sorts images into bins by the confidence of their prediction.
-
-    Args:
-        probabilities: float (N, classes).
-        labels: int64 (N,).
-        bins: The number of bins over [0, 1]; a confidence on the edge between two belongs to the lower one.
-    """
+    """Sorts images into bins of [0, 1] by the confidence of their prediction; an edge belongs to the lower bin."""
     confidence, predicted = probabilities.double().max(1)
     which = (confidence * bins).ceil().long().sub(1).clamp(0, bins - 1)
     counts = torch.bincount(which, minlength=bins)
@@ -43,10 +37,7 @@ def reliability(probabilities: Tensor, labels: Tensor, bins: int = 15) -> Reliab
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     """Finds the temperature T for which the cross entropy of ``logits / T`` is least (Guo et al., 2017, section 4.2).
 
-    Fit it on the validation set and judge it on the test set. It changes no prediction.
-
-    Returns:
-        The temperature, from 0.05 to 20: above 1 for an overconfident model, below 1 for an underconfident one.
+    Fit it on the validation set and judge it on the test set. It is from 0.05 to 20, above 1 for an overconfident model.
     """
     logits = logits.double()
     low, high = 1 / 20, 20.0  # of 1 / T, in which the cross entropy is convex

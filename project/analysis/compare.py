@@ -23,12 +23,7 @@ def mcnemar(first: Tensor, second: Tensor) -> McNemar:
     Args:
         first: bool (N,), true where the first model classifies an image correctly.
         second: bool (N,), the same for the second model, in the same order.
-
-    Raises:
-        ValueError: The numbers of images differ.
     """
-    if first.shape != second.shape:
-        raise ValueError(f"both must be about the same images, got {len(first)} and {len(second)}")
     only_first, only_second = int((first & ~second).sum()), int((second & ~first).sum())
     differing = only_first + only_second
     tail = sum(comb(differing, count) for count in range(min(only_first, only_second) + 1))
@@ -50,11 +45,7 @@ def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def differing_settings(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Finds the settings that differ between runs, from the content of each run's ``config.yaml``.
-
-    Returns:
-        By setting, the value of each run; None where a run has no such setting.
-    """
+    """Finds the settings that differ between runs, each with its value by run, from the content of ``config.yaml``."""
     flat = {run: flattened(config) for run, config in configs.items()}
     names = dict.fromkeys(name for settings in flat.values() for name in settings)
     rows = {name: {run: settings.get(name) for run, settings in flat.items()} for name in names}

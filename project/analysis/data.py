@@ -1,7 +1,6 @@
 """The data that a checkpoint was trained on, opened again without letting the file choose what is imported or written."""
 
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,7 @@ from project.engine.run.settings import imported_class, plain_options
 
 
 def remembered_data(about: About) -> tuple[type[ImageDataModule], dict[str, Any]]:
-    """Finds the data module that a checkpoint was trained with, and its options that name nothing that is written.
-
-    Raises:
-        UserError: No data module of that name is imported.
-    """
+    """Finds the data module that a checkpoint was trained with, and its options that name nothing that is written."""
     data = about["data"]
     if data is None:
         raise UserError("the checkpoint does not say what data it was trained on; name it with --data")
@@ -55,19 +50,13 @@ def open_data(about: About, **changes: Any) -> ImageDataModule:
     Args:
         about: The checkpoint's ``about``.
         changes: Options that differ from training's, as the ``root`` of images that were moved.
-
-    Raises:
-        UserError: No data module of that name is imported, it does not accept the options, or its images would be
-            downloaded to a folder that only the checkpoint names.
     """
     found, options = remembered_data(about)
     require_datasets(about, changes)
     try:
         data = found(**options | changes)
     except (TypeError, ValueError) as error:
-        raise UserError(
-            f"{found.__name__} does not accept the options that the checkpoint remembers: {error}"
-        ) from error
+        raise UserError(f"{found.__name__} does not accept the checkpoint's options: {error}") from error
     if "root" not in changes:
         require_there(data, options)
     return data
@@ -86,12 +75,9 @@ def was_trained_on(about: About, data: ImageFilesDataModule) -> bool | None:
 
 
 def _identities(splits: Mapping[str, ClassFiles]) -> set[tuple[int, int]]:
-    """Returns the device and inode of each file."""
-    found = set()
-    for file in (file for classes in splits.values() for files in classes.values() for file in files):
-        with suppress(OSError):  # a broken link is an image that cannot be read
-            found.add(((about := file.stat()).st_dev, about.st_ino))
-    return found
+    """Returns the device and inode of each file that is there."""
+    files = (file for classes in splits.values() for files in classes.values() for file in files)
+    return {(stat.st_dev, stat.st_ino) for stat in (file.stat() for file in files if file.exists())}
 
 
 def require_there(data: ImageDataModule, options: dict[str, Any]) -> None:

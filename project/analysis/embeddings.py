@@ -11,15 +11,7 @@ from project.model.networks import head
 
 
 def embed(model: ImageClassifier, images: Tensor) -> Tensor:
-    """Computes the features that the head of the network gets, in evaluation mode.
-
-    Args:
-        model: On any device.
-        images: uint8 (N, 3, size, size).
-
-    Returns:
-        float (N, features), on the CPU.
-    """
+    """Computes the features that the head of the network gets for uint8 images: float (N, features), on the CPU."""
     model.eval()
     (layer,) = list(head(model.network, len(model.class_names)).values())[-1:]
     features: list[Tensor] = []
@@ -44,14 +36,7 @@ def project(embeddings: Tensor) -> Tensor:
 
 
 def projection_figure(points: Tensor, labels: Tensor, class_names: list[str], thumbnails: dict[int, Tensor]) -> Figure:
-    """Draws projected embeddings as dots in the colours of their classes, some of them as images.
-
-    Args:
-        points: float (N, 2).
-        labels: int64 (N,).
-        class_names: The classes in the order of their labels.
-        thumbnails: Images to draw, uint8 (3, height, width), by their positions among the points.
-    """
+    """Draws projected embeddings as dots in the colours of their classes, and some images by their positions."""
     figure = Figure(figsize=(8, 6), layout="constrained", dpi=110)
     axes = figure.add_subplot(xlabel="first principal component", ylabel="second principal component")
     for label, name in enumerate(class_names):

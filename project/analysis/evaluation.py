@@ -27,11 +27,10 @@ class Predictions(NamedTuple):
     indices: Tensor
     """Positions in the dataset, int64 (N,)."""
     targets: Tensor
-    """The true labels, int64 (N,); -1 where a file cannot be read."""
+    """The true labels; -1 where a file cannot be read."""
     labels: Tensor
-    """The predicted labels, int64 (N,)."""
     confidences: Tensor
-    """The probabilities of the predicted labels, float32 (N,)."""
+    """The probabilities of the predicted labels."""
     logits: Tensor
     """float32 (N, classes), or (N, 0) where they were not kept."""
     probabilities: Tensor
@@ -39,11 +38,7 @@ class Predictions(NamedTuple):
 
 
 class CollectPredictions(Callback):
-    """Collects the ``predictions`` of all processes while a model is tested or validated; 28 bytes an image.
-
-    Args:
-        with_logits: If true, logits and probabilities are kept, too, 8 bytes an image and class.
-    """
+    """Collects the ``predictions`` of all processes while a model is tested or validated, on request with logits."""
 
     def __init__(self, with_logits: bool = False) -> None:
         self.with_logits = with_logits
@@ -116,17 +111,17 @@ class Evaluation(NamedTuple):
 
     @property
     def confidence(self) -> Tensor:
-        """The probability of each image's predicted class, float32 (N,)."""
+        """The probability of each image's predicted class."""
         return self._probability_of(self.predicted)
 
     @property
     def predicted(self) -> Tensor:
-        """The predicted labels, int64 (N,)."""
+        """The predicted labels."""
         return self.logits.argmax(1)
 
     @property
     def correct(self) -> Tensor:
-        """True where an image is classified correctly, bool (N,)."""
+        """True where an image is classified correctly."""
         return self.predicted == self.labels
 
     def confident(self, correct: bool, count: int) -> list[int]:
@@ -154,9 +149,6 @@ def evaluate_split(
         data: The data module.
         split: ``val`` or ``test``.
         as_in_use: If true, validation uses all views of test-time augmentation, as a temperature for test images needs.
-
-    Raises:
-        UserError: The images cannot be found or read, or may have several classes each.
     """
     if not model.has_one_class:
         raise UserError("images can be shown only where the model gives each image one class")
@@ -187,10 +179,6 @@ def evaluate_split(
     found = collect.predictions
     if found is None or measured not in model.results:
         raise UserError(f"the {measured}_step of {type(model).__name__} measures nothing")
-    logits = torch.full((len(images), len(model.class_names)), float("nan"))
-    probabilities, labels = logits.clone(), torch.full((len(images),), -1)
-    readable = found.targets >= 0
-    positions = found.indices[readable]
-    for kept, values in ((logits, found.logits), (probabilities, found.probabilities), (labels, found.targets)):
-        kept[positions] = values[readable]
-    return Evaluation(images, logits, probabilities, labels, model.results[measured])
+    broken = found.targets[:, None] < 0
+    logits, probabilities = (values.masked_fill(broken, float("nan")) for values in (found.logits, found.probabilities))
+    return Evaluation(images, logits, probabilities, found.targets, model.results[measured])

@@ -93,7 +93,7 @@ def write_onnx(model: ImageClassifier, path: Path) -> None:
 
 def _replace_hard_sigmoids(graph: Any) -> None:
     """Writes HardSigmoid as Mul, Add and Clip, as OpenCV ignores its slope and offset without an error."""
-    from onnx.helper import get_node_attr_value, make_node, make_tensor
+    from onnx.helper import make_node, make_tensor
 
     def constant(name: str, value: float) -> str:
         graph.initializer.append(make_tensor(name, 1, [], [value]))  # 1 is float32
@@ -106,18 +106,11 @@ def _replace_hard_sigmoids(graph: Any) -> None:
             graph.node.append(node)
             continue
         slope, offset, low, high, scaled, shifted = (f"hard_sigmoid_{number}_{part}" for part in range(6))
-        given = {attribute.name for attribute in node.attribute}
-        alpha, beta = (
-            get_node_attr_value(node, name) if name in given else default
-            for name, default in (("alpha", 0.2), ("beta", 0.5))
-        )
-        graph.node.extend(
-            [
-                make_node("Mul", [node.input[0], constant(slope, alpha)], [scaled]),
-                make_node("Add", [scaled, constant(offset, beta)], [shifted]),
-                make_node("Clip", [shifted, constant(low, 0.0), constant(high, 1.0)], list(node.output)),
-            ]
-        )
+        given = {attribute.name: attribute.f for attribute in node.attribute}
+        graph.node.append(make_node("Mul", [node.input[0], constant(slope, given.get("alpha", 0.2))], [scaled]))
+        graph.node.append(make_node("Add", [scaled, constant(offset, given.get("beta", 0.5))], [shifted]))
+        limits = constant(low, 0.0), constant(high, 1.0)
+        graph.node.append(make_node("Clip", [shifted, *limits], list(node.output)))
 
 
 def load_onnx(path: Path) -> Classify:

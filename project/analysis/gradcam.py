@@ -25,9 +25,6 @@ def grad_cam(model: ImageClassifier, images: Tensor, labels: Tensor | None = Non
 
     Returns:
         float (N, size, size) in [0, 1], on the CPU; all 0 where nothing speaks for the class.
-
-    Raises:
-        ValueError: No layer's output has spatial dimensions.
     """
     model.eval()
     with torch.enable_grad(), _outputs(model.network) as outputs:

@@ -23,12 +23,7 @@ def short(name: str, length: int = 24) -> str:
 
 
 def confusion_figure(confusion: Tensor, class_names: Sequence[str]) -> Figure:
-    """Draws a confusion matrix, each row as shares of its true class, with the counts in the cells.
-
-    Args:
-        confusion: int64 (classes, classes); rows are true classes, columns predicted ones.
-        class_names: The names of the classes.
-    """
+    """Draws a confusion matrix, each row as shares of its true class, with the counts in the cells."""
     counts = confusion.cpu().numpy()
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     labels = [short(name) for name in class_names]
@@ -66,11 +61,7 @@ def image_grid(images: Sequence[Tensor], titles: Sequence[str] = (), columns: in
 
 
 def read_curves(run: str | Path) -> dict[str, dict[int, float]]:
-    """Reads a run's curves from TensorBoard's files in its folder.
-
-    Returns:
-        By name, as ``train/loss``, the value at each step; empty where there are no files of TensorBoard.
-    """
+    """Reads a run's curves from TensorBoard's files in its folder: by name, as ``train/loss``, the value at each step."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # takes a while to import
 
     accumulator: Any = EventAccumulator
@@ -94,11 +85,9 @@ def _draw_curve(axes: Axes, points: Mapping[int, float], colour: str, label: str
 
 
 def curves_figure(curves: Mapping[str, Mapping[int, float]], label_smoothing: float = 0.0) -> Figure:
-    """Draws loss, accuracy, learning rate and speed over the steps.
+    """Draws loss, accuracy, learning rate and speed over the steps, of :func:`read_curves`; any may be missing.
 
-    Args:
-        curves: The value at each step, by the names that a run logs, as ``train/loss``; any may be missing.
-        label_smoothing: The label smoothing of the training loss, which the validation loss is without.
+    The legend tells the label smoothing of the training loss, which the validation loss is without.
     """
     panels = {
         "loss": ["train/loss", "val/loss"],

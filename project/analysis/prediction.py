@@ -20,18 +20,12 @@ class Prediction(NamedTuple):
 
 
 def predict(model: ImageClassifier, paths: Sequence[str | Path], batch_size: int = 64) -> list[Prediction]:
-    """Labels image files.
+    """Labels image files, in their order.
 
     Args:
         model: As ``ImageClassifier.load_from_checkpoint`` builds it, on any device; it is put into evaluation mode.
-        paths: The files.
-        batch_size: How many images the model sees at a time; no result depends on it.
-
-    Returns:
-        One prediction for each file, in their order.
-
-    Raises:
-        UnreadableFileError: A file is no image, or is damaged.
+        paths: The files; one that is no image raises an ``UnreadableFileError``.
+        batch_size: The number of images that the model sees at a time; no result depends on it.
     """
     model.eval()
     found: list[Prediction] = []

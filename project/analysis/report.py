@@ -36,14 +36,7 @@ class Shown(NamedTuple):
 
 
 def render(run: Path, about: dict[str, Any], metrics: dict[str, Any], images: dict[str, Any]) -> str:
-    """Fills the page; whatever comes from files is escaped.
-
-    Args:
-        run: The run's folder.
-        about: The best checkpoint's ``about``.
-        metrics: The content of ``metrics.json``.
-        images: The result of :func:`image_sections`, or the reason that there is none as ``missing``.
-    """
+    """Fills the page, with the sections of images or the reason that there are none as ``missing``; escapes all text."""
     loader = PackageLoader(__package__, "templates")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     environment.filters["printable"] = printable
