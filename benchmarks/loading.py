@@ -14,7 +14,7 @@ from torchvision.datasets import ImageFolder
 from benchmarks.timing import Measure, StepClock
 from project.data import FolderDataModule
 from project.data.drawn.drawing import CLASS_NAMES, draw_flowers
-from project.model.normalize import normalize, to_255_scale
+from project.model.normalize import Normalization
 
 _MEAN, _STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 _NOISE = 7.5  # standard deviation on the 0-255 scale: a file then has about 55 KB, flower_photos' 58 KB
@@ -65,13 +65,13 @@ def _through_pil(root: Path, batch_size: int, image_size: int, _round: int) -> f
 def _through_ours(data: FolderDataModule, epoch: int) -> float:
     data.setup("fit")
     dataset: Any = data.splits["train"]
-    mean, std = to_255_scale(_MEAN), to_255_scale(_STD)
+    normalize, like = Normalization(_MEAN, _STD), torch.empty(0)
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(epoch)) + epoch * len(dataset)
     loader: Any = DataLoader(
         dataset, data.batch_size, sampler=order.tolist(), collate_fn=lambda batch: batch, drop_last=True
     )
     # normalising is the model's task here, and a transform in the other variant
-    return _rate(loader, lambda batch: normalize(data.augment(batch, epoch).images, mean, std))
+    return _rate(loader, lambda batch: normalize(data.augment(batch, epoch).images, like))
 
 
 def _rate(loader: DataLoader[Any], finish: Any) -> float:

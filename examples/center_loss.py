@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from project.model import ImageClassifier
-from project.model.networks import head
 
 
 class CenterLossClassifier(ImageClassifier):
@@ -22,14 +21,14 @@ class CenterLossClassifier(ImageClassifier):
 
     def __init__(self, center_weight: float = 0.01, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        last: Any = next(iter(head(self.network, len(self.class_names)).values()))
         self.center_weight = center_weight
-        self.centers = nn.Parameter(torch.zeros(last.weight.shape[:2]))  # (classes, features)
+        self.centers = nn.Parameter(torch.zeros(self.network_head.weight.shape[:2]))  # (classes, features)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Returns the batch's mean loss."""
+        """Measures the batch and returns its mean loss."""
         batch = self.as_batch(batch)
         logits, features = self.logits_and_features(batch.images)
         distances = (features.float() - self.centers[batch.labels]).square().sum(1)
         losses = self.loss(logits, batch.labels) + self.center_weight / 2 * distances
-        return self.count(logits, batch.labels, losses)
+        self.measure("train", logits, batch.labels, losses)
+        return losses.mean()

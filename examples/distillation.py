@@ -20,7 +20,6 @@ class Student(ImageClassifier):
         kwargs: See :class:`project.model.classifier.ImageClassifier`.
     """
 
-    teachers: list[ImageClassifier]
     not_saved = [*ImageClassifier.not_saved, "teacher"]
 
     def __init__(self, teacher: str = "", temperature: float = 4.0, **kwargs: Any) -> None:
@@ -32,8 +31,10 @@ class Student(ImageClassifier):
         self.teachers = [ImageClassifier.load_from_checkpoint(self.teacher, self.device).eval().requires_grad_(False)]
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Returns the batch's mean loss."""
+        """Measures the batch and returns its mean loss."""
         batch, t = self.as_batch(batch), self.temperature
         logits, wanted = self(batch.images), self.teachers[0](batch.images)
         soft = F.kl_div((logits / t).log_softmax(1), (wanted / t).softmax(1), reduction="none").sum(1) * t**2
-        return self.count(logits, batch.labels, (self.loss(logits, batch.labels) + soft) / 2)
+        losses = (self.loss(logits, batch.labels) + soft) / 2
+        self.measure("train", logits, batch.labels, losses)
+        return losses.mean()

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from project.model import ImageClassifier
-from project.model.normalize import to_255_scale
 from project.model.test_time import mean_logits
 
 Classify = Callable[[Tensor], Tensor]
@@ -26,8 +25,8 @@ class ProbabilityNetwork(nn.Module):
         super().__init__()
         self.network = deepcopy(model.network).cpu().float().to(memory_format=torch.contiguous_format)
         self._probabilities, self._views = model.probabilities, model.test_time_augmentation
-        self.mean = nn.Buffer(to_255_scale(model.preprocessing["mean"]))
-        self.std = nn.Buffer(to_255_scale(model.preprocessing["std"]))
+        self.mean = nn.Buffer(255 * torch.tensor(model.preprocessing["mean"]).view(1, -1, 1, 1))
+        self.std = nn.Buffer(255 * torch.tensor(model.preprocessing["std"]).view(1, -1, 1, 1))
 
     def forward(self, images: Tensor) -> Tensor:
         """Normalises and classifies uint8 images (N, 3, crop, crop) in RGB."""

@@ -1,7 +1,7 @@
 """The LightningModule: a network that takes ``uint8`` images, its loss, its metrics and its optimizer."""
 
 import copy
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, Self
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
@@ -51,8 +51,6 @@ class ImageClassifier(ResumableModule):
         lr_scheduler: Any scheduler class; ``CosineWithWarmup`` and ``OneCycleLR`` last as long as training.
         lr_scheduler_interval: Advanced: Steps the schedule after every ``epoch`` or every optimizer ``step``; by default
             ``step`` for ``CosineWithWarmup``, ``epoch`` for all others.
-        base_batch_size: Advanced: The batch size that the learning rate is meant for; another batch size scales it in
-            proportion (Goyal et al., 2017, https://arxiv.org/abs/1706.02677). By default the learning rate stays.
         layer_decay: Advanced: The factor of the learning rate from each block to the one before it, such as 0.75.
         compile: If true, ``torch.compile`` prepares the network for training; it takes a while, and pays on GPUs.
         test_time_augmentation: Views of each image whose logits are averaged, in everything but training and its
@@ -82,21 +80,17 @@ class ImageClassifier(ResumableModule):
         ),
         lr_scheduler: LRSchedulerCallable = lambda optimizer: CosineWithWarmup(optimizer, lrf=0.01, warmup_epochs=1.0),
         lr_scheduler_interval: Interval | None = None,
-        base_batch_size: int | None = None,
         layer_decay: float = 1.0,
         compile: bool = False,  # noqa: A002  # what torch calls it
         test_time_augmentation: Views | None = None,
     ) -> None:
         super().__init__()
         self.save_hyperparameters(ignore=self.not_saved, logger=False)
-        require(base_batch_size is None or base_batch_size > 0, "--model.base_batch_size", base_batch_size, "above 0")
         require(0 < layer_decay <= 1, "--model.layer_decay", layer_decay, "above 0, at most 1")
-        views = test_time_augmentation
-        require(views in (None, *get_args(Views)), "--model.test_time_augmentation", views, "flip or flip_and_shift")
         self.class_names, self.preprocessing = list(class_names), preprocessing
         self.arch, self.arch_args, num_classes = arch, arch_args, len(self.class_names)
         self.criterion = copy.deepcopy(loss)  # models must not share the default
-        self.optimizer, self.base_batch_size, self.layer_decay = optimizer, base_batch_size, layer_decay
+        self.optimizer, self.layer_decay = optimizer, layer_decay
         self.lr_scheduler, self.lr_scheduler_interval = lr_scheduler, lr_scheduler_interval
         self.compile_network, self.test_time_augmentation = compile, test_time_augmentation
         self.network = build_network(arch, num_classes, arch_args)
@@ -129,20 +123,22 @@ class ImageClassifier(ResumableModule):
         return losses
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Counts the batch and returns its mean loss."""
+        """Measures the batch and returns its mean loss."""
         batch = self.as_batch(batch)
         logits = self(batch.images)
-        return self.count(logits, batch.labels, self.loss(logits, batch.labels))
+        losses = self.loss(logits, batch.labels)
+        self.measure("train", logits, batch.labels, losses)
+        return losses.mean()
 
     def validation_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Counts the batch and returns its logits, float (N, classes)."""
+        """Measures the batch and returns its logits, float (N, classes)."""
         batch = self.as_batch(batch)
         logits = exact_logits(self, batch.images)
         self.measure("val", logits, batch.labels, self.evaluation_loss(logits, batch.labels))
         return logits
 
     def test_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Counts the batch and returns its logits, float (N, classes)."""
+        """Measures the batch and returns its logits, float (N, classes)."""
         batch = self.as_batch(batch)
         logits = evaluation_logits(self, batch.images)
         self.measure("test", logits, batch.labels, self.evaluation_loss(logits, batch.labels))
@@ -162,7 +158,7 @@ class ImageClassifier(ResumableModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Builds the optimizer of all parameters that require gradients, and its schedule."""
-        optimizer = build_optimizer(self.optimizer, self, self.base_batch_size, self.layer_decay)
+        optimizer = build_optimizer(self.optimizer, self, self.layer_decay)
         schedule = build_schedule(self.lr_scheduler, optimizer, self.trainer, self.lr_scheduler_interval)
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
@@ -174,11 +170,16 @@ class ImageClassifier(ResumableModule):
         """Converts logits to what predictions and exported files contain, float (N, classes), by default by softmax."""
         return logits.softmax(1)
 
+    @property
+    def network_head(self) -> Any:
+        """The network's last layer, which maps features to logits; its weight is (classes, features), or (…, 1, 1)."""
+        (layer,) = head(self.network, len(self.class_names)).values()
+        return layer
+
     def logits_and_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Classifies images, not compiled, and returns the input of the head as well, for losses on features."""
+        """Classifies images in one forward pass, not compiled, and returns the input of the head as well."""
         kept: list[Tensor] = []
-        (last,) = head(self.network, len(self.class_names)).values()
-        hook = last.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
+        hook = self.network_head.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
         with hook, torch.compiler.set_stance("force_eager"):  # a compiled network runs no hook
             return self(images), kept[-1]
 

@@ -1,7 +1,8 @@
 """The blocks of any network in order of depth, and freezing the first of them."""
 
 from collections.abc import Iterator
-from itertools import chain, takewhile
+from itertools import chain
+from os.path import commonprefix
 from typing import Any, cast
 
 from torch import nn
@@ -106,10 +107,6 @@ def _position(found: list[list[str]], name: str) -> int | None:
 
 
 def block_name(found: list[list[str]], number: int) -> str:
-    """Returns the shortest name that tells a block from those before it: of a module that holds all of it, or of a part."""
-    paths = [name.split(".") for name in found[number]]
-    modules = [path[:-1] for path in paths]
-    shared = [parts[0] for parts in takewhile(lambda parts: len({*parts}) == 1, zip(*modules, strict=False))]
-    parts = sorted((path[:length] for path in paths for length in range(1, len(path) + 1)), key=len)
-    names = [".".join(part) for part in [shared, *parts] if part]
-    return next(name for name in names if _position(found, name) == number)
+    """Names a block by the module that holds it, or where an earlier block lies in that, too, by its first parameter."""
+    module = ".".join(commonprefix([name.split(".")[:-1] for name in found[number]]))  # noqa: RUF071
+    return module if _position(found, module) == number else found[number][0]

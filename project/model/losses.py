@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from project.engine.errors import UserError, printable, require
+from project.engine.errors import UserError, listed, require
 
 Loss = nn.Module | Callable[..., Any]
 """Takes logits, float (N, classes), and labels, int64 (N,) or soft, float (N, classes); returns float (N,)."""
@@ -38,15 +38,7 @@ class CrossEntropy(nn.Module):
         self._weights = torch.tensor(class_weights, dtype=torch.float32) if isinstance(class_weights, list) else None
 
     def prepare(self, data: Any, class_names: Sequence[str]) -> None:
-        """Computes balanced weights before each training, and checks those that were given.
-
-        Args:
-            data: The data module after its ``setup``, with ``class_counts()``.
-            class_names: The classes.
-
-        Raises:
-            UserError: The weights are not one for each class, or the data module does not count its classes.
-        """
+        """Computes balanced weights from the data module's ``class_counts()``, or checks those that were given."""
         if self.class_weights == "balanced":
             if not hasattr(data, "class_counts"):
                 raise UserError(
@@ -69,15 +61,7 @@ class CrossEntropy(nn.Module):
 
 
 def balanced_weights(counts: Sequence[int], class_names: Sequence[str]) -> list[float]:
-    """Computes weights by which each class counts alike in the mean loss, as scikit-learn does: n / (classes * n of the class).
-
-    Raises:
-        UserError: A class has no training image.
-    """
-    for name, count in zip(class_names, counts, strict=True):
-        if count == 0:
-            raise UserError(
-                f"{_WEIGHTS} balanced has no weight for the class {printable(name)}, which has no training image; give"
-                f" {len(class_names)} numbers instead"
-            )
+    """Computes weights by which each class counts alike in the mean loss, as scikit-learn does."""
+    if empty := [name for name, count in zip(class_names, counts, strict=True) if count == 0]:
+        raise UserError(f"{_WEIGHTS} balanced needs training images of every class, got none of {listed(empty, 5)}")
     return [sum(counts) / (len(counts) * count) for count in counts]

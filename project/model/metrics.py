@@ -14,7 +14,7 @@ _LARGEST_LOSS = 2.0**20  # nats; 2^23 images of it still fit 64 bits
 
 
 class Metrics(NamedTuple):
-    """What was measured over a whole set.
+    """Metrics of a whole set.
 
     Attributes:
         loss: Mean loss, by default cross entropy in nats; NaN where any image's was not finite, or above 2^20.
@@ -57,12 +57,11 @@ class Metrics(NamedTuple):
     @property
     def f1(self) -> float:
         """Mean F1 over the classes that occur among the labels or the predictions, in [0, 1]."""
-        counts = zip(self.per_class, self._hits_true_predicted(), strict=True)
-        scores = [row["f1"] for row, (_, true, predicted) in counts if true + predicted]
+        scores = [2 * h / (t + p) for h, t, p in self._hits_true_predicted() if t + p]
         return sum(scores) / max(len(scores), 1)
 
     def _hits_true_predicted(self) -> list[list[int]]:
-        """For each class the images that have it and are predicted to, that have it, and that are predicted to."""
+        """Counts for each class the images that have it and are predicted to, that have it, and that are predicted to."""
         cells = self.confusion
         if cells.dim() == 3:
             return torch.stack([cells[:, 1, 1], cells[:, 1].sum(1), cells[:, :, 1].sum(1)], dim=1).tolist()
@@ -113,24 +112,24 @@ class CountingMetrics(Metric):
         self.non_finite += (counted & ~finite).sum()
 
     def compute(self) -> Metrics:
-        """The metrics of all images counted since the last reset, on all processes."""
+        """Returns the metrics of all images counted since the last reset, on all processes."""
         return self.results()
 
     @abstractmethod
     def results(self) -> Metrics:
-        """The metrics by the counts of this process, of which there may be none yet."""
+        """Returns the metrics by the counts of this process, of which there may be none yet."""
 
     def mean_loss(self, total: int) -> float:
-        """The mean over so many images, in nats; NaN where any was not finite."""
+        """Returns the mean over so many images, in nats; NaN where any was not finite."""
         return float("nan") if self.non_finite else int(self.loss_units) * _LOSS_UNIT / max(total, 1)
 
     def counts(self) -> dict[str, Tensor]:
-        """What was counted since the last reset, on all processes together; all must ask."""
+        """Returns the counts since the last reset, of all processes, each of which must call this."""
         with self.sync_context():
             return {name: cast(Tensor, state).cpu().clone() for name, state in self.metric_state.items()}
 
     def set_counts(self, counts: dict[str, Tensor]) -> None:
-        """Continues from counts of all processes, in one of these; raises ValueError if they are none."""
+        """Continues, in one process, from the counts of all; raises ValueError if they are of another shape or type."""
         for name, state in self.metric_state.items():
             own, value = cast(Tensor, state), counts[name]
             if (value.shape, value.dtype) != (own.shape, own.dtype):
@@ -161,7 +160,7 @@ class ClassificationMetrics(CountingMetrics):
         self.count_losses(losses, counted)
 
     def results(self) -> Metrics:
-        """The metrics by the counts of this process, of which there may be none yet."""
+        """Returns the metrics by the counts of this process."""
         confusion = self.confusion[:-1].view(self.num_classes, self.num_classes).cpu()
         top5_correct = int(self.top5_hits) if self.num_classes > 5 else None
         return Metrics(self.mean_loss(int(confusion.sum())), confusion, top5_correct)
@@ -190,6 +189,6 @@ class MultilabelMetrics(CountingMetrics):
         self.count_losses(losses, counted)
 
     def results(self) -> Metrics:
-        """The metrics by the counts of this process, of which there may be none yet."""
+        """Returns the metrics by the counts of this process."""
         confusion = self.confusion.cpu()
         return Metrics(self.mean_loss(int(confusion[0].sum())), confusion, None, exact=int(self.exact))

@@ -38,21 +38,15 @@ class Muon(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
-        if min(lr, adam_lr, weight_decay) < 0 or not all(0 <= value < 1 for value in (momentum, *betas)):
-            raise ValueError(
-                "lr, adam_lr and weight_decay must be 0 or more, momentum and betas from 0 to below 1, got"
-                f" {lr}, {adam_lr}, {weight_decay}, {momentum} and {betas}"
-            )
         listed = list(params)
         groups = listed if isinstance(listed[0], dict) else [{"params": listed}]
-        kernels, others = {"lr": lr, "momentum": momentum}, {"lr": adam_lr, "betas": tuple(betas), "eps": eps}
         split: list[dict[str, Any]] = []
         for group in groups:
-            for is_kernel, settings in ((True, kernels), (False, others)):
-                chosen = [parameter for parameter in group["params"] if (parameter.ndim == 4) == is_kernel]
-                if chosen:
-                    split.append({**settings, **group, "params": chosen})
-        super().__init__(split, {"weight_decay": weight_decay})
+            kernels = [parameter for parameter in group["params"] if parameter.ndim == 4]
+            others = [parameter for parameter in group["params"] if parameter.ndim != 4]
+            split.append({"lr": lr, "momentum": momentum, **group, "params": kernels})
+            split.append({"lr": adam_lr, "betas": tuple(betas), "eps": eps, **group, "params": others})
+        super().__init__([group for group in split if group["params"]], {"weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

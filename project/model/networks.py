@@ -33,27 +33,13 @@ _SMALL: dict[str, Callable[..., nn.Module]] = {
 
 
 def torchvision_names() -> list[str]:
-    """The names of torchvision's classification networks."""
+    """Returns the names of torchvision's classification networks."""
     return list_models(module=torchvision.models)
 
 
 def build_network(arch: str, num_classes: int, arch_args: Mapping[str, Any] | None = None) -> nn.Module:
-    """Builds a network with fresh weights.
-
-    Args:
-        arch: As :class:`project.model.ImageClassifier` takes it.
-        num_classes: The width of the head.
-        arch_args: Further arguments of what builds the network, such as ``stochastic_depth_prob`` of some of
-            torchvision's or ``drop_path_rate`` of timm's. Torchvision's ResNets also take ``stem``: ``imagenet``, their
-            own, or ``cifar``, for images of about 32 pixels, one 3x3 convolution of stride 1 and no pool (He et al.,
-            2016, section 4.2, https://arxiv.org/abs/1512.03385).
-
-    Raises:
-        UserError: No network has that name, or it does not accept the arguments.
-    """
+    """Builds a network with fresh weights, by ``arch`` and ``arch_args`` of :class:`project.model.ImageClassifier`."""
     make, args = find_builder(arch), dict(arch_args or {})
-    if arch in _SMALL and args.get("stem") == "cifar":
-        del args["stem"]  # they have no other, and a config for a ResNet should fit them
     try:
         if not is_path(arch):
             return make(num_classes=num_classes, **args)
@@ -103,7 +89,11 @@ def find_builder(arch: str) -> Callable[..., nn.Module]:
 
 
 def _torchvision_network(arch: str, num_classes: int, stem: str = "imagenet", **args: Any) -> nn.Module:
-    """Passes ``weights=None`` and ``num_classes`` explicitly, so that ``arch_args`` cannot override them."""
+    """Passes ``weights=None`` and ``num_classes`` explicitly, so that ``arch_args`` cannot override them.
+
+    With ``stem="cifar"``, a ResNet begins with a 3x3 convolution of stride 1 and no pool (He et al., 2016, section 4.2,
+    https://arxiv.org/abs/1512.03385).
+    """
     options = {"aux_logits": False, "init_weights": True} if arch in INCEPTIONS else {}
     network: nn.Module = get_model(arch, weights=None, num_classes=num_classes, **options, **args)
     if stem == "cifar" and isinstance(network, ResNet):
@@ -149,20 +139,19 @@ def _unknown(arch: str, names: list[str]) -> UserError:
 
 
 def head(network: nn.Module, num_classes: int) -> dict[str, nn.Module]:
-    """Finds the head by its name, or both where timm's network has two.
+    """Finds the head and its name: the last linear or convolutional layer with ``num_classes`` outputs.
 
-    It is timm's own answer, or the last linear or convolutional layer with ``num_classes`` outputs.
+    Networks of timm name theirs, and some have two.
     """
     if hasattr(network, "get_classifier"):
         found = cast(Any, network).get_classifier()
         layers = found if isinstance(found, tuple) else (found,)
         return {name: module for name, module in network.named_modules() if any(module is layer for layer in layers)}
-    widths = {nn.Linear: "out_features", nn.Conv2d: "out_channels"}
     fitting = [
         (name, layer)
         for name, layer in network.named_modules()
-        for kind, width in widths.items()
-        if isinstance(layer, kind) and getattr(layer, width) == num_classes
+        if (isinstance(layer, nn.Linear) and layer.out_features == num_classes)
+        or (isinstance(layer, nn.Conv2d) and layer.out_channels == num_classes)
     ]
     if not fitting:
         raise UserError(
@@ -172,20 +161,12 @@ def head(network: nn.Module, num_classes: int) -> dict[str, nn.Module]:
     return dict(fitting[-1:])
 
 
-def first_convolution(network: nn.Module) -> nn.Conv2d | None:
-    """Finds the first convolution that sees the image, if there is one."""
-    return next((layer for layer in network.modules() if isinstance(layer, nn.Conv2d)), None)
-
-
 def detect_memory_format(
     network: nn.Module, arch: str, num_classes: int, image_size: int, channels_last: bool = True
 ) -> torch.memory_format:
     """Finds the memory format that a network accepts by trying two black images, and puts its weights into that.
 
     Where ``channels_last`` is wanted, it is tried first. Lazy layers get their shapes; statistics and modes stay.
-
-    Raises:
-        UserError: A network of a library does not accept that image size, or any network returns something but logits.
     """
     modes = {module: module.training for module in network.modules()}
     network.eval()
@@ -197,7 +178,7 @@ def detect_memory_format(
             layout = torch.contiguous_format
             logits = _try(network, image_size, layout)
     except Exception as error:
-        if is_path(arch):
+        if is_path(arch):  # a bug in the user's own network
             raise
         raise UserError(
             f"--model.arch: {printable(arch)} does not accept images of {image_size} pixels ({first_sentence(error)});"

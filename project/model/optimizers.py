@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any, cast
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import OptimizerCallable
 from torch import nn
 from torch.optim import Optimizer
@@ -17,27 +17,16 @@ LR_SCALE = "lr_scale"
 """The share of the learning rate that a parameter group takes, by timm's name for it; without it, all of it."""
 
 
-def build_optimizer(
-    make: OptimizerCallable, model: LightningModule, base_batch_size: int | None = None, layer_decay: float = 1.0
-) -> Optimizer:
-    """Builds the optimizer of all parameters of a model that require gradients, those outside of its ``network`` too.
-
-    Args:
-        make: Makes it from parameter groups.
-        model: The model, with a trainer.
-        base_batch_size: The batch size that the learning rate is meant for; None leaves it as it is.
-        layer_decay: See :func:`parameter_groups`.
-    """
+def build_optimizer(make: OptimizerCallable, model: LightningModule, layer_decay: float = 1.0) -> Optimizer:
+    """Builds the optimizer of all parameters of a model that require gradients, those outside of its ``network`` too."""
     network = cast(nn.Module, model.network)
     inside = set(network.parameters())
     others = [parameter for parameter in model.parameters() if parameter not in inside]
     with explained("--model.optimizer"):
         optimizer = make(parameter_groups(network, layer_decay, others))
     fuse_on_cpu(optimizer)
-    scale = 1.0 if base_batch_size is None else _batch_size(model.trainer) / base_batch_size
     for group in optimizer.param_groups:
         group["lr"] *= group.get(LR_SCALE, 1.0)
-        group["lr"] *= scale
     return optimizer
 
 
@@ -50,7 +39,7 @@ def parameter_groups(
     https://arxiv.org/abs/1812.01187), and what a network of timm names by ``no_weight_decay()``, perhaps with wildcards.
 
     Args:
-        network: Any.
+        network: Any network.
         layer_decay: The factor of the learning rate from each block to the one before it (Clark et al., 2020,
             https://arxiv.org/abs/2003.10555; Bao et al., 2022, https://arxiv.org/abs/2106.08254). Below 1, each block has
             two groups with its ``lr_scale``, the head's first.
@@ -92,10 +81,3 @@ def fuse_on_cpu(optimizer: Optimizer) -> None:
         undecided = group.get("fused", False) is None and not group["foreach"] and not group["differentiable"]
         if undecided and all(parameter.device.type == "cpu" for parameter in group["params"]):
             group["fused"] = True
-
-
-def _batch_size(trainer: Trainer) -> int:
-    batch_size: int | None = getattr(trainer.datamodule, "batch_size", None)  # type: ignore[attr-defined]
-    if batch_size is None:
-        raise UserError("--model.base_batch_size needs a data module with a batch_size; leave it out")
-    return batch_size * trainer.accumulate_grad_batches

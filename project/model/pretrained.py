@@ -37,15 +37,7 @@ class Pretrained(NamedTuple):
 
 
 def find_weights(arch: str, weights: str) -> Pretrained:
-    """Finds pretrained weights.
-
-    Args:
-        arch: The network, as :func:`project.model.networks.build_network` takes it.
-        weights: ``DEFAULT``, or a name that torchvision or timm has for weights of this network; a file; or an address.
-
-    Raises:
-        UserError: There are no such weights.
-    """
+    """Finds a network's weights by the name that torchvision or timm has for them, or in a file, or at an address."""
     if weights.startswith(("http://", "https://")):
         name = Path(urlsplit(weights).path).name or "weights"
         is_unique = _HASH.search(name)  # unlike the many files that are called best.ckpt
@@ -118,16 +110,15 @@ def _of_timm(arch: str, tag: str) -> Pretrained:
     entry = timm.get_pretrained_cfg(name)
 
     def weights() -> Mapping[str, Tensor]:
-        place, hub = entry.hf_hub_id or entry.url, import_module("huggingface_hub")
-        cache = hub.constants.HF_HUB_CACHE if entry.hf_hub_id else _hub_folder()
-        hub.utils.logging.set_verbosity_error()  # it reports each of many failed attempts
-        note(f"fetching {place}, unless it is in {cache}")
+        place = entry.hf_hub_id or entry.url
+        import_module("huggingface_hub").utils.logging.set_verbosity_error()  # it reports each of many failed attempts
+        note(f"fetching {place}, unless it is in the cache")
         try:
             with one_at_a_time(_hub_folder() / f"timm-{name}"):
                 return cast(Mapping[str, Tensor], timm.create_model(name, pretrained=True).state_dict())
         except Exception as error:  # of the hub, of the network, of the file
             raise UserError(
-                f"--model.weights: '{place}' is not in '{cache}' and cannot be fetched ({first_sentence(error)}); connect to"
+                f"--model.weights: '{place}' is not in the cache and cannot be fetched ({first_sentence(error)}); connect to"
                 " the network, or fetch its file elsewhere and name it in --model.weights"
             ) from error
 
@@ -179,7 +170,7 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str,
         )
     fitting = {name: value for name, value in weights.items() if name in own and name not in left_out}
     require_finite(fitting, source)
-    # a plain dict would not tell of what version its modules are, which some classes ask for
+    # own keeps the versions of its modules, which some classes ask for
     own.update(fitting | {name: torch.zeros_like(own[name]) for name in left_out})
     network.load_state_dict(own)
     return left_out

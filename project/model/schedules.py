@@ -46,7 +46,7 @@ class CosineWithWarmup(LRScheduler):
             group["lr"] = rate
 
     def get_lr(self) -> list[float | Tensor]:
-        """The learning rate of each parameter group at the current step."""
+        """Returns the learning rate of each parameter group at the current step."""
         return [rate * self._factor(self.last_epoch) for rate in self.base_lrs]
 
     def _factor(self, step: int) -> float:
@@ -59,14 +59,9 @@ class CosineWithWarmup(LRScheduler):
 def build_schedule(
     make: LRSchedulerCallable, optimizer: Optimizer, trainer: Trainer, interval: Interval | None
 ) -> LRSchedulerConfigType:
-    """Builds a schedule for Lightning's ``configure_optimizers``, before the first step.
+    """Builds a schedule for Lightning's ``configure_optimizers``, stepped by default as its class says, or each epoch.
 
-    Args:
-        make: Makes the schedule from the optimizer. ``CosineWithWarmup``, and ``OneCycleLR`` without a length of its own,
-            last as long as training.
-        optimizer: The optimizer.
-        trainer: The trainer.
-        interval: What the schedule is stepped after; by default what its class says, or each epoch.
+    ``CosineWithWarmup``, and ``OneCycleLR`` without a length of its own, last as long as training.
     """
     rates = [float(group["lr"]) for group in optimizer.param_groups]
     with explained("--model.lr_scheduler"):
@@ -87,7 +82,7 @@ def build_schedule(
 
 
 def total_steps(trainer: Trainer) -> int:
-    """Counts the optimizer steps of all of training; refuses one without an end, or with a changing accumulation."""
+    """Counts the optimizer steps of all of training, which must have an end and one accumulation."""
     callbacks: list[object] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
     if any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks):
         raise UserError(  # Lightning would take the accumulation of the first epoch for that of all

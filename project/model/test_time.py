@@ -25,26 +25,15 @@ def exact_logits(model: LightningModule, images: Tensor) -> Tensor:
 
 
 def evaluation_logits(model: Any, images: Tensor) -> Tensor:
-    """Classifies as every use of a trained model does: exactly, over the views of its test-time augmentation.
-
-    Args:
-        model: An ``ImageClassifier``, in evaluation mode.
-        images: uint8 (N, 3, height, width), N above 0, on the model's device.
-
-    Returns:
-        Logits, float (N, classes).
-    """
+    """Classifies as every use of a trained ``ImageClassifier`` does: exactly, over its views of each image."""
     return mean_logits(partial(exact_logits, model), images, model.test_time_augmentation)
 
 
 def mean_logits(classify: Callable[[Tensor], Tensor], images: Tensor, views: Views | None) -> Tensor:
-    """Classifies several views of each image, or each as it is.
+    """Returns the mean of the logits of several views of each image; without views, those of the image.
 
-    Args:
-        classify: Takes images and returns logits, float (N, classes).
-        images: (N, 3, height, width), at least 2 pixels wide and high.
-        views: None stands for the image alone. With ``flip_and_shift``, images that are not moved have half of the weight,
-            and mirrored edges pad the others, as in Jordan, 2024, section 3.5, https://arxiv.org/abs/2404.00498.
+    With ``flip_and_shift``, images that are not moved have half of the weight, and mirrored edges pad the others, as in
+    Jordan, 2024, section 3.5, https://arxiv.org/abs/2404.00498.
     """
     if views is None:
         return classify(images)

@@ -177,12 +177,6 @@ def test_a_loader_of_pairs_trains_as_a_data_module_of_the_same_batches():
     assert weights[0].any()
 
 
-@pytest.mark.filterwarnings("ignore:.*have no `val_dataloader`")
-def test_a_base_batch_size_needs_a_data_module_that_says_its_own():
-    with pytest.raises(UserError, match=r"^--model\.base_batch_size needs a data module with a batch_size; leave"):
-        trainer(max_epochs=1, limit_val_batches=0).fit(linear(base_batch_size=8), Memory().loader())
-
-
 def test_a_callback_that_cannot_work_here_names_another_way():
     with pytest.raises(UserError, match=r"^BackboneFinetuning: .*--model\.freeze backbone$"):
         trainer(max_epochs=1, callbacks=[BackboneFinetuning()]).fit(linear(), datamodule=Memory())

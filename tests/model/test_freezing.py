@@ -117,7 +117,7 @@ def test_a_schedule_that_makes_all_rates_the_same_is_refused_and_one_that_scales
     def require_sound(make: Any) -> None:
         model = linear()
         model.network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4, 3))
-        build_schedule(make, build_optimizer(optimizer, model, None, layer_decay), trainer(max_epochs=1), None)
+        build_schedule(make, build_optimizer(optimizer, model, layer_decay), trainer(max_epochs=1), None)
 
     require_sound(partial(LinearLR, start_factor=0.1))
     with pytest.raises(UserError, match="all layers the same learning rate"):

@@ -76,7 +76,7 @@ def test_weights_that_do_not_fit_the_classes_are_refused(given):
 
 def test_what_cannot_be_balanced_is_refused():
     balanced = CrossEntropy(class_weights="balanced")
-    with pytest.raises(UserError, match="no weight for the class b, which has no training image"):
+    with pytest.raises(UserError, match="needs training images of every class, got none of b"):
         balanced_weights([3, 0], ["a", "b"])
     with pytest.raises(UserError, match=r"needs a data module with class_counts\(\)"):
         balanced.prepare(None, ["a", "b"])

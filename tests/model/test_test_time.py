@@ -1,15 +1,11 @@
 """Views of an image at test time, and resizing on the device."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torch.nn import functional as F
 
-from project.engine.errors import UserError
-from project.model import ImageClassifier
 from project.model.normalize import resized
 from project.model.test_time import Views, mean_logits
 
@@ -42,10 +38,3 @@ def test_a_smaller_image_is_the_one_of_pil_and_another_stays():
     found = resized(images, 32)[0].permute(1, 2, 0)
     torch.testing.assert_close(found, torch.from_numpy(expected).float(), rtol=0, atol=1.0)
     assert resized(images, None) is resized(images, 50) is images
-
-
-def test_views_of_another_name_are_refused():
-    preprocessing: Any = {"resize": 32, "crop": 32, "mean": [0.5] * 3, "std": [0.25] * 3}
-    views: Any = "flips"
-    with pytest.raises(UserError, match=r"test_time_augmentation must be flip or flip_and_shift, got flips"):
-        ImageClassifier(["a", "b"], preprocessing, "resnet9_slim", test_time_augmentation=views)

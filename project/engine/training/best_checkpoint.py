@@ -27,12 +27,9 @@ class Monitor(NamedTuple):
 
 
 def chosen_monitor(metric: str, mode: str | None, known: dict[str, str | None]) -> Monitor:
-    """Finds the metric and the mode that the best checkpoint is chosen by.
+    """Finds the metric and the mode that the best checkpoint is chosen by, from ``--monitor`` and ``--mode``.
 
-    Args:
-        metric: The value of ``--monitor``, which may be one of a model or callback of the user's own.
-        mode: The value of ``--mode``, if it is given.
-        known: The mode of each known metric of the validation set, None where a metric does not say what is better.
+    ``known`` has the mode of each known metric of the validation set, None where a metric does not say what is better.
     """
     mode = mode or known.get(metric)
     if mode is None:

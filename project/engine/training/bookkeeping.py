@@ -1,8 +1,8 @@
 """Logging at the right steps, and resuming: what a classifier's trainer does beside training."""
 
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 from torch.nn.parallel import DistributedDataParallel
 
@@ -11,25 +11,23 @@ from ..run.progress import note
 from .fitting import require_fitting_state
 from .resuming import lengths_of, require_same_settings, restart_epoch, training_settings
 
-if TYPE_CHECKING:
-    from .module import ResumableModule
-
 
 class Bookkeeping(Callback):
-    """Logs metrics and resumes runs: as a callback, so that a subclass may override any hook without calling ours."""
+    """Logs metrics and resumes runs: as a callback, so that a subclass may override any hook without calling ours.
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    Its ``model`` is a :class:`.module.ResumableModule`.
+    """
+
+    def setup(self, trainer: Trainer, model: Any, stage: str) -> None:
         """Prepares the loss, which may need to know the data, and compiles the network."""
-        model = cast("ResumableModule", pl_module)
         if stage == "fit":
             if hasattr(model.criterion, "prepare"):
-                model.criterion.prepare(trainer.datamodule, model.class_names)  # type: ignore[attr-defined]  # set by fit
+                model.criterion.prepare(trainer.datamodule, model.class_names)  # type: ignore[attr-defined]
             if model.compile_network:
                 model.network.compile()  # in place, so that the names of the weights stay
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_fit_start(self, trainer: Trainer, model: Any) -> None:
         """Compares the settings of a resumed run, before Lightning restores the optimizer's state."""
-        model = cast("ResumableModule", pl_module)
         model.settings = training_settings(trainer)
         self._lengths = [lengths_of(config.scheduler) for config in trainer.lr_scheduler_configs]
         resumed, model.resumed = model.resumed, None  # which would keep memory for nothing
@@ -41,9 +39,8 @@ class Bookkeeping(Callback):
                 state = states[place] if isinstance(states, list) and len(states) == len(trainer.optimizers) else None
                 require_fitting_state(optimizer, state, names, trainer.ckpt_path)
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, model: Any) -> None:
         """Gives a resumed schedule the length of this run; logs the settings of a new one."""
-        model = cast("ResumableModule", pl_module)
         restart_epoch(trainer, model)
         for config, lengths in zip(trainer.lr_scheduler_configs, self._lengths, strict=False):
             vars(config.scheduler).update(lengths if lengths.keys() <= vars(config.scheduler).keys() else {})
@@ -52,42 +49,40 @@ class Bookkeeping(Callback):
             settings = {"arch": model.arch, **given, **model.training_summary()}
             log_settings(trainer, settings, [name.removeprefix("val/") for name in model.monitors()])
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: Trainer, model: Any, batch: Any, batch_idx: int) -> None:
         """Lets a new network see its first batch."""
         if trainer.global_step == 0:
-            cast("ResumableModule", pl_module).start_from_batch(batch)
+            model.start_from_batch(batch)
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, model: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Logs the mean over the steps since the last time; a log on every step would cost more than the metrics do."""
-        metrics = cast("ResumableModule", pl_module).train_metrics
+        metrics = model.train_metrics
         if is_logged(trainer) and metrics.update_called:
             results = metrics.compute()
             metrics.reset()
-            pl_module.log_dict({"train/loss": results.loss, "train/accuracy": results.accuracy}, prog_bar=True)
+            model.log_dict({"train/loss": results.loss, "train/accuracy": results.accuracy}, prog_bar=True)
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_start(self, trainer: Trainer, model: Any) -> None:
         """Has DDP send the first process's statistics of BatchNorm, which it does not within a step of several batches."""
         if isinstance(wrapper := trainer.strategy.model, DistributedDataParallel):
             wrapper.require_forward_param_sync = True
 
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_test_start(self, trainer: Trainer, model: Any) -> None:
         """Says so where the metrics are not of each image as it is."""
-        if views := getattr(pl_module, "test_time_augmentation", None):
+        if views := getattr(model, "test_time_augmentation", None):
             rank_zero_only(note)(f"test: logits are means over views of each image: {views}")
 
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_epoch_end(self, trainer: Trainer, model: Any) -> None:
         """Logs the metrics of the validation set."""
-        self._log(trainer, cast("ResumableModule", pl_module), "val")
+        self._log(trainer, model, "val")
 
-    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_test_epoch_end(self, trainer: Trainer, model: Any) -> None:
         """Logs the metrics of the test set."""
-        self._log(trainer, cast("ResumableModule", pl_module), "test")
-        if (step := cast("ResumableModule", pl_module).weights_step) is not None:
-            pl_module.log("step", float(step), prog_bar=False)  # where Lightning's loggers put what is logged
+        self._log(trainer, model, "test")
+        if (step := model.weights_step) is not None:
+            model.log("step", float(step), prog_bar=False)  # where Lightning's loggers put what is logged
 
-    def _log(self, trainer: Trainer, model: "ResumableModule", split: Literal["val", "test"]) -> None:
+    def _log(self, trainer: Trainer, model: Any, split: Literal["val", "test"]) -> None:
         results = model.conclude(split)
         if results is None or trainer.sanity_checking:
             return

@@ -13,12 +13,7 @@ from ..errors import UserError, printable
 
 
 def require_fitting_weights(own: Mapping[str, Tensor], found: Any, source: object) -> None:
-    """Compares weights from a file with the state dict of a network.
-
-    Raises:
-        UserError: A name is missing or unknown, or a tensor has another shape or kind of number or one that is not
-            finite; the text names the first.
-    """
+    """Compares weights from a file with the state dict of a network; the UserError names the first that does not fit."""
     if not isinstance(found, Mapping):
         problems = ["it has no weights"]
     else:
@@ -38,18 +33,7 @@ def require_finite(weights: Mapping[str, Tensor], source: object) -> None:
 
 
 def require_fitting_state(optimizer: Optimizer, state: Any, names: Mapping[Parameter, str], source: object) -> None:
-    """Compares the state that an optimizer is about to load with its parameters.
-
-    Args:
-        optimizer: With the parameters; its own state does not matter.
-        state: The state dict from a file.
-        names: The name of each parameter, for the error.
-        source: The file, for the error.
-
-    Raises:
-        UserError: The groups have other parameters, a setting is no number where it should be, or a tensor has another
-            shape or kind of number or one that is not finite; the text names the first.
-    """
+    """Compares the state that an optimizer is about to load from a file with its parameters; raises UserErrors, too."""
     for problem in _state_problems(optimizer, state, names):
         raise UserError(f"'{source}' does not fit this optimizer: {problem}")
 
@@ -99,13 +83,9 @@ def _tensor_problems(name: str, found: Any, like: Tensor, shapes: list[tuple[int
     if tuple(found.shape) not in shapes:
         return [f"{name} has the shape {tuple(found.shape)}, not {shapes[0]}"]
     if found.is_floating_point() != like.is_floating_point() or found.is_complex() != like.is_complex():
-        return [f"{name} holds {_dtype(found)}, not {_dtype(like)}"]
+        return [f"{name} holds {found.dtype}, not {like.dtype}".replace("torch.", "")]
     return [] if _is_finite(found) else [f"{name} has values that are not finite"]
 
 
 def _is_finite(value: Tensor) -> bool:
     return not (value.is_floating_point() or value.is_complex()) or bool(value.isfinite().all())
-
-
-def _dtype(value: Tensor) -> str:
-    return str(value.dtype).removeprefix("torch.")

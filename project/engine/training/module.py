@@ -22,7 +22,7 @@ from ..run.settings import imported_class, plain_attributes, plain_options
 from ..upstream import trainer_of
 from .bookkeeping import Bookkeeping
 from .fitting import require_fitting_weights
-from .unsupported import require_supported
+from .lightning_fixes import require_supported
 
 _CRITERION = "criterion."  # the loss's weights, which only training needs
 _TAKEN = {"loss", "accuracy", "top5", "f1", "correct", "total", "top5_correct", "confusion_matrix", "per_class", "step"}
@@ -136,24 +136,26 @@ class ResumableModule(LightningModule):
         images: Tensor = batch[0] if isinstance(batch, Sequence) and len(batch) == 1 else self.as_batch(batch).images
         return images
 
-    def count(self, logits: Tensor, labels: Tensor, losses: Tensor) -> Tensor:
-        """Counts a training batch by its logits, labels and the loss of each image, and returns its mean loss."""
+    def measure(self, split: Literal["train", "val", "test"], logits: Tensor, labels: Tensor, losses: Tensor) -> None:
+        """Counts a batch in the metrics of a set, which are logged; images with negative labels are another process's.
+
+        Args:
+            split: The set.
+            logits: float (N, classes).
+            labels: As the data has them, int64 (N,) if each image has one class; in training perhaps float (N, classes).
+            losses: Each image's loss, float (N,).
+        """
         if not isinstance(losses, Tensor) or losses.shape != (len(logits),):
             got = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
             raise UserError(
                 f"{type(self).__name__}.loss must return each image's loss, of shape ({len(logits)},), got {got}; with"
                 " reduction='none', not a mean, which would depend on how many devices share a batch"
             )
-        self.train_metrics.update(logits.detach(), labels, losses.detach())
-        return losses.mean()
-
-    def measure(self, split: Literal["val", "test"], logits: Tensor, labels: Tensor, losses: Tensor) -> None:
-        """Counts a batch of the validation or test set; images with negative labels are another process's."""
-        metrics = self.val_metrics if split == "val" else self.test_metrics
-        metrics.update(logits, labels, losses)
-        counted = (labels if labels.dim() == 1 else labels[:, 0]) >= 0
-        if self._own(split) and counted.any():
-            self._own(split).update(logits[counted], labels[counted])
+        getattr(self, f"{split}_metrics").update(logits.detach(), labels, losses.detach())
+        if split != "train" and (own := self._own(split)):
+            counted = (labels if labels.dim() == 1 else labels[:, 0]) >= 0
+            if counted.any():
+                own.update(logits[counted], labels[counted])
 
     def conclude(self, split: Literal["val", "test"]) -> Any:
         """Computes the metrics of a set over all processes, None where nothing was measured, and forgets its images.

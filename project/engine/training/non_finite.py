@@ -43,11 +43,7 @@ class StopOnNonFinite(Callback):
         self._seen.append((loss.detach(), self._indices))
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        """Checks the losses since the last step and their gradients.
-
-        Raises:
-            UserError: Something is not finite.
-        """
+        """Checks the losses since the last step and their gradients; raises a UserError if one is not finite."""
         seen, self._seen = self._seen, []
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         finite = _all_finite([*gradients, *(loss for loss, _ in seen)])

@@ -21,7 +21,7 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 def training_settings(trainer: Trainer) -> dict[str, dict[str, Any]]:
-    """The names and settings of ``optimizer`` and ``lr_scheduler`` before the first step, as plain data.
+    """Returns the names and settings of ``optimizer`` and ``lr_scheduler`` before the first step, as plain data.
 
     A setting that differs between parameter groups is a list; groups without weight decay do not count.
     """
@@ -41,11 +41,7 @@ def training_settings(trainer: Trainer) -> dict[str, dict[str, Any]]:
 
 
 def require_same_settings(before: Any, now: dict[str, dict[str, Any]], source: object) -> None:
-    """Compares the settings in a checkpoint with those of the run that is to resume from it.
-
-    Raises:
-        UserError: They differ; the text names the first.
-    """
+    """Compares the settings in a checkpoint with those of the run that is to resume; the UserError names the first."""
     for part, settings in now.items():
         known = before.get(part) if isinstance(before, Mapping) else None
         known = known if isinstance(known, Mapping) else {}
@@ -53,13 +49,13 @@ def require_same_settings(before: Any, now: dict[str, dict[str, Any]], source: o
             if (old := known.get(name)) != value:
                 option = f"--model.{part}" if name == "name" else f"--model.{part}'s {name}"
                 raise UserError(
-                    f"this run was trained with {option} {printable(old)}, and resumes with nothing but that, got {value};"
+                    f"this run was trained with {option} {printable(old)}, which cannot change when it resumes, got {value};"
                     f" to change it, start another: --model.weights {source} --name another"
                 )
 
 
 def lengths_of(scheduler: Any) -> dict[str, Any]:
-    """What a schedule knows of the length of training."""
+    """Returns what a schedule knows of the length of training."""
     return copy.deepcopy({name: value for name, value in vars(scheduler).items() if name in _LENGTHS})
 
 

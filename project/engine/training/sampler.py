@@ -113,11 +113,11 @@ def weighted_draw(labels: Tensor, batch_size: int, balance: float, seed: int, ep
 
 
 def shuffled(size: int, seed: int, epoch: int) -> Tensor:
-    """The order of an epoch's samples, int64 (size,): sorted by a 48-bit hash, so the same on any machine."""
+    """Returns the order of an epoch's samples, int64 (size,), sorted by a 48-bit hash, so the same on any machine."""
     return _fine_uniform(seed, epoch, torch.arange(size), Purpose.ORDER).argsort(stable=True)
 
 
 def _fine_uniform(seed: int, epoch: int, indices: Tensor, purpose: Purpose) -> Tensor:
-    """Numbers in [0, 1) in steps of 2^-48, float64 (N,)."""
+    """Returns numbers in [0, 1) in steps of 2^-48, float64 (N,)."""
     coarse, fine = uniform(seed, epoch, indices, purpose, 2).double().unbind(1)
     return coarse + fine * 2.0**-24

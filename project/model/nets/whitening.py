@@ -15,17 +15,10 @@ class WhiteningConv2d(nn.Conv2d):
     """A convolution whose kernels are the whitened principal components of image patches, and their negatives.
 
     After Page, 2018, https://myrtle.ai/learn/how-to-train-your-resnet-8-bag-of-tricks. The kernels stay as they are set;
-    the biases are trained.
-
-    Args:
-        channels: The channels of the images.
-        size: The height and width of a patch in pixels. There are 2 * channels * size * size kernels.
-
-    Attributes:
-        is_set: 1 once the kernels have been computed, uint8 ().
+    the biases are trained. Of patches of ``size`` by ``size`` pixels, there are 2 * channels * size * size kernels.
     """
 
-    is_set: Tensor
+    is_set: Tensor  # 1 once the kernels have been computed, uint8 ()
 
     def __init__(self, channels: int, size: int) -> None:
         super().__init__(channels, 2 * channels * size * size, size)
@@ -52,18 +45,14 @@ def patch_covariance(images: Tensor, size: int) -> Tensor:
 
 
 def whiten(network: nn.Module, images: Callable[[], Tensor], trainer: Trainer) -> None:
-    """Sets the whitening layer of a new network by the first training batch of all devices; others have none to set.
+    """Sets the whitening layer of a new network, if it has one, by the first training batch of all devices.
 
-    Args:
-        network: Any.
-        images: Makes this device's share of the batch, normalised, float (N, channels, height, width).
-        trainer: The trainer, whose processes take the mean.
+    ``images`` makes this device's share of the batch, normalised, float (N, channels, height, width).
     """
-    first = next((layer for layer in network.modules() if isinstance(layer, nn.Conv2d)), None)
-    if isinstance(first, WhiteningConv2d) and not first.is_set:
+    layer = next((layer for layer in network.modules() if isinstance(layer, WhiteningConv2d)), None)
+    if layer is not None and not layer.is_set:
         share = images()
-        covariance: Any = patch_covariance(share.cpu().float(), first.kernel_size[0])  # some devices have no float64
-        mean = trainer.strategy.reduce(covariance.float().to(share.device), reduce_op="mean")
-        first.whiten(mean)
+        covariance: Any = patch_covariance(share.cpu().float(), layer.kernel_size[0])  # some devices have no float64
+        layer.whiten(trainer.strategy.reduce(covariance.float().to(share.device), reduce_op="mean"))
         with torch.no_grad():  # processors may differ in the last bits of what they compute
-            first.weight.copy_(trainer.strategy.broadcast(first.weight.detach()))
+            layer.weight.copy_(trainer.strategy.broadcast(layer.weight.detach()))
