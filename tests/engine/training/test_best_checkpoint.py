@@ -16,38 +16,36 @@ BEST = Path("runs/run/checkpoints/best.ckpt")
 
 
 @pytest.mark.parametrize(
-    ("losses", "step"),
+    ("flags", "losses", "step", "selection"),
     [
-        ([1.0, 1.0, 1.0], 12),
-        ([1.0, math.nan, 1.0], 12),
-        ([1.0, 1.0, math.nan], 8),
-        ([1.0, math.nan, math.inf], 4),
-        ([math.nan, math.nan, 1.0], 12),
+        ([], [3.0, 1.0, 2.0], 12, ("val/accuracy", "max")),
+        (["--monitor=val/loss"], [3.0, 1.0, 2.0], 8, ("val/loss", "min")),
+        (["--monitor=val/loss", "--mode=max"], [3.0, 1.0, 2.0], 4, ("val/loss", "max")),
+        ([], [1.0, math.nan, 1.0], 12, ("val/accuracy", "max")),
+        ([], [1.0, math.nan, math.inf], 4, ("val/accuracy", "max")),
+        ([], [math.nan, math.nan, 1.0], 12, ("val/accuracy", "max")),
     ],
 )
-def test_a_loss_that_is_not_finite_makes_no_best_checkpoint_and_is_named(workplace, monkeypatch, capsys, losses, step):
-    measured = iter([*zip(losses, [0.25, 0.5, 0.75], strict=True), (1.0, 0.5)])  # the last is the test's
-
+def test_the_best_checkpoint_is_the_best_by_that_metric_of_those_with_a_finite_loss(
+    workplace, monkeypatch, capsys, flags, losses, step, selection
+):
+    measured = iter([*zip(losses, [0.25, 0.5, 0.75], strict=True), (9.0, 0.1)])  # the last is the test's
     rates = Metrics.rates
 
     def pretend(metrics):
-        if not metrics.confusion.any():
-            return rates(metrics)  # for the sake of the names, before training
-        loss, accuracy = next(measured)
-        return {"loss": loss, "accuracy": accuracy}
+        return dict(zip(("loss", "accuracy"), next(measured), strict=True)) if metrics.total else rates(metrics)
 
     with monkeypatch.context() as patch:
         patch.setattr(Metrics, "rates", pretend)
-        patch.setattr(Metrics, "as_dict", lambda metrics: {})
-        patch.setattr("project.fit.FitCLI._conclude", lambda cli: None)
-        small("--trainer.max_epochs=3")
-    assert load(BEST)["global_step"] == step
-    said = [line for line in capsys.readouterr().err.splitlines() if "no candidate for best.ckpt" in line]
-    bad = [
-        f"the validation loss is {loss} at epoch {n}," for n, loss in enumerate(losses, 1) if not math.isfinite(loss)
-    ]
-    assert len(said) == len(bad)
-    assert all(line.startswith(start) for line, start in zip(said, bad, strict=True))
+        patch.setattr(Metrics, "as_dict", lambda metrics: {"f1": 0.0, "loss": 0.0})
+        small("--trainer.max_epochs=3", *flags)
+    best, said = load(BEST), capsys.readouterr()
+    assert best["global_step"] == step
+    assert best["about"]["selection"] == dict(zip(("monitor", "mode"), selection, strict=True))
+    assert f"best.ckpt (epoch {step // 4}, by {selection[0]})" in said.out
+    for epoch, loss in enumerate(losses, 1):
+        is_named = f"the validation loss is {loss} at epoch {epoch}," in said.err
+        assert is_named == (not math.isfinite(loss))
 
 
 def test_all_of_its_state_is_restored(tmp_path):
@@ -61,31 +59,6 @@ def test_all_of_its_state_is_restored(tmp_path):
 def test_a_run_that_ends_before_its_first_step_has_no_best_checkpoint(workplace, capsys):
     assert "max_time must be above 0" in one_line(lambda: small("--trainer.max_time=00:00:00:00"), capsys)
     assert list(workplace.rglob("*.ckpt")) == []
-
-
-@pytest.mark.parametrize(
-    ("flags", "step", "selection"),
-    [
-        ([], 12, ("val/accuracy", "max")),
-        (["--monitor=val/loss"], 8, ("val/loss", "min")),
-        (["--monitor=val/loss", "--mode=max"], 4, ("val/loss", "max")),
-    ],
-)
-def test_the_best_checkpoint_is_the_best_by_that_metric(workplace, monkeypatch, capsys, flags, step, selection):
-    measured = iter([(3.0, 0.25), (1.0, 0.5), (2.0, 0.75), (9.0, 0.1)])  # the last is the test's
-    rates = Metrics.rates
-
-    def pretend(metrics):
-        return dict(zip(("loss", "accuracy"), next(measured), strict=True)) if metrics.total else rates(metrics)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Metrics, "rates", pretend)
-        patch.setattr(Metrics, "as_dict", lambda metrics: {"f1": 0.0, "loss": 0.0})
-        small("--trainer.max_epochs=3", *flags)
-    best = load(BEST)
-    assert best["global_step"] == step
-    assert best["about"]["selection"] == dict(zip(("monitor", "mode"), selection, strict=True))
-    assert f"best.ckpt (epoch {step // 4}, by {selection[0]})" in capsys.readouterr().out
 
 
 def test_a_resumed_run_keeps_its_monitor(workplace, capsys):

@@ -17,17 +17,13 @@ STEPS = 8
 RUN = Path("runs/run")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])  # of the others, tests/engine/run/test_signals.py
-def test_whoever_stops_a_run_is_told_how_to_go_on(workplace, capsys, number):
+@pytest.mark.parametrize(("number", "step"), [(signal.SIGTERM, 3), (signal.SIGINT, STEPS)])
+def test_whoever_stops_a_run_is_told_how_to_resume_it_at_the_very_end_too(workplace, capsys, number, step):
+    """Of the other signals, see ``tests/engine/run/test_signals.py``."""
     before = signal.getsignal(number)
-    assert stop_at(3, number=number).code == 75
-    assert "stopped after step 3; to resume, run the same command with --name run" in capsys.readouterr().err
+    assert stop_at(step, number=number).code == 75
+    assert f"stopped after step {step}; to resume, run the same command with --name run" in capsys.readouterr().err
     assert signal.getsignal(number) == before
-
-
-def test_a_stop_at_the_very_end_leaves_the_test_to_the_next_command(workplace, capsys):
-    assert stop_at(STEPS).code == 75
-    assert "stopped after step 8" in capsys.readouterr().err
     assert not (RUN / "metrics.json").exists()
     small()
     assert (RUN / "metrics.json").exists()
@@ -114,19 +110,10 @@ def test_the_checkpoint_before_the_last_is_kept_until_the_run_is_finished(workpl
     assert {path.name for path in (RUN / "checkpoints").iterdir()} == {"last.ckpt", "best.ckpt"}
 
 
-def test_a_dry_run_saves_nothing(workplace):
-    small("--trainer.fast_dev_run=true", "--callbacks.last_checkpoint.every_n_steps=1")
-    assert list(workplace.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "flag", ["every_minutes=-1", "every_minutes=0", "every_n_steps=-2", "every_n_steps=0", "every_minutes=nan"]
-)
+@pytest.mark.parametrize("flag", ["every_minutes=0", "every_n_steps=0"])
 def test_times_that_never_come_are_refused(workplace, capsys, flag):
-    name, value = flag.split("=")
     said = one_line(lambda: small(f"--callbacks.last_checkpoint.{flag}"), capsys)
-    assert f"--callbacks.last_checkpoint.{name}" in said
-    assert value in said
+    assert f"--callbacks.last_checkpoint.{flag.split('=')[0]} must be above 0" in said
     assert not list(workplace.iterdir())
 
 

@@ -12,10 +12,12 @@ from torch import Tensor
 
 from project.callbacks import StopOnNonFinite
 from project.engine.errors import UserError
+from project.engine.run.loggers import RunLogger
 from project.engine.training.non_finite import _all_finite
 from project.model import ImageClassifier
 from tests.conftest import make_folder
 from tests.distributed.job import flowers, quiet
+from tests.engine.run.test_loggers import curve
 from tests.small import load, one_line, require_same_end, small
 from tests.stress import SmallNetwork, differences, outcome
 
@@ -114,21 +116,6 @@ def test_a_bad_gradient_of_a_finite_loss_is_found(workplace, capsys):
     assert differences(witness.weights[3], weights_of(witness.network)) == []
 
 
-def test_a_rate_that_is_far_too_high_leaves_finite_checkpoints(workplace, capsys):
-    witness = Witness()
-    flags = [
-        "--model.optimizer.lr=1e30",
-        "--model.lr_scheduler.warmup_epochs=0",
-        "--callbacks.last_checkpoint.every_n_steps=1",
-    ]
-    said = one_line(lambda: small(*flags, callbacks=[witness]), capsys)
-    step = max(witness.weights)
-    assert step <= 3
-    assert f"training stopped at step {step}" in said
-    assert differences(witness.weights[step], weights_of(witness.network)) == []
-    require_finite(CHECKPOINTS / "last.ckpt")
-
-
 def scaled(monkeypatch: Any, stop: StopOnNonFinite, *bad: int, steps: int = 8, logger: Any = False) -> Witness:
     """Trains in float16 with a loss scaler, with bad gradients in some steps."""
     monkeypatch.setattr("project.model.classifier.build_network", lambda arch, classes, args: SmallNetwork(classes))
@@ -151,42 +138,38 @@ def scaled(monkeypatch: Any, stop: StopOnNonFinite, *bad: int, steps: int = 8, l
     return witness
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers.*")
-@pytest.mark.filterwarnings("ignore:.*lr_scheduler.step.*before.*optimizer.step.*")  # torch, of a first skipped step
-class TestLossScaler:
-    def test_steps_that_it_skips_are_counted_and_leave_the_weights(self, monkeypatch):
-        stop = StopOnNonFinite()
-        witness = scaled(monkeypatch, stop, 2, 3, 6)
-        assert stop.skipped == 3
-        kept = [step for step in range(1, 9) if not differences(witness.weights[step], witness.weights[step + 1])]
-        assert kept == [2, 3, 6]
+skips = pytest.mark.filterwarnings(
+    "ignore:.*does not have many workers.*",
+    "ignore:.*lr_scheduler.step.*before.*optimizer.step.*",  # torch, of a first skipped step
+)
 
-    def test_a_long_row_of_them_is_an_error(self, monkeypatch):
-        with pytest.raises(UserError, match="training stopped at step 6: the gradient is not finite"):
-            scaled(monkeypatch, StopOnNonFinite(patience=3), 1, 3, 4, 5, 6, 7)
 
-    def test_a_row_as_long_as_patience_is_none(self, monkeypatch):
-        stop = StopOnNonFinite(patience=3)
-        scaled(monkeypatch, stop, 1, 2, 3, 5, 6, 7)
-        assert stop.skipped == 6
+@skips
+@pytest.mark.parametrize(
+    ("bad", "stops_at"), [((2, 3, 6), None), ((1, 2, 3, 5, 6, 7), None), ((1, 3, 4, 5, 6, 7), 6)], ids=str
+)
+def test_steps_that_a_loss_scaler_skips_leave_the_weights_and_too_many_are_an_error(monkeypatch, bad, stops_at):
+    stop = StopOnNonFinite(patience=3)
+    if stops_at is not None:
+        with pytest.raises(UserError, match=f"training stopped at step {stops_at}: the gradient is not finite"):
+            scaled(monkeypatch, stop, *bad)
+        return
+    witness = scaled(monkeypatch, stop, *bad)
+    assert stop.skipped == len(bad)
+    kept = [step for step in range(1, 9) if not differences(witness.weights[step], witness.weights[step + 1])]
+    assert kept == list(bad)
 
-    def test_the_number_of_them_has_a_curve(self, monkeypatch, tmp_path):
-        from project.engine.run.loggers import RunLogger
-        from tests.engine.run.test_loggers import curve
 
-        logger = RunLogger(tmp_path / "run")
-        scaled(monkeypatch, StopOnNonFinite(), 3, 5, logger=logger)
-        logger.finalize("success")
-        assert [value for _, value in curve(tmp_path / "run", "train/skipped_steps")] == [1, 2, 2]
-
-    def test_counts_go_on_where_a_run_goes_on(self, monkeypatch):
-        before = StopOnNonFinite(patience=3)
-        scaled(monkeypatch, before, 2, 7, 8)
-        after = StopOnNonFinite(patience=3)
-        after.load_state_dict(before.state_dict())
-        with pytest.raises(UserError, match="training stopped at step 2"):
-            scaled(monkeypatch, after, 1, 2)
-        assert after.skipped == 4
+@skips
+def test_skipped_steps_have_a_curve_and_are_counted_on_in_a_resumed_run(monkeypatch, tmp_path):
+    before, after, logger = StopOnNonFinite(patience=3), StopOnNonFinite(patience=3), RunLogger(tmp_path / "run")
+    scaled(monkeypatch, before, 3, 7, 8, logger=logger)
+    logger.finalize("success")
+    assert [value for _, value in curve(tmp_path / "run", "train/skipped_steps")] == [1, 1, 3]
+    after.load_state_dict(before.state_dict())
+    with pytest.raises(UserError, match="training stopped at step 2"):
+        scaled(monkeypatch, after, 1, 2)
+    assert after.skipped == 4
 
 
 @pytest.mark.parametrize(

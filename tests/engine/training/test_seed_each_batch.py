@@ -1,7 +1,6 @@
 """What is drawn in a step, or in a hook before it, depends on where the step is, not on what came before."""
 
 import random
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,6 @@ from torch.utils.data import DataLoader
 
 from project.callbacks import SeedEachBatch
 from tests.distributed.job import trainer as quiet_trainer
-
-PLACE = {"seed": 0, "epoch": 3, "batch": 5, "rank": 1}
 
 
 @pytest.fixture(autouse=True)
@@ -28,33 +25,6 @@ def own_generators():
 
 def draw() -> tuple[Any, ...]:
     return torch.rand(4).tolist(), random.random(), np.random.random(2).tolist()  # noqa: NPY002
-
-
-def draws(seed: int, epoch: int, batch: int, rank: int) -> tuple[Any, ...]:
-    """What is drawn once the hook of a data module was called."""
-    progress = SimpleNamespace(current=SimpleNamespace(ready=batch))
-    loop = SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=progress))
-    data = SimpleNamespace(on_before_batch_transfer=lambda batch, dataloader_idx: batch)
-    place = {"current_epoch": epoch, "global_rank": rank, "training": True, "fit_loop": loop, "datamodule": data}
-    trainer: Any = SimpleNamespace(**place, strategy=SimpleNamespace(root_device=torch.device("cpu")))
-    model: Any = SimpleNamespace(on_before_batch_transfer=lambda batch, dataloader_idx: batch)
-    SeedEachBatch(seed).on_train_start(trainer, model)
-    assert data.on_before_batch_transfer("batch", 0) == "batch"
-    return draw()
-
-
-@pytest.mark.parametrize("before", [lambda: torch.manual_seed(7), draw, lambda: draws(1, 1, 1, 1)])
-def test_a_step_draws_the_same_whatever_came_before(before):
-    expected = draws(**PLACE)
-    before()
-    assert draws(**PLACE) == expected
-
-
-def test_no_two_places_draw_alike():
-    places = [(seed, epoch, batch, rank) for seed in (0, 1, 11) for epoch in (0, 1, 11) for batch in (0, 1, 11)
-              for rank in (0, 1, 2)]  # fmt: skip
-    for numbers in zip(*(draws(*place) for place in places), strict=True):
-        assert len(set(map(str, numbers))) == len(places)
 
 
 class Noisy(LightningModule):

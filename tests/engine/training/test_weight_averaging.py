@@ -10,22 +10,13 @@ from lightning.pytorch import Callback
 from sklearn.metrics import confusion_matrix
 from torch.nn import functional as F
 
-from project.callbacks import StoppedError
 from project.fit import FitCLI
-from project.model import ImageClassifier
 from tests.conftest import evaluate
-from tests.small import AtStep, load, one_line, small, stop_at
+from tests.small import load, one_line, small, stop_at
 from tests.stress import SmallNetwork, differences, outcome
 
 RUN = Path("runs/run")
-AVERAGING = {
-    "EMAWeightAveraging": ["--trainer.callbacks.decay=0.9"],
-    "WeightAveraging": [],
-}
-
-
-def options(callback: str) -> list[str]:
-    return [f"--trainer.callbacks+={callback}", *AVERAGING[callback], "--model.optimizer.lr=0.5"]
+EMA = ["--trainer.callbacks+=EMAWeightAveraging", "--trainer.callbacks.decay=0.9", "--model.optimizer.lr=0.5"]
 
 
 def measured_by_a_plain_loop(cli: FitCLI, network: torch.nn.Module, split: str) -> tuple[list[list[int]], float]:
@@ -58,61 +49,6 @@ def require_metrics_of_best(cli: FitCLI, monkeypatch: Any) -> None:
         evaluate(f"{RUN}/checkpoints/best.ckpt")
     evaluated = json.loads((RUN / "checkpoints" / "best.test.metrics.json").read_text())
     assert {name: evaluated[name] for name in reported} == reported
-
-
-@pytest.mark.parametrize("callback", AVERAGING)
-def test_the_metrics_are_those_of_best(workplace, monkeypatch, callback):
-    require_metrics_of_best(small(*options(callback)), monkeypatch)
-
-
-def test_after_a_resume_too(workplace, monkeypatch):
-    stop_at(6, *options("EMAWeightAveraging"))
-    require_metrics_of_best(small(*options("EMAWeightAveraging")), monkeypatch)
-
-
-def test_training_that_ends_before_an_epoch_does_too(workplace, monkeypatch):
-    require_metrics_of_best(small(*options("EMAWeightAveraging"), "--trainer.max_steps=3"), monkeypatch)
-
-
-class Raw(Callback):
-    """Keeps the weights after each step, before any callback averages them; ``EMAWeightAveraging`` comes later."""
-
-    def __init__(self) -> None:
-        self.after: dict[int, dict[str, torch.Tensor]] = {}
-
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
-        self.after[trainer.global_step] = {name: value.clone() for name, value in pl_module.state_dict().items()}
-
-
-def averages_of_a_plain_loop(raw: dict[int, dict[str, torch.Tensor]], decay: float) -> dict[int, Any]:
-    """Polyak and Juditsky's average with exponential weights, in float64, from the first step's weights on."""
-    averages: dict[int, Any] = {}
-    for step, weights in sorted(raw.items()):
-        before = averages.get(step - 1, weights)
-        averages[step] = {
-            name: decay * before[name].double() + (1 - decay) * value.double() for name, value in weights.items()
-        }
-    return averages
-
-
-def test_the_average_is_that_of_a_plain_loop_over_a_stop_within_an_epoch(workplace, monkeypatch):
-    raw, flags = Raw(), options("EMAWeightAveraging")
-    with pytest.raises(StoppedError):
-        small(*flags, callbacks=[raw, AtStep(6)])  # of 8, 4 an epoch
-    stopped = load(RUN / "checkpoints" / "last.ckpt")
-    small(*flags, callbacks=[raw])
-    averages = averages_of_a_plain_loop(raw.after, decay=0.9)
-    assert sorted(averages) == list(range(1, 9))
-    best, last = (load(RUN / "checkpoints" / f"{name}.ckpt") for name in ("best", "last"))
-    for checkpoint, step in ((stopped, 6), (best, best["global_step"]), (last, 8)):
-        assert checkpoint["global_step"] == step
-        for name, value in checkpoint["state_dict"].items():
-            if value.is_floating_point():  # torch rounds the average of BatchNorm's count, which nothing uses
-                torch.testing.assert_close(value, averages[step][name].to(value.dtype), rtol=1e-5, atol=1e-6)
-        assert not differences(checkpoint["current_model_state"], raw.after[step])
-    monkeypatch.setattr("project.model.classifier.build_network", lambda arch, classes, args: SmallNetwork(classes))
-    shipped = ImageClassifier.load_from_checkpoint(RUN / "checkpoints" / "best.ckpt")
-    assert not differences(dict(shipped.state_dict()), dict(best["state_dict"]))
 
 
 def real(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -163,6 +99,7 @@ class Averaged(Callback):
 @pytest.mark.parametrize(
     ("start", "after_step", "after_epoch"),
     [
+        ([], lambda step: True, lambda epoch: False),
         (["--trainer.callbacks.update_starting_at_step=6"], lambda step: step >= 7, lambda epoch: False),
         (
             ["--trainer.callbacks.update_starting_at_epoch=1", "--trainer.callbacks.update_every_n_steps=0"],
@@ -170,15 +107,14 @@ class Averaged(Callback):
             lambda epoch: epoch >= 1,
         ),
     ],
-    ids=["step", "epoch"],
+    ids=["from the first step", "from a step", "from an epoch"],
 )
-def test_an_average_that_starts_late_is_the_newest_weights_until_then(
+def test_the_average_is_that_of_a_plain_loop_and_until_it_starts_the_newest_weights(
     workplace, monkeypatch, start, after_step, after_epoch
 ):
     """In epochs of four steps; steps are counted from 0 by the option, and from 1 here."""
     by_hand = Averaged(after_step, after_epoch)
-    late = [*options("EMAWeightAveraging"), *start, "--trainer.max_epochs=3", "--monitor=val/loss"]
-    cli = small(*late, callbacks=[by_hand])
+    cli = small(*EMA, *start, "--trainer.max_epochs=3", "--monitor=val/loss", callbacks=[by_hand])
     assert len(by_hand.validated) == 3
     for seen, expected in zip(by_hand.validated, by_hand.expected, strict=True):
         torch.testing.assert_close(seen, expected)
@@ -187,18 +123,6 @@ def test_an_average_that_starts_late_is_the_newest_weights_until_then(
     saved = {name.removeprefix("network."): value for name, value in best["state_dict"].items() if "network." in name}
     torch.testing.assert_close(real(saved), by_hand.expected[best["epoch"]])
     require_metrics_of_best(cli, monkeypatch)
-
-
-def test_an_average_that_starts_late_resumes_exactly(workplace, monkeypatch):
-    late = [*options("EMAWeightAveraging"), "--trainer.callbacks.update_starting_at_step=6"]
-    (workplace / "whole").mkdir()
-    with monkeypatch.context() as patch:
-        patch.chdir(workplace / "whole")
-        small(*late)
-    for step in (3, 8):
-        stop_at(step, *late)
-    small(*late)
-    assert not differences(outcome(workplace / "whole" / RUN), outcome(RUN))
 
 
 SWA = [
@@ -210,19 +134,16 @@ SWA = [
 ]
 
 
-def test_stochastic_weight_averaging_is_resumed_exactly(workplace, monkeypatch):
-    (workplace / "whole").mkdir()
-    with monkeypatch.context() as patch:
-        patch.chdir(workplace / "whole")
-        require_metrics_of_best(small(*SWA), monkeypatch)
-        assert load(RUN / "checkpoints" / "last.ckpt")["epoch"] == 4
+def test_stochastic_weight_averaging_is_resumed_exactly(workplace):
+    small(*SWA, "--trainer.default_root_dir=whole")
+    assert load(Path("whole/run/checkpoints/last.ckpt"))["epoch"] == 4
     for step in (2, 6, 9, 10, 12):  # before averaging, while there is one, and between it and the statistics
         stop_at(step, *SWA)
     small(*SWA)
     # in the epoch of statistics nothing is scheduled, and Lightning does not restore a schedule there
     whole, resumed = (
-        {name: value for name, value in outcome(place / RUN).items() if "lr_schedulers" not in name}
-        for place in (workplace / "whole", workplace)
+        {name: value for name, value in outcome(run).items() if "lr_schedulers" not in name}
+        for run in (Path("whole/run"), RUN)
     )
     assert not differences(whole, resumed)
 
