@@ -20,7 +20,7 @@ def parameters():
     return [nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
 
 
-@pytest.mark.parametrize("shape", [(8, 27), (64, 24), (16, 16)])
+@pytest.mark.parametrize("shape", [(8, 27), (64, 24)])
 def test_singular_values_move_near_to_one_and_vectors_stay(shape):
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     left, values, right = torch.linalg.svd(matrix, full_matrices=False)
@@ -65,11 +65,3 @@ def test_all_else_is_trained_as_by_torchs_adamw(weight_decay):
         adam.step()
     for one, other in zip(ours[1:], theirs[1:], strict=True):
         torch.testing.assert_close(one, other)
-
-
-def test_groups_keep_their_own_settings():
-    kernel, matrix, bias = parameters()
-    optimizer = Muon([{"params": [kernel, matrix], "weight_decay": 0.1}, {"params": [bias], "weight_decay": 0.0}])
-    assert [len(group["params"]) for group in optimizer.param_groups] == [1, 1, 1]
-    assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.01, 0.01]
-    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.1, 0.0]

@@ -25,11 +25,6 @@ from tests.model.test_classifier import classifier
 SIZE = 23
 
 
-def build() -> ImageClassifier:
-    """The classifier with fixed weights."""
-    return fixed(MeasuringClassifier)
-
-
 class Calibrated(ImageClassifier):
     def configure_metrics(self) -> dict[str, Metric]:
         return {"error": MulticlassCalibrationError(3)}
@@ -57,12 +52,12 @@ def by_hand(model: ImageClassifier) -> dict[str, float]:
 
 @pytest.fixture(scope="module")
 def expected() -> dict[str, float]:
-    return by_hand(build())
+    return by_hand(fixed(MeasuringClassifier))
 
 
 def test_they_are_what_a_plain_loop_and_scikit_learn_say(expected):
     """On several processes they are the same: see ``tests/distributed/test_exact_evaluation.py``."""
-    model = build()
+    model = fixed(MeasuringClassifier)
     for _ in range(2):  # the metrics of the first time must not count
         with warnings.catch_warnings():
             quiet()
@@ -72,7 +67,7 @@ def test_they_are_what_a_plain_loop_and_scikit_learn_say(expected):
 
 
 def test_they_are_logged_printed_and_can_be_monitored():
-    model = build()
+    model = fixed(MeasuringClassifier)
     known = model.monitors()
     assert (known["val/calibration_error"], known["val/average_precision"]) == ("min", "max")
     assert chosen_monitor("val/calibration_error", None, known).mode == "min"

@@ -12,9 +12,9 @@ from project.analysis.data import open_data
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT, read_checkpoint
 from project.model import ImageClassifier
-from tests.conftest import SLIM, TINY, TINY_DATA, evaluate, fit
+from tests.conftest import SLIM, TINY, evaluate, fit
 from tests.model.test_classifier import SIDE, Memory, classifier, linear, trainer
-from tests.small import load, one_line, small
+from tests.small import load, one_line
 
 SOURCE = '''
 from collections.abc import Callable
@@ -28,14 +28,6 @@ from project.model import ImageClassifier
 
 
 class OwnClassifier(ImageClassifier):
-    """Raises each image's loss to a power.
-
-    Args:
-        gamma: The power.
-        report: Takes each loss.
-        kwargs: As of ImageClassifier.
-    """
-
     def __init__(self, *args: Any, gamma: float = 1.0, report: Callable[..., Any] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.gamma = gamma
@@ -95,8 +87,12 @@ def test_a_subclass_trains_and_its_checkpoint_is_measured_where_it_is_imported(w
     assert type(open_data(read_checkpoint(best)[ABOUT])).__name__ == "OwnFlowers"
 
     forget()
-    with pytest.raises(UserError, match=r"holds a OwnClassifier, which is no ImageClassifier that is imported here;"):
-        ImageClassifier.load_from_checkpoint(best)
+    for name in ("OwnClassifier", "os.system", "antigravity.ImageClassifer", "SGD", 3, ["os"]):
+        content[ABOUT]["model"] = name  # a file does not choose what is imported
+        torch.save(content, "named.ckpt")
+        with pytest.raises(UserError, match=r"is no ImageClassifier that is imported here"):
+            ImageClassifier.load_from_checkpoint("named.ckpt")
+    assert "antigravity" not in sys.modules
     assert "OwnFlowers" in (line := one_line(lambda: evaluate(str(best)), capsys))
     assert "give --import with the module that defines it" in line
     assert "'own_model' cannot be imported" in one_line(lambda: evaluate(str(best), "--import=own_model"), capsys)
@@ -112,40 +108,16 @@ def test_a_class_that_fixes_its_network_takes_no_options_resumes_and_gives_way_t
     cli = fit(*TINY, *flags)
     best = best_of(cli)
     assert "fixedclassifier" in cli.run.path.name.lower()
-    assert (type(loaded := ImageClassifier.load_from_checkpoint(best)), loaded.arch) == (
-        type(cli.model),
-        "resnet9_slim",
-    )
+    assert type(ImageClassifier.load_from_checkpoint(best)) is type(cli.model)
     line = one_line(lambda: fit(*TINY, *flags, "--model.lr_scheduler.lrf=0.1"), capsys)
     assert "FixedClassifier has no option 'lr_scheduler" in line
     (cli.run.path / "metrics.json").unlink()
     further = ["--trainer.max_epochs=2", f"--name={cli.run.path.name}"]
-    with pytest.raises(
-        UserError, match=r"holds a FixedClassifier, but this command asks for ImageClassifier; see --mod"
-    ):
+    with pytest.raises(UserError, match=r"holds a FixedClassifier, but this command asks for ImageClassifier"):
         fit(*TINY, *SLIM, *further)
     fit(*TINY, *flags, *further)
     assert load(best.with_name("last.ckpt"))["global_step"] == 8
     assert (cli.run.path / "metrics.csv").read_text().count("\n") == 1 + 2
-    content = load(best)
-    for name in (
-        "os.system",
-        "antigravity.ImageClassifer",
-        "SGD",
-        3,
-        ["os"],
-    ):  # a file does not choose what is imported
-        content[ABOUT]["model"] = name
-        torch.save(content, best)
-        with pytest.raises(UserError, match=r"is no ImageClassifier that is imported here"):
-            ImageClassifier.load_from_checkpoint(best)
-    assert "antigravity" not in sys.modules
-
-
-def test_labels_of_several_classes_are_refused_by_a_model_of_one_class_each(workplace, capsys):
-    line = one_line(lambda: small(data=["--data=examples.multilabel.FlowerPairs", *TINY_DATA]), capsys)
-    assert "the labels are (16, 8), but this model gives each image one class; several take a subclass with" in line
-    assert not (workplace / "runs").exists()
 
 
 class Careless(ImageClassifier):
