@@ -68,7 +68,7 @@ def explained(option: str) -> Iterator[None]:
     """Tells the user which option a class of torch does not accept."""
     try:
         yield
-    except (TypeError, ValueError, ZeroDivisionError) as error:
+    except ValueError as error:
         raise UserError(f"{option}: {error}") from error
 
 

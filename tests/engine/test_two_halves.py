@@ -95,11 +95,6 @@ def test_the_engine_imports_nothing_of_yours_and_does_not_name_the_package(path)
     assert [*absolute, *named, *RENAME["usages"](PACKAGE).findall(path.read_text())] == []
 
 
-def test_the_engine_has_a_version():
-    (version,) = re.findall(r'^__version__ = "(\d+\.\d+\.\d+)"$', (ENGINE / "__init__.py").read_text(), re.M)
-    assert version
-
-
 @pytest.fixture(scope="module")
 def upgraded(tmp_path_factory) -> Path:
     """A folder with a copy of the package, over whose engine that of a renamed package was copied."""

@@ -198,3 +198,8 @@ def test_evaluation_measures_the_whole_set_however_it_is_cut(split, batch_size):
     expected = F.cross_entropy(logits.double(), data.labels, ignore_index=-1).item()
     assert metrics.loss == pytest.approx(expected, abs=1e-5)
     assert logged == pytest.approx({f"{split}/{name}": value for name, value in metrics.rates().items()}, rel=1e-6)
+
+
+def test_labels_of_several_classes_are_refused_by_a_model_of_one_class_each():
+    with pytest.raises(UserError, match=r"^the labels are \(2, 3\), but this model gives each image one class"):
+        linear().as_batch(Batch(make_images(2), torch.ones(2, 3).long()))

@@ -72,18 +72,19 @@ def test_a_network_of_the_users_has_blocks_of_a_layer_and_its_normalisation():
     assert blocks(nn.BatchNorm1d(3)) == [["weight", "bias"]]
 
 
+@pytest.mark.parametrize("layer_decay", [0.7, 1.0])
 @pytest.mark.parametrize("arch", ["tf_efficientnet_lite0", "vit_tiny_patch16_224", "convnext_atto", "levit_128s"])
-def test_rates_are_those_of_timm_for_its_networks(arch):
+def test_rates_and_weight_decay_are_those_of_timm_for_its_networks(arch, layer_decay):
     pytest.importorskip("timm")
     from timm.optim import param_groups_layer_decay  # type: ignore[attr-defined]  # not in its __all__
 
     network: Any = build_network(f"timm/{arch}", 3)
     named = network.no_weight_decay() if hasattr(network, "no_weight_decay") else ()
-    theirs = param_groups_layer_decay(network, 0.1, named, layer_decay=0.7)
-    ours = parameter_groups(network, 0.7)
+    theirs = param_groups_layer_decay(network, 0.1, named, layer_decay=layer_decay)
+    ours = parameter_groups(network, layer_decay)
     found, expected = (
         {
-            parameter: (group["lr_scale"], group.get("weight_decay", 0.1))
+            parameter: (group.get("lr_scale", 1.0), group.get("weight_decay", 0.1))
             for group in groups
             for parameter in group["params"]
         }

@@ -61,13 +61,13 @@ def test_the_head_of_a_network_is_what_depends_on_the_number_of_classes(arch, me
     assert sum(few.get_parameter(name).numel() for name in found) < sum(p.numel() for p in few.parameters())
 
 
-@pytest.mark.parametrize("arch", SMALLEST)
-def test_a_network_of_every_family_computes_the_same_in_either_memory_format(arch):
+@pytest.mark.parametrize("arch", ["densenet121", "efficientnet_b0", "resnet18", "shufflenet_v2_x0_5", "swin_t"])
+def test_a_network_of_any_family_computes_the_same_in_either_memory_format(arch):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         network = built(arch, 5)
     networks = [network, deepcopy(network)]
-    size = {"inception_v3": 75, "swin_t": 224, "vit_b_32": 224}.get(arch, 64)
+    size = 224 if arch == "swin_t" else 64
     for network, layout in zip(networks, (torch.contiguous_format, torch.channels_last), strict=True):
         assert detect_memory_format(network, arch, 5, size, layout is torch.channels_last) is layout
         whole = deepcopy(network).to(memory_format=layout)  # with the strides that gradients will have
@@ -126,7 +126,6 @@ def failing(num_classes, fail_later=False):
     ("arch", "args", "complaint"),
     [
         ("no_such_package.Net", {}, r"cannot be imported \(No module named 'no_such_package'\)"),
-        (f"{__name__}.NoSuchNet", {}, "cannot be imported .*NoSuchNet"),
         (f"{__name__}.built", {}, r"built does not accept num_classes=5 \(.*num_classes"),
         (f"{__name__}.not_a_network", {}, r"must return a torch\.nn\.Module, got int"),
         (f"{__name__}.of_other_width", {}, r"must return logits of shape \(2, 5\), got a shape of \(2, 6\)"),
@@ -136,7 +135,6 @@ def failing(num_classes, fail_later=False):
             {},
             r"inception_v3 does not accept images of 8 pixels \(.*\); choose another --data\.image_size",
         ),
-        ("vit_b_32", {}, "vit_b_32 does not accept images of 8 pixels .*224"),
         ("resnet17", {}, "there is no network 'resnet17'; did you mean .*resnet18"),
         ("efficientnet", {}, "did you mean .*efficientnet_b0"),
         ("hrnet_w18", {}, "did you mean timm/hrnet_w18"),
@@ -145,7 +143,6 @@ def failing(num_classes, fail_later=False):
         ("timm/hf_hub:someone/evil", {}, "there is no network"),
         ("resnet18", {"drop": 0.1}, r"resnet18 does not accept num_classes=5, drop=0\.1 \(.*unexpected"),
         ("resnet18", {"weights": "DEFAULT"}, r"weights='DEFAULT' \(.*multiple values"),
-        ("googlenet", {"aux_logits": True}, r"aux_logits=True \(.*multiple values"),
         ("resnet18", {"groups": "x\n"}, r"--model\.arch_args: resnet18 does not accept .*groups='x\\n' \("),
         ("vgg11", {"stem": "cifar"}, "only torchvision's ResNets have a stem, imagenet or cifar"),
         ("airbench", {"depth": 3}, r"airbench does not accept num_classes=5, depth=3 \(.*depth"),

@@ -34,7 +34,6 @@ def fit(path: Any, resume: Any = None, max_epochs: int = 2, **options: Any) -> l
         ({}, {"optimizer": partial(AdamW, lr=0.1)}, "--model.optimizer SGD, .* got AdamW"),
         ({}, {"optimizer": partial(SGD, lr=0.2, momentum=0.9)}, r"--model\.optimizer's lr 0\.1, .* got 0\.2"),
         ({}, {"lr_scheduler": partial(CosineWithWarmup, lrf=0.5)}, r"--model\.lr_scheduler's lrf 0\.01, .* got 0\.5"),
-        ({}, {"lr_scheduler_interval": "epoch"}, "interval step, .* got epoch"),
         (
             {"lr_scheduler": partial(MultiStepLR, milestones=[1, 3])},
             {"lr_scheduler": partial(MultiStepLR, milestones=[1, 4])},

@@ -153,20 +153,6 @@ def test_hooks_without_super_leave_metrics_and_checkpoints_as_they_are(tmp_path)
     assert run.current_epoch == 2
 
 
-class Measuring(ImageClassifier):
-    """Measures by itself."""
-
-    def validation_step(self, batch: Any, batch_idx: int) -> Any:
-        self.log("val/own", 1.0)
-
-
-@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning", "ignore:.*smaller than the logging interval")
-def test_metrics_of_nothing_are_not_logged():
-    run = trainer()
-    run.validate(linear(Measuring), datamodule=Memory(), verbose=False)
-    assert [*run.callback_metrics] == ["val/own"]
-
-
 class Broken(ImageClassifier):
     """Has a bug in its constructor and another in what loads its weights."""
 

@@ -53,24 +53,17 @@ TAMPERED: dict[str, tuple[Any, str]] = {
         r"exp_avg of 0\.weight has the shape \(3,\), not",
     ),
     "number": (lambda s: s["state"][0].update(exp_avg=torch.zeros(())), r"exp_avg of 0\.weight has the shape \(\)"),
-    "larger": (lambda s: s["state"][3].update(exp_avg_sq=torch.zeros(9)), r"exp_avg_sq of 1\.bias has the shape"),
     "dtype": (
         lambda s: s["state"][1].update(exp_avg=torch.zeros(4).int()),
         "exp_avg of 0.bias holds int32, not float32",
     ),
     "nan": (lambda s: s["state"][1]["exp_avg"].fill_(NAN), r"exp_avg of 0\.bias has values that are not finite"),
-    "step": (lambda s: s["state"][1].update(step=torch.zeros(7)), r"step of 0\.bias has the shape \(7,\)"),
     "text": (lambda s: s["state"][1].update(exp_avg="x"), r"exp_avg of 0\.bias is no plain tensor"),
-    "meta": (lambda s: s["state"][1].update(exp_avg=torch.zeros(4, device="meta")), "is no plain tensor"),
     "sparse": (lambda s: s["state"][1].update(exp_avg=torch.zeros(4).to_sparse()), "is no plain tensor"),
-    "list": (lambda s: s["state"].update({1: []}), "it is not that of 6 parameters"),
     "of no parameter": (lambda s: s["state"].update({99: s["state"].pop(1)}), "it is not that of 6 parameters"),
     "rate": (lambda s: s["param_groups"][0].update(lr=NAN), "its lr is missing or no number"),
-    "rate as text": (lambda s: s["param_groups"][0].update(lr="0.1"), "its lr is missing or no number"),
     "parameters": (lambda s: s["param_groups"][0]["params"].pop(), "it is not that of 6 parameters"),
-    "no list": (lambda s: s["param_groups"][0].update(params=3), "it is not that of 6 parameters"),
     "groups": (lambda s: s.update(param_groups={}), "it is not that of 6 parameters"),
-    "nothing": (lambda s: s.clear(), "it is not that of 6 parameters"),
 }
 
 
@@ -90,31 +83,23 @@ def test_what_does_not_fit_is_named(case, fused):
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    ("name", "value", "complaint"),
     [
-        (lambda w: w.pop("0.weight"), r"0\.weight is missing"),
-        (lambda w: w.update(other=torch.zeros(1)), "it has no other"),
-        (lambda w: w.update({"0.bias": torch.zeros(5)}), r"0\.bias has the shape \(5,\), not \(4,\)"),
-        (lambda w: w.update({"0.bias": torch.zeros(4).long()}), r"0\.bias holds int64, not float32"),
-        (lambda w: w.update({"0.bias": torch.full((4,), NAN)}), r"0\.bias has values that are not finite"),
-        (
-            lambda w: w.update({"1.running_var": torch.full((4,), float("inf"))}),
-            r"1\.running_var has values that are not",
-        ),
-        (lambda w: w.update({"0.bias": [0.0] * 4}), r"0\.bias is no plain tensor"),
+        ("other", torch.zeros(1), "it has no other"),
+        ("0.bias", torch.zeros(5), r"0\.bias has the shape \(5,\), not \(4,\)"),
+        ("0.bias", torch.zeros(4).long(), r"0\.bias holds int64, not float32"),
+        ("1.running_var", torch.full((4,), float("inf")), r"1\.running_var has values that are not finite"),
+        ("0.bias", [0.0] * 4, r"0\.bias is no plain tensor"),
     ],
 )
-def test_weights_that_do_not_fit_are_named(change, complaint):
+def test_weights_that_do_not_fit_are_named(name, value, complaint):
     network, _ = trained(SGD, {"lr": 0.1})
-    weights = copy.deepcopy(network.state_dict())
-    require_fitting_weights(network.state_dict(), weights, "some.ckpt")
-    require_fitting_weights(
-        network.state_dict(),
-        {name: w.to(torch.bfloat16) if w.is_floating_point() else w for name, w in weights.items()},
-        "some.ckpt",
-    )
-    change(weights)
+    own = network.state_dict()
+    half = {name: w.to(torch.bfloat16) if w.is_floating_point() else w for name, w in own.items()}
+    require_fitting_weights(own, half, "some.ckpt")
     with pytest.raises(UserError, match=rf"'some\.ckpt' does not fit this network: {complaint}"):
-        require_fitting_weights(network.state_dict(), weights, "some.ckpt")
-    with pytest.raises(UserError, match="it has no weights"):
-        require_fitting_weights(network.state_dict(), [], "some.ckpt")
+        require_fitting_weights(own, {**own, name: value}, "some.ckpt")
+    del half[min(half)]
+    for found, what in ((half, "is missing"), ([], "it has no weights")):
+        with pytest.raises(UserError, match=what):
+            require_fitting_weights(own, found, "some.ckpt")
