@@ -1,0 +1,76 @@
+"""Draws the pictures of docs/ that need no run: ``python scripts/pictures.py``, from the repository's root."""
+
+from collections.abc import Sequence
+from typing import get_args
+
+import torch
+from matplotlib.figure import Figure
+from PIL import Image
+from torch import Tensor
+from torch.nn.functional import one_hot
+from torchvision.transforms import v2
+from torchvision.utils import make_grid
+
+from project.data.augmentation import cutout
+from project.data.drawn.drawing import CLASS_NAMES, draw_flowers
+from project.engine.loading.crops import fit_image, fit_region, random_box
+from project.engine.preprocessing import Fit, Preprocessing
+
+COLUMNS, ROWS, SIZE = 12, 4, 72
+SIDE = 160  # of the images that are transformed, in pixels
+
+
+def builtin() -> None:
+    """Writes ``flowers.jpg``: the built-in data, the eight species in turns."""
+    indices = torch.arange(COLUMNS * ROWS)
+    flowers = draw_flowers(indices % len(CLASS_NAMES), indices, seed=3, size=SIZE)
+    grid = make_grid(flowers, nrow=COLUMNS, padding=2, pad_value=255)
+    Image.fromarray(grid.permute(1, 2, 0).numpy()).save("docs/flowers.jpg", quality=88)
+
+
+def row(images: Sequence[Tensor], titles: Sequence[str], file: str) -> None:
+    """Writes images, uint8 (3, height, width), side by side with their titles."""
+    widths = [image.shape[2] / image.shape[1] for image in images]
+    figure = Figure(figsize=(1.5 * sum(widths), 1.75), layout="constrained")
+    for axes, image, title in zip(figure.subplots(1, len(images), width_ratios=widths), images, titles, strict=True):
+        axes.imshow(image.permute(1, 2, 0).numpy())
+        axes.set_title(title, fontsize=9)
+        axes.axis("off")
+    figure.savefig(f"docs/{file}", dpi=110, facecolor="white", pil_kwargs={"quality": 88})
+
+
+def fits(flowers: Tensor) -> None:
+    """Writes ``fit.jpg``: a wide image as each ``--data.fit`` shows it to the network."""
+    wide = torch.cat([flowers[0], flowers[1]], dim=2)
+    recipes = [
+        Preprocessing(resize=SIDE * 8 // 7, crop=SIDE, fit=fit, mean=[0.5] * 3, std=[1.0] * 3) for fit in get_args(Fit)
+    ]
+    row([wide, *(fit_image(wide, recipe) for recipe in recipes)], ["the file", *get_args(Fit)], "fit.jpg")
+
+
+def augmentations(flowers: Tensor) -> None:
+    """Writes ``augmentation.jpg``: what each kind of augmentation does to a flower."""
+    flower, pair = flowers[2], flowers[[2, 3]]
+    recipe = Preprocessing(resize=SIDE, crop=SIDE, mean=[0.5] * 3, std=[1.0] * 3)
+    box = random_box(SIDE, SIDE, torch.tensor([[0.1, 0.5, 0.7, 0.3]]), (0.35, 1.0))
+    covered = cutout(flower[None], torch.tensor([[0.4, 0.6]]), SIDE // 3, torch.full((3,), 128.0))[0]
+    labels = one_hot(torch.arange(2), 2).float()
+    torch.manual_seed(4)
+    randomly, trivially = v2.RandAugment(magnitude=12)(flower), v2.TrivialAugmentWide()(flower)
+    blended = v2.MixUp(alpha=5.0, num_classes=2)(pair.float(), labels)[0][0]
+    pasted = v2.CutMix(alpha=5.0, num_classes=2)(pair.float(), labels)[0][0]
+    shown = [flower, fit_region(flower, box, recipe), flower.flip(-1), covered, randomly, trivially, blended, pasted]
+    titles = ["the image", "crop", "flip", "cutout", "RandAugment", "TrivialAugment", "MixUp", "CutMix"]
+    row([image.to(torch.uint8) for image in shown], titles, "augmentation.jpg")
+
+
+def main() -> None:
+    """Writes all of them."""
+    builtin()
+    flowers = draw_flowers(torch.tensor([3, 6, 1, 5]), torch.arange(4), seed=5, size=SIDE)
+    fits(flowers)
+    augmentations(flowers)
+
+
+if __name__ == "__main__":
+    main()
