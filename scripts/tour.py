@@ -10,6 +10,7 @@ from PIL import Image
 from project.analysis.data import open_data
 from project.analysis.embeddings import embed, project, projection_figure
 from project.analysis.evaluation import evaluate_split
+from project.analysis.gradcam import grad_cam, overlay
 from project.analysis.plots import curves_figure, image_grid, read_curves
 from project.engine.run.checkpoint import ABOUT, read_checkpoint
 from project.model import ImageClassifier
@@ -26,7 +27,7 @@ def drawn(figure: Figure, width: int) -> Image.Image:
 
 
 def main(run: str) -> None:
-    """Writes ``tour.jpg``: curves, features in two dimensions, and the surest mistakes."""
+    """Writes ``tour.jpg``: curves, features in two dimensions, the surest mistakes and their Grad-CAM."""
     checkpoint = f"{run}/checkpoints/best.ckpt"
     model = ImageClassifier.load_from_checkpoint(checkpoint)
     test = evaluate_split(model, open_data(read_checkpoint(checkpoint)[ABOUT]))
@@ -36,9 +37,11 @@ def main(run: str) -> None:
     chosen = test.confident(correct=False, count=SHOWN)
     names = model.class_names
     titles = [f"{names[int(test.labels[i])]}\nas {names[int(test.predicted[i])]}" for i in chosen]
+    cams = grad_cam(model, images[chosen])
     rows = [
         [curves_figure(read_curves(run)), projection_figure(points, test.labels, names, near)],
         [image_grid(list(images[chosen]), titles, columns=SHOWN)],
+        [image_grid([overlay(images[i], cam) for i, cam in zip(chosen, cams, strict=True)], columns=SHOWN)],
     ]
     parts = [[drawn(figure, WIDTH // len(row)) for figure in row] for row in rows]
     heights = [max(part.height for part in row) for row in parts]
