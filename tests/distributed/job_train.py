@@ -26,7 +26,6 @@ RUNS: dict[str, dict[str, dict[str, Any]]] = {
     "plain": {},
     "accumulated": {"trainer": {"accumulate_grad_batches": 2}},
     "whitened": {"model": {"arch": "airbench"}},
-    "linear_rule": {"model": {"base_batch_size": BATCH_SIZE // 2}, "trainer": {"max_steps": 1}},
 }
 
 

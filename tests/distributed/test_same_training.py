@@ -77,7 +77,5 @@ def test_accumulation_sends_gradients_with_the_last_batch_of_a_step_only(two):
             assert sent == expected * job_train.STEPS_PER_EPOCH
 
 
-def test_the_rate_is_scaled_by_the_global_batch_and_only_when_asked(one, two):
+def test_the_learning_rate_does_not_depend_on_the_number_of_processes(one, two):
     assert [rank["plain"]["batches"][0]["lr"] for rank in one + two] == [0.001] * 3
-    # the rule of tutorials, where each of the two processes has a batch of base_batch_size
-    assert [rank["linear_rule"]["batches"][0]["lr"] for rank in one + two] == [0.002] * 3

@@ -46,9 +46,7 @@ def test_the_help_of_fit_is_about_sixty_lines_with_the_options_of_data_and_model
 
 def test_the_rest_and_a_class_of_ones_own_are_in_help_all(capsys):
     text = shown(lambda args: parse(*args), f"--model={OWN_MODEL}", "--help-all", capsys=capsys)
-    assert {"--data.prefetch_factor", "--callbacks.last_checkpoint.every_minutes", "--model.base_batch_size"} <= names(
-        text
-    )
+    assert {"--data.prefetch_factor", "--callbacks.last_checkpoint.every_minutes", "--model.layer_decay"} <= names(text)
     assert "--trainer.check_val_every_n_epoch" in text
     assert "Advanced:" not in text
     assert "--data CIFAR10DataModule: " in text
