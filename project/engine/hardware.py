@@ -72,7 +72,7 @@ def describe(trainer: Trainer, model: Any, data: Any) -> str:
     workers = data.workers()
     memory = "pinned" if data.pins_memory() else "not pinned"
     each = f"{workers} per device, 1 thread each, {data.prefetch_factor} batches ahead, {memory}"
-    layout = "channels_last" if model.channels_last else "contiguous"
+    layout = str(model.memory_format).removeprefix("torch.")
     threads = "1 thread" if torch.get_num_threads() == 1 else f"{torch.get_num_threads()} threads"
     compiled = "compiled" if model.compile_network else "not compiled"
     return f"{trainer.precision}, {layout}, {compiled}, {threads}; loader workers: {each if workers else 'none'}"

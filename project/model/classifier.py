@@ -63,9 +63,6 @@ class ImageClassifier(ResumableModule):
     metrics_class: ClassVar[type[CountingMetrics]] = ClassificationMetrics
     """The metrics; ``MultilabelMetrics`` where labels are (N, classes), 1 for each class that an image has."""
 
-    channels_last: ClassVar[bool] = True
-    """If true, the network computes in torch's channels-last memory format where it can, which is nearly always faster."""
-
     def __init__(
         self,
         class_names: list[str],
@@ -94,7 +91,7 @@ class ImageClassifier(ResumableModule):
         self.lr_scheduler, self.lr_scheduler_interval = lr_scheduler, lr_scheduler_interval
         self.compile_network, self.test_time_augmentation = compile, test_time_augmentation
         self.network = build_network(arch, num_classes, arch_args)
-        self._layout = detect_memory_format(self.network, arch, num_classes, preprocessing["crop"], self.channels_last)
+        self.memory_format = detect_memory_format(self.network, arch, num_classes, preprocessing["crop"])
         if weights is not None:
             start_from(self.network, arch, weights, num_classes)
         self.freezing = Freezing(freeze, num_classes)
@@ -109,7 +106,7 @@ class ImageClassifier(ResumableModule):
             raise TypeError(f"images must be uint8, from 0 to 255, got {images.dtype}; see torchvision's to_dtype")
         images = resized(images, self.train_image_size if self.training else None)
         x = self.normalization(images, like=next(self.network.parameters()))
-        logits: Tensor = self.network(x.contiguous(memory_format=self._layout))
+        logits: Tensor = self.network(x.contiguous(memory_format=self.memory_format))
         return logits
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:

@@ -44,7 +44,10 @@ class CrossEntropy(nn.Module):
                 raise UserError(
                     f"{_WEIGHTS} balanced needs a data module with class_counts(); give {len(class_names)} numbers instead"
                 )
-            self._weights = torch.tensor(balanced_weights(data.class_counts(), class_names))
+            counts = data.class_counts()
+            if empty := [name for name, count in zip(class_names, counts, strict=True) if count == 0]:
+                raise UserError(f"{_WEIGHTS} balanced needs images of every class, got none of {listed(empty, 5)}")
+            self._weights = torch.tensor([sum(counts) / (len(counts) * count) for count in counts])
         elif (given := self.class_weights) is not None:
             usable = len(given) == len(class_names) and all(0 <= one < math.inf for one in given) and any(given)
             require(usable, _WEIGHTS, given, f"'balanced' or {len(class_names)} numbers from 0 that are not all 0")
@@ -58,10 +61,3 @@ class CrossEntropy(nn.Module):
             raise UserError(f"{_WEIGHTS} balanced is computed when trainer.fit starts; outside of it, give the numbers")
         self._weights = self._weights.to(losses.device)
         return losses * (self._weights[labels] if labels.dim() == 1 else labels.to(self._weights.dtype) @ self._weights)
-
-
-def balanced_weights(counts: Sequence[int], class_names: Sequence[str]) -> list[float]:
-    """Computes weights by which each class counts alike in the mean loss, as scikit-learn does."""
-    if empty := [name for name, count in zip(class_names, counts, strict=True) if count == 0]:
-        raise UserError(f"{_WEIGHTS} balanced needs training images of every class, got none of {listed(empty, 5)}")
-    return [sum(counts) / (len(counts) * count) for count in counts]

@@ -161,16 +161,14 @@ def head(network: nn.Module, num_classes: int) -> dict[str, nn.Module]:
     return dict(fitting[-1:])
 
 
-def detect_memory_format(
-    network: nn.Module, arch: str, num_classes: int, image_size: int, channels_last: bool = True
-) -> torch.memory_format:
+def detect_memory_format(network: nn.Module, arch: str, num_classes: int, image_size: int) -> torch.memory_format:
     """Finds the memory format that a network accepts by trying two black images, and puts its weights into that.
 
-    Where ``channels_last`` is wanted, it is tried first. Lazy layers get their shapes; statistics and modes stay.
+    ``channels_last`` is tried first, as it is nearly always faster. Lazy layers get their shapes; statistics and modes stay.
     """
     modes = {module: module.training for module in network.modules()}
     network.eval()
-    layout = torch.channels_last if channels_last else torch.contiguous_format
+    layout = torch.channels_last
     try:
         try:
             logits = _try(network, image_size, layout)

@@ -31,12 +31,12 @@ def plain_options(options: Any, owner: type) -> dict[str, Any]:
     """
     inert = {name: _is_inert(annotation) for name, annotation in _parameters(owner).items()}
     found = options.items() if isinstance(options, Mapping) else ()
-    return {name: value for name, value in found if name in inert and _is_plain(value, names_nothing=inert[name])}
+    return {name: value for name, value in found if name in inert and is_plain(value, names_nothing=inert[name])}
 
 
 def plain_attributes(owner: object, names: Iterable[str]) -> dict[str, Any]:
     """Returns those of the named attributes that are numbers, text, or lists and dicts of these."""
-    return {name: vars(owner)[name] for name in names if name in vars(owner) and _is_plain(vars(owner)[name])}
+    return {name: vars(owner)[name] for name in names if name in vars(owner) and is_plain(vars(owner)[name])}
 
 
 def _parameters(owner: type) -> dict[str, Any]:
@@ -64,11 +64,12 @@ def _is_inert(annotation: Any) -> bool:
     return all(_is_inert(part) for part in parts)
 
 
-def _is_plain(value: Any, names_nothing: bool = True) -> bool:
+def is_plain(value: Any, names_nothing: bool = True) -> bool:
+    """Returns True for numbers, text, and lists and dicts of these; ``names_nothing`` is False where text is imported."""
     if isinstance(value, str | list | tuple | dict) and not names_nothing:
         return False
     if isinstance(value, list | tuple):
-        return all(_is_plain(item) for item in value)
+        return all(is_plain(item) for item in value)
     if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
+        return all(isinstance(key, str) and is_plain(item) for key, item in value.items())
     return isinstance(value, _PLAIN)

@@ -10,14 +10,13 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler, Stochasti
 from torch import Tensor
 
 from ..errors import UserError, printable
+from ..run.settings import is_plain
 
 _LENGTHS = ("total_steps", "warmup_steps", "_schedule_phases")
 """What a schedule knows of the length of training: a resumed run may be longer."""
 
 _HOW = ("params", "initial_lr", "foreach", "fused", "capturable", "differentiable", "maximize")
 """Settings of an optimizer that say how it computes, not what, or that are said elsewhere."""
-
-_PLAIN = (bool, int, float, str, type(None))
 
 
 def training_settings(trainer: Trainer) -> dict[str, dict[str, Any]]:
@@ -93,9 +92,6 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, Mapping):  # as milestones are
             return plain(sorted(value.items()))
         return [plain(item) for item in value] if isinstance(value, list | tuple) else value
-
-    def is_plain(value: Any) -> bool:
-        return isinstance(value, _PLAIN) or (isinstance(value, list) and all(map(is_plain, value)))
 
     found = {name: plain(value) for name, value in values.items()}
     return {name: value for name, value in found.items() if is_plain(value)}
