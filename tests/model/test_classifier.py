@@ -7,7 +7,6 @@ import pytest
 import torch
 from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.callbacks import BackboneFinetuning
-from sklearn.metrics import accuracy_score, f1_score
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector
@@ -180,24 +179,6 @@ def test_a_loader_of_pairs_trains_as_a_data_module_of_the_same_batches():
 def test_a_callback_that_cannot_work_here_names_another_way():
     with pytest.raises(UserError, match=r"^BackboneFinetuning: .*--model\.freeze backbone$"):
         trainer(max_epochs=1, callbacks=[BackboneFinetuning()]).fit(linear(), datamodule=Memory())
-
-
-@pytest.mark.parametrize("batch_size", [3, 16, 32])
-@pytest.mark.parametrize("split", ["val", "test"])
-def test_evaluation_measures_the_whole_set_however_it_is_cut(split, batch_size):
-    model, data = classifier(), Memory(batch_size=batch_size)
-    run, logits = trainer(), logits_of(model, data.images)
-    data.labels[::3] = -1  # counted elsewhere
-    for _ in range(2):  # each of which starts anew
-        (logged,) = (run.validate if split == "val" else run.test)(model, datamodule=data, verbose=False)
-    labels, predicted = data.labels[data.labels >= 0], logits.argmax(1)[data.labels >= 0]
-    metrics = model.results[split]
-    assert metrics.total == len(labels) == 21
-    assert metrics.accuracy == accuracy_score(labels, predicted)
-    assert metrics.f1 == pytest.approx(f1_score(labels, predicted, average="macro", zero_division=0))
-    expected = F.cross_entropy(logits.double(), data.labels, ignore_index=-1).item()
-    assert metrics.loss == pytest.approx(expected, abs=1e-5)
-    assert logged == pytest.approx({f"{split}/{name}": value for name, value in metrics.rates().items()}, rel=1e-6)
 
 
 def test_labels_of_several_classes_are_refused_by_a_model_of_one_class_each():

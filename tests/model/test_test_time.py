@@ -6,8 +6,10 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
+from project.analysis.exported import ProbabilityNetwork
 from project.model.normalize import resized
 from project.model.test_time import Views, mean_logits
+from tests.model.test_classifier import classifier, make_images
 
 
 @pytest.mark.parametrize(("views", "places"), [("flip", {1: 1.0}), ("flip_and_shift", {1: 1 / 2, 0: 1 / 4, 2: 1 / 4})])
@@ -38,3 +40,17 @@ def test_a_smaller_image_is_the_one_of_pil_and_another_stays():
     found = resized(images, 32)[0].permute(1, 2, 0)
     torch.testing.assert_close(found, torch.from_numpy(expected).float(), rtol=0, atol=1.0)
     assert resized(images, None) is resized(images, 50) is images
+
+
+def test_predicting_testing_and_exporting_take_means_over_views_and_validation_does_not():
+    model = classifier(arch="resnet9_slim", test_time_augmentation="flip_and_shift").eval()
+    images = make_images(4)
+    with torch.no_grad():
+        exact = model(images)
+        expected = mean_logits(model, images, "flip_and_shift")
+        predicted, exported = model.predict_step(images, 0), ProbabilityNetwork(model).eval()(images)
+        val, test = (step((images, torch.arange(4) % 3), 0) for step in (model.validation_step, model.test_step))
+    assert not torch.allclose(exact, expected, atol=1e-3)
+    torch.testing.assert_close(val, exact)
+    for found in (predicted, exported, test.softmax(1)):
+        torch.testing.assert_close(found, expected.softmax(1))
