@@ -18,7 +18,7 @@ def test_the_p_value_is_that_of_the_exact_binomial_test(only_first, only_second)
     assert found.p_value == pytest.approx(expected, rel=1e-9)
 
 
-def test_what_differs_is_named_as_on_the_command_line():
+def test_what_differs_is_named_as_on_the_command_line_and_runs_that_differ_in_seed_alone_are_a_group():
     sgd = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1, "momentum": 0.9}}
     adam = {"class_path": "torch.optim.AdamW", "init_args": {"lr": 0.1}}
     first = {"seed_everything": 0, "model": {"arch": "resnet18", "optimizer": sgd}, "trainer": {"callbacks": None}}
@@ -29,17 +29,5 @@ def test_what_differs_is_named_as_on_the_command_line():
         "model.optimizer.momentum": {"a": 0.9, "b": None},
     }
     assert differing_settings({"a": first, "b": first}) == {}
-
-
-def test_runs_that_differ_in_seed_name_and_folder_alone_are_a_group():
-    configs = {
-        f"{arch}-{seed}": {
-            "seed_everything": seed,
-            "name": f"{arch}-{seed}",
-            "model": {"arch": arch},
-            "trainer": {"default_root_dir": str(seed)},
-        }
-        for seed in range(2)
-        for arch in ("small", "large")
-    }
-    assert seed_groups(configs) == [["small-0", "small-1"], ["large-0", "large-1"]]
+    again = first | {"seed_everything": 2, "name": "again", "trainer": {"callbacks": None, "default_root_dir": "there"}}
+    assert seed_groups({"a": first, "b": second, "again": again}) == [["a", "again"], ["b"]]

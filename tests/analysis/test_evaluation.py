@@ -12,6 +12,29 @@ from project.model import ImageClassifier
 from tests.conftest import make_folder
 
 
+class Upside(FolderDataModule):
+    """Turns images on their heads before they are sent to the device, and mirrors them there."""
+
+    def on_before_batch_transfer(self, batch, dataloader_idx):
+        return batch._replace(images=batch.images.flip(2))
+
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        batch = super().on_after_batch_transfer(batch, dataloader_idx)
+        return batch._replace(images=batch.images.flip(3))
+
+
+def test_images_go_through_the_data_modules_own_hooks(tmp_path, tiny_run):
+    make_folder(tmp_path, dict.fromkeys("abcdefgh", 8))
+    model = ImageClassifier.load_from_checkpoint(tiny_run / "checkpoints" / "best.ckpt")
+    data = Upside(str(tmp_path), image_size=32, resize=32, num_workers=0, batch_size=8)
+    for split in ("val", "test"):
+        found = evaluate_split(model, data, split)
+        images = torch.stack([found.images.image(index) for index in range(len(found.images))])
+        with torch.no_grad():
+            torch.testing.assert_close(found.logits, model(images.flip(2, 3)), rtol=0, atol=1e-4)
+        assert found.metrics.correct == int((found.predicted == found.labels).sum())
+
+
 def test_each_image_has_its_own_prediction_and_a_broken_one_none(tmp_path, tiny_run, monkeypatch):
     monkeypatch.setattr(ImageClassifier, "probabilities", lambda _, logits: (logits / 4).softmax(1))
     make_folder(tmp_path / "images", dict.fromkeys("abcdefgh", 4))
@@ -57,26 +80,3 @@ def test_the_most_confident_come_first(tiny_run):
         wanted = [index for index, (row, label) in enumerate(rows) if (row.index(max(row)) == label) == correct]
         expected = sorted(wanted, key=lambda index: (-max(rows[index][0]), index))
         assert found.confident(correct, 5) == expected[:5]
-
-
-class Upside(FolderDataModule):
-    """Turns images on their heads before they are sent to the device, and mirrors them there."""
-
-    def on_before_batch_transfer(self, batch, dataloader_idx):
-        return batch._replace(images=batch.images.flip(2))
-
-    def on_after_batch_transfer(self, batch, dataloader_idx):
-        batch = super().on_after_batch_transfer(batch, dataloader_idx)
-        return batch._replace(images=batch.images.flip(3))
-
-
-@pytest.mark.parametrize("split", ["val", "test"])
-def test_images_go_through_the_data_modules_own_hooks(tmp_path, tiny_run, split):
-    make_folder(tmp_path, dict.fromkeys("abcdefgh", 8))
-    model = ImageClassifier.load_from_checkpoint(tiny_run / "checkpoints" / "best.ckpt")
-    data = Upside(str(tmp_path), image_size=32, resize=32, num_workers=0, batch_size=8)
-    found = evaluate_split(model, data, split)
-    images = torch.stack([found.images.image(index) for index in range(len(found.images))])
-    with torch.no_grad():
-        torch.testing.assert_close(found.logits, model(images.flip(2, 3)), rtol=0, atol=1e-4)
-    assert found.metrics.correct == int((found.predicted == found.labels).sum())

@@ -25,11 +25,6 @@ def random_images(count=2):
     return torch.randint(0, 256, (count, 3, SIZE, SIZE), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
-def scaled(cam):
-    cam = nn.functional.interpolate(cam[None, None], (SIZE, SIZE), mode="bilinear")[0, 0]
-    return cam / cam.max().clamp(min=1e-12)
-
-
 def by_formula(model, images, layer, to_map):
     """Grad-CAM of the predicted class at a layer, one image after the other."""
     cams = []
@@ -40,7 +35,9 @@ def by_formula(model, images, layer, to_map):
         hook.remove()
         (slopes,) = torch.autograd.grad(logits[0].max(), kept[0])
         features, slopes = to_map(kept[0].detach())[0], to_map(slopes)[0]
-        cams.append(scaled(sum(slopes[c].mean() * features[c] for c in range(len(features))).relu()))
+        cam = sum(slopes[c].mean() * features[c] for c in range(len(features))).relu()
+        cam = nn.functional.interpolate(cam[None, None], (SIZE, SIZE), mode="bilinear")[0, 0]
+        cams.append(cam / cam.max().clamp(min=1e-12))
     return torch.stack(cams)
 
 

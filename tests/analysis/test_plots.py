@@ -20,24 +20,11 @@ from project.analysis.plots import (
 
 RATES = ["precision", "recall", "f1"]
 HARD_NAMES = ["μαργαρίτα", "ромашка", "100%", "a_b^c", "$x_{$", "\\frac", "x" * 255, "\udcff\udcfe", "a\tb\x1b[2J"]
-
-
-def names(count):
-    return [f"class number {position}" for position in range(count)]
-
-
-def random_confusion(classes):
-    return torch.randint(0, 9, (classes, classes), generator=torch.Generator().manual_seed(0))
-
-
-def make_images(count):
-    shape = (count, 3, 12, 10)
-    return list(torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0)))
+RNG = np.random.default_rng(0)
 
 
 def rows(count):
-    numbers = np.random.default_rng(0).random((count, 3))
-    return [dict(zip(RATES, row.tolist(), strict=True)) | {"total": 5} for row in numbers]
+    return [dict(zip(RATES, row, strict=True)) for row in RNG.random((count, 3)).tolist()]
 
 
 def require_drawn(figure):
@@ -72,10 +59,11 @@ def test_a_confusion_matrix_shows_true_rows_and_their_counts():
     assert counts == {((0, 0), "6"), ((1, 0), "2"), ((0, 2), "1"), ((2, 2), "3")}
 
 
-@pytest.mark.parametrize(("count", "titled"), [(1, True), (2, False), (9, True), (40, False)])
+@pytest.mark.parametrize(("count", "titled"), [(1, True), (9, False)])
 def test_a_grid_shows_every_image_as_it_is(count, titled):
-    images, titles = make_images(count), names(count) if titled else []
-    figure = image_grid(images, titles)
+    images = torch.randint(0, 256, (count, 3, 12, 10), dtype=torch.uint8)
+    titles = [f"image {number}" for number in range(count)] if titled else []
+    figure = image_grid(list(images), titles)
     require_drawn(figure)
     for axes, image in zip(figure.axes, images, strict=True):
         assert (shown(axes) == image.permute(1, 2, 0).numpy()).all()
@@ -96,21 +84,17 @@ CURVES = {name: {step: 1 - step / 30 for step in (3, 1, 2)} for name in ("train/
     ids=["nothing", "one point", "not finite", "several"],
 )
 def test_curves_are_drawn_from_whatever_was_logged_at_whole_steps(curves, panels):
-    figure = curves_figure(curves)
+    figure = curves_figure(curves, label_smoothing=0.1)
     require_drawn(figure)
     drawn = lines(figure)
     for name in panels:
-        assert [list(point) for point in sorted(curves[name].items())] in [
-            points for found in drawn for points in found
-        ]
+        expected = [list(point) for point in sorted(curves[name].items())]
+        assert expected in [points for found in drawn for points in found]
     for axes in (axes for axes, found in zip(figure.axes, drawn, strict=True) if found):
         assert (axes.get_xticks() == axes.get_xticks().round()).all()
-
-
-@pytest.mark.parametrize(("smoothing", "label"), [(0.0, "train"), (0.1, "train (label smoothing 0.1)")])
-def test_the_legend_tells_that_the_training_loss_is_smoothed(smoothing, label):
-    axes: Any = curves_figure({"train/loss": {1: 1.0}, "val/loss": {1: 1.0}}, smoothing).axes[0]
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == [label, "val"]
+    if "train/loss" in curves:
+        legend: Any = figure.axes[0].get_legend()
+        assert legend.get_texts()[0].get_text() == "train (label smoothing 0.1)"
 
 
 def test_runs_are_drawn_together():
@@ -121,22 +105,19 @@ def test_runs_are_drawn_together():
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["first", "second"]
 
 
-@pytest.mark.parametrize("classes", [2, 40])
-def test_bars_of_each_class_have_its_rates_the_first_class_on_top(classes):
-    figure = class_figure(rows(classes), names(classes))
+def test_bars_of_each_class_have_its_rates_the_first_class_on_top():
+    names, found = ["a", "b_$x$"], rows(2)
+    figure = class_figure(found, names)
     require_drawn(figure)
     (axes,) = figure.axes
-    assert ticks(axes.yaxis) == names(classes)
-    for key, bars in zip(RATES, axes.containers, strict=True):
-        assert [bar.get_width() for bar in bars] == pytest.approx([row[key] for row in rows(classes)])
+    assert ticks(axes.yaxis) == names
     assert axes.get_ylim()[0] > axes.get_ylim()[1]
-
-
-def test_the_images_of_a_class_are_stacked_by_split():
-    figure = balance_figure({"train": [8, 3], "val": [2, 1]}, ["a", "b_$x$"])
-    require_drawn(figure)
-    bars = [(bar.get_x(), bar.get_width()) for group in figure.axes[0].containers for bar in group]
-    assert bars == [(0, 8), (0, 3), (8, 2), (3, 1)]
+    for key, bars in zip(RATES, axes.containers, strict=True):
+        assert [bar.get_width() for bar in bars] == [row[key] for row in found]
+    stacked = balance_figure({"train": [8, 3], "val": [2, 1]}, names)
+    require_drawn(stacked)
+    places = [(bar.get_x(), bar.get_width()) for group in stacked.axes[0].containers for bar in group]
+    assert places == [(0, 8), (0, 3), (8, 2), (3, 1)]
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1, 1e6])
@@ -150,8 +131,10 @@ def test_a_filter_of_zeros_is_grey_and_signs_are_dark_and_bright(scale):
 
 
 @pytest.mark.filterwarnings("ignore:.*Glyph .* missing from", "ignore:Matplotlib currently does not support")
-@pytest.mark.parametrize("classes", [[*HARD_NAMES, "\N{BENGALI LETTER KA}" * 85], names(40)], ids=["hard", "many"])
-def test_any_names_of_classes_can_be_drawn(classes):
-    require_drawn(confusion_figure(random_confusion(len(classes)), classes))
-    require_drawn(class_figure(rows(len(classes)), classes))
-    require_drawn(image_grid(make_images(len(classes)), [f"{name} 99%\nis {name}" for name in classes]))
+@pytest.mark.parametrize(
+    "names", [[*HARD_NAMES, "\N{BENGALI LETTER KA}" * 85], list("abcd") * 10], ids=["hard", "many"]
+)
+def test_any_names_of_classes_can_be_drawn(names):
+    require_drawn(confusion_figure(torch.randint(0, 9, (len(names), len(names))), names))
+    require_drawn(class_figure(rows(len(names)), names))
+    require_drawn(image_grid([torch.zeros(3, 4, 4, dtype=torch.uint8)] * 9, [f"{name} 99%" for name in names[:9]]))
