@@ -8,12 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from project.callbacks import CachedFeatures, StoppedError
+from project.callbacks import StoppedError
 from project.data import FolderDataModule
 from project.engine.errors import UserError
 from project.engine.loading.files import FileDataset
 from tests.conftest import make_folder
-from tests.distributed.job import classifier, flowers, trainer
 from tests.small import AtStep, load, small
 from tests.stress import SmallNetwork, differences, outcome
 
@@ -49,6 +48,7 @@ def test_the_numbers_are_those_of_computing_the_backbone_each_time_and_each_imag
     small(*HEAD, "--name=each_time", data=FOLDER)
     read.clear()
     cli = small(*CACHED, "--name=once", data=FOLDER)
+    assert "forward" not in vars(cli.model)  # which serves the test and other data again
     assert len(read) == sum(len(data) for data in cli.datamodule.splits.values()) == 48
     paths = [Path("runs") / name for name in ("each_time", "once")]
     each_time, once = (load(path / "checkpoints" / "best.ckpt")["state_dict"] for path in paths)
@@ -67,14 +67,6 @@ def test_a_resumed_run_ends_in_the_same_bits(place):
         small(*CACHED, data=FOLDER, callbacks=[AtStep(6)])
     small(*CACHED, data=FOLDER)
     assert not differences(outcome(Path("whole/run")), outcome(Path("runs/run")))
-
-
-def test_model_and_data_of_a_cached_training_serve_other_stages_and_models():
-    plain: dict[str, Any] = {"flip": False, "crop_padding": 0}
-    model, data = classifier(arch="shufflenet_v2_x0_5", freeze="backbone"), flowers(32, 8, 8, **plain)
-    trainer(1, callbacks=[CachedFeatures()]).fit(model, datamodule=data)
-    found = trainer(1).validate(model, datamodule=data, verbose=False)
-    assert found == trainer(1).validate(model, datamodule=flowers(32, 8, 8, **plain), verbose=False)
 
 
 class HeadsInAList(SmallNetwork):

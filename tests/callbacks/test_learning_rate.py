@@ -10,20 +10,15 @@ from project.model.schedules import CosineWithWarmup
 from tests.model.test_classifier import Memory, linear, trainer
 
 
-def one_rate(groups):
-    return SGD(groups, lr=0.1)
-
-
-def two_rates(groups):
-    return SGD([{**group, "lr": rate} for group, rate in zip(groups, (0.1, 0.2), strict=True)])
-
-
 @pytest.mark.parametrize(
-    ("optimizer", "curves"),
-    [(one_rate, {"learning_rate": 0.1}), (two_rates, {"learning_rate/pg1": 0.1, "learning_rate/pg2": 0.2})],
+    ("rates", "curves"),
+    [((0.1, 0.1), {"learning_rate": 0.1}), ((0.1, 0.2), {"learning_rate/pg1": 0.1, "learning_rate/pg2": 0.2})],
 )
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
-def test_groups_of_one_rate_share_a_curve(optimizer, curves):
+def test_groups_of_one_rate_share_a_curve(rates, curves):
+    def optimizer(groups):
+        return SGD([{**group, "lr": rate} for group, rate in zip(groups, rates, strict=True)])
+
     run = trainer(max_epochs=1, limit_val_batches=0, log_every_n_steps=1, callbacks=[LearningRate()])
     run.fit(
         linear(optimizer=optimizer, lr_scheduler=partial(CosineWithWarmup, lrf=1.0, warmup_epochs=0)),

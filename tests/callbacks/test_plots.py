@@ -5,7 +5,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from PIL import Image
 
@@ -15,20 +14,12 @@ from tests.conftest import SLIM, TINY, fit
 from tests.small import small
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A finished run whose plots are drawn, which the other tests' are not."""
-    root = tmp_path_factory.mktemp("plots")
-    options = [*TINY, *SLIM, "--name=run"]
-    fit(*options, f"--trainer.default_root_dir={root}", drawn=True)
-    return root / "run"
-
-
-@pytest.mark.parametrize("name", ["curves", "confusion_matrix", "classes"])
-def test_a_run_ends_with_plots(run, name):
-    with Image.open(run / "plots" / f"{name}.png") as image:
-        assert min(image.size) > 100
-        assert np.asarray(image.convert("RGB")).std() > 5
+def test_a_run_ends_with_plots(workplace):
+    fit(*TINY, *SLIM, "--name=run", drawn=True)
+    for name in ("curves", "confusion_matrix", "classes"):
+        with Image.open(f"runs/run/plots/{name}.png") as image:
+            assert min(image.size) > 100
+            assert np.asarray(image.convert("RGB")).std() > 5
 
 
 def test_a_mistake_has_the_models_own_confidence_and_any_index(monkeypatch):

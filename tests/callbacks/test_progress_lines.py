@@ -1,8 +1,6 @@
 """Without a terminal, progress is a line for each epoch or minute, on standard error; bars of Lightning take its place."""
 
 import re
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +10,7 @@ from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
 from project.callbacks import ProgressLines
 from project.fit import FitCLI
 from tests.conftest import TINY_DATA, TINY_TRAINER, as_in_a_terminal
-from tests.small import require_same_end, small, stop_at
-from tests.stress import outcome
+from tests.small import small, stop_at
 
 EPOCH = re.compile(
     r"epoch (\d+) of (\d+), step (\d+), loss \d+\.\d{4}, accuracy \d+\.\d\d%, validation loss \d+\.\d{4}, validation"
@@ -85,18 +82,6 @@ def test_validations_leave_the_speed_as_it_is(workplace, capsys, every):
     lines = [line for line in capsys.readouterr().err.splitlines() if re.match("epoch . of 2, step [48],", line)]
     assert lines
     assert all(", 16 images/s," in line for line in lines)
-
-
-@pytest.mark.skipif(find_spec("rich") is None, reason="rich is not installed")
-def test_richs_bar_shows_the_metrics_and_changes_nothing(workplace, capsys):
-    small("--trainer.default_root_dir=whole")
-    capsys.readouterr()
-    cli = small("--trainer.callbacks+=RichProgressBar", *BARS)
-    printed = capsys.readouterr()
-    assert "Epoch 1/1" in printed.out
-    assert f"val/accuracy: {cli.model.results['val'].accuracy:.3f}" in " ".join(printed.out.split())
-    assert "epoch 1 of 2" not in printed.err
-    require_same_end(Path("runs/run"), outcome(Path("whole/run")))
 
 
 def bars(*options: str) -> list[type[Any]]:

@@ -6,7 +6,6 @@ import pytest
 from lightning.pytorch import Callback
 
 from project.callbacks import ProgressiveResizing
-from project.engine.errors import UserError
 from tests.distributed.job import classifier, flowers, trainer
 from tests.small import small
 
@@ -50,9 +49,3 @@ def test_a_training_that_fails_leaves_the_next_at_full_size():
     with pytest.raises(ZeroDivisionError):
         trainer(1, callbacks=[ProgressiveResizing(multiple=4), sizes]).fit(model, datamodule=flowers(16, 8, 8))
     assert (sizes.seen, model.train_image_size) == ([16], None)
-
-
-@pytest.mark.parametrize("options", [{"start": 0.0}, {"start": 1.5}, {"until": 0.0}, {"multiple": 0}])
-def test_options_out_of_range_are_refused(options):
-    with pytest.raises(UserError, match=f"ProgressiveResizing's {next(iter(options))}"):
-        ProgressiveResizing(**options)
