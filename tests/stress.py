@@ -28,17 +28,9 @@ from tests.conftest import QUIET, empty_figures
 from tests.distributed.forks import fork, launched, prepare, wait
 
 SMALL = [
-    "--data.train_size=96",
-    "--data.val_size=40",
-    "--data.test_size=24",
-    "--data.image_size=32",
-    "--data.batch_size=8",
-    "--data.crop_padding=4",
-    "--data.cutout=8",
-    "--model.optimizer.lr=0.02",
-    "--trainer.accelerator=cpu",
-    "--trainer.max_epochs=3",
-    "--trainer.log_every_n_steps=5",
+    *("--data.train_size=96", "--data.val_size=40", "--data.test_size=24", "--data.image_size=32"),
+    *("--data.batch_size=8", "--data.crop_padding=4", "--data.cutout=8", "--model.optimizer.lr=0.02"),
+    *("--trainer.accelerator=cpu", "--trainer.max_epochs=3", "--trainer.log_every_n_steps=5"),
     "--callbacks.last_checkpoint.every_n_steps=2",
     *QUIET,
 ]
@@ -64,13 +56,9 @@ SCENARIOS = {
     ),
     "a schedule that watches validation, until a step": Scenario(
         [
-            "--model.lr_scheduler=lightning.pytorch.cli.ReduceLROnPlateau",
-            "--model.lr_scheduler.monitor=val/loss",
-            "--model.lr_scheduler.patience=0",
-            "--model.optimizer=AdamW",
-            "--model.optimizer.lr=0.001",
-            "--trainer.max_epochs=null",
-            "--trainer.max_steps=30",
+            *("--model.lr_scheduler=lightning.pytorch.cli.ReduceLROnPlateau", "--model.lr_scheduler.monitor=val/loss"),
+            *("--model.lr_scheduler.patience=0", "--model.optimizer=AdamW", "--model.optimizer.lr=0.001"),
+            *("--trainer.max_epochs=null", "--trainer.max_steps=30"),
         ]
     ),
     "two processes": Scenario(["--trainer.devices=2", "--data.num_workers=1", RANDOM_TRANSFORM], 2),
@@ -124,15 +112,9 @@ def attempt(
     whom: int = 0,
     once_saved: bool = False,
 ) -> Ended:
-    """Starts or continues the training in ``folder`` and disturbs it.
+    """Starts or continues the training in ``folder``, and sends a signal ``after`` so many seconds to one process.
 
-    Args:
-        folder: The run's folder.
-        scenario: What to train.
-        after: When to send the signal, in seconds; None disturbs nothing.
-        number: The signal.
-        whom: The process that it is sent to.
-        once_saved: Whether the seconds begin when there is a checkpoint.
+    With ``once_saved``, the seconds begin when there is a checkpoint.
     """
     args = [*SMALL, *scenario.args, f"--trainer.default_root_dir={folder.parent}", f"--name={folder.name}"]
     log = folder.with_suffix(".log")
@@ -204,11 +186,7 @@ class Tally(NamedTuple):
 
 
 def torment(name: str, folder: Path, kills: int, dice: random.Random, once_saved: bool) -> Tally:
-    """Disturbs trainings of one kind until ``kills`` signals have been sent, and compares their ends with the first's.
-
-    Raises:
-        RuntimeError: An attempt ended in a way that it should not.
-    """
+    """Disturbs trainings of one kind until ``kills`` signals have been sent, and compares their ends with the first's."""
     scenario = SCENARIOS[name]
     began = time.monotonic()
     undisturbed = attempt(folder / "whole", scenario)

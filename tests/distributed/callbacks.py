@@ -1,6 +1,5 @@
 """Classes that commands of tests name: a data module and callbacks, some for processes that do not do the same."""
 
-import json
 import os
 import signal
 import time
@@ -41,19 +40,6 @@ class AnnouncingDataModule(SyntheticFlowersDataModule):
 
     def prepare_data(self) -> None:
         print("downloading", flush=True)
-
-
-class GradientWitness(Callback):
-    """Writes to a file how DistributedDataParallel sent gradients."""
-
-    def __init__(self, out: str) -> None:
-        self.out = out
-
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        if trainer.is_global_zero:
-            said = trainer.strategy.model._get_ddp_logging_data()
-            state = type(trainer.strategy._ddp_comm_state).__name__
-            Path(self.out).write_text(json.dumps({**said, "state": state, "steps": trainer.global_step}))
 
 
 class FirstFails(Callback):

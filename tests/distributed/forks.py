@@ -36,16 +36,7 @@ def launched(processes: int) -> list[dict[str, str]]:
 
 
 def fork(work: Callable[[], None], variables: Mapping[str, str], log: Path | None = None) -> int:
-    """Starts a process with further environment variables that does some work.
-
-    Args:
-        work: What it does.
-        variables: The environment variables.
-        log: A file that it writes to, instead of where this process does.
-
-    Returns:
-        The number of the process.
-    """
+    """Starts a process with further environment variables that does some work, and writes to ``log``; returns its number."""
     pid = os.fork()
     if pid:
         return pid

@@ -6,7 +6,6 @@ Each process writes down in the folder what it saw, by its rank.
 import json
 import math
 import os
-import runpy
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -147,28 +146,7 @@ def on_one_gpu(out: Path, machines: int = 2) -> dict[str, Any]:
     return found
 
 
-def commands(folder: Path) -> None:
-    """Runs the command lines of ``commands.json``, each a module and its arguments, as ``python -m`` does."""
-    register: Any = DDPStrategy._register_ddp_hooks
-
-    def register_on_cpu(strategy: DDPStrategy) -> None:
-        """Lightning leaves communication hooks out unless the device is a GPU; over gloo they work as well."""
-        device = DDPStrategy.root_device
-        DDPStrategy.root_device = property(lambda _: torch.device("cuda"))  # type: ignore[assignment]
-        try:
-            register(strategy)
-        finally:
-            DDPStrategy.root_device = device  # type: ignore[method-assign]
-
-    DDPStrategy._register_ddp_hooks = register_on_cpu  # type: ignore[method-assign, assignment]
-    for module, *args in json.loads((folder / "commands.json").read_text()):
-        sys.argv = [module, *args]
-        os.environ.pop("PL_GLOBAL_SEED", None)  # which Lightning wrote in the run before
-        runpy.run_module(module, run_name="__main__")
-
-
 JOBS: dict[str, Callable[[Path], Any]] = {
-    "commands": commands,
     "evaluate": job_evaluate.main,
     "finite": finite,
     "memory": memory,

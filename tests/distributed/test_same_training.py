@@ -50,6 +50,7 @@ def test_every_global_batch_holds_the_same_images_augmented_to_the_same_pixels(o
         assert [len(part["images"]) for part in parts] == [job_train.BATCH_SIZE // 2] * 2
         assert images(parts) == images(whole)
         assert {part["step"] for part in parts} == {whole[0]["step"]}
+        assert {part["lr"] for part in parts} == {whole[0]["lr"]}  # no rule scales it by the number of processes
 
 
 def test_pixels_change_from_epoch_to_epoch(one):
@@ -75,7 +76,3 @@ def test_accumulation_sends_gradients_with_the_last_batch_of_a_step_only(two):
             counts = [batch["travels"] for batch in rank[run]["batches"]]
             sent = [after > before for before, after in zip([0, *counts], counts, strict=False)]
             assert sent == expected * job_train.STEPS_PER_EPOCH
-
-
-def test_the_learning_rate_does_not_depend_on_the_number_of_processes(one, two):
-    assert [rank["plain"]["batches"][0]["lr"] for rank in one + two] == [0.001] * 3

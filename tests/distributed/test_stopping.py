@@ -81,8 +81,15 @@ def test_a_signal_to_the_first_process_stops_all_and_is_answered(tmp_path, devic
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("hook", ["on_train_batch_start", "on_validation_batch_start", "on_test_batch_start"])
+@pytest.mark.parametrize(
+    ("rank", "hook"),
+    [
+        (0, "on_train_batch_start"),
+        (1, "on_train_batch_start"),
+        (1, "on_validation_batch_start"),
+        (0, "on_test_batch_start"),
+    ],
+)
 def test_where_a_process_is_killed_the_other_ends_within_15_seconds(tmp_path, rank, hook):
     death = ["--trainer.callbacks+=tests.distributed.callbacks.Dies", f"--trainer.callbacks.rank={rank}"]
     command = [*FIT[:3], *TINY, "--trainer.devices=2", *death, f"--trainer.callbacks.hook={hook}", "--name=run"]
