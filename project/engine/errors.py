@@ -10,11 +10,11 @@ LINES = "\n"
 
 
 class UserError(Exception):
-    """Something the user gave is wrong; the text says what, where and what to do, and commands print it alone."""
+    """A mistake of the user's; its text says what is wrong, where and what to do, and commands print it alone."""
 
 
 class LocalError(UserError):
-    """An error that one process may notice alone, so that it must say it itself."""
+    """A UserError that one process may notice alone, so that each prints its own."""
 
 
 class UnreadableFileError(LocalError):
@@ -41,10 +41,7 @@ def first_sentence(error: BaseException) -> str:
 
 
 def end_with_error(text: str, alone: bool = False) -> NoReturn:
-    """Ends the program with one line and code 2, of several processes on a machine only the first's.
-
-    With ``alone``, this process says it whichever it is: the others may not have noticed.
-    """
+    """Ends the program with code 2 and one line, which only the first process of a machine prints, or with ``alone`` each."""
     # Lightning's launcher and torchrun set the one, srun the other
     rank = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or "0"
     if rank == "0" or not rank.isdecimal() or alone:
@@ -55,7 +52,7 @@ def end_with_error(text: str, alone: bool = False) -> NoReturn:
 
 
 def _let_the_first_speak(patience: float = 5.0) -> None:
-    """Waits, as launchers end all processes, the first too, as soon as one has ended."""
+    """Waits for the launcher's end: it ends all processes, the first too, as soon as one has ended."""
     parent, end = os.getppid(), time.monotonic() + patience
     while os.getppid() == parent and time.monotonic() < end:
         time.sleep(0.1)

@@ -17,9 +17,9 @@ _HUGE_BYTES = 4 * 2**30  # more than most steps on a CPU take
 
 
 def tune_malloc() -> None:
-    """Lets glibc keep what a step frees for the next one, in huge pages where Linux has them for programs that ask.
+    """Has glibc keep the memory that a step frees for the next one, in huge pages where the kernel offers them.
 
-    By default it gives large blocks back at once, and the system zeroes them page by page when they are next asked for.
+    By default it returns large blocks at once, and the system zeroes them page by page when they are requested again.
     """
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "gnu_get_libc_version"):
         libc.mallopt(_M_MMAP_MAX, 0)

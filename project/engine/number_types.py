@@ -23,7 +23,7 @@ __all__ = ["ClosedUnitInterval", "NonNegativeInt", "OpenUnitInterval", "Positive
 
 
 def plain_numbers(value: Any) -> Any:
-    """Makes numbers of these types plain again, as a checkpoint with other classes loads with no ``weights_only=True``."""
+    """Converts numbers of these types to plain ones, which a checkpoint may contain with ``weights_only=True``."""
     if isinstance(value, list | tuple):
         return type(value)(map(plain_numbers, value))
     for kind in (int, float):

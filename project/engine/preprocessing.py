@@ -57,5 +57,5 @@ def is_preprocessing(found: Any) -> bool:
 
 @functools.cache  # as a copy waits for the device
 def as_colour(mean: tuple[float, ...], device: torch.device) -> Tensor:
-    """A mean of each channel, from 0 to 1, as a colour, uint8 (channels,)."""
+    """Converts a mean of each channel, from 0 to 1, to a colour, uint8 (channels,)."""
     return (255 * torch.tensor(mean)).round().to(device, torch.uint8)

@@ -59,7 +59,7 @@ def uniform(seed: int, epoch: int, indices: Tensor, purpose: int, count: int = 1
 
 @lru_cache
 def _state(*parts: int) -> int:
-    """The part that all samples of an epoch share; as costly as the numbers of a batch."""
+    """Hashes what all samples of an epoch share; cached, as it takes as long as a batch's numbers."""
     state = torch.tensor(0)
     for part in parts:
         state = _mix(state + part)

@@ -30,7 +30,8 @@ class ImageClassifier(ResumableModule):
     """Classifies images with any network.
 
     Train it with one of our data modules, ``trainer.fit(model, datamodule=data)``, or with any loader of pairs of images,
-    uint8 (N, 3, height, width), and labels, int64 (N,), which then decides on order and augmentation itself.
+    uint8 (N, 3, height, width), and labels, int64 (N,), which then decides on order and augmentation itself. A subclass
+    overrides ``loss``, or, for a loss on features, ``training_step`` (examples/center_loss.py); its own parameters are trained.
 
     Args:
         class_names: The classes in the order of their labels. The command line takes them from the data.

@@ -68,12 +68,12 @@ class Metrics(NamedTuple):
         return torch.stack([cells.diagonal(), cells.sum(1), cells.sum(0)], dim=1).tolist()
 
     def rates(self) -> dict[str, float]:
-        """The metrics worth a curve, by their short names."""
+        """Returns the metrics worth a curve, by their short names."""
         top5 = {} if self.top5_correct is None else {"top5": self.top5_correct / max(self.total, 1)}
         return {"loss": self.loss, "accuracy": self.accuracy, **top5, "f1": self.f1, **self.own}
 
     def as_dict(self) -> dict[str, Any]:
-        """Rates beside the counts they come from, as plain data."""
+        """Returns rates beside the counts they come from, as plain data."""
         top5 = {} if self.top5_correct is None else {"top5_correct": self.top5_correct}
         counts = {"correct": self.correct, "total": self.total, **top5}
         return {**self.rates(), **counts, "confusion_matrix": self.confusion.tolist()}

@@ -39,7 +39,7 @@ def chosen_monitor(metric: str, mode: str | None, known: dict[str, str | None]) 
 
 
 def watch_validation(callbacks: list[Callback], specs: Sequence[Any], monitor: Monitor) -> None:
-    """Replaces each ``EarlyStopping`` by one that watches the run's monitor, or its own, and looks after each validation.
+    """Replaces each ``EarlyStopping`` by one that watches the run's monitor, or its own, after each validation.
 
     Lightning's looks at the end of each training epoch, and fails where ``--trainer.max_steps`` ends the first one
     before a validation. ``specs`` are the command line's words for the callbacks.
@@ -71,7 +71,7 @@ class BestCheckpoint(ModelCheckpoint):
         return super().check_monitor_top_k(trainer, current)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores the state with the places that it names put where the folder is now.
+        """Restores the state, with its paths moved to where the folder is now.
 
         It comes from a file, so of a path nothing but the last name counts: the callback removes what it names.
         """
@@ -90,7 +90,7 @@ class BestCheckpoint(ModelCheckpoint):
 
 
 def evaluate_best(trainer: Trainer, model: LightningModule, data: Any, path: str) -> None:
-    """Tests the weights of a checkpoint, and checks afterwards that it was they that were tested.
+    """Tests the weights of a checkpoint, and checks afterwards that no callback has changed them.
 
     Not by Lightning's ``ckpt_path``: callbacks would take part, and those that average weights put the raw ones back.
     """

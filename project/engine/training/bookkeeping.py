@@ -68,7 +68,7 @@ class Bookkeeping(Callback):
             wrapper.require_forward_param_sync = True
 
     def on_test_start(self, trainer: Trainer, model: Any) -> None:
-        """Says so where the metrics are not of each image as it is."""
+        """Notes on the terminal that metrics are of several views of each image."""
         if views := getattr(model, "test_time_augmentation", None):
             rank_zero_only(note)(f"test: logits are means over views of each image: {views}")
 

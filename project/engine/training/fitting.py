@@ -1,4 +1,4 @@
-"""Compares what a file holds with what it is loaded into; torch's fused kernels do not look before they write."""
+"""Checks of weights and optimizer states from a file; torch's fused kernels write without looking at shapes."""
 
 import math
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ def require_finite(weights: Mapping[str, Tensor], source: object) -> None:
 
 
 def require_fitting_state(optimizer: Optimizer, state: Any, names: Mapping[Parameter, str], source: object) -> None:
-    """Compares the state that an optimizer is about to load from a file with its parameters; raises UserErrors, too."""
+    """Compares an optimizer's state from a file with its parameters; the UserError names the first that does not fit."""
     for problem in _state_problems(optimizer, state, names):
         raise UserError(f"'{source}' does not fit this optimizer: {problem}")
 
@@ -62,13 +62,13 @@ def _state_problems(optimizer: Optimizer, state: Any, names: Mapping[Parameter, 
 
 
 def _is_odd(saved: Any, own: Any) -> bool:
-    """Returns True if a setting that is a number here is not a finite one there."""
+    """Returns True if a setting that is a number here is no finite number in the file."""
     numbers = isinstance(own, int | float) and math.isfinite(own)  # a bool is one too
     return numbers and not (isinstance(saved, int | float | Tensor) and _is_finite(torch.as_tensor(saved)))
 
 
 def _shapes(name: str, shape: tuple[int, ...], fused: bool) -> list[tuple[int, ...]]:
-    """The shapes that a tensor of an optimizer's state may have: the parameter's; a single number where one counts."""
+    """Returns the shapes that a tensor of an optimizer's state may have: the parameter's; a single number where one counts."""
     if name == "step":
         return [(), (1,)]
     if fused:

@@ -22,7 +22,7 @@ _SHARE_OF_TIME = 0.05  # what saves at the ends of epochs may take
 
 
 class Action(IntEnum):
-    """Action of a process between two steps; all do the largest of all processes'."""
+    """Requests of a process between two steps; all processes do the largest."""
 
     CONTINUE = 0
     SAVE = 1

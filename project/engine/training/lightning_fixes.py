@@ -21,7 +21,7 @@ class LogInterval(Callback):
         self._every = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keeps what was asked for."""
+        """Remembers the interval that was asked for."""
         self._every = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -33,7 +33,7 @@ class LogInterval(Callback):
 
 
 class DelayedAveraging(Callback):
-    """Lets the averages of some callbacks be the newest weights until they start; Lightning's are those before training."""
+    """Keeps averages at the newest weights until they start; Lightning's stay at the initial ones."""
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self._waiting = [callback for callback in callbacks if isinstance(callback, WeightAveraging)]

@@ -1,4 +1,4 @@
-"""The LightningModule's part in the promises: metrics, checkpoints that explain themselves, and resuming to the bit."""
+"""The LightningModule's part in the promises: metrics, checkpoints that explain themselves, and exact resuming."""
 
 from collections.abc import Mapping, Sequence
 from inspect import signature
@@ -29,14 +29,14 @@ _TAKEN = {"loss", "accuracy", "top5", "f1", "correct", "total", "top5_correct", 
 
 
 class PlainBatch(NamedTuple):
-    """What a plain ``DataLoader`` yields: images, uint8 (N, 3, height, width), and labels, int64 (N,)."""
+    """A batch of a plain ``DataLoader``: images, uint8 (N, 3, height, width), and labels, int64 (N,)."""
 
     images: Tensor
     labels: Tensor
 
 
 class ResumableModule(LightningModule):
-    """A LightningModule whose metrics are exact, whose checkpoints explain themselves, and whose runs resume to the bit.
+    """A LightningModule whose metrics are exact, whose checkpoints explain themselves, and whose runs resume exactly.
 
     A subclass sets the attributes without a default in its constructor, and calls :meth:`add_metrics`.
 
@@ -74,7 +74,7 @@ class ResumableModule(LightningModule):
         self.resumed: Mapping[str, Any] | None = None
 
     def add_metrics(self, train: Any, val: Any, test: Any) -> None:
-        """Registers what counts results in each set, and the further metrics of ``configure_metrics``."""
+        """Registers the metrics of each set, and the further ones of ``configure_metrics``."""
         self.train_metrics, self.val_metrics, self.test_metrics = train, val, test
         own = {}
         for split in ("val", "test"):
@@ -90,7 +90,7 @@ class ResumableModule(LightningModule):
         return {}
 
     def monitors(self) -> dict[str, str | None]:
-        """The metrics of the validation set, and whether ``min`` or ``max`` of each is best; None if it does not say."""
+        """Returns the metrics of the validation set, each with its mode, ``min`` or ``max``; None if it does not say."""
         modes = {True: "max", False: "min", None: None}
         rates = {name: "min" if name == "loss" else "max" for name in self.val_metrics.results().rates()}
         own = {name: modes[metric.higher_is_better] for name, metric in self._own("val").items()}
@@ -105,8 +105,8 @@ class ResumableModule(LightningModule):
         """Returns a batch with ``images`` and ``labels``: of our data modules as it is, of any other loader from a pair.
 
         Raises:
-            UserError: The labels are for the other kind of model, or the batch comes from a loader of one of our data
-                modules without that: then nothing augments it, and processes count images twice.
+            UserError: The labels are for the other kind of model, or the batch comes from a data module's loader without
+                the data module: then nothing augments it, and processes count images twice.
         """
         trainer = trainer_of(self)
         if trainer is not None and trainer.datamodule is None and hasattr(batch, "indices"):  # type: ignore[attr-defined]
@@ -130,14 +130,14 @@ class ResumableModule(LightningModule):
         return batch
 
     def images_of(self, batch: Any) -> Tensor:
-        """The images of a batch, which may have come without labels, uint8 (N, 3, height, width)."""
+        """Returns the images of a batch, with or without labels, uint8 (N, 3, height, width)."""
         if isinstance(batch, Tensor):
             return batch
         images: Tensor = batch[0] if isinstance(batch, Sequence) and len(batch) == 1 else self.as_batch(batch).images
         return images
 
     def measure(self, split: Literal["train", "val", "test"], logits: Tensor, labels: Tensor, losses: Tensor) -> None:
-        """Counts a batch in the metrics of a set, which are logged; images with negative labels are another process's.
+        """Counts a batch in the metrics that are logged for a set, without images of negative label, which repeat others.
 
         Args:
             split: The set.
@@ -158,17 +158,12 @@ class ResumableModule(LightningModule):
                 own.update(logits[counted], labels[counted])
 
     def conclude(self, split: Literal["val", "test"]) -> Any:
-        """Computes the metrics of a set over all processes, None where nothing was measured, and forgets its images.
-
-        Raises:
-            UserError: A further metric is no single number, or a process has seen no image, for which torchmetrics
-                would wait.
-        """
+        """Computes the metrics of a set over all processes and resets them; None where nothing was measured."""
         own, metrics = self._own(split), self.val_metrics if split == "val" else self.test_metrics
         if not self._everywhere(metrics.update_called, all_processes=False):
             return None
         for name, metric in own.items():
-            if not self._everywhere(metric.update_called, all_processes=True):
+            if not self._everywhere(metric.update_called, all_processes=True):  # torchmetrics would wait
                 raise UserError(f"the metric '{name}' needs an image on each device; evaluate on fewer devices")
         values = {}
         for name, value in own.compute().items() if own else ():
@@ -198,7 +193,7 @@ class ResumableModule(LightningModule):
         """Sets what a new network takes from its first batch."""
 
     def training_summary(self) -> dict[str, dict[str, Any]]:
-        """Name and settings of ``loss``, ``optimizer`` and ``lr_scheduler``, for people to read."""
+        """Returns name and settings of ``loss``, ``optimizer`` and ``lr_scheduler``, for people to read."""
         owner = next(cls for cls in type(self).__mro__ if "loss" in vars(cls))
         if owner.__base__ is not ResumableModule:
             loss = {"name": f"{owner.__name__}.loss"}
@@ -209,7 +204,7 @@ class ResumableModule(LightningModule):
         return {"loss": loss, **self.settings}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds the model's options, what the checkpoint says of itself, and open counts: plain data and tensors."""
+        """Adds the model's options, the checkpoint's description of itself, and open counts: plain data and tensors."""
         checkpoint["hyper_parameters"] = plain_options(self.hparams, type(self))
         checkpoint[ABOUT] = explain(self.trainer, self, **self.training_summary())
         checkpoint["counts"] = self.train_metrics.counts()
@@ -250,7 +245,7 @@ class ResumableModule(LightningModule):
         Args:
             checkpoint_path: The checkpoint. If it is of a subclass that is imported, the model is of that.
             map_location: The device for the model.
-            strict: Whether the weights must be exactly those of the model; those of a loss need not be.
+            strict: If true, the weights must be exactly those of the model; those of a loss need not be.
             weights_only: Always true.
             kwargs: Arguments of the constructor in place of those in the file.
 

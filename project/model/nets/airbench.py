@@ -44,14 +44,14 @@ def _group(channels: int, width: int) -> nn.Sequential:
 
 
 def _convolution(channels: int, width: int) -> nn.Conv2d:
-    """As many kernels as there are channels begin by copying one each."""
+    """Builds a convolution whose first kernels begin by copying a channel each."""
     convolution = nn.Conv2d(channels, width, kernel_size=3, padding=1, bias=False)
     nn.init.dirac_(convolution.weight.data[:channels])
     return convolution
 
 
 def _norm(width: int) -> nn.BatchNorm2d:
-    """A few epochs leave few steps, so that the running statistics must follow the weights quickly."""
+    """Builds BatchNorm whose running statistics follow quickly, as a few epochs have few steps."""
     norm = nn.BatchNorm2d(width, momentum=0.4)
     norm.weight.requires_grad_(False)
     return norm

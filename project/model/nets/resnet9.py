@@ -40,6 +40,6 @@ class _Residual(nn.Module):
 
 
 def _convolution(channels: int, width: int, *pool: nn.Module) -> nn.Sequential:
-    """Pools at once, which leaves less to normalise."""
+    """Builds a convolution that pools before it normalises, which takes less time."""
     convolution = nn.Conv2d(channels, width, kernel_size=3, padding=1, bias=False)
     return nn.Sequential(convolution, *pool, nn.BatchNorm2d(width), nn.ReLU(inplace=True))
