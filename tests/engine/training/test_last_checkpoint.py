@@ -14,7 +14,7 @@ from project.engine.run.checkpoint_io import AtomicCheckpointIO
 from tests.small import load, one_line, small, stop_at
 
 STEPS = 8
-RUN = Path("runs/run")
+RUN, EVERY = Path("runs/run"), "--callbacks.last_checkpoint.every"
 
 
 @pytest.mark.parametrize(("number", "step"), [(signal.SIGTERM, 3), (signal.SIGINT, STEPS)])
@@ -83,22 +83,18 @@ WHOLE = AtomicCheckpointIO.save_checkpoint
 @pytest.mark.parametrize(
     ("flags", "saving", "steps"),
     [
-        (["--callbacks.last_checkpoint.every_minutes=100"], 0.001, [4, 8, 12]),
-        (["--callbacks.last_checkpoint.every_minutes=100"], 1, [4, 12]),  # the first shows how long it takes
-        (["--callbacks.last_checkpoint.every_minutes=3"], 0.001, [3, 4, 7, 8, 11, 12]),
-        (
-            ["--callbacks.last_checkpoint.every_minutes=100", "--callbacks.last_checkpoint.every_n_steps=5"],
-            1,
-            [4, 5, 10, 12],
-        ),
-        (["--trainer.accumulate_grad_batches=2", "--callbacks.last_checkpoint.every_minutes=3"], 1, [2, 4, 6]),
+        (f"{EVERY}_minutes=100", 0.001, [4, 8, 12]),
+        (f"{EVERY}_minutes=100", 1, [4, 12]),  # the first shows how long it takes
+        (f"{EVERY}_minutes=3", 0.001, [3, 4, 7, 8, 11, 12]),
+        (f"{EVERY}_minutes=100 {EVERY}_n_steps=5", 1, [4, 5, 10, 12]),
+        (f"--trainer.accumulate_grad_batches=2 {EVERY}_minutes=3", 1, [2, 4, 6]),
     ],
 )
 def test_a_run_saves_when_it_is_time(workplace, monkeypatch, flags, saving, steps):
     clock = Clock(saving)
     monkeypatch.setattr("project.engine.training.last_checkpoint.time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr(AtomicCheckpointIO, "save_checkpoint", lambda *args, **kwargs: clock.save(*args, **kwargs))
-    small("--trainer.max_epochs=3", *flags, callbacks=[clock])
+    small("--trainer.max_epochs=3", *flags.split(), callbacks=[clock])
     assert clock.saved == steps
 
 
