@@ -31,7 +31,7 @@ NOTEBOOKS = sorted(NOTEBOOK.parent.glob("*.ipynb"))
 PLOTS = {
     "explore_checkpoint": [
         *("curves", "confusion", "classes", "calibration", "mistakes"),
-        *("gradcam", "neighbours", "projection", "filters"),
+        *("gradcam", "neighbours", "projection"),
     ],
     "compare_runs": ["curves", "losses", "differences"],
     "explore_data": ["balance", "samples", "augmentation", "errors"],

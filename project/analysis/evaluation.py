@@ -33,8 +33,6 @@ class Predictions(NamedTuple):
     """The probabilities of the predicted labels."""
     logits: Tensor
     """float32 (N, classes), or (N, 0) where they were not kept."""
-    probabilities: Tensor
-    """Of the same shape as the logits."""
 
 
 class CollectPredictions(Callback):
@@ -54,16 +52,17 @@ class CollectPredictions(Callback):
         if batch.labels.dim() != 1:
             raise UserError("predictions of each image need images of one class each, but here they may have several")
         logits, labels = outputs.float(), outputs.argmax(1)
-        probabilities = pl_module.probabilities(logits)
-        kept = logits.shape[1] if self.with_logits else 0
-        confidences = probabilities.gather(1, labels[:, None])[:, 0]
-        found = (batch.indices, batch.labels, labels, confidences, logits[:, :kept], probabilities[:, :kept])
+        confidences = pl_module.probabilities(logits).gather(1, labels[:, None])[:, 0]
+        kept = logits if self.with_logits else logits[:, :0]
+        found = (batch.indices, batch.labels, labels, confidences, kept)
         self._batches.append(Predictions(*(field.cpu() for field in found)))
 
     on_validation_batch_end = on_test_batch_end
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Gathers the predictions of all processes, which have as many images each."""
+        if not self._batches:
+            return
         mine = [torch.cat(field) for field in zip(*self._batches, strict=True)]
         if trainer.world_size > 1:
             mine = [trainer.strategy.all_gather(field.to(pl_module.device)).flatten(0, 1).cpu() for field in mine]
@@ -179,6 +178,7 @@ def evaluate_split(
     found = collect.predictions
     if found is None or measured not in model.results:
         raise UserError(f"the {measured}_step of {type(model).__name__} measures nothing")
-    broken = found.targets[:, None] < 0
-    logits, probabilities = (values.masked_fill(broken, float("nan")) for values in (found.logits, found.probabilities))
+    logits = found.logits.masked_fill(found.targets[:, None] < 0, float("nan"))
+    with torch.inference_mode():
+        probabilities = model.probabilities(logits.to(device)).cpu()
     return Evaluation(images, logits, probabilities, found.targets, model.results[measured])

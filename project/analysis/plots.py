@@ -10,7 +10,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
-from torch.nn import functional as F
 
 from project.engine.errors import printable
 
@@ -155,19 +154,4 @@ def balance_figure(counts: Mapping[str, Sequence[int]], class_names: Sequence[st
         axes.barh(np.arange(len(class_names)), own, left=begin, label=split)
         begin += np.asarray(own)
     figure.legend(loc="outside upper center", ncols=3, frameon=False)
-    return figure
-
-
-def filters_figure(weight: Tensor, columns: int = 16) -> Figure:
-    """Draws the filters of a convolution over RGB as coloured tiles; grey is zero, each filter on a scale of its own."""
-    weight = weight.detach().float().cpu()
-    tiles = 0.5 + 0.5 * weight / weight.abs().amax((1, 2, 3), keepdim=True).clamp(min=1e-12)
-    rows = -(-len(tiles) // columns)
-    tiles = F.pad(tiles, (0, 0, 0, 0, 0, 0, 0, rows * columns - len(tiles)), value=1.0)
-    tiles = F.pad(tiles, (1, 1, 1, 1), value=1.0)  # a white frame
-    mosaic = tiles.view(rows, columns, *tiles.shape[1:]).permute(0, 3, 1, 4, 2).flatten(2, 3).flatten(0, 1)
-    figure = Figure(figsize=(0.6 * columns, 0.6 * rows), layout="constrained", dpi=110)
-    axes = figure.add_subplot()
-    axes.imshow(mosaic.numpy(), interpolation="nearest")
-    axes.axis("off")
     return figure

@@ -15,13 +15,6 @@ from project.engine.training.last_checkpoint import LastCheckpoint
 from project.engine.training.non_finite import StopOnNonFinite
 from project.engine.training.seed_each_batch import SeedEachBatch
 
-_COSTS = {
-    "last_checkpoint": "the run cannot be resumed",
-    "best_checkpoint": "best.ckpt holds the weights of the end",
-    "stop_on_non_finite": "a loss that is not finite reaches the weights",
-    "seed_each_batch": "a resumed run draws other random numbers for dropout and the like",
-}
-
 
 @dataclass
 class DefaultCallbacks:
@@ -79,8 +72,3 @@ class DefaultCallbacks:
             (self.best_checkpoint, lambda: BestCheckpoint(checkpoints, monitor, mode)),
         ]
         return [given if isinstance(given, Callback) else build() for given, build in builders if given]
-
-    def costs(self) -> str:
-        """What a run loses by those that are switched off, in one line; empty where it loses nothing but a plot."""
-        off = [f"{name} ({cost})" for name, cost in _COSTS.items() if not getattr(self, name)]
-        return f"switched off: {', '.join(off)}" if off else ""

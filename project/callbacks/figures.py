@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor
-from torch.nn.functional import pad
 
+from project.analysis.evaluation import CollectPredictions
 from project.engine.errors import require
 from project.engine.run.folder import PLOTS
 from project.engine.run.loggers import add_figure, tensorboards
@@ -63,43 +62,33 @@ class ConfidentMistakesPlot(Callback):
     def __init__(self, count: int = 24) -> None:
         require(count >= 1, "--callbacks.confident_mistakes.count", count, "at least 1")
         self.count = count
-        self._best: tuple[Tensor, Tensor] | None = None
+        self._collect = CollectPredictions()
 
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Keeps the most confident mistakes so far, if the model returns logits and each image has one class."""
-        if not isinstance(outputs, Tensor) or not hasattr(batch, "indices") or batch.labels.dim() != 1:
-            return
-        predicted = outputs.argmax(1)
-        confidence = pl_module.probabilities(outputs.float()).gather(1, predicted[:, None])[:, 0]
-        wrong = (predicted != batch.labels) & (batch.labels >= 0)
-        found = torch.where(wrong, confidence, -1.0), torch.stack([batch.indices, batch.labels, predicted], dim=1)
-        pairs = [found] if self._best is None else [self._best, found]
-        self._best = self._largest(*(torch.cat(parts) for parts in zip(*pairs, strict=True)))
+        """Keeps the predictions, if the model returns logits and each image has one class."""
+        if isinstance(outputs, Tensor) and hasattr(batch, "indices") and batch.labels.dim() == 1:
+            self._collect.on_test_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Draws them, gathered from all processes."""
-        if self._best is None:
+        """Draws the mistakes of all processes."""
+        self._collect.on_test_epoch_end(trainer, pl_module)
+        found, self._collect.predictions = self._collect.predictions, None
+        if found is None or not tensorboards(trainer):
             return
-        gather, (mine, rows) = trainer.strategy.all_gather, self._best
-        confidences, rows = self._largest(gather(mine).flatten(), gather(rows).flatten(0, -2))
-        self._best = None
-        if confidences[0] >= 0 and tensorboards(trainer):
+        wrong = ((found.labels != found.targets) & (found.targets >= 0)).nonzero().flatten()
+        surest = wrong[found.confidences[wrong].argsort(descending=True, stable=True)][: self.count].tolist()
+        if surest:
             from project.analysis.plots import image_grid
 
-            datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit or test
-            names, images, titles = pl_module.class_names, [], []
-            for confidence, (index, true, said) in zip(confidences.tolist(), rows.tolist(), strict=True):
-                if confidence >= 0:
-                    images.append(datamodule.splits["test"].image(index))
-                    titles.append(f"{names[said]} {confidence:.0%}\nis {names[true]}")
+            data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit or test
+            names = pl_module.class_names
+            images = [data.splits["test"].image(int(found.indices[at])) for at in surest]
+            titles = [
+                f"{names[found.labels[at]]} {found.confidences[at]:.0%}\nis {names[found.targets[at]]}" for at in surest
+            ]
             add_figure(trainer, "test/confident_mistakes", image_grid(images, titles), pl_module.weights_step)
-
-    def _largest(self, confidences: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        missing = max(0, self.count - len(rows))
-        largest = pad(confidences, (0, missing), value=-1.0).topk(self.count)
-        return largest.values, pad(rows, (0, 0, 0, missing))[largest.indices]
 
 
 class PlotFiles(Callback):

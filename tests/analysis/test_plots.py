@@ -13,7 +13,6 @@ from project.analysis.plots import (
     class_figure,
     confusion_figure,
     curves_figure,
-    filters_figure,
     image_grid,
     runs_figure,
 )
@@ -118,16 +117,6 @@ def test_bars_of_each_class_have_its_rates_the_first_class_on_top():
     require_drawn(stacked)
     places = [(bar.get_x(), bar.get_width()) for group in stacked.axes[0].containers for bar in group]
     assert places == [(0, 8), (0, 3), (8, 2), (3, 1)]
-
-
-@pytest.mark.parametrize("scale", [1e-6, 1, 1e6])
-def test_a_filter_of_zeros_is_grey_and_signs_are_dark_and_bright(scale):
-    weight = torch.zeros(3, 3, 2, 2)
-    weight[1], weight[2] = 5 * scale, -0.1 * scale
-    figure = filters_figure(weight, columns=3)
-    require_drawn(figure)
-    mosaic = shown(figure.axes[0])
-    assert [float(mosaic[1:3, start : start + 2].mean()) for start in (1, 5, 9)] == [0.5, 1.0, 0.0]
 
 
 @pytest.mark.filterwarnings("ignore:.*Glyph .* missing from", "ignore:Matplotlib currently does not support")
