@@ -8,14 +8,13 @@ import torch
 from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.callbacks import BackboneFinetuning
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector
 from torch.optim import SGD
 
 from project.callbacks import StopOnNonFinite
 from project.data import SyntheticFlowersDataModule
 from project.engine.errors import UserError
-from project.model import CosineWithWarmup, CrossEntropy, ImageClassifier
+from project.model import CosineWithWarmup, ImageClassifier
 
 SIDE = 16
 PREPROCESSING: Any = {"resize": SIDE, "crop": SIDE, "mean": [0.2, 0.5, 0.7], "std": [0.1, 0.25, 0.4]}
@@ -116,17 +115,6 @@ def test_forward_normalises_and_classifies_uint8_images_in_any_memory_format_and
     assert torch.equal(images, before)
     with pytest.raises(TypeError, match=r"^images must be uint8, from 0 to 255, got torch\.float32[^\n]*$"):
         model(images.float())
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_the_training_loss_is_the_cross_entropy_in_double_precision(smoothing):
-    model, data = classifier(loss=CrossEntropy(label_smoothing=smoothing)), Memory()
-    loss = model.train().training_step(data.batches()[0], 0)
-    network = classifier().double().train()
-    logits = network(data.images[:16])
-    expected = F.log_softmax(logits, 1)
-    target = (1 - smoothing) * F.one_hot(data.labels[:16], 3) + smoothing / 3
-    assert loss.item() == pytest.approx(-(target * expected).sum(1).mean().item(), rel=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore:.*have no `val_dataloader`", "ignore:.*does not have many workers")
