@@ -2,8 +2,6 @@
 
 import json
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 
 import pytest
@@ -21,7 +19,6 @@ from project.model.metrics import Metrics
 from project.report import parse, report
 from tests.conftest import QUIET, SLIM, TINY_TRAINER, fit, make_folder
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 HOSTILE = "<img src=x onerror=alert(1)>&amp;"
 
 
@@ -61,8 +58,10 @@ def test_metrics_are_those_of_the_run_and_every_image_is_inside_the_file(page, m
         of = f"{measured['correct']} of {measured['total']}"
         assert f"{100 * measured['accuracy']:.2f}%{split} accuracy, {of}" in found.text
     confusion = Metrics(0.0, torch.tensor(metrics["test"]["confusion_matrix"]), None)
-    for row in class_table(metrics["class_names"], confusion.per_class).splitlines()[1:]:
-        assert "".join(row.split()) in "".join(found.text.split())
+    rows = class_table(metrics["class_names"], confusion.per_class).splitlines()[1:]
+    shown = "".join(found.text.split())
+    places = [shown.index("".join(row.split())) for row in sorted(rows, key=lambda row: float(row.split()[-2]))]
+    assert places == sorted(places)
     assert f"Best on the validation set in epoch {metrics['epoch']}, by val/accuracy" in found.text
     links = [
         attributes[name] for _, attributes in found.tags for name in ("src", "href", "srcset") if name in attributes
@@ -82,7 +81,7 @@ def test_names_from_files_are_no_markup_and_without_its_images_a_run_still_has_a
     page = Page(report(parse([str(run)])))
     assert HOSTILE in page.text
     assert not any("onerror" in attributes for _, attributes in page.tags)
-    assert [tag for tag, _ in page.tags].count("script") == 1
+    assert [tag for tag, _ in page.tags].count("script") == 0
     images.rename(tmp_path / "elsewhere")
     assert "No images are shown" in Page(report(parse([str(run)]))).text
     assert "without images:" in capsys.readouterr().err
@@ -108,28 +107,6 @@ def test_what_is_no_finished_run_is_refused_in_one_line(tmp_path):
         (tmp_path / "metrics.json").write_text(content)
         with pytest.raises(UserError, match="holds no metrics of a run"):
             report(parse([str(tmp_path)]))
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
-@pytest.mark.parametrize("name", ["a class of very many words " * 5, "a_class_of_one_word" * 5])
-def test_a_phone_shows_and_sorts_all_numbers(page, tmp_path, name):
-    script = f"""
-        document.querySelector('tbody td').textContent = '{name}';
-        document.querySelectorAll('th button')[2].click();
-        const frame = document.querySelector('.scroll');
-        document.title = frame.scrollWidth - frame.clientWidth
-            + document.documentElement.scrollWidth - document.documentElement.clientWidth;
-    """
-    copy = tmp_path / "copy.html"
-    copy.write_text(page.read_text().replace("</body>", f"<script>{script}</script></body>"))
-    command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]
-    command += [f"--user-data-dir={tmp_path / 'profile'}", "--window-size=390,844", copy.as_uri()]
-    found = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "CONSOLE" not in found.stderr
-    assert "<title>0</title>" in found.stdout
-    recalls = [float(row) for row in re.findall(r"<tr><td>[^<]*</td><td>[\d.]+</td><td>([\d.]+)</td>", found.stdout)]
-    assert len(recalls) == 8
-    assert recalls == sorted(recalls)
 
 
 def test_a_page_that_cannot_be_written_costs_no_measuring(tiny_run, tmp_path, monkeypatch):
