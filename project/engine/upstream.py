@@ -5,79 +5,34 @@ that an upgrade which renames or changes one fails there, by name.
 """
 
 from argparse import Action
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jsonargparse import ArgumentParser
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
 
-
-class PrivateName(NamedTuple):
-    """A private function or class, what it is used for, and the first 12 digits of BLAKE2b of its source."""
-
-    module: str
-    name: str
-    purpose: str
-    digest: str
-
-
 _LIGHTNING = "lightning.pytorch"
 
-# digests are those of lightning 2.6.6, torch 2.14.1 and jsonargparse 4.53.0
-PRIVATE_NAMES = [
-    PrivateName(
-        f"{_LIGHTNING}.trainer.connectors.signal_connector",
-        "_SignalConnector.register_signal_handlers",
-        "disable_signal_handling: Lightning's handlers run a collective inside a signal handler, which can hang",
-        "3bb3a070ed4d",
-    ),
-    PrivateName(
-        f"{_LIGHTNING}.loops.training_epoch_loop",
-        "_TrainingEpochLoop._broadcast_sigterm_tensor",
-        "disable_signal_handling: a broadcast in each step, for the handlers that are disabled",
-        "f669f58bdf01",
-    ),
-    PrivateName(
-        f"{_LIGHTNING}.loops.training_epoch_loop",
-        "_TrainingEpochLoop._should_accumulate",
-        "is_accumulating: whether a batch ends an optimizer step is known before the step, and only there",
-        "4ea127ac142f",
-    ),
-    PrivateName(
-        f"{_LIGHTNING}.loops.training_epoch_loop",
-        "_TrainingEpochLoop.reset",
-        "correct_progress: counts the step before a checkpoint twice (_batches_that_stepped, batch_progress)",
-        "31f50fa57a84",
-    ),
-    PrivateName(
-        f"{_LIGHTNING}.loops.loop",
-        "_Loop.restarting",
-        "correct_progress: its setter restarts the loops below as well",
-        "732faa12cdd9",
-    ),
-    PrivateName(
-        f"{_LIGHTNING}.callbacks.weight_averaging",
-        "WeightAveraging.setup",
-        "follow_until_averaging: the average is the initial weights until its first update (_average_model)",
-        "d8715bd91f88",
-    ),
-    PrivateName(
-        f"{_LIGHTNING}.core.module",
-        "LightningModule.trainer",
-        "trainer_of: the public property raises an error where there is none (_trainer)",
-        "fb4fcc6dca04",
-    ),
-    PrivateName(
-        "jsonargparse._core",
-        "ArgumentParser.get_config_files",
-        "options_of: argparse has no public list of a parser's options (_actions)",
-        "b98890f21fdb",
-    ),
-    PrivateName(
-        "torch.cpu", "_is_avx512_bf16_supported", "cpu_computes_in_bfloat16: torch has no public name", "127f2d0166cc"
-    ),
-]
+PRIVATE_NAMES = {  # the first 12 digits of BLAKE2b of the sources in lightning 2.6.6, torch 2.14.1 and jsonargparse 4.53.0
+    # disable_signal_handling: the handlers run a collective inside a signal handler, which can hang; the other is a
+    # broadcast in each step for these handlers
+    f"{_LIGHTNING}.trainer.connectors.signal_connector:_SignalConnector.register_signal_handlers": "3bb3a070ed4d",
+    f"{_LIGHTNING}.loops.training_epoch_loop:_TrainingEpochLoop._broadcast_sigterm_tensor": "f669f58bdf01",
+    # is_accumulating: whether a batch ends an optimizer step is known before the step, and only there
+    f"{_LIGHTNING}.loops.training_epoch_loop:_TrainingEpochLoop._should_accumulate": "4ea127ac142f",
+    # correct_progress: counts the step before a checkpoint twice; the setter restarts the loops below as well
+    f"{_LIGHTNING}.loops.training_epoch_loop:_TrainingEpochLoop.reset": "31f50fa57a84",
+    f"{_LIGHTNING}.loops.loop:_Loop.restarting": "732faa12cdd9",
+    # follow_until_averaging: the average is the initial weights until its first update
+    f"{_LIGHTNING}.callbacks.weight_averaging:WeightAveraging.setup": "d8715bd91f88",
+    # trainer_of: the public property raises an error where there is no trainer
+    f"{_LIGHTNING}.core.module:LightningModule.trainer": "fb4fcc6dca04",
+    # options_of: argparse has no public list of a parser's options
+    "jsonargparse._core:ArgumentParser.get_config_files": "b98890f21fdb",
+    # cpu_computes_in_bfloat16: torch has no public name
+    "torch.cpu:_is_avx512_bf16_supported": "127f2d0166cc",
+}
 
 
 def disable_signal_handling(trainer: Trainer) -> None:

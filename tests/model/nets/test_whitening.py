@@ -16,17 +16,6 @@ def images_of(count=6, height=8, width=11):
     return nn.functional.avg_pool2d(noise, 3, stride=1) + noise.mean(1, keepdim=True)[:, :, 1:-1, 1:-1]
 
 
-def test_the_covariance_is_that_of_a_plain_loop():
-    images = images_of()
-    total, count = torch.zeros(12, 12, dtype=torch.float64), 0
-    for image in images:
-        for row in range(7):
-            for column in range(10):
-                patch = image[:, row : row + 2, column : column + 2].reshape(-1).double()
-                total, count = total + torch.outer(patch, patch), count + 1
-    torch.testing.assert_close(patch_covariance(images, 2), total / count)
-
-
 def test_the_output_is_white():
     layer, images = WhiteningConv2d(3, 2), images_of()
     layer.whiten(patch_covariance(images, 2))
