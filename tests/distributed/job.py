@@ -18,10 +18,13 @@ NETWORK: dict[str, Any] = {"arch": "resnet9_slim"}
 def quiet() -> None:
     """Silences what Lightning says of a tiny run."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-    warnings.filterwarnings("ignore", message=".*in eval mode at the start of training.*")
-    warnings.filterwarnings("ignore", message=".*LeafSpec.*")
-    warnings.filterwarnings("ignore", message=".*it is recommended to use `self.log.*sync_dist.*")
+    for text in (
+        "not have many workers",
+        "in eval mode at the start",
+        "LeafSpec",
+        "recommended to use `self.log.*sync_dist",
+    ):
+        warnings.filterwarnings("ignore", message=f".*{text}.*")
 
 
 def trainer(world_size: int, **options: Any) -> Trainer:

@@ -66,10 +66,10 @@ class Measured(Callback):
         self.weights: dict[str, dict[str, torch.Tensor]] = {}
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        self.weights["val"] = {name: value.clone() for name, value in pl_module.state_dict().items()}
+        split = "test" if trainer.testing else "val"
+        self.weights[split] = {name: value.clone() for name, value in pl_module.state_dict().items()}
 
-    def on_test_end(self, trainer: Any, pl_module: Any) -> None:
-        self.weights["test"] = {name: value.clone() for name, value in pl_module.state_dict().items()}
+    on_test_end = on_validation_end
 
 
 def fit_and_evaluate(world_size: int, weights: Path) -> dict[str, Any]:
