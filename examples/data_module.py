@@ -16,7 +16,7 @@ class DigitsDataModule(ImageDataModule):
 
     @property
     def class_names(self) -> list[str]:
-        """What can be read."""
+        """The ten digits."""
         return list("0123456789")
 
     @property

@@ -1,4 +1,4 @@
-"""What a transform costs for one image on one core, beside decoding it: ``python scripts/transform_cost.py IMAGE_FOLDER``."""
+"""Measures transforms of one image on one core, beside decoding it: ``python scripts/transform_cost.py IMAGE_FOLDER``."""
 
 import platform
 import statistics

@@ -1,4 +1,4 @@
-"""What several tests share: tiny runs of the real command, and folders of small images."""
+"""Shared by tests: tiny runs of the real command, and folders of small images."""
 
 import colorsys
 import gc

@@ -1,4 +1,4 @@
-"""What processes have in memory, as Linux tells it."""
+"""The memory of processes, as Linux tells it."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ def private_memory(process: int | str = "self") -> int:
 
 
 def flags(address: int) -> list[str]:
-    """What the kernel's ``VmFlags`` say of the region of this process's memory that holds an address."""
+    """The kernel's ``VmFlags`` of the region of this process's memory that holds an address."""
     regions = r"^([0-9a-f]+)-([0-9a-f]+) .*?^VmFlags:(.*?)$"
     for first, end, words in re.findall(regions, Path("/proc/self/smaps").read_text(), re.M | re.S):
         if int(first, 16) <= address < int(end, 16):

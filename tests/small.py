@@ -82,5 +82,5 @@ def one_line(command: Any, capsys: Any) -> str:
 
 
 def load(path: Path) -> Any:
-    """What a checkpoint holds."""
+    """Reads a checkpoint."""
     return torch.load(path, weights_only=True)

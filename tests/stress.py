@@ -87,7 +87,7 @@ class SmallNetwork(nn.Module):
 
 
 class Ended(NamedTuple):
-    """How an attempt ended: the processes' exit codes, negative for a signal, and whether they were disturbed."""
+    """The end of an attempt: the exit codes of its processes, negative for a signal; true if one was disturbed."""
 
     codes: list[int]
     disturbed: bool
@@ -178,14 +178,14 @@ def _bits(tensor: Tensor) -> bytes:
 
 
 class Tally(NamedTuple):
-    """What came of a scenario."""
+    """The results of a scenario."""
 
     kills: int
     continuations: int
     differences: list[str]
 
 
-def torment(name: str, folder: Path, kills: int, dice: random.Random, once_saved: bool) -> Tally:
+def disturb(name: str, folder: Path, kills: int, dice: random.Random, once_saved: bool) -> Tally:
     """Disturbs trainings of one kind until ``kills`` signals have been sent, and compares their ends with the first's."""
     scenario = SCENARIOS[name]
     began = time.monotonic()
@@ -227,7 +227,7 @@ def main() -> None:
             place.mkdir()
             began = time.monotonic()
             dice = random.Random(f"{options.seed} {name}")
-            tally = torment(name, place, -(-options.kills // len(names)), dice, options.once_saved)
+            tally = disturb(name, place, -(-options.kills // len(names)), dice, options.once_saved)
             took = time.monotonic() - began
             print(f"{name:50} {tally.kills:4} kills {len(tally.differences):4} differences {took:6.0f} s", flush=True)
             print("".join(f"    {text[:200]}\n" for text in tally.differences[:10]), end="")

@@ -1,1 +1,1 @@
-"""What people look at: tables and plots, shared by commands, callbacks and notebooks."""
+"""Tables and plots, shared by commands, callbacks and notebooks."""

@@ -1,4 +1,4 @@
-"""What the jobs share: a small network with fixed weights, its data, and a quiet trainer."""
+"""Shared by the jobs: a small network with fixed weights, its data, and a quiet trainer."""
 
 import logging
 import warnings
@@ -11,7 +11,7 @@ from torch import nn
 from project.data import SyntheticFlowersDataModule
 from project.model import ImageClassifier
 
-SIDE = 32
+IMAGE_SIZE = 32
 NETWORK: dict[str, Any] = {"arch": "resnet9_slim"}
 
 
@@ -49,7 +49,7 @@ def trainer(world_size: int, **options: Any) -> Trainer:
 
 def flowers(train: int, evaluation: int, batch_size: int, **options: Any) -> SyntheticFlowersDataModule:
     """Drawn flowers; validation and test have the same number."""
-    sizes = {"train_size": train, "val_size": evaluation, "test_size": evaluation, "image_size": SIDE}
+    sizes = {"train_size": train, "val_size": evaluation, "test_size": evaluation, "image_size": IMAGE_SIZE}
     return SyntheticFlowersDataModule(**sizes, batch_size=batch_size, **options)
 
 

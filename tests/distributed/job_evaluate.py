@@ -97,7 +97,7 @@ def mistakes(model: ImageClassifier, size: int, world_size: int) -> list[str]:
 
 
 def predicted(model: ImageClassifier, size: int, world_size: int) -> int:
-    """How many images all processes together return predictions of."""
+    """Counts the predictions that all processes together return."""
     found = trainer(world_size).predict(model, datamodule=data_of(size, world_size)) or []
     count = torch.tensor(sum(map(len, found)))
     if world_size > 1:

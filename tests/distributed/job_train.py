@@ -72,7 +72,7 @@ class LossLogger(DummyLogger):
 
 
 def run(world_size: int, model: dict[str, Any] | None = None, trainer: dict[str, Any] | None = None) -> dict[str, Any]:
-    """What a run showed, and its first and last weights."""
+    """Trains; the batches and losses, and the first and last weights."""
     settings = {"optimizer": partial(SGD, lr=0.001, momentum=0.9), **(model or {})}
     trained = classifier(lr_scheduler=partial(CosineWithWarmup, warmup_epochs=0), **settings)
     size = BATCH_SIZE * STEPS_PER_EPOCH + 3  # what is left over belongs to no batch

@@ -48,7 +48,7 @@ def free_port() -> int:
 
 
 def torchrun(processes: int, module: str, *args: str) -> list[str]:
-    """What ``torchrun`` stands for, with a port of its own."""
+    """The command of ``torchrun``, with a port of its own."""
     options = ["--nproc-per-node", str(processes), "--master-port", str(free_port())]
     return [sys.executable, "-m", "torch.distributed.run", *options, "-m", module, *args]
 

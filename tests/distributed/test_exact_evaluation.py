@@ -23,7 +23,7 @@ def world_size(request) -> int:
 
 @pytest.fixture(scope="module")
 def found(world_size, tmp_path_factory) -> dict[str, Any]:
-    """What that many processes measured, in one launch."""
+    """The results of so many processes, in one launch."""
     out = tmp_path_factory.mktemp("evaluation")
     by_torchrun = torchrun(world_size, "tests.distributed.jobs", "evaluate", str(out))  # which takes seconds longer
     succeed(by_torchrun if world_size == 3 else forked(world_size, "evaluate", out), cwd=out, timeout=240)

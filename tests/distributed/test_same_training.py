@@ -15,7 +15,7 @@ same_runs = pytest.mark.parametrize("run", ["plain", "accumulated", "whitened"])
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory) -> list[dict[str, Any]]:
-    """What each of two processes saw of all runs."""
+    """All runs as each of two processes saw them."""
     out = tmp_path_factory.mktemp("two")
     succeed(forked(2, "train", out), cwd=out)
     return [torch.load(out / f"{rank}.pt", weights_only=True) for rank in range(2)]
@@ -23,7 +23,7 @@ def two(tmp_path_factory) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def one() -> list[dict[str, Any]]:
-    """What one process, this one, saw of them."""
+    """All runs in this process alone."""
     with warnings.catch_warnings():
         quiet()
         return [{name: job_train.run(1, **options) for name, options in job_train.RUNS.items()}]
