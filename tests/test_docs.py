@@ -213,7 +213,6 @@ def test_the_page_of_sweeps_shows_a_file_that_can_be_searched(workplace):
     assert list(read_file("sweep.yaml")[1]) == ["model.optimizer.lr", "data.batch_size"]
 
 
-@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning walks torch's pytrees by it
 def test_the_python_page_trains_evaluates_and_predicts(workplace, capsys):
     text = (ROOT / "docs" / "change_it.md").read_text()
     _, own, train, use, find = re.findall(r"```python\n(.*?)```", text, re.S)

@@ -14,7 +14,6 @@ from tests.model.test_classifier import Memory, linear, trainer
     ("rates", "curves"),
     [((0.1, 0.1), {"learning_rate": 0.1}), ((0.1, 0.2), {"learning_rate/pg1": 0.1, "learning_rate/pg2": 0.2})],
 )
-@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
 def test_groups_of_one_rate_share_a_curve(rates, curves):
     def optimizer(groups):
         return SGD([{**group, "lr": rate} for group, rate in zip(groups, rates, strict=True)])

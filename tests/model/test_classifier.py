@@ -20,11 +20,6 @@ SIDE = 16
 PREPROCESSING: Any = {"resize": SIDE, "crop": SIDE, "mean": [0.2, 0.5, 0.7], "std": [0.1, 0.25, 0.4]}
 NAMES = ["red", "green", "blue"]
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*LeafSpec:FutureWarning",  # Lightning walks torch's pytrees by a deprecated class
-    "ignore:.*smaller than the logging interval",  # advice that has no use on data this small
-)
-
 
 class Batch(NamedTuple):
     images: Tensor

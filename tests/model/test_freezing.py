@@ -19,8 +19,6 @@ from project.model.schedules import build_schedule
 from tests.model.test_classifier import CONSTANT, Memory, linear, trainer
 from tests.stress import SmallNetwork
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
-
 NETWORKS = {  # how many blocks, counted by eye: the stem, residual blocks or layers, the head
     "resnet18": 1 + 8 + 1,
     "convnext_tiny": 1 + 18 + 3 + 1,

@@ -20,11 +20,6 @@ from tests.conftest import SLIM, TINY, evaluate, fit
 from tests.model.test_classifier import Memory, classifier, linear, logits_of, trainer
 from tests.small import load
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*LeafSpec:FutureWarning",  # Lightning walks torch's pytrees by a deprecated class
-    "ignore:.*smaller than the logging interval",  # advice that has no use on data this small
-)
-
 
 class Counted(Memory):
     """One class has most images; says how many each has."""

@@ -13,11 +13,6 @@ from project.model.networks import build_network
 from project.model.optimizers import fuse_on_cpu, parameter_groups
 from tests.model.test_classifier import Memory, linear, trainer
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*LeafSpec:FutureWarning",  # Lightning walks torch's pytrees by a deprecated class
-    "ignore:.*smaller than the logging interval",  # advice that has no use on data this small
-)
-
 
 def test_every_trained_parameter_is_in_one_group_and_decays_unless_it_is_a_vector():
     network = build_network("resnet18", 3)

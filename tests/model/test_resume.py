@@ -13,8 +13,6 @@ from tests.model.test_classifier import Memory, linear, trainer
 from tests.model.test_schedules import Rates
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*LeafSpec:FutureWarning",  # Lightning walks torch's pytrees by a deprecated class
-    "ignore:.*smaller than the logging interval",  # advice that has no use on data this small
     "ignore:.*Are you sure you didn't mean",
 )
 BEFORE: dict[str, Any] = {"optimizer": partial(SGD, lr=0.1, momentum=0.9)}

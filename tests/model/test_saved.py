@@ -1,6 +1,5 @@
 """A checkpoint is plain data and needs nothing else to give the same logits, or to train on."""
 
-import pytest
 import torch
 from torch import nn
 from torch.optim import Adam
@@ -8,14 +7,9 @@ from torch.optim import Adam
 from project.model import ImageClassifier
 from tests.model.test_classifier import NAMES, PREPROCESSING, Memory, classifier, logits_of, make_images, trainer
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*LeafSpec:FutureWarning",  # Lightning walks torch's pytrees by a deprecated class
-    "ignore:.*smaller than the logging interval",  # advice that has no use on data this small
-)
-
 
 def test_a_checkpoint_is_plain_data_that_loads_trains_on_and_loads_again(tmp_path):
-    model = classifier(arch_args={"stem": "cifar"}, optimizer=lambda parameters: Adam(parameters, lr=1e-3))
+    model = classifier(arch="airbench", arch_args={"widths": [8, 8, 8]}, optimizer=lambda groups: Adam(groups, lr=1e-3))
     run, path = trainer(max_epochs=1), tmp_path / "model.ckpt"
     run.fit(model, datamodule=Memory())
     run.save_checkpoint(path)
@@ -26,7 +20,7 @@ def test_a_checkpoint_is_plain_data_that_loads_trains_on_and_loads_again(tmp_pat
     loaded, images = ImageClassifier.load_from_checkpoint(path, weights_only=True), make_images(32)
     expected = logits_of(model, images)
     assert torch.equal(logits_of(loaded, images), expected)
-    assert (loaded.class_names, loaded.arch, loaded.arch_args) == (NAMES, "resnet18", {"stem": "cifar"})
+    assert (loaded.class_names, loaded.arch, loaded.arch_args) == (NAMES, "airbench", {"widths": [8, 8, 8]})
     # with synchronised BatchNorm, too, which other machines may not have
     synchronised = nn.SyncBatchNorm.convert_sync_batchnorm(ImageClassifier.load_from_checkpoint(path))
     assert any(isinstance(module, nn.SyncBatchNorm) for module in synchronised.modules())

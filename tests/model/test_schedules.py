@@ -15,10 +15,6 @@ from project.engine.errors import UserError
 from project.model import CosineWithWarmup
 from tests.model.test_classifier import Memory, linear, trainer
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*LeafSpec:FutureWarning",  # Lightning walks torch's pytrees by a deprecated class
-    "ignore:.*smaller than the logging interval",  # advice that has no use on data this small
-)
 RATE = 0.02
 
 

@@ -78,7 +78,6 @@ class Careless(ImageClassifier):
         return torch.optim.Adadelta(self.parameters())
 
 
-@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning", "ignore:.*smaller than the logging interval")
 def test_hooks_without_super_leave_metrics_and_checkpoints_as_they_are(tmp_path):
     model, run = linear(Careless), trainer(max_epochs=1, log_every_n_steps=1, enable_model_summary=True)
     run.fit(model, datamodule=Memory())
@@ -105,7 +104,6 @@ class Broken(ImageClassifier):
         raise KeyError("a bug")
 
 
-@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning", "ignore:.*smaller than the logging interval")
 def test_a_bug_of_a_subclass_is_not_blamed_on_the_checkpoint(tmp_path):
     run = trainer()
     run.validate(model := classifier(Broken, arch="resnet9_slim"), datamodule=Memory(), verbose=False)

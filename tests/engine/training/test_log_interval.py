@@ -11,7 +11,6 @@ from tests.model.test_classifier import Memory, linear, trainer
 @pytest.mark.parametrize(
     ("every", "scheduling"), [(100, {0: 1}), (100, {0: 1, 1: 2}), (100, {0: 4, 2: 1}), (0, {0: 1, 1: 2})]
 )
-@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning", "ignore:.*smaller than the logging interval")
 def test_every_epoch_is_logged_however_many_steps_it_has(every, scheduling):
     logged = set()
     witness = LambdaCallback(
