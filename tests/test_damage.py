@@ -11,7 +11,6 @@ import torch
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import read_checkpoint
 from project.engine.run.checkpoint_io import AtomicCheckpointIO
-from tests.engine.run.test_checkpoint import Malicious
 from tests.small import load, one_line, require_same_end, small, stop_at
 from tests.stress import differences, outcome
 
@@ -109,10 +108,3 @@ def test_two_damaged_checkpoints_are_an_error_of_one_line(workplace, capsys):
         cut_short(path)
     assert "is damaged" in one_line(small, capsys)
     assert not (CHECKPOINTS.parent / "metrics.json").exists()
-
-
-def test_a_checkpoint_of_a_stranger_is_refused_and_not_executed(workplace, capsys):
-    stop_at(3)
-    torch.save(load(LAST) | {"extra": Malicious(workplace / "executed")}, LAST)
-    assert f"'{LAST}' is damaged or cannot be read safely" in one_line(small, capsys)
-    assert not (workplace / "executed").exists()

@@ -14,7 +14,6 @@ from tensorboard.plugins.base_plugin import TBContext
 from tensorboard.plugins.hparams.api_pb2 import ListSessionGroupsRequest  # type: ignore[attr-defined]
 from tensorboard.plugins.hparams.backend_context import Context
 from tensorboard.plugins.hparams.list_session_groups import Handler
-from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData  # type: ignore[attr-defined]
 from torchvision.models import resnet18
 
 from project.engine.errors import UserError
@@ -62,12 +61,6 @@ def test_a_checkpoint_explains_itself_and_loads_safely(tiny_run, name):
     assert about["lr_scheduler"] == {"name": "CosineWithWarmup", "interval": "step", "lrf": 0.01, "warmup_epochs": 1.0}
 
 
-def test_a_checkpoint_needs_nothing_else(tiny_run):
-    model = ImageClassifier.load_from_checkpoint(tiny_run / "checkpoints" / "best.ckpt", weights_only=True)
-    assert model.class_names == load(tiny_run / "checkpoints" / "best.ckpt")[ABOUT]["class_names"]
-    assert model.eval()(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape == (2, len(model.class_names))
-
-
 def test_tensorboard_has_the_curves_and_the_images(tiny_run):
     tags = events(tiny_run).Tags()
     assert {
@@ -97,23 +90,15 @@ def test_tensorboard_has_the_curves_and_the_images(tiny_run):
     }
 
 
-def test_tensorboard_lists_the_hyperparameters(tiny_run):
-    accumulator = events(tiny_run)
-    content = accumulator.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
-    found = HParamsPluginData.FromString(content).session_start_info.hparams
-    assert found["optimizer.name"].string_value == "SGD"
-    assert (found["optimizer.lr"].number_value, found["optimizer.weight_decay"].number_value) == (0.1, 5e-4)
-    assert (found["lr_scheduler.name"].string_value, found["batch_size"].number_value) == ("CosineWithWarmup", 16)
-    assert (found["data"].string_value, found["image_size"].number_value) == ("SyntheticFlowersDataModule", 32)
-    assert (found["max_epochs"].number_value, found["seed"].number_value) == (1, 0)
-
-
-def test_tensorboards_own_reader_of_hyperparameters_finds_the_final_metrics(tiny_run):
+def test_tensorboards_own_reader_finds_the_hyperparameters_and_the_final_metrics(tiny_run):
     multiplexer = EventMultiplexer().AddRunsFromDirectory(str(tiny_run.parent)).Reload()
     provider = MultiplexerDataProvider(multiplexer, str(tiny_run.parent))
     asked = ListSessionGroupsRequest(slice_size=9, allowed_statuses=[0, 1, 2, 3])
     shown = Handler(RequestContext(), Context(TBContext(data_provider=provider)), "", asked).run()
     (group,) = shown.session_groups
+    settings = {name: value.string_value or value.number_value for name, value in group.hparams.items()}
+    expected = {"optimizer.name": "SGD", "optimizer.lr": 0.1, "batch_size": 16, "image_size": 32, "max_epochs": 1}
+    assert {name: settings[name] for name in expected} == expected
     found = {value.name.tag: value.value for value in group.metric_values}
     metrics = json.loads((tiny_run / "metrics.json").read_text())
     for where, split in {"best/val": "val", "test": "test"}.items():
@@ -197,25 +182,10 @@ def test_a_run_starts_from_weights_of_a_hand_written_script(workplace, capsys):
         assert name.startswith("fc.") or torch.equal(value, weights[f"module.{name}"]), name
 
 
-def test_a_place_that_cannot_be_written_is_named(workplace):
-    (workplace / "file").touch()
-    with pytest.raises(UserError, match="'file/run' cannot be written"):
-        fit(*TINY, "--trainer.default_root_dir=file", "--name=run")
-
-
 def test_a_disk_too_full_for_checkpoints_is_named_before_training(workplace, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("usage", (), {"free": 10_000_000}))
     with pytest.raises(UserError, match="has room for 10 MB, but checkpoints take"):
         fit(*TINY, "--name=run")
-
-
-def test_a_broken_image_is_named_before_training(workplace):
-    root = make_folder(workplace / "images", {"blue": 6, "red": 6})
-    broken = root / "red" / "3.jpg"
-    broken.write_bytes(broken.read_bytes()[:-100])
-    with pytest.raises(UserError, match=r"red/3\.jpg'"):
-        fit("--data=FolderDataModule", "--data.root=images", "--data.batch_size=4", *TINY[5:], "--name=run")
-    assert not (workplace / "runs" / "run" / "checkpoints" / "last.ckpt").exists()
 
 
 def test_images_that_are_kept_on_the_device_train_to_the_same_weights(workplace):

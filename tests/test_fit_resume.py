@@ -77,32 +77,6 @@ def test_a_moved_run_still_knows_its_best_metric(tiny_run, workplace, monkeypatc
     assert best.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("flags", "complaint"),
-    [
-        (["--model.arch=resnet18"], "--model.arch resnet9_slim"),
-        (["--model.arch_args.width=16"], "--model.arch resnet9_slim,"),
-        (["--data=FolderDataModule", "--data.root=images", "--data.batch_size=4"], "knows the 8 classes"),
-    ],
-)
-def test_a_run_is_not_continued_with_another_model(tiny_run, workplace, flags, complaint):
-    shutil.copytree(tiny_run, workplace / "runs" / "tiny")
-    (workplace / "runs" / "tiny" / "metrics.json").unlink()
-    make_folder(workplace / "images", {"blue": 4, "red": 4})
-    args = [*SLIM, *flags, *TINY[5:]] if "--data=FolderDataModule" in flags else [*TINY, *SLIM, *flags]
-    with pytest.raises(UserError, match=complaint):
-        fit(*args, "--name=tiny")
-
-
-def test_a_damaged_last_checkpoint_is_named(tiny_run, workplace):
-    shutil.copytree(tiny_run, workplace / "runs" / "tiny")
-    (workplace / "runs" / "tiny" / "metrics.json").unlink()
-    last = workplace / "runs" / "tiny" / "checkpoints" / "last.ckpt"
-    last.write_bytes(last.read_bytes()[:1000])
-    with pytest.raises(UserError, match=r"last\.ckpt' is damaged"):
-        fit(*TINY, *SLIM, "--name=tiny")
-
-
 def test_a_resumed_run_says_that_its_images_are_not_as_many_as_they_were(workplace, capsys):
     for split in ("train", "val", "test"):
         make_folder(workplace / "images" / split, {"red": 8, "blue": 8})

@@ -1,10 +1,6 @@
 """Several labels an image, the whole way: metrics, evaluation on several devices, resuming, report, prediction, export."""
 
 import json
-import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -34,21 +30,6 @@ def multilabel(tmp_path_factory) -> Path:
     options = [*PAIRS, *MULTILABEL, *TINY_TRAINER, *QUIET, QUICK[1]]
     fit(*options, f"--trainer.default_root_dir={root}", "--name=run", drawn=True)
     return root / "run"
-
-
-@pytest.mark.slow  # starts two processes, each of which imports everything
-def test_multi_label_evaluation_on_two_devices_says_what_the_run_said(multilabel, tmp_path):
-    checkpoint, output = multilabel / "checkpoints" / "best.ckpt", tmp_path / "test.json"
-    command = f"-m project.evaluate {checkpoint} --import examples.multilabel --output {output} --data.test_size 26"
-    given = [*shlex.split(command), "--trainer.accelerator=cpu", "--trainer.devices=2"]
-    done = subprocess.run([sys.executable, *given], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"class +precision +recall +F1 +images", done.stdout)
-    expected, found = json.loads((multilabel / "metrics.json").read_text())["test"], json.loads(output.read_text())
-    assert found["correct"] == expected["correct"]
-    assert {name: found[name] for name in ("mAP", "loss")} == pytest.approx(
-        {name: expected[name] for name in ("mAP", "loss")}
-    )
 
 
 def test_a_report_of_a_multi_label_run_has_its_own_metric_and_its_classes(multilabel, tmp_path):

@@ -182,15 +182,6 @@ def test_two_processes_write_the_rows_of_one_and_resume_after_a_kill(checkpoint,
 
 
 @pytest.mark.slow
-def test_nobody_reads_on(checkpoint, photos, tmp_path):
-    listed = "\n".join(1000 * [str(photos / "1.png")])
-    labels = f"'{sys.executable}' -m project.predict '{checkpoint}' - --batch_size 4 {' '.join(CPU)}"
-    found = run(["bash", "-c", f"{labels} | head -n 3; echo $PIPESTATUS"], listed, tmp_path)
-    assert found.stdout.splitlines()[-1] == "141"
-    assert found.stderr == ""
-
-
-@pytest.mark.slow
 def test_ctrl_c_keeps_the_rows_and_two_commands_do_not_write_one_file(checkpoint, photos, tmp_path):
     paths, out = [str(photos / "1.png")] * 400, tmp_path / "rows.csv"
     command = [*COMMAND, str(checkpoint), *paths, f"--output={out}", "--batch_size=1", *CPU[:2], "--num_workers=1"]

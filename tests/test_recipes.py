@@ -68,10 +68,3 @@ def test_a_recipe_is_measured_once(tiny_run, workplace, monkeypatch, capsys):
     assert first == second
     with pytest.raises(SystemExit, match="was trained by other options; choose another --folder"):
         main([*asked, "--trainer.max_epochs", "2"])
-
-
-def test_every_recipe_that_is_measured_is_there(monkeypatch):
-    recipes = {path.stem for path in (ROOT / "configs" / "recipes").glob("*.yaml")}
-    assert {*script("recipes.py", monkeypatch)["RECIPES"]} <= recipes
-    page = (ROOT / "docs" / "recipes.md").read_text()
-    assert all(f"`{recipe}`" in page for recipe in recipes)

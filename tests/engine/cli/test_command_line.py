@@ -1,7 +1,6 @@
 """What was given to a class is kept, in whatever order it was given; what another class had by default is not."""
 
 import inspect
-import sys
 from functools import cache
 from itertools import permutations
 from typing import Any
@@ -13,10 +12,8 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW
 
 from project.data import CIFAR10DataModule, FolderDataModule
-from project.engine.cli.command_line import import_modules, last_value, with_name
 from project.engine.cli.configs import read_config
 from project.engine.cli.trainer import ExactTrainer
-from project.engine.errors import UserError
 from project.fit import FitCLI
 from project.model import ImageClassifier
 from tests.small import one_line
@@ -238,20 +235,6 @@ def test_a_logger_gets_what_is_given_to_it_and_what_follows_one_that_is_added(wo
     assert "Run" not in line
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        ["a/best.ckpt", "--split=val"],
-        ["--split", "val", "a/best.ckpt"],
-        ["--ckpt_path", "a/best.ckpt", "--split=val"],
-    ],
-)
-def test_evaluate_takes_the_path_as_it_stands(args):
-    options = with_name("--ckpt_path", args)
-    assert last_value("--ckpt_path", options) == "a/best.ckpt"
-    assert last_value("--split", options) == "val"
-
-
 def test_a_folder_is_taken_for_what_it_holds(workplace):
     (workplace / "my images").mkdir()
     (workplace / "c.yaml").write_text("data: my images")
@@ -282,16 +265,6 @@ def test_values_are_read_as_yaml_1_2_reads_them():
         "c": 200000.0,
         "d": "2020-01-01",
     }
-
-
-def test_import_may_be_repeated(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    for name in "abc":
-        (tmp_path / f"imported_{name}.py").write_text("")
-    import_modules(["imported_a,imported_b", "imported_c"])
-    assert all(sys.modules.pop(f"imported_{name}", None) for name in "abc")
-    with pytest.raises(UserError, match="'missing' cannot be imported"):
-        import_modules(["missing"])
 
 
 LIMITS = [*(f"limit_{split}_batches" for split in ("train", "val", "test", "predict")), "overfit_batches"]

@@ -3,7 +3,6 @@
 import re
 
 import pytest
-import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import LearningRateFinder
 from lightning.pytorch.strategies import FSDPStrategy
@@ -100,14 +99,6 @@ def test_a_config_that_cannot_be_read_is_one_line(text, answer, workplace, capsy
 )
 def test_other_commands_answer_alike(command, args, answer, capsys):
     assert answer in one_line(lambda: command(args), capsys)
-
-
-def test_too_little_memory_on_a_gpu_is_one_line_of_the_process_that_has_it(capsys, monkeypatch):
-    def use() -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-
-    monkeypatch.setenv("LOCAL_RANK", "3")
-    assert "a smaller --data.batch_size" in one_line(use, capsys)
 
 
 def test_a_strategy_that_shards_weights_is_refused():

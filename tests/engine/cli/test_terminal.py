@@ -52,16 +52,6 @@ def test_a_file_does_not_take_the_number_of_a_stream_that_was_closed(tmp_path):
     assert (tmp_path / "mine").read_text() == "True"
 
 
-def test_characters_that_an_encoding_lacks_are_spelt_out():
-    reading, writing = os.pipe()
-    with open(writing, "w", encoding="ascii") as pipe:
-        stream = lasting(pipe)
-        stream.write("g\N{LATIN SMALL LETTER A WITH DIAERESIS}nse \udcff\n")
-        stream.flush()
-        assert os.read(reading, 100) == b"g\\xe4nse \\udcff\n"
-    os.close(reading)
-
-
 def test_importing_the_package_has_no_side_effect(tmp_path):
     program = (
         "import gc, signal, sys\nbefore = sys.stdout, signal.getsignal(signal.SIGINT)\n"

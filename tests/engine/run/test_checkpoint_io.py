@@ -2,7 +2,6 @@
 
 import errno
 import os
-import resource
 from pathlib import Path
 
 import pytest
@@ -104,14 +103,3 @@ def test_a_run_resumes_after_the_disk_was_full(workplace, capsys, name):
     assert name == "best" or (CHECKPOINTS / "last.ckpt").read_bytes() == before
     small()
     require_same_end(Path("runs/run"), outcome(Path("whole/run")))
-
-
-def test_a_limit_on_the_size_of_files_is_one_line_that_names_the_file(tmp_path, capsys):
-    limits, path = resource.getrlimit(resource.RLIMIT_FSIZE), tmp_path / "last.ckpt"
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
-    try:
-        said = one_line(lambda: save(torch.zeros(100_000), path), capsys)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert said.startswith(f"error: cannot write '{path}': File too large; raise the limit (ulimit -f)")
-    assert names(tmp_path) == []

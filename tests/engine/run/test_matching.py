@@ -1,15 +1,12 @@
 """A command that does not match the checkpoint it resumes from is told the difference."""
 
 import string
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 from project.engine.errors import UserError
-from project.engine.run.matching import changed_data, require_match
+from project.engine.run.matching import require_match
 
 CHOSEN: Any = {"monitor": "val/accuracy", "mode": "max"}
 MATCH: dict[str, Any] = {
@@ -49,14 +46,3 @@ def test_a_difference_is_named(changed, words):
     with pytest.raises(UserError) as caught:
         require_match(about, "some.ckpt", ImageClassifier(), CHOSEN)
     assert all(word in str(caught.value) for word in words)
-
-
-def test_options_of_the_data_that_are_tensors_are_compared():
-    def changes(before: Any) -> str:
-        about: Any = {"data": {"class_path": "Own", "init_args": {"weights": before}}}
-        return changed_data(about, SimpleNamespace(hparams={"weights": torch.ones(2)}, transforms_in_words=dict))
-
-    assert changes(torch.ones(2)) == ""
-    assert changes([0, 1]).endswith("--data.weights is tensor([1., 1.]), not [0, 1]")
-    for other in (torch.zeros(2), torch.ones(3), np.zeros(2)):
-        assert "--data.weights is tensor([1., 1.]), not" in changes(other)

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from project.engine.loading.check import in_threads
-from project.engine.run.progress import counting
 
 FILES = [Path(str(number)) for number in range(100)]
 
@@ -27,14 +26,6 @@ def test_looking_at_many_files_is_a_line_a_minute_where_nobody_watches(monkeypat
     first, *others = capsys.readouterr().err.splitlines()
     assert first == "checking images: 30 of 100 images, 0.5 images/s, 2 min 20 s left"
     assert len(others) == 2
-
-
-def test_looking_at_files_is_a_bar_on_a_terminal(monkeypatch, capsys):
-    use_clock(monkeypatch, 2.0)
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    with counting(100, "checking images") as advance:
-        advance(50)
-    assert "checking images:  50%" in capsys.readouterr().err
 
 
 def test_processes_behind_the_first_say_nothing(monkeypatch, capsys):
