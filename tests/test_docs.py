@@ -275,7 +275,7 @@ def test_options_within_the_text_are_accepted(options, monkeypatch, capsys, tmp_
         ("--data.on_bad_image", "--data.cache", "--data.crop_scale", "--data.fit", "--data.image_size", "--data.mean")
     )
     data = ["--data=FolderDataModule", "--data.root=images"] if of_folders else []
-    monkeypatch.setattr(sys, "argv", ["fit", *data, *shlex.split(options), "--print_config"])
+    monkeypatch.setattr(sys, "argv", ["fit", *data, *shlex.split(options.replace("FOLDER", "docs")), "--print_config"])
     with pytest.raises(SystemExit) as stop:
         FitCLI()
     assert stop.value.code == 0, capsys.readouterr().err
