@@ -124,27 +124,22 @@ class EvaluateCLI(ProjectCLI):
         self.say(f"\n  written to {output}")
 
     def _require_fitting_data(self) -> None:
-        """Refuses other classes, sizes and fits than in training, and notes other differences of preprocessing."""
+        """Refuses classes, image sizes and fits other than in training; notes other differences of preprocessing."""
         path, data = self.config.checkpoint, self.datamodule
         if not self._root_is_given:
             require_there(data, self._remembered.get("init_args", {}))
         require_same_classes(self.model.class_names, path, data.class_names)
         if self._about["data"] is not None and self._about["data"]["class_path"] == type(data).__name__:
             require_datasets(self._about, data.hparams)
-        (crop, fit, resize, way), (crop_then, fit_then, resize_then, way_then) = (
-            (found["crop"], found.get("fit", "crop"), found["resize"], found.get("interpolation", "bilinear"))
-            for found in (data.preprocessing, self.model.preprocessing)
-        )
+        now, then = data.preprocessing, self.model.preprocessing
+        (crop, fit), (crop_then, fit_then) = ((one["crop"], one.get("fit", "crop")) for one in (now, then))
+        scaled, scaled_then = (f"{one['resize']} pixels, {one.get('interpolation', 'bilinear')}" for one in (now, then))
         if crop != crop_then:
             raise UserError(f"'{path}' was trained on {crop_then} pixels, but would get {crop}; see --data.image_size")
         if fit != fit_then:
-            raise UserError(
-                f"'{path}' was trained on images fitted by {fit_then}, but would get {fit}; use --data.fit {fit_then}"
-            )
-        if resize != resize_then:
-            self.note(f"images are scaled to {resize} pixels before they are cut, in training it was {resize_then}")
-        if way != way_then:
-            self.note(f"images are scaled by {way} interpolation, in training it was {way_then}")
+            raise UserError(f"'{path}' was trained on images fitted by {fit_then}, but would get {fit}; see --data.fit")
+        if scaled != scaled_then:
+            self.note(f"images are scaled to {scaled}; in training it was {scaled_then}")
 
     def _take_all(self) -> None:
         data = self.datamodule

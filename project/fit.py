@@ -186,8 +186,6 @@ class FitCLI(ProjectCLI):
         if trainer.is_global_zero:
             run.create(needed_bytes=3 * 2 * 4 * size)  # three checkpoints, each with weights and momentum
             self.parser.save(self._saved_config, run.config, skip_unset=False, overwrite=True)
-        if getattr(self.config.trainer.strategy, "init_args", {}).get("ddp_comm_state"):
-            self.note("ddp_comm_state is in no checkpoint: a resumed run does not end in the same bits")
         path, checkpoint = read_newest(run.resumable(), self.note)
         if trainer.is_global_zero:
             rewind(run.path, checkpoint.get(CURVES, {}))

@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ except ModuleNotFoundError:
     sys.exit("error: a sweep needs a package: pip install 'optuna>=5,<6'")
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.storages.journal import JournalFileBackend
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 FIT = [sys.executable, "-m", "project.fit"]
 EVERY = 0.5  # seconds between two looks at a trial
@@ -53,9 +54,7 @@ def parse(args: list[str] | None = None) -> Namespace:
     option("--name", type=str | None, help="The sweep's folder in runs/, by default FILE's name.")
     option("--n_trials", type=PositiveInt, default=20, help="The number of trials.")
     option("--seed", type=NonNegativeInt, default=0, help="The random seed of the search.")
-    pruning = (
-        "Validations after which a trial stops if its best is worse than the median of five or more complete ones."
-    )
+    pruning = "Validations after which a trial stops if it is worse than the median of five or more complete ones."
     option("--prune_after", type=PositiveInt, default=1, help=pruning)
     return parser.parse_args(args)
 
@@ -103,16 +102,20 @@ class Sweep:
         self._environment = dict(os.environ)  # before Lightning adds to it
         first = {name: one.choices[0] if hasattr(one, "choices") else one.low for name, one in self._options.items()}
         self._monitor = monitor_of(self._arguments(first))
+        self._best = min if self._monitor.mode == "min" else max
         self._seed, self._prune_after, self._n_trials = options.seed, options.prune_after, options.n_trials
         self.folder = Path("runs") / (options.name or Path(options.file).stem)
-        if self.folder.exists() and not (self.folder / "journal.log").exists() and any(self.folder.iterdir()):
-            raise UserError(f"'{self.folder}' is no sweep; choose another --name")
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._storage = optuna.storages.JournalStorage(JournalFileBackend(str(self.folder / "journal.log")))
-        study, identity = self._study(), [self._command, repr(self._options), self._seed]
-        if study.user_attrs.get("identity", identity) != identity:
+        self._study = optuna.create_study(
+            storage=optuna.storages.JournalStorage(JournalFileBackend(str(self.folder / "journal.log"))),
+            study_name="sweep",
+            direction="minimize" if self._monitor.mode == "min" else "maximize",
+            load_if_exists=True,
+        )
+        identity = [self._command, repr(self._options), self._seed]
+        if self._study.user_attrs.get("identity", identity) != identity:
             raise UserError(f"'{self.folder}' holds a sweep of other options or another seed; choose another --name")
-        study.set_user_attr("identity", identity)
+        self._study.set_user_attr("identity", identity)
 
     def run(self) -> None:
         """Runs trials until there are as many as wanted; a signal ends it with code 75, to resume with the same command."""
@@ -122,77 +125,56 @@ class Sweep:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise UserError(
-                    f"'{self.folder}' is in use by another process, or by a trial that still runs"
-                ) from None
+                raise UserError(f"'{self.folder}' is in use by another process or a trial that still runs") from None
             while trial := self._next_trial():
                 if not self._finish(trial, stop, lock.fileno()):
                     note(f"stopped; to resume, run the same command; the trials are in {self.folder}")
                     sys.exit(EXIT_CODE)
 
-    def _next_trial(self) -> optuna.Trial | None:
-        """Returns the trial that a stopped sweep left, or else a new one if there are to be more."""
-        trials = self._study().trials
-        if [trial.state for trial in trials[:3]] == [TrialState.FAIL] * 3:
-            raise UserError(f"the first three trials failed, see '{self.folder}/trial_000.log'; remove that folder")
-        resumes = bool(trials) and trials[-1].state == TrialState.RUNNING
-        if not resumes and len(trials) >= self._n_trials:
-            return None
-        study = self._study(len(trials) - resumes)
-        if not resumes:
-            study.ask()
-        id_of, study_id = self._storage.get_trial_id_from_study_id_trial_number, self._storage.get_study_id_from_name
-        trial = optuna.Trial(study, id_of(study_id(study.study_name), len(study.trials) - 1))
-        for name, values in self._options.items():  # values that it had stay
-            if isinstance(values, CategoricalDistribution):
-                trial.suggest_categorical(name, values.choices)
-            elif isinstance(values, IntDistribution):
-                trial.suggest_int(name, values.low, values.high, log=values.log)
-            elif isinstance(values, FloatDistribution):
-                trial.suggest_float(name, values.low, values.high, log=values.log)
-        return trial
-
     def table(self) -> str:
         """Writes ``trials.csv``, and returns it with the best trial, the only one whose test metrics are shown."""
-        study = self._study()
         table: list[list[Any]] = [["trial", "state", self._monitor.monitor, *self._options]]
-        table += [[one.number, one.state.name.lower(), one.value, *one.params.values()] for one in study.trials]
+        table += [[one.number, one.state.name.lower(), one.value, *one.params.values()] for one in self._study.trials]
         with whole_file(self.folder / "trials.csv") as partial, open(partial, "w", newline="") as file:
             csv.writer(file).writerows(table)
         text = "\n".join("  ".join("" if cell is None else str(cell) for cell in row) for row in table)
-        if not study.get_trials(states=[TrialState.COMPLETE]):
+        if not self._study.get_trials(states=[TrialState.COMPLETE]):
             return f"{text}\n\nno trial is complete"
-        run, command = self._folder_of(study.best_trial.number), self._arguments(study.best_trial.params)
+        best = self._study.best_trial
+        run = self._folder_of(best)
         metrics = json.loads(run.metrics.read_text())
         return f"""{text}
 
 best: {run.name}, chosen on the validation set; no other trial's test metrics are shown
 {metrics_table({"validation": metrics["val"], "test": metrics["test"]})}
 checkpoint: {run.best}
-to repeat it: python -m project.fit {shlex.join(command)} --name={self.folder.name}_best"""
+to repeat it: python -m project.fit {shlex.join(self._arguments(best.params))} --name={self.folder.name}_best"""
 
-    def _study(self, trial: int = 0) -> optuna.Study:
-        """Opens the study with a sampler seeded for a trial, so that a killed sweep resumes with the same trials."""
-        (seed,) = np.random.SeedSequence([self._seed, trial]).generate_state(1)
-        return optuna.create_study(
-            storage=self._storage,
-            study_name="sweep",
-            direction="minimize" if self._monitor.mode == "min" else "maximize",
-            sampler=optuna.samplers.TPESampler(seed=int(seed)),
-            pruner=optuna.pruners.MedianPruner(n_warmup_steps=self._prune_after),
-            load_if_exists=True,
-        )
+    def _next_trial(self) -> FrozenTrial | None:
+        """Returns the trial that a stopped sweep left, or else a new one if there are to be more."""
+        trials = self._study.trials
+        if [trial.state for trial in trials[:3]] == [TrialState.FAIL] * 3:
+            raise UserError(f"the first three trials failed, see '{self.folder}/trial_000.log'; remove that folder")
+        if not trials or trials[-1].state != TrialState.RUNNING:
+            if len(trials) >= self._n_trials:
+                return None
+            # a seed for each trial, so that a stopped sweep resumes with the same ones
+            (seed,) = np.random.SeedSequence([self._seed, len(trials)]).generate_state(1)
+            self._study.sampler = optuna.samplers.TPESampler(seed=int(seed))
+            self._study.ask(self._options)
+        return self._study.trials[-1]
 
-    def _finish(self, trial: optuna.Trial, stop: StopRequest, lock: int) -> bool:
-        """Runs ``project.fit`` until it ends or is pruned; returns False if the sweep shall stop before that."""
-        run = self._folder_of(trial.number)
+    def _finish(self, trial: FrozenTrial, stop: StopRequest, lock: int) -> bool:
+        """Runs a trial until it ends or is pruned; returns False if the sweep shall stop before that."""
+        run = self._folder_of(trial)
         note(f"{run.name}: {', '.join(f'{name} {value}' for name, value in trial.params.items())}")
-        code, pruned = 0, self._is_hopeless(trial)
+        complete = [self._values(one) for one in self._study.get_trials(states=[TrialState.COMPLETE])]
+        code, pruned = 0, self._is_hopeless(self._values(trial), complete)
         if not pruned and not run.metrics.exists():
-            arguments = [f"--trainer.default_root_dir={self.folder}", f"--name={run.name}"]
+            place = [f"--trainer.default_root_dir={self.folder}", f"--name={run.name}"]
             with open(f"{run.path}.log", "ab") as log:
                 process = subprocess.Popen(
-                    [*FIT, *self._arguments(trial.params), *arguments],
+                    [*FIT, *self._arguments(trial.params), *place],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -201,38 +183,36 @@ to repeat it: python -m project.fit {shlex.join(command)} --name={self.folder.na
                     start_new_session=True,  # Ctrl-C reaches the sweep alone, which stops the trial
                 )
             while process.poll() is None:
-                if stop.made or (pruned := self._is_hopeless(trial)):
+                if stop.made or self._is_hopeless(self._values(trial), complete):
                     process.terminate()  # it stops after its step, with everything saved
                     process.wait()
                 time.sleep(EVERY)
-            code, pruned = process.returncode, pruned or self._is_hopeless(trial)
+            code, pruned = process.returncode, self._is_hopeless(self._values(trial), complete)
         if not pruned and (stop.made or code == EXIT_CODE):
             return False  # the trial was asked to stop, and the sweep with it
-        values = self._values(trial.number)
-        best = {"min": min, "max": max}[self._monitor.mode](values, default=None)
+        values = self._values(trial)
+        best = self._best(values, default=None)
         state = TrialState.PRUNED if pruned else TrialState.COMPLETE if code == 0 and values else TrialState.FAIL
-        trial.study.tell(trial.number, best if state == TrialState.COMPLETE else None, state)
-        note(
-            f"{run.name}: {state.name.lower()}, {self._monitor.monitor} {best} after {len(values)}; see {run.name}.log"
-        )
+        self._study.tell(trial.number, best if state == TrialState.COMPLETE else None, state)
+        note(f"{run.name}: {state.name.lower()}, {self._monitor.monitor} {best}; see {run.name}.log")
         return True
 
-    def _is_hopeless(self, trial: optuna.Trial) -> bool:
-        """Reports the new values of ``metrics.csv``, judging each as if it were the newest."""
-        known = len(trial.study.trials[trial.number].intermediate_values)
-        for step, value in enumerate(self._values(trial.number)[known:], start=known + 1):
-            trial.report(value, step)
-            if trial.should_prune():
+    def _is_hopeless(self, values: list[float], complete: list[list[float]]) -> bool:
+        """Returns True if the best value was ever worse than the median of five or more complete trials at that time."""
+        for number in range(self._prune_after, len(values) + 1):
+            others = [other[number - 1] for other in complete if len(other) >= number]
+            best = self._best(values[:number])
+            if len(others) >= 5 and self._best(best, median(others)) != best:
                 return True
         return False
 
-    def _values(self, number: int) -> list[float]:
-        path = self._folder_of(number).path / METRICS_CSV
+    def _values(self, trial: FrozenTrial) -> list[float]:
+        path = self._folder_of(trial).path / METRICS_CSV
         rows = csv.DictReader(path.read_text().splitlines()) if path.exists() else []
         return [float(value) for row in rows if (value := row.get(self._monitor.monitor))]
 
-    def _folder_of(self, number: int) -> RunFolder:
-        return RunFolder(self.folder, f"trial_{number:03d}")
+    def _folder_of(self, trial: FrozenTrial) -> RunFolder:
+        return RunFolder(self.folder, f"trial_{trial.number:03d}")
 
     def _arguments(self, values: dict[str, Any]) -> list[str]:
         """Returns the command line of ``project.fit`` for one value of each option."""

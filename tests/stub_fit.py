@@ -1,7 +1,7 @@
 """Stands in for ``python -m project.fit`` in sweeps: writes a curve that is a function of the options in milliseconds.
 
-Beside the runs, ``started`` gets a line for each process. A file ``kill_at`` there names a trial and an epoch at which that
-trial kills the sweep and itself once; ``stop_at``, where it interrupts the sweep and waits to be stopped.
+Beside the runs, ``started`` gets a line for each process. A file ``stop_at`` there names a trial and an epoch at which
+that trial interrupts the sweep once and waits to be stopped.
 """
 
 import json
@@ -23,14 +23,11 @@ for epoch in range(1, epochs + 1):
     rows = [f"{n},{value!r}\n" for n, value in enumerate(values)]
     (run / "partial").write_text("epoch,val/accuracy\n" + "".join(rows))
     (run / "partial").replace(run / "metrics.csv")
-    for action in ("kill_at", "stop_at"):
-        if (root / action).exists() and (root / action).read_text() == f"{name} {epoch}":
-            (root / action).unlink()
-            if action == "kill_at":
-                os.kill(os.getppid(), signal.SIGKILL)
-                sys.exit(75)
-            signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
-            os.kill(os.getppid(), signal.SIGINT)
-            signal.pause()
+    stop_at = root / "stop_at"
+    if stop_at.exists() and stop_at.read_text() == f"{name} {epoch}":
+        stop_at.unlink()
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+        os.kill(os.getppid(), signal.SIGINT)
+        signal.pause()
 same = {"accuracy": 0.5, "correct": 1, "total": 2, "f1": 0.5, "loss": 1.0}
 (run / "metrics.json").write_text(json.dumps({"val": same, "test": same}))

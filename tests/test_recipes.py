@@ -46,25 +46,3 @@ def test_the_table_of_recipes_compares_runs_of_one_seed(tiny_run, workplace, mon
     assert alone[:4] == ["none", "2", "55.00% ± 7.07", ""]
     assert ema[:4] == ["ema", "2", "59.00% ± 5.66", "+4.00 ± 1.41"]
     assert ema[5] == "1.00 (1.00 to 1.00)"
-
-
-def test_a_recipe_is_measured_once(tiny_run, workplace, monkeypatch, capsys):
-    trained = []
-
-    def train(words, check):
-        run = Path(words[words.index("--trainer.default_root_dir") + 1], words[words.index("--name") + 1])
-        assert not run.exists()  # an interrupted one is gone
-        trained.append(shutil.copytree(tiny_run, run, ignore=NO_WEIGHTS))
-
-    monkeypatch.setattr("subprocess.run", train)
-    main = script("recipes.py", monkeypatch)["main"]
-    asked = ["--recipes", "ema", "--seeds", "2", "--folder", "runs"]
-    (workplace / "runs" / "ema_0").mkdir(parents=True)
-    main([*asked, "--trainer.max_epochs", "1"])
-    assert [run.name for run in trained] == ["the_config_alone_0", "ema_0", "the_config_alone_1", "ema_1"]
-    main([*asked, "--trainer.max_epochs", "1"])
-    assert len(trained) == 4
-    first, second = capsys.readouterr().out.split("| | n |")[1:]
-    assert first == second
-    with pytest.raises(SystemExit, match="was trained by other options; choose another --folder"):
-        main([*asked, "--trainer.max_epochs", "2"])

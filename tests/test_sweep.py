@@ -17,16 +17,6 @@ from tests.conftest import TINY_DATA, TINY_TRAINER
 
 ROOT = Path(__file__).parents[1]
 SPACE = "command: --epochs=3\noptions:\n  lr: {low: 0.01, high: 1.0, log: true}\n  kind: {choices: [a, b]}\n"
-PROCESS = """
-import sys
-from pathlib import Path
-from project import sweep
-from project.engine.training.best_checkpoint import Monitor
-sweep.FIT, sweep.EVERY = [sys.executable, "-S", sys.argv.pop(1)], 0.05
-sweep.monitor_of = lambda arguments: Monitor("val/accuracy", "max")
-sweep.main()
-"""
-COMMAND = [sys.executable, "-c", PROCESS, str(ROOT / "tests" / "stub_fit.py"), "lr.yaml"]
 
 
 @pytest.fixture
@@ -54,12 +44,6 @@ def started() -> list[str]:
     return Path("runs/lr/started").read_text().split()
 
 
-def arrange(action: str, place: str) -> None:
-    """Makes a stub kill or stop the sweep at a trial and epoch."""
-    run("--n_trials=1")
-    Path("runs/lr", action).write_text(place)
-
-
 def test_a_sweep_finds_the_best_and_prunes_below_the_median_of_complete_trials(stub):
     found = run("--n_trials=14")
     heading, *rows = table()
@@ -81,24 +65,14 @@ def test_a_sweep_finds_the_best_and_prunes_below_the_median_of_complete_trials(s
 
 def test_a_stopped_sweep_resumes_with_the_trials_of_an_undisturbed_one(stub, capsys):
     run("--n_trials=4", "--name=undisturbed")
-    arrange("stop_at", "trial_002 2")
+    run("--n_trials=1")
+    Path("runs/lr/stop_at").write_text("trial_002 2")
     with pytest.raises(SystemExit) as stopped:
         run("--n_trials=4")
     assert stopped.value.code == 75
     assert "to resume, run the same command" in capsys.readouterr().err
     run("--n_trials=4")
     assert table() == table("undisturbed")
-
-
-@pytest.mark.slow
-def test_a_killed_sweep_resumes_with_the_trials_of_an_undisturbed_one(stub):
-    run("--n_trials=13", "--name=undisturbed")
-    arrange("kill_at", "trial_011 1")
-    killed = subprocess.run([*COMMAND, "--n_trials=13"], env={"PYTHONPATH": str(ROOT)}, check=False)
-    assert killed.returncode == -signal.SIGKILL
-    run("--n_trials=13")
-    assert table() == table("undisturbed")
-    assert len(started()) == 14
 
 
 def test_failures_are_recorded_and_three_at_the_start_end_the_sweep(stub):
@@ -118,10 +92,6 @@ def test_another_sweep_does_not_go_into_the_same_folder(stub):
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(UserError, match="is in use by another process"):
             run("--n_trials=2")
-    Path("runs/photos").mkdir()
-    Path("runs/photos/cat.jpg").touch()
-    with pytest.raises(UserError, match="is no sweep"):
-        run("--name=photos")
 
 
 @pytest.mark.parametrize(

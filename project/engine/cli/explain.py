@@ -57,8 +57,6 @@ def _of_system(error: OSError) -> str | None:
     name = f" '{os.fsdecode(error.filename)}'" if isinstance(error.filename, str | bytes) else ""
     if error.errno in _NO_ROOM:
         return f"cannot write{name}: {error.strerror}; make room"
-    if error.errno == errno.EFBIG:
-        return f"cannot write{name}: {error.strerror}; raise the limit (ulimit -f)"
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
         return f"{error.strerror}; raise the limit (ulimit -n, ulimit -u), or give fewer --data.num_workers"
     if error.errno in (errno.EACCES, errno.EPERM):
