@@ -103,14 +103,14 @@ class Command(LightningCLI):
                 errors.append(_refusal(cls, error))
                 raise
 
-        with warnings.catch_warnings(action="ignore"):  # LightningCLI does not call its successor yet
-            self.parser.add_instantiator(build, object)
         try:
-            super().instantiate_classes()
+            self.config_init = self.parser.instantiate(self.config, instantiators=[(build, object, True)])
         except (TypeError, ValueError):  # of jsonargparse, if the type is one of several
             if not errors:
                 raise
         else:
+            self.datamodule, self.model = self.config_init.data, self.config_init.model
+            self.trainer = self.instantiate_trainer()
             return
         raise errors[-1]  # out here, so that jsonargparse's is not its context
 

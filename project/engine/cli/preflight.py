@@ -25,7 +25,7 @@ class Data(Protocol):
 
 
 def require_sound_options(trainer: Namespace) -> None:
-    """Refuses options of the trainer that leave no run, or a run in another place than they say."""
+    """Refuses options of the trainer that leave no run."""
     if trainer.barebones:
         raise UserError("--trainer.barebones neither logs nor saves; python -m benchmarks measures speed")
     for name in _NOT_ZERO:
@@ -33,11 +33,6 @@ def require_sound_options(trainer: Namespace) -> None:
             raise UserError(f"--trainer.{name} must be above 0 or left out, got 0")
     if trainer.max_time is not None and not any(map(int, str(trainer.max_time).split(":"))):
         raise UserError(f"--trainer.max_time must be above 0, got {trainer.max_time}")
-    loggers = trainer.logger if isinstance(trainer.logger, list) else [trainer.logger]
-    for spec in loggers:
-        folder = str(spec.get("init_args.save_dir")) if isinstance(spec, Namespace) else ""
-        if "://" in folder:
-            raise UserError(f"--trainer.logger.save_dir: '{folder}' is an address, not a folder")
 
 
 def require_sound_run(trainer: Trainer, data: Data, best: dict[str, str | None], monitor: Monitor) -> None:

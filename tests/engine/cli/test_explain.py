@@ -4,7 +4,6 @@ import errno
 import traceback
 
 import pytest
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.demos.boring_classes import BoringModel
 
@@ -28,15 +27,9 @@ class WrongLog(BoringModel):
         self.log("a", "text")  # type: ignore[arg-type]  # the bug
 
 
-class WrongState(BoringModel):
-    def training_step(self, batch, batch_idx):
-        raise MisconfigurationException("mine")
-
-
-@pytest.mark.parametrize("model", [WrongLog, WrongState])
-def test_a_bug_in_a_step_keeps_its_traceback(model):
+def test_a_bug_in_a_step_keeps_its_traceback():
     trainer = Trainer(accelerator="cpu", max_steps=1, logger=False, enable_checkpointing=False, barebones=True)
-    error = caught(lambda: trainer.fit(model()))
+    error = caught(lambda: trainer.fit(WrongLog()))
     assert explain(error) is None
     assert "in training_step" in "".join(traceback.format_exception(error))
 
@@ -102,13 +95,8 @@ class BuggyProfiler(Buggy, SimpleProfiler):
 @pytest.mark.parametrize(
     "option",
     [
-        *(
-            "trainer.callbacks=Callback",
-            "trainer.callbacks+=Callback",
-            "trainer.logger=Logger",
-            "trainer.logger+=Logger",
-        ),
-        *("trainer.strategy=Strategy", "trainer.profiler=Profiler", "data=Data", "model=Model", "model.loss=Loss"),
+        *("trainer.callbacks+=Callback", "trainer.logger=Logger", "trainer.strategy=Strategy"),
+        *("trainer.profiler=Profiler", "data=Data", "model=Model", "model.loss=Loss"),
     ],
 )
 def test_a_bug_in_a_constructor_keeps_its_traceback(option, workplace, monkeypatch):
