@@ -1,9 +1,10 @@
-"""Every committed config trains."""
+"""Every committed config trains; recipes add up and name their sources."""
 
 import hashlib
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from torchvision.models import resnet18
 
 from project.data.flowers import FlowersDataModule
 from tests.conftest import fit, make_folder
+from tests.engine.cli.test_command_line import parse
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path.parent.name != "sweeps")
@@ -91,3 +93,20 @@ def test_a_config_trains_on_its_own_kind_of_data(config, workplace, monkeypatch)
     checkpoint = torch.load("runs/run/checkpoints/best.ckpt", weights_only=True)
     assert checkpoint["global_step"] == 1
     assert json.loads(Path("runs/run/metrics.json").read_text())["test"]["total"] > 0
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_names_its_source(recipe):
+    comment = "".join(line for line in recipe.read_text().splitlines() if line.startswith("#"))
+    assert re.search(r"\b(19|20)\d\d\b|references/classification", comment)
+    assert "https://" in comment
+
+
+def test_recipes_add_up(workplace):
+    names = ("randaugment", "random_erasing", "mixup", "cutmix", "ema", "one_cycle", "adamw", "cutout")
+    config = parse(f"--config={SMALL}", *(f"--config={ROOT}/configs/recipes/{name}.yaml" for name in names))
+    data, model = config.data.init_args, config.model.init_args
+    specs = [*data.train_transforms, *data.batch_transforms, *config.trainer.callbacks]
+    found = [spec.class_path.rpartition(".")[2] for spec in (*specs, model.optimizer, model.lr_scheduler)]
+    assert found == ["RandAugment", "RandomErasing", "MixUp", "CutMix", "EMAWeightAveraging", "AdamW", "OneCycleLR"]
+    assert (model.arch, data.batch_size, data.cutout) == ("resnet9_slim", 256, 8)

@@ -11,9 +11,7 @@ import pytest
 import torch
 
 from project import predict as command
-from project.analysis.data import was_trained_on
 from project.analysis.prediction import predict
-from project.data import FolderDataModule
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT
 from project.model import ImageClassifier
@@ -96,16 +94,6 @@ def test_all_images_of_another_folder_can_be_measured_but_no_training_images_by_
     root.rename(tmp_path / "elsewhere")
     evaluate(*options, f"--data={tmp_path / 'elsewhere' / 'test'}")
     assert "what it was trained on is not here, so whether these images" in capsys.readouterr().err
-
-
-def test_training_images_of_a_data_set_with_a_name_are_known_in_its_folder(tmp_path):
-    names = ["daisy", "dandelion", "roses", "sunflowers", "tulips"]
-    photos = write_folder(tmp_path / "data" / "flower_photos", dict.fromkeys(names, 4))
-    about: Any = {"data": {"class_path": "FlowersDataModule", "init_args": {"root": str(tmp_path / "data")}}}
-    assert was_trained_on(about, FolderDataModule(str(photos)))
-    assert (
-        was_trained_on(about, FolderDataModule(str(write_folder(tmp_path / "new", dict.fromkeys(names, 4))))) is False
-    )
 
 
 def test_images_are_fitted_as_the_checkpoint_says_or_not_at_all(checkpoint, tmp_path):

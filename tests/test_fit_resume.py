@@ -2,7 +2,6 @@
 
 import shlex
 import shutil
-import signal
 
 import pytest
 import torch
@@ -10,22 +9,16 @@ import torch
 from project.engine.errors import UserError
 from project.engine.training.bookkeeping import Bookkeeping
 from project.fit import FitCLI
-from project.model import ImageClassifier
 from tests.conftest import SLIM, TINY, fit, make_folder
 from tests.small import load, small, stop_at
 
 
-def test_a_finished_run_is_not_overwritten(tiny_run):
-    before = (tiny_run / "metrics.json").read_bytes()
-    with pytest.raises(UserError, match="finished, its test set measured"):
-        fit(*TINY, *SLIM, f"--trainer.default_root_dir={tiny_run.parent}", "--name=tiny")
-    assert (tiny_run / "metrics.json").read_bytes() == before
-
-
-def test_a_finished_run_names_the_way_to_train_longer_which_works(tiny_run, workplace):
+def test_a_finished_run_is_not_overwritten_and_names_the_way_to_train_longer_which_works(tiny_run, workplace):
     longer = [*TINY, *SLIM, f"--trainer.default_root_dir={tiny_run.parent}", "--trainer.max_epochs=2"]
+    finished = (tiny_run / "metrics.json").read_bytes()
     with pytest.raises(UserError, match="to train longer, start another from its weights: ") as refused:
         fit(*longer, "--name=tiny")
+    assert (tiny_run / "metrics.json").read_bytes() == finished
     way = shlex.split(str(refused.value).split("weights: ")[1].split(";")[0])
     assert way == ["--name", "tiny_longer", "--model.weights", str(tiny_run / "checkpoints" / "best.ckpt")]
     started = FitCLI([*longer, *way])
@@ -42,23 +35,6 @@ def test_a_run_resumed_after_its_last_validation_still_says_what_that_measured(w
     whole, resumed = (load(workplace / "runs" / name / "checkpoints" / "last.ckpt") for name in ("whole", "run"))
     assert "val" in whole["about"]["metrics"]
     assert resumed["about"]["metrics"]["val"] == whole["about"]["metrics"]["val"]
-
-
-def test_a_run_stopped_by_the_keyboard_says_how_to_go_on(workplace, monkeypatch, capsys):
-    def interrupt(model):
-        raise KeyboardInterrupt
-
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        with monkeypatch.context() as patch:
-            patch.setattr(ImageClassifier, "on_train_epoch_end", interrupt)
-            with pytest.raises(SystemExit):
-                small("--name=my run")
-    finally:
-        signal.signal(signal.SIGINT, handler)  # Lightning ignores further ones
-    assert "to resume, run the same command with --name 'my run'" in capsys.readouterr().err
-    small("--name=my run")
-    assert (workplace / "runs" / "my run" / "metrics.json").exists()
 
 
 def test_a_moved_run_still_knows_its_best_metric(tiny_run, workplace, monkeypatch):

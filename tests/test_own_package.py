@@ -3,7 +3,6 @@
 import csv
 import gc
 import json
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,12 +17,10 @@ from project import export, predict, report
 from project.analysis.plots import read_curves
 from project.data import ImageDataModule
 from project.engine.run.checkpoint import ABOUT
+from project.engine.run.settings import subclasses
 from project.model import ImageClassifier
 from tests.conftest import TINY, as_in_a_terminal, draw_image, evaluate, fit
 from tests.small import load, one_line
-from tests.test_notebook import environment, run_with, unwanted
-
-__all__ = ["environment"]
 
 SOURCE = '''
 import torch
@@ -67,16 +64,9 @@ def forget() -> None:
     sys.modules.pop("own_package", None)
     gc.collect()
     for base in (ImageClassifier, nn.Module, ImageDataModule):
-        for found in derived(base):
+        for found in subclasses(base):
             if found.__module__ == "own_package":
                 found.__name__ = "Forgotten"
-
-
-def derived(base: type) -> Iterator[type]:
-    subclasses: list[type] = base.__subclasses__()
-    for found in subclasses:
-        yield found
-        yield from derived(found)
 
 
 @pytest.fixture(scope="module")
@@ -163,16 +153,3 @@ def test_each_command_opens_the_checkpoint_where_its_module_is_imported(best, ca
     assert "'own_packages' cannot be imported" in one_line(lambda: command(best, "--import=own_packages"), capsys)
     command(best, "--import=own_package")
     assert "without images" not in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_the_notebooks_open_it_too(environment, run, best):
-    environment.setenv("PYTHONPATH", str(run.parents[1]))
-    other = shutil.copytree(run, run.with_name("other"))
-    notebooks: list[tuple[str, dict[str, Any]]] = [
-        ("explore_checkpoint", {"CHECKPOINT": best}),
-        ("compare_runs", {"RUNS": f"{run} {other}"}),
-        ("explore_data", {"CHECKPOINT": best}),
-    ]
-    for name, variables in notebooks:
-        assert unwanted(run_with(name, IMPORT="own_package", **variables)) == []

@@ -78,14 +78,9 @@ def test_files_written_elsewhere_can_be_replaced(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "run" / "link.ckpt").symlink_to(tmp_path / "elsewhere" / "theirs.ckpt")
-    for name in (
-        "elsewhere/old.ckpt",
-        "elsewhere/theirs.ckpt",
-        "run/own.ckpt",
-        "run/config.yaml",
-        "run/link.ckpt",
-        "run",
-    ):
+    for name in ("elsewhere/old", "elsewhere/theirs", "run/own", "run/link"):
+        io.remove_checkpoint(tmp_path / f"{name}.ckpt")
+    for name in ("run/config.yaml", "run"):
         io.remove_checkpoint(tmp_path / name)
     assert {path.name for path in tmp_path.rglob("*.*")} == {"theirs.ckpt", "config.yaml", "link.ckpt"}
 

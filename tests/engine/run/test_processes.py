@@ -1,17 +1,15 @@
 """The processes of a run on one machine end together."""
 
-import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from project.engine.run.processes import _end_processes, watch_processes
+from project.engine.run.processes import _end_processes
 
 PARENT = """
 import os, subprocess, sys
@@ -38,19 +36,6 @@ def test_where_the_first_process_is_killed_the_others_die(tmp_path):
     while (stat := Path(f"/proc/{child}/stat")).exists() and stat.read_text().rsplit(")", 1)[1].split()[0] not in "ZX":
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def launcher(**environment: Any) -> Any:
-    given = {"creates_processes_externally": True, "local_rank": lambda: 0, "node_rank": lambda: 1}
-    place = {"main_address": "10.0.0.1", "main_port": 1234}
-    return SimpleNamespace(procs=[], num_nodes=2, cluster_environment=SimpleNamespace(**given, **place, **environment))
-
-
-def test_several_nodes_say_what_they_wait_for(capsys, monkeypatch):
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    watch_processes(launcher())
-    assert capsys.readouterr().err == "node 1: waiting for all 2 nodes to meet at 10.0.0.1:1234\n"
-    assert "LOCAL_RANK_0_PID" not in os.environ  # what torchrun has started is torchrun's to watch
 
 
 def test_the_first_process_leaves_none_behind(monkeypatch):
