@@ -1,42 +1,38 @@
-"""Metrics are scikit-learn's, of images with one class or several, and do not depend on how a set is cut."""
+"""Metrics of any classes, one or several an image, however a set is cut; tests/test_metrics_by_hand.py has whole runs."""
 
-import json
 import math
+import warnings
+from copy import deepcopy
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import (
-    accuracy_score,
-    confusion_matrix,
-    f1_score,
-    precision_recall_fscore_support,
-    top_k_accuracy_score,
-)
+from sklearn import metrics as sklearn
 from torch.nn import functional as F
+from torchmetrics import Metric
+from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibrationError
 
-from project.model import MultilabelMetrics
+from project.engine.errors import UserError
+from project.model import ImageClassifier, MultilabelMetrics
 from project.model.metrics import ClassificationMetrics, Metrics
-
-CLASSES = [2, 5, 6, 40]
-EQUAL = pytest.approx
+from tests.model.test_classifier import Memory, classifier, trainer
 
 
-def predictions(classes, count=200, seed=0, labels=None):
+def predictions(classes, labels=None):
     """Random logits that favour the label a little, labels, and losses."""
-    generator = torch.Generator().manual_seed(seed)
-    true = torch.randint(classes, (count,), generator=generator) if labels is None else labels
-    logits = torch.randn(len(true), classes, generator=generator)
-    logits[torch.arange(len(true)), true.clamp(min=0)] += 0.7
-    return logits, true, F.cross_entropy(logits, true, ignore_index=-1, reduction="none")
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(classes, (200,), generator=generator) if labels is None else labels
+    logits = torch.randn(200, classes, generator=generator) + 0.7 * F.one_hot(labels, classes)
+    return logits, labels, F.cross_entropy(logits, labels, reduction="none")
 
 
-def several(classes=6, count=200):
+def several(classes=6):
     """As predictions, but of images that may have several classes."""
     generator = torch.Generator().manual_seed(0)
-    labels = (torch.rand(count, classes, generator=generator) < 0.3).long()
-    logits = torch.randn(count, classes, generator=generator) + 2 * labels - 1
-    return logits, labels, torch.rand(count, generator=generator)
+    labels = (torch.rand(200, classes, generator=generator) < 0.3).long()
+    logits = torch.randn(200, classes, generator=generator) + 2 * labels - 1
+    return logits, labels, torch.rand(200, generator=generator)
 
 
 def measure(*batches):
@@ -52,38 +48,30 @@ def same(first: Metrics, second: Metrics):
     return first.as_dict() == second.as_dict() and torch.equal(first.confusion, second.confusion)
 
 
-@pytest.mark.parametrize("classes", CLASSES)
-@pytest.mark.parametrize("present", [1, 2, 40])
+@pytest.mark.parametrize("classes", [2, 5, 6, 40])
+@pytest.mark.parametrize("present", [1, 40])
 def test_metrics_are_scikit_learns_with_some_classes_absent_too(classes, present):
-    logits, labels, losses = predictions(classes, labels=torch.arange(200) % min(present, classes))
-    metrics, predicted, each = measure((logits, labels, losses)), logits.argmax(1), range(classes)
-    assert (metrics.confusion.numpy() == confusion_matrix(labels, predicted, labels=each)).all()
-    assert (metrics.correct, metrics.total) == (int((labels == predicted).sum()), 200)
-    assert metrics.accuracy == EQUAL(accuracy_score(labels, predicted), rel=1e-12)
-    assert metrics.loss == EQUAL(F.cross_entropy(logits.double(), labels).item(), abs=1e-6)
-    assert metrics.f1 == EQUAL(f1_score(labels, predicted, average="macro", zero_division=0), rel=1e-12)
-    expected = precision_recall_fscore_support(labels, predicted, labels=each, zero_division=0)
-    for key, values in zip(("precision", "recall", "f1", "total"), expected, strict=True):
-        assert [row[key] for row in metrics.per_class] == EQUAL(values.tolist(), rel=1e-12)
+    logits, labels, losses = predictions(classes, torch.arange(200) % min(present, classes))
+    found, predicted, each = measure((logits, labels, losses)).as_dict(), logits.argmax(1), range(classes)
+    expected = {
+        "accuracy": sklearn.accuracy_score(labels, predicted),
+        "loss": F.cross_entropy(logits.double(), labels).item(),
+        "f1": sklearn.f1_score(labels, predicted, average="macro", zero_division=0),
+    }
     if classes > 5:
-        correct = top_k_accuracy_score(labels, logits, k=5, labels=each, normalize=False)
-        assert (metrics.top5_correct, metrics.rates()["top5"]) == (correct, correct / 200)
-    else:
-        assert metrics.top5_correct is None
-        assert "top5" not in metrics.as_dict()
-    plain = metrics.as_dict()
-    assert json.loads(json.dumps(plain)) == plain
-    assert np.trace(plain["confusion_matrix"]) == plain["correct"]
+        expected["top5"] = sklearn.top_k_accuracy_score(labels, logits, k=5, labels=each)
+    assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-6)
+    assert found["confusion_matrix"] == sklearn.confusion_matrix(labels, predicted, labels=each).tolist()
+    assert (found["correct"], found["total"]) == (np.trace(found["confusion_matrix"]), 200)
+    assert ("top5" in found) == (classes > 5)
 
 
 @pytest.mark.parametrize("batch", [predictions(3), predictions(10), several()], ids=["3", "10", "several"])
-@pytest.mark.parametrize("size", [1, 7, 64, 200])
+@pytest.mark.parametrize("size", [1, 64])
 def test_neither_the_batches_nor_their_order_change_a_bit(batch, size):
-    before, whole = [field.clone() for field in batch], measure(batch)
     for positions in (torch.arange(200), torch.randperm(200, generator=torch.Generator().manual_seed(1))):
         parts = [tuple(field[part] for field in batch) for part in positions.split(size)]
-        assert same(measure(*parts), whole)
-    assert all(torch.equal(old, new) for old, new in zip(before, batch, strict=True))
+        assert same(measure(*parts), measure(batch))
 
 
 def test_soft_labels_of_several_classes_are_rounded():
@@ -94,20 +82,44 @@ def test_soft_labels_of_several_classes_are_rounded():
 
 @pytest.mark.parametrize("batch", [predictions(10), several()], ids=["one class", "several"])
 def test_images_that_another_process_counts_are_left_out_whatever_their_loss(batch):
-    logits, labels, losses = (field.clone() for field in batch)
     elsewhere = torch.arange(200) % 3 == 0
-    labels[elsewhere] = -1
-    logits[elsewhere], losses[elsewhere] = math.nan, math.nan
-    found = measure((logits, labels, losses))
-    assert same(found, measure(tuple(field[~elsewhere] for field in batch)))
-    assert found.total == 133
+    spoilt = [field.clone() for field in batch]
+    for field, value in zip(spoilt, (math.nan, -1, math.nan), strict=True):
+        field[elsewhere] = value
+    assert same(measure(tuple(spoilt)), measure(tuple(field[~elsewhere] for field in batch)))
 
 
 @pytest.mark.parametrize("value", [1e-4, 80.0, 1e5, 1e13, 3e38, math.inf, -math.inf, math.nan])
 def test_a_large_loss_is_never_reported_as_another_and_one_that_is_not_finite_shows(value):
     logits, labels, losses = predictions(10)
-    found = measure((logits, labels, torch.full((200,), value)))
-    assert math.isnan(found.loss) if not value <= 1e6 or value < 0 else found.loss == EQUAL(value, rel=1e-2)
+    found = measure((logits, labels, torch.full((200,), value))).loss
+    assert found == pytest.approx(value if abs(value) <= 1e6 else math.nan, rel=1e-2, nan_ok=True)
     losses[17] = value
-    assert math.isnan(measure((logits, labels, losses)).loss) == math.isnan(found.loss)
-    assert found.total == 200
+    assert math.isnan(measure((logits, labels, losses)).loss) == math.isnan(found)
+
+
+def with_metrics(**metrics: Metric) -> Any:
+    """A classifier that has these metrics, too."""
+    return classifier(type("Own", (ImageClassifier,), {"configure_metrics": lambda _: deepcopy(metrics)}))
+
+
+def test_metrics_of_the_users_count_the_same_images_and_are_not_merged_by_what_the_first_batch_shows():
+    top = {f"top{k}": MulticlassAccuracy(3, top_k=k, average="micro") for k in (1, 2)}
+    model = with_metrics(**top, error=MulticlassCalibrationError(3))
+    assert (model.monitors()["val/top1"], model.monitors()["val/error"]) == ("max", "min")
+    logits, error = torch.tensor([[3.0, 2.0, 1.0]]).expand(2, 3), MulticlassCalibrationError(3)
+    for labels in ([0, 0], [1, 2], [-1, 0], [-1, -1]):  # the first are all correct by both; -1 are another process's
+        one = torch.tensor(labels)
+        model.measure("val", logits, one, torch.zeros(2))
+        error.update(logits[one >= 0], one[one >= 0])
+    own = {"top1": 3 / 5, "top2": 4 / 5, "error": float(error.compute())}
+    assert model.conclude("val").own == pytest.approx(own)
+    assert model.conclude("val") is None
+
+
+def test_a_metric_has_a_name_of_its_own_and_is_one_number():
+    with pytest.raises(UserError, match="the name of a metric must be none of accuracy"):
+        with_metrics(loss=MulticlassAccuracy(3))
+    model = with_metrics(each=MulticlassAccuracy(3, average="none"))
+    with warnings.catch_warnings(action="ignore"), pytest.raises(UserError, match="'each' must be one number"):
+        trainer().test(model, datamodule=Memory(), verbose=False)

@@ -1,4 +1,4 @@
-"""Optimizers: parameter groups, fused steps, and parameters outside of the network."""
+"""Optimizers: parameter groups, fused steps, parameters outside of the network; Muon against SVD and torch's AdamW."""
 
 from functools import partial
 from typing import Any
@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim import SGD, RMSprop
+from torch.optim import SGD, AdamW, RMSprop
 
-from project.model import ImageClassifier
+from project.engine.errors import UserError
+from project.model import ImageClassifier, Muon
 from project.model.networks import build_network
 from project.model.optimizers import fuse_on_cpu, parameter_groups
 from tests.model.test_classifier import Memory, linear, trainer
@@ -17,20 +18,14 @@ from tests.model.test_classifier import Memory, linear, trainer
 def test_every_trained_parameter_is_in_one_group_and_decays_unless_it_is_a_vector():
     network = build_network("resnet18", 3)
     network.conv1.requires_grad_(False)
-    spared = {
-        f"{prefix}.{name}"
-        for prefix, module in network.named_modules()
-        for name, _ in module.named_parameters(recurse=False)
-        if isinstance(module, nn.BatchNorm2d) or name == "bias"
+    decays = {  # of convolutions and the head, not of BatchNorm
+        parameter: 0.01 if "weight" in name and "bn" not in name and "downsample.1" not in name else 0.0
+        for name, parameter in network.named_parameters()
+        if name != "conv1.weight"
     }
-    names = {parameter: name for name, parameter in network.named_parameters() if name != "conv1.weight"}
-    found = [
-        (names.pop(parameter), group["weight_decay"])
-        for group in SGD(parameter_groups(network), lr=0.1, weight_decay=0.01).param_groups
-        for parameter in group["params"]
-    ]
-    assert not names
-    assert all(decay == (0.0 if name in spared else 0.01) for name, decay in found)
+    groups = SGD(parameter_groups(network), lr=0.1, weight_decay=0.01).param_groups
+    assert {parameter: group["weight_decay"] for group in groups for parameter in group["params"]} == decays
+    assert sum(len(group["params"]) for group in groups) == len(decays)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +52,6 @@ class Own(ImageClassifier):
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         logits, features = self.logits_and_features(batch.images)
-        self.seen = features
         distances = (features - self.centers[batch.labels]).square().sum(1)
         return (self.loss(logits * self.temperature, batch.labels) + distances).mean()
 
@@ -67,14 +61,11 @@ def test_parameters_outside_of_the_network_are_trained_with_decay_by_their_kind(
     calls: list[Any] = []
     model.network.register_forward_hook(lambda *_: calls.append(model.training))
     run.fit(model, datamodule=Memory())
-    assert not torch.equal(model.centers, torch.ones(3, 3))
-    assert not torch.equal(model.temperature, torch.ones(3))
-    assert torch.equal(model.fixed, torch.ones(3))
-    decay = {id(p): group["weight_decay"] for group in run.optimizers[0].param_groups for p in group["params"]}
-    assert (decay[id(model.centers)], decay[id(model.temperature)]) == (0.01, 0.0)
-    assert id(model.fixed) not in decay
+    unchanged = [bool((values == 1).all()) for values in (model.centers, model.temperature, model.fixed)]
+    assert unchanged == [False, False, True]
+    decay = {p: group["weight_decay"] for group in run.optimizers[0].param_groups for p in group["params"]}
+    assert (decay[model.centers], decay[model.temperature], model.fixed in decay) == (0.01, 0.0, False)
     assert calls.count(True) == 2  # one forward pass for each of the two batches
-    assert model.seen.shape == (16, 3)
 
 
 def test_the_features_of_a_compiled_network_are_those_of_each_batch():
@@ -85,3 +76,50 @@ def test_the_features_of_a_compiled_network_are_those_of_each_batch():
         inputs = model.normalization(batch.images, like=features)
         torch.testing.assert_close(features, inputs.mean((2, 3)))
         torch.testing.assert_close(logits, model(batch.images))
+
+
+def test_what_an_optimizer_does_not_accept_is_one_line():
+    with pytest.raises(UserError, match=r"--model\.optimizer: Invalid learning rate: -1"):
+        trainer(max_epochs=1).fit(linear(optimizer=partial(SGD, lr=-1)), datamodule=Memory())
+
+
+def random(*shape: int, seed: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("shape", [(8, 3, 3, 3), (64, 24, 1, 1)])
+def test_muon_moves_kernels_by_orthogonal_steps_of_their_momentum_and_keeps_their_norm(shape):
+    optimizer = Muon([kernel := nn.Parameter(random(*shape, seed=7))], lr=0.1, momentum=0.8)
+    velocity: Any = 0.0
+    for step in range(4):
+        before = kernel.detach().double().flatten(1)
+        kernel.grad = random(*shape, seed=step)
+        gradient = kernel.grad.double().flatten(1)
+        velocity = 0.8 * velocity + gradient
+        optimizer.step()
+        moved = (before * (len(before) ** 0.5 / before.norm()) - kernel.detach().double().flatten(1)) / 0.1
+        left, values, right = torch.linalg.svd(gradient + 0.8 * velocity, full_matrices=False)
+        aligned = left.T @ moved @ right.T
+        assert all(0.3 < value < 1.6 for value in aligned.diagonal()[values > values.max() / 10])
+        torch.testing.assert_close(aligned, aligned.diagonal().diag(), atol=1e-4, rtol=0)
+
+
+def test_muon_moves_a_new_head_of_kernels_from_zero():
+    zeros = nn.Parameter(torch.zeros(8, 3, 1, 1))
+    zeros.grad = random(8, 3, 1, 1, seed=0)
+    Muon([zeros], lr=0.1).step()
+    assert 0 < float(zeros.detach().norm()) < 1
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_muon_trains_all_else_as_torchs_adamw_does(weight_decay):
+    ours, theirs = ([nn.Parameter(random(*shape, seed=7)) for shape in ((10, 8), (10,))] for _ in range(2))
+    muon = Muon(ours, adam_lr=0.01, weight_decay=weight_decay)
+    adam = AdamW(theirs, lr=0.01, betas=(0.8, 0.95), weight_decay=weight_decay)
+    for step in range(5):
+        for one, other in zip(ours, theirs, strict=True):
+            one.grad = other.grad = random(*one.shape, seed=step)
+        muon.step()
+        adam.step()
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other)
