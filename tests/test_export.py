@@ -1,4 +1,4 @@
-"""The promises of ``python -m project.export``, and each block of code that docs/after_training.md shows."""
+"""The promises of ``python -m project.export``, and the blocks of code that docs/after_training.md shows, but the server."""
 
 import json
 import re

@@ -96,15 +96,6 @@ def test_rows_are_what_a_plain_loop_computes(checkpoint, photos, tmp_path, flips
         assert confidences == pytest.approx(best.values.tolist(), abs=1e-4)
 
 
-def test_a_model_with_test_time_augmentation_needs_no_flips(checkpoint, photos, tmp_path):
-    state = torch.load(checkpoint, weights_only=True)
-    state["hyper_parameters"]["test_time_augmentation"] = "flip_and_shift"
-    torch.save(state, tmp_path / "with_views.ckpt")
-    for name, flips in (("alone.csv", []), ("flips.csv", ["--flips"])):
-        label(tmp_path / "with_views.ckpt", photos, f"--output={tmp_path / name}", *flips)
-    assert (tmp_path / "flips.csv").read_bytes() == (tmp_path / "alone.csv").read_bytes()
-
-
 def test_rows_depend_neither_on_the_batch_size_nor_on_the_format(checkpoint, photos, tmp_path):
     label(checkpoint, photos, f"--output={tmp_path / 'one.csv'}", "--top_k=8")
     label(checkpoint, photos, f"--output={tmp_path / 'rows.jsonl'}", "--top_k=8", "--batch_size=3")

@@ -46,30 +46,25 @@ def checkpoint(tiny_run, tmp_path) -> Any:
     return write
 
 
-def instantiator(content: Any) -> None:
-    thing = {"class_path": f"{MODULE}.Thing"}
-    content["hyper_parameters"] |= {
-        "_instantiator": "lightning.pytorch.cli.instantiate_module",
-        "_class_path": "project.model.classifier.ImageClassifier",
-        "optimizer": thing,
-        "lr_scheduler": thing,
-    }
+THING = {"class_path": f"{MODULE}.Thing"}
+INSTANTIATOR = {"_instantiator": "lightning.pytorch.cli.instantiate_module"}
+INSTANTIATOR |= {"_class_path": "project.model.classifier.ImageClassifier"}
 
 
-def data(content: Any) -> None:
-    content["about"]["data"]["class_path"] = f"{MODULE}.Thing"
-    content["hyper_parameters"] |= {"_instantiator": f"{MODULE}.Thing"}
+@pytest.mark.parametrize(
+    ("hyper_parameters", "kind", "options"),
+    [
+        (INSTANTIATOR | {"optimizer": THING, "lr_scheduler": THING}, {}, {}),
+        ({"_instantiator": f"{MODULE}.Thing"}, THING, {}),
+        ({}, {}, {"image_size": THING, "load": f"{MODULE}.Thing"}),
+    ],
+)
+def test_a_checkpoint_imports_nothing(checkpoint, mark, hyper_parameters, kind, options):
+    def change(content: Any) -> None:
+        content["hyper_parameters"] |= hyper_parameters
+        content["about"]["data"] |= kind
+        content["about"]["data"]["init_args"] |= options
 
-
-def options_of_data(content: Any) -> None:
-    content["about"]["data"]["init_args"] |= {
-        "image_size": {"class_path": f"{MODULE}.Thing"},
-        "load": f"{MODULE}.Thing",
-    }
-
-
-@pytest.mark.parametrize("change", [instantiator, data, options_of_data])
-def test_a_checkpoint_imports_nothing(checkpoint, change, mark):
     path = checkpoint(change)
     for use in (
         lambda: evaluate(f"{path}", "--data.image_size=32"),

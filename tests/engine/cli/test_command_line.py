@@ -107,17 +107,6 @@ def test_a_newly_named_class_starts_from_its_own_defaults(workplace):
                 assert found[name] == parameter.default
 
 
-def test_what_a_config_gives_survives_a_flag_that_names_another_class(workplace):
-    optimizer = "optimizer: {class_path: torch.optim.SGD, init_args: {lr: 3, weight_decay: 0.2}}"
-    (workplace / "c.yaml").write_text(f"model: {{arch: resnet34, {optimizer}}}")
-    given = parse("--config=c.yaml", "--model.optimizer=AdamW").model.init_args.optimizer.init_args
-    assert (given.lr, given.weight_decay, given.eps) == (3.0, 0.2, 1e-8)
-    given = parse("--config=c.yaml", f"--model={OWN_MODEL}").model.init_args
-    assert (given.arch, given.gamma) == ("resnet34", 1.0)
-    assert given.optimizer.class_path.endswith("SGD")
-    assert (given.optimizer.init_args.lr, given.optimizer.init_args.momentum) == (3.0, 0.0)
-
-
 STEPS = "lr_scheduler: {class_path: StepLR, init_args: {step_size: 3}}"
 
 
@@ -234,13 +223,6 @@ def test_a_logger_gets_what_follows_it(workplace):
         args = (first, "--trainer.logger.name=a", "--trainer.logger+=CometLogger", "--trainer.logger.prefix=b")
         csv, comet = (one.init_args for one in parse(*args).trainer.logger)
         assert (csv.name, csv.prefix, comet.prefix) == ("a", "", "b")
-
-
-def test_an_empty_config_says_nothing(workplace):
-    for text in ("", "# a comment\n", "model:\n", "{}"):
-        (workplace / "c.yaml").write_text(text)
-        found = parse("--config=c.yaml").as_dict()
-        assert found == {**parse().as_dict(), "config": found["config"]}
 
 
 def test_values_are_read_as_yaml_1_2_reads_them():

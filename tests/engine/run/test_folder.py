@@ -6,13 +6,12 @@ import os
 import platform
 import subprocess
 import sys
-from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from project.engine.errors import UserError
-from project.engine.run.folder import RunFolder, derived_name
+from project.engine.run.folder import RunFolder
 
 ROOT = Path(__file__).parents[3]
 
@@ -37,13 +36,6 @@ def test_any_other_name_is_a_folder_in_the_root_with_nothing_but_checkpoints_and
     for _ in range(2):
         RunFolder(tmp_path, name).create(0)
         assert files(tmp_path) == {name, f"{name}/checkpoints", f"{name}/.lock"}
-
-
-def test_a_derived_name_tells_data_model_and_time_apart():
-    now = datetime(2025, 1, 31, 14, 25, 1)
-    assert derived_name("FlowersDataModule", "resnet18", now) == "flowers-resnet18-20250131-142501"
-    assert derived_name("MyPictures", "timm/vit_tiny", now) == "mypictures-vit_tiny-20250131-142501"
-    assert derived_name("MyPictures", "nets.Tiny", now) == "mypictures-Tiny-20250131-142501"
 
 
 def test_a_folder_with_a_checkpoint_or_of_someone_else_is_not_discarded(tmp_path, run):
