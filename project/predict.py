@@ -13,13 +13,12 @@ from typing import Any
 
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
 from torch.utils.data import DataLoader
 
 from project.analysis.tables import require_writable
-from project.engine.cli.command import one_line_errors, prepare_trainer, quiet_libraries
+from project.engine.cli.command import one_line_errors, prepare_trainer, quiet_libraries, refused_options
 from project.engine.cli.command_line import IMPORT, import_modules
 from project.engine.cli.parser import OneLineErrorParser
 from project.engine.errors import UserError, printable, require
@@ -193,14 +192,12 @@ def _require_sound(options: Namespace, classes: int) -> None:
 def _trainer(options: Namespace) -> Trainer:
     devices = str(options.trainer.devices)
     quiet = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary", "use_distributed_sampler")
-    try:
+    with refused_options():
         trainer = Trainer(
             accelerator=options.trainer.accelerator,
             devices=int(devices) if devices.lstrip("-").isdigit() else devices,
             **dict.fromkeys(quiet, False),  # type: ignore[arg-type]  # switches
         )
-    except (MisconfigurationException, ModuleNotFoundError, TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"these --trainer options do not work here: {' '.join(str(error).split())}") from error
     prepare_trainer(trainer)
     return trainer
 

@@ -40,7 +40,10 @@ def report(options: Namespace) -> Path:
     import_modules(options["import"])
     run = Path(options.run).resolve()
     output = chosen_output(options.output, run / "report.html")
-    metrics = _read_metrics(run)
+    try:
+        metrics: dict[str, Any] = json.loads((run / "metrics.json").read_text())
+    except FileNotFoundError as error:
+        raise UserError(f"'{printable(str(run))}' is no finished run: it has no metrics.json") from error
     require_writable("--output", output)
     checkpoint = run / "checkpoints" / "best.ckpt"
     about = read_checkpoint(checkpoint)[ABOUT]
@@ -56,18 +59,6 @@ def report(options: Namespace) -> Path:
     with replacing("--output", output) as target:
         target.write_text(page, "utf-8", "backslashreplace")  # as its header says, wherever it is written
     return output
-
-
-def _read_metrics(run: Path) -> dict[str, Any]:
-    path = run / "metrics.json"
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-        found["test"]["confusion_matrix"], found["class_names"]
-    except FileNotFoundError as error:
-        raise UserError(f"'{printable(str(run))}' is no finished run: it has no metrics.json") from error
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"'{printable(str(path))}' holds no metrics of a run") from error
-    return found
 
 
 def main() -> None:

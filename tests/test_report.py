@@ -103,10 +103,6 @@ def test_sections_that_a_network_or_a_run_has_nothing_for_are_left_out(tiny_run,
 def test_what_is_no_finished_run_is_refused_in_one_line(tmp_path):
     with pytest.raises(UserError, match=r"is no finished run: it has no metrics\.json"):
         report(parse([str(tmp_path)]))
-    for content in ("[]", "{", '{"val":' * 100_000):
-        (tmp_path / "metrics.json").write_text(content)
-        with pytest.raises(UserError, match="holds no metrics of a run"):
-            report(parse([str(tmp_path)]))
 
 
 def test_a_page_that_cannot_be_written_costs_no_measuring(tiny_run, tmp_path, monkeypatch):

@@ -115,12 +115,10 @@ class Command(LightningCLI):
         raise errors[-1]  # out here, so that jsonargparse's is not its context
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Builds the trainer; Lightning's refusal of its options becomes one line."""
+        """Builds the trainer, and refuses what is not supported."""
         self._report_progress()
-        try:
+        with refused_options():
             trainer = super().instantiate_trainer(**kwargs)
-        except (MisconfigurationException, ModuleNotFoundError, TypeError, ValueError, RuntimeError) as error:
-            raise UserError(f"these --trainer options do not work here: {' '.join(str(error).split())}") from error
         require_supported_strategy(trainer.strategy)
         require_no_finder(trainer)
         prepare_trainer(trainer)
@@ -158,6 +156,15 @@ def _refusal(cls: type, error: Exception) -> Exception:
     refusal = UserError(f"{cls.__name__}: {' '.join(str(error).split())}")
     refusal.__cause__ = error
     return refusal
+
+
+@contextmanager
+def refused_options() -> Iterator[None]:
+    """Raises a UserError where Lightning refuses the options of its trainer."""
+    try:
+        yield
+    except (MisconfigurationException, ModuleNotFoundError, TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"these --trainer options do not work here: {' '.join(str(error).split())}") from error
 
 
 def prepare_trainer(trainer: Trainer) -> None:

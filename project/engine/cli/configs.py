@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from ..errors import UserError
+from ..errors import UserError, first_sentence
 
 _TAGS = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map", "merge")}
 
@@ -36,15 +36,11 @@ def read_config(path: str) -> dict[str, Any]:
     name, text = ("--config", path) if path.lstrip().startswith("{") else (path, None)
     try:
         values = yaml.load(text or Path(path).read_text("utf-8-sig"), Loader=_Loader)  # a SafeLoader
-    except UnicodeDecodeError:
-        raise UserError(f"--config: '{path}' is not a text file in UTF-8") from None
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UserError(f"{name}{line}: {error.problem}") from error
-    except yaml.YAMLError as error:
-        raise UserError(f"{name}: {' '.join(str(error).split())}") from error
-    except OSError as error:
-        raise UserError(f"--config: '{path}' cannot be read: {error.strerror}") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"--config: '{path}' cannot be read: {first_sentence(error)}") from error
     if values is not None and not isinstance(values, dict):
         raise UserError(f"{name}: expected 'option: value', got '{values}'")
     return nested(values or {})

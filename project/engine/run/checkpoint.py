@@ -126,18 +126,8 @@ def read_newest(paths: Iterable[Path], note: Callable[[str], None]) -> tuple[Pat
 
 def _explains(about: Any) -> bool:
     """Returns True if a file has the facts that every command relies on."""
-    if not isinstance(about, dict):
-        return False
-    kinds = {"class_names": list, "arch": str, "arch_args": dict, "epoch": int, "step": int, "metrics": dict}
-    data, chosen = about.get("data"), about.get("selection")
-    return (
-        all(isinstance(about.get(name), kind) for name, kind in kinds.items())
-        and all(isinstance(name, str) for name in about["class_names"])
-        and is_preprocessing(about.get("preprocessing"))
-        and all(isinstance(about.get(name, {}), dict) for name in ("images", "transforms"))
-        and (chosen is None or (isinstance(chosen, dict) and {"monitor", "mode"} <= chosen.keys()))
-        and (data is None or (isinstance(data, dict) and isinstance(data.get("init_args"), dict)))
-    )
+    needed = {"class_names", "arch", "arch_args", "epoch", "step", "metrics", "data", "preprocessing"}
+    return isinstance(about, dict) and needed <= about.keys() and is_preprocessing(about["preprocessing"])
 
 
 def read_model(path: str | Path) -> dict[str, Any]:

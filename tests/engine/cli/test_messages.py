@@ -61,7 +61,7 @@ extra -> there is no option 'extra'
 --data.seed=3 -> --data.seed cannot be given: it follows from seed_everything
 --config={{trainer: {{max_epocs: 3}}}} -> there is no option '--trainer.max_epocs'; did you mean --trainer.max_epochs
 --config={{data: {{train_transforms+: [1]}}}} -> --data.train_transforms: Type collections.abc.Callable
---config=nowhere.yaml -> --config: 'nowhere.yaml' cannot be read: No such file
+--config=nowhere.yaml -> --config: 'nowhere.yaml' cannot be read: [Errno 2] No such file
 """.strip().splitlines()
 
 
@@ -74,7 +74,7 @@ def test_a_mistake_is_answered_with_what_to_type(mistake, workplace, capsys):
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        (bytes(range(256)), "'c.yaml' is not a text file"),
+        (bytes(range(256)), "'c.yaml' cannot be read: 'utf-8' codec can't decode"),
         (b"trainer: {max_epochs: [3", "c.yaml, line 1: expected ',' or ']'"),
         (b"trainer: !!python/object/apply:os.system [exit]", "c.yaml, line 1: could not determine a constructor"),
         (b"trainer:\n  max_epochs: 3\n  max_epochs: 4", "'max_epochs' is given twice"),
