@@ -1,4 +1,4 @@
-"""Schedules give the rates of their formulas, over a run that is stopped within an epoch, too."""
+"""Schedules give the learning rates of their formulas, in a resumed run too, which must have the same settings."""
 
 import math
 from functools import partial
@@ -8,8 +8,8 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
-from torch.optim import SGD
-from torch.optim.lr_scheduler import OneCycleLR, StepLR
+from torch.optim import SGD, AdamW
+from torch.optim.lr_scheduler import MultiStepLR, OneCycleLR, StepLR
 
 from project.engine.errors import UserError
 from project.model import CosineWithWarmup
@@ -107,6 +107,50 @@ def test_what_a_schedule_does_not_accept_is_one_line(schedule, options, text):
         train(schedule, **{"max_epochs": 1} | options)
 
 
-def test_what_an_optimizer_does_not_accept_is_one_line():
-    with pytest.raises(UserError, match=r"--model\.optimizer: Invalid learning rate: -1"):
-        trainer(max_epochs=1).fit(linear(optimizer=partial(SGD, lr=-1)), datamodule=Memory())
+BEFORE: dict[str, Any] = {"optimizer": partial(SGD, lr=0.1, momentum=0.9)}
+
+
+def fit(path: Any, resume: Any = None, max_epochs: int = 2, **options: Any) -> list[float]:
+    """Trains, saves a checkpoint, and returns the rates of the steps that were taken."""
+    run = trainer(max_epochs=max_epochs, limit_val_batches=0, callbacks=[rates := Rates()])
+    run.fit(linear(**BEFORE | options), datamodule=Memory(), ckpt_path=resume, weights_only=True)
+    run.save_checkpoint(path)
+    return [seen[0] for seen in rates.seen]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "text"),
+    [
+        ({}, {"optimizer": partial(AdamW, lr=0.1)}, "--model.optimizer SGD, .* got AdamW"),
+        ({}, {"optimizer": partial(SGD, lr=0.2, momentum=0.9)}, r"--model\.optimizer's lr 0\.1, .* got 0\.2"),
+        ({}, {"lr_scheduler": partial(CosineWithWarmup, lrf=0.5)}, r"--model\.lr_scheduler's lrf 0\.01, .* got 0\.5"),
+        (
+            {"lr_scheduler": partial(MultiStepLR, milestones=[1, 3])},
+            {"lr_scheduler": partial(MultiStepLR, milestones=[1, 4])},
+            r"milestones \[\[1, 1\], \[3, 1\]\], .* got \[\[1, 1\], \[4, 1\]\]",
+        ),
+        ({}, {"layer_decay": 0.5}, "lr_scale None"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_other_settings_are_one_line_that_names_the_way(tmp_path, before, now, text):
+    fit(tmp_path / "last.ckpt", **before)
+    with pytest.raises(UserError, match=rf"^this run was trained with .*{text}.*--model\.weights .*last\.ckpt --name"):
+        fit(tmp_path / "new.ckpt", tmp_path / "last.ckpt", max_epochs=3, **before | now)
+
+
+def test_other_parameters_are_one_line(tmp_path):
+    fit(tmp_path / "last.ckpt")
+    model = linear(**BEFORE)
+    model.network[2].bias.requires_grad_(False)
+    with pytest.raises(UserError, match=r"last\.ckpt' does not fit this optimizer: it is not that of 1 parameters"):
+        trainer(max_epochs=3).fit(model, datamodule=Memory(), ckpt_path=tmp_path / "last.ckpt", weights_only=True)
+
+
+@pytest.mark.parametrize("make", [CosineWithWarmup, partial(OneCycleLR, max_lr=0.4)], ids=["cosine", "one cycle"])
+def test_a_longer_run_stretches_its_schedule(tmp_path, make):
+    options = {"lr_scheduler": make, "lr_scheduler_interval": "step"}
+    fit(tmp_path / "last.ckpt", **options)
+    resumed = fit(tmp_path / "longer.ckpt", tmp_path / "last.ckpt", max_epochs=4, **options)
+    whole = fit(tmp_path / "whole.ckpt", max_epochs=4, **options)
+    assert resumed[1:] == pytest.approx(whole[5:])  # the first was set at the end of the shorter run
