@@ -10,8 +10,6 @@ from typing import Any, Literal
 if __name__ == "__main__":
     gc.disable()  # imports leave no garbage to look for, which takes a quarter of their time; the command enables it
 
-import torch
-from jsonargparse.typing import PositiveInt
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser
@@ -74,11 +72,9 @@ class FitCLI(ProjectCLI):
         """Adds the run's own options, and links the model to the data."""
         super().add_arguments_to_parser(parser)
         name = "The run's folder under runs/, by default derived from data, model and time."
-        threads = "Threads for computing, for each process on a CPU; by default the cores, shared among the processes."
         monitor = "The validation metric that best.ckpt is chosen by."
         mode = "Whether the least or the greatest of it is best; by default the metric's own: min for a loss."
         parser.add_argument("--name", type=str | None, help=name)
-        parser.add_argument("--threads", type=PositiveInt | None, help=threads)
         parser.add_argument("--monitor", default="val/accuracy", help=monitor)
         parser.add_argument("--mode", type=Literal["min", "max"] | None, help=mode)
         parser.add_class_arguments(DefaultCallbacks, "callbacks")
@@ -106,9 +102,6 @@ class FitCLI(ProjectCLI):
         if resumed and "weights" in self.config.model.init_args:
             self.config.model.init_args.weights = None  # the checkpoint has them
         place_in_folder(trainer, self.run.path)
-        if self.config.threads is not None:
-            torch.set_num_threads(self.config.threads)
-            os.environ["OMP_NUM_THREADS"] = str(self.config.threads)  # or Lightning shares the cores out all the same
         tune_malloc()
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:

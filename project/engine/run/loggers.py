@@ -11,7 +11,6 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from torch.utils.tensorboard.summary import hparams
 
-from ..errors import UserError
 from ..upstream import is_accumulating
 
 if TYPE_CHECKING:
@@ -81,10 +80,8 @@ def curve_lengths(trainer: Trainer) -> dict[str, int]:
     return {}
 
 
-def rewind(folder: Path, lengths: Any) -> None:
+def rewind(folder: Path, lengths: dict[str, int]) -> None:
     """Removes what was logged after a checkpoint, with its ``curve_lengths``, as it will be logged again."""
-    if not (isinstance(lengths, dict) and all(isinstance(length, int) and length >= 0 for length in lengths.values())):
-        raise UserError("the checkpoint does not say how much of the curves belongs to it; use another --name")
     for path in folder.glob(_EVENT_FILES):
         if path.name not in lengths:
             path.unlink()

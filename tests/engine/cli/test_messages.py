@@ -49,7 +49,6 @@ extra -> there is no option 'extra'
 --model.lr_scheduler=ReduceLROnPlateau -> --model.lr_scheduler.monitor is required by ReduceLROnPlateau
 --model.optimizer.lr -> --model.optimizer.lr needs a value
 --data.batch_size=many -> --data.batch_size: expected PositiveInt, not 'many'
---threads=0 -> --threads must be >0, got 0
 --model.optimizer.lr=high -> --model.optimizer.lr: expected float, not 'high'
 --trainer.limit_val_batches=many -> --trainer.limit_val_batches: expected int or float, not 'many'
 --config={{trainer: {{max_epochs: many}}}} -> --trainer.max_epochs: expected int, not 'many'
