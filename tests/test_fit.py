@@ -63,31 +63,18 @@ def test_a_checkpoint_explains_itself_and_loads_safely(tiny_run, name):
 
 def test_tensorboard_has_the_curves_and_the_images(tiny_run):
     tags = events(tiny_run).Tags()
-    assert {
-        "train/loss",
-        "train/accuracy",
-        "train/images_per_second",
-        "learning_rate",
-        "val/loss",
-        "val/accuracy",
-        "val/top5",
-        "val/f1",
-        "test/accuracy",
-    } <= set(tags["scalars"])
+    named = "train/loss train/accuracy train/images_per_second val/loss val/accuracy val/top5 val/f1 test/accuracy"
+    assert {*named.split()} <= {*tags["scalars"]}
     # a step's own rate, in one curve although there are two parameter groups: two of warmup, then the cosine from 1 to 0.01
     assert [name for name in tags["scalars"] if "learning_rate" in name] == ["learning_rate"]
     for name in ("val/accuracy", "best/val/accuracy", "test/accuracy"):  # of the same weights, so at the same step
         assert [point.step for point in events(tiny_run).Scalars(name)] == [3]
-    for name in ("val/confusion_matrix", "test/confusion_matrix", "test/confident_mistakes"):
+    evaluated = {"val/confusion_matrix", "test/confusion_matrix", "test/confident_mistakes"}
+    for name in evaluated:
         assert [point.step for point in events(tiny_run).Images(name)] == [3]
     rates = [point.value for point in events(tiny_run).Scalars("learning_rate")]
     assert rates == pytest.approx([0.05, 0.1, 0.1, 0.1 * (0.01 + 0.99 / 2)])
-    assert set(tags["images"]) == {
-        "train/first_batch",
-        "val/confusion_matrix",
-        "test/confusion_matrix",
-        "test/confident_mistakes",
-    }
+    assert set(tags["images"]) == {"train/first_batch", *evaluated}
 
 
 def test_tensorboards_own_reader_finds_the_hyperparameters_and_the_final_metrics(tiny_run):

@@ -63,8 +63,6 @@ def checkpoint(tmp_path, allowed) -> Any:
     "arch",
     [
         "torchvision.models.segmentation.fcn_resnet50",
-        "torchvision.models.detection.fasterrcnn_resnet50_fpn",
-        "torchvision.models.resnet.resnet18",
         f"{__name__}.imported_from_elsewhere",
         "fcn_resnet50",
         "timm/hf_hub:someone/evil",
