@@ -21,7 +21,6 @@ BEST = Path("runs/run/checkpoints/best.ckpt")
         ([], [3.0, 1.0, 2.0], 12, ("val/accuracy", "max")),
         (["--monitor=val/loss"], [3.0, 1.0, 2.0], 8, ("val/loss", "min")),
         (["--monitor=val/loss", "--mode=max"], [3.0, 1.0, 2.0], 4, ("val/loss", "max")),
-        ([], [1.0, math.nan, 1.0], 12, ("val/accuracy", "max")),
         ([], [1.0, math.nan, math.inf], 4, ("val/accuracy", "max")),
         ([], [math.nan, math.nan, 1.0], 12, ("val/accuracy", "max")),
     ],

@@ -14,7 +14,6 @@ from project.model.optimizers import fuse_on_cpu
 
 OPTIMIZERS: list[tuple[type[Optimizer], dict[str, Any]]] = [
     (SGD, {"lr": 0.1}),
-    (SGD, {"lr": 0.1, "momentum": 0.9}),
     (SGD, {"lr": 0.1, "momentum": 0.9, "fused": True}),
     (Adam, {"amsgrad": True}),
     (Adam, {"fused": True}),
@@ -53,12 +52,8 @@ TAMPERED: dict[str, tuple[Any, str]] = {
         r"exp_avg of 0\.weight has the shape \(3,\), not",
     ),
     "number": (lambda s: s["state"][0].update(exp_avg=torch.zeros(())), r"exp_avg of 0\.weight has the shape \(\)"),
-    "dtype": (
-        lambda s: s["state"][1].update(exp_avg=torch.zeros(4).int()),
-        "exp_avg of 0.bias holds int32, not float32",
-    ),
+    "dtype": (lambda s: s["state"][1].update(exp_avg=torch.zeros(4).int()), "exp_avg of 0.bias holds int32, not float"),
     "nan": (lambda s: s["state"][1]["exp_avg"].fill_(NAN), r"exp_avg of 0\.bias has values that are not finite"),
-    "text": (lambda s: s["state"][1].update(exp_avg="x"), r"exp_avg of 0\.bias is no plain tensor"),
     "sparse": (lambda s: s["state"][1].update(exp_avg=torch.zeros(4).to_sparse()), "is no plain tensor"),
     "of no parameter": (lambda s: s["state"].update({99: s["state"].pop(1)}), "it is not that of 6 parameters"),
     "rate": (lambda s: s["param_groups"][0].update(lr=NAN), "its lr is missing or no number"),
@@ -67,13 +62,9 @@ TAMPERED: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("case", "fused"),
-    # a number in place of a tensor torch takes for all elements where it is not fused, as other optimizers mean it
-    [(case, fused) for case in TAMPERED for fused in (True, False) if fused or case != "number"],
-)
-def test_what_does_not_fit_is_named(case, fused):
-    network, optimizer = trained(Adam, {"fused": fused})
+@pytest.mark.parametrize("case", TAMPERED)
+def test_what_does_not_fit_is_named(case):
+    network, optimizer = trained(Adam, {"fused": True})  # otherwise torch takes a number for all elements
     state = copy.deepcopy(optimizer.state_dict())
     change, complaint = TAMPERED[case]
     change(state)
@@ -95,7 +86,7 @@ def test_what_does_not_fit_is_named(case, fused):
 def test_weights_that_do_not_fit_are_named(name, value, complaint):
     network, _ = trained(SGD, {"lr": 0.1})
     own = network.state_dict()
-    half = {name: w.to(torch.bfloat16) if w.is_floating_point() else w for name, w in own.items()}
+    half = {name: weight.bfloat16() if weight.is_floating_point() else weight for name, weight in own.items()}
     require_fitting_weights(own, half, "some.ckpt")
     with pytest.raises(UserError, match=rf"'some\.ckpt' does not fit this network: {complaint}"):
         require_fitting_weights(own, {**own, name: value}, "some.ckpt")

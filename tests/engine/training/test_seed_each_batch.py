@@ -11,16 +11,9 @@ from torch.utils.data import DataLoader
 
 from project.callbacks import SeedEachBatch
 from tests.distributed.job import trainer as quiet_trainer
+from tests.engine.training.test_resume import own_generators
 
-
-@pytest.fixture(autouse=True)
-def own_generators():
-    """Leaves those of the other tests alone."""
-    before = random.getstate(), np.random.get_state()  # noqa: NPY002
-    with torch.random.fork_rng([]):
-        yield
-    random.setstate(before[0])
-    np.random.set_state(before[1])  # noqa: NPY002
+__all__ = ["own_generators"]
 
 
 def draw() -> tuple[Any, ...]:
@@ -74,21 +67,16 @@ class SaveAt(Callback):
 
 
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before.*")
-@pytest.mark.parametrize("step", [0, 1, 3, 4, 7])
+@pytest.mark.parametrize("step", [0, 3, 4])
 def test_hooks_of_a_users_model_draw_alike_after_a_resume(step, workplace):
-    images: Any = list(torch.ones(4, 1))
-    loaders: dict[str, Any] = {
-        "train_dataloaders": DataLoader(images),
-        "val_dataloaders": DataLoader(images),
-    }
+    loader: Any = DataLoader(list(torch.ones(4, 1)))  # type: ignore[arg-type]  # a list is a dataset
     whole, resumed = Noisy(), Noisy()
     for model, ckpt_path in ((whole, None), (resumed, "saved.ckpt")):
         callbacks = [SeedEachBatch(0), *([] if ckpt_path else [SaveAt(step)])]
         trainer = quiet_trainer(1, max_epochs=2, val_check_interval=2, callbacks=callbacks)
-        trainer.fit(model, **loaders, ckpt_path=ckpt_path)
+        trainer.fit(model, loader, loader, ckpt_path=ckpt_path)
         draw()
     assert len(whole.drawn) == 4 * 8
     assert {place for _, _, place in resumed.drawn} == set(range(step, 8))
     assert resumed.drawn == {place: whole.drawn[place] for place in resumed.drawn}
     assert len(set(map(str, whole.drawn.values()))) == len(whole.drawn)
-    assert "on_before_batch_transfer" not in vars(whole)
