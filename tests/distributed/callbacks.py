@@ -13,30 +13,18 @@ from project.engine.errors import LocalError
 from tests.conftest import SLIM
 
 TINY = [
-    "--data=tests.distributed.callbacks.AnnouncingDataModule",
-    "--data.train_size=48",
-    "--data.val_size=25",
-    "--data.test_size=27",
-    "--data.image_size=32",
-    "--data.batch_size=16",
-    "--data.num_workers=0",
+    *("--data=tests.distributed.callbacks.AnnouncingDataModule", "--data.batch_size=16", "--data.num_workers=0"),
+    *("--data.train_size=48", "--data.val_size=25", "--data.test_size=27", "--data.image_size=32"),
     *SLIM,
     "--model.optimizer.lr=0.001",
-    "--trainer.accelerator=cpu",
-    "--trainer.precision=32-true",
-    "--trainer.max_epochs=1",
-    "--trainer.log_every_n_steps=1",
-    "--trainer.num_sanity_val_steps=0",
-    "--trainer.enable_progress_bar=false",
+    *("--trainer.accelerator=cpu", "--trainer.precision=32-true", "--trainer.max_epochs=1"),
+    *("--trainer.log_every_n_steps=1", "--trainer.num_sanity_val_steps=0", "--trainer.enable_progress_bar=false"),
 ]
 """Options of a tiny run of the real command."""
 
 
 class AnnouncingDataModule(SyntheticFlowersDataModule):
     """Says when it would download."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
 
     def prepare_data(self) -> None:
         print("downloading", flush=True)

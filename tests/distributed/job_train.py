@@ -9,10 +9,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers.logger import DummyLogger
-from torch import Tensor, nn
-from torch.distributed import GradBucket  # type: ignore[attr-defined]  # not in its __all__
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-from torch.futures import Future
+from torch import nn
 from torch.optim import SGD
 from torchvision.transforms.v2 import RandAugment
 
@@ -30,21 +27,13 @@ RUNS: dict[str, dict[str, dict[str, Any]]] = {
 
 
 class Witness(Callback):
-    """Writes down each batch as the network sees it, and how often gradients had travelled after it."""
+    """Writes down each batch as the network sees it."""
 
     def __init__(self) -> None:
         self.batches: list[dict[str, Any]] = []
-        self.travels = 0
-
-    def hook(self, state: None, bucket: GradBucket) -> Future[Tensor]:
-        """Counts the buckets that are sent."""
-        self.travels += 1
-        return allreduce_hook(None, bucket)  # type: ignore[arg-type]  # None is the default group
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         self.before = {name: value.clone() for name, value in pl_module.state_dict().items()}
-        if trainer.world_size > 1:  # not by way of the strategy: on a CPU, Lightning leaves hooks out
-            trainer.strategy.model.register_comm_hook(None, self.hook)  # type: ignore[union-attr,operator]
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         for layer in pl_module.modules():  # BatchNorm's statistics of half a batch are not those of the whole
@@ -54,9 +43,6 @@ class Witness(Callback):
         images = dict(zip(batch.indices.tolist(), pixels, strict=True))
         rate = trainer.optimizers[0].param_groups[0]["lr"]
         self.batches.append({"step": trainer.global_step, "images": images, "lr": rate})
-
-    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self.batches[-1]["travels"] = self.travels
 
 
 class LossLogger(DummyLogger):

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -63,30 +63,31 @@ def run_together(
 ) -> list[Finished]:
     """Runs commands, each with its environment, side by side to their ends.
 
-    Fails the test, with all that they wrote, where one takes longer than ``timeout`` seconds in all. Whatever they
-    started is ended with them.
+    Fails the test, with all that they wrote, where one takes longer than ``timeout`` seconds. Whatever they started is
+    ended with them.
     """
-    with contextlib.ExitStack() as stack:
-        files = [[stack.enter_context(open(cwd / f".{i}.{kind}", "w+")) for kind in "oe"] for i in range(len(commands))]
-        processes: list[subprocess.Popen[str]] = []
-        stack.callback(lambda: end(processes))
-        for (command, env), (out, err) in zip(commands, files, strict=True):
-            processes.append(
-                subprocess.Popen(
-                    command, env=dict(env), cwd=cwd, stdout=out, stderr=err, text=True, start_new_session=True
+    logs = [(cwd / f".{number}.out", cwd / f".{number}.err") for number in range(len(commands))]
+    processes: list[subprocess.Popen[Any]] = []
+    late = False
+    try:
+        for (command, env), (out, err) in zip(commands, logs, strict=True):
+            with open(out, "w") as stdout, open(err, "w") as stderr:
+                processes.append(
+                    subprocess.Popen(command, env=env, cwd=cwd, stdout=stdout, stderr=stderr, start_new_session=True)
                 )
-            )
-        try:
-            for process in processes:
-                process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            end(processes)
-            written = "\n".join(str(Finished(-1, out.read(), err.read())) for out, err in _rewound(files))
-            pytest.fail(f"not finished after {timeout:.0f} s\n{written}")
-        return [
-            Finished(process.returncode, out.read(), err.read())
-            for process, (out, err) in zip(processes, _rewound(files), strict=True)
-        ]
+        for process in processes:
+            process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        late = True
+    finally:
+        end(processes)
+    finished = [
+        Finished(process.returncode, out.read_text(), err.read_text())
+        for process, (out, err) in zip(processes, logs, strict=True)
+    ]
+    if late:
+        pytest.fail(f"not finished after {timeout:.0f} s\n" + "\n".join(map(str, finished)))
+    return finished
 
 
 def run(command: Sequence[str], cwd: Path, timeout: float = 120, **extra: str) -> Finished:
@@ -102,14 +103,7 @@ def succeed(command: Sequence[str], cwd: Path, timeout: float = 120, **extra: st
     return finished
 
 
-def _rewound(files):
-    for pair in files:
-        for file in pair:
-            file.seek(0)
-        yield pair
-
-
-def end(processes: list[subprocess.Popen[str]]) -> None:
+def end(processes: list[subprocess.Popen[Any]]) -> None:
     """Kills process groups, and the groups that torchrun gave its workers."""
     groups = {descendant for process in processes if process.poll() is None for descendant in descendants(process.pid)}
     for group in groups | {process.pid for process in processes}:

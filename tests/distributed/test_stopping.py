@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from project.engine.errors import UserError
 from project.fit import FitCLI
 from tests.conftest import TINY as TINY_IN_PROCESS
 from tests.distributed.callbacks import TINY
-from tests.distributed.processes import descendants, end, environment, succeed, torchrun
+from tests.distributed.jobs import BAD_RANK, BAD_STEP
+from tests.distributed.processes import descendants, end, environment, run, succeed, torchrun
 from tests.stress import differences, outcome
 
 FLAGS = [*TINY, "--name=run", "--callbacks.last_checkpoint.every_n_steps=1"]
@@ -83,12 +85,7 @@ def test_a_signal_to_the_first_process_stops_all_and_is_answered(tmp_path, devic
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("rank", "hook"),
-    [
-        (0, "on_train_batch_start"),
-        (1, "on_train_batch_start"),
-        (1, "on_validation_batch_start"),
-        (0, "on_test_batch_start"),
-    ],
+    [(1, "on_train_batch_start"), (1, "on_validation_batch_start"), (0, "on_test_batch_start")],
 )
 def test_where_a_process_is_killed_the_other_ends_within_15_seconds(tmp_path, rank, hook):
     death = ["--trainer.callbacks+=tests.distributed.callbacks.Dies", f"--trainer.callbacks.rank={rank}"]
@@ -125,3 +122,19 @@ def test_torchrun_starts_a_run_again_that_lost_a_process(tmp_path, victim):
         assert process.returncode == 0, log
     assert log.count("continuing runs/run in epoch") == 1
     assert differences(outcome(places["whole"] / "runs/run"), outcome(place / "runs/run")) == []
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_infinite_in_one_process_stops_all_before_the_step_and_names_its_images(tmp_path):
+    finished = run(torchrun(2, "tests.distributed.jobs", "finite", str(tmp_path)), tmp_path)
+    seen = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    assert finished.code != 0
+    for rank in seen:
+        assert rank["step"] == BAD_STEP
+        assert differences(rank["before"], rank["after"]) == []
+    assert f"training stopped at step {BAD_STEP}: the loss is inf in process {BAD_RANK}" in finished.err
+    assert len(seen[BAD_RANK]["images"]) == 4
+    assert all(f"'{name}'" in finished.err for name in seen[BAD_RANK]["images"])
+    assert "another process" in seen[0]["error"]
+    assert len([line for line in finished.err.splitlines() if line.startswith("error: ")]) == 2
+    assert "[rank" not in finished.err  # as torch begins the traceback of a process
