@@ -124,9 +124,7 @@ class Command(LightningCLI):
         prepare_trainer(trainer)
         on_cpu = trainer.strategy.root_device.type == "cpu"
         if on_cpu and trainer.world_size > 1 and self.config.trainer.sync_batchnorm:
-            raise UserError(
-                "--trainer.sync_batchnorm: torch synchronises BatchNorm on GPUs only; leave it out on a CPU"
-            )
+            raise UserError("--trainer.sync_batchnorm: torch synchronises BatchNorm on GPUs only")
         return trainer
 
     def _report_progress(self) -> None:

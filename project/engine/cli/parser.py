@@ -129,9 +129,7 @@ class OneLineErrorParser(LightningArgumentParser):
             return f"{text}; did you mean --{key}.{nearest[0]}?"
         if having := [cls.__name__ for cls in candidates(key) if name in accepted(cls)]:
             return f"{text}; {listed(having[:3])} {'has' if len(having) == 1 else 'have'} it"
-        inner = [f"--{nested}.{name}" for nested in CLASS_OPTIONS if nested.startswith(f"{key}.")]
-        inner = [option for option in inner if _is_accepted(option)]
-        return text + _did_you_mean(inner[:1])
+        return text + _did_you_mean(nearest_options(option, self.options)[:1])
 
     def _bad_value(self, option: str, message: str) -> str:
         key = option.removeprefix("--")
@@ -173,11 +171,6 @@ def nearest_options(option: str, options: Sequence[str]) -> list[str]:
             return same[:2]
     close = get_close_matches(wanted, [_last(name) for name in known], n=1, cutoff=0.6)
     return get_close_matches(option, known, n=2, cutoff=0.8) or [name for name in known if [_last(name)] == close][:2]
-
-
-def _is_accepted(option: str) -> bool:
-    key, _, name = option.removeprefix("--").rpartition(".")
-    return key in CLASS_OPTIONS and any(name in accepted(cls) for cls in candidates(key))
 
 
 def _last(option: str) -> str:

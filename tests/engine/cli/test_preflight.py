@@ -21,8 +21,7 @@ def no_drawing(monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        ("--trainer.max_epochs=0", "--trainer.max_epochs must be above 0"),
-        ("--trainer.max_time=00:00:00:00", "--trainer.max_time must be above 0"),
+        ("--trainer.limit_val_batches=0", "--trainer.limit_val_batches must be above 0"),
         ("--trainer.limit_train_batches=0.01", "0.01 of 50 batches is less than one"),
         ("--trainer.default_root_dir=s3://bucket/runs", "must be a folder of this machine, not an address"),
         ("--trainer.barebones=true", "python -m benchmarks measures speed"),
