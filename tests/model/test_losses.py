@@ -54,13 +54,10 @@ def test_each_training_minimises_the_mean_weighted_by_its_own_images_and_validat
         assert model.results["val"].loss == pytest.approx(float(costs.mean()), rel=1e-5)
 
 
-@pytest.mark.parametrize("given", [[1, 2], [1, 2, -1], [0, 0, 0], [1, 2, float("nan")]])
-def test_weights_that_do_not_fit_the_classes_are_refused(given):
-    with pytest.raises(UserError, match=r"--model\.loss\.class_weights must be 'balanced' or 3 numbers"):
-        CrossEntropy(class_weights=given).prepare(None, ["a", "b", "c"])
-
-
-def test_what_cannot_be_balanced_is_refused():
+def test_weights_that_cannot_be_are_refused():
+    for given in ([1, 2], [1, 2, -1], [0, 0, 0], [1, 2, float("nan")]):
+        with pytest.raises(UserError, match=r"--model\.loss\.class_weights must be 'balanced' or 3 numbers"):
+            CrossEntropy(class_weights=given).prepare(None, ["a", "b", "c"])
     balanced = CrossEntropy(class_weights="balanced")
     with pytest.raises(UserError, match="needs images of every class, got none of c"):
         balanced.prepare(Counted([0, 0, 0, 0, 0, 0, 1, 1]), ["a", "b", "c"])
