@@ -117,7 +117,7 @@ class CountingMetrics(Metric):
 
     @abstractmethod
     def results(self) -> Metrics:
-        """Returns the metrics by the counts of this process, of which there may be none yet."""
+        """Returns the metrics by the counts of this process, which may all be 0."""
 
     def mean_loss(self, total: int) -> float:
         """Returns the mean over so many images, in nats; NaN where any was not finite."""

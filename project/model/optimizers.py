@@ -49,17 +49,15 @@ def parameter_groups(
     named = dict(network.named_parameters())
     groups: list[dict[str, Any]] = []
     for depth, names in enumerate(reversed(blocks(network)) if layer_decay < 1 else [list(named)]):
+        members = [(name, named[name]) for name in names] + [("", other) for other in others if depth == 0]
         decayed: list[nn.Parameter] = []
         spared: list[nn.Parameter] = []
-        for name in names:
-            is_spared = named[name].ndim < 2 or any(fnmatchcase(name, pattern) for pattern in spared_names)
-            (spared if is_spared else decayed).append(named[name])
-        for parameter in others if depth == 0 else ():
-            (spared if parameter.ndim < 2 else decayed).append(parameter)
+        for name, parameter in members:
+            is_spared = parameter.ndim < 2 or any(fnmatchcase(name, pattern) for pattern in spared_names)
+            if parameter.requires_grad:
+                (spared if is_spared else decayed).append(parameter)
         scale = {LR_SCALE: layer_decay**depth} if layer_decay < 1 else {}
         groups += [{"params": decayed, **scale}, {"params": spared, "weight_decay": 0.0, **scale}]
-    for group in groups:
-        group["params"] = [parameter for parameter in group["params"] if parameter.requires_grad]
     return [group for group in groups if group["params"]]
 
 

@@ -21,16 +21,10 @@ FIT = [sys.executable, "-m", "project.fit", *TINY]
 class Launched(NamedTuple):
     """A run that was started in one of the ways."""
 
-    place: Path
-    processes: list[Finished]
-
-    @property
-    def run(self) -> Path:
-        (run,) = (self.place / "runs").iterdir()
-        return run
-
-    def metrics(self) -> Any:
-        return json.loads((self.run / "metrics.json").read_text())
+    run: Path
+    metrics: Any
+    out: str
+    err: str
 
 
 def by_slurm(place: Path) -> list[Finished]:
@@ -68,7 +62,9 @@ def launched(tmp_path_factory) -> Any:
         place: Path = tmp_path_factory.mktemp(way)
         processes = WAYS[way](place)
         assert all(process.code == 0 for process in processes), "\n".join(map(str, processes))
-        return Launched(place, processes)
+        (folder,) = (place / "runs").iterdir()
+        out, err = "".join(process.out for process in processes), "".join(process.err for process in processes)
+        return Launched(folder, json.loads((folder / "metrics.json").read_text()), out, err)
 
     return launch
 
@@ -78,25 +74,20 @@ SLOW = [pytest.param(way, marks=pytest.mark.slow) for way in ("torchrun", "slurm
 
 @pytest.mark.parametrize("way", ["lightning", *SLOW])
 def test_every_way_leads_to_the_same_metrics_fills_one_folder_and_speaks_once(way, launched):
-    found, measured = launched(way), launched(way).metrics()
+    (folder, measured, out, err), expected = launched(way), launched("lightning").metrics
     for split, size in {"val": 25, "test": 27}.items():
         assert measured[split]["total"] == size == sum(map(sum, measured[split]["confusion_matrix"]))
-    files = Counter(path.name for path in found.run.rglob("*") if path.is_file() and "tfevents" not in path.name)
+        assert measured[split] == expected[split] | {"loss": pytest.approx(expected[split]["loss"], rel=1e-5)}
+    files = Counter(path.name for path in folder.rglob("*") if path.is_file() and "tfevents" not in path.name)
     assert files == dict.fromkeys(["config.yaml", "metrics.json", "metrics.csv", "best.ckpt", "last.ckpt", *PLOTS], 1)
-    writers = {path.name.split(".")[-2] for path in found.run.glob("events.out.tfevents.*")}
+    writers = {path.name.split(".")[-2] for path in folder.glob("events.out.tfevents.*")}
     assert len(writers) == 1  # the number of a process
-    out, err = ("".join(getattr(process, name) for process in found.processes) for name in ("out", "err"))
     assert err.count("training resnet9_slim") == 1
     assert "on 2 x cpu" in err
     assert [out.count(line) for line in ("best checkpoint", "macro F1", "tensorboard --logdir")] == [1, 1, 1]
     # before there is a folder, before training and before the test
     assert out.count("downloading") == 3 * (2 if way == "machines" else 1)
     assert [line for line in err.splitlines() if "Warning" in line or "warn" in line] == []
-    expected = launched("lightning").metrics()
-    for split in ("val", "test"):
-        losses = [metrics[split].pop("loss") for metrics in (measured, expected)]
-        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-        assert measured[split] == expected[split]
 
 
 def errors(finished: Finished) -> list[str]:
