@@ -10,7 +10,7 @@ import torch
 
 import benchmarks.__main__ as command
 from benchmarks import loops
-from benchmarks.loading import loading_variants, write_images
+from benchmarks.loading import loading_variants
 from benchmarks.loops import OURS, PLAIN, TUTORIAL, Work, images_for, plain_loop, through_lightning, variants
 from benchmarks.timing import StepClock, in_turns, ratios
 from project.model.networks import build_network
@@ -74,9 +74,3 @@ def test_the_plain_loop_and_lightning_end_in_the_same_weights(precision, monkeyp
     torch.manual_seed(0)
     fresh = build_network(WORK.arch, 10, WORK.arch_args).state_dict()
     assert not torch.allclose(looped["fc.weight"], fresh["fc.weight"], atol=1e-4)
-
-
-def test_images_are_as_large_as_photographs(tmp_path):
-    write_images(tmp_path, count=2)
-    for file in tmp_path.glob("train/*/*.jpg"):
-        assert 40_000 < file.stat().st_size < 80_000

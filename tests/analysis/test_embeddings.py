@@ -6,7 +6,7 @@ import torch
 from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
 
-from project.analysis.embeddings import embed, nearest, project, projection_figure
+from project.analysis.embeddings import embed, nearest, project
 from project.model import ImageClassifier
 from tests.model.test_classifier import PREPROCESSING
 
@@ -40,16 +40,3 @@ def test_the_projection_is_that_of_scikit_learn_up_to_signs(embeddings):
     for component in range(2):
         sign = np.sign(found[0, component] * expected[0, component])
         np.testing.assert_allclose(found[:, component], sign * expected[:, component], rtol=1e-6, atol=1e-9)
-
-
-def test_the_projection_is_drawn_with_thumbnails(embeddings):
-    labels = torch.arange(200) % 3
-    image = torch.zeros(3, 40, 30, dtype=torch.uint8)
-    figure = projection_figure(project(embeddings), labels, ["a", "b_$x$", "c"], {0: image, 7: image})
-    figure.draw_without_rendering()
-    (axes,) = figure.axes
-    near = project(torch.cat([embeddings, 1e4 * embeddings[:1]]))  # one image may be of another world
-    left, right = projection_figure(near, torch.zeros(len(near)), ["a"], {}).axes[0].get_xlim()
-    assert right - left < 10 * near[:200, 0].std()
-    assert [len(np.asarray(dots.get_offsets())) for dots in axes.collections] == [67, 67, 66]
-    assert len(axes.artists) == 2

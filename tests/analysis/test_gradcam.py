@@ -8,7 +8,7 @@ from torchvision.models.squeezenet import squeezenet1_1
 from torchvision.models.swin_transformer import SwinTransformer
 from torchvision.models.vision_transformer import VisionTransformer
 
-from project.analysis.gradcam import grad_cam, overlay
+from project.analysis.gradcam import grad_cam
 from project.model import ImageClassifier
 from tests.model.test_classifier import PREPROCESSING
 
@@ -77,11 +77,3 @@ def test_a_frozen_network_is_explained_too_and_left_as_it_was():
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.network.modules())
-
-
-def test_a_network_without_places_is_refused():
-    model = classifier(nn.Sequential(nn.Flatten(), nn.Linear(3 * SIZE * SIZE, 3)))
-    with pytest.raises(ValueError, match="no layer's output has spatial dimensions"):
-        grad_cam(model, random_images())
-    (image,) = random_images(1)
-    assert torch.equal(overlay(image, torch.rand(SIZE, SIZE), strength=0), image)

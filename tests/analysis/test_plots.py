@@ -14,7 +14,6 @@ from project.analysis.plots import (
     confusion_figure,
     curves_figure,
     image_grid,
-    runs_figure,
 )
 
 RATES = ["precision", "recall", "f1"]
@@ -94,14 +93,6 @@ def test_curves_are_drawn_from_whatever_was_logged_at_whole_steps(curves, panels
     if "train/loss" in curves:
         legend: Any = figure.axes[0].get_legend()
         assert legend.get_texts()[0].get_text() == "train (label smoothing 0.1)"
-
-
-def test_runs_are_drawn_together():
-    first = {"train/accuracy": {1: 0.2, 5: 0.4}, "val/accuracy": {5: 0.3}}
-    figure = runs_figure({"first": first, "second": {"val/accuracy": {5: 0.5}}})
-    require_drawn(figure)
-    assert lines(figure) == [[[[1, 0.2], [5, 0.4]]], [[[5, 0.3]], [[5, 0.5]]]]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["first", "second"]
 
 
 def test_bars_of_each_class_have_its_rates_the_first_class_on_top():
