@@ -32,7 +32,8 @@ NETWORKS = {  # how many blocks, counted by eye: the stem, residual blocks or la
 
 def order_of_use(network: nn.Module, side: int) -> list[str]:
     """The names of parameters in the order in which the network's layers compute."""
-    names, used = {module: name for name, module in network.named_modules()}, []
+    names = {module: name for name, module in network.named_modules()}
+    used: list[str] = []
 
     def note(module: nn.Module, _: Any) -> None:
         if not any(True for _ in module.children()):

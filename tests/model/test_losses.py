@@ -55,7 +55,7 @@ def test_each_training_minimises_the_mean_weighted_by_its_own_images_and_validat
 
 
 def test_weights_that_cannot_be_are_refused():
-    for given in ([1, 2], [1, 2, -1], [0, 0, 0], [1, 2, float("nan")]):
+    for given in ([1.0, 2.0], [1.0, 2.0, -1.0], [0.0, 0.0, 0.0], [1.0, 2.0, float("nan")]):
         with pytest.raises(UserError, match=r"--model\.loss\.class_weights must be 'balanced' or 3 numbers"):
             CrossEntropy(class_weights=given).prepare(None, ["a", "b", "c"])
     balanced = CrossEntropy(class_weights="balanced")
