@@ -43,12 +43,12 @@ def grad_cam(model: ImageClassifier, images: Tensor, labels: Tensor | None = Non
     raise ValueError("no layer's output has spatial dimensions, so Grad-CAM has nothing to show")
 
 
-def overlay(image: Tensor, cam: Tensor, strength: float = 0.5) -> Tensor:
-    """Blends a map of values in [0, 1], in colours, into a uint8 image of the same height and width."""
+def overlay(image: Tensor, cam: Tensor) -> Tensor:
+    """Blends a map of values in [0, 1], in colours, half and half into a uint8 image of the same height and width."""
     from matplotlib import colormaps
 
     colours = torch.from_numpy(colormaps["jet"](cam.numpy())[..., :3]).permute(2, 0, 1) * 255
-    return ((1 - strength) * image + strength * colours).round().to(torch.uint8)
+    return ((image + colours) / 2).round().to(torch.uint8)
 
 
 @contextmanager
