@@ -1,4 +1,4 @@
-"""Draws the README's tour of what a run leaves: ``python scripts/tour.py runs/NAME``, into ``tour.jpg`` in its folder."""
+"""Draws what a run leaves, for the README and docs/: ``python scripts/tour.py runs/NAME``, into the run's folder."""
 
 import io
 import sys
@@ -7,11 +7,12 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
+from project.analysis.calibration import reliability, reliability_figure
 from project.analysis.data import open_data
 from project.analysis.embeddings import embed, project, projection_figure
 from project.analysis.evaluation import evaluate_split
 from project.analysis.gradcam import grad_cam, overlay
-from project.analysis.plots import curves_figure, image_grid, read_curves
+from project.analysis.plots import confusion_figure, curves_figure, image_grid, read_curves
 from project.engine.run.checkpoint import ABOUT, read_checkpoint
 from project.model import ImageClassifier
 
@@ -26,8 +27,20 @@ def drawn(figure: Figure, width: int) -> Image.Image:
     return image.resize((width, round(image.height * width / image.width)), Image.Resampling.LANCZOS)
 
 
+def pasted(rows: list[list[Figure]], file: str) -> None:
+    """Writes rows of figures as one image."""
+    parts = [[drawn(figure, WIDTH // len(row)) for figure in row] for row in rows]
+    heights = [max(part.height for part in row) for row in parts]
+    page = Image.new("RGB", (WIDTH, sum(heights)), "white")
+    for top, row in zip([sum(heights[:i]) for i in range(len(rows))], parts, strict=True):
+        for column, part in enumerate(row):
+            page.paste(part, (column * WIDTH // len(row), top))
+    page.save(file, quality=85, optimize=True)
+    print(file)
+
+
 def main(run: str) -> None:
-    """Writes ``tour.jpg``: curves, features in two dimensions, the surest mistakes and their Grad-CAM."""
+    """Writes ``tour.jpg``, curves, features in two dimensions, mistakes and Grad-CAM, and ``classes.jpg``."""
     checkpoint = f"{run}/checkpoints/best.ckpt"
     model = ImageClassifier.load_from_checkpoint(checkpoint)
     test = evaluate_split(model, open_data(read_checkpoint(checkpoint)[ABOUT]))
@@ -43,14 +56,11 @@ def main(run: str) -> None:
         [image_grid(list(images[chosen]), titles, columns=SHOWN)],
         [image_grid([overlay(images[i], cam) for i, cam in zip(chosen, cams, strict=True)], columns=SHOWN)],
     ]
-    parts = [[drawn(figure, WIDTH // len(row)) for figure in row] for row in rows]
-    heights = [max(part.height for part in row) for row in parts]
-    page = Image.new("RGB", (WIDTH, sum(heights)), "white")
-    for top, row in zip([sum(heights[:i]) for i in range(len(rows))], parts, strict=True):
-        for column, part in enumerate(row):
-            page.paste(part, (column * WIDTH // len(row), top))
-    page.save(f"{run}/tour.jpg", quality=85, optimize=True)
-    print(f"{run}/tour.jpg")
+    pasted(rows, f"{run}/tour.jpg")
+    confusion = torch.zeros(len(names), len(names), dtype=torch.int64)
+    confusion.index_put_((test.labels, test.predicted), torch.tensor(1), accumulate=True)
+    calibration = reliability_figure(reliability(test.probabilities, test.labels))
+    pasted([[confusion_figure(confusion, names), calibration]], f"{run}/classes.jpg")
 
 
 if __name__ == "__main__":

@@ -48,9 +48,9 @@ def projection_figure(points: Tensor, labels: Tensor, class_names: list[str], th
         place, frame = tuple(points[position].tolist()), {"edgecolor": colour}
         axes.add_artist(AnnotationBbox(OffsetImage(small.numpy()), place, pad=0.1, bboxprops=frame))
     # outliers, which would squeeze all others into a column, lie outside
-    low, middle, high = torch.quantile(points.double(), torch.tensor([0.02, 0.5, 0.98], dtype=torch.float64), dim=0)
-    spread = 1.5 * torch.maximum(high - middle, middle - low).clamp(min=1e-6)
-    (left, bottom), (right, top) = (middle - spread).tolist(), (middle + spread).tolist()
+    low, high = torch.quantile(points.double(), torch.tensor([0.02, 0.98], dtype=torch.float64), dim=0)
+    margin = 0.25 * (high - low).clamp(min=1e-6)
+    (left, bottom), (right, top) = (low - margin).tolist(), (high + margin).tolist()
     axes.set(xlim=(left, right), ylim=(bottom, top))
     for text in figure.legend(loc="outside right upper", fontsize=8).get_texts():
         text.set_parse_math(False)
