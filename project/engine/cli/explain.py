@@ -11,7 +11,7 @@ from ..errors import UserError
 from ..loading.workers import WORKER_DIED
 
 LOST = "another process of this run has ended; it says why, unless the system killed it"
-TOO_LARGE = "the GPU has too little memory for this; a smaller --data.batch_size needs less"
+TOO_LARGE = "the GPU has too little memory for this; a smaller batch_size needs less"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _ROOT = (__package__ or "").partition(".")[0]
 TRACEBACK = f"{_ROOT.upper()}_TRACEBACK"
@@ -58,7 +58,7 @@ def _of_system(error: OSError) -> str | None:
     if error.errno in _NO_ROOM:
         return f"cannot write{name}: {error.strerror}; make room"
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
-        return f"{error.strerror}; raise the limit (ulimit -n, ulimit -u), or give fewer --data.num_workers"
+        return f"{error.strerror}; raise the limit (ulimit -n, ulimit -u), or use fewer workers (num_workers)"
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"no permission{name}: {error.strerror}"
     return None

@@ -21,8 +21,8 @@ from ..errors import LocalError
 from ..run.signals import StopRequest
 
 WORKER_DIED = (
-    "a process that loads images has died, perhaps as memory ran out: fewer --data.num_workers or a smaller"
-    " --data.prefetch_factor need less"
+    "a process that loads images has died, perhaps because memory ran out; fewer workers (num_workers) or a smaller"
+    " batch_size need less"
 )
 _SHARED_MEMORY = Path("/dev/shm")
 _MANY_FILES = 2**16
@@ -41,7 +41,7 @@ def image_loader(
     if workers and _SHARED_MEMORY.is_dir() and shutil.disk_usage(_SHARED_MEMORY).free < 2 * needed:  # half for others
         _say_once(
             f"{_SHARED_MEMORY} has little room for the {needed / 1e6:.1f} MB that loader workers hold ready, so the run"
-            " loads images without them; enlarge it (docker run --shm-size), or use a smaller --data.prefetch_factor"
+            " loads images without them; enlarge it (docker run --shm-size), or use a smaller batch_size"
         )
         workers = 0
     if workers:

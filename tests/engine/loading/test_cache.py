@@ -10,6 +10,7 @@ from project.data import FolderDataModule
 from project.engine.errors import UnreadableFileError
 from project.engine.loading.cache import open_cache
 from tests.conftest import draw_image, make_folder
+from tests.data.stubs import attached
 
 CLASSES = {"blue": 12, "red": 12}
 
@@ -37,6 +38,17 @@ def test_a_second_epoch_and_a_second_run_need_no_file(images, tmp_path):
     assert torch.equal(epoch(first).images, cropped.images)
     assert torch.equal(epoch(second).images, cropped.images)
     assert not torch.equal(epoch(second, 1).images, cropped.images)
+
+
+def test_processes_that_fill_a_file_at_once_read_what_one_alone_does(images, tmp_path):
+    def loader(folder):
+        options: Any = {"image_size": 16, "batch_size": 4, "num_workers": 1}
+        return attached(FolderDataModule(str(images), cache=str(tmp_path / folder), **options)).train_dataloader()
+
+    alone = [batch.images for batch in loader("one")]
+    for first, second, expected in zip(loader("two"), loader("two"), alone, strict=True):
+        assert torch.equal(first.images, expected)
+        assert torch.equal(second.images, expected)
 
 
 @pytest.mark.parametrize("split", ["val", "test"])

@@ -1,6 +1,9 @@
 """Image files as they really are: each is decoded as PIL decodes it, or refused by its name."""
 
+import contextlib
 import random
+import tracemalloc
+import zlib
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,7 @@ from tests.engine.loading.image_files import (
     difference,
     noise,
     pixels,
+    png_chunk,
     save,
     smooth,
 )
@@ -142,6 +146,23 @@ def test_a_file_that_claims_too_many_pixels_is_refused_by_its_header(tmp_path, c
     path.write_bytes(claim(*size))
     with pytest.raises(UserError, match=r"bomb\.png' cannot be read as an image \(Image size \(\d+ pixels\) exceeds"):
         read(path)
+
+
+@pytest.mark.parametrize("kind", [b"zTXt", b"iTXt"])
+@pytest.mark.parametrize("before", [True, False], ids=["before the pixels", "behind them"])
+def test_text_that_unpacks_to_gigabytes_is_refused_or_skipped_in_little_memory(tmp_path, kind, before):
+    packed = zlib.compress(bytes(2**28), 9)
+    text = png_chunk(kind, b"note\0\0" + packed if kind == b"zTXt" else b"note\0\1\0\0\0" + packed)
+    data = save(smooth(40, 32), tmp_path / "bomb.png").read_bytes()
+    place = data.index(b"IDAT" if before else b"IEND") - 4
+    (tmp_path / "bomb.png").write_bytes(data[:place] + text + data[place:])
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(UnreadableFileError):
+            centre(tmp_path / "bomb.png")
+        assert tracemalloc.get_traced_memory()[1] < 2**25
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("mode", ["F", "I"])

@@ -9,6 +9,7 @@ import torch
 from torchvision.transforms import v2
 
 from project.data import FolderDataModule
+from project.engine.cli.explain import explain
 from project.engine.errors import UserError
 from project.engine.loading.transforms import TransformedDataset
 from project.engine.randomness import Purpose, derived_seed
@@ -135,6 +136,20 @@ def test_what_is_no_image_is_refused_in_one_line_that_names_the_transform(transf
     assert len(found) < 300
     with pytest.raises(UserError, match=text):
         batches(transform, crop_padding=3, num_workers=0)
+
+
+def broken(image):
+    raise ValueError("a bug of one's own")
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_error_inside_a_transform_is_a_bug_with_its_traceback_and_no_broken_image(tmp_path, num_workers):
+    root = make_folder(tmp_path / "images", {"a": 12, "b": 12})
+    options = {"image_size": 16, "batch_size": 4, "num_workers": num_workers, "on_bad_image": "skip"}
+    data = attached(FolderDataModule(str(root), train_transforms=[broken], **options))
+    with pytest.raises(ValueError, match="a bug of one's own") as caught:
+        list(data.train_dataloader())
+    assert explain(caught.value) is None
 
 
 FLAGS = [
