@@ -1,6 +1,8 @@
 """Several labels an image, the whole way: metrics, evaluation on several devices, resuming, report, prediction, export."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +40,18 @@ def test_a_report_of_a_multi_label_run_has_its_own_metric_and_its_classes(multil
     assert f"<b>{test['mAP']:.4f}</b><span>mAP, test" in page
     assert "An image may have several classes; it is correct where all of them are." in page
     assert "Confusion matrix</h2>" not in page
+
+
+@pytest.mark.slow  # starts two processes, each of which imports everything
+def test_multi_label_evaluation_on_two_devices_says_what_the_run_said(multilabel, tmp_path):
+    checkpoint, output = str(multilabel / "checkpoints" / "best.ckpt"), tmp_path / "test.json"
+    given = [checkpoint, "--import=examples.multilabel", f"--output={output}", "--data.test_size=26"]
+    command = [sys.executable, "-m", "project.evaluate", *given, "--trainer.accelerator=cpu", "--trainer.devices=2"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    expected, found = json.loads((multilabel / "metrics.json").read_text())["test"], json.loads(output.read_text())
+    assert found["correct"] == expected["correct"]
+    assert [found[name] for name in ("mAP", "loss")] == pytest.approx([expected[name] for name in ("mAP", "loss")])
 
 
 def test_a_multi_label_training_that_is_stopped_resumes_exactly(workplace):
