@@ -310,7 +310,7 @@ def test_the_site_is_built_without_a_broken_link_or_reference(tmp_path):
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     shutil.copy(ROOT / "zensical.toml", tmp_path)
     (tmp_path / "project").symlink_to(ROOT / "project")
-    build = [Path(sys.executable).with_name("zensical"), "build", "--strict"]
+    build = [str(Path(sys.executable).with_name("zensical")), "build", "--strict"]
     done = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "freeze" in (tmp_path / "site" / "reference" / "index.html").read_text()  # an option, from a docstring
