@@ -40,7 +40,7 @@ def pasted(rows: list[list[Figure]], file: str) -> None:
 
 
 def main(run: str) -> None:
-    """Writes ``tour.jpg``, curves, features in two dimensions, mistakes and Grad-CAM, and ``classes.jpg``."""
+    """Writes ``tour.jpg``: curves, features, mistakes; and ``classes.jpg``: confusion, calibration, Grad-CAM."""
     checkpoint = f"{run}/checkpoints/best.ckpt"
     model = ImageClassifier.load_from_checkpoint(checkpoint)
     test = evaluate_split(model, open_data(read_checkpoint(checkpoint)[ABOUT]))
@@ -51,16 +51,14 @@ def main(run: str) -> None:
     names = model.class_names
     titles = [f"{names[int(test.labels[i])]}\nas {names[int(test.predicted[i])]}" for i in chosen]
     cams = grad_cam(model, images[chosen])
-    rows = [
-        [curves_figure(read_curves(run)), projection_figure(points, test.labels, names, near)],
-        [image_grid(list(images[chosen]), titles, columns=SHOWN)],
-        [image_grid([overlay(images[i], cam) for i, cam in zip(chosen, cams, strict=True)], columns=SHOWN)],
-    ]
-    pasted(rows, f"{run}/tour.jpg")
+    mistakes = image_grid(list(images[chosen]), titles, columns=SHOWN)
+    attention = image_grid([overlay(images[i], cam) for i, cam in zip(chosen, cams, strict=True)], columns=SHOWN)
+    overview = [curves_figure(read_curves(run)), projection_figure(points, test.labels, names, near)]
+    pasted([overview, [mistakes]], f"{run}/tour.jpg")
     confusion = torch.zeros(len(names), len(names), dtype=torch.int64)
     confusion.index_put_((test.labels, test.predicted), torch.tensor(1), accumulate=True)
     calibration = reliability_figure(reliability(test.probabilities, test.labels))
-    pasted([[confusion_figure(confusion, names), calibration]], f"{run}/classes.jpg")
+    pasted([[confusion_figure(confusion, names), calibration], [mistakes], [attention]], f"{run}/classes.jpg")
 
 
 if __name__ == "__main__":
