@@ -1,0 +1,34 @@
+"""Photographs a run's report and TensorBoard for docs/, with Chromium: ``python scripts/screenshots.py runs/NAME``."""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+from tensorboard.program import TensorBoard
+
+from project.report import parse, report
+
+SHOWN = 900  # the pictures' width in pixels
+
+
+def photograph(address: str, window: tuple[int, int], file: str, *options: str) -> None:
+    """Writes the first screen at an address, in a window of (width, height) pixels."""
+    with tempfile.TemporaryDirectory() as folder:
+        screen = f"{folder}/screen.png"
+        size = f"--window-size={window[0]},{window[1]}"
+        command = ["chromium", "--headless", "--no-sandbox", "--hide-scrollbars", f"--user-data-dir={folder}", size]
+        subprocess.run([*command, *options, f"--screenshot={screen}", address], check=True, capture_output=True)
+        page = Image.open(screen).convert("RGB")
+    page.resize((SHOWN, window[1] * SHOWN // window[0]), Image.Resampling.LANCZOS).save(file, quality=80, optimize=True)
+    print(file)
+
+
+if __name__ == "__main__":
+    run = Path(sys.argv[1])
+    photograph(report(parse([str(run)])).as_uri(), (1100, 1150), "docs/report.jpg")
+    board = TensorBoard()
+    board.configure(argv=[None, "--logdir", str(run.parent), "--port", "0"])
+    loaded = "--virtual-time-budget=60000"  # in ms: the page draws itself
+    photograph(f"{board.launch()}#images", (1400, 660), "docs/tensorboard.jpg", loaded)
