@@ -118,6 +118,7 @@ def test_a_fit_command_that_downloads_has_options_that_exist(command, place):
         if command not in PRINTING
     ],
 )
+@pytest.mark.filterwarnings("ignore:No positive samples")  # of a label, in a validation set of one image
 def test_a_fit_command_trains(command, place):
     fit(*shortened(command), "--trainer.strategy=auto")
     assert list(place.glob("runs/*/metrics.json"))
