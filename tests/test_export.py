@@ -1,4 +1,4 @@
-"""The promises of ``python -m project.export``, and the blocks of code that docs/after_training.md shows, but the server."""
+"""The promises of ``python -m project.export``, and the code of docs/after_training.md; test_serving.py has its server."""
 
 import json
 import re
