@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from project.engine.errors import UserError
+from project.fit import FitCLI
 from tests.distributed.callbacks import TINY
 from tests.distributed.processes import Finished, environment, free_port, run, run_together, torchrun
 
@@ -38,16 +40,16 @@ def by_slurm(place: Path) -> list[Finished]:
 
 def by_two_machines(place: Path) -> list[Finished]:
     """torchrun as on two machines, which are this one."""
-    port, machines = free_port(), ["--trainer.num_nodes=2", "--trainer.devices=1"]
+    port = free_port()
     options = ["--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1", f"--master-port={port}"]
     launcher = [sys.executable, "-m", "torch.distributed.run", *options]
-    commands = [[*launcher, f"--node-rank={rank}", *FIT[1:], *machines] for rank in range(2)]
+    commands = [[*launcher, f"--node-rank={rank}", *FIT[1:]] for rank in range(2)]
     return run_together([(command, environment()) for command in commands], place)
 
 
 WAYS: dict[str, Callable[[Path], list[Finished]]] = {
     "lightning": lambda place: [run([*FIT, "--trainer.devices=2"], place)],
-    "torchrun": lambda place: [run(torchrun(2, *FIT[2:], "--trainer.devices=2"), place)],
+    "torchrun": lambda place: [run(torchrun(2, *FIT[2:]), place)],
     "slurm": by_slurm,
     "machines": by_two_machines,
 }
@@ -104,13 +106,27 @@ def errors(finished: Finished) -> list[str]:
     [
         ("lightning", ["--trainer.sync_batchnorm=true"], "--trainer.sync_batchnorm: torch synchronises BatchNorm"),
         ("torchrun", ["--data.batch_size=15"], "--data.batch_size must be a multiple of"),
-        ("torchrun", ["--trainer.devices=1"], "2 processes were started, but"),
+        (
+            "torchrun",
+            ["--trainer.devices=1"],
+            "--trainer.devices times --trainer.num_nodes is 1, but the launcher started 2",
+        ),
     ],
 )
 def test_an_error_is_printed_once(launcher, flags, complaint, tmp_path):
     command = [*FIT, "--trainer.devices=2", *flags]
     finished = run(command if launcher == "lightning" else torchrun(2, *command[2:]), tmp_path)
     assert [line.startswith(f"error: {complaint}") for line in errors(finished)] == [True], str(finished)
+
+
+def test_torchrun_must_start_as_many_processes_as_are_asked_for(workplace, monkeypatch):
+    for name in ("LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.setenv(name, "1")
+    for name in ("RANK", "LOCAL_RANK", "GROUP_RANK"):
+        monkeypatch.setenv(name, "0")
+    assert FitCLI(TINY).trainer.world_size == 1
+    with pytest.raises(UserError, match=r"^--trainer.devices times .* is 2, but the launcher started 1"):
+        FitCLI([*TINY, "--trainer.devices=2"])
 
 
 @pytest.mark.slow

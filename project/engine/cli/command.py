@@ -168,12 +168,11 @@ def refused_options() -> Iterator[None]:
 def prepare_trainer(trainer: Trainer) -> None:
     """Makes evaluation exact in float32 and processes end together; refuses a launcher's other number of processes."""
     torch.backends.cudnn.allow_tf32 = False  # evaluation is in float32, which this would round to 10 bits
-    counter = "WORLD_SIZE" if "TORCHELASTIC_RUN_ID" in os.environ else "SLURM_STEP_NUM_TASKS"
-    started = int(os.environ.get(counter) or 1)
-    if started not in (1, trainer.world_size):  # they would each train alone, in one folder
-        raise UserError(
-            f"{started} processes were started, but --trainer.devices times --trainer.num_nodes is {trainer.world_size}"
-        )
+    by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
+    started = int(os.environ.get("WORLD_SIZE" if by_torchrun else "SLURM_STEP_NUM_TASKS") or 1)
+    wanted = trainer.num_devices * trainer.num_nodes
+    if started != wanted and (by_torchrun or started > 1):  # each would train alone
+        raise UserError(f"--trainer.devices times --trainer.num_nodes is {wanted}, but the launcher started {started}")
     if not hasattr(trainer, "val_check_interval"):  # where it is a time; EarlyStopping asks for it all the same
         trainer.val_check_interval = math.inf
     disable_signal_handling(trainer)

@@ -1,5 +1,6 @@
 """The Trainer, annotated so that the command line reads a number of batches as Python does."""
 
+import os
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ register_type(torch.device, str, torch.device)
 
 class ExactTrainer(Trainer):
     """Takes 1 as one batch and 1.0 as all of them; Lightning names ``float`` first, which makes both all of them.
+
+    Under torchrun, devices and nodes that were not given are those that it started.
 
     Args:
         limit_train_batches: Training batches of an epoch: a number of them, or a share from 0.0 to 1.0.
@@ -32,6 +35,11 @@ class ExactTrainer(Trainer):
         overfit_batches: int | float = 0.0,
         **kwargs: Any,
     ) -> None:
+        if "TORCHELASTIC_RUN_ID" in os.environ:
+            if kwargs.get("devices") == "auto":
+                kwargs["devices"] = int(os.environ["LOCAL_WORLD_SIZE"])
+            if kwargs.get("num_nodes") == 1:
+                kwargs["num_nodes"] = int(os.environ["GROUP_WORLD_SIZE"])
         super().__init__(
             limit_train_batches=limit_train_batches,
             limit_val_batches=limit_val_batches,
