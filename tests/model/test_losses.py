@@ -105,17 +105,30 @@ class Weighted(nn.Module):
 
     def forward(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return self.weights[labels] * F.cross_entropy(logits, labels, reduction="none")
+
+
+def squared(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(logits, labels, reduction="none") ** 2
 """
 
 
-def test_a_run_with_a_loss_of_ones_own_resumes_and_its_checkpoint_needs_the_loss_no_more(workplace, monkeypatch):
+@pytest.mark.parametrize(
+    ("flags", "described"),
+    [
+        (["--model.loss=own_losses.Weighted", "--model.loss.gamma=1.5"], {"name": "Weighted", "gamma": 1.5}),
+        (["--model.loss=own_losses.squared"], {"name": "squared"}),
+    ],
+    ids=["class", "function"],
+)
+def test_a_run_resumes_with_any_loss_of_its_config_and_its_checkpoint_needs_the_loss_no_more(
+    workplace, monkeypatch, flags, described
+):
     Path("own_losses.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(workplace)
-    flags = [*TINY, *SLIM, "--model.loss=own_losses.Weighted", "--model.loss.gamma=1.5", "--name=own"]
-    best = fit(*flags).run.path / "checkpoints" / "best.ckpt"
-    assert load(best)[ABOUT]["loss"] == {"name": "Weighted", "gamma": 1.5}
+    best = fit(*TINY, *SLIM, *flags, "--name=own").run.path / "checkpoints" / "best.ckpt"
+    assert load(best)[ABOUT]["loss"] == described
     (best.parents[1] / "metrics.json").unlink()
-    assert fit(*flags, "--trainer.max_epochs=2").trainer.global_step == 8
+    assert fit("--config=runs/own/config.yaml", "--trainer.max_epochs=2", "--name=own").trainer.global_step == 8
     del sys.modules["own_losses"]
     evaluate(str(best))
     assert "own_losses" not in sys.modules

@@ -150,7 +150,8 @@ def _specification(key: str, value: Any, folder: type) -> Any:
     if isinstance(value, str) and key == "data" and os.sep in value:
         raise UserError(f"--data: there is no folder '{value}'")
     if isinstance(value, str):
-        value = {"class_path": value} if not key.startswith("trainer.") or find_class(key, value) else value
+        may_be_no_class = key.startswith("trainer.") or (key == "model.loss" and "." in value)  # but a function
+        value = value if may_be_no_class and find_class(key, value) is None else {"class_path": value}
     if not isinstance(value, dict):
         return value
     spec = value if value.keys() <= {"class_path", "init_args", "dict_kwargs"} else {"init_args": value}
