@@ -1,4 +1,4 @@
-"""Learning-rate schedules: the default, and how any schedule by class gets its length."""
+"""Learning-rate schedules: the default, and the length of training for any that asks for it."""
 
 import math
 from functools import partial
@@ -39,7 +39,10 @@ class CosineWithWarmup(LRScheduler):
         super().__init__(optimizer)
 
     def set_length(self, total_steps: int, steps_per_epoch: float) -> None:
-        """Stretches the schedule over training; called before its first step."""
+        """Stretches the schedule over the whole training; called before the first step.
+
+        A resumed run that is longer replaces only the attributes ``total_steps`` and ``warmup_steps``.
+        """
         self.total_steps = total_steps
         self.warmup_steps = round(min(self.warmup_epochs * steps_per_epoch, total_steps // 2))
         for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
@@ -59,9 +62,10 @@ class CosineWithWarmup(LRScheduler):
 def build_schedule(
     make: LRSchedulerCallable, optimizer: Optimizer, trainer: Trainer, interval: Interval | None
 ) -> LRSchedulerConfigType:
-    """Builds a schedule for Lightning's ``configure_optimizers``, stepped by default as its class says, or each epoch.
+    """Builds a schedule as Lightning's ``configure_optimizers`` returns it, and tells it how long training is.
 
-    ``CosineWithWarmup``, and ``OneCycleLR`` without a length of its own, last as long as training.
+    A class of your own may have what ``CosineWithWarmup`` has: ``interval``, the default of ``--model.lr_scheduler_interval``,
+    and ``set_length``. ``OneCycleLR`` gets the length of training unless it is given one.
     """
     rates = [float(group["lr"]) for group in optimizer.param_groups]
     with explained("--model.lr_scheduler"):
@@ -69,7 +73,7 @@ def build_schedule(
             make = partial(cast(Any, make), total_steps=_length(trainer, interval or "epoch")[0])
         scheduler: Any = make(optimizer)
     interval = cast(Interval, interval or getattr(scheduler, "interval", "epoch"))
-    if isinstance(scheduler, CosineWithWarmup):
+    if hasattr(scheduler, "set_length"):
         scheduler.set_length(*_length(trainer, interval))
     now = [float(group["lr"]) for group in optimizer.param_groups]
     if not all(math.isclose(rate * rates[0], now[0] * own) for rate, own in zip(now, rates, strict=True)):
@@ -82,24 +86,24 @@ def build_schedule(
 
 
 def total_steps(trainer: Trainer) -> int:
-    """Counts the optimizer steps of all of training, which must have an end and one accumulation."""
+    """Counts the optimizer steps of the whole training."""
     callbacks: list[object] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
     if any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks):
-        raise UserError(  # Lightning would take the accumulation of the first epoch for that of all
+        raise UserError(  # Lightning counts as if all epochs accumulated like the first
             "GradientAccumulationScheduler changes how many steps an epoch has, which a schedule by steps must know; add"
             " --model.lr_scheduler_interval epoch"
         )
     steps = trainer.estimated_stepping_batches
     if not math.isfinite(steps):
         raise UserError(
-            "CosineWithWarmup, OneCycleLR and ProgressiveResizing must know where training ends; set"
+            "a schedule that lasts as long as training, or ProgressiveResizing, must know where training ends; set"
             " --trainer.max_epochs or --trainer.max_steps"
         )
     return int(steps)
 
 
 def _length(trainer: Trainer, interval: Interval) -> tuple[int, float]:
-    """Counts the steps of a schedule in training, and in each epoch."""
+    """Counts how often a schedule is stepped in the whole training, and in each epoch."""
     if interval == "epoch" and trainer.max_steps == -1 and (trainer.max_epochs or 0) > 0:
         return cast(int, trainer.max_epochs), 1
     trainer.fit_loop.setup_data()  # with max_steps alone, Lightning has not counted the batches yet

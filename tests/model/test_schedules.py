@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch.optim import SGD, AdamW
-from torch.optim.lr_scheduler import MultiStepLR, OneCycleLR, StepLR
+from torch.optim.lr_scheduler import LRScheduler, MultiStepLR, OneCycleLR, StepLR
 
 from project.engine.errors import UserError
 from project.model import CosineWithWarmup
@@ -76,6 +76,25 @@ def test_one_cycle_without_a_length_is_as_long_as_training_and_keeps_one_of_its_
         assert config.scheduler.total_steps == own or (run.global_step if interval == "step" else run.current_epoch)
 
 
+class Falling(LRScheduler):
+    """A schedule of the user's that asks for the length of training."""
+
+    interval = "step"
+
+    def __init__(self, optimizer: Any) -> None:
+        self.total_steps = 0
+        super().__init__(optimizer)
+
+    def set_length(self, total_steps: int, steps_per_epoch: float) -> None:
+        assert total_steps % steps_per_epoch == 0
+        self.total_steps = total_steps
+        for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
+            group["lr"] = rate
+
+    def get_lr(self) -> list[Any]:
+        return [rate * (1 - self.last_epoch / max(self.total_steps, 1)) for rate in self.base_lrs]
+
+
 CHANGING = [GradientAccumulationScheduler({0: 1, 1: 2})]
 
 
@@ -85,8 +104,9 @@ CHANGING = [GradientAccumulationScheduler({0: 1, 1: 2})]
         (partial(CosineWithWarmup, warmup_epochs=0), "epoch", {"callbacks": CHANGING}, [1] * 5 + [0.505] * 3),
         (partial(StepLR, step_size=1, gamma=0.5), None, {}, [1] * 5 + [0.5] * 5),
         (partial(StepLR, step_size=1, gamma=0.5), "step", {}, [0.5**step for step in range(10)]),
+        (Falling, None, {}, [1 - step / 10 for step in range(10)]),
     ],
-    ids=["cosine, accumulation that changes", "each epoch", "each step"],
+    ids=["cosine, accumulation that changes", "each epoch", "each step", "own"],
 )
 def test_any_schedule_is_stepped_after_each_epoch_or_step(schedule, interval, options, factors):
     seen, _ = train(schedule, interval, max_epochs=2, **options)
@@ -147,7 +167,9 @@ def test_other_parameters_are_one_line(tmp_path):
         trainer(max_epochs=3).fit(model, datamodule=Memory(), ckpt_path=tmp_path / "last.ckpt", weights_only=True)
 
 
-@pytest.mark.parametrize("make", [CosineWithWarmup, partial(OneCycleLR, max_lr=0.4)], ids=["cosine", "one cycle"])
+@pytest.mark.parametrize(
+    "make", [CosineWithWarmup, partial(OneCycleLR, max_lr=0.4), Falling], ids=["cosine", "one cycle", "own"]
+)
 def test_a_longer_run_stretches_its_schedule(tmp_path, make):
     options = {"lr_scheduler": make, "lr_scheduler_interval": "step"}
     fit(tmp_path / "last.ckpt", **options)
