@@ -52,3 +52,22 @@ class Dies(Callback):
         if trainer.global_rank == self.rank and not trainer.sanity_checking:
             Path("died").touch()
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class RecordsBatches(Callback):
+    """Writes down which images a process gets in a step, and stops the run in one of them.
+
+    Args:
+        stop: The step, counted from 0; -1 is none.
+    """
+
+    def __init__(self, stop: int = -1) -> None:
+        self.stop = stop
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        step, rank = trainer.global_step, trainer.global_rank
+        (Path("batches") / f"{step}.{rank} of {trainer.world_size}").write_text(
+            " ".join(map(str, batch.indices.tolist()))
+        )
+        if step == self.stop and trainer.is_global_zero:
+            os.kill(os.getpid(), signal.SIGTERM)

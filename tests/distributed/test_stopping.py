@@ -124,6 +124,33 @@ def test_torchrun_starts_a_run_again_that_lost_a_process(tmp_path, victim):
     assert differences(outcome(places["whole"] / "runs/run"), outcome(place / "runs/run")) == []
 
 
+def global_batches(place: Path) -> dict[int, list[int]]:
+    """The images of each step over all processes; a step that was begun twice had the same ones."""
+    found: dict[tuple[int, str], list[int]] = {}
+    for file in (place / "batches").iterdir():
+        step, _, world_size = file.name.replace(".", " ").split(" ", 2)
+        found.setdefault((int(step), world_size), []).extend(map(int, file.read_text().split()))
+    steps = {step: sorted(images) for (step, _), images in found.items()}
+    assert all(sorted(images) == steps[step] for (step, _), images in found.items())
+    return steps
+
+
+@pytest.mark.slow
+def test_a_run_resumes_on_any_number_of_processes_with_the_same_batches(tmp_path):
+    flags = [*TINY, "--name=run", "--data.batch_size=12", "--trainer.max_epochs=2"]
+    record = "--trainer.callbacks+=tests.distributed.callbacks.RecordsBatches"
+    places = {name: tmp_path / name for name in ("whole", "elastic")}
+    for place in places.values():
+        (place / "batches").mkdir(parents=True)
+    succeed([sys.executable, "-m", "project.fit", *flags, record], places["whole"])
+    for processes, stop in ((2, 1), (1, 3), (3, 5), (2, -1)):
+        command = torchrun(processes, "project.fit", *flags, record, f"--trainer.callbacks.stop={stop}")
+        finished = run(command, places["elastic"])
+        assert (finished.code == 0) == (stop < 0), str(finished)
+    assert len(expected := global_batches(places["whole"])) == 8
+    assert global_batches(places["elastic"]) == expected
+
+
 @pytest.mark.slow
 def test_a_loss_that_is_infinite_in_one_process_stops_all_before_the_step_and_names_its_images(tmp_path):
     finished = run(torchrun(2, "tests.distributed.jobs", "finite", str(tmp_path)), tmp_path)
