@@ -43,10 +43,20 @@ class MetricsCSV(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Adds a row."""
-        trained = {name: value for name, value in sorted(_metrics(trainer).items()) if not name.startswith("val/")}
-        row = {"epoch": trainer.current_epoch + 1, "step": trainer.global_step, **trained, **self._validation}
+        row = {"epoch": trainer.current_epoch + 1, "step": trainer.global_step, **_trained(trainer), **self._validation}
         self._rows, self._validation = [*self._rows, row], {}
         self._write(trainer)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Adds to the last row what other callbacks logged at the end of its epoch, which Lightning computes later."""
+        late = _trained(trainer).items()
+        if self._rows and not late <= self._rows[-1].items():
+            self._rows[-1] = {**self._rows[-1], **dict(late)}
+            self._write(trainer)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Does the same after the last epoch."""
+        self.on_train_epoch_start(trainer, pl_module)
 
     def _write(self, trainer: Trainer) -> None:
         if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]  # set by a connector
@@ -58,6 +68,10 @@ class MetricsCSV(Callback):
         empty = dict.fromkeys(name for row in self._rows for name in row)
         with whole_file(path) as partial, open(partial, "wb") as file:
             RowWriter(file, list(empty)).write([empty | row for row in self._rows])
+
+
+def _trained(trainer: Trainer) -> dict[str, float]:
+    return {name: value for name, value in sorted(_metrics(trainer).items()) if not name.startswith("val/")}
 
 
 def _metrics(trainer: Trainer) -> dict[str, float]:

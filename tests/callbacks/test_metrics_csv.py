@@ -40,6 +40,18 @@ def test_a_row_has_the_newest_of_the_curves(workplace, interval, accumulated, st
     assert float(best["val/accuracy"]) == pytest.approx(metrics["val"]["accuracy"])
 
 
+class LogsLate(Callback):
+    """Logs at the end of an epoch."""
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        self.log("own", 10.0 * (trainer.current_epoch + 1))
+
+
+def test_metrics_that_callbacks_log_at_the_end_of_an_epoch_are_in_its_row(workplace):
+    small(callbacks=[LogsLate()])
+    assert [float(row["own"]) for row in rows()] == [10, 20]
+
+
 class KilledError(Exception):
     """Ends the process, as it were, without a word."""
 
