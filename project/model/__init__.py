@@ -1,4 +1,4 @@
-"""The classifier. Nothing in here opens a file."""
+"""The classifier and what it is made of: networks, losses, metrics, optimizers and schedules."""
 
 from project.model.classifier import ImageClassifier
 from project.model.losses import CrossEntropy

@@ -29,9 +29,9 @@ from project.model.test_time import Views, evaluation_logits, exact_logits
 class ImageClassifier(ResumableModule):
     """Classifies images with any network.
 
-    Train it with one of our data modules, ``trainer.fit(model, datamodule=data)``, or with any loader of pairs of images,
-    uint8 (N, 3, height, width), and labels, int64 (N,), which then decides on order and augmentation itself. A subclass
-    overrides ``loss``, or, for a loss on features, ``training_step`` (examples/center_loss.py); its own parameters are trained.
+    Train it with one of our data modules, ``trainer.fit(model, datamodule=data)``, or with any loader of pairs: images, uint8
+    (N, 3, height, width), and labels, int64 (N,). Such a loader decides on order and augmentation itself. A subclass
+    overrides ``loss``, or, for a loss on features, ``training_step`` (examples/center_loss.py). All its parameters are trained.
 
     Args:
         class_names: The classes in the order of their labels. The command line takes them from the data.
@@ -39,30 +39,30 @@ class ImageClassifier(ResumableModule):
         arch: A classification network of torchvision by name, or of timm as ``timm/NAME``; ``airbench``, ``resnet9`` or
             ``resnet9_slim``, which are ours, for small images; or the dotted path of a callable of your own, as in
             ``my_package.nets.TinyNet``, which takes ``num_classes``.
-        arch_args: Advanced: Further arguments of what builds the network, such as ``{"drop_path_rate": 0.2}`` for timm's networks;
+        arch_args: Advanced: Further arguments of the network, such as ``{"drop_path_rate": 0.2}`` for those of timm;
             ``{"stem": "cifar"}`` gives torchvision's ResNets a first layer for images of about 32 pixels.
         weights: Pretrained weights to start from: ``DEFAULT`` or another name of torchvision's or timm's, which are
             downloaded once; a file of torchvision's, of ours or of a hand-written script; or an address. A head for
             other classes is left out.
-        freeze: ``backbone`` trains the head alone; the name of a block, such as ``layer4``, that block and all after it.
+        freeze: ``backbone`` trains the head alone; the name of a block, such as ``layer4``, trains that block and all after it.
             Frozen layers keep the running statistics of BatchNorm, too.
-        loss: Any loss class, or a function, of logits and labels that returns each image's loss. Validation and test
-            measure cross entropy whatever it is, so that runs compare.
+        loss: A class or function that takes logits and labels and returns each image's loss. Validation and test always
+            measure cross entropy, so that runs can be compared.
         optimizer: Any optimizer class; weight decay is kept off normalisation layers and biases.
         lr_scheduler: Any scheduler class; ``CosineWithWarmup`` and ``OneCycleLR`` last as long as training.
         lr_scheduler_interval: Advanced: Steps the schedule after every ``epoch`` or every optimizer ``step``; by default
             ``step`` for ``CosineWithWarmup``, ``epoch`` for all others.
-        layer_decay: Advanced: The factor of the learning rate from each block to the one before it, such as 0.75.
+        layer_decay: Advanced: Each block's learning rate is this fraction, such as 0.75, of that of the block after it.
         compile: If true, ``torch.compile`` prepares the network for training; it takes a while, and pays on GPUs.
-        test_time_augmentation: Views of each image whose logits are averaged, in everything but training and its
-            validation: ``flip``, it and its mirror image; ``flip_and_shift``, both moved by a pixel, too.
+        test_time_augmentation: Averages the logits of several views of each image in testing, predicting and exporting:
+            ``flip``, the image and its mirror image; ``flip_and_shift``, also both of them moved by a pixel.
 
     Attributes:
         train_image_size: The size in pixels to which training images are resized on the device; None keeps their own.
     """
 
     metrics_class: ClassVar[type[CountingMetrics]] = ClassificationMetrics
-    """The metrics; ``MultilabelMetrics`` where labels are (N, classes), 1 for each class that an image has."""
+    """The metrics; ``MultilabelMetrics`` if images may have several classes: labels (N, classes) of 0 and 1."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class ImageClassifier(ResumableModule):
         arch_args: dict[str, Any] | None = None,
         weights: str | None = None,
         freeze: str | None = None,
-        loss: Loss = CrossEntropy(label_smoothing=0.1),  # noqa: B008  # it keeps no state
+        loss: Loss = CrossEntropy(label_smoothing=0.1),  # noqa: B008  # each model gets a copy
         optimizer: OptimizerCallable = lambda params: SGD(
             params, lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4
         ),
@@ -87,7 +87,7 @@ class ImageClassifier(ResumableModule):
         require(0 < layer_decay <= 1, "--model.layer_decay", layer_decay, "above 0, at most 1")
         self.class_names, self.preprocessing = list(class_names), preprocessing
         self.arch, self.arch_args, num_classes = arch, arch_args, len(self.class_names)
-        self.criterion = copy.deepcopy(loss)  # models must not share the default
+        self.criterion = copy.deepcopy(loss)
         self.optimizer, self.layer_decay = optimizer, layer_decay
         self.lr_scheduler, self.lr_scheduler_interval = lr_scheduler, lr_scheduler_interval
         self.compile_network, self.test_time_augmentation = compile, test_time_augmentation
@@ -102,7 +102,7 @@ class ImageClassifier(ResumableModule):
         self.train_image_size: int | None = None
 
     def forward(self, images: Tensor) -> Tensor:
-        """Converts, normalises and classifies images, uint8 (N, 3, height, width); returns logits, float (N, classes)."""
+        """Normalises images, uint8 (N, 3, height, width), and returns their logits, float (N, classes)."""
         if images.dtype != torch.uint8:
             raise TypeError(f"images must be uint8, from 0 to 255, got {images.dtype}; see torchvision's to_dtype")
         images = resized(images, self.train_image_size if self.training else None)
@@ -111,11 +111,11 @@ class ImageClassifier(ResumableModule):
         return logits
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Computes each image's training loss, float (N,); training minimises the mean over the images of all devices.
+        """Returns each image's training loss, float (N,), whose mean over the images of all devices is minimised.
 
         Args:
             logits: float (N, classes).
-            labels: int64 (N,), or soft ones, float (N, classes).
+            labels: int64 (N,), or soft labels, float (N, classes).
         """
         losses: Tensor = self.criterion(logits, labels)
         return losses
@@ -147,10 +147,10 @@ class ImageClassifier(ResumableModule):
         return self.probabilities(evaluation_logits(self, self.images_of(batch)))
 
     def configure_metrics(self) -> dict[str, Metric]:
-        """Returns further metrics of validation and test by name, none by default.
+        """Returns your own metrics of validation and test by name, none by default.
 
-        Each takes logits, float32 (N, classes), and labels as the data has them, int64 (N,) if each image has one class, and
-        computes one number. Called before a subclass sets attributes of its own; ``class_names`` is set.
+        Each takes logits, float32 (N, classes), and the data's labels, int64 (N,) if each image has one class, and computes one
+        number. The constructor calls this after it has set ``class_names``, and before a subclass's own attributes exist.
         """
         return {}
 
@@ -161,35 +161,35 @@ class ImageClassifier(ResumableModule):
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def evaluation_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Computes each image's cross entropy in nats, float32 (N,), which compares runs with any loss; 0 for labels of -1."""
+        """Returns each image's cross entropy, float32 (N,), whatever the training loss; 0 for labels of -1."""
         return F.cross_entropy(logits, labels, ignore_index=-1, reduction="none")
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Converts logits to what predictions and exported files contain, float (N, classes), by default by softmax."""
+        """Converts logits to the probabilities in predictions and exported files, float (N, classes); by default, softmax."""
         return logits.softmax(1)
 
     @property
     def network_head(self) -> Any:
-        """The network's last layer, which maps features to logits; its weight is (classes, features), or (…, 1, 1)."""
+        """The network's last layer, which maps features to logits: linear, or a 1x1 convolution."""
         (layer,) = head(self.network, len(self.class_names)).values()
         return layer
 
     def logits_and_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Classifies images in one forward pass, not compiled, and returns the input of the head as well."""
+        """Returns logits and features, the head's input, of one forward pass, which is not compiled."""
         kept: list[Tensor] = []
         hook = self.network_head.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
         with hook, torch.compiler.set_stance("force_eager"):  # a compiled network runs no hook
             return self(images), kept[-1]
 
     def train(self, mode: bool = True) -> Self:
-        """Switches between training and evaluation; what is frozen stays in evaluation."""
+        """Switches between training and evaluation mode; frozen layers stay in evaluation mode."""
         super().train(mode)
         if mode:
             self.freezing.evaluate(self.network)
         return self
 
     def start_from_batch(self, batch: Any) -> None:
-        """Whitens the first layer of a new network that has such a layer."""
+        """Sets the whitening layer of a new network, if it has one as ``airbench`` has, by the first batch."""
         images = self.as_batch(batch).images
         whiten(self.network, lambda: self.normalization(images, like=next(self.network.parameters())), self.trainer)
 

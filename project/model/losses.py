@@ -1,4 +1,4 @@
-"""The training loss: cross entropy, or any module or function of logits and labels that returns each image's loss."""
+"""The training loss: cross entropy, or any class or function that returns each image's loss."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,8 +19,8 @@ _WEIGHTS = "--model.loss.class_weights"
 class CrossEntropy(nn.Module):
     """Cross entropy with smoothed labels and weights of the classes.
 
-    Nothing is divided by the weights in a batch, as torch's weighted mean does, which would depend on how devices share a
-    batch. The weights are no buffer, which a moving average of the model would average.
+    Unlike torch's weighted mean, it does not divide by the sum of the weights in a batch, which would depend on how devices
+    share the batch. The weights are no buffer: a moving average of the model would average them.
 
     Args:
         label_smoothing: The share of each label that is spread over all classes (Szegedy et al., 2016,

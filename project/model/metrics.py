@@ -129,7 +129,7 @@ class CountingMetrics(Metric):
             return {name: cast(Tensor, state).cpu().clone() for name, state in self.metric_state.items()}
 
     def set_counts(self, counts: dict[str, Tensor]) -> None:
-        """Continues, in one process, from the counts of all; raises ValueError if they are of another shape or type."""
+        """Restores the counts of all processes, in one of them; raises ValueError if their shape or type is another."""
         for name, state in self.metric_state.items():
             own, value = cast(Tensor, state), counts[name]
             if (value.shape, value.dtype) != (own.shape, own.dtype):

@@ -1,4 +1,4 @@
-"""Networks by name: torchvision's, timm's, our own small ones and any callable; nothing else knows a layer's name."""
+"""Networks by name: torchvision's, timm's, our own small ones and any callable."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -38,15 +38,15 @@ def torchvision_names() -> list[str]:
 
 
 def build_network(arch: str, num_classes: int, arch_args: Mapping[str, Any] | None = None) -> nn.Module:
-    """Builds a network with fresh weights, by ``arch`` and ``arch_args`` of :class:`project.model.ImageClassifier`."""
+    """Builds a network with new weights; see ``arch`` and ``arch_args`` of :class:`project.model.ImageClassifier`."""
     make, args = find_builder(arch), dict(arch_args or {})
     try:
         if not is_path(arch):
             return make(num_classes=num_classes, **args)
-        signature(make).bind(num_classes=num_classes, **args)  # a bug further in keeps its traceback
+        signature(make).bind(num_classes=num_classes, **args)  # a bug in the user's own code keeps its traceback
     except UserError:
         raise
-    except Exception as error:  # libraries refuse arguments in any way
+    except Exception as error:  # libraries raise errors of any type for wrong arguments
         given = ", ".join(f"{name}={value!r}" for name, value in {"num_classes": num_classes, **args}.items())
         complaint = f"{arch} does not accept {printable(given)} ({first_sentence(error)})"
         raise UserError(f"--model.arch_args: {complaint}") from error
@@ -62,7 +62,7 @@ def is_path(arch: str) -> bool:
 
 
 def network_of_file(arch: str, arch_args: Any) -> str:
-    """Allows a checkpoint to name our networks, torchvision's and timm's, and callables in modules that the user has named."""
+    """Returns the name in a checkpoint if it is allowed: a known network, or one of a module that the user has named."""
     return own_network(arch, arch_args) if is_path(arch) else arch
 
 
@@ -89,7 +89,7 @@ def find_builder(arch: str) -> Callable[..., nn.Module]:
 
 
 def _torchvision_network(arch: str, num_classes: int, stem: str = "imagenet", **args: Any) -> nn.Module:
-    """Passes ``weights=None`` and ``num_classes`` explicitly, so that ``arch_args`` cannot override them.
+    """Builds a network without reading weights, which ``arch_args`` cannot change.
 
     With ``stem="cifar"``, a ResNet begins with a 3x3 convolution of stride 1 and no pool (He et al., 2016, section 4.2,
     https://arxiv.org/abs/1512.03385).
@@ -106,7 +106,7 @@ def _torchvision_network(arch: str, num_classes: int, stem: str = "imagenet", **
 
 
 def _timm_network(name: str, num_classes: int, **args: Any) -> nn.Module:
-    """Passes timm's defaults explicitly, so that ``arch_args`` cannot have weights read."""
+    """Builds a network with all of timm's own arguments as they are by default, so that ``arch_args`` reads no weights."""
     create = import_timm().create_model
     parameters = signature(create).parameters.values()
     defaults = {known.name: known.default for known in parameters if known.default is not known.empty}
@@ -122,7 +122,7 @@ def import_timm() -> Any:
 
 
 def timm_name(arch: str) -> str:
-    """Returns timm's own name of ``timm/NAME``, and refuses unknown ones and those with a tag of weights."""
+    """Returns NAME of ``timm/NAME``; raises an error if timm has no such network, or if it ends with a tag of weights."""
     name, _, tag = arch.removeprefix(TIMM).partition(".")
     known = import_timm().list_models()
     if name not in known:  # nor may a name make timm look elsewhere, as ``hf_hub:`` does
@@ -139,9 +139,9 @@ def _unknown(arch: str, names: list[str]) -> UserError:
 
 
 def head(network: nn.Module, num_classes: int) -> dict[str, nn.Module]:
-    """Finds the head and its name: the last linear or convolutional layer with ``num_classes`` outputs.
+    """Finds the head by its name: the last linear or convolutional layer with ``num_classes`` outputs.
 
-    Networks of timm name theirs, and some have two.
+    timm's networks say which layer it is; some have two.
     """
     if hasattr(network, "get_classifier"):
         found = cast(Any, network).get_classifier()
@@ -162,9 +162,9 @@ def head(network: nn.Module, num_classes: int) -> dict[str, nn.Module]:
 
 
 def detect_memory_format(network: nn.Module, arch: str, num_classes: int, image_size: int) -> torch.memory_format:
-    """Finds the memory format that a network accepts by trying two black images, and puts its weights into that.
+    """Tries a network on two black images, converts its weights to the memory format that works, and returns that.
 
-    ``channels_last`` is tried first, as it is nearly always faster. Lazy layers get their shapes; statistics and modes stay.
+    ``channels_last``, nearly always the faster one, comes first. Lazy layers get their shapes; nothing else changes.
     """
     modes = {module: module.training for module in network.modules()}
     network.eval()
@@ -172,7 +172,7 @@ def detect_memory_format(network: nn.Module, arch: str, num_classes: int, image_
     try:
         try:
             logits = _try(network, image_size, layout)
-        except Exception:  # by a view, for example
+        except Exception:  # a view fails, for example
             layout = torch.contiguous_format
             logits = _try(network, image_size, layout)
     except Exception as error:

@@ -100,3 +100,16 @@ def test_a_bug_of_a_subclass_is_not_blamed_on_the_checkpoint(tmp_path):
         ImageClassifier.load_from_checkpoint(tmp_path / "own.ckpt")
     with pytest.raises(TypeError, match="has no len"):
         ImageClassifier.load_from_checkpoint(tmp_path / "own.ckpt", broken=True)
+
+
+class Forgetful(ImageClassifier):
+    """Trains on nothing."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        super().training_step(batch, batch_idx)
+
+
+@pytest.mark.filterwarnings("ignore:.*returned `None`")
+def test_a_training_step_that_returns_nothing_is_an_error():
+    with pytest.raises(UserError, match=r"^Forgetful\.training_step must return the loss"):
+        trainer(max_epochs=1).fit(linear(Forgetful), datamodule=Memory())

@@ -6,6 +6,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 from torch.nn.parallel import DistributedDataParallel
 
+from ..errors import UserError
 from ..run.loggers import is_logged, log_settings
 from ..run.progress import note
 from .fitting import require_fitting_state
@@ -56,6 +57,8 @@ class Bookkeeping(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, model: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Logs the mean over the steps since the last time; a log on every step would cost more than the metrics do."""
+        if batch_idx == trainer.current_epoch == 0 and not outputs and model.automatic_optimization:
+            raise UserError(f"{type(model).__name__}.training_step must return the loss, as in: return losses.mean()")
         metrics = model.train_metrics
         if is_logged(trainer) and metrics.update_called:
             results = metrics.compute()

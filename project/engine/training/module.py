@@ -24,7 +24,7 @@ from .bookkeeping import Bookkeeping
 from .fitting import require_fitting_weights
 from .lightning_fixes import require_supported
 
-_CRITERION = "criterion."  # the loss's weights, which only training needs
+_CRITERION = "criterion."  # begins the names of a loss's own weights, which only training needs
 _TAKEN = {"loss", "accuracy", "top5", "f1", "correct", "total", "top5_correct", "confusion_matrix", "per_class", "step"}
 
 
@@ -38,24 +38,23 @@ class PlainBatch(NamedTuple):
 class ResumableModule(LightningModule):
     """A LightningModule whose metrics are exact, whose checkpoints explain themselves, and whose runs resume exactly.
 
-    A subclass sets the attributes without a default in its constructor, and calls :meth:`add_metrics`.
+    A subclass's constructor sets the attributes up to ``compile_network`` and calls :meth:`add_metrics`.
 
     Attributes:
         class_names: The classes in the order of their labels.
-        preprocessing: How an image becomes input.
+        preprocessing: Size, crop and normalisation of images.
         arch: The network's name.
-        arch_args: The arguments of what built it.
+        arch_args: Further arguments of the network.
         network: The network.
         criterion: The training loss.
         compile_network: If true, the network is compiled for training.
         results: The newest metrics of ``val`` and ``test``.
-        resumed_results: Those in the checkpoint from which a run was resumed, as plain data.
-        weights_step: The step, counted from 0, at which the validation of the tested weights was logged; their test
-            metrics are logged there, too.
+        resumed_results: The metrics in the checkpoint from which the run was resumed, as plain data.
+        weights_step: The step at which the tested weights were validated; their test metrics are logged at that step, too.
     """
 
     not_saved: ClassVar = ["loss", "optimizer", "lr_scheduler", "weights", "compile"]
-    """Arguments that a checkpoint leaves out: callables could not be loaded safely, and a file may be gone by then."""
+    """Arguments that a checkpoint leaves out: classes cannot be loaded safely, and the file of weights may be gone."""
 
     class_names: list[str]
     preprocessing: Preprocessing
@@ -74,7 +73,7 @@ class ResumableModule(LightningModule):
         self.resumed: Mapping[str, Any] | None = None
 
     def add_metrics(self, train: Any, val: Any, test: Any) -> None:
-        """Registers the metrics of each set, and the further ones of ``configure_metrics``."""
+        """Registers the metrics of each set, and those of ``configure_metrics``."""
         self.train_metrics, self.val_metrics, self.test_metrics = train, val, test
         own = {}
         for split in ("val", "test"):
@@ -86,11 +85,11 @@ class ResumableModule(LightningModule):
         self.own_metrics = nn.ModuleDict(own)
 
     def configure_metrics(self) -> dict[str, Metric]:
-        """Names further metrics of validation and test."""
+        """Returns further metrics of validation and test by name."""
         return {}
 
     def monitors(self) -> dict[str, str | None]:
-        """Returns the metrics of the validation set, each with its mode, ``min`` or ``max``; None if it does not say."""
+        """Returns the names of validation metrics and which is better, ``min`` or ``max``; None if a metric does not say."""
         modes = {True: "max", False: "min", None: None}
         rates = {name: "min" if name == "loss" else "max" for name in self.val_metrics.results().rates()}
         own = {name: modes[metric.higher_is_better] for name, metric in self._own("val").items()}
@@ -102,11 +101,11 @@ class ResumableModule(LightningModule):
         return bool(self.train_metrics.has_one_class)
 
     def as_batch(self, batch: Any) -> Any:
-        """Returns a batch with ``images`` and ``labels``: of our data modules as it is, of any other loader from a pair.
+        """Returns a batch with ``images`` and ``labels``; a plain loader's pairs become one.
 
         Raises:
-            UserError: The labels are for the other kind of model, or the batch comes from a data module's loader without
-                the data module: then nothing augments it, and processes count images twice.
+            UserError: The labels do not fit the metrics, or a data module's loader is used without the data module: then
+                nothing augments images, and several processes count the same ones.
         """
         trainer = trainer_of(self)
         if trainer is not None and trainer.datamodule is None and hasattr(batch, "indices"):  # type: ignore[attr-defined]
@@ -137,12 +136,12 @@ class ResumableModule(LightningModule):
         return images
 
     def measure(self, split: Literal["train", "val", "test"], logits: Tensor, labels: Tensor, losses: Tensor) -> None:
-        """Counts a batch in the metrics that are logged for a set, without images of negative label, which repeat others.
+        """Counts a batch in the metrics of a set; images of negative label are left out, as another process counts them.
 
         Args:
             split: The set.
             logits: float (N, classes).
-            labels: As the data has them, int64 (N,) if each image has one class; in training perhaps float (N, classes).
+            labels: The data's labels, int64 (N,) if each image has one class; soft ones in training, float (N, classes).
             losses: Each image's loss, float (N,).
         """
         if not isinstance(losses, Tensor) or losses.shape != (len(logits),):
@@ -158,7 +157,7 @@ class ResumableModule(LightningModule):
                 own.update(logits[counted], labels[counted])
 
     def conclude(self, split: Literal["val", "test"]) -> Any:
-        """Computes the metrics of a set over all processes and resets them; None where nothing was measured."""
+        """Computes the metrics of a set over all processes and resets them; None if nothing was measured."""
         own, metrics = self._own(split), self.val_metrics if split == "val" else self.test_metrics
         if not self._everywhere(metrics.update_called, all_processes=False):
             return None
