@@ -38,7 +38,7 @@ DEFAULTS: dict[str, Any] = {
 }
 
 SCREEN = Screen(
-    ("accelerator", "devices", "num_nodes", "strategy", "precision", "limit_test_batches"),
+    trainer=("accelerator", "devices", "num_nodes", "strategy", "precision", "limit_test_batches"),
     data=FolderDataModule,
     model=None,
     examples=(

@@ -17,7 +17,7 @@ from lightning.pytorch.plugins.precision import Precision
 
 from project.analysis.tables import summary
 from project.callbacks import BestCheckpoint, DefaultCallbacks, LastCheckpoint, StoppedError
-from project.cli import CALLBACK_OPTIONS, TRAINER_OPTIONS, ProjectCLI
+from project.cli import ProjectCLI
 from project.data import CIFAR10DataModule, FlowersDataModule, FolderDataModule, SyntheticFlowersDataModule
 from project.engine.cli.command import one_line_errors, quiet_libraries
 from project.engine.cli.help import Screen
@@ -47,10 +47,12 @@ DEFAULTS: dict[str, Any] = {
 }
 
 SCREEN = Screen(
-    TRAINER_OPTIONS,
+    trainer=(
+        *("accelerator", "devices", "num_nodes", "strategy", "precision", "max_epochs", "accumulate_grad_batches"),
+        *("gradient_clip_val", "callbacks", "fast_dev_run"),
+    ),
     data=FolderDataModule,
     model=ImageClassifier,
-    groups=CALLBACK_OPTIONS,
     examples=(
         "python -m project.fit --data path/to/folder --data.image_size 160 --name mine",
         "python -m project.fit --config configs/cifar10_cpu.yaml --trainer.max_epochs 5",

@@ -1,7 +1,6 @@
 """Options that take a class: which classes there are, and what each accepts."""
 
 import inspect
-import os
 import sys
 from difflib import get_close_matches
 from functools import cache
@@ -79,11 +78,6 @@ def class_path(key: str, name: str) -> str:
         if vars(sys.modules[module]).get(last) is cls:
             return f"{module}.{last}"
     return name
-
-
-def is_folder(name: str | None) -> bool:
-    """Returns True if ``--data`` names a folder rather than a class."""
-    return name is not None and os.path.isdir(os.path.expanduser(name)) and find_class("data", name) is None
 
 
 def class_parser(cls: type) -> LightningArgumentParser:

@@ -83,7 +83,7 @@ class Command(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the command's defaults, and the link from the seed to the data."""
-        parser.link_arguments("seed_everything", "data.init_args.seed", compute_fn=_number)
+        parser.link_arguments("seed_everything", "data.init_args.seed")
         parser.set_defaults(self._defaults)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
@@ -119,8 +119,7 @@ class Command(LightningCLI):
         self._report_progress()
         with refused_options():
             trainer = super().instantiate_trainer(**kwargs)
-        require_supported_strategy(trainer.strategy)
-        require_no_finder(trainer)
+        require_supported(trainer)
         prepare_trainer(trainer)
         on_cpu = trainer.strategy.root_device.type == "cpu"
         if on_cpu and trainer.world_size > 1 and self.config.trainer.sync_batchnorm:
@@ -179,27 +178,18 @@ def prepare_trainer(trainer: Trainer) -> None:
     watch_processes(trainer.strategy.launcher)
 
 
-def require_supported_strategy(strategy: Strategy) -> None:
-    """Refuses strategies that fork, or that shard weights, of which a checkpoint and the test need the whole."""
+def require_supported(trainer: Trainer) -> None:
+    """Refuses what would measure or save something else than all weights of the run that was planned."""
+    strategy: Strategy = trainer.strategy
     if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
         name = type(strategy).__name__
         raise UserError(f"--trainer.strategy {name} does not keep all weights on each device; use ddp")
     if strategy.launcher is not None and not hasattr(strategy.launcher, "cluster_environment"):
         raise UserError("--trainer.strategy: processes that are forked cannot hand their metrics back; use ddp")
-
-
-def require_no_finder(trainer: Trainer) -> None:
-    """Refuses Lightning's finders, which would change the rate or the batch of a run after it was planned."""
     for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
-        if isinstance(callback, BatchSizeFinder | LearningRateFinder):
+        if isinstance(callback, BatchSizeFinder | LearningRateFinder):  # they change a run after it was planned
             name = type(callback).__name__
             raise UserError(f"--trainer.callbacks: {name} searches in Python alone, as docs/change_it.md shows")
-
-
-def _number(seed: bool | int) -> int:
-    if isinstance(seed, bool):  # Lightning's way to leave it open; data and training would then have different ones
-        raise ValueError(f"--seed_everything {str(seed).lower()}: give a number")
-    return seed
 
 
 def _unless_explained(failed: threading.ExceptHookArgs) -> None:

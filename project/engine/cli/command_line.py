@@ -16,7 +16,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from ..errors import UserError, listed, printable
 from ..run.file_network import allow_module
 from ..run.progress import note
-from .classes import CLASS_OPTIONS, accepted, class_path, find_class, is_folder, unknown_class
+from .classes import CLASS_OPTIONS, accepted, class_path, find_class, unknown_class
 from .configs import dump, merged, nested, read_config
 
 _KEYS = [key for key in CLASS_OPTIONS if key != "trainer.callbacks"]  # a list, in which a class follows another
@@ -98,23 +98,24 @@ def arrange(args: list[str], defaults: dict[str, Any], folder: type) -> tuple[li
         The command line with one config in front, and defaults for the parser: classes of the model's arguments, so that
         none of the default optimizer's arguments goes to another optimizer.
     """
-    words = [(re.sub(r"\.init_args(?=\.)", "", option), value) for option, value in split(args)]
-    sources, flags = list[dict[str, Any]](), list[Word]()
-    for option, value in words:
-        if option in ("-c", "--config") and value is not None:
-            sources.append(read_config(value))
-    configs = len(sources)
-    for option, value in words:
+    configs, named, flags = list[dict[str, Any]](), list[dict[str, Any]](), list[Word]()
+    for name, value in split(args):
+        option = re.sub(r"\.init_args(?=\.)", "", name)
         key = option.removeprefix("--").removesuffix(".class_path")
-        if option.startswith("--") and key in _KEYS and value is not None:
-            sources.append(nested({key: _literal(value)}))
-        elif value is None and option and not _WITHOUT_VALUE.fullmatch(option):
-            raise UserError(f"{option} needs a value")
-        elif option not in ("-c", "--config"):
+        if value is None:
+            if option and not _WITHOUT_VALUE.fullmatch(option):
+                raise UserError(f"{option} needs a value")
+            flags.append((option, value))
+        elif option in ("-c", "--config"):
+            configs.append(read_config(value))
+        elif option.startswith("--") and key in _KEYS:
+            named.append(nested({key: _literal(value)}))
+        else:
             flags.append((option, value))
     config: dict[str, Any] = {}
-    for number, source in enumerate(sources):
-        config = _over(config, _with_specifications(source, folder), is_config=number < configs)
+    for sources, is_config in ((configs, True), (named, False)):
+        for source in sources:
+            config = _over(config, _with_specifications(source, folder), is_config)
     if "model" in config and "model" not in defaults:
         raise UserError("there is no option '--model' here: the checkpoint says what the model is")
     _require_free(config, flags)
@@ -124,9 +125,8 @@ def arrange(args: list[str], defaults: dict[str, Any], folder: type) -> tuple[li
         given = config.get(key) or {}
         same = given.get("class_path", spec["class_path"]) == spec["class_path"]
         config[key] = merged(spec, given) if same else given
-    return joined([("--config", dump(config)), *flags]), (
-        _classes_within(config.get("model"), flags) if "model" in defaults else {}
-    )
+    classes = _classes_within(config["model"], flags) if "model" in defaults else {}
+    return joined([("--config", dump(config)), *flags]), classes
 
 
 def _literal(value: str) -> Any:
@@ -145,10 +145,11 @@ def _with_specifications(config: dict[str, Any], folder: type) -> dict[str, Any]
 def _specification(key: str, value: Any, folder: type) -> Any:
     if isinstance(value, str) and value.endswith((".yaml", ".yml")):
         value = read_config(value)
-    if isinstance(value, str) and key == "data" and is_folder(value):
-        return {"class_path": class_path(key, folder.__name__), "init_args": {"root": value}}
-    if isinstance(value, str) and key == "data" and os.sep in value:
-        raise UserError(f"--data: there is no folder '{value}'")
+    if isinstance(value, str) and key == "data" and find_class(key, value) is None:
+        if os.path.isdir(os.path.expanduser(value)):
+            return {"class_path": class_path(key, folder.__name__), "init_args": {"root": value}}
+        if os.sep in value:
+            raise UserError(f"--data: there is no folder '{value}'")
     if isinstance(value, str):
         may_be_no_class = key.startswith("trainer.") or (key == "model.loss" and "." in value)  # but a function
         value = value if may_be_no_class and find_class(key, value) is None else {"class_path": value}
@@ -157,15 +158,11 @@ def _specification(key: str, value: Any, folder: type) -> Any:
     spec = value if value.keys() <= {"class_path", "init_args", "dict_kwargs"} else {"init_args": value}
     if "class_path" in spec:
         name = str(spec["class_path"])
-        _require_class(key, name)
+        is_callable = "." in name and key in ("model.loss", "model.lr_scheduler", "model.optimizer")
+        if find_class(key, name) is None and not is_callable:
+            raise UserError(unknown_class(key, name))
         spec = spec | {"class_path": class_path(key, name)}
     return spec
-
-
-def _require_class(key: str, name: str) -> None:
-    is_callable = "." in name and key in ("model.loss", "model.lr_scheduler", "model.optimizer")
-    if find_class(key, name) is None and not is_callable:
-        raise UserError(unknown_class(key, name))
 
 
 def _require_free(config: dict[str, Any], flags: list[Word]) -> None:

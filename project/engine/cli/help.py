@@ -8,7 +8,7 @@ import inspect
 import re
 import shutil
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from lightning.pytorch.cli import LightningArgumentParser
@@ -37,7 +37,6 @@ class Screen(NamedTuple):
         model: The model whose options are shown, if any.
         examples: Command lines.
         hidden: Options that the command has no use for.
-        groups: Options that take the options of one class, for ``--help-all``.
     """
 
     trainer: Sequence[str]
@@ -45,7 +44,6 @@ class Screen(NamedTuple):
     model: type | None
     examples: Sequence[str]
     hidden: Sequence[str] = ()
-    groups: Mapping[str, type] = {}
 
 
 def short_help(parser: LightningArgumentParser, screen: Screen) -> str:

@@ -4,10 +4,12 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import is_dataclass
 from difflib import get_close_matches
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, get_args, get_type_hints
 
-from jsonargparse import Namespace
+from jsonargparse import Namespace, set_parsing_settings
+from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.loggers import Logger
@@ -19,6 +21,8 @@ from .classes import CLASS_OPTIONS, accepted, candidates, find_class, option_of,
 from .command_line import FOLLOWS, arrange, values_of
 from .help import Screen, class_help, short_help
 
+_USUAL = ("--data.", "--model.optimizer.", "--trainer.max_", "--seed")
+
 
 class OneLineErrorParser(LightningArgumentParser):
     """Says what is wrong in one line, with the nearest valid names, and exits with code 2.
@@ -29,16 +33,14 @@ class OneLineErrorParser(LightningArgumentParser):
         screen: The contents of ``--help``; by default all options.
     """
 
-    options: ClassVar[list[str]] = []
-    """The options of the command, for suggestions; those of a class's parser alone would be too few."""
-
-    own_names: ClassVar[dict[type, str]] = {}
-    """The classes whose options have names of their own, as in ``--callbacks.last_checkpoint.every_minutes``."""
+    command: ClassVar["OneLineErrorParser"]
+    """The parser of the whole command, whose options messages about a class's suggest, too."""
 
     def __init__(self, *args: Any, screen: Screen | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **{"allow_abbrev": False, **kwargs})
         self.screen = screen
         self._class: type | None = None
+        self._callbacks: dict[type, str] = {}
 
     def add_class_arguments(
         self, theclass: type, nested_key: str | None = None, *args: Any, **kwargs: Any
@@ -46,9 +48,14 @@ class OneLineErrorParser(LightningArgumentParser):
         """Remembers the class for messages, and changes defaults that do not suit a run.
 
         Loggers write into the run's folder; ``EarlyStopping`` watches ``--monitor``; a loss returns one number an image.
+        The callbacks of a dataclass have options of their own, as in ``--callbacks.first_batch.count 8``.
         """
         if nested_key is None:
             self._class = theclass
+        elif is_dataclass(theclass):
+            fields = [(name, cls) for name, hint in get_type_hints(theclass).items() for cls in get_args(hint)]
+            self._callbacks = {cls: f"{nested_key}.{name}" for name, cls in fields if issubclass(cls, Callback)}
+            set_parsing_settings(subclasses_disabled=[*self._callbacks])  # their class is not for the user to name
         added: list[str] = super().add_class_arguments(theclass, nested_key, *args, **kwargs)
         for action in options_of(self):
             if action.dest == "save_dir" and action.required and issubclass(theclass, Logger):
@@ -68,10 +75,7 @@ class OneLineErrorParser(LightningArgumentParser):
                         find_class(key, name)  # imports it, so that it is shown
                 sys.stdout.write(self.format_full_help())
                 self.exit()
-            OneLineErrorParser.options = [name for action in options_of(self) for name in action.option_strings]
-            OneLineErrorParser.own_names = {
-                cls: key for key, cls in (self.screen.groups if self.screen else {}).items()
-            }
+            OneLineErrorParser.command = self
             arranged, classes = arrange([*args], defaults, folder)
             self.set_defaults(classes)
             return self.parse_args(arranged)
@@ -88,8 +92,7 @@ class OneLineErrorParser(LightningArgumentParser):
         """Returns the text of ``--help-all``: every option of the command, of its data modules and models."""
         keys = {action.dest for action in options_of(self)} & {"data", "model"}
         classes = [(cls, key) for key in sorted(keys) for cls in candidates(key)]
-        classes += [(cls, key) for key, cls in (self.screen.groups.items() if self.screen else ())]
-        return "\n".join([super().format_help(), *(class_help(cls, key) for cls, key in classes)])
+        return "\n".join([super().format_help(), *(class_help(*one) for one in [*classes, *self._callbacks.items()])])
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Prints a message of jsonargparse in one line and exits."""
@@ -116,20 +119,23 @@ class OneLineErrorParser(LightningArgumentParser):
         return " ".join(message.split())
 
     def _unknown(self, option: str) -> str:
-        name = option.removeprefix("--").removesuffix("+")
-        if self._class is None:
-            own = [] if self.screen else [name for action in options_of(self) for name in action.option_strings]
-            nearest = get_close_matches(option, own, n=1, cutoff=0.75) or nearest_options(option, self.options)
-            return f"there is no option '{option}'{_did_you_mean(nearest)}"
-        if (key := option_of(self._class)) is None:
-            nearest = get_close_matches(name, accepted(self._class), n=1)
-            return f"{self._class.__name__} has no option '{name}'{f'; did you mean {nearest[0]}?' if nearest else ''}"
-        text = f"--{key}.{name}: {self._class.__name__} has no option '{name}'"
-        if nearest := get_close_matches(name, accepted(self._class), n=1, cutoff=0.75):
-            return f"{text}; did you mean --{key}.{nearest[0]}?"
-        if having := [cls.__name__ for cls in candidates(key) if name in accepted(cls)]:
+        name, cls = option.removeprefix("--").removesuffix("+"), self._class
+        if cls is None:
+            return f"there is no option '{option}'{self._did_you_mean(option)}"
+        prefix = f"--{key}." if (key := option_of(cls)) else ""
+        text = f"{f'{prefix}{name}: ' if prefix else ''}{cls.__name__} has no option '{name}'"
+        if nearest := get_close_matches(name, accepted(cls), n=1, cutoff=0.75):
+            return f"{text}; did you mean {prefix}{nearest[0]}?"
+        if having := [other.__name__ for other in candidates(key) if name in accepted(other)] if key else []:
             return f"{text}; {listed(having[:3])} {'has' if len(having) == 1 else 'have'} it"
-        return text + _did_you_mean(nearest_options(option, self.options)[:1])
+        return f"{text}{self.command._did_you_mean(option)}"
+
+    def _did_you_mean(self, option: str) -> str:
+        known = [name for action in options_of(self) for name in action.option_strings]
+        if self.screen:
+            known += [f"--{key}.{name}" for key in CLASS_OPTIONS for cls in candidates(key) for name in accepted(cls)]
+        nearest = nearest_option(option, [name for name in known if name[2:] not in FOLLOWS])
+        return f"; did you mean {nearest}?" if nearest else "; --help-all lists what there is"
 
     def _bad_value(self, option: str, message: str) -> str:
         key = option.removeprefix("--")
@@ -153,32 +159,24 @@ class OneLineErrorParser(LightningArgumentParser):
 
     def _in_full(self, name: str) -> str:
         """Returns the option for an argument of the class."""
-        key = (self.own_names.get(self._class) or option_of(self._class)) if self._class else None
-        if self._class is not None and key is None:
-            return f"{self._class.__name__}'s {name}"
-        return f"--{key}.{name}" if key else f"--{name.removeprefix('--').replace('.init_args', '')}"
+        if self._class is None:
+            return f"--{name.removeprefix('--').replace('.init_args', '')}"
+        key = self.command._callbacks.get(self._class) or option_of(self._class)
+        return f"--{key}.{name}" if key else f"{self._class.__name__}'s {name}"
 
 
-def nearest_options(option: str, options: Sequence[str]) -> list[str]:
-    """Finds what was meant: an option of the same last name elsewhere, or one that is spelled much alike."""
-    within = [f"--{key}.{name}" for key in CLASS_OPTIONS for cls in candidates(key) for name in accepted(cls)]
-    known = [name for name in dict.fromkeys([*options, *within]) if name[2:] not in FOLLOWS and name.startswith("--")]
-    usual = [name for name in known if name.startswith(("--data.", "--model.optimizer.", "--trainer.max_", "--seed"))]
+def nearest_option(option: str, known: list[str]) -> str | None:
+    """Finds what was meant: an option with that word in its last name, the usual ones first, or one spelled alike."""
     wanted = _last(option).replace("-", "_")
-    for names in (usual, known):
-        same = [name for name in names if _last(name) == wanted]
-        if same := same or [name for name in names if wanted in re.split(r"(?<=[a-z])_", _last(name))]:
-            return same[:2]
-    close = get_close_matches(wanted, [_last(name) for name in known], n=1, cutoff=0.6)
-    return get_close_matches(option, known, n=2, cutoff=0.8) or [name for name in known if [_last(name)] == close][:2]
+    if named := [name for name in known if wanted in (_last(name), *_last(name).split("_"))]:
+        return min(named, key=lambda name: (not name.startswith(_USUAL), _last(name) != wanted))
+    by_last = {_last(name): name for name in reversed(known)}
+    close = get_close_matches(option, known, n=1, cutoff=0.8)
+    return next(iter(close or [by_last[name] for name in get_close_matches(wanted, by_last, n=1, cutoff=0.6)]), None)
 
 
 def _last(option: str) -> str:
     return option.rsplit(".", 1)[-1].lstrip("-")
-
-
-def _did_you_mean(nearest: list[str]) -> str:
-    return f"; did you mean {' or '.join(nearest)}?" if nearest else "; --help-all lists what there is"
 
 
 def _readable(kind: tuple[str, str]) -> str:

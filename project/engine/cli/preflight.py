@@ -1,25 +1,13 @@
 """Mistakes that Lightning would take without a word, or notice only after hours."""
 
 import math
-from typing import Any, Protocol
 
 from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 
 from ..errors import UserError
+from ..loading.data_module import ReproducibleDataModule
 from ..training.best_checkpoint import Monitor
-
-
-class Data(Protocol):
-    """The part of a data module that is known before an image is read."""
-
-    batch_size: int
-
-    def require_usable(self, world_size: int) -> None:
-        """Raises a UserError if the batch size does not fit the images or the number of devices."""
-
-    def split_sizes(self) -> Any:
-        """Returns the number of images of each split that is known."""
 
 
 def require_sound_options(trainer: Namespace) -> None:
@@ -31,7 +19,9 @@ def require_sound_options(trainer: Namespace) -> None:
             raise UserError(f"--trainer.{name} must be above 0 or left out, got 0")
 
 
-def require_sound_run(trainer: Trainer, data: Data, best: dict[str, str | None], monitor: Monitor) -> None:
+def require_sound_run(
+    trainer: Trainer, data: ReproducibleDataModule, best: dict[str, str | None], monitor: Monitor
+) -> None:
     """Refuses limits that leave no batch, and callbacks that take a metric's worst for its best, before data is read.
 
     ``best`` has the modes in which metrics are best; ``monitor`` is the best checkpoint's, in a mode that the user chose.

@@ -1,6 +1,7 @@
 """A mistake is answered in one line that names what is meant, and the class that has it."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 from lightning.pytorch import Trainer
@@ -8,7 +9,7 @@ from lightning.pytorch.callbacks import LearningRateFinder
 from lightning.pytorch.strategies import FSDPStrategy
 
 from project import check_data, report, sweep
-from project.engine.cli.command import require_no_finder, require_supported_strategy
+from project.engine.cli.command import require_supported
 from project.engine.errors import UserError
 from project.evaluate import EvaluateCLI
 from tests.engine.cli.test_command_line import OWN_MODEL, parse
@@ -57,6 +58,7 @@ extra -> there is no option 'extra'
 --model.loss.class_weights=balance -> class_weights: expected balanced or a list as [A,B], not 'balance'
 --model.class_names=x -> --model.class_names cannot be given: it follows from data.class_names
 --config={{model: {{class_names: [a]}}}} -> --model.class_names cannot be given: it follows from data.class_names
+--seed_everything=true -> --data.seed: expected int, not 'True'
 --data.seed=3 -> --data.seed cannot be given: it follows from seed_everything
 --config={{trainer: {{max_epocs: 3}}}} -> there is no option '--trainer.max_epocs'; did you mean --trainer.max_epochs
 --config={{data: {{train_transforms+: [1]}}}} -> --data.train_transforms: Type collections.abc.Callable
@@ -90,6 +92,8 @@ def test_a_config_that_cannot_be_read_is_one_line(text, answer, workplace, capsy
     ("command", "args", "answer"),
     [
         (EvaluateCLI, [], "--checkpoint: expected str, not 'None'"),
+        (EvaluateCLI, ["--checkpiont=x"], "there is no option '--checkpiont'; did you mean --checkpoint?"),
+        (report.parse, ["x", "--data.root=x"], "there is no option '--data.root'; did you mean --root?"),
         (report.parse, [], "RUN is missing, as in: "),
         (check_data.parse, [], "DATA is missing, as in: "),
         (sweep.parse, [], "FILE is missing, as in: "),
@@ -100,11 +104,8 @@ def test_other_commands_answer_alike(command, args, answer, capsys):
     assert answer in one_line(lambda: command(args), capsys)
 
 
-def test_a_strategy_that_shards_weights_is_refused():
+def test_what_a_run_cannot_keep_its_promises_with_is_refused():
     with pytest.raises(UserError, match="FSDPStrategy does not keep all weights on each device; use ddp"):
-        require_supported_strategy(FSDPStrategy())
-
-
-def test_a_finder_is_refused_by_commands():
+        require_supported(SimpleNamespace(strategy=FSDPStrategy()))
     with pytest.raises(UserError, match="LearningRateFinder searches in Python alone"):
-        require_no_finder(Trainer(callbacks=[LearningRateFinder()], logger=False))
+        require_supported(Trainer(callbacks=[LearningRateFinder()], logger=False))
