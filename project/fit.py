@@ -179,7 +179,7 @@ class FitCLI(ProjectCLI):
         trainer, model, run = self.trainer, self.model, self.run
         size = sum(parameter.numel() for parameter in model.parameters())
         if trainer.is_global_zero:
-            run.create(needed_bytes=3 * 2 * 4 * size)  # three checkpoints, each with weights and momentum
+            run.create()
             self.parser.save(self._saved_config, run.config, skip_unset=False, overwrite=True)
         path, checkpoint = read_newest(run.resumable(), self.note)
         if trainer.is_global_zero:

@@ -26,7 +26,7 @@ from ..run.processes import watch_processes
 from ..run.progress import note
 from ..upstream import disable_signal_handling
 from .classes import CLASS_OPTIONS
-from .explain import TOO_LARGE, explain, wants_traceback
+from .explain import TOO_LARGE, TRACEBACK, explain
 from .help import Screen
 from .parser import OneLineErrorParser
 from .terminal import begin_command
@@ -214,7 +214,7 @@ def one_line_errors() -> Iterator[None]:
     except Exception as error:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would raise once more for a dead worker
         text = explain(error)
-        if text is None or wants_traceback():
+        if text is None or os.environ.get(TRACEBACK, "0") not in ("", "0"):
             raise
         line = "; ".join([text, *getattr(error, "__notes__", [])])
         end_with_error(line, alone=isinstance(error, LocalError | OSError) or text in (WORKER_DIED, TOO_LARGE))

@@ -186,13 +186,14 @@ def _over(config: dict[str, Any], later: dict[str, Any], is_config: bool) -> dic
         old, new = find_class(key, before.get("class_path")), find_class(key, now["class_path"])
         if new is None or new is old:
             continue
-        foreign = {name: value for name, value in before["init_args"].items() if name not in accepted(new)}
         defaults = accepted(old) if old is not None else {}
+        foreign = {name: value for name, value in before["init_args"].items() if name not in accepted(new)}
         given = [name for name, value in foreign.items() if name not in defaults or value != defaults[name]]
         if given and is_config:
             rank_zero_only(note)(f"--{key}: {new.__name__} does not accept {listed(given)} of an earlier config")
-        left_out = {*foreign} - ({*given} if not is_config else set())
-        before["init_args"] = {name: value for name, value in before["init_args"].items() if name not in left_out}
+        for name in foreign:
+            if is_config or name not in given:
+                del before["init_args"][name]
     return merged(config, later)
 
 

@@ -18,11 +18,6 @@ TRACEBACK = f"{_ROOT.upper()}_TRACEBACK"
 """The variable that shows tracebacks of explained errors too, named after the package."""
 
 
-def wants_traceback() -> bool:
-    """Returns True if the variable named by ``TRACEBACK`` asks for the traceback of every error."""
-    return os.environ.get(TRACEBACK, "") not in ("", "0")
-
-
 def explain(error: BaseException | None) -> str | None:
     """Explains an error that the user can mend, or its cause, in one line; None for a bug, which has a traceback."""
     while error is not None:

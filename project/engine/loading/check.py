@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from ..errors import UnreadableFileError, UserError, listed
 from ..hardware import usable_cores
-from ..run.progress import counting
+from ..run.progress import Progress
 from ..run.whole_file import whole_file
 from .decode import check_image, decode, named, open_image, reason, upright_size
 from .scan import ClassFiles
@@ -115,9 +115,9 @@ def _look_at(look: Callable[[Path], Facts], files: Sequence[Path], threads: int,
         num_workers=cores,
         collate_fn=lambda some: [*in_threads(look, some, "", threads, visible=False)],
     )
-    with counting(len(files), _CHECKING, visible) as advance:
+    with contextlib.closing(Progress(len(files), text=_CHECKING, visible=visible)) as progress:
         for facts in loader:
-            advance(len(facts))
+            progress.advance(len(facts))
             yield from facts
 
 
@@ -125,10 +125,11 @@ def in_threads(
     look: Callable[[Path], T], files: Sequence[Path], text: str, threads: int | None = None, visible: bool = True
 ) -> Iterator[T]:
     """Applies a function to files in threads, in order, and shows the progress; PIL releases Python's lock."""
-    with counting(len(files), text, visible) as advance, ThreadPoolExecutor(threads) as pool:
+    progress = Progress(len(files), text=text, visible=visible)
+    with contextlib.closing(progress), ThreadPoolExecutor(threads) as pool:
         for first in range(0, len(files), _AT_ONCE):  # ``map`` takes in everything at once, and sets can be huge
             for result in pool.map(look, files[first : first + _AT_ONCE]):
-                advance(1)
+                progress.advance(1)
                 yield result
 
 

@@ -50,8 +50,8 @@ class RunFolder:
                 " to repeat it, remove that folder"
             )
 
-    def create(self, needed_bytes: int) -> None:
-        """Makes the folder, locks out other processes, and checks that checkpoints of ``needed_bytes`` will fit."""
+    def create(self) -> None:
+        """Makes the folder, and locks out other processes."""
         try:
             made = self._make_folders()
             self._require_no_way_out()
@@ -65,12 +65,6 @@ class RunFolder:
         self._keep_others_out()
         self._made = made  # and no other process's
         self.require_unfinished()  # it may have been finished just now
-        free = shutil.disk_usage(self.path).free + sum(path.stat().st_size for path in self.checkpoints.iterdir())
-        if free < needed_bytes:
-            raise UserError(
-                f"'{self.path}' has room for {free / 1e6:.0f} MB, but checkpoints take {needed_bytes / 1e6:.0f} MB;"
-                " make room or choose another place with --trainer.default_root_dir"
-            )
 
     def _make_folders(self) -> list[Path]:
         """Makes the run's folder, the one above and the one below; returns those of the first two that are new."""

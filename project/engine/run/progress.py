@@ -2,8 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from tqdm import tqdm
@@ -39,15 +38,21 @@ class Progress:
     """Progress through images: how many are done, how fast, and how long the rest will take.
 
     With a ``text``, it is about a preparation: the bar comes late and goes again. ``done`` images were done before.
+    Where it is not ``visible``, as in all processes but the first, it only counts.
     """
 
     def __init__(
-        self, total: int | None, done: int = 0, clock: Callable[[], float] = time.monotonic, text: str = ""
+        self,
+        total: int | None,
+        done: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+        text: str = "",
+        visible: bool = True,
     ) -> None:
-        self._total, self._before, self._done, self._clock = total, done, done, clock
+        self._total, self._before, self._done, self._clock, self._visible = total, done, done, clock, visible
         self._text, self._began = f"{text}: " if text else "", clock()
         self._said, self._bar = self._began, None
-        if sys.stderr.isatty():
+        if visible and sys.stderr.isatty():
             look: dict[str, Any] = {"desc": text, "delay": 1, "leave": False} if text else {"unit": " images"}
             self._bar = tqdm(total=total, initial=done, file=sys.stderr, **look)
 
@@ -56,7 +61,7 @@ class Progress:
         self._done += count
         if self._bar is not None:
             self._bar.update(count)
-        elif (now := self._clock()) - self._said >= EVERY:
+        elif self._visible and (now := self._clock()) - self._said >= EVERY:
             self._said = now
             sys.stderr.write(f"{self._text}{self._line(now - self._began)}\n")
 
@@ -76,16 +81,3 @@ class Progress:
             return f"{self._done:,} images, {rate(count, seconds)}"
         left = seconds * (self._total - self._done) / max(count, 1)
         return f"{self._done:,} of {self._total:,} images, {rate(count, seconds)}, {duration(left)} left"
-
-
-@contextmanager
-def counting(total: int, text: str, visible: bool = True) -> Iterator[Callable[[int], None]]:
-    """Shows the progress of a preparation; yields a function that counts images."""
-    if not visible:
-        yield lambda _: None
-        return
-    progress = Progress(total, text=text)
-    try:
-        yield progress.advance
-    finally:
-        progress.close()

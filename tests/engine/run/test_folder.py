@@ -34,16 +34,16 @@ def test_a_name_that_is_not_one_folder_is_refused(tmp_path, name):
 @pytest.mark.parametrize("name", ["with space", "Größe", "...", ".hidden", "é" * 127 + "x"])
 def test_any_other_name_is_a_folder_in_the_root_with_nothing_but_checkpoints_and_a_lock(tmp_path, name):
     for _ in range(2):
-        RunFolder(tmp_path, name).create(0)
+        RunFolder(tmp_path, name).create()
         assert files(tmp_path) == {name, f"{name}/checkpoints", f"{name}/.lock"}
 
 
 def test_a_folder_with_a_checkpoint_or_of_someone_else_is_not_discarded(tmp_path, run):
-    run.create(0)
+    run.create()
     run.last.write_text("weights")
     assert not run.discard()
     again = RunFolder(tmp_path / "runs", "first try")
-    again.create(0)
+    again.create()
     assert run.last.read_text() == "weights"
     run.last.unlink()
     assert not again.discard()
@@ -57,26 +57,26 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path, run, obstacle):
     (tmp_path / obstacle).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / obstacle).write_text("in the way")
     with pytest.raises(UserError, match=r"first try' cannot be written .*--trainer\.default_root_dir"):
-        run.create(0)
+        run.create()
 
 
 def test_a_run_is_finished_when_its_metrics_are_written(run):
     metrics = {"test": {"accuracy": 0.1 + 0.2, "classes": ["日本", "b"], "counts": [[1, 2], [3, 4]]}, "val": None}
-    run.create(0)
+    run.create()
     for path in (run.best, run.last, run.previous):
         path.write_text("weights")
     run.require_unfinished()
     run.write_metrics(metrics)
     assert json.loads(run.metrics.read_text()) == metrics
     assert files(run.path) == {"checkpoints", "checkpoints/best.ckpt", "checkpoints/last.ckpt", "metrics.json"}
-    for refused in (run.require_unfinished, lambda: run.create(0)):
+    for refused in (run.require_unfinished, lambda: run.create()):
         with pytest.raises(UserError, match=r"first try' is finished, its test set measured"):
             refused()
 
 
 @pytest.mark.parametrize("broken", ["write_text", "replace"])
 def test_a_run_is_not_finished_by_metrics_that_were_not_written_whole(run, monkeypatch, broken):
-    run.create(0)
+    run.create()
 
     def interrupted(*args):
         raise KeyboardInterrupt
@@ -91,7 +91,7 @@ HOLD = """
 import sys
 from project.engine.run.folder import RunFolder
 
-RunFolder(*sys.argv[1:]).create(0)
+RunFolder(*sys.argv[1:]).create()
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -106,9 +106,9 @@ def test_a_folder_in_which_another_process_trains_is_refused_until_that_ends(run
             with pytest.raises(
                 UserError, match=rf"is being trained by process {holder.pid} on .*; choose another --name"
             ):
-                run.create(0)
+                run.create()
         holder.kill()
-    run.create(0)  # over what the other wrote into the lock
+    run.create()  # over what the other wrote into the lock
     assert (run.path / ".lock").read_text() == f"process {os.getpid()} on {platform.node()}\n"
 
 
@@ -117,4 +117,4 @@ def test_a_file_system_without_locks_is_no_obstacle(run, monkeypatch):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("fcntl.lockf", refuse)
-    run.create(0)
+    run.create()
