@@ -1,4 +1,7 @@
-"""Augmentation of whole ``uint8`` batches on the device, by random numbers that are a hash of (seed, epoch, index)."""
+"""Augmentation of whole ``uint8`` batches on the device, by random numbers that are a hash of (seed, epoch, index).
+
+Each kind draws for a purpose of its own, so that kinds are independent; for one that you add, take any number from 1000.
+"""
 
 from typing import Literal
 

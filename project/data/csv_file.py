@@ -103,7 +103,7 @@ class CSVDataModule(ImageFilesDataModule):
         for option, column in self.columns.items():
             if column not in found and (column != "split" or "split" in map(str.lower, found)):  # it may be missing
                 raise self._error(
-                    f"there is no column '{column}' among {printable(', '.join(found)) or 'none'};"
+                    f"there is no column '{column}' among {printable(', '.join(found))[:200] or 'none'};"
                     f" --data.{option}_column names it, and --data.delimiter is between columns",
                     1,
                 )

@@ -45,7 +45,7 @@ def uniform(seed: int, epoch: int, indices: Tensor, purpose: int, count: int = 1
         seed: Any integer that fits 64 bits.
         epoch: The number of the epoch.
         indices: int64 (N,), the samples' positions in their dataset.
-        purpose: See :class:`Purpose`; data sets have numbers of their own, from 100.
+        purpose: See :class:`Purpose`; the built-in data have numbers from 100, and yours are from 1000.
         count: The numbers of each sample.
 
     Returns:

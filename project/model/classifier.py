@@ -53,7 +53,8 @@ class ImageClassifier(ResumableModule):
         lr_scheduler_interval: Advanced: Steps the schedule after every ``epoch`` or every optimizer ``step``; by default
             ``step`` for ``CosineWithWarmup``, ``epoch`` for all others.
         layer_decay: Advanced: Each block's learning rate is this fraction, such as 0.75, of that of the block after it.
-        compile: If true, ``torch.compile`` prepares the network for training; it takes a while, and pays on GPUs.
+        compile: If true, ``torch.compile`` prepares the network for training; it takes a while, and pays on GPUs. A step
+            that calls ``logits_and_features`` runs uncompiled.
         test_time_augmentation: Averages the logits of several views of each image in testing, predicting and exporting:
             ``flip``, the image and its mirror image; ``flip_and_shift``, also both of them moved by a pixel.
 

@@ -96,6 +96,10 @@ def test_a_file_that_cannot_be_read_as_a_table_is_refused(root):
         module(root / "labels.csv").files()
     with pytest.raises(UserError, match=r"line 1: there is no column 'path' among a, b.*--data.path_column"):
         module(write(root / "labels.csv", [], ("a", "b"))).files()
+    (root / "labels.csv").write_text("[" + '{"path":"a.jpg"},' * 999 + "]")
+    with pytest.raises(UserError, match="no column 'path' among") as caught:
+        module(root / "labels.csv").files()
+    assert len(str(caught.value)) < 500 + len(str(root))
     (root / "labels.csv").write_bytes("path,label\nx,Gänse\n".encode("latin-1"))
     with pytest.raises(UserError, match="is not UTF-8"):
         module(root / "labels.csv").files()

@@ -2,15 +2,17 @@
 
 import shlex
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
-from ..errors import UserError
+from ..errors import UserError, listed
 from ..run.checkpoint import ABOUT, read_checkpoint
 from ..run.loggers import add_validation_of_best
 from ..run.progress import note
@@ -31,10 +33,17 @@ def chosen_monitor(metric: str, mode: str | None, known: dict[str, str | None]) 
 
     ``known`` has the mode of each known metric of the validation set, None where a metric does not say what is better.
     """
-    mode = mode or known.get(metric)
+    if metric not in known:
+        near = get_close_matches(metric, known, 1)
+        what = (
+            f"the model has no metric '{metric}'; {f'did you mean {near[0]}?' if near else f'it has {listed(known)}.'}"
+        )
+        if mode is None:
+            raise UserError(f"--monitor: {what} For one that your own code logs, give --mode min or --mode max")
+        rank_zero_only(note)(f"--monitor: {what} Your own code must log it")
+    mode = mode or known[metric]
     if mode is None:
-        missing = "" if metric in known else f" is none of {', '.join(known)}, and"
-        raise UserError(f"--monitor {metric}{missing} does not say what is better; give --mode min or --mode max")
+        raise UserError(f"--monitor: {metric} does not say what is better; give --mode min or --mode max")
     return Monitor(metric, mode)
 
 

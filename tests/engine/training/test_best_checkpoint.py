@@ -76,7 +76,8 @@ def test_a_resumed_run_keeps_its_monitor(workplace, capsys):
         ("val/own", "min", "min"),
         ("val/users", "max", "max"),
         ("val/own", None, "give --mode min or --mode max"),
-        ("val/users", None, "val/users is none of val/loss, val/own, and does not say"),
+        ("val/loos", None, "no metric 'val/loos'; did you mean val/loss?.* give --mode"),
+        ("users", None, "it has val/loss and val/own"),
     ],
 )
 def test_the_mode_is_the_metrics_own_or_is_asked_for(metric, mode, expected):
