@@ -116,7 +116,7 @@ def built_once():
 def tiny_run(tmp_path_factory) -> Path:
     """The folder of a finished run, to be read only."""
     root: Path = tmp_path_factory.mktemp("session") / "runs"
-    fit(*TINY, *SLIM, f"--trainer.default_root_dir={root}", "--name=tiny")
+    fit(*TINY, *SLIM, "--model.optimizer.lr=0.1", f"--trainer.default_root_dir={root}", "--name=tiny")
     return root / "tiny"
 
 

@@ -138,7 +138,7 @@ def test_a_dry_run_leaves_nothing_behind(workplace):
 
 
 def test_without_a_name_the_run_is_called_after_data_model_and_time(workplace):
-    small("--name=null")
+    small("--name=null", "--model.arch=resnet18")
     (run,) = (workplace / "runs").iterdir()
     assert run.name.startswith("syntheticflowers-resnet18-2")
     about = load(run / "checkpoints" / "best.ckpt")[ABOUT]
@@ -160,7 +160,7 @@ def test_a_folder_of_classes_trains_without_saying_how_many(workplace):
 def test_a_run_starts_from_weights_of_a_hand_written_script(workplace, capsys):
     weights = {f"module.{name}": value for name, value in resnet18(num_classes=3).state_dict().items()}
     torch.save({"best_state_dict": weights, "epoch": 7}, "theirs.pth")
-    flags = ["--model.weights=theirs.pth", "--model.freeze=backbone", "--model.optimizer.lr=0.001"]
+    flags = ["--model.arch=resnet18", "--model.weights=theirs.pth", "--model.freeze=backbone"]
     cli = fit(*TINY, *flags, "--name=run")
     assert "with a new head for 8 classes (fc.weight, fc.bias)" in capsys.readouterr().err
     network = cli.model.network.state_dict()

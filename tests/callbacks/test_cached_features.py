@@ -96,8 +96,8 @@ class ScaledHead(SmallNetwork):
             r"but --data\.crop_scale and --data\.cutout would",
         ),
         (SmallNetwork, ["--model.freeze=null"], r"needs --model\.freeze backbone"),
-        (HeadsInAList, [], r"in resnet18, more than the head comes after the features"),
-        (ScaledHead, [], r"in resnet18, more than the head comes after the features"),
+        (HeadsInAList, [], r"more than the head comes after the features"),
+        (ScaledHead, [], r"more than the head comes after the features"),
     ],
 )
 def test_what_would_change_features_and_a_network_that_does_not_end_in_one_head_are_refused(

@@ -43,7 +43,7 @@ def test_a_smaller_image_is_the_one_of_pil_and_another_stays():
 
 
 def test_predicting_testing_and_exporting_take_means_over_views_and_validation_does_not():
-    model = classifier(arch="resnet9_slim", test_time_augmentation="flip_and_shift").eval()
+    model = classifier(test_time_augmentation="flip_and_shift").eval()
     images = make_images(4)
     with torch.no_grad():
         exact = model(images)
