@@ -117,7 +117,7 @@ class CountingMetrics(Metric):
 
     @abstractmethod
     def results(self) -> Metrics:
-        """Returns the metrics by the counts of this process, which may all be 0."""
+        """Computes the metrics from the counts of this process, which may all be 0."""
 
     def mean_loss(self, total: int) -> float:
         """Returns the mean over so many images, in nats; NaN where any was not finite."""
@@ -160,7 +160,7 @@ class ClassificationMetrics(CountingMetrics):
         self.count_losses(losses, counted)
 
     def results(self) -> Metrics:
-        """Returns the metrics by the counts of this process."""
+        """Computes the metrics from the counts of this process."""
         confusion = self.confusion[:-1].view(self.num_classes, self.num_classes).cpu()
         top5_correct = int(self.top5_hits) if self.num_classes > 5 else None
         return Metrics(self.mean_loss(int(confusion.sum())), confusion, top5_correct)
@@ -189,6 +189,6 @@ class MultilabelMetrics(CountingMetrics):
         self.count_losses(losses, counted)
 
     def results(self) -> Metrics:
-        """Returns the metrics by the counts of this process."""
+        """Computes the metrics from the counts of this process."""
         confusion = self.confusion.cpu()
         return Metrics(self.mean_loss(int(confusion[0].sum())), confusion, None, exact=int(self.exact))

@@ -14,7 +14,7 @@ from project.engine.errors import UserError
 from project.model.freezing import blocks
 
 LR_SCALE = "lr_scale"
-"""The share of the learning rate that a parameter group takes, by timm's name for it; without it, all of it."""
+"""The factor of a parameter group's learning rate, by timm's name for it."""
 
 
 def build_optimizer(make: OptimizerCallable, model: LightningModule, layer_decay: float = 1.0) -> Optimizer:
@@ -38,12 +38,8 @@ def parameter_groups(
     Decay only hinders vectors, such as biases and those of normalisation (He et al., 2019, section 3.1,
     https://arxiv.org/abs/1812.01187), and what a network of timm names by ``no_weight_decay()``, perhaps with wildcards.
 
-    Args:
-        network: Any network.
-        layer_decay: The factor of the learning rate from each block to the one before it (Clark et al., 2020,
-            https://arxiv.org/abs/2003.10555; Bao et al., 2022, https://arxiv.org/abs/2106.08254). Below 1, each block has
-            two groups with its ``lr_scale``, the head's first.
-        others: Parameters outside of the network, which are trained as its head is.
+    With ``layer_decay`` below 1, each block has two groups with its ``lr_scale``, the head's first (Clark et al., 2020,
+    https://arxiv.org/abs/2003.10555). ``others`` are parameters outside of the network, trained as the head is.
     """
     spared_names = cast(Any, network).no_weight_decay() if hasattr(network, "no_weight_decay") else ()
     named = dict(network.named_parameters())
@@ -71,9 +67,9 @@ def explained(option: str) -> Iterator[None]:
 
 
 def fuse_on_cpu(optimizer: Optimizer) -> None:
-    """Lets an optimizer take each step in one pass over memory where torch can, unless another way was asked for.
+    """Has torch take each step in one pass over memory where it can, unless another way was asked for.
 
-    Its groups say so and not its class, or Lightning would refuse to clip gradients.
+    The groups are set, not the optimizer's constructor: then Lightning would refuse to clip gradients.
     """
     for group in optimizer.param_groups:
         undecided = group.get("fused", False) is None and not group["foreach"] and not group["differentiable"]

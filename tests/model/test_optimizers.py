@@ -104,15 +104,11 @@ def test_muon_moves_kernels_by_orthogonal_steps_of_their_momentum_and_keeps_thei
         torch.testing.assert_close(aligned, aligned.diagonal().diag(), atol=1e-4, rtol=0)
 
 
-def test_muon_moves_a_new_head_of_kernels_from_zero():
-    zeros = nn.Parameter(torch.zeros(8, 3, 1, 1))
+def test_muon_trains_a_new_head_from_zero_and_all_else_as_torchs_adamw_does():
+    zeros, weight_decay = nn.Parameter(torch.zeros(8, 3, 1, 1)), 0.1
     zeros.grad = random(8, 3, 1, 1, seed=0)
     Muon([zeros], lr=0.1).step()
     assert 0 < float(zeros.detach().norm()) < 1
-
-
-@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_muon_trains_all_else_as_torchs_adamw_does(weight_decay):
     ours, theirs = ([nn.Parameter(random(*shape, seed=7)) for shape in ((10, 8), (10,))] for _ in range(2))
     muon = Muon(ours, adam_lr=0.01, weight_decay=weight_decay)
     adam = AdamW(theirs, lr=0.01, betas=(0.8, 0.95), weight_decay=weight_decay)

@@ -159,14 +159,6 @@ def test_other_settings_are_one_line_that_names_the_way(tmp_path, before, now, t
         fit(tmp_path / "new.ckpt", tmp_path / "last.ckpt", max_epochs=3, **before | now)
 
 
-def test_other_parameters_are_one_line(tmp_path):
-    fit(tmp_path / "last.ckpt")
-    model = linear(**BEFORE)
-    model.network[2].bias.requires_grad_(False)
-    with pytest.raises(UserError, match=r"last\.ckpt' does not fit this optimizer: it is not that of 1 parameters"):
-        trainer(max_epochs=3).fit(model, datamodule=Memory(), ckpt_path=tmp_path / "last.ckpt", weights_only=True)
-
-
 @pytest.mark.parametrize(
     "make", [CosineWithWarmup, partial(OneCycleLR, max_lr=0.4), Falling], ids=["cosine", "one cycle", "own"]
 )
