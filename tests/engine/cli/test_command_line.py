@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import yaml
 from lightning.pytorch.cli import OptimizerCallable
-from torch import nn
 from torch.optim import Adam, AdamW
 
 from project.data import CIFAR10DataModule, FolderDataModule
@@ -60,43 +59,33 @@ class OwnModel(ImageClassifier):
 
 
 OWN_MODEL = f"{__name__}.OwnModel"
-DATA = ["--data=FolderDataModule", "--data.root=x", "--data.image_size=32", "--config=c.yaml"]
-OPTIMIZER = ["--model.optimizer=AdamW", "--model.optimizer.lr=0.003", "--model.optimizer.betas=[0.8,0.9]"]
 MODEL = [f"--model={OWN_MODEL}", "--model.gamma=2", "--model.arch=resnet34", "--model.optimizer.eps=0.1"]
+CONFIG = "data: {class_path: project.data.SyntheticFlowersDataModule, init_args: {batch_size: 8, image_size: 48}}"
+DATA = "--data=FolderDataModule --data.root=x --data.image_size=32 --config=c.yaml"
+ADAMW = "--model.optimizer=AdamW --model.optimizer.lr=0.003 --model.optimizer.betas=[0.8,0.9]"
+IN_FULL = ADAMW.replace("r=A", "r.class_path=torch.optim.A").replace("r.lr", "r.init_args.lr")
+OPTIMIZER = {"class_path": "torch.optim.AdamW", "init_args.lr": 0.003, "init_args.betas": (0.8, 0.9)}
+LOGGER = "--trainer.logger=CSVLogger --trainer.logger.save_dir=x"
 
 
-def rotations(words):
-    """Orders in which each pair of words comes in both orders."""
-    return [[*words[first:], *words[:first]] for first in range(len(words))]
-
-
-def test_data_options_are_kept_in_any_order(workplace):
-    text = "data: {class_path: project.data.SyntheticFlowersDataModule, init_args: {batch_size: 8, image_size: 48}}"
-    (workplace / "c.yaml").write_text(text)
-    for order in [*rotations(DATA), DATA[::-1]]:
-        data = FolderDataModule(**vars(parse(*order).data.init_args))
-        assert (data.root.name, data.image_size, data.batch_size) == ("x", 32, 8)
-        assert data.fractions == {"val": 0.1, "test": 0.1}
-
-
-@pytest.mark.parametrize("in_full", [False, True])
-def test_optimizer_options_are_kept_in_any_order(in_full, workplace):
-    expected = AdamW(nn.Linear(1, 1).parameters(), lr=0.003, betas=(0.8, 0.9)).defaults
-    for order in map(list, permutations(OPTIMIZER)):
-        if in_full:
-            order = [word.replace("r.", "r.init_args.").replace("r=A", "r.class_path=torch.optim.A") for word in order]
-        found = AdamW(nn.Linear(1, 1).parameters(), **vars(parse(*order).model.init_args.optimizer.init_args)).defaults
-        assert {**found, "betas": tuple(found["betas"])} == expected
-
-
-def test_options_of_a_model_of_ones_own_are_kept_in_any_order(workplace):
-    for order in [*rotations(MODEL), MODEL[::-1]]:
-        model = parse(*order).model
-        given = model.init_args
-        assert model.class_path == OWN_MODEL
-        assert (given.gamma, given.layer_decay, given.arch) == (2.0, 0.2, "resnet34")
-        assert given.optimizer.class_path == "torch.optim.Adam"
-        assert (given.optimizer.init_args.lr, given.optimizer.init_args.eps) == (0.25, 0.1)
+@pytest.mark.parametrize(
+    ("words", "place", "expected"),
+    [
+        (DATA, "data.init_args", {"root": "x", "image_size": 32, "batch_size": 8, "on_bad_image": "error"}),
+        (ADAMW, "model.init_args.optimizer", {**OPTIMIZER, "init_args.weight_decay": 0.01}),
+        (IN_FULL, "model.init_args.optimizer", OPTIMIZER),
+        (" ".join(MODEL), "model.init_args", {"gamma": 2.0, "layer_decay": 0.2, "arch": "resnet34"}),
+        (" ".join(MODEL), "model.init_args.optimizer.init_args", {"lr": 0.25, "eps": 0.1}),
+        (LOGGER, "trainer.logger.init_args", {"save_dir": "x"}),
+    ],
+)
+def test_options_are_kept_in_any_order(words, place, expected, workplace):
+    (workplace / "c.yaml").write_text(CONFIG)
+    words = words.split()
+    rotations = [[*words[first:], *words[:first]] for first in range(len(words))]  # each pair in both orders
+    for order in [*rotations, words[::-1]]:
+        found = parse(*order)[place]
+        assert {name: found[name] for name in expected} == expected
 
 
 def test_a_newly_named_class_starts_from_its_own_defaults(workplace):
@@ -137,18 +126,13 @@ def test_flags_win_over_configs_and_later_configs_over_earlier_ones_wherever_the
     for order in permutations(["--trainer.max_epochs=3", "--config=a.yaml", "--config=b.yaml"]):
         config = parse(*order)
         later = "resnet50" if order.index("--config=b.yaml") > order.index("--config=a.yaml") else "resnet34"
-        assert (config.trainer.max_epochs, config.model.init_args.arch, config.model.init_args.layer_decay) == (
-            3,
-            later,
-            0.1,
-        )
+        found = config.trainer.max_epochs, config.model.init_args.arch, config.model.init_args.layer_decay
+        assert found == (3, later, 0.1)
 
 
 def test_a_later_config_names_another_class_and_keeps_what_it_accepts(workplace, capsys):
     """What only repeats the old class's default goes silently, anything else that it does not accept with a note."""
-    text = (
-        "model: {optimizer: {class_path: torch.optim.SGD, init_args: {lr: 0.3, weight_decay: 0.2, dampening: 0.0%s}}}"
-    )
+    text = "model.optimizer: {class_path: torch.optim.SGD, init_args: {lr: 0.3, weight_decay: 0.2, dampening: 0.0%s}}"
     (workplace / "base.yaml").write_text(text % "")
     (workplace / "momentum.yaml").write_text(text % ", momentum: 0.8")
     for later in ("model: {optimizer: {class_path: AdamW, init_args: {lr: 0.01}}}", "model.optimizer: AdamW"):
@@ -164,28 +148,17 @@ def test_a_later_config_names_another_class_and_keeps_what_it_accepts(workplace,
 
 
 def test_a_list_with_a_plus_adds_to_what_earlier_configs_give(workplace):
-    transforms, callbacks = "torchvision.transforms.v2", "lightning.pytorch.callbacks"
-    (workplace / "base.yaml").write_text(
-        f"data: {{class_path: CIFAR10DataModule, init_args: {{train_transforms: [{transforms}.RandAugment]}}}}\n"
-        f"trainer: {{callbacks: [{callbacks}.Timer]}}"
-    )
-    (workplace / "more.yaml").write_text(
-        f"data: {{train_transforms+: [{{class_path: {transforms}.RandomErasing, init_args: {{p: 0.1}}}}]}}\n"
-        f"trainer: {{callbacks+: [{callbacks}.EMAWeightAveraging]}}"
-    )
-    (workplace / "one.yaml").write_text(f"data.train_transforms+: {transforms}.Identity")
-    config = parse(
-        "--config=base.yaml",
-        "--config=more.yaml",
-        "--config=one.yaml",
-        f"--data.train_transforms+={transforms}.ColorJitter",
-        "--trainer.callbacks+=DeviceStatsMonitor",
-    )
-    names = [spec.class_path.rpartition(".")[2] for spec in config.data.init_args.train_transforms]
-    assert names == ["RandAugment", "RandomErasing", "Identity", "ColorJitter"]
-    assert config.data.init_args.train_transforms[1].init_args.p == 0.1
-    names = [spec.class_path.rpartition(".")[2] for spec in config.trainer.callbacks]
-    assert names == ["Timer", "EMAWeightAveraging", "DeviceStatsMonitor"]
+    of, base = "torchvision.transforms.v2", "class_path: CIFAR10DataModule"
+    (workplace / "base.yaml").write_text(f"data: {{{base}, init_args: {{train_transforms: [{of}.RandAugment]}}}}")
+    erasing = f"{{class_path: {of}.RandomErasing, init_args: {{p: 0.1}}}}"
+    (workplace / "more.yaml").write_text(f"data: {{train_transforms+: [{erasing}]}}\ntrainer.callbacks+: Timer")
+    (workplace / "one.yaml").write_text(f"data.train_transforms+: {of}.Identity")
+    flags = [f"--data.train_transforms+={of}.ColorJitter", "--trainer.callbacks+=DeviceStatsMonitor"]
+    config = parse("--config=base.yaml", "--config=more.yaml", "--config=one.yaml", *flags)
+    transforms = config.data.init_args.train_transforms
+    names = [spec.class_path.rpartition(".")[2] for spec in (*transforms, *config.trainer.callbacks)]
+    assert names == ["RandAugment", "RandomErasing", "Identity", "ColorJitter", "Timer", "DeviceStatsMonitor"]
+    assert transforms[1].init_args.p == 0.1
     alone = parse("--config=more.yaml")
     assert (len(alone.data.init_args.train_transforms), len(alone.trainer.callbacks)) == (1, 1)
 
@@ -201,23 +174,15 @@ def test_the_saved_config_of_a_run_can_be_used_with_another_class(workplace):
     assert (data.init_args.image_size, data.init_args.root) == (40, "x")
 
 
-def test_a_folder_is_taken_for_what_it_holds(workplace):
+@pytest.mark.parametrize("args", [["--data=my images"], ["--data", "my images/"], ["--config={data: ./my images}"]])
+def test_a_folder_is_taken_for_what_it_holds(workplace, args):
     (workplace / "my images").mkdir()
-    (workplace / "c.yaml").write_text("data: my images")
-    for args in (
-        ["--data=my images"],
-        ["--data", "my images/"],
-        ["--config=c.yaml"],
-        ["--data.image_size=32", "--data=./my images"],
-    ):
-        data = parse(*args).data
-        assert data.class_path.endswith("FolderDataModule")
-        assert FolderDataModule(**vars(data.init_args)).root.samefile("my images")
+    data = parse("--data.image_size=32", *args).data
+    assert data.class_path.endswith("FolderDataModule")
+    assert FolderDataModule(**vars(data.init_args)).root.samefile("my images")
 
 
-def test_a_logger_gets_what_follows_it(workplace):
-    for order in permutations(["--trainer.logger=CSVLogger", "--trainer.logger.save_dir=x"]):
-        assert parse(*order).trainer.logger.init_args.save_dir == "x"
+def test_each_of_several_loggers_gets_what_follows_it():
     assert parse("--trainer.logger=false").trainer.logger is False
     for first in ("--trainer.logger=CSVLogger", "--trainer.logger+=CSVLogger"):
         args = (first, "--trainer.logger.name=a", "--trainer.logger+=CometLogger", "--trainer.logger.prefix=b")
@@ -228,12 +193,8 @@ def test_a_logger_gets_what_follows_it(workplace):
 def test_values_are_read_as_yaml_1_2_reads_them():
     text = "{a: 1, b: 1.0, c: yes, d: 'yes', e: null, f: [1, x], i: -3.5, j: &x {k: 1}, l: *x}"
     assert read_config(text) == yaml.safe_load(text)
-    assert read_config("{a: 1e-3, b: '1e-3', c: 2E5, d: 2020-01-01}") == {
-        "a": 0.001,
-        "b": "1e-3",
-        "c": 200000.0,
-        "d": "2020-01-01",
-    }
+    expected = {"a": 0.001, "b": "1e-3", "c": 200000.0, "d": "2020-01-01"}
+    assert read_config("{a: 1e-3, b: '1e-3', c: 2E5, d: 2020-01-01}") == expected
 
 
 LIMITS = [*(f"limit_{split}_batches" for split in ("train", "val", "test", "predict")), "overfit_batches"]

@@ -5,8 +5,6 @@ import pytest
 from tests.conftest import fit, make_folder
 from tests.small import one_line, small
 
-PLATEAU = "--model.lr_scheduler=ReduceLROnPlateau --model.lr_scheduler.monitor"
-
 
 @pytest.fixture
 def no_drawing(monkeypatch):
@@ -43,10 +41,8 @@ def test_what_cannot_work_is_refused_before_an_image_is_drawn_or_a_folder_made(
         broken = make_folder(workplace / "broken", {"blue": 6, "red": 6}) / "red" / "3.jpg"
         broken.write_bytes(broken.read_bytes()[:-100])
     before = sorted(workplace.iterdir())
-    line = one_line(
-        lambda: fit("--trainer.devices=1", "--trainer.accelerator=cpu", "--data.batch_size=64", *flags.split()), capsys
-    )
-    assert complaint in line
+    usual = ["--trainer.devices=1", "--trainer.accelerator=cpu", "--data.batch_size=64"]
+    assert complaint in one_line(lambda: fit(*usual, *flags.split()), capsys)
     assert sorted(workplace.iterdir()) == before
 
 
@@ -58,20 +54,11 @@ def test_early_stopping_works_with_validation_by_the_clock_and_says_that_it_stop
     assert line.startswith("stopped early, after epoch 1: Stopping threshold reached: train/loss = ")
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        f"{PLATEAU}=val/loss --model.lr_scheduler_interval=step --trainer.val_check_interval=1",
-        "--trainer.callbacks+=ModelCheckpoint --trainer.callbacks.monitor=val/accuracy --trainer.callbacks.mode=max",
-        "--trainer.callbacks+=EarlyStopping --monitor=val/accuracy --mode=min",  # as the user says of the best checkpoint
-    ],
-)
-def test_what_watches_a_metric_that_is_there_in_its_own_mode_runs(workplace, flags):
-    small(*flags.split())
-
-
-def test_a_callback_with_a_default_that_is_no_plain_data_is_saved_in_the_config(workplace):
-    timer = ["--trainer.callbacks+=Timer", "--trainer.callbacks.duration=00:12:00:00"]
-    small(*timer)
+def test_what_watches_a_metric_that_is_there_in_its_own_mode_runs_and_its_config_runs_again(workplace):
+    """``Timer`` has a default that is no plain data; EarlyStopping's mode is what the user says of the best checkpoint."""
+    callbacks = "--trainer.callbacks+=EarlyStopping --trainer.callbacks+=Timer --trainer.callbacks.duration=00:12:00:00"
+    plateau = "--model.lr_scheduler=ReduceLROnPlateau --model.lr_scheduler.monitor=val/loss"
+    steps = "--model.lr_scheduler_interval=step --trainer.val_check_interval=1"
+    small("--monitor=val/accuracy", "--mode=min", *callbacks.split(), *plateau.split(), *steps.split())
     config = workplace / "runs" / "run" / "config.yaml"
     fit(f"--config={config}", "--name=again", "--trainer.fast_dev_run=true")

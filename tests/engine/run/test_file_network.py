@@ -48,11 +48,10 @@ def allowed(monkeypatch) -> set[str]:
 def checkpoint(tmp_path, allowed) -> Any:
     """Writes a checkpoint, and changes what it says of its network."""
 
-    def write(**changes: Any) -> Any:
-        own = changes.get("arch", "").startswith(__name__)
-        model = ImageClassifier(NAMES, PREPROCESSING, arch=changes["arch"] if own else "resnet18")
-        said = {**model.hparams, **changes}
-        torch.save({"state_dict": model.state_dict(), "hyper_parameters": said}, tmp_path / "net.ckpt")
+    def write(build: str = "resnet18", **said: Any) -> Any:
+        model = ImageClassifier(NAMES, PREPROCESSING, arch=build)
+        content = {"state_dict": model.state_dict(), "hyper_parameters": {**model.hparams, "arch": build, **said}}
+        torch.save(content, tmp_path / "net.ckpt")
         allowed.clear()
         return tmp_path / "net.ckpt"
 
@@ -75,10 +74,7 @@ def test_a_checkpoint_reaches_no_other_network_and_has_nothing_downloaded(checkp
     monkeypatch.setattr("socket.socket.connect", lambda *args: attempts.append(args))
     monkeypatch.setattr("torch.hub.load_state_dict_from_url", lambda *args, **_: attempts.append(args))
     monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", lambda *args, **_: attempts.append(args))
-    path = checkpoint(arch="resnet18")
-    content = torch.load(path, weights_only=True)
-    content["hyper_parameters"]["arch"] = arch
-    torch.save(content, path)
+    path = checkpoint(arch=arch)
     allow_module(__name__)
     with pytest.raises(UserError, match=r"give --import|there is no network"):
         ImageClassifier.load_from_checkpoint(path)
@@ -110,7 +106,7 @@ def test_a_module_that_imports_when_it_is_asked_is_not_asked(allowed, monkeypatc
 
 
 def test_in_python_the_callers_word_is_enough(checkpoint):
-    path = checkpoint(arch=f"{__name__}.Deep")
+    path = checkpoint(f"{__name__}.Deep")
     with pytest.raises(UserError, match="give --import"):
         ImageClassifier.load_from_checkpoint(path)
     assert isinstance(ImageClassifier.load_from_checkpoint(path, arch=f"{__name__}.Deep").network, Deep)
@@ -128,7 +124,7 @@ def test_in_python_the_callers_word_is_enough(checkpoint):
     ids=lambda value: str(value)[:60],
 )
 def test_a_network_far_larger_than_its_weights_is_refused_within_seconds(checkpoint, allowed, arch, changes):
-    path = checkpoint(arch=arch, **changes)
+    path = checkpoint("resnet18" if arch.startswith(("resnet", "timm")) else arch, **{"arch": arch, **changes})
     allow_module(__name__)
     start = time.monotonic()
     with pytest.raises(UserError, match=r"far larger than its weights|does not accept"):

@@ -24,11 +24,6 @@ class ImageClassifier:
     class_names, arch, arch_args = (MATCH[name] for name in ("class_names", "arch", "arch_args"))
 
 
-def test_a_checkpoint_that_matches_is_accepted():
-    about: Any = MATCH
-    require_match(about, "some.ckpt", ImageClassifier(), CHOSEN)
-
-
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
@@ -42,7 +37,9 @@ def test_a_checkpoint_that_matches_is_accepted():
     ids=str,
 )
 def test_a_difference_is_named(changed, words):
-    about: Any = MATCH | changed
+    about: Any = dict(MATCH)
+    require_match(about, "some.ckpt", ImageClassifier(), CHOSEN)
+    about |= changed
     with pytest.raises(UserError) as caught:
         require_match(about, "some.ckpt", ImageClassifier(), CHOSEN)
     assert all(word in str(caught.value) for word in words)

@@ -18,17 +18,11 @@ def use_clock(patch: pytest.MonkeyPatch, step: float) -> None:
 
 
 def test_looking_at_many_files_is_a_line_a_minute_where_nobody_watches(monkeypatch, capsys):
-    use_clock(monkeypatch, 0.5)  # 50 seconds for all
-    assert len(list(in_threads(str, FILES, "checking images", threads=1))) == 100
-    assert capsys.readouterr() == ("", "")
-    use_clock(monkeypatch, 2.0)  # 200
-    assert len(list(in_threads(str, FILES, "checking images", threads=1))) == 100
-    first, *others = capsys.readouterr().err.splitlines()
-    assert first == "checking images: 30 of 100 images, 0.5 images/s, 2 min 20 s left"
-    assert len(others) == 2
-
-
-def test_processes_behind_the_first_say_nothing(monkeypatch, capsys):
-    use_clock(monkeypatch, 100.0)
-    assert len(list(in_threads(str, FILES, "checking images", threads=1, visible=False))) == 100
-    assert capsys.readouterr() == ("", "")
+    for seconds, visible in ((0.5, True), (2.0, True), (100.0, False)):  # an image
+        use_clock(monkeypatch, seconds)
+        assert len(list(in_threads(str, FILES, "checking images", threads=1, visible=visible))) == 100
+        if seconds == 2.0:
+            first, *others = capsys.readouterr().err.splitlines()
+            assert first == "checking images: 30 of 100 images, 0.5 images/s, 2 min 20 s left"
+            assert len(others) == 2
+        assert capsys.readouterr() == ("", "")
