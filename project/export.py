@@ -50,15 +50,7 @@ def parse(args: list[str] | None = None) -> Namespace:
 
 
 def export(options: Namespace) -> None:
-    """Writes the file, compares it with the checkpoint, and prints what it found.
-
-    Args:
-        options: As :func:`parse` returns them.
-
-    Raises:
-        UserError: An option has no acceptable value, the checkpoint cannot be read, or the file does not compute what
-            the checkpoint does.
-    """
+    """Writes the file, compares it with the checkpoint, and prints the result; the options are those of :func:`parse`."""
     output = Path(options.output)
     _require_usable(output, options.overwrite)
     import_modules(options["import"])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 if __name__ == "__main__":
-    gc.disable()  # imports leave no garbage to look for, which takes a quarter of their time; the command enables it
+    gc.disable()  # a quarter faster imports, which create no garbage; begin_command() enables it again
 
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint
@@ -100,7 +100,7 @@ class FitCLI(ProjectCLI):
         plugins = trainer.plugins if isinstance(trainer.plugins, list) else [trainer.plugins]
         if trainer.precision is None and not any(issubclass(class_of(one) or object, Precision) for one in plugins):
             trainer.precision = best_precision(trainer.accelerator)
-        self._saved_config = self.config.clone()  # which another run may take, in a folder of its own
+        self._saved_config = self.config.clone()  # without this folder's paths, so that another run can use it
         if resumed and "weights" in self.config.model.init_args:
             self.config.model.init_args.weights = None  # the checkpoint has them
         place_in_folder(trainer, self.run.path)
@@ -113,13 +113,13 @@ class FitCLI(ProjectCLI):
         watch_validation(added, self.config.trainer.callbacks or [], self.monitor)
         own = self.trainer_defaults["callbacks"] = [LogInterval(), *self._callbacks(), DelayedAveraging(added)]
         if not any(isinstance(callback, Checkpoint) for callback in (*own, *added)):
-            kwargs["enable_checkpointing"] = False  # or Lightning would add one
-        kwargs["default_root_dir"] = self.run.path  # of SLURM's checkpoints too: a run must not find another's
+            kwargs["enable_checkpointing"] = False  # otherwise Lightning adds a ModelCheckpoint
+        kwargs["default_root_dir"] = self.run.path  # Lightning looks here for SLURM's checkpoints of this run, too
         kwargs["logger"] = loggers_of(self.config_init.trainer.logger, self.run.path)
         kwargs["plugins"] = with_atomic_writes(self.config_init.trainer.plugins, self.run.path)
         trainer = super().instantiate_trainer(**kwargs)
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
-        # first, so that what others log at the start of a batch is not in the curves yet when it saves
+        # LastCheckpoint comes first: it saves at the start of a batch, before other callbacks log anything there
         callbacks.sort(key=lambda callback: not isinstance(callback, LastCheckpoint))
         self._keeps_last = isinstance(callbacks[0], LastCheckpoint)
         self._keep_best = next((callback for callback in callbacks if isinstance(callback, BestCheckpoint)), None)
@@ -132,11 +132,11 @@ class FitCLI(ProjectCLI):
     def fit(self) -> None:
         """Trains, or continues to; then tests the best checkpoint once and writes the final metrics."""
         require_sound_run(self.trainer, self.datamodule, self.model.monitors(), self.monitor)
-        if self.config.trainer.fast_dev_run:  # which keeps nothing
+        if self.config.trainer.fast_dev_run:  # writes no folder
             self.trainer.fit(self.model, datamodule=self.datamodule)
             self.trainer.test(self.model, datamodule=self.datamodule, verbose=False)
             return
-        if self.trainer.local_rank == 0:  # Lightning will too, but then the run has its folder
+        if self.trainer.local_rank == 0:  # before the run's folder exists, so that a failed download leaves none
             self.datamodule.prepare_data()
         try:
             self._train_and_test(self._open_run())
@@ -147,15 +147,17 @@ class FitCLI(ProjectCLI):
             self._conclude()
 
     def _say_how_to_resume(self, error: BaseException) -> None:
+        """Says how to resume a run that was stopped, or adds it to an error of the machine; removes an empty folder."""
         step, best = self.trainer.global_step, self._keep_best
         discarded = self.trainer.is_global_zero and step == 0 and self.run.discard()
-        folder = Path(best.dirpath).parent if best and best.dirpath else self.run.path  # the first process's, if agreed
-        advice = f"to {'resume' if self._keeps_last else 'start again'}, run the same command with --name "
-        advice += shlex.quote(folder.name)
-        if isinstance(error, SystemExit):  # ours, or Lightning's for Ctrl-C
+        # names without --name differ between processes; this one is the first process's as soon as they have agreed
+        folder = Path(best.dirpath).parent if best and best.dirpath else self.run.path
+        verb = "resume" if self._keeps_last else "start again"
+        advice = f"to {verb}, run the same command with --name {shlex.quote(folder.name)}"
+        if isinstance(error, SystemExit):  # StoppedError, or Lightning's for Ctrl-C
             done = f" after step {step}" if isinstance(error, StoppedError) else ""
             self.note(f"\nstopped{done}{' before the first step' if discarded else f'; {advice}'}")
-        elif isinstance(error, LocalError | OSError) and not discarded:  # as of a full disk, or a broken file
+        elif isinstance(error, LocalError | OSError) and not discarded:  # such as a full disk or a broken file
             error.add_note(advice)
 
     def _train_and_test(self, resume: str | None) -> None:

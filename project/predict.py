@@ -131,17 +131,7 @@ class Writer(BasePredictionWriter):
 
 
 def predict(options: Namespace) -> int:
-    """Labels files, and writes a row for each.
-
-    Args:
-        options: As :func:`parse` returns them.
-
-    Returns:
-        The exit code: 0, or 1 where files could not be read.
-
-    Raises:
-        UserError: An option has no acceptable value, there are no files, or the output cannot be written.
-    """
+    """Labels files, and writes a row for each; returns the exit code, 1 where files could not be read."""
     import_modules(options["import"])
     model = ImageClassifier.load_from_checkpoint(options.checkpoint)
     if options.flips and model.test_time_augmentation is None:

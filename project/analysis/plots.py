@@ -13,6 +13,8 @@ from torch import Tensor
 
 from project.engine.errors import printable
 
+_LOSSES = {"train/loss": " (training loss)", "val/loss": " (evaluation loss)"}  # the latter has no label smoothing
+
 
 def short(name: str, length: int = 24) -> str:
     """Shortens a name in its middle and replaces characters that cannot be drawn."""
@@ -68,13 +70,6 @@ def read_curves(run: str | Path) -> dict[str, dict[int, float]]:
     return {name: {event.step: event.value for event in events.Scalars(name)} for name in events.Tags()["scalars"]}
 
 
-def label_smoothing_of(about: Mapping[str, Any]) -> float:
-    """Reads the label smoothing of the training loss from what a checkpoint says of itself."""
-    loss = about.get("loss")
-    smoothing = loss.get("label_smoothing") if isinstance(loss, dict) else None
-    return smoothing if isinstance(smoothing, float) else 0.0
-
-
 def _draw_curve(axes: Axes, points: Mapping[int, float], colour: str, label: str) -> None:
     steps = sorted(points)
     marker = "o" if len(steps) < 30 else ""  # a line through a single point shows nothing
@@ -83,11 +78,8 @@ def _draw_curve(axes: Axes, points: Mapping[int, float], colour: str, label: str
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
-def curves_figure(curves: Mapping[str, Mapping[int, float]], label_smoothing: float = 0.0) -> Figure:
-    """Draws loss, accuracy, learning rate and speed over the steps, of :func:`read_curves`; any may be missing.
-
-    The legend tells the label smoothing of the training loss, which the validation loss is without.
-    """
+def curves_figure(curves: Mapping[str, Mapping[int, float]]) -> Figure:
+    """Draws loss, accuracy, learning rate and speed over the steps; what was not logged is left out."""
     panels = {
         "loss": ["train/loss", "val/loss"],
         "accuracy": ["train/accuracy", "val/accuracy"],
@@ -99,9 +91,8 @@ def curves_figure(curves: Mapping[str, Mapping[int, float]], label_smoothing: fl
     for position, (title, names) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(2, 2, position, title=title, xlabel="step")
         for name in filter(curves.get, names):
-            smoothed = f" (label smoothing {label_smoothing:g})" if name == "train/loss" and label_smoothing else ""
-            colour = "C1" if name.startswith("val/") else "C0"
-            _draw_curve(axes, curves[name], colour, f"{name.split('/')[0]}{smoothed}")
+            split, colour = name.split("/")[0], "C1" if name.startswith("val/") else "C0"
+            _draw_curve(axes, curves[name], colour, f"{split}{_LOSSES.get(name, '')}")
         if title in ("loss", "accuracy") and axes.lines:
             axes.legend()
         axes.axhline(0, color="black", linewidth=0.8)  # heights compare only from zero

@@ -2,9 +2,8 @@
 
 import base64
 import io
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
@@ -15,24 +14,13 @@ from torchvision.transforms.v2.functional import resize
 from project.analysis.calibration import reliability, reliability_figure
 from project.analysis.evaluation import Evaluation
 from project.analysis.gradcam import grad_cam, overlay
-from project.analysis.plots import confusion_figure, curves_figure, label_smoothing_of, read_curves
+from project.analysis.plots import confusion_figure, curves_figure, read_curves
 from project.analysis.tables import own_metrics
 from project.engine.errors import printable
 from project.model import ImageClassifier
 from project.model.metrics import Metrics
 
 _THUMBNAIL = 160  # pixels
-
-
-class Shown(NamedTuple):
-    """An image on the page, and its Grad-CAM, as ``data:`` URLs."""
-
-    source: str
-    name: str
-    label: str
-    predicted: str
-    confidence: float
-    cam: str | None = None
 
 
 def render(run: Path, about: dict[str, Any], metrics: dict[str, Any], images: dict[str, Any]) -> str:
@@ -48,7 +36,7 @@ def render(run: Path, about: dict[str, Any], metrics: dict[str, Any], images: di
         metrics=metrics,
         own=own_metrics({split: metrics[split] for split in ("test", "val") if metrics[split]}),
         config=config.read_text("utf-8", "backslashreplace") if config.exists() else "",
-        curves=_drawn(curves_figure(curves, label_smoothing_of(about))) if curves else None,
+        curves=_drawn(curves_figure(curves)) if curves else None,
         confusion=_drawn(confusion_figure(confusion, names)) if confusion.dim() == 2 else None,
         classes=list(zip(names, Metrics(0.0, confusion, None).per_class, strict=True)),
         **{"missing": None} | images,
@@ -60,28 +48,35 @@ def image_sections(model: ImageClassifier, test: Evaluation, count: int = 12) ->
     known = test.labels >= 0
     wrong, right = test.confident(correct=False, count=count), test.confident(correct=True, count=count // 2)
     try:
-        attention = list(_shown(model, test, [*right, *wrong[: count // 2]], with_cam=True))
+        attention = _shown(model, test, [*right, *wrong[: count // 2]], with_cam=True)
     except ValueError:  # no layer's output has spatial dimensions
         attention = []
     return {
         "reliability": _drawn(reliability_figure(reliability(test.probabilities[known], test.labels[known]))),
-        "mistakes": list(_shown(model, test, wrong)),
+        "mistakes": _shown(model, test, wrong),
         "attention": attention,
     }
 
 
-def _shown(model: ImageClassifier, test: Evaluation, indices: list[int], with_cam: bool = False) -> Iterator[Shown]:
+def _shown(
+    model: ImageClassifier, test: Evaluation, indices: list[int], with_cam: bool = False
+) -> list[dict[str, Any]]:
+    """Describes images for the page, pixels and Grad-CAM as ``data:`` URLs."""
+    found = []
     for index in indices:
         image = test.images.image(index)
-        cam = overlay(image, grad_cam(model, stack([image]))[0]) if with_cam else None
-        yield Shown(
-            _encoded(image),
-            printable(test.images.name(index)),
-            model.class_names[int(test.labels[index])],
-            model.class_names[int(test.predicted[index])],
-            float(test.confidence[index]),
-            None if cam is None else _encoded(cam),
+        cam = _encoded(overlay(image, grad_cam(model, stack([image]))[0])) if with_cam else None
+        found.append(
+            {
+                "source": _encoded(image),
+                "name": printable(test.images.name(index)),
+                "label": model.class_names[int(test.labels[index])],
+                "predicted": model.class_names[int(test.predicted[index])],
+                "confidence": float(test.confidence[index]),
+                "cam": cam,
+            }
         )
+    return found
 
 
 def _encoded(image: Tensor) -> str:

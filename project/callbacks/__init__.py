@@ -1,13 +1,12 @@
 """Callbacks: what happens during a run beside training."""
 
 from project.callbacks.cached_features import CachedFeatures
+from project.callbacks.curves import ImagesPerSecond, LearningRate, SpeedSettings
 from project.callbacks.defaults import DefaultCallbacks
 from project.callbacks.figures import ConfidentMistakesPlot, ConfusionMatrixPlot, FirstBatchPlot, PlotFiles
-from project.callbacks.learning_rate import LearningRate
 from project.callbacks.metrics_csv import MetricsCSV
 from project.callbacks.progress_lines import ProgressLines
 from project.callbacks.progressive_resizing import ProgressiveResizing
-from project.callbacks.throughput import ImagesPerSecond, SpeedSettings
 from project.engine.training.best_checkpoint import BestCheckpoint
 from project.engine.training.last_checkpoint import LastCheckpoint, StoppedError
 from project.engine.training.non_finite import StopOnNonFinite

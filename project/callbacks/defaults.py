@@ -1,4 +1,4 @@
-"""The callbacks that every run has unless it is told otherwise, and one that it has where it is told so."""
+"""The default callbacks of a run, and the options that configure them or switch them off."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,10 +6,9 @@ from pathlib import Path
 
 from lightning.pytorch import Callback
 
+from project.callbacks.curves import ImagesPerSecond, LearningRate, SpeedSettings
 from project.callbacks.figures import ConfidentMistakesPlot, ConfusionMatrixPlot, FirstBatchPlot, PlotFiles
-from project.callbacks.learning_rate import LearningRate
 from project.callbacks.metrics_csv import MetricsCSV
-from project.callbacks.throughput import ImagesPerSecond, SpeedSettings
 from project.engine.training.best_checkpoint import BestCheckpoint
 from project.engine.training.last_checkpoint import LastCheckpoint
 from project.engine.training.non_finite import StopOnNonFinite
@@ -49,14 +48,7 @@ class DefaultCallbacks:
     plots: bool = True
 
     def build(self, checkpoints: Path, monitor: str, mode: str, seed: int) -> list[Callback]:
-        """Builds those that are not switched off.
-
-        Args:
-            checkpoints: The folder of the run's checkpoints.
-            monitor: The metric that the best checkpoint is chosen by.
-            mode: ``min`` where less of it is better, ``max`` where more is.
-            seed: The seed of the run.
-        """
+        """Builds those that are not switched off; ``best.ckpt`` is chosen by ``monitor``, its least or greatest value."""
         builders: list[tuple[Callback | bool, Callable[[], Callback]]] = [
             (self.last_checkpoint, LastCheckpoint),
             (self.learning_rate, LearningRate),

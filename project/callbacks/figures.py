@@ -105,8 +105,7 @@ class PlotFiles(Callback):
         (run / PLOTS).mkdir(exist_ok=True)
         for logger in tensorboards(trainer):
             logger.save()
-            smoothing = getattr(pl_module.criterion, "label_smoothing", 0.0)
-            _write(curves_figure(read_curves(run), smoothing), run / PLOTS / "curves.png")
+            _write(curves_figure(read_curves(run)), run / PLOTS / "curves.png")
         if test is not None and test.confusion.dim() == 2:  # there is none where images may have several classes
             _write(confusion_figure(test.confusion, names), run / PLOTS / "confusion_matrix.png")
         if test is not None and len(names) <= 100:  # bars of more cannot be read

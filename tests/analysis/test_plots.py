@@ -82,7 +82,7 @@ CURVES = {name: {step: 1 - step / 30 for step in (3, 1, 2)} for name in ("train/
     ids=["nothing", "one point", "not finite", "several"],
 )
 def test_curves_are_drawn_from_whatever_was_logged_at_whole_steps(curves, panels):
-    figure = curves_figure(curves, label_smoothing=0.1)
+    figure = curves_figure(curves)
     require_drawn(figure)
     drawn = lines(figure)
     for name in panels:
@@ -92,7 +92,7 @@ def test_curves_are_drawn_from_whatever_was_logged_at_whole_steps(curves, panels
         assert (axes.get_xticks() == axes.get_xticks().round()).all()
     if "train/loss" in curves:
         legend: Any = figure.axes[0].get_legend()
-        assert legend.get_texts()[0].get_text() == "train (label smoothing 0.1)"
+        assert legend.get_texts()[0].get_text() == "train (training loss)"
 
 
 def test_bars_of_each_class_have_its_rates_the_first_class_on_top():
