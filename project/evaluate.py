@@ -21,7 +21,7 @@ from project.data import FolderDataModule
 from project.data.image_files import ImageFilesDataModule
 from project.engine.cli.classes import find_class
 from project.engine.cli.command import one_line_errors, quiet_libraries
-from project.engine.cli.command_line import IMPORT, import_modules, last_value, values_of, with_name
+from project.engine.cli.command_line import IMPORT, import_modules, split, values_of, with_name
 from project.engine.cli.help import Screen
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT, About, read_checkpoint
@@ -155,7 +155,8 @@ class EvaluateCLI(ProjectCLI):
 
 def _remembered_data(options: list[str]) -> dict[str, Any]:
     """Returns the data that the checkpoint of the command line was trained with, as the default of ``--data``."""
-    ckpt_path, data = last_value("--checkpoint", options), last_value("--data", options)
+    given = dict(split(options))  # the last of several
+    ckpt_path, data = given.get("--checkpoint"), given.get("--data")
     if ckpt_path is None:  # the parser says that it is required
         return {}
     about: About = read_checkpoint(ckpt_path)[ABOUT]

@@ -72,11 +72,6 @@ def import_modules(modules: list[str]) -> None:
         allow_module(module)
 
 
-def last_value(option: str, args: list[str]) -> str | None:
-    """Returns the value that a command line gives to an option, the last of several."""
-    return next(reversed(values_of(option, args)), None)
-
-
 def with_name(option: str, args: list[str]) -> list[str]:
     """Puts an option's name before the first positional argument, as in ``evaluate best.ckpt``."""
     words = list(split(args))

@@ -102,10 +102,8 @@ class OneLineErrorParser(LightningArgumentParser):
         """Rewords one of jsonargparse's messages: unknown, missing, linked, or a bad value."""
         if found := re.match(r"unrecognized arguments: ([^\s=]+)", message):
             return self._unknown(found[1])
-        if found := re.match(r"Group '(\S+)' does not accept option '([^']+)'", message):
-            return self._unknown(f"--{found[1]}.{found[2]}")
-        if found := re.match(r"Option '([^']+)' is not accepted", message):
-            return self._unknown(f"--{found[1]}")
+        if found := re.match(r"(?:Group '(\S+)' does not accept option|Option) '([^']+)'", message):
+            return self._unknown(f"--{'.'.join(filter(None, found.groups()))}")
         if found := re.match(r"the following arguments are required: ([^,]+)", message):
             if found[1] in [action.dest for action in options_of(self) if not action.option_strings]:
                 return f"{found[1].upper()} is missing, as in: {self.prog} {found[1].upper()}; see --help"

@@ -4,10 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric.plugins import CheckpointIO
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from ..errors import UserError
 from .checkpoint import read_checkpoint
 from .whole_file import whole_file
 
@@ -55,15 +53,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 def with_atomic_writes(plugins: Any, folder: Path) -> list[Any]:
     """Adds :class:`AtomicCheckpointIO` to the user's plugins: alone, or within one that wraps another."""
     mine, given = AtomicCheckpointIO(folder), plugins if isinstance(plugins, list) else [plugins] if plugins else []
-    writers: list[Any] = [plugin for plugin in given if isinstance(plugin, CheckpointIO)]
-    for writer in writers:
-        if getattr(writer, "checkpoint_io", mine) is not None:  # what is within already, where it is one that wraps
-            raise UserError(
-                f"--trainer.plugins {type(writer).__name__}: runs write checkpoints by a CheckpointIO of their own; only"
-                " one that wraps another can be added, such as AsyncCheckpointIO"
-            )
-        writer.checkpoint_io = mine
-    return given if writers else [mine, *given]
+    for plugin in given:
+        if getattr(plugin, "checkpoint_io", mine) is None:  # it wraps another
+            plugin.checkpoint_io = mine
+            return given
+    return [mine, *given]  # Lightning refuses another CheckpointIO beside it
 
 
 def hard_link(path: Path, name: str) -> None:

@@ -2,13 +2,13 @@
 
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 from tqdm import tqdm
 
 from ..errors import LINES, printable
 
+_clock = time.monotonic
 EVERY = 60.0
 """Seconds between two lines where nobody watches."""
 
@@ -41,16 +41,9 @@ class Progress:
     Where it is not ``visible``, as in all processes but the first, it only counts.
     """
 
-    def __init__(
-        self,
-        total: int | None,
-        done: int = 0,
-        clock: Callable[[], float] = time.monotonic,
-        text: str = "",
-        visible: bool = True,
-    ) -> None:
-        self._total, self._before, self._done, self._clock, self._visible = total, done, done, clock, visible
-        self._text, self._began = f"{text}: " if text else "", clock()
+    def __init__(self, total: int | None, done: int = 0, text: str = "", visible: bool = True) -> None:
+        self._total, self._before, self._done, self._visible = total, done, done, visible
+        self._text, self._began = f"{text}: " if text else "", _clock()
         self._said, self._bar = self._began, None
         if visible and sys.stderr.isatty():
             look: dict[str, Any] = {"desc": text, "delay": 1, "leave": False} if text else {"unit": " images"}
@@ -61,7 +54,7 @@ class Progress:
         self._done += count
         if self._bar is not None:
             self._bar.update(count)
-        elif self._visible and (now := self._clock()) - self._said >= EVERY:
+        elif self._visible and (now := _clock()) - self._said >= EVERY:
             self._said = now
             sys.stderr.write(f"{self._text}{self._line(now - self._began)}\n")
 
@@ -72,7 +65,7 @@ class Progress:
 
     def summary(self) -> str:
         """Returns how many images were done by this command, and how fast."""
-        count, seconds = self._done - self._before, self._clock() - self._began
+        count, seconds = self._done - self._before, _clock() - self._began
         return f"{count:,} {'image' if count == 1 else 'images'} in {duration(seconds)}, {rate(count, seconds)}"
 
     def _line(self, seconds: float) -> str:

@@ -14,7 +14,7 @@ def use_clock(patch: pytest.MonkeyPatch, step: float) -> None:
     """Time passes while it is looked at, for the bar, too."""
     clock = count(0.0, step)
     patch.setattr("tqdm.std.time", lambda: next(clock))
-    patch.setattr("project.engine.run.progress.Progress.__init__.__defaults__", (0, lambda: next(clock), "", True))
+    patch.setattr("project.engine.run.progress._clock", lambda: next(clock))
 
 
 def test_looking_at_many_files_is_a_line_a_minute_where_nobody_watches(monkeypatch, capsys):
