@@ -53,7 +53,8 @@ class RunFolder:
     def create(self) -> None:
         """Makes the folder, and locks out other processes."""
         try:
-            made = self._make_folders()
+            made = [folder for folder in (self.path.parent, self.path) if not folder.exists()]
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
             self._require_no_way_out()
             with tempfile.TemporaryFile(dir=self.checkpoints):
                 pass
@@ -63,19 +64,8 @@ class RunFolder:
                 " --trainer.default_root_dir"
             ) from error
         self._keep_others_out()
-        self._made = made  # and no other process's
+        self._made = made  # and no other process has, which would hold the lock
         self.require_unfinished()  # it may have been finished just now
-
-    def _make_folders(self) -> list[Path]:
-        """Makes the run's folder, the one above and the one below; returns those of the first two that are new."""
-        missing = [folder for folder in (self.path.parent, self.path) if not folder.exists()]
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            self.path.mkdir()
-        except FileExistsError:  # of a run that resumes, or of a process that was faster
-            missing = []
-        self.checkpoints.mkdir(exist_ok=True)
-        return missing
 
     def discard(self) -> bool:
         """Removes the folder if this process has made it and no checkpoint is in it; returns True if it did."""

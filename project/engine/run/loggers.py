@@ -120,12 +120,11 @@ def add_validation_of_best(trainer: Trainer, metrics: dict[str, Any], step: int)
 def log_settings(trainer: Trainer, values: dict[str, Any], metrics: Iterable[str]) -> None:
     """Gives every logger the settings of a new run; TensorBoard's tab HPARAMS shows them beside the named metrics."""
     data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
-    settings = {"data": type(data).__name__, "max_epochs": trainer.max_epochs, "precision": trainer.precision}
-    served = {name: getattr(data, name, None) for name in ("image_size", "batch_size", "seed")}
     flat: dict[str, Any] = {}
     for name, value in values.items():
         flat |= {f"{name}.{inner}": one for inner, one in value.items()} if isinstance(value, dict) else {name: value}
-    flat |= {**settings, **served}
+    flat |= {"data": type(data).__name__, "max_epochs": trainer.max_epochs, "precision": trainer.precision}
+    flat |= {name: getattr(data, name, None) for name in ("image_size", "batch_size", "seed")}
     plain = {name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in flat.items()}
     final = {f"{where}/{name}": 0 for where in (_BEST, "test") for name in metrics}
     for logger in trainer.loggers:

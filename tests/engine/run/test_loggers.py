@@ -56,20 +56,17 @@ def spec(kind, **arguments):
     return Namespace(class_path=f"lightning.pytorch.loggers.{kind}", init_args=Namespace(**arguments))
 
 
-def test_places_are_within_the_runs_folder_unless_they_are_absolute(tmp_path):
+def test_places_are_within_the_runs_folder_unless_they_are_absolute_and_wandb_continues_by_its_name(tmp_path):
     run = tmp_path / "run"
     csv_logger, comet = spec("CSVLogger", save_dir="."), spec("CSVLogger", save_dir="/logs")
     remote, own = spec("CSVLogger", save_dir="s3://bucket/x"), spec("Logger", rate=3)
     placed = in_run_folder([csv_logger, comet, remote, own], "save_dir", run)
     assert [one.init_args.get("save_dir") for one in placed] == [str(run), "/logs", "s3://bucket/x", None]
+    for given, continued in (({}, "my-run"), ({"id": "mine"}, "mine"), ({"version": "v"}, None)):  # by the run's name
+        placed = in_run_folder(spec("WandbLogger", save_dir=".", **given), "save_dir", tmp_path / "my run")
+        assert placed.init_args.get("id") == continued
     assert csv_logger.init_args.save_dir == "."  # what the config says is left to other runs
     assert [in_run_folder(value, "save_dir", run) for value in (None, True, False)] == [None, True, False]
-
-
-@pytest.mark.parametrize(("given", "expected"), [({}, "my-run"), ({"id": "mine"}, "mine"), ({"version": "v"}, None)])
-def test_wandb_continues_by_the_runs_name_unless_told_otherwise(tmp_path, given, expected):
-    placed = in_run_folder(spec("WandbLogger", save_dir=".", **given), "save_dir", tmp_path / "my run")
-    assert placed.init_args.get("id") == expected
 
 
 class RecordingLogger(Logger):

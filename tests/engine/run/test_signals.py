@@ -8,20 +8,16 @@ import pytest
 from project.engine.run.signals import StopRequest
 
 
-@pytest.fixture
-def request_():
-    """Listens for the length of a test."""
-    request = StopRequest()
-    request.listen()
-    yield request
-    request.ignore()
-
-
 @pytest.mark.parametrize("number", StopRequest.SIGNALS)
-def test_a_signal_is_noted_and_nothing_else_happens(request_, number):
-    assert not request_.made
+def test_a_signal_is_noted_and_afterwards_does_what_it_did_before(number):
+    before, request = [signal.getsignal(one) for one in StopRequest.SIGNALS], StopRequest()
+    request.listen()
+    assert not request.made
     os.kill(os.getpid(), number)
-    assert request_.made
+    assert request.made
+    for _ in range(2):
+        request.ignore()
+        assert [signal.getsignal(one) for one in StopRequest.SIGNALS] == before
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the child does nothing that needs a thread
@@ -36,13 +32,3 @@ def test_ctrl_c_ends_a_process_that_was_asked_to_stop_before(first):
         finally:
             os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGINT
-
-
-def test_afterwards_signals_do_what_they_did_before():
-    before = [signal.getsignal(number) for number in StopRequest.SIGNALS]
-    request = StopRequest()
-    request.listen()
-    assert all(signal.getsignal(number) == request._note for number in StopRequest.SIGNALS)
-    for _ in range(2):
-        request.ignore()
-        assert [signal.getsignal(number) for number in StopRequest.SIGNALS] == before
