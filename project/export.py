@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from project.analysis.exported import load_onnx, load_pt2, write_onnx, write_pt2
-from project.analysis.tables import writing
+from project.analysis.tables import require_writable, writing
 from project.engine.cli.command import one_line_errors, quiet_libraries
 from project.engine.cli.command_line import IMPORT, import_modules
 from project.engine.cli.parser import OneLineErrorParser
@@ -105,8 +105,7 @@ def _require_usable(output: Path, overwrite: bool) -> None:
         raise UserError(f"--output must end in {' or '.join(_FORMATS)}, got '{output}'")
     if output.exists() and not overwrite:
         raise UserError(f"--output: '{output}' is there already; give another name, or --overwrite")
-    if not output.parent.is_dir() or output.is_dir():
-        raise UserError(f"--output: '{output}' is a folder, or in none")
+    require_writable("--output", output)
     needed = ["onnx", "onnxscript", "onnxruntime"] if output.suffix == ".onnx" else []
     if missing := [name for name in needed if find_spec(name) is None]:
         raise UserError(f"writing ONNX needs packages that are not installed; run: pip install {' '.join(missing)}")

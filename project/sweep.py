@@ -70,8 +70,6 @@ def read_file(path: str) -> tuple[list[str], dict[str, Any]]:
     except (OSError, ValueError, AttributeError, TypeError, yaml.YAMLError) as error:
         raise UserError(f"'{path}' describes no search: {' '.join(str(error).split())}") from error
     flags = {flag.partition("=")[0].removeprefix("--") for flag in command}
-    if both := flags & options.keys():
-        raise UserError(f"'{path}': --{min(both)} is in both 'command' and 'options'")
     if chosen := {"name", "trainer.default_root_dir"} & {*flags, *options}:
         raise UserError(f"'{path}': the sweep itself chooses --{min(chosen)} of each trial")
     return command, options

@@ -103,7 +103,6 @@ def test_another_sweep_does_not_go_into_the_same_folder(stub):
         ("options: {lr: {low: 2, high: 1}}", "must hold"),
         ("options: {lr: {choices: []}}", "must contain one or more elements"),
         ("options: {name: {choices: [x]}}", "chooses --name of each trial"),
-        ("command: --lr=3\noptions: {lr: {low: 1, high: 2}}", "--lr is in both"),
         ("options: {lr: {low: 1, high: 2}", "describes no search"),
     ],
 )

@@ -7,7 +7,7 @@ from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 
 from project.analysis.evaluation import CollectPredictions
-from project.engine.errors import require
+from project.engine.number_types import PositiveInt
 from project.engine.run.folder import PLOTS
 from project.engine.run.loggers import add_figure, tensorboards
 from project.engine.run.whole_file import whole_file
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # matplotlib takes a while to import, and --help has no use f
 class FirstBatchPlot(Callback):
     """Draws the first training batch of a run as the network sees it, augmented."""
 
-    def __init__(self, count: int = 32) -> None:
+    def __init__(self, count: PositiveInt = 32) -> None:
         self.count = count
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
@@ -59,8 +59,7 @@ class ConfusionMatrixPlot(Callback):
 class ConfidentMistakesPlot(Callback):
     """Draws the ``count`` test images that were classified wrongly with the greatest confidence."""
 
-    def __init__(self, count: int = 24) -> None:
-        require(count >= 1, "--callbacks.confident_mistakes.count", count, "at least 1")
+    def __init__(self, count: PositiveInt = 24) -> None:
         self.count = count
         self._collect = CollectPredictions()
 

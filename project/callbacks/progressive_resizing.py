@@ -6,6 +6,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from project.callbacks.cached_features import CachedFeatures
 from project.engine.errors import UserError, require
+from project.engine.number_types import PositiveInt, ShareAboveZero
 from project.model.schedules import total_steps
 
 
@@ -22,10 +23,7 @@ class ProgressiveResizing(Callback):
         multiple: Image sizes are multiples of so many pixels; a ResNet reduces them by 32.
     """
 
-    def __init__(self, start: float = 0.5, until: float = 0.75, multiple: int = 32) -> None:
-        require(0 < start <= 1, "ProgressiveResizing's start", start, "above 0 and at most 1")
-        require(0 < until <= 1, "ProgressiveResizing's until", until, "above 0 and at most 1")
-        require(multiple >= 1, "ProgressiveResizing's multiple", multiple, "at least 1")
+    def __init__(self, start: ShareAboveZero = 0.5, until: ShareAboveZero = 0.75, multiple: PositiveInt = 32) -> None:
         self.start, self.until, self.multiple = start, until, multiple
 
     def image_size(self, done: float, full: int) -> int:
