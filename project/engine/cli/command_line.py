@@ -198,22 +198,18 @@ def _at(config: Any, path: list[str]) -> Any:
     return config
 
 
-def _classes_within(model: Any, flags: list[Word]) -> dict[str, Any]:
+def _classes_within(model: dict[str, Any], flags: list[Word]) -> dict[str, Any]:
     """Returns the model with those classes of its arguments that are not its own defaults, and what is given to them."""
-    cls = find_class("model", model.get("class_path")) if isinstance(model, dict) else None
-    if cls is None:
-        return {}
-    named: dict[str, Any] = {}
-    for key in _KEYS:
-        name = key.removeprefix("model.")
-        spec, default = _at(model, ["init_args", name]), accepted(cls).get(name)
-        if key == name or not isinstance(spec, dict) or "class_path" not in spec:
+    defaults, named = accepted(find_class("model", model["class_path"]) or object), dict[str, Any]()
+    for key in (key for key in _KEYS if key.startswith("model.")):
+        name, start = key.removeprefix("model."), f"--{key}."
+        spec, default = _at(model, ["init_args", name]), defaults.get(name)
+        if not isinstance(spec, dict) or "class_path" not in spec:
             continue
-        inner = find_class(key, spec["class_path"])
-        if not isinstance(default, dict) or inner is not find_class(key, default["class_path"]):
-            start = f"--{key}."
+        cls = find_class(key, spec["class_path"])
+        if not isinstance(default, dict) or cls is not find_class(key, default["class_path"]):
             by_flag = {option.removeprefix(start): value for option, value in flags if option.startswith(start)}
             given = spec.get("init_args", {}) | by_flag
-            known = {name: value for name, value in given.items() if inner is not None and name in accepted(inner)}
+            known = {name: value for name, value in given.items() if cls is not None and name in accepted(cls)}
             named[name] = {"class_path": spec["class_path"], "init_args": known}
     return {"model": {"class_path": model["class_path"], "init_args": named}}

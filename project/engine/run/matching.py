@@ -57,8 +57,7 @@ def require_same_classes(known: list[str], path: str | Path, class_names: list[s
     if known != class_names:
         pairs = zip(known, class_names, strict=False)
         first = next((place for place, (one, other) in enumerate(pairs) if one != other), 0)
-        start = first if first >= 4 else 0
-        before, now = (f"{'…, ' * bool(start)}{listed(names[start:], 4)}" for names in (known, class_names))
+        before, now = (f"{'…, ' * bool(first)}{listed(names[first:], 4)}" for names in (known, class_names))
         raise UserError(
             f"'{path}' knows the {len(known)} classes {before}, but the data has the {len(class_names)} classes {now};"
             " use the data it was trained on"
