@@ -63,7 +63,8 @@ def unknown_class(key: str, name: str) -> str:
     same = [known for known in names if known.lower() == name.lower()]
     nearest = same or get_close_matches(name.rsplit(".")[-1], names, n=3, cutoff=0.6)
     nearest = nearest or ([f"--model.arch {name}"] if key == "model" else [])
-    meant = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
+    own = f"; name your own with its module, as in my_module.{name}" if name.isidentifier() else ""
+    meant = f"; did you mean {' or '.join(nearest)}?" if nearest else own
     return f"--{key}: there is no {CLASS_OPTIONS[key].__name__} '{name}'{meant}"
 
 
