@@ -146,18 +146,24 @@ def _specification(key: str, value: Any, folder: type) -> Any:
         if os.sep in value:
             raise UserError(f"--data: there is no folder '{value}'")
     if isinstance(value, str):
-        may_be_no_class = key.startswith("trainer.") or (key == "model.loss" and "." in value)  # but a function
-        value = value if may_be_no_class and find_class(key, value) is None else {"class_path": value}
+        value = {"class_path": value} if not key.startswith("trainer.") or find_class(key, value) else value
     if not isinstance(value, dict):
         return value
     spec = value if value.keys() <= {"class_path", "init_args", "dict_kwargs"} else {"init_args": value}
-    if "class_path" in spec:
-        name = str(spec["class_path"])
-        is_callable = "." in name and key in ("model.loss", "model.lr_scheduler", "model.optimizer")
-        if find_class(key, name) is None and not is_callable:
-            raise UserError(unknown_class(key, name))
-        spec = spec | {"class_path": class_path(key, name)}
-    return spec
+    return _with_class(key, spec) if "class_path" in spec else spec
+
+
+def _with_class(key: str, spec: dict[str, Any]) -> Any:
+    name = str(spec["class_path"])
+    if find_class(key, name) is not None:
+        return spec | {"class_path": class_path(key, name)}
+    if "." not in name or key not in ("model.loss", "model.lr_scheduler", "model.optimizer"):
+        raise UserError(unknown_class(key, name))
+    if key != "model.loss":
+        return spec
+    if spec.get("init_args"):
+        raise UserError(f"--model.loss: '{name}' is no subclass of torch.nn.Module; functions take no options")
+    return name  # a function: by its class_path, jsonargparse would call it to make the loss
 
 
 def _require_free(config: dict[str, Any], flags: list[Word]) -> None:

@@ -39,6 +39,7 @@ extra -> there is no option 'extra'
 --data=./nowhere -> --data: there is no folder './nowhere'
 --config={{data: {{class_path: 3}}}} -> --data: there is no ImageDataModule '3'
 --model=resnet18 -> --model: there is no ImageClassifier 'resnet18'; did you mean --model.arch resnet18?
+--config={{model.loss: {{class_path: os.getpid, init_args: {{a: 3}}}}}} -> --model.loss: 'os.getpid' is no subclass of
 --model.loss=my_own -> there is no Module 'my_own'; name your own with its module, as in my_module.my_own
 --model.optimizer=Adamw -> there is no Optimizer 'Adamw'; did you mean AdamW?
 --trainer.callbacks=EarlyStoping -> there is no Callback 'EarlyStoping'; did you mean EarlyStopping?
