@@ -126,7 +126,7 @@ def failing(num_classes, fail_later=False):
         ("timm/hf_hub:someone/evil", {}, "there is no network"),
         ("resnet18", {"weights": "DEFAULT"}, r"weights='DEFAULT' \(.*multiple values"),
         ("resnet18", {"groups": "x\n"}, r"--model\.arch_args: resnet18 does not accept .*groups='x\\n' \("),
-        ("vgg11", {"stem": "cifar"}, "only torchvision's ResNets have a stem, imagenet or cifar"),
+        ("squeezenet1_1", {"stem": "cifar"}, "only torchvision's ResNets have a stem, imagenet or cifar"),
         ("airbench", {"depth": 3}, r"airbench does not accept num_classes=5, depth=3 \(.*depth"),
         ("timm/resnet18", {"checkpoint_path": "x.pth"}, r"checkpoint_path='x\.pth' \(.*multiple values"),
     ],
