@@ -24,6 +24,7 @@ _OPTIONS: dict[str, tuple[Any, Any, str]] = {
     "val_fraction": (OpenUnitInterval, 0.1, "The share of each class that becomes validation data."),
     "test_fraction": (OpenUnitInterval, 0.1, "The share of each class that becomes test data."),
     "split_seed": (int, 0, "Decides which images those are."),
+    "group": (str | None, None, "Keeps groups in one split, as --data.group of project.fit does."),
 }
 _OF_CSV: dict[str, tuple[Any, Any, str]] = {
     "root": (str | None, None, "The folder that paths in the CSV are relative to, by default its own."),
@@ -63,9 +64,14 @@ def check_data(options: Namespace) -> int:
     refusal = None
     given = {"file" if is_csv else "root": options.data} | given
     try:
-        data: CSVDataModule | FolderDataModule = CSVDataModule(**given) if is_csv else FolderDataModule(**given)
+        kind: type[CSVDataModule | FolderDataModule] = CSVDataModule if is_csv else FolderDataModule
+        data = kind(**given)
         files = data.files()
         found |= survey(data.images_root, files)
+        if options.group is not None:
+            splits = data.splits_of_groups(kind(**given | {"group": None}).files())  # as they would be without
+            divided = sum(len(places) > 1 for places in splits.values())
+            found["groups"] = {"count": len(splits), "divided_by_file": divided}
         print(survey_table(found), flush=True)
         if unreadable := {data.images_root / entry["file"]: entry["reason"] for entry in found["unreadable"]}:
             leave_out(files, unreadable)
@@ -107,6 +113,9 @@ def survey_table(found: dict[str, Any]) -> str:
     for kind in ("formats", "modes"):
         lines += [_row(kind, ", ".join(f"{name} {count:,}" for name, count in found[kind].items()) or "none")]
     lines += _listed("unreadable", [f"{entry['file']} ({entry['reason']})" for entry in found["unreadable"]])
+    if "groups" in found:
+        count, divided = found["groups"].values()
+        lines += [_row("groups", f"{count:,}, each in one split; a split by file would divide {divided:,}")]
     for across in ("classes", "splits"):
         groups = [group["files"] for group in found["duplicates"] if group[f"across_{across}"]]
         same = [" = ".join(f"{entry['file']} ({entry['split']})" for entry in files) for files in groups]

@@ -69,6 +69,12 @@ def shortened(command: str) -> list[str]:
     ]
 
 
+def write_images(folder: Path) -> None:
+    """Photos of eight patients in each of three classes."""
+    for file in sorted(make_folder(folder / "images", dict.fromkeys("abc", 8)).rglob("*.jpg")):
+        file.rename(file.with_name(f"patient{file.name}"))
+
+
 def write_csv(folder: Path) -> None:
     """A CSV of the images in ``images``, with their class in two columns."""
     files = sorted((folder / "images").rglob("*.jpg"))
@@ -128,7 +134,7 @@ def test_a_fit_command_trains(command, place):
 def place(workplace, monkeypatch) -> Path:
     """A folder with all that the commands name."""
     (workplace / "configs").symlink_to(ROOT / "configs")
-    make_folder(workplace / "images", dict.fromkeys("abc", 4))
+    write_images(workplace)
     make_folder(workplace / "data" / "flower_photos", dict.fromkeys(FlowersDataModule().class_names, 4))
     write_cifar10(workplace / "data", monkeypatch)
     write_csv(workplace)
@@ -167,7 +173,7 @@ def test_an_evaluate_command_is_true(command, tiny_run, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if "-m project.check_data" in command])
 def test_a_check_data_command_is_true(command, workplace, monkeypatch, capsys):
-    make_folder(workplace / "images", dict.fromkeys("abc", 4))
+    write_images(workplace)
     write_csv(workplace)
     args = shlex.split(command.partition("-m project.check_data")[2].replace("FOLDER", "images"))
     assert check_data(parse(args)) == 0

@@ -38,7 +38,10 @@ class CSVDataModule(ImageFilesDataModule):
         super().__init__(**kwargs)
         self.file = Path(file).expanduser()
         self.root = Path(root).expanduser() if root is not None else self.file.parent
-        self.columns, self.delimiter = {"path": path_column, "label": label_column, "split": split_column}, delimiter
+        self.columns = {"path_column": path_column, "label_column": label_column, "split_column": split_column}
+        self.columns |= {"group": self.group} if self.group is not None else {}
+        self.delimiter = delimiter
+        self._groups: dict[Path, str] = {}
 
     @property
     def source(self) -> Path:
@@ -62,13 +65,16 @@ class CSVDataModule(ImageFilesDataModule):
         for name, paths in named["train"].items():
             if not paths:
                 raise self._error(f"the class '{printable(name)}' has no training image")
-        train = named["train"]
-        for split, positions in self.cut(train, [split for split in SPLITS if any(named[split].values())]).items():
-            named[split] = {name: [train[name][place] for place in places] for name, places in positions.items()}
-        return {
+        files = {
             split: {name: [self.root / path for path in paths] for name, paths in of_class.items()}
             for split, of_class in named.items()
         }
+        given = [split for split in SPLITS if any(named[split].values())]
+        return files | self.cut(files["train"], named["train"], given)
+
+    def group_of(self, file: Path) -> str:
+        """What the column of groups says of a file."""
+        return self._groups[file]
 
     def _rows(self) -> list[tuple[str, str, str]]:
         """The path as it is written, the label and the split, if any, of each line."""
@@ -81,10 +87,11 @@ class CSVDataModule(ImageFilesDataModule):
                 reader = csv.DictReader(file, delimiter=self.delimiter, strict=True)
                 self._require_columns(reader.fieldnames or [])
                 for values in reader:
-                    path, label, split = (values.get(column) or "" for column in self.columns.values())
+                    path, label, split, *group = (values.get(column) or "" for column in self.columns.values())
                     label, split, line, place = label.strip(), split.strip(), reader.line_num, self.root / path
-                    if None in values or not path or not label:
-                        raise self._error("it must have a path and a label, and no more columns than the first", line)
+                    if None in values or not path or not label or "" in group:
+                        what = f"a path, a label and a {printable(self.group)}" if group else "a path and a label"
+                        raise self._error(f"it must have {what}, and no more columns than the first", line)
                     if split not in ("", *SPLITS) or (rows and bool(split) != bool(rows[0][2])):
                         raise self._error(f"the split must be train, val or test, got '{printable(split)}'", line)
                     if not place.is_file():
@@ -92,6 +99,7 @@ class CSVDataModule(ImageFilesDataModule):
                         raise self._error(f"there is no file '{printable(place)}'; {advice}", line)
                     if (first := lines.setdefault(place.resolve(), line)) != line:
                         raise self._error(f"'{printable(path)}' is in line {first}, too", line)
+                    self._groups[place] = spelt("".join(group))
                     rows.append((path, spelt(label), split))
         except UnicodeDecodeError as error:
             raise self._error(f"it is not UTF-8 (byte {error.start}); save it as that") from error
@@ -103,8 +111,8 @@ class CSVDataModule(ImageFilesDataModule):
         for option, column in self.columns.items():
             if column not in found and (column != "split" or "split" in map(str.lower, found)):  # it may be missing
                 raise self._error(
-                    f"there is no column '{column}' among {printable(', '.join(found))[:200] or 'none'};"
-                    f" --data.{option}_column names it, and --data.delimiter is between columns",
+                    f"there is no column '{printable(column)}' among {printable(', '.join(found))[:200] or 'none'};"
+                    f" --data.{option} names it, and --data.delimiter is between columns",
                     1,
                 )
 

@@ -48,9 +48,7 @@ class FolderDataModule(ImageFilesDataModule):
             name: [str(file).removeprefix(prefix).replace(os.sep, "/") for file in files]
             for name, files in train.items()
         }
-        for split, classes in self.cut(names, given).items():
-            found[split] = {name: [train[name][place] for place in places] for name, places in classes.items()}
-        return found
+        return found | self.cut(train, names, given)
 
 
 def _split_folders(root: Path) -> list[str]:

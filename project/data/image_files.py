@@ -1,9 +1,11 @@
 """The base of data modules of image files: checks the files before training, reads them, and can skip broken ones."""
 
+import re
 import shlex
 import sys
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,8 +13,8 @@ import torch
 from tqdm import tqdm
 
 from project.data.module import ResizedDataModule
-from project.data.splits import SPLITS, cut_classes
-from project.engine.errors import UnreadableFileError, UserError, printable
+from project.data.splits import SPLITS, cut_classes, cut_groups
+from project.engine.errors import UnreadableFileError, UserError, listed, printable
 from project.engine.loading.batch import BatchDataset, ImageBatch
 from project.engine.loading.check import Facts, check_files, few, leave_out
 from project.engine.loading.files import FileDataset
@@ -28,6 +30,8 @@ class ImageFilesDataModule(ResizedDataModule):
         cache: A folder for decoded images, by which later epochs and runs are faster; it takes about 0.2 MB an image,
             and training crops from images whose shorter side is 8/7 of ``image_size``, or ``image_size`` where ``fit``
             is not ``crop``. By default images are decoded each time.
+        group: Keeps images that belong together, as those of one patient, in one split: a regular expression that finds
+            the group's name in a file's path below the root, such as ``patient[0-9]+``; of a CSV, the name of a column.
         kwargs: See :class:`project.data.module.ResizedDataModule`.
 
     Attributes:
@@ -35,9 +39,14 @@ class ImageFilesDataModule(ResizedDataModule):
     """
 
     def __init__(
-        self, on_bad_image: Literal["error", "skip"] = "error", cache: str | None = None, **kwargs: Any
+        self,
+        on_bad_image: Literal["error", "skip"] = "error",
+        cache: str | None = None,
+        group: str | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.group = group
         self.skip_bad = on_bad_image == "skip"
         self.cache = Path(cache).expanduser() if cache is not None else None
         self.tests_all = False
@@ -72,6 +81,9 @@ class ImageFilesDataModule(ResizedDataModule):
                 self._files = {split: found[split] for split in SPLITS}
             except OSError as error:
                 raise UserError(f"--data.root: '{error.filename}' cannot be read ({error.strerror})") from error
+            for group, splits in self.splits_of_groups(self._files).items() if self.group is not None else ():
+                if len(splits) > 1:
+                    raise UserError(f"--data.group: '{printable(group)}' has images in {listed(sorted(splits))}")
         return self._files
 
     def expected_sizes(self) -> dict[str, int]:
@@ -79,11 +91,38 @@ class ImageFilesDataModule(ResizedDataModule):
         found = self.files() if self.images_root.is_dir() else {}
         return {split: sum(map(len, classes.values())) for split, classes in found.items()}
 
-    def cut(self, names: dict[str, list[str]], given: Sequence[str]) -> dict[str, dict[str, list[int]]]:
-        """Cuts the splits that are not given from the training images, by their names; see :func:`cut_classes`."""
+    def cut(self, train: ClassFiles, names: dict[str, list[str]], given: Sequence[str]) -> dict[str, ClassFiles]:
+        """Cuts the splits that are not given from the training files, by the ``names`` of these or by their groups."""
         fractions = {split: share for split, share in self.fractions.items() if split not in given}
-        spelt_names = {name: [*map(spelt, members)] for name, members in names.items()}
-        return cut_classes(spelt_names, fractions, self.split_seed)
+        if self.group is None:
+            spelt_names = {name: [*map(spelt, members)] for name, members in names.items()}
+            parts = cut_classes(spelt_names, fractions, self.split_seed)
+        else:
+            groups = {name: [*map(self.group_of, files)] for name, files in train.items()}
+            parts = cut_groups(groups, fractions, self.split_seed)
+        return {
+            split: {name: [train[name][place] for place in places] for name, places in classes.items()}
+            for split, classes in parts.items()
+        }
+
+    def group_of(self, file: Path) -> str:
+        """The name of a file's group, by the regular expression: its first parenthesis, or all that it matches."""
+        path = file.relative_to(self.images_root).as_posix()
+        try:
+            found = re.search(str(self.group), path)
+        except re.error as error:
+            raise UserError(f"--data.group: '{self.group}' is no regular expression ({error})") from error
+        if found is None:
+            raise UserError(f"--data.group: '{self.group}' finds nothing in '{printable(path)}'")
+        return spelt(found[min(1, found.re.groups)] or "")
+
+    def splits_of_groups(self, files: Mapping[str, ClassFiles]) -> dict[str, set[str]]:
+        """The splits in which each group has images."""
+        found: dict[str, set[str]] = {}
+        for split, classes in files.items():
+            for file in chain(*classes.values()):
+                found.setdefault(self.group_of(file), set()).add(split)
+        return found
 
     def prepare_data(self) -> None:
         """Checks every file once before training starts, on one process a machine."""

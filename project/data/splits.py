@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from itertools import accumulate
+from itertools import accumulate, chain
 
 from project.engine.errors import UserError
 
@@ -43,22 +43,23 @@ def stratified_split(
 
 
 def hashed_split(
-    names: Sequence[str], fractions: dict[str, float], *, seed: int, class_name: str
+    names: Sequence[str], fractions: dict[str, float], *, seed: int, class_name: str, least: int = 1
 ) -> dict[str, list[int]]:
     """Cuts a class into splits by the hash of each file's own name, so that a class can grow.
 
     Each split takes a range of the hashes as wide as its fraction. Where it would be left empty, the file with the nearest
     hash stands in, until one with a nearer hash comes. Only such files ever enter or leave the first split when others are
-    added; once every split has a file of its own, no file of the class moves again.
+    added; once every split has a file of its own, no file of the class moves again. With ``least`` 0, none stands in.
     """
-    _require_enough(len(names), fractions, class_name)
+    if least:
+        _require_enough(len(names), fractions, class_name)
     # hashes uniform in [0, 1), in steps of 2^-53, which are exact
     hashes = [(int.from_bytes(_digest(seed, name, 8)) >> 11) * 2.0**-53 for name in names]
     ranked = sorted((rank, name, position) for position, (rank, name) in enumerate(zip(hashes, names, strict=True)))
     ends = [0]
     for left, limit in zip(range(len(fractions), 0, -1), accumulate(fractions.values()), strict=True):
         below = bisect_left(ranked, limit, key=lambda rank: rank[0])
-        ends.append(min(max(below, ends[-1] + 1), len(names) - left))
+        ends.append(min(max(below, ends[-1] + least), len(names) - least * left))
     ranges = zip([*fractions, "train"], ends, [*ends[1:], len(names)], strict=True)
     return {split: sorted(position for *_, position in ranked[start:end]) for split, start, end in ranges}
 
@@ -69,6 +70,41 @@ def cut_classes(
     """Cuts each class by :func:`hashed_split`: for each split and class, the positions in the class's ``names``."""
     parts = {name: hashed_split(members, fractions, seed=seed, class_name=name) for name, members in names.items()}
     return {split: {name: part[split] for name, part in parts.items()} for split in ("train", *fractions)}
+
+
+def cut_groups(
+    groups: Mapping[str, Sequence[str]], fractions: dict[str, float], seed: int
+) -> dict[str, dict[str, list[int]]]:
+    """Cuts classes by the hashes of their images' groups: no group is divided, and none moves when images are added.
+
+    For each class, ``groups`` has the name of each image's group. Returns what :func:`cut_classes` does.
+
+    Raises:
+        UserError: A class has no image in a split; it names a seed for which all classes have.
+    """
+    parts = _by_groups(groups, fractions, seed)
+    if empty := [(name, split) for split in parts for name in groups if not parts[split][name]]:
+        others = ((other, _by_groups(groups, fractions, other)) for other in range(1000))
+        good = next((other for other, found in others if all(all(part.values()) for part in found.values())), None)
+        (name, split), *_ = empty
+        advice = "larger fractions or more groups" if good is None else f"--data.split_seed {good}, for example,"
+        raise UserError(
+            f"class '{name}' has no {split} image, as each of its {len({*groups[name]})} group(s) is in another split;"
+            f" {advice} would give every class some"
+        )
+    return parts
+
+
+def _by_groups(
+    groups: Mapping[str, Sequence[str]], fractions: dict[str, float], seed: int
+) -> dict[str, dict[str, list[int]]]:
+    every = [*dict.fromkeys(chain(*groups.values()))]
+    cut = hashed_split(every, fractions, seed=seed, class_name="", least=0)
+    members = {split: {every[position] for position in positions} for split, positions in cut.items()}
+    return {
+        split: {name: [at for at, group in enumerate(of) if group in own] for name, of in groups.items()}
+        for split, own in members.items()
+    }
 
 
 def _digest(seed: int, name: str, size: int) -> bytes:

@@ -1,0 +1,169 @@
+"""``--data.group``: images of one group are in one split, whatever else is in the data set."""
+
+import json
+import random
+import re
+from collections import defaultdict
+
+import pytest
+
+from project.analysis.data import open_data
+from project.check_data import check_data, parse
+from project.data import CSVDataModule, FolderDataModule
+from project.data.splits import cut_groups
+from project.engine.errors import UserError
+from project.engine.run.checkpoint import read_checkpoint
+from tests.conftest import QUIET, TINY_TRAINER, fit
+from tests.engine.loading.image_files import noise
+
+FRACTIONS = {"test": 0.2, "val": 0.2}
+PATTERN = "site([0-9]+)"
+
+
+def drawn(seed, groups, shared=0.3):
+    """The groups of the images of three classes, of which some have images of two."""
+    dice = random.Random(seed)
+    found = {name: [] for name in "abc"}
+    for number in range(groups):
+        names = dice.sample("abc", 2 if dice.random() < shared else 1)
+        for _ in range(dice.randrange(1, 9)):
+            found[dice.choice(names)].append(f"group {number}")
+    return found
+
+
+def places(groups, parts):
+    """The splits of each group, by a plain loop."""
+    found = defaultdict(set)
+    for split, classes in parts.items():
+        for name, positions in classes.items():
+            for position in positions:
+                found[groups[name][position]].add(split)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_group_is_divided_no_image_is_lost_and_classes_get_about_their_shares(seed):
+    groups = drawn(seed, 400)
+    parts = cut_groups(groups, FRACTIONS, seed)
+    assert {len(splits) for splits in places(groups, parts).values()} == {1}
+    assert list(parts) == [*FRACTIONS, "train"]
+    for name, members in groups.items():
+        assert sorted(at for split in parts for at in parts[split][name]) == list(range(len(members)))
+        for split, fraction in FRACTIONS.items():
+            assert abs(len(parts[split][name]) / len(members) - fraction) < 0.12
+
+
+def test_a_group_stays_in_its_split_when_images_and_groups_come():
+    for seed in range(20):
+        groups = drawn(seed, 200)
+        more = {name: members + random.Random(seed).sample(members, 5) for name, members in groups.items()}
+        for name, members in drawn(seed + 100, 60).items():
+            more[name] += [f"new {group}" for group in members]
+        before, after = (places(of, cut_groups(of, FRACTIONS, seed)) for of in (groups, more))
+        assert {group: after[group] for group in before} == before
+
+
+def images(root, name, site, count):
+    (root / name).mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        noise(20, 20, seed=number).save(root / name / f"site{site}_{number}.jpg")
+
+
+@pytest.fixture
+def root(tmp_path):
+    for site in range(12):
+        images(tmp_path / "images", "ab"[site % 2], site, 4)
+    images(tmp_path / "images", "a", 1, 2)  # a site of both classes
+    return tmp_path / "images"
+
+
+def sites(files):
+    """The sites of each split, by their files' names."""
+    return {
+        split: {re.findall("site([0-9]+)_", file.name)[0] for part in classes.values() for file in part}
+        for split, classes in files.items()
+    }
+
+
+def test_a_folder_and_a_csv_are_cut_alike_and_a_checkpoint_remembers_it(root, workplace):
+    data = FolderDataModule(str(root), group=PATTERN, split_seed=9)
+    found = sites(data.files())
+    assert all(found.values())
+    assert sum(map(len, found.values())) == len(set.union(*found.values())) == 12
+    rows = [f"{file.relative_to(root)},{file.parent.name},{file.name[4:].split('_')[0]}" for file in root.rglob("*.*")]
+    (root / "labels.csv").write_text("\n".join(["path,label,site", *rows]))
+    of_csv = CSVDataModule(str(root / "labels.csv"), group="site", split_seed=9).files()
+    for split, classes in data.files().items():
+        assert {name: sorted(files) for name, files in classes.items()} == of_csv[split]
+    options = ["--data=FolderDataModule", f"--data.root={root}", f"--data.group={PATTERN}", "--data.split_seed=9"]
+    flags = [
+        "--data.image_size=32",
+        "--data.batch_size=4",
+        "--data.num_workers=0",
+        "--model.arch=resnet9_slim",
+        "--trainer.max_steps=1",
+    ]
+    cli = fit(*options, *flags, *TINY_TRAINER, *QUIET, "--name=run")
+    about = read_checkpoint("runs/run/checkpoints/best.ckpt")["about"]
+    assert open_data(about).files() == cli.datamodule.files() == data.files()
+
+
+def test_check_data_counts_groups_and_those_that_a_split_by_file_would_divide(root, capsys):
+    args = [str(root), f"--group={PATTERN}", "--split_seed=9", f"--output={root / 'found.json'}"]
+    assert check_data(parse(args)) == 0
+    seen = defaultdict(set)
+    for split, found in sites(FolderDataModule(str(root), split_seed=9).files()).items():
+        for site in found:
+            seen[site].add(split)
+    divided = sum(len(splits) > 1 for splits in seen.values())
+    assert json.loads((root / "found.json").read_text())["groups"] == {"count": 12, "divided_by_file": divided}
+    printed = capsys.readouterr().out
+    assert f"12, each in one split; a split by file would divide {divided}" in printed
+    assert "--data.group 'site([0-9]+)'" in printed
+
+
+def test_where_a_class_has_no_image_in_a_split_a_seed_is_named_with_which_it_has():
+    groups = {name: [f"{name}{number}" for number in range(4)] for name in "ab"}
+    bad = next(seed for seed in range(99) if refused(groups, seed))
+    (good,) = re.findall(r"--data\.split_seed (\d+), for example,", refused(groups, bad))
+    assert refused(groups, int(good)) == ""
+    assert all(refused(groups, seed) for seed in range(int(good)))
+
+
+def refused(groups, seed):
+    try:
+        cut_groups(groups, FRACTIONS, seed)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [
+        ("site([0-9]+)_9", r"'site\(\[0-9\]\+\)_9' finds nothing in '[ab]/site"),
+        ("site(", r"'site\(' is no regular expression"),
+        ("site", r"class 'a' has no test image, as each of its 1 group\(s\) is in another split; larger"),
+    ],
+)
+def test_groups_that_cannot_be_are_refused(root, group, message):
+    with pytest.raises(UserError, match=message):
+        FolderDataModule(str(root), group=group).files()
+
+
+def test_given_splits_that_divide_a_group_are_refused(tmp_path):
+    for split, first in {"train": 0, "val": 3, "test": 5}.items():
+        for name in "ab":
+            for site in range(first, first + 3):
+                images(tmp_path / split, name, site, 2)
+    with pytest.raises(UserError, match=r"--data\.group: '5' has images in test and val"):
+        FolderDataModule(str(tmp_path), group=PATTERN).files()
+
+
+def test_a_csv_without_that_column_or_with_a_gap_in_it_is_refused(root):
+    names = [f"{file.relative_to(root)},{file.parent.name}" for file in sorted(root.rglob("*.*"))]
+    (root / "labels.csv").write_text("\n".join(["path,label,site", *(f"{name}," for name in names)]))
+    with pytest.raises(UserError, match="line 2: it must have a path, a label and a site"):
+        CSVDataModule(str(root / "labels.csv"), group="site").files()
+    with pytest.raises(UserError, match=r"line 1: there is no column 'place' among .*; --data\.group names it"):
+        CSVDataModule(str(root / "labels.csv"), group="place").files()
