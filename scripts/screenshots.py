@@ -4,6 +4,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any, cast
 
 from PIL import Image
 from tensorboard.program import TensorBoard
@@ -28,7 +29,7 @@ def photograph(address: str, window: tuple[int, int], file: str, *options: str) 
 if __name__ == "__main__":
     run = Path(sys.argv[1])
     photograph(report(parse([str(run)])).as_uri(), (1100, 1150), "docs/report.jpg")
-    board = TensorBoard()
+    board = cast(Any, TensorBoard)()
     board.configure(argv=[None, "--logdir", str(run.parent), "--port", "0"])
     loaded = "--virtual-time-budget=60000"  # in ms: the page draws itself
     photograph(f"{board.launch()}#images", (1400, 660), "docs/tensorboard.jpg", loaded)

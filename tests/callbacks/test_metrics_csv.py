@@ -44,7 +44,7 @@ class LogsLate(Callback):
     """Logs at the end of an epoch."""
 
     def on_train_epoch_end(self, trainer, pl_module):
-        self.log("own", 10.0 * (trainer.current_epoch + 1))
+        pl_module.log("own", 10.0 * (trainer.current_epoch + 1))
 
 
 def test_metrics_that_callbacks_log_at_the_end_of_an_epoch_are_in_its_row(workplace):

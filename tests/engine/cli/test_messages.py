@@ -2,6 +2,7 @@
 
 import re
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from lightning.pytorch import Trainer
@@ -102,6 +103,6 @@ def test_other_commands_answer_alike(command, args, answer, capsys):
 
 def test_what_a_run_cannot_keep_its_promises_with_is_refused():
     with pytest.raises(UserError, match="FSDPStrategy does not keep all weights on each device; use ddp"):
-        require_supported(SimpleNamespace(strategy=FSDPStrategy()))
+        require_supported(cast(Trainer, SimpleNamespace(strategy=FSDPStrategy())))
     with pytest.raises(UserError, match="LearningRateFinder searches in Python alone"):
         require_supported(Trainer(callbacks=[LearningRateFinder()], logger=False))
