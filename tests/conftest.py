@@ -148,3 +148,22 @@ def make_folder(root: Path, classes: dict[str, int]) -> Path:
         for number in range(count):
             draw_image(position / len(classes), seed=number).save(root / name / f"{number}.jpg")
     return root
+
+
+def write_csv(folder: Path) -> None:
+    """A CSV of the images in ``images``, with their class in two columns."""
+    files = sorted((folder / "images").rglob("*.jpg"))
+    rows = [f"{file.relative_to(folder)},{file.parent.name},{file.parent.name}" for file in files]
+    (folder / "labels.csv").write_text("\n".join(["path,label,labels", *rows]))
+
+
+def write_pets(root: Path) -> None:
+    """Files as those of torchvision's ``OxfordIIITPet``, which it then does not download."""
+    names = [f"{kind}_{number}" for kind in ("Abyssinian", "beagle") for number in range(8)]
+    (root / "images").mkdir(parents=True)
+    (root / "annotations").mkdir()
+    for split in ("trainval", "test"):
+        lines = [f"{name} {1 + name.startswith('beagle')} 1 1" for name in names]
+        (root / "annotations" / f"{split}.txt").write_text("\n".join(lines))
+    for seed, name in enumerate(names):
+        draw_image(0.5, seed).save(root / "images" / f"{name}.jpg")

@@ -20,7 +20,7 @@ from examples.focal_loss import FocalLoss
 from examples.metric import BalancedAccuracy
 from examples.multilabel_csv import LabelsCSV
 from project.model import ImageClassifier
-from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, draw_image, fit, make_folder
+from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, fit, make_folder, write_csv, write_pets
 from tests.data.stubs import NoiseDataModule
 
 ROOT = Path(__file__).parents[1]
@@ -54,8 +54,7 @@ def data_for(name: str) -> list[str]:
     """Makes what an example needs in the current folder; further options."""
     if name == "csv":
         make_folder(Path("images"), {"rose": 8, "tulip": 8})
-        rows = [f"{path},{path.parent.name}" for path in sorted(Path("images").glob("*/*"))]
-        Path("labels.csv").write_text("\n".join(["path,label", *rows]))
+        write_csv(Path())
     elif name == "multilabel_csv":
         make_folder(Path("images"), {"rose": 8, "tulip": 8})
         parities = {path: "odd" if int(path.stem) % 2 else "" for path in sorted(Path("images").glob("*/*"))}
@@ -66,16 +65,7 @@ def data_for(name: str) -> list[str]:
         pixels = np.random.default_rng(0).integers(0, 256, (24, 28, 28, 3), dtype=np.uint8)
         np.savez("FILE.npz", train_images=pixels, train_labels=np.arange(24)[:, None] % 3)
     elif name == "torchvision_data":
-        pets = Path("data/oxford-iiit-pet")
-        (pets / "annotations").mkdir(parents=True)
-        (pets / "images").mkdir()
-        for file, numbers in {"trainval": range(8), "test": range(8, 12)}.items():
-            found = [
-                (f"{breed}_{number}", label) for label, breed in enumerate(("Bengal", "Boxer"), 1) for number in numbers
-            ]
-            (pets / "annotations" / f"{file}.txt").write_text("".join(f"{pet} {label} 1 1\n" for pet, label in found))
-            for pet, label in found:
-                draw_image(label / 2, seed=0).save(pets / "images" / f"{pet}.jpg")
+        write_pets(Path("data/oxford-iiit-pet"))
     else:
         if name == "distillation":
             fit(*TINY_DATA, *TINY_TRAINER, *QUIET, *QUICK, *NO_PLOTS, "--name=NAME")

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -256,8 +255,3 @@ def test_the_page_quantizes_to_8_bits(place, monkeypatch):
     assert max(np.abs(one.astype(int)).max() for one in weights) <= 64
     assert json.loads({entry.key: entry.value for entry in graph.metadata_props}["class_names"]) == NAMES
     assert (place / "small.onnx").stat().st_size < 0.35 * (place / "model.onnx").stat().st_size
-
-
-@pytest.mark.parametrize("line", re.findall(r"^    python -m project\.export (.*)$", PAGE, re.M))
-def test_an_export_command_is_accepted(line):
-    assert parse(shlex.split(line)).checkpoint == "runs/NAME/checkpoints/best.ckpt"
