@@ -32,6 +32,7 @@ def launched(processes: int) -> list[dict[str, str]]:
         return [common]
     world = dict.fromkeys(["WORLD_SIZE", "LOCAL_WORLD_SIZE"], str(processes))
     common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "TORCHELASTIC_RUN_ID": "test", **world}
+    common["GROUP_WORLD_SIZE"] = "1"
     return [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0"} for rank in range(processes)]
 
 

@@ -40,7 +40,7 @@ class OneLineErrorParser(LightningArgumentParser):
         super().__init__(*args, **{"allow_abbrev": False, **kwargs})
         self.screen = screen
         self._class: type | None = None
-        self._callbacks: dict[type, str] = {}
+        self.callbacks: dict[type, str] = {}
 
     def add_class_arguments(
         self, theclass: type, nested_key: str | None = None, *args: Any, **kwargs: Any
@@ -54,8 +54,8 @@ class OneLineErrorParser(LightningArgumentParser):
             self._class = theclass
         elif is_dataclass(theclass):
             fields = [(name, cls) for name, hint in get_type_hints(theclass).items() for cls in get_args(hint)]
-            self._callbacks = {cls: f"{nested_key}.{name}" for name, cls in fields if issubclass(cls, Callback)}
-            set_parsing_settings(subclasses_disabled=[*self._callbacks])  # their class is not for the user to name
+            self.callbacks = {cls: f"{nested_key}.{name}" for name, cls in fields if issubclass(cls, Callback)}
+            set_parsing_settings(subclasses_disabled=[*self.callbacks])  # their class is not for the user to name
         added: list[str] = super().add_class_arguments(theclass, nested_key, *args, **kwargs)
         for action in options_of(self):
             if action.dest == "save_dir" and action.required and issubclass(theclass, Logger):
@@ -92,7 +92,7 @@ class OneLineErrorParser(LightningArgumentParser):
         """Returns the text of ``--help-all``: every option of the command, of its data modules and models."""
         keys = {action.dest for action in options_of(self)} & {"data", "model"}
         classes = [(cls, key) for key in sorted(keys) for cls in candidates(key)]
-        return "\n".join([super().format_help(), *(class_help(*one) for one in [*classes, *self._callbacks.items()])])
+        return "\n".join([super().format_help(), *(class_help(*one) for one in [*classes, *self.callbacks.items()])])
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Prints a message of jsonargparse in one line and exits."""
@@ -119,16 +119,17 @@ class OneLineErrorParser(LightningArgumentParser):
     def _unknown(self, option: str) -> str:
         name, cls = option.removeprefix("--").removesuffix("+"), self._class
         if cls is None:
-            return f"there is no option '{option}'{self._did_you_mean(option)}"
+            return f"there is no option '{option}'{self.did_you_mean(option)}"
         prefix = f"--{key}." if (key := option_of(cls)) else ""
         text = f"{f'{prefix}{name}: ' if prefix else ''}{cls.__name__} has no option '{name}'"
         if nearest := get_close_matches(name, accepted(cls), n=1, cutoff=0.75):
             return f"{text}; did you mean {prefix}{nearest[0]}?"
         if having := [other.__name__ for other in candidates(key) if name in accepted(other)] if key else []:
             return f"{text}; {listed(having[:3])} {'has' if len(having) == 1 else 'have'} it"
-        return f"{text}{self.command._did_you_mean(option)}"
+        return f"{text}{self.command.did_you_mean(option)}"
 
-    def _did_you_mean(self, option: str) -> str:
+    def did_you_mean(self, option: str) -> str:
+        """The end of a message about an unknown option: the nearest one, if any is near."""
         known = [name for action in options_of(self) for name in action.option_strings]
         if self.screen:
             known += [f"--{key}.{name}" for key in CLASS_OPTIONS for cls in candidates(key) for name in accepted(cls)]
@@ -159,7 +160,7 @@ class OneLineErrorParser(LightningArgumentParser):
         """Returns the option for an argument of the class."""
         if self._class is None:
             return f"--{name.removeprefix('--').replace('.init_args', '')}"
-        key = self.command._callbacks.get(self._class) or option_of(self._class)
+        key = self.command.callbacks.get(self._class) or option_of(self._class)
         return f"--{key}.{name}" if key else f"{self._class.__name__}'s {name}"
 
 
