@@ -78,7 +78,7 @@ def _shift_right(x: Tensor, bits: int) -> Tensor:
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def derived_seed(purpose: Purpose, *place: int) -> int:
+def derived_seed(purpose: int, *place: int) -> int:
     """Hashes a purpose and a place, such as (seed, epoch, index), to 64 bits for the seed of a generator."""
     text = " ".join(map(str, (int(purpose), *place)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
