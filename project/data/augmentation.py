@@ -74,7 +74,7 @@ def augment(
         images = shift(images, uniform(seed, epoch, batch.indices, Purpose.SHIFT, 2), padding)
     if flipping == "alternating":
         chance = uniform(seed, 0, batch.indices, Purpose.FLIP)
-        images = flip(images, chance if epoch % 2 == 0 else (chance < 0.5).to(chance))  # the other half
+        images = flip(images, chance if epoch % 2 == 0 else (chance < 0.5).to(chance))  # mirrors the other half
     elif flipping:
         images = flip(images, uniform(seed, epoch, batch.indices, Purpose.FLIP))
     if cutout_size:

@@ -38,16 +38,17 @@ class ImageDataModule(ReproducibleDataModule):
         self.mean, self.std = [*map(float, mean or ())], [*map(float, std or ())]
 
     def augment(self, batch: ImageBatch, epoch: int) -> ImageBatch:
-        """Augments a batch as training does in that epoch."""
+        """Augments a training batch of that epoch."""
         size = min(batch.images.shape[-2:])  # transforms may have changed it
         require(self.crop_padding < size, "--data.crop_padding", self.crop_padding, f"below {size}, the image size")
         fill = as_colour(tuple(self.preprocessing["mean"]), batch.images.device)
         return augment(batch, self.seed, epoch, self.flip, self.crop_padding, self.cutout, fill)
 
     def augmentation(self) -> list[str]:
-        """The options by which training sees an image otherwise than evaluation does."""
+        """Names what changes training images at random: options, and an ``augment`` of a subclass's own."""
         options = ("crop_scale", "flip", "crop_padding", "cutout")
-        return [*(f"--data.{name}" for name in options if getattr(self, name, None)), *super().augmentation()]
+        own = [] if type(self).augment is ImageDataModule.augment else [f"{type(self).__name__}.augment"]
+        return [*(f"--data.{name}" for name in options if getattr(self, name, None)), *own, *super().augmentation()]
 
 
 class ResizedDataModule(ImageDataModule):
@@ -56,9 +57,9 @@ class ResizedDataModule(ImageDataModule):
     Args:
         image_size: The size in pixels of the square that the network sees, by default 224. Pretrained weights bring
             their own, and the four options below.
-        fit: Makes an image that square. ``crop``, the default, scales the shorter side to ``resize`` and cuts the
-            centre out; ``pad`` shows the whole image, with bars of the mean colour; ``squash`` shows it without, at
-            another aspect ratio. Training does the same to random crops.
+        fit: Makes an image square. ``crop``, the default, resizes the shorter side to ``resize`` and crops the centre;
+            ``pad`` resizes the longer side and adds bars of the mean colour; ``squash`` resizes both sides, which changes
+            the aspect ratio. Training does the same to random crops.
         resize: Advanced: The length in pixels that the shorter side is scaled to before, by default 8/7 of ``image_size``.
         interpolation: Advanced: Scales images, always with antialiasing: ``bilinear``, the default, or ``bicubic``.
         crop_scale: The smallest and largest share of an image that a random crop in training keeps; null takes whole

@@ -11,6 +11,7 @@ from torch import Tensor
 from project.callbacks import StoppedError
 from project.data import FolderDataModule
 from project.engine.errors import UserError
+from project.engine.loading.batch import ImageBatch
 from project.engine.loading.files import FileDataset
 from tests.conftest import make_folder
 from tests.small import AtStep, load, small
@@ -80,6 +81,13 @@ class HeadsInAList(SmallNetwork):
         return self.heads
 
 
+class Brightened(FolderDataModule):
+    """Augments in a way of its own."""
+
+    def augment(self, batch: ImageBatch, epoch: int) -> ImageBatch:
+        return batch._replace(images=batch.images.clamp(min=epoch))
+
+
 class ScaledHead(SmallNetwork):
     """Does something after the head."""
 
@@ -95,6 +103,7 @@ class ScaledHead(SmallNetwork):
             ["--data.crop_scale=[0.5,1]", "--data.cutout=3"],
             r"but --data\.crop_scale and --data\.cutout would",
         ),
+        (SmallNetwork, [f"--data={__name__}.Brightened"], r"but Brightened\.augment would"),
         (SmallNetwork, ["--model.freeze=null"], r"needs --model\.freeze backbone"),
         (HeadsInAList, [], r"more than the head comes after the features"),
         (ScaledHead, [], r"more than the head comes after the features"),
