@@ -55,7 +55,7 @@ class Dies(Callback):
 
 
 class RecordsBatches(Callback):
-    """Writes down which images a process gets in a step, and stops the run in one of them.
+    """Writes down which images a process gets in a step, and kills the first process in one of them.
 
     Args:
         stop: The step, counted from 0; -1 is none.
@@ -70,4 +70,4 @@ class RecordsBatches(Callback):
             " ".join(map(str, batch.indices.tolist()))
         )
         if step == self.stop and trainer.is_global_zero:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGKILL)

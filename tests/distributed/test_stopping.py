@@ -137,7 +137,7 @@ def global_batches(place: Path) -> dict[int, list[int]]:
 
 @pytest.mark.slow
 def test_a_run_resumes_on_any_number_of_processes_with_the_same_batches(tmp_path):
-    flags = [*TINY, "--name=run", "--data.batch_size=12", "--trainer.max_epochs=2"]
+    flags = [*FLAGS, "--data.batch_size=12", "--trainer.max_epochs=2"]
     record = "--trainer.callbacks+=tests.distributed.callbacks.RecordsBatches"
     places = {name: tmp_path / name for name in ("whole", "elastic")}
     for place in places.values():
