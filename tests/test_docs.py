@@ -184,7 +184,7 @@ def test_a_predict_command_is_true(command, tiny_run, workplace, capfd):
     assert written.count("photos/holiday/") == 3
 
 
-PARSERS = {
+PARSERS: dict[str, Any] = {
     "project.export": parse_export,
     "project.report": parse_report,
     "project.sweep": lambda args: read_file(parse_sweep(args).file),
