@@ -184,6 +184,19 @@ def test_a_predict_command_is_true(command, tiny_run, workplace, capfd):
     assert written.count("photos/holiday/") == 3
 
 
+def test_the_loop_over_folds_tests_each_image_once(workplace, without_initialisation):
+    root = make_folder(workplace / "images", dict.fromkeys("ab", 80))
+    (command,) = re.findall(
+        r"python -m project\.fit (.* --data\.fold .*)", (ROOT / "docs" / "your_data.md").read_text()
+    )
+    tested: list[Path] = []
+    for fold in "12345":
+        options = command.replace("FOLDER", "images").replace("$fold", fold)
+        files: Any = FitCLI([*shlex.split(options), *ONE_CPU]).datamodule
+        tested += [root.parent / file for part in files.files()["test"].values() for file in part]
+    assert sorted(tested) == sorted(root.rglob("*.jpg"))
+
+
 PARSERS: dict[str, Any] = {
     "project.export": parse_export,
     "project.report": parse_report,

@@ -14,12 +14,13 @@ from tqdm import tqdm
 
 from project.data.module import ResizedDataModule
 from project.data.splits import SPLITS, cut_classes, cut_groups
-from project.engine.errors import UnreadableFileError, UserError, listed, printable
+from project.engine.errors import UnreadableFileError, UserError, listed, printable, require
 from project.engine.loading.batch import BatchDataset, ImageBatch
 from project.engine.loading.check import Facts, check_files, few, leave_out
 from project.engine.loading.files import FileDataset
 from project.engine.loading.scan import ClassFiles, spelt
 from project.engine.loading.trainer import split_in_use, world
+from project.engine.number_types import PositiveInt
 
 
 class ImageFilesDataModule(ResizedDataModule):
@@ -32,6 +33,8 @@ class ImageFilesDataModule(ResizedDataModule):
             is not ``crop``. By default images are decoded each time.
         group: Keeps images that belong together, as those of one patient, in one split: a regular expression that finds
             the group's name in a file's path below the root, such as ``patient[0-9]+``; of a CSV, the name of a column.
+        folds: Cross-validates: the test set is one of that many parts, so that over all folds each image is tested once.
+        fold: The part, from 1.
         kwargs: See :class:`project.data.module.ResizedDataModule`.
 
     Attributes:
@@ -43,10 +46,19 @@ class ImageFilesDataModule(ResizedDataModule):
         on_bad_image: Literal["error", "skip"] = "error",
         cache: str | None = None,
         group: str | None = None,
+        folds: PositiveInt | None = None,
+        fold: PositiveInt = 1,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.group = group
+        self.group, self.folds, self.fold = group, folds, fold
+        if folds is not None:
+            require(folds >= 2, "--data.folds", folds, "at least 2")
+            require(1 <= fold <= folds, "--data.fold", fold, f"from 1 to {folds}")
+            self.fractions["test"] = 1 / folds
+            require(
+                sum(self.fractions.values()) < 1, "--data.val_fraction", self.fractions["val"], f"below 1 - 1/{folds}"
+            )
         self.skip_bad = on_bad_image == "skip"
         self.cache = Path(cache).expanduser() if cache is not None else None
         self.tests_all = False
@@ -94,12 +106,15 @@ class ImageFilesDataModule(ResizedDataModule):
     def cut(self, train: ClassFiles, names: dict[str, list[str]], given: Sequence[str]) -> dict[str, ClassFiles]:
         """Cuts the splits that are not given from the training files, by the ``names`` of these or by their groups."""
         fractions = {split: share for split, share in self.fractions.items() if split not in given}
-        if self.group is None:
-            spelt_names = {name: [*map(spelt, members)] for name, members in names.items()}
-            parts = cut_classes(spelt_names, fractions, self.split_seed)
+        if self.folds is not None and "test" in given:
+            raise UserError(f"--data.folds cuts a test set in each fold, but '{self.source}' has one already")
+        keys = {name: [*map(spelt, members)] for name, members in names.items()}
+        if self.group is not None:
+            keys = {name: [*map(self.group_of, files)] for name, files in train.items()}
+        if self.group is None and self.folds is None:
+            parts = cut_classes(keys, fractions, self.split_seed)
         else:
-            groups = {name: [*map(self.group_of, files)] for name, files in train.items()}
-            parts = cut_groups(groups, fractions, self.split_seed)
+            parts = cut_groups(keys, fractions, self.split_seed, self.fold, self.folds or 1)
         return {
             split: {name: [train[name][place] for place in places] for name, places in classes.items()}
             for split, classes in parts.items()

@@ -43,18 +43,19 @@ def stratified_split(
 
 
 def hashed_split(
-    names: Sequence[str], fractions: dict[str, float], *, seed: int, class_name: str, least: int = 1
+    names: Sequence[str], fractions: dict[str, float], *, seed: int, class_name: str, least: int = 1, turn: float = 0.0
 ) -> dict[str, list[int]]:
     """Cuts a class into splits by the hash of each file's own name, so that a class can grow.
 
     Each split takes a range of the hashes as wide as its fraction. Where it would be left empty, the file with the nearest
     hash stands in, until one with a nearer hash comes. Only such files ever enter or leave the first split when others are
     added; once every split has a file of its own, no file of the class moves again. With ``least`` 0, none stands in.
+    The first range begins at ``turn``, in [0, 1).
     """
     if least:
         _require_enough(len(names), fractions, class_name)
     # hashes uniform in [0, 1), in steps of 2^-53, which are exact
-    hashes = [(int.from_bytes(_digest(seed, name, 8)) >> 11) * 2.0**-53 for name in names]
+    hashes = [((int.from_bytes(_digest(seed, name, 8)) >> 11) * 2.0**-53 - turn) % 1.0 for name in names]
     ranked = sorted((rank, name, position) for position, (rank, name) in enumerate(zip(hashes, names, strict=True)))
     ends = [0]
     for left, limit in zip(range(len(fractions), 0, -1), accumulate(fractions.values()), strict=True):
@@ -73,38 +74,45 @@ def cut_classes(
 
 
 def cut_groups(
-    groups: Mapping[str, Sequence[str]], fractions: dict[str, float], seed: int
+    groups: Mapping[str, Sequence[str]], fractions: dict[str, float], seed: int, fold: int = 1, folds: int = 1
 ) -> dict[str, dict[str, list[int]]]:
     """Cuts classes by the hashes of their images' groups: no group is divided, and none moves when images are added.
 
-    For each class, ``groups`` has the name of each image's group. Returns what :func:`cut_classes` does.
+    For each class, ``groups`` has the name of each image's group. Returns what :func:`cut_classes` does. With ``folds``,
+    each group is in the first split, a fraction of 1 / ``folds``, in one fold.
 
     Raises:
         UserError: A class has no image in a split; it names a seed for which all classes have.
     """
-    parts = _by_groups(groups, fractions, seed)
-    if empty := [(name, split) for split in parts for name in groups if not parts[split][name]]:
-        others = ((other, _by_groups(groups, fractions, other)) for other in range(1000))
-        good = next((other for other, found in others if all(all(part.values()) for part in found.values())), None)
-        (name, split), *_ = empty
+    parts = _by_groups(groups, fractions, seed, folds)
+    if empty := _empty(parts):
+        good = next((other for other in range(1000) if not _empty(_by_groups(groups, fractions, other, folds))), None)
+        (split, name), *_ = empty
         advice = "larger fractions or more groups" if good is None else f"--data.split_seed {good}, for example,"
         raise UserError(
-            f"class '{name}' has no {split} image, as each of its {len({*groups[name]})} group(s) is in another split;"
+            f"class '{name}' has no {split} image, as its {len({*groups[name]})} images or groups are all in other splits;"
             f" {advice} would give every class some"
         )
-    return parts
+    return parts[fold - 1]
 
 
 def _by_groups(
-    groups: Mapping[str, Sequence[str]], fractions: dict[str, float], seed: int
-) -> dict[str, dict[str, list[int]]]:
-    every = [*dict.fromkeys(chain(*groups.values()))]
-    cut = hashed_split(every, fractions, seed=seed, class_name="", least=0)
-    members = {split: {every[position] for position in positions} for split, positions in cut.items()}
-    return {
-        split: {name: [at for at, group in enumerate(of) if group in own] for name, of in groups.items()}
-        for split, own in members.items()
-    }
+    groups: Mapping[str, Sequence[str]], fractions: dict[str, float], seed: int, folds: int
+) -> list[dict[str, dict[str, list[int]]]]:
+    every, found = [*dict.fromkeys(chain(*groups.values()))], []
+    for fold in range(folds):
+        cut = hashed_split(every, fractions, seed=seed, class_name="", least=0, turn=fold / folds)
+        split_of = {every[position]: split for split, positions in cut.items() for position in positions}
+        parts = {split: {name: list[int]() for name in groups} for split in ("train", *fractions)}
+        for name, members in groups.items():
+            for position, group in enumerate(members):
+                parts[split_of[group]][name].append(position)
+        found.append(parts)
+    return found
+
+
+def _empty(folds: list[dict[str, dict[str, list[int]]]]) -> list[tuple[str, str]]:
+    return [(split, name) for parts in folds for split, part in parts.items() for name in part if not part[name]]
 
 
 def _digest(seed: int, name: str, size: int) -> bytes:

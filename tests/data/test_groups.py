@@ -47,7 +47,6 @@ def test_no_group_is_divided_no_image_is_lost_and_classes_get_about_their_shares
     groups = drawn(seed, 400)
     parts = cut_groups(groups, FRACTIONS, seed)
     assert {len(splits) for splits in places(groups, parts).values()} == {1}
-    assert list(parts) == [*FRACTIONS, "train"]
     for name, members in groups.items():
         assert sorted(at for split in parts for at in parts[split][name]) == list(range(len(members)))
         for split, fraction in FRACTIONS.items():
@@ -140,12 +139,46 @@ def refused(groups, seed):
     return ""
 
 
+@pytest.mark.parametrize("group", [None, PATTERN])
+@pytest.mark.parametrize("folds", [2, 5])
+def test_over_the_folds_each_image_is_tested_once_and_no_group_divided(tmp_path, group, folds):
+    for site in range(40):
+        images(tmp_path, "ab"[site % 2], site, 1 + site % 3)
+    options: dict[str, Any] = {"group": group, "folds": folds, "split_seed": 6}
+    found = [FolderDataModule(str(tmp_path), fold=fold, **options).files() for fold in range(1, folds + 1)]
+    tested = [file for files in found for part in files["test"].values() for file in part]
+    assert sorted(tested) == sorted(tmp_path.rglob("*.jpg"))
+    for files in found:
+        parts = [{file for part in classes.values() for file in part} for classes in files.values()]
+        assert sum(map(len, parts)) == len(set.union(*parts)) == len(tested)
+        if group:
+            of_splits = sites(files).values()
+            assert sum(map(len, of_splits)) == len(set.union(*of_splits))
+    images(tmp_path, "a", 99, 3)
+    grown = [FolderDataModule(str(tmp_path), fold=fold, **options).files() for fold in range(1, folds + 1)]
+    for before, after in zip(found, grown, strict=True):
+        assert all({*part} <= {*after[split][name]} for split, of in before.items() for name, part in of.items())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"folds": 1}, "--data.folds must be at least 2, got 1"),
+        ({"folds": 3, "fold": 4}, "--data.fold must be from 1 to 3, got 4"),
+        ({"folds": 2, "val_fraction": 0.5}, "--data.val_fraction must be below 1 - 1/2, got 0.5"),
+    ],
+)
+def test_folds_that_cannot_be_are_refused(options, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        FolderDataModule(".", **options)
+
+
 @pytest.mark.parametrize(
     ("group", "message"),
     [
         ("site([0-9]+)_9", r"'site\(\[0-9\]\+\)_9' finds nothing in '[ab]/site"),
         ("site(", r"'site\(' is no regular expression"),
-        ("site", r"class 'a' has no test image, as each of its 1 group\(s\) is in another split; larger"),
+        ("site", r"class 'a' has no test image, as its 1 images or groups are all in other splits; larger"),
     ],
 )
 def test_groups_that_cannot_be_are_refused(root, group, message):
@@ -158,6 +191,8 @@ def test_given_splits_that_divide_a_group_are_refused(tmp_path):
         for name in "ab":
             for site in range(first, first + 3):
                 images(tmp_path / split, name, site, 2)
+    with pytest.raises(UserError, match=r"--data\.folds cuts a test set in each fold, but '.*' has one already"):
+        FolderDataModule(str(tmp_path), folds=2).files()
     with pytest.raises(UserError, match=r"--data\.group: '5' has images in test and val"):
         FolderDataModule(str(tmp_path), group=PATTERN).files()
 
