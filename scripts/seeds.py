@@ -1,4 +1,4 @@
-"""Mean and standard deviation over runs that differ in their seed: ``python scripts/seeds.py runs/NAME_*``."""
+"""Mean and standard deviation over runs that differ in their seed or fold: ``python scripts/seeds.py runs/NAME_*``."""
 
 import json
 import statistics
@@ -13,14 +13,14 @@ Curve = list[tuple[float, float]]
 
 
 def curve(run: Path, in_steps: bool = False) -> Curve:
-    """Reads a run's TensorBoard files."""
+    """Reads a run's TensorBoard files; time counts from the plot of the first batch, without which the curve is empty."""
     events: Any = EventAccumulator(str(run))  # type: ignore[no-untyped-call]
     events.Reload()
     found = events.Scalars("val/accuracy")
     if in_steps:
         return [(event.step + 1, event.value) for event in found]
     if "train/first_batch" not in events.Tags()["images"]:
-        sys.exit(f"'{run}' has no plot of its first batch, from which time is counted")
+        return []
     start = events.Images("train/first_batch")[0].wall_time
     return [(event.wall_time - start, event.value) for event in found]
 
@@ -39,7 +39,8 @@ def main(runs: list[Path]) -> None:
     print(f"n = {len(runs)}")
     for split in ("val", "test"):
         print(line(f"{split} accuracy, %", [100 * metrics[split]["accuracy"] for metrics in results]))
-    print(line("training, seconds", [curve(run)[-1][0] for run in runs]))
+    if all(curves := [curve(run) for run in runs]):
+        print(line("training, seconds", [points[-1][0] for points in curves]))
 
 
 if __name__ == "__main__":
