@@ -73,7 +73,7 @@ class CSVDataModule(ImageFilesDataModule):
         return files | self.cut(files["train"], named["train"], given)
 
     def group_of(self, file: Path) -> str:
-        """What the column of groups says of a file."""
+        """The name of a file's group, from its column."""
         return self._groups[file]
 
     def _rows(self) -> list[tuple[str, str, str]]:

@@ -99,7 +99,7 @@ class ImageFilesDataModule(ResizedDataModule):
         return self._files
 
     def expected_sizes(self) -> dict[str, int]:
-        """How many files there are for each split, once they are there."""
+        """The number of files in each split, once they are there."""
         found = self.files() if self.images_root.is_dir() else {}
         return {split: sum(map(len, classes.values())) for split, classes in found.items()}
 

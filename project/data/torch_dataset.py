@@ -79,7 +79,7 @@ class TorchDatasetModule(ResizedDataModule):
         return self._datasets
 
     def expected_sizes(self) -> dict[str, int]:
-        """How many samples each split has."""
+        """The number of samples in each split."""
         return {split: len(positions) for split, positions in self.positions().items()}
 
     def positions(self) -> dict[str, list[int]]:

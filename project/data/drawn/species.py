@@ -46,7 +46,7 @@ class Stamens:
 
 @dataclass(frozen=True)
 class Species:
-    """What tells one species from another. Lengths are in units of a petal's length, colours are "rrggbb"."""
+    """The features of a species. Lengths are in units of a petal's length, colours are "rrggbb"."""
 
     petals: tuple[int, int]  # fewest and most in a layer
     layers: int

@@ -1,1 +1,1 @@
-"""What a command line may say: the parser, config files, classes and what was given to them, help and messages."""
+"""The command line: the parser, config files, classes and what was given to them, help and messages."""

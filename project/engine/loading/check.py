@@ -142,7 +142,7 @@ def _record_of(root: Path) -> Path:
 
 
 def _recall(record: Path) -> dict[str, Facts]:
-    """What an earlier check found, by name; nothing where the record cannot be read."""
+    """Reads what an earlier check found, by name; nothing where the record cannot be read."""
     try:
         version, names, lengths, changed, *columns = json.loads(record.read_bytes())
         if version != _VERSION or len(columns) != len(Facts._fields) - 2:
