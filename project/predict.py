@@ -21,6 +21,7 @@ from project.analysis.tables import require_writable
 from project.engine.cli.command import one_line_errors, prepare_trainer, quiet_libraries, refused_options
 from project.engine.cli.command_line import IMPORT, import_modules
 from project.engine.cli.parser import OneLineErrorParser
+from project.engine.cli.trainer import ExactTrainer
 from project.engine.errors import UserError, printable, require
 from project.engine.hardware import usable_cores
 from project.engine.loading.path_batches import PathBatch, path_loader
@@ -183,10 +184,11 @@ def _trainer(options: Namespace) -> Trainer:
     devices = str(options.trainer.devices)
     quiet = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary", "use_distributed_sampler")
     with refused_options():
-        trainer = Trainer(
+        trainer = ExactTrainer(
             accelerator=options.trainer.accelerator,
             devices=int(devices) if devices.lstrip("-").isdigit() else devices,
-            **dict.fromkeys(quiet, False),  # type: ignore[arg-type]  # switches
+            num_nodes=1,
+            **dict.fromkeys(quiet, False),
         )
     prepare_trainer(trainer)
     return trainer

@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import Any, cast
 
 from lightning.pytorch.utilities import rank_zero_only
@@ -114,6 +115,13 @@ def _leave_signals_to_the_run(_worker: int) -> None:
     """Ignores in a worker the signals that ask the run to stop after its step, for which it needs its workers."""
     for number in StopRequest.SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+    sys.excepthook = _unless_the_run_has_ended
+
+
+def _unless_the_run_has_ended(kind: type[BaseException], error: BaseException, place: TracebackType | None) -> None:
+    """Prints an error of Python's thread that hands batches over, unless it is that the run has ended meanwhile."""
+    if not issubclass(kind, EOFError | ConnectionError):
+        sys.__excepthook__(kind, error, place)
 
 
 def _end_workers() -> None:
