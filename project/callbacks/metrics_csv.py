@@ -51,12 +51,11 @@ class MetricsCSV(Callback):
         """Adds to the last row what other callbacks logged at the end of its epoch, which Lightning computes later."""
         late = _trained(trainer).items()
         if self._rows and not late <= self._rows[-1].items():
-            self._rows[-1] = {**self._rows[-1], **dict(late)}
+            # a new list, as a checkpoint that is being written may hold the old one
+            self._rows = [*self._rows[:-1], {**self._rows[-1], **dict(late)}]
             self._write(trainer)
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Does the same after the last epoch."""
-        self.on_train_epoch_start(trainer, pl_module)
+    on_train_end = on_train_epoch_start
 
     def _write(self, trainer: Trainer) -> None:
         if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]  # set by a connector

@@ -8,7 +8,7 @@ import pytest
 from lightning.pytorch import Callback
 
 from project.analysis.plots import read_curves
-from project.callbacks import StoppedError
+from project.callbacks import MetricsCSV, StoppedError
 from tests.small import AtStep, load, require_same_end, small
 from tests.stress import outcome
 
@@ -41,15 +41,18 @@ def test_a_row_has_the_newest_of_the_curves(workplace, interval, accumulated, st
 
 
 class LogsLate(Callback):
-    """Logs at the end of an epoch."""
+    """Logs at the end of an epoch, and keeps the rows that a checkpoint would have then."""
 
     def on_train_epoch_end(self, trainer, pl_module):
         pl_module.log("own", 10.0 * (trainer.current_epoch + 1))
+        (callback,) = [one for one in trainer.callbacks if isinstance(one, MetricsCSV)]
+        self.saved = callback.state_dict()["rows"]
 
 
 def test_metrics_that_callbacks_log_at_the_end_of_an_epoch_are_in_its_row(workplace):
-    small(callbacks=[LogsLate()])
+    small(callbacks=[late := LogsLate()])
     assert [float(row["own"]) for row in rows()] == [10, 20]
+    assert late.saved[-1]["own"] == 10  # a checkpoint of that moment may be written only now
 
 
 class KilledError(Exception):
