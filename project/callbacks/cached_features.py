@@ -35,7 +35,7 @@ class CachedFeatures(Callback):
                 f"CachedFeatures: each image must be the same in every epoch, but {listed(random)} would change it; switch"
                 " it off, as by --data.crop_scale null --data.flip false"
             )
-        of_head = {parameter for layer in self._heads(pl_module) for parameter in layer.parameters()}
+        of_head = {parameter for layer in _heads(pl_module) for parameter in layer.parameters()}
         if any(parameter.requires_grad for parameter in {*pl_module.network.parameters()} - of_head):
             raise UserError("CachedFeatures needs --model.freeze backbone: else features change in training")
         data.serve_indices(("train", "val"))  # test is measured once, as it is
@@ -51,7 +51,7 @@ class CachedFeatures(Callback):
         pl_module.train()
         progress.close()
         note(f"computed the features of {progress.summary()}")
-        (layer,) = self._heads(pl_module)
+        (layer,) = _heads(pl_module)
 
         def forward(images: Tensor) -> Tensor:
             with torch.autocast(images.device.type, enabled=False):  # as in evaluation, for the head is small
@@ -69,19 +69,17 @@ class CachedFeatures(Callback):
         if self._features:  # there are none outside of training
             self._batch = self._features["val"][batch.indices % len(self._features["val"])]
 
-    def teardown(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+    def teardown(self, trainer: Trainer, pl_module: Any, stage: Any) -> None:
         """Gives the model its own ``forward`` back."""
         self._features = {}
         vars(pl_module).pop("forward", None)
 
-    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
-        """Gives the model its own ``forward`` back."""
-        self.teardown(trainer, pl_module, "fit")
+    on_exception = teardown
 
     def _compute(self, model: Any, batches: Any, progress: Progress) -> Tensor:
         found: list[Tensor] = []
-        layers = self._heads(model)
-        with torch.no_grad(), layers[0].register_forward_pre_hook(lambda _, inputs: found.append(inputs[0])):
+        layer = _heads(model)[0]
+        with torch.no_grad(), layer.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0])):
             for batch in batches:
                 if bool((batch.labels < 0).any()):
                     raise UserError("CachedFeatures: an image cannot be read any more; start again")
@@ -90,12 +88,13 @@ class CachedFeatures(Callback):
                 found[-1:] = [features[: len(logits)] for features in found[-1:]]  # where one image was computed as two
                 progress.advance(len(logits))
         with torch.no_grad():
-            again = layers[0](found[-1]) if found and len(layers) == 1 else logits[:0]
+            again = layer(found[-1]) if found else logits[:0]
         if again.shape != logits.shape or not torch.allclose(again, logits, rtol=1e-3, atol=1e-4):
             raise UserError(
                 f"CachedFeatures: in {model.arch}, more than the head comes after the features; leave the callback out"
             )
         return torch.cat(found)
 
-    def _heads(self, model: Any) -> list[nn.Module]:
-        return list(head(model.network, len(model.class_names)).values())
+
+def _heads(model: Any) -> list[nn.Module]:
+    return list(head(model.network, len(model.class_names)).values())

@@ -25,12 +25,9 @@ class SpeedSettings(Callback):
 class ImagesPerSecond(Callback):
     """Logs ``train/images_per_second``, all devices together, loading included, validation left out."""
 
-    def __init__(self) -> None:
-        self._since, self._batches = 0.0, 0
-
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the clock."""
-        self._start_clock()
+        self._since, self._batches = time.perf_counter(), 0
 
     on_train_start = on_train_epoch_start  # where a run resumes within an epoch
     on_validation_end = on_train_epoch_start  # leaves the time of validation out
@@ -43,10 +40,7 @@ class ImagesPerSecond(Callback):
         if is_logged(trainer):
             images = self._batches * len(batch.images) * trainer.world_size
             pl_module.log("train/images_per_second", images / (time.perf_counter() - self._since))
-            self._start_clock()
-
-    def _start_clock(self) -> None:
-        self._since, self._batches = time.perf_counter(), 0
+            self.on_train_epoch_start(trainer, pl_module)
 
 
 class LearningRate(Callback):

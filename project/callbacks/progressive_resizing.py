@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 
-from project.callbacks.cached_features import CachedFeatures
-from project.engine.errors import UserError, require
+from project.engine.errors import require
 from project.engine.number_types import PositiveInt, ShareAboveZero
 from project.model.schedules import total_steps
 
@@ -31,26 +30,20 @@ class ProgressiveResizing(Callback):
         share = self.start + (1 - self.start) * min(1.0, done / self.until)
         return min(full, max(self.multiple, int(full * share) // self.multiple * self.multiple)) if share < 1 else full
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Counts the steps of training."""
-        if any(isinstance(callback, CachedFeatures) for callback in trainer.callbacks):  # type: ignore[attr-defined]
-            raise UserError("ProgressiveResizing: CachedFeatures computes features at full size; leave one of them out")
         self._total_steps = total_steps(trainer)
-        model: Any = pl_module
-        full = model.preprocessing["crop"]
+        full = pl_module.preprocessing["crop"]
         possible = self.start == 1 or self.multiple < full
         require(possible, "ProgressiveResizing's multiple", self.multiple, f"below {full}, the image size")
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Sets the image size for the batch."""
-        model: Any = pl_module
-        model.train_image_size = self.image_size(trainer.global_step / self._total_steps, batch.images.shape[-1])
+        done = trainer.global_step / self._total_steps
+        pl_module.train_image_size = self.image_size(done, batch.images.shape[-1])
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: Any, *_: Any) -> None:
         """Leaves the model as it was."""
-        model: Any = pl_module
-        model.train_image_size = None
+        pl_module.train_image_size = None
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Leaves the model as it was."""
-        self.on_train_end(trainer, pl_module)
+    on_exception = on_train_end
