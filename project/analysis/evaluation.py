@@ -98,25 +98,19 @@ def evaluated_rows(found: Predictions, dataset: BatchDataset, class_names: Seque
 class Evaluation(NamedTuple):
     """A model's predictions for the images of a split, in their order, on the CPU.
 
-    Of a file that cannot be read, the label is -1, and logits and probabilities are NaN.
+    Of a file that cannot be read, the label is -1, logits and probabilities are NaN, and the prediction means nothing.
     """
 
     images: BatchDataset
     logits: Tensor
     probabilities: Tensor
     labels: Tensor
+    predicted: Tensor
+    """The predicted labels."""
+    confidence: Tensor
+    """The probability of each image's predicted class."""
     metrics: Metrics
     """As ``python -m project.evaluate`` reports them, the model's own included."""
-
-    @property
-    def confidence(self) -> Tensor:
-        """The probability of each image's predicted class."""
-        return self._probability_of(self.predicted)
-
-    @property
-    def predicted(self) -> Tensor:
-        """The predicted labels."""
-        return self.logits.argmax(1)
 
     @property
     def correct(self) -> Tensor:
@@ -130,12 +124,9 @@ class Evaluation(NamedTuple):
 
     def suspects(self, count: int) -> list[int]:
         """Finds the wrongly classified images whose label is least probable, perhaps label errors."""
-        believed = self._probability_of(self.labels.clamp(min=0))
+        believed = self.probabilities.gather(1, self.labels.clamp(min=0)[:, None])[:, 0]
         wrong = ((self.labels >= 0) & ~self.correct).nonzero().flatten()
         return wrong[believed[wrong].argsort(stable=True)][:count].tolist()
-
-    def _probability_of(self, labels: Tensor) -> Tensor:
-        return self.probabilities.gather(1, labels[:, None])[:, 0]
 
 
 def evaluate_split(
@@ -181,4 +172,5 @@ def evaluate_split(
     logits = found.logits.masked_fill(found.targets[:, None] < 0, float("nan"))
     with torch.inference_mode():
         probabilities = model.probabilities(logits.to(device)).cpu()
-    return Evaluation(images, logits, probabilities, found.targets, model.results[measured])
+    predicted = (found.labels, found.confidences)
+    return Evaluation(images, logits, probabilities, found.targets, *predicted, model.results[measured])

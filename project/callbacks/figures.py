@@ -26,12 +26,11 @@ class FirstBatchPlot(Callback):
         """Draws the first ``count`` images of the run's first batch."""
         if trainer.global_step == 0 and batch_idx == 0 and tensorboards(trainer):
             batch = pl_module.as_batch(batch)
-            images = list(batch.images[: self.count])
-            if images and images[0].numel():  # cached features come without images
+            if batch.images.numel():  # cached features come without images
                 from project.analysis.plots import image_grid
 
                 titles = [_title(label, pl_module.class_names) for label in batch.labels[: self.count].tolist()]
-                add_figure(trainer, "train/first_batch", image_grid(images, titles))
+                add_figure(trainer, "train/first_batch", image_grid(batch.images[: self.count].unbind(), titles))
 
 
 class ConfusionMatrixPlot(Callback):
