@@ -71,11 +71,8 @@ def evaluated(source, names):
     return eval(compile(ast.Expression(last.value), "cell", "eval"), names) if isinstance(last, ast.Expr) else None
 
 
-def test_cells_measure_what_the_run_did_and_draw(tiny_run, tmp_path, monkeypatch, capsys):
+def test_cells_measure_what_the_run_did_and_draw(tiny_run, at_work, monkeypatch, capsys):
     metrics = json.loads((tiny_run / "metrics.json").read_text())
-    for name in ("runs", "notebooks"):
-        (tmp_path / name).mkdir()
-    monkeypatch.chdir(tmp_path / "notebooks")
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     draw_image(0.3, seed=0).save("own.png")  # beside the notebook, which works in the folder that holds runs/
     monkeypatch.setenv("CHECKPOINT", str(tiny_run / "checkpoints" / "best.ckpt"))

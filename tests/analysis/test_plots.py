@@ -8,13 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from project.analysis.plots import (
-    balance_figure,
-    class_figure,
-    confusion_figure,
-    curves_figure,
-    image_grid,
-)
+from project.analysis.plots import balance_figure, class_figure, confusion_figure, curves_figure, image_grid
 
 RATES = ["precision", "recall", "f1"]
 HARD_NAMES = ["μαργαρίτα", "ромашка", "100%", "a_b^c", "$x_{$", "\\frac", "x" * 255, "\udcff\udcfe", "a\tb\x1b[2J"]

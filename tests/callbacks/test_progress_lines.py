@@ -13,8 +13,9 @@ from tests.conftest import TINY_DATA, TINY_TRAINER, as_in_a_terminal
 from tests.small import small, stop_at
 
 EPOCH = re.compile(
-    r"epoch (\d+) of (\d+), step (\d+), loss \d+\.\d{4}, accuracy \d+\.\d\d%, validation loss \d+\.\d{4}, validation"
-    r" accuracy \d+\.\d\d%(?:, val/f1 \d\.\d{4})?, [\d,.]+ images/s, (.+) left"
+    r"^epoch (\d+) of (\d+), step (\d+), loss \d+\.\d{4}, accuracy \d+\.\d\d%, validation loss \d+\.\d{4}, validation"
+    r" accuracy \d+\.\d\d%(?:, val/f1 \d\.\d{4})?, [\d,.]+ images/s, (.+) left$",
+    re.MULTILINE,
 )
 BARS = ["--trainer.enable_progress_bar=true"]
 
@@ -30,25 +31,20 @@ class Clock:
         return self.now
 
 
-def epochs(written: str) -> list[tuple[str, ...]]:
-    """The numbers in lines of epochs."""
-    return [found.groups() for found in map(EPOCH.fullmatch, written.splitlines()) if found]
-
-
 def test_an_epoch_is_a_line_of_results_speed_and_remaining_time(workplace, capsys):
     small(*BARS, "--monitor=val/f1", callbacks=[ProgressLines(Clock(0.001))])
     written = capsys.readouterr().err
-    assert epochs(written) == [("1", "2", "4", "0 s"), ("2", "2", "8", "0 s")]
+    assert EPOCH.findall(written) == [("1", "2", "4", "0 s"), ("2", "2", "8", "0 s")]
     assert len(re.findall(r"^test: [\d,]+ images/s$", written, re.M)) == 1
     assert written.count("\n") == 3 + 2  # before the first epoch, what is trained and with which settings
 
 
-def test_a_long_epoch_is_a_line_a_minute(workplace, capsys):
-    small(*BARS, callbacks=[ProgressLines(Clock(31.0))])  # a look at each batch, and one at each line
+def test_a_long_epoch_and_a_long_test_are_a_line_a_minute(workplace, capsys):
+    small(*BARS, "--data.test_size=80", callbacks=[ProgressLines(Clock(31.0))])  # a look at each batch and each line
     written = capsys.readouterr().err
-    steps = [int(step) for step in re.findall(r"^epoch \d of 2, step (\d),", written, re.M)]
-    assert steps == [2, 4, 6, 8]  # after a minute of two batches, once where an epoch ends
-    assert all(f"epoch {1 + (step > 4)} of 2, step {step}," in written for step in steps)
+    steps = re.findall(r"^epoch (\d) of 2, step (\d),", written, re.M)
+    assert steps == [("1", "2"), ("1", "4"), ("2", "6"), ("2", "8")]  # once where an epoch ends
+    assert re.findall(r"^test: batch (\d) of 5, 0\.\d images/s, .* left$", written, re.M) == ["2", "4"]
 
 
 def test_a_resumed_run_counts_from_its_start_and_validations_are_named_in_their_own_epoch(workplace, capsys):
