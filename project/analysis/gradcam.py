@@ -6,6 +6,7 @@ from math import isqrt
 from typing import Any
 
 import torch
+from matplotlib import colormaps
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -45,8 +46,6 @@ def grad_cam(model: ImageClassifier, images: Tensor, labels: Tensor | None = Non
 
 def overlay(image: Tensor, cam: Tensor) -> Tensor:
     """Blends a map of values in [0, 1], in colours, half and half into a uint8 image of the same height and width."""
-    from matplotlib import colormaps
-
     colours = torch.from_numpy(colormaps["jet"](cam.numpy())[..., :3]).permute(2, 0, 1) * 255
     return ((image + colours) / 2).round().to(torch.uint8)
 

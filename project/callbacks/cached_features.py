@@ -69,12 +69,14 @@ class CachedFeatures(Callback):
         if self._features:  # there are none outside of training
             self._batch = self._features["val"][batch.indices % len(self._features["val"])]
 
-    def teardown(self, trainer: Trainer, pl_module: Any, stage: Any) -> None:
+    def teardown(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Gives the model its own ``forward`` back."""
         self._features = {}
         vars(pl_module).pop("forward", None)
 
-    on_exception = teardown
+    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
+        """Does the same."""
+        self.teardown(trainer, pl_module, "fit")
 
     def _compute(self, model: Any, batches: Any, progress: Progress) -> Tensor:
         found: list[Tensor] = []

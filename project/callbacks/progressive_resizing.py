@@ -42,8 +42,10 @@ class ProgressiveResizing(Callback):
         done = trainer.global_step / self._total_steps
         pl_module.train_image_size = self.image_size(done, batch.images.shape[-1])
 
-    def on_train_end(self, trainer: Trainer, pl_module: Any, *_: Any) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Leaves the model as it was."""
         pl_module.train_image_size = None
 
-    on_exception = on_train_end
+    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
+        """Does the same."""
+        self.on_train_end(trainer, pl_module)

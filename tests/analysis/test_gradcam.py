@@ -9,26 +9,22 @@ from torchvision.models.swin_transformer import SwinTransformer
 from torchvision.models.vision_transformer import VisionTransformer
 
 from project.analysis.gradcam import grad_cam
-from project.model import ImageClassifier
-from tests.model.test_classifier import PREPROCESSING
+from tests.model.test_classifier import classifier, make_images
 
 SIZE = 64
+IMAGES = make_images(2, SIZE)
 
 
-def classifier(network):
-    model = ImageClassifier(["a", "b", "c"], PREPROCESSING | {"resize": SIZE, "crop": SIZE}, arch="resnet18")
+def with_network(network):
+    model = classifier()
     model.network = network
     return model.eval()
 
 
-def random_images(count=2):
-    return torch.randint(0, 256, (count, 3, SIZE, SIZE), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-
-
-def by_formula(model, images, layer, to_map):
+def by_formula(model, layer, to_map):
     """Grad-CAM of the predicted class at a layer, one image after the other."""
     cams = []
-    for image in images:
+    for image in IMAGES:
         kept: list[torch.Tensor] = []
         hook = layer.register_forward_hook(lambda _, __, output, kept=kept: kept.append(output))
         logits = model(image[None])
@@ -61,17 +57,16 @@ def test_it_finds_the_last_layer_with_places_of_any_network(name):
     for parameter in network.parameters():  # some heads start from zero
         if parameter.abs().max() == 0:
             nn.init.normal_(parameter, std=0.1)
-    model = classifier(network)
-    images = random_images()
-    expected = by_formula(model, images, network.get_submodule(layer), to_map)
-    torch.testing.assert_close(grad_cam(model, images), expected, rtol=1e-3, atol=1e-4)
+    model = with_network(network)
+    expected = by_formula(model, network.get_submodule(layer), to_map)
+    torch.testing.assert_close(grad_cam(model, IMAGES), expected, rtol=1e-3, atol=1e-4)
 
 
 def test_a_frozen_network_is_explained_too_and_left_as_it_was():
     torch.manual_seed(0)
-    model = classifier(resnet18(num_classes=3).requires_grad_(False))
+    model = with_network(resnet18(num_classes=3).requires_grad_(False))
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    found = grad_cam(model, random_images())
+    found = grad_cam(model, IMAGES)
     assert found.shape == (2, SIZE, SIZE)
     assert 0 <= float(found.min()) <= float(found.max()) <= 1
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

@@ -1,13 +1,10 @@
 """The learning rate is one curve, unless parameter groups differ in it."""
 
-from functools import partial
-
 import pytest
 from torch.optim import SGD
 
 from project.callbacks import LearningRate
-from project.model.schedules import CosineWithWarmup
-from tests.model.test_classifier import Memory, linear, trainer
+from tests.model.test_classifier import CONSTANT, Memory, linear, trainer
 
 
 @pytest.mark.parametrize(
@@ -19,9 +16,6 @@ def test_groups_of_one_rate_share_a_curve(rates, curves):
         return SGD([{**group, "lr": rate} for group, rate in zip(groups, rates, strict=True)])
 
     run = trainer(max_epochs=1, limit_val_batches=0, log_every_n_steps=1, callbacks=[LearningRate()])
-    run.fit(
-        linear(optimizer=optimizer, lr_scheduler=partial(CosineWithWarmup, lrf=1.0, warmup_epochs=0)),
-        datamodule=Memory(),
-    )
+    run.fit(linear(optimizer=optimizer, lr_scheduler=CONSTANT), datamodule=Memory())
     logged = {name: float(value) for name, value in run.callback_metrics.items() if "learning_rate" in name}
     assert logged == pytest.approx(curves)

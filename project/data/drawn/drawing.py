@@ -8,9 +8,9 @@ An image must not depend on the batch that it is drawn in, to the last bit. Henc
 and no torch function whose vectorised body and scalar tail round differently, such as ``atan2`` or ``pow``.
 """
 
-from dataclasses import dataclass
 from functools import cache
 from math import pi
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -60,8 +60,7 @@ class _Canvas:
         return right * angle.cos() + up * angle.sin(), up * angle.cos() - right * angle.sin()
 
 
-@dataclass(frozen=True)
-class _Bloom:
+class _Bloom(NamedTuple):
     """The place of a flower, and its pixels in polar coordinates of its own plane."""
 
     x: Tensor
@@ -238,9 +237,9 @@ def _vary(species: Species, canvas: _Canvas, bloom: _Bloom, count: Tensor, layer
 def _paint_stamens(stamens: Stamens, canvas: _Canvas, bloom: _Bloom) -> None:
     """Paints filaments from the centre outwards, and an anther at each one's end."""
     r = bloom.radius / bloom.length
-    turn = bloom.angle * (stamens.count / (2 * pi))
+    turn = bloom.angle * (stamens.number / (2 * pi))
     number = turn.round()
-    aside = r * ((turn - number) * (2 * pi / stamens.count)).sin_().abs_()
+    aside = r * ((turn - number) * (2 * pi / stamens.number)).sin_().abs_()
     beyond = r - stamens.reach * (1 + 0.12 * (2.4 * number).cos_())  # no two neighbours are of one length
     thread = (0.018 - aside).minimum(-beyond)
     canvas.paint(_rgb(stamens.filament), 0.8 * canvas.cover(thread * bloom.length))

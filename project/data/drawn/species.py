@@ -1,11 +1,10 @@
 """The species of the built-in flowers: outline, petals, colours and centre of each. Another one is one more entry."""
 
-from dataclasses import dataclass
 from math import pi
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Outline:
+class Outline(NamedTuple):
     """The outline of a petal or a leaf, in units of its length."""
 
     width: float  # half of the greatest width
@@ -15,8 +14,7 @@ class Outline:
     lobes: float = 1.0  # how many teeth
 
 
-@dataclass(frozen=True)
-class Centre:
+class Centre(NamedTuple):
     """The dome in a flower's middle."""
 
     middle: str
@@ -25,8 +23,7 @@ class Centre:
     spirals: int  # of seeds
 
 
-@dataclass(frozen=True)
-class Mark:
+class Mark(NamedTuple):
     """The mark at the petals' base, about the centre."""
 
     colour: str
@@ -34,18 +31,16 @@ class Mark:
     strength: float
 
 
-@dataclass(frozen=True)
-class Stamens:
+class Stamens(NamedTuple):
     """The ring of stamens."""
 
-    count: int
+    number: int
     reach: float
     filament: str
     anther: str
 
 
-@dataclass(frozen=True)
-class Species:
+class Species(NamedTuple):
     """The features of a species. Lengths are in units of a petal's length, colours are "rrggbb"."""
 
     petals: tuple[int, int]  # fewest and most in a layer

@@ -1,0 +1,76 @@
+"""Drawn flowers: each is a function of its own numbers alone, and splits share none."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+
+from project.data import SyntheticFlowersDataModule
+from project.data.drawn.drawing import CLASS_NAMES, draw_flowers
+
+INDICES = torch.arange(40)
+LABELS = INDICES % len(CLASS_NAMES)
+
+
+def draw(part=slice(None), *, seed=0, size=32):
+    return draw_flowers(LABELS[part], INDICES[part], seed=seed, size=size)
+
+
+@pytest.mark.parametrize("size", [32, 51])
+def test_an_image_does_not_depend_on_its_batch(size):
+    whole = draw(size=size)
+    order = torch.randperm(len(INDICES), generator=torch.Generator().manual_seed(0))
+    for part in (order, order[:7], order[7:9], *torch.arange(6).split(1)):
+        assert torch.equal(draw(part, size=size), whole[part])
+
+
+def test_no_two_images_are_alike():
+    images = torch.cat([draw(), draw(seed=1)]).flatten(1)
+    assert len(images.unique(dim=0)) == len(images)
+
+
+def test_one_index_shows_another_flower_for_another_label():
+    indices = torch.zeros(len(CLASS_NAMES), dtype=torch.int64)
+    images = draw_flowers(torch.arange(len(CLASS_NAMES)), indices, seed=0, size=32)
+    assert len(images.flatten(1).unique(dim=0)) == len(CLASS_NAMES) == len(set(CLASS_NAMES))
+
+
+SIZES = {"train_size": 40, "val_size": 16, "test_size": 17}
+
+
+def module(**options) -> Any:
+    settings: dict[str, Any] = SIZES | {"image_size": 32, "batch_size": 8} | options
+    data = SyntheticFlowersDataModule(**settings)
+    data.prepare_data()
+    data.setup("fit")
+    return data
+
+
+@pytest.fixture(scope="module")
+def data():
+    return module()
+
+
+def test_every_split_is_balanced_and_no_image_is_in_two(data):
+    images = torch.cat([dataset.images for dataset in data.splits.values()]).flatten(1)
+    assert len(images.unique(dim=0)) == sum(SIZES.values())
+    for dataset in data.splits.values():
+        counts = Counter(dataset.labels.tolist())
+        assert set(counts) == set(range(len(data.class_names)))
+        assert max(counts.values()) - min(counts.values()) <= 1
+
+
+def test_the_images_are_decided_by_the_split_seed_alone(data):
+    again, reseeded, other = module(), module(seed=5), module(split_seed=1)
+    for split, dataset in data.splits.items():
+        assert torch.equal(dataset.images, again.splits[split].images)
+        assert torch.equal(dataset.images, reseeded.splits[split].images)
+        assert not torch.equal(dataset.images, other.splits[split].images)
+
+
+@pytest.mark.parametrize("other", [{"split_seed": 1}, {"train_size": 24}, {"image_size": 16}])
+def test_images_of_the_same_name_are_the_same_flower(data, other):
+    """Runs are compared image by image where their test images have the same names."""
+    names = [[one.splits["test"].name(index) for index in range(8)] for one in (data, module(**other))]
+    assert (names[0] == names[1]) == ("image_size" in other)
