@@ -140,8 +140,6 @@ def evaluate_split(
         split: ``val`` or ``test``.
         as_in_use: If true, validation uses all views of test-time augmentation, as a temperature for test images needs.
     """
-    if not model.has_one_class:
-        raise UserError("images can be shown only where the model gives each image one class")
     data.prepare_data()
     data.device_cache = False  # one pass gains nothing from it
     data.setup("test")

@@ -49,7 +49,7 @@ def image_grid(images: Sequence[Tensor], titles: Sequence[str] = (), columns: in
     """Draws images, uint8 (3, height, width) each, in rows, with a title for each or none at all."""
     columns = max(1, min(columns, len(images)))
     rows = max(1, -(-len(images) // columns))
-    height = 1.25 if not titles else 1.25 + 0.16 * (1 + max(title.count("\n") for title in titles))
+    height = 1.25 + 0.16 * max((1 + title.count("\n") for title in titles), default=0)
     figure = Figure(figsize=(1.35 * columns, height * rows), layout="constrained", dpi=110)
     for position, image in enumerate(images):
         axes = figure.add_subplot(rows, columns, position + 1)
