@@ -36,23 +36,18 @@ class FirstBatchPlot(Callback):
 class ConfusionMatrixPlot(Callback):
     """Draws the confusion matrix of each evaluation."""
 
-    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Draws the validation set's."""
-        if not trainer.sanity_checking:
-            self._draw(trainer, pl_module, "val")
-
     def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Draws the test set's."""
-        self._draw(trainer, pl_module, "test")
-
-    def _draw(self, trainer: Trainer, pl_module: Any, split: str) -> None:
+        """Draws it, if each image has one class."""
+        split = "test" if trainer.testing else "val"
         results = pl_module.results.get(split)
-        if tensorboards(trainer) and results is not None and results.confusion.dim() == 2:  # one class an image
-            from project.analysis.plots import confusion_figure
+        if trainer.sanity_checking or not tensorboards(trainer) or results is None or results.confusion.dim() != 2:
+            return
+        from project.analysis.plots import confusion_figure
 
-            step = pl_module.weights_step if split == "test" else None
-            figure = confusion_figure(results.confusion, pl_module.class_names)
-            add_figure(trainer, f"{split}/confusion_matrix", figure, step)
+        figure = confusion_figure(results.confusion, pl_module.class_names)
+        add_figure(trainer, f"{split}/confusion_matrix", figure, pl_module.weights_step if trainer.testing else None)
+
+    on_validation_end = on_test_end
 
 
 class ConfidentMistakesPlot(Callback):

@@ -44,16 +44,16 @@ class ProgressLines(ProgressBar):
         self.on_train_epoch_start(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Starts the clock of an epoch or a test."""
+        """Starts the clock of an epoch."""
         self._counted = self._said = self._clock()
         self._images, self._seconds, self._validated = 0, 0.0, False
 
-    on_test_start = on_train_epoch_start
-
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Starts the clock of a validation outside of training."""
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Starts the clock of a test, or of a validation outside of training."""
         if trainer.state.fn != "fit":
             self.on_train_epoch_start(trainer, pl_module)
+
+    on_validation_start = on_test_start
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
