@@ -83,9 +83,8 @@ def test_cells_measure_what_the_run_did_and_draw(tiny_run, at_work, monkeypatch,
     assert said["metrics"] == metrics_table({"val": metrics["val"]})
     assert said["test"] == metrics_table({"test": metrics["test"]})
     assert said["own"].splitlines()[0].split()[-1] in metrics["class_names"]
-    assert {cell for cell, value in shown.items() if isinstance(value, Figure)} == set(
-        PLOTS["explore_checkpoint"].split()
-    )
+    drawn = {cell for cell, value in shown.items() if isinstance(value, Figure)}
+    assert drawn == set(PLOTS["explore_checkpoint"].split())
 
 
 def unwanted(executed):

@@ -38,7 +38,7 @@ class ImagesPerSecond(Callback):
         """Logs the speed since the last time."""
         self._batches += 1
         if is_logged(trainer):
-            images = self._batches * len(batch.images) * trainer.world_size
+            images = self._batches * len(batch[0]) * trainer.world_size
             pl_module.log("train/images_per_second", images / (time.perf_counter() - self._since))
             self.on_train_epoch_start(trainer, pl_module)
 

@@ -3,8 +3,8 @@
 import pytest
 from torch.optim import SGD
 
-from project.callbacks import LearningRate
-from tests.model.test_classifier import CONSTANT, Memory, linear, trainer
+from project.callbacks import ImagesPerSecond, LearningRate
+from tests.model.test_classifier import CONSTANT, Memory, linear, loader_of, trainer
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,9 @@ def test_groups_of_one_rate_share_a_curve(rates, curves):
     def optimizer(groups):
         return SGD([{**group, "lr": rate} for group, rate in zip(groups, rates, strict=True)])
 
-    run = trainer(max_epochs=1, limit_val_batches=0, log_every_n_steps=1, callbacks=[LearningRate()])
-    run.fit(linear(optimizer=optimizer, lr_scheduler=CONSTANT), datamodule=Memory())
+    pairs = loader_of([tuple(batch) for batch in Memory().batches()])  # the speed is that of any loader, too
+    run = trainer(max_epochs=1, limit_val_batches=0, log_every_n_steps=1, callbacks=[LearningRate(), ImagesPerSecond()])
+    run.fit(linear(optimizer=optimizer, lr_scheduler=CONSTANT), pairs, pairs)
+    assert float(run.callback_metrics["train/images_per_second"]) > 0
     logged = {name: float(value) for name, value in run.callback_metrics.items() if "learning_rate" in name}
     assert logged == pytest.approx(curves)
