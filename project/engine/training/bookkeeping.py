@@ -7,10 +7,10 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import UserError
+from ..run.checkpoint import ABOUT
 from ..run.loggers import is_logged, log_settings
 from ..run.progress import note
-from .fitting import require_fitting_state
-from .resuming import lengths_of, require_same_settings, restart_epoch, training_settings
+from .resuming import LENGTHS, require_fitting_state, require_same_settings, restart_epoch, training_settings
 
 
 class Bookkeeping(Callback):
@@ -30,23 +30,23 @@ class Bookkeeping(Callback):
     def on_fit_start(self, trainer: Trainer, model: Any) -> None:
         """Compares the settings of a resumed run, before Lightning restores the optimizer's state."""
         model.settings = training_settings(trainer)
-        self._lengths = [lengths_of(config.scheduler) for config in trainer.lr_scheduler_configs]
+        schedules = [vars(config.scheduler) for config in trainer.lr_scheduler_configs]
+        self._lengths = [
+            (schedule, {name: schedule[name] for name in LENGTHS if name in schedule}) for schedule in schedules
+        ]
         resumed, model.resumed = model.resumed, None  # which would keep memory for nothing
-        if resumed is not None and trainer.ckpt_path is not None:
-            states = resumed["states"]
-            require_same_settings(resumed["settings"], model.settings, trainer.ckpt_path)
-            names = {parameter: name for name, parameter in model.named_parameters()}
-            for place, optimizer in enumerate(trainer.optimizers):
-                state = states[place] if isinstance(states, list) and len(states) == len(trainer.optimizers) else None
-                require_fitting_state(optimizer, state, names, trainer.ckpt_path)
+        if resumed is not None:
+            require_same_settings(resumed[ABOUT], model.settings, trainer.ckpt_path)
+            for optimizer, state in zip(trainer.optimizers, resumed.get("optimizer_states", ()), strict=False):
+                require_fitting_state(optimizer, state, trainer.ckpt_path)
 
     def on_train_start(self, trainer: Trainer, model: Any) -> None:
         """Gives a resumed schedule the length of this run; logs the settings of a new one."""
+        for schedule, lengths in self._lengths:
+            schedule.update(lengths)
         restart_epoch(trainer, model)
-        for config, lengths in zip(trainer.lr_scheduler_configs, self._lengths, strict=False):
-            vars(config.scheduler).update(lengths if lengths.keys() <= vars(config.scheduler).keys() else {})
         if trainer.ckpt_path is None:
-            given = {name: value for name in ("arch_args",) if (value := model.hparams.get(name))}
+            given = {"arch_args": model.arch_args} if model.arch_args else {}
             settings = {"arch": model.arch, **given, **model.training_summary()}
             log_settings(trainer, settings, [name.removeprefix("val/") for name in model.monitors()])
 

@@ -218,10 +218,8 @@ class ResumableModule(LightningModule):
         about = checkpoint[ABOUT]
         if changed := changed_images(about, self.trainer.datamodule):  # type: ignore[attr-defined]  # set by fit
             rank_zero_only(note)(f"{changed}; what this epoch has left is drawn from these")
-        self.resumed_results = {
-            split: about["metrics"][split] for split in ("val", "test") if split in about["metrics"]
-        }
-        self.resumed = {"settings": about, "states": checkpoint.get("optimizer_states")}
+        self.resumed_results = {"val": about["metrics"]["val"]} if "val" in about["metrics"] else {}
+        self.resumed = checkpoint
         if self.trainer.is_global_zero:  # they are those of all processes
             self.train_metrics.set_counts(checkpoint["counts"])
 

@@ -1,6 +1,5 @@
-"""Settings of optimizer and schedule, which a resumed run must share with the run that it resumes."""
+"""Checks of a resumed run's optimizer and schedule against those in its checkpoint, and what its first epoch needs."""
 
-import copy
 from collections.abc import Mapping
 from inspect import signature
 from typing import Any
@@ -8,11 +7,12 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
 from torch import Tensor
+from torch.optim import Optimizer
 
 from ..errors import UserError, printable
 from ..run.settings import is_plain
 
-_LENGTHS = ("total_steps", "warmup_steps", "_schedule_phases")
+LENGTHS = ("total_steps", "warmup_steps", "_schedule_phases")
 """What a schedule knows of the length of training: a resumed run may be longer."""
 
 _HOW = ("params", "initial_lr", "foreach", "fused", "capturable", "differentiable", "maximize")
@@ -33,19 +33,17 @@ def training_settings(trainer: Trainer) -> dict[str, dict[str, Any]]:
         found["optimizer"] = {"name": type(optimizer).__name__, **_plain(values)}
     for config in trainer.lr_scheduler_configs[:1]:
         kind, attributes = type(config.scheduler), vars(config.scheduler)
-        names = [name for name in signature(kind).parameters if name in attributes and name not in _LENGTHS]
+        names = [name for name in signature(kind).parameters if name in attributes and name not in LENGTHS]
         values = _plain({name: attributes[name] for name in names})
         found["lr_scheduler"] = {"name": kind.__name__, "interval": config.interval, **values}
     return found
 
 
-def require_same_settings(before: Any, now: dict[str, dict[str, Any]], source: object) -> None:
+def require_same_settings(before: Mapping[str, Any], now: dict[str, dict[str, Any]], source: object) -> None:
     """Compares the settings in a checkpoint with those of the run that is to resume; the UserError names the first."""
     for part, settings in now.items():
-        known = before.get(part) if isinstance(before, Mapping) else None
-        known = known if isinstance(known, Mapping) else {}
         for name, value in settings.items():
-            if (old := known.get(name)) != value:
+            if (old := before[part].get(name)) != value:
                 option = f"--model.{part}" if name == "name" else f"--model.{part}'s {name}"
                 raise UserError(
                     f"this run was trained with {option} {printable(old)}, which cannot change when it resumes, got {value};"
@@ -53,9 +51,23 @@ def require_same_settings(before: Any, now: dict[str, dict[str, Any]], source: o
                 )
 
 
-def lengths_of(scheduler: Any) -> dict[str, Any]:
-    """Returns what a schedule knows of the length of training."""
-    return copy.deepcopy({name: value for name, value in vars(scheduler).items() if name in _LENGTHS})
+def require_fitting_state(optimizer: Optimizer, state: Mapping[str, Any], source: object) -> None:
+    """Refuses an optimizer's state that is of other parameters."""
+    groups, saved_groups = optimizer.param_groups, state["param_groups"]
+    own, saved = ([len(group["params"]) for group in found] for found in (groups, saved_groups))
+    if own != saved:
+        raise UserError(
+            f"'{source}' does not fit this optimizer: it trained {sum(saved)} parameters, and now there are {sum(own)};"
+            " --model.freeze cannot change when a run resumes"
+        )
+    for group, saved_group in zip(groups, saved_groups, strict=True):
+        if not saved_group.get("fused"):
+            continue  # torch itself notices other shapes; fused, it writes where the tensor ends
+        for parameter, index in zip(group["params"], saved_group["params"], strict=True):
+            for name, value in state["state"].get(index, {}).items():
+                if name != "step" and value is not None and value.shape != parameter.shape:
+                    what = f"{printable(name)} of parameter {index} has the shape {tuple(value.shape)}"
+                    raise UserError(f"'{source}' does not fit this optimizer: {what}, not {tuple(parameter.shape)}")
 
 
 def restart_epoch(trainer: Trainer, model: LightningModule) -> None:
