@@ -35,12 +35,11 @@ def chosen_monitor(metric: str, mode: str | None, known: dict[str, str | None]) 
     """
     if metric not in known:
         near = get_close_matches(metric, known, 1)
-        what = (
-            f"the model has no metric '{metric}'; {f'did you mean {near[0]}?' if near else f'it has {listed(known)}.'}"
-        )
+        advice = f"did you mean {near[0]}?" if near else f"it has {listed(known)}."
+        problem = f"--monitor: the model has no metric '{metric}'; {advice}"
         if mode is None:
-            raise UserError(f"--monitor: {what} For one that your own code logs, give --mode min or --mode max")
-        rank_zero_only(note)(f"--monitor: {what} Your own code must log it")
+            raise UserError(f"{problem} For one that your own code logs, give --mode min or --mode max")
+        rank_zero_only(note)(f"{problem} Your own code must log it")
     mode = mode or known[metric]
     if mode is None:
         raise UserError(f"--monitor: {metric} does not say what is better; give --mode min or --mode max")
@@ -84,13 +83,9 @@ class BestCheckpoint(ModelCheckpoint):
 
         It comes from a file, so of a path nothing but the last name counts: the callback removes what it names.
         """
-        scores = {self._own(path): score for path, score in state_dict["best_k_models"].items()}
         places = {name: self._own(state_dict[name]) for name in _PLACES}
-        known = places["kth_best_model_path"] in scores and "" not in scores
-        kept = {"dirpath": str(self.dirpath), "best_k_models": scores if known else {}}
-        super().load_state_dict({**state_dict, **places, **kept})
-        if isinstance(score := state_dict.get("current_score"), Tensor):  # Lightning leaves it out
-            self.current_score = score
+        scores = {self._own(path): score for path, score in state_dict["best_k_models"].items()}
+        super().load_state_dict({**state_dict, **places, "dirpath": str(self.dirpath), "best_k_models": scores})
 
     def _own(self, path: Any) -> str:
         """Returns what a path would be in this callback's folder; nothing where it is no checkpoint."""

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.trainer.states import TrainerFn
 
 from ..errors import require
 from ..run.checkpoint_io import hard_link
@@ -88,7 +87,7 @@ class LastCheckpoint(Callback):
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Remembers the newest metrics, which schedules and other callbacks may look at before there are new ones."""
-        if trainer.state.fn == TrainerFn.FITTING:  # where Lightning clears the metrics once more before it trains
+        if trainer.training:  # where Lightning clears the metrics once more before it trains
             self._resumed = True
             self._metrics = {str(name): float(value) for name, value in checkpoint[_METRICS].items()}
 

@@ -28,7 +28,7 @@ class LogInterval(Callback):
         """Shortens the interval to the steps of this epoch; other callbacks may change how many batches make a step."""
         batches = trainer.num_training_batches
         if math.isfinite(batches):
-            steps = max(1, math.ceil(batches / trainer.accumulate_grad_batches))
+            steps = math.ceil(batches / trainer.accumulate_grad_batches)
             trainer.log_every_n_steps = min(self._every, steps)  # type: ignore[attr-defined]
 
 

@@ -56,12 +56,9 @@ class SeedEachBatch(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leaves the hooks as they were."""
-        self._unwrap()
+        while self._wrapped:
+            del self._wrapped.pop().on_before_batch_transfer
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Leaves the hooks as they were."""
-        self._unwrap()
-
-    def _unwrap(self) -> None:
-        while self._wrapped:
-            del self._wrapped.pop().on_before_batch_transfer
+        self.on_train_end(trainer, pl_module)

@@ -4,9 +4,7 @@ import math
 from pathlib import Path
 
 import pytest
-import torch
 
-from project.callbacks import BestCheckpoint
 from project.engine.errors import UserError
 from project.engine.training.best_checkpoint import Monitor, chosen_monitor
 from project.model.metrics import Metrics
@@ -45,14 +43,6 @@ def test_the_best_checkpoint_is_the_best_by_that_metric_of_those_with_a_finite_l
     for epoch, loss in enumerate(losses, 1):
         is_named = f"the validation loss is {loss} at epoch {epoch}," in said.err
         assert is_named == (not math.isfinite(loss))
-
-
-def test_all_of_its_state_is_restored(tmp_path):
-    """Lightning's own leaves the newest score out, which a resumed run would then save as none."""
-    before, after = BestCheckpoint(tmp_path), BestCheckpoint(tmp_path)
-    before.current_score = before.best_model_score = torch.tensor(0.5)
-    after.load_state_dict(before.state_dict())
-    assert after.state_dict() == before.state_dict()
 
 
 def test_a_run_that_ends_before_its_first_step_has_no_best_checkpoint(workplace, capsys):
