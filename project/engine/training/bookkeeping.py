@@ -1,16 +1,27 @@
 """Logging at the right steps, and resuming: what a classifier's trainer does beside training."""
 
+from collections.abc import Mapping
+from inspect import signature
 from typing import Any, Literal
 
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
 from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import UserError
 from ..run.checkpoint import ABOUT
 from ..run.loggers import is_logged, log_settings
 from ..run.progress import note
-from .resuming import LENGTHS, require_fitting_state, require_same_settings, restart_epoch, training_settings
+from ..run.settings import is_plain
+from .fitting import require_fitting_state, require_same_settings
+
+_LENGTHS = ("total_steps", "warmup_steps", "_schedule_phases")
+"""What a schedule knows of the length of training: a resumed run may be longer."""
+
+_HOW = ("params", "initial_lr", "foreach", "fused", "capturable", "differentiable", "maximize")
+"""Settings of an optimizer that say how it computes, not what, or that are said elsewhere."""
 
 
 class Bookkeeping(Callback):
@@ -29,10 +40,10 @@ class Bookkeeping(Callback):
 
     def on_fit_start(self, trainer: Trainer, model: Any) -> None:
         """Compares the settings of a resumed run, before Lightning restores the optimizer's state."""
-        model.settings = training_settings(trainer)
+        model.settings = _training_settings(trainer)
         schedules = [vars(config.scheduler) for config in trainer.lr_scheduler_configs]
         self._lengths = [
-            (schedule, {name: schedule[name] for name in LENGTHS if name in schedule}) for schedule in schedules
+            (schedule, {name: schedule[name] for name in _LENGTHS if name in schedule}) for schedule in schedules
         ]
         resumed, model.resumed = model.resumed, None  # which would keep memory for nothing
         if resumed is not None:
@@ -44,7 +55,7 @@ class Bookkeeping(Callback):
         """Gives a resumed schedule the length of this run; logs the settings of a new one."""
         for schedule, lengths in self._lengths:
             schedule.update(lengths)
-        restart_epoch(trainer, model)
+        _restart_epoch(trainer, model)
         if trainer.ckpt_path is None:
             given = {"arch_args": model.arch_args} if model.arch_args else {}
             settings = {"arch": model.arch, **given, **model.training_summary()}
@@ -93,3 +104,62 @@ class Bookkeeping(Callback):
         for name, value in results.rates().items():
             # every process has the same results already; "max" leaves them so to the last bit, where a mean could round
             model.log(f"{split}/{name}", value, prog_bar=name == "accuracy", reduce_fx="max", sync_dist=True)
+
+
+def _training_settings(trainer: Trainer) -> dict[str, dict[str, Any]]:
+    """Returns the names and settings of ``optimizer`` and ``lr_scheduler`` before the first step, as plain data.
+
+    A setting that differs between parameter groups is a list; groups without weight decay do not count.
+    """
+    found: dict[str, dict[str, Any]] = {"optimizer": {}, "lr_scheduler": {}}
+    for optimizer in trainer.optimizers[:1]:
+        groups = optimizer.param_groups
+        decayed = [group for group in groups if group.get("weight_decay")] or groups
+        started = [{**group, "lr": group.get("initial_lr", group["lr"])} for group in decayed]
+        values = {name: _distinct([group.get(name) for group in started]) for name in started[0] if name not in _HOW}
+        found["optimizer"] = {"name": type(optimizer).__name__, **_plain(values)}
+    for config in trainer.lr_scheduler_configs[:1]:
+        kind, attributes = type(config.scheduler), vars(config.scheduler)
+        names = [name for name in signature(kind).parameters if name in attributes and name not in _LENGTHS]
+        values = _plain({name: attributes[name] for name in names})
+        found["lr_scheduler"] = {"name": kind.__name__, "interval": config.interval, **values}
+    return found
+
+
+def _restart_epoch(trainer: Trainer, model: LightningModule) -> None:
+    """Prepares callbacks for the epoch within which a run is resumed, as Lightning does at the start of an epoch alone.
+
+    What they change of weights and optimizer at the start of an epoch was done before the checkpoint was made, and was
+    restored with it.
+    """
+    if not trainer.fit_loop.restarted_mid_epoch:
+        return
+    (optimizer,) = trainer.optimizers
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    groups = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
+    for callback in callbacks:
+        if isinstance(callback, GradientAccumulationScheduler | StochasticWeightAveraging):
+            callback.on_train_epoch_start(trainer, model)
+    model.load_state_dict(weights)
+    for group, settings in zip(optimizer.param_groups, groups, strict=True):
+        group.update(settings)
+
+
+def _distinct(values: list[Any]) -> Any:
+    found = [value for at, value in enumerate(values) if value not in values[:at]]
+    return found[0] if len(found) == 1 else found
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Keeps numbers, texts and lists of these, which a checkpoint can hold."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value.tolist()
+        if isinstance(value, Mapping):  # as milestones are
+            return plain(sorted(value.items()))
+        return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+    found = {name: plain(value) for name, value in values.items()}
+    return {name: value for name, value in found.items() if is_plain(value)}

@@ -6,8 +6,7 @@ from torch import nn
 from torch.optim import SGD, Adagrad, Adam
 
 from project.engine.errors import UserError
-from project.engine.training.fitting import require_fitting_weights
-from project.engine.training.resuming import require_fitting_state
+from project.engine.training.fitting import require_fitting_state, require_fitting_weights
 from project.model.optimizers import fuse_on_cpu
 from tests.small import one_line, small, stop_at
 from tests.stress import SmallNetwork
