@@ -89,7 +89,7 @@ class LastCheckpoint(Callback):
         """Remembers the newest metrics, which schedules and other callbacks may look at before there are new ones."""
         if trainer.training:  # where Lightning clears the metrics once more before it trains
             self._resumed = True
-            self._metrics = {str(name): float(value) for name, value in checkpoint[_METRICS].items()}
+            self._metrics = checkpoint[_METRICS]
 
     def _agree(self, trainer: Trainer, between_epochs: bool) -> Action:
         """Returns what all processes do now; they agree between epochs and about once a second, not in each step."""

@@ -24,7 +24,6 @@ from .bookkeeping import Bookkeeping
 from .fitting import require_fitting_weights
 from .lightning_fixes import require_supported
 
-_CRITERION = "criterion."  # begins the names of a loss's own weights, which only training needs
 _TAKEN = {"loss", "accuracy", "top5", "f1", "correct", "total", "top5_correct", "confusion_matrix", "per_class", "step"}
 
 
@@ -110,10 +109,8 @@ class ResumableModule(LightningModule):
         trainer = trainer_of(self)
         if trainer is not None and trainer.datamodule is None and hasattr(batch, "indices"):  # type: ignore[attr-defined]
             fn = trainer.state.fn.value if trainer.state.fn else "fit"
-            raise UserError(
-                "a data module's loaders need their data module for order and augmentation; call"
-                f" trainer.{fn}(model, datamodule=data)"
-            )
+            advice = f"call trainer.{fn}(model, datamodule=data)"
+            raise UserError(f"a data module's loaders need their data module for order and augmentation; {advice}")
         batch = batch if hasattr(batch, "images") else PlainBatch(*batch)
         several = batch.labels.dim() > 1 and not batch.labels.is_floating_point()
         if several and self.has_one_class:
@@ -158,14 +155,14 @@ class ResumableModule(LightningModule):
 
     def conclude(self, split: Literal["val", "test"]) -> Any:
         """Computes the metrics of a set over all processes and resets them; None if nothing was measured."""
-        own, metrics = self._own(split), self.val_metrics if split == "val" else self.test_metrics
+        own, metrics = self._own(split), getattr(self, f"{split}_metrics")
         if not self._everywhere(metrics.update_called, all_processes=False):
             return None
         for name, metric in own.items():
             if not self._everywhere(metric.update_called, all_processes=True):  # torchmetrics would wait
                 raise UserError(f"the metric '{name}' needs an image on each device; evaluate on fewer devices")
         values = {}
-        for name, value in own.compute().items() if own else ():
+        for name, value in own.compute().items():
             if torch.as_tensor(value).numel() != 1:
                 raise UserError(f"the metric '{name}' must be one number, got {tuple(value.shape)}")
             values[name] = float(value)
@@ -287,5 +284,6 @@ def _imported(cls: type[Any], about: Any, path: str | Path) -> type[Any]:
     return found
 
 
-def _without_loss(weights: Any) -> Any:
-    return {n: v for n, v in weights.items() if not str(n).startswith(_CRITERION)} if isinstance(weights, dict) else {}
+def _without_loss(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Leaves out the weights of a loss, which only training needs."""
+    return {name: value for name, value in weights.items() if not name.startswith("criterion.")}

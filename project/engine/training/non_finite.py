@@ -11,8 +11,6 @@ from torch.optim import Optimizer
 from ..errors import LocalError, UserError, listed
 from ..run.loggers import is_logged
 
-_NAMES_SHOWN = 8
-
 
 class StopOnNonFinite(Callback):
     """Checks loss and gradients before each optimizer step.
@@ -94,7 +92,7 @@ def _images(trainer: Trainer, seen: list[tuple[Tensor, Tensor]]) -> str:
     if train is None:
         return ""
     names = [f"'{train.name(index % len(train))}'" for _, indices in seen for index in indices.tolist()]
-    return f", of the images {listed(names, _NAMES_SHOWN)}"
+    return f", of the images {listed(names, 8)}"
 
 
 def _all_finite(tensors: list[Tensor]) -> bool:
