@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from lightning.pytorch import Callback
 
 from project.engine.loading.batch import ArrayDataset
@@ -28,22 +27,16 @@ def test_whoever_stops_a_run_is_told_how_to_resume_it_at_the_very_end_too(workpl
     assert (RUN / "metrics.json").exists()
 
 
-@pytest.fixture
-def served(monkeypatch) -> list[int]:
-    """The keys of all training samples that were looked at."""
-    keys: list[int] = []
+@pytest.mark.parametrize("step", [3, 4])
+def test_samples_that_were_trained_on_are_not_loaded_again(workplace, monkeypatch, step):
+    served: list[int] = []  # the keys of training samples
     serve = ArrayDataset.__getitems__
 
     def remember(dataset, wanted):
-        keys.extend(wanted if len(dataset) == 64 else [])
+        served.extend(wanted if len(dataset) == 64 else [])
         return serve(dataset, wanted)
 
     monkeypatch.setattr(ArrayDataset, "__getitems__", remember)
-    return keys
-
-
-@pytest.mark.parametrize("step", [3, 4])
-def test_samples_that_were_trained_on_are_not_loaded_again(workplace, served, step):
     small("--trainer.default_root_dir=whole")
     whole = served.copy()
     assert len(whole) == 16 * STEPS
@@ -104,16 +97,3 @@ def test_times_that_never_come_are_refused(workplace, capsys, flag):
     said = one_line(lambda: small(f"--callbacks.last_checkpoint.{flag}"), capsys)
     assert f"--callbacks.last_checkpoint.{flag.split('=')[0]} must be above 0" in said
     assert not list(workplace.iterdir())
-
-
-def test_whoever_watches_a_figure_sees_the_newest_before_there_is_a_new_one(workplace):
-    stop_at(5)
-    seen: list[torch.Tensor] = []
-
-    class Witness(Callback):
-        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-            seen.append(trainer.callback_metrics["val/loss"])
-
-    expected = load(RUN / "checkpoints" / "best.ckpt")["about"]["metrics"]["val"]["loss"]
-    small(callbacks=[Witness()])
-    assert [float(loss) for loss in seen] == pytest.approx([expected])

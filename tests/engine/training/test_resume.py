@@ -101,26 +101,15 @@ ROWS = {
         f"{RANDOM_TRANSFORM} --data.train_transforms.magnitude=5"
         " --data.train_transforms+=tests.engine.loading.test_transforms.of_numpy"
     ),
-    "a data module that draws in hooks": Row(
-        f"--data={__name__}.NoisyFlowers {IN_PAIRS} --trainer.val_check_interval=3"
+    "a data module and a model that draw in hooks": Row(
+        f"--data={__name__}.NoisyFlowers --model={__name__}.NoisyClassifier {IN_PAIRS} --trainer.val_check_interval=3"
     ),
-    "a model that draws in hooks": Row(f"--model={__name__}.NoisyClassifier"),
     "Airbench, Muon, alternating flips": Row(
         "--model.optimizer=project.model.Muon --model.test_time_augmentation=flip_and_shift --data.flip=alternating"
         f" --data.crop_padding=2 {EVERY_THIRD}",
         network=lambda num_classes: Airbench(num_classes, (8, 16, 16)),
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def own_generators():
-    """Leaves those of the other tests alone."""
-    before = random.getstate(), np.random.get_state()  # noqa: NPY002
-    with torch.random.fork_rng([]):
-        yield
-    random.setstate(before[0])
-    np.random.set_state(before[1])  # noqa: NPY002
 
 
 @pytest.mark.filterwarnings("ignore:.*You have overridden.*")

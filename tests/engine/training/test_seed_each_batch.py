@@ -6,14 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch import LightningModule
+from lightning.pytorch.callbacks import LambdaCallback
 from torch.utils.data import DataLoader
 
 from project.callbacks import SeedEachBatch
 from tests.distributed.job import trainer as quiet_trainer
-from tests.engine.training.test_resume import own_generators
-
-__all__ = ["own_generators"]
 
 
 def draw() -> tuple[Any, ...]:
@@ -55,24 +53,17 @@ class Noisy(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.0)
 
 
-class SaveAt(Callback):
-    """Saves when a batch was transferred and nothing was done with it, as ``LastCheckpoint`` does."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        if trainer.global_step == self.step:
-            trainer.save_checkpoint("saved.ckpt")
-
-
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before.*")
 @pytest.mark.parametrize("step", [0, 3, 4])
 def test_hooks_of_a_users_model_draw_alike_after_a_resume(step, workplace):
+    def save(trainer: Any, *_: Any) -> None:
+        if trainer.global_step == step:  # when a batch was transferred and nothing was done with it
+            trainer.save_checkpoint("saved.ckpt")
+
     loader: Any = DataLoader(list(torch.ones(4, 1)))  # type: ignore[arg-type]  # a list is a dataset
     whole, resumed = Noisy(), Noisy()
     for model, ckpt_path in ((whole, None), (resumed, "saved.ckpt")):
-        callbacks = [SeedEachBatch(0), *([] if ckpt_path else [SaveAt(step)])]
+        callbacks = [SeedEachBatch(0), *([] if ckpt_path else [LambdaCallback(on_train_batch_start=save)])]
         trainer = quiet_trainer(1, max_epochs=2, val_check_interval=2, callbacks=callbacks)
         trainer.fit(model, loader, loader, ckpt_path=ckpt_path)
         draw()
