@@ -6,22 +6,20 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.plugins import MixedPrecision
+from lightning.pytorch import Callback
 from torch import Tensor
 
-from project.callbacks import StopOnNonFinite
+from project.callbacks import StoppedError
 from project.engine.errors import UserError
-from project.engine.run.loggers import RunLogger
 from project.engine.training.non_finite import _all_finite
 from project.model import ImageClassifier
 from tests.conftest import make_folder
-from tests.distributed.job import flowers, quiet
 from tests.engine.run.test_loggers import curve
-from tests.small import load, one_line, require_same_end, small
-from tests.stress import SmallNetwork, differences, outcome
+from tests.engine.training.test_resume import SCALED
+from tests.small import AtStep, load, one_line, require_same_end, small
+from tests.stress import differences, outcome
 
-CHECKPOINTS = Path("runs/run/checkpoints")
+RUN = Path("runs/run")
 FOLDER = ["--data=FolderDataModule", "--data.root=images", "--data.image_size=32", "--data.batch_size=4"]
 
 
@@ -40,11 +38,7 @@ class Witness(Callback):
 
 
 class BadGradient(Callback):
-    """Puts infinity into a gradient in some steps.
-
-    Args:
-        steps: The numbers of the steps, counted from 1.
-    """
+    """Puts infinity into a gradient in some steps, counted from 1."""
 
     def __init__(self, *steps: int) -> None:
         self.steps = steps
@@ -70,11 +64,6 @@ def spoil_loss(monkeypatch: Any, step: int) -> None:
     monkeypatch.setattr(ImageClassifier, "training_step", training_step)
 
 
-def require_finite(path: Path) -> None:
-    for name, value in load(path)["state_dict"].items():
-        assert bool(value.isfinite().all()), f"{path.name}: {name}"
-
-
 @pytest.mark.parametrize(("accumulate", "step"), [(1, 7), (2, 4)])
 def test_the_files_behind_a_bad_loss_are_named_and_the_step_is_not_taken(
     workplace, monkeypatch, capsys, accumulate, step
@@ -93,9 +82,9 @@ def test_the_files_behind_a_bad_loss_are_named_and_the_step_is_not_taken(
     assert Path("images", witness.images[step][0]).exists()
     assert said.count(".jpg") == 4 * accumulate
     assert differences(witness.weights[step], weights_of(witness.network)) == []
-    assert differences(load(CHECKPOINTS / "last.ckpt")["global_step"], step - 1) == []
-    for name in ("last", "best"):
-        require_finite(CHECKPOINTS / f"{name}.ckpt")
+    last, best = (load(RUN / "checkpoints" / f"{name}.ckpt") for name in ("last", "best"))
+    assert last["global_step"] == step - 1
+    assert all(value.isfinite().all() for one in (last, best) for value in one["state_dict"].values())
 
 
 def test_a_run_that_was_stopped_by_a_bad_loss_can_go_on(workplace, monkeypatch):
@@ -105,7 +94,7 @@ def test_a_run_that_was_stopped_by_a_bad_loss_can_go_on(workplace, monkeypatch):
         with pytest.raises(UserError, match="training stopped at step 3: the loss is nan"):
             small("--callbacks.last_checkpoint.every_n_steps=2")
     small()
-    require_same_end(Path("runs/run"), outcome(Path("whole/run")))
+    require_same_end(RUN, outcome(Path("whole/run")))
 
 
 def test_a_bad_gradient_of_a_finite_loss_is_found(workplace, capsys):
@@ -116,41 +105,17 @@ def test_a_bad_gradient_of_a_finite_loss_is_found(workplace, capsys):
     assert differences(witness.weights[3], weights_of(witness.network)) == []
 
 
-def scaled(monkeypatch: Any, stop: StopOnNonFinite, *bad: int, steps: int = 8, logger: Any = False) -> Witness:
-    """Trains in float16 with a loss scaler, with bad gradients in some steps."""
-    monkeypatch.setattr("project.model.classifier.build_network", lambda arch, classes, args: SmallNetwork(classes))
-    quiet()
-    data, witness = flowers(64, 8, 16), Witness()
-    trainer = Trainer(
-        accelerator="cpu",
-        plugins=[MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))],
-        callbacks=[stop, BadGradient(*bad), witness],
-        max_steps=steps,
-        logger=logger,
-        log_every_n_steps=2,
-        limit_val_batches=0,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    trainer.fit(ImageClassifier(data.class_names, data.preprocessing), datamodule=data)
-    witness.weights[trainer.global_step + 1] = weights_of(witness.network)
-    return witness
-
-
 @pytest.mark.filterwarnings("ignore:.*lr_scheduler.step.*before.*optimizer.step.*")  # of a first skipped step
-def test_steps_that_a_loss_scaler_skips_are_counted_and_too_many_in_a_row_are_an_error(monkeypatch, tmp_path):
-    stop, logger = StopOnNonFinite(patience=3), RunLogger(tmp_path / "run")
-    witness = scaled(monkeypatch, stop, 1, 3, 7, 8, logger=logger)
-    kept = [step for step in range(1, 9) if not differences(witness.weights[step], witness.weights[step + 1])]
-    assert kept == [1, 3, 7, 8]
-    logger.finalize("success")
-    assert [value for _, value in curve(tmp_path / "run", "train/skipped_steps")] == [1, 2, 2, 4]
-    resumed = StopOnNonFinite(patience=3)
-    resumed.load_state_dict(stop.state_dict())
-    with pytest.raises(UserError, match="training stopped at step 2: the gradient is not finite"):
-        scaled(monkeypatch, resumed, 1, 2)
-    assert resumed.skipped == 5
+def test_steps_that_a_loss_scaler_skips_are_counted_and_too_many_in_a_row_are_an_error(workplace, capsys):
+    flags = [*SCALED.split(), "--callbacks.stop_on_non_finite.patience=3", "--trainer.log_every_n_steps=2"]
+    witness, bad = Witness(), BadGradient(1, 3, 5, 6, 7, 8)
+    with pytest.raises(StoppedError):
+        small(*flags, callbacks=[AtStep(6), bad, witness])
+    said = one_line(lambda: small(*flags, callbacks=[bad, witness]), capsys)
+    assert "training stopped at step 8: the gradient is not finite" in said
+    kept = [step for step in range(1, 8) if not differences(witness.weights[step], witness.weights[step + 1])]
+    assert kept == [1, 3, 5, 6, 7]
+    assert curve(RUN, "train/skipped_steps") == [(1, 1), (3, 2), (5, 4)]
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,10 @@ IN_PAIRS = f"{SMALL_BATCHES} --trainer.accumulate_grad_batches=2"
 EMA = "--trainer.callbacks+=EMAWeightAveraging --trainer.callbacks.decay=0.9"
 MIXED = "--data.batch_transforms+=torchvision.transforms.v2"
 SCALER = "--trainer.plugins.scaler"
+SCALED = (  # by a plugin, which names the precision
+    "--trainer.precision=null --trainer.plugins=MixedPrecision --trainer.plugins.precision=16-mixed"
+    f" --trainer.plugins.device=cpu {SCALER}=torch.amp.GradScaler {SCALER}.device=cpu"
+)
 ROWS = {
     "plain": Row(EVERY_THIRD, range(STEPS + 1), slow=True),
     "accumulation, validation across epochs, a schedule that watches it": Row(
@@ -89,17 +93,12 @@ ROWS = {
     ),
     "AdamW, a learning rate that falls": Row(f"{PLATEAU} --model.optimizer=AdamW --trainer.max_epochs=3", slow=True),
     "double precision": Row("--trainer.precision=64-true"),
-    "a dynamic loss scale": Row(  # whose plugin names the precision
-        "--trainer.precision=null --trainer.plugins=MixedPrecision --trainer.plugins.precision=16-mixed"
-        f" --trainer.plugins.device=cpu {SCALER}=torch.amp.GradScaler {SCALER}.device=cpu {SCALER}.init_scale=64"
-        f" {SCALER}.growth_interval=3",
-        (5,),
-    ),
+    "a dynamic loss scale": Row(f"{SCALED} {SCALER}.init_scale=64 {SCALER}.growth_interval=3", (5,)),
     "an average that starts late": Row(f"{EMA} --trainer.callbacks.update_starting_at_step=4", (3, 6)),
-    "MixUp and CutMix": Row(f"{MIXED}.MixUp --data.batch_transforms.alpha=0.2 {MIXED}.CutMix"),
-    "random transforms of each image": Row(
+    "random transforms of each image, MixUp and CutMix": Row(
         f"{RANDOM_TRANSFORM} --data.train_transforms.magnitude=5"
         " --data.train_transforms+=tests.engine.loading.test_transforms.of_numpy"
+        f" {MIXED}.MixUp --data.batch_transforms.alpha=0.2 {MIXED}.CutMix"
     ),
     "a data module and a model that draw in hooks": Row(
         f"--data={__name__}.NoisyFlowers --model={__name__}.NoisyClassifier {IN_PAIRS} --trainer.val_check_interval=3"
