@@ -26,10 +26,8 @@ class LogInterval(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Shortens the interval to the steps of this epoch; other callbacks may change how many batches make a step."""
-        batches = trainer.num_training_batches
-        if math.isfinite(batches):
-            steps = math.ceil(batches / trainer.accumulate_grad_batches)
-            trainer.log_every_n_steps = min(self._every, steps)  # type: ignore[attr-defined]
+        steps = trainer.num_training_batches / trainer.accumulate_grad_batches
+        trainer.log_every_n_steps = math.ceil(min(self._every, steps))  # type: ignore[attr-defined]
 
 
 class DelayedAveraging(Callback):

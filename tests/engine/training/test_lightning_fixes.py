@@ -128,8 +128,14 @@ def test_stochastic_weight_averaging_is_resumed_exactly(workplace):
     assert not differences(whole, resumed)
 
 
-def test_stochastic_weight_averaging_that_would_reset_frozen_statistics_is_refused(workplace, capsys):
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--model.freeze=conv2"], "StochasticWeightAveraging: it resets the running statistics of BatchNorm"),
+        (EMA, "StochasticWeightAveraging and EMAWeightAveraging each average the weights"),
+    ],
+)
+def test_averages_that_would_silently_be_wrong_are_refused(workplace, capsys, flags, complaint):
     torch.save(SmallNetwork(8).state_dict(), "weights.pth")
-    line = one_line(lambda: small(*SWA, "--model.weights=weights.pth", "--model.freeze=conv2"), capsys)
-    assert "StochasticWeightAveraging: it resets the running statistics of BatchNorm" in line
+    assert complaint in one_line(lambda: small(*SWA, *flags, "--model.weights=weights.pth"), capsys)
     assert not RUN.exists()
