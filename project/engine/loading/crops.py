@@ -1,25 +1,30 @@
 """Fits images to the network's input: exactly as a checkpoint says for evaluation, at random for training."""
 
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from ..preprocessing import Fit, Interpolation, Preprocessing, as_colour
+from ..preprocessing import Fit, Preprocessing, as_colour
 
 Box = tuple[int, int, int, int]
 """Left, upper, right and lower edge of a region, in pixels."""
 
-_PANORAMA = 8  # the longer side over the shorter one, above which scaling all of an image would take too much memory
-_ROWS_FIRST = 2**24  # the most pixels between the two passes of scaling, of which torch's first one changes the width
-
 
 def fit_image(image: Tensor, preprocessing: Preprocessing) -> Tensor:
-    """Fits a whole image, uint8 (3, height, width), to the network's input as evaluation sees it."""
-    fit = preprocessing.get("fit", "crop")
-    if fit == "crop":
-        return centre_crop(image, preprocessing["resize"], preprocessing["crop"], interpolation_of(preprocessing))
-    return fit_region(image, (0, 0, image.shape[2], image.shape[1]), preprocessing)
+    """Fits a whole image, uint8 (3, height, width), to the network's input as evaluation sees it.
+
+    It is what torchvision's v2 makes of the image, up to rounding: by ``Resize(resize, antialias=True)`` and
+    ``CenterCrop(crop)``, or as :func:`fit_region` does.
+    """
+    height, width = image.shape[1:]
+    whole = 0, 0, width, height
+    if preprocessing.get("fit", "crop") != "crop":
+        return fit_region(image, whole, preprocessing)
+    crop, resize, shorter = preprocessing["crop"], preprocessing["resize"], min(height, width)
+    shape = int(resize * height / shorter), int(resize * width / shorter)
+    # Python rounds halves to even numbers, and so does torchvision
+    upper, left = (round((side - crop) / 2) for side in shape)
+    return scaled_region(image, whole, shape, preprocessing)[:, upper : upper + crop, left : left + crop]
 
 
 def fit_region(image: Tensor, box: Box, preprocessing: Preprocessing) -> Tensor:
@@ -29,7 +34,7 @@ def fit_region(image: Tensor, box: Box, preprocessing: Preprocessing) -> Tensor:
     ``Resize(None, max_size=crop, antialias=True)`` and ``Pad``.
     """
     height, width = shape = _region_shape(box, preprocessing)
-    scaled = scaled_region(image, box, shape, interpolation_of(preprocessing))
+    scaled = scaled_region(image, box, shape, preprocessing)
     crop = preprocessing["crop"]
     if shape == (crop, crop):
         return scaled
@@ -48,25 +53,6 @@ def _region_shape(box: Box, preprocessing: Preprocessing) -> tuple[int, int]:
     left, upper, right, lower = box
     longer = max(right - left, lower - upper)
     return max(1, int(crop * (lower - upper) / longer)), max(1, int(crop * (right - left) / longer))
-
-
-def interpolation_of(preprocessing: Preprocessing) -> Interpolation:
-    """The interpolation that the preprocessing asks for."""
-    return preprocessing.get("interpolation", "bilinear")
-
-
-def centre_crop(image: Tensor, resize: int, crop: int, interpolation: Interpolation = "bilinear") -> Tensor:
-    """Does what ``Resize(resize, antialias=True)`` and ``CenterCrop(crop)`` of torchvision's v2 do, up to rounding."""
-    height, width = image.shape[1:]
-    shorter = min(height, width)
-    scaled_height, scaled_width = (int(resize * side / shorter) for side in (height, width))
-    # Python rounds halves to even numbers, and so does torchvision
-    upper, left = round((scaled_height - crop) / 2), round((scaled_width - crop) / 2)
-    if max(height, width) > _PANORAMA * shorter:
-        x, y = width / scaled_width, height / scaled_height
-        return _by_pil(image, (left * x, upper * y, (left + crop) * x, (upper + crop) * y), crop, interpolation)
-    scaled = scaled_region(image, (0, 0, width, height), (scaled_height, scaled_width), interpolation)
-    return scaled[:, upper : upper + crop, left : left + crop]
 
 
 def random_box(width: int, height: int, draws: Tensor, scale: tuple[float, float], fit: Fit = "crop") -> Box:
@@ -110,18 +96,9 @@ def reduced_box(box: Box, size: tuple[int, int], image: Tensor) -> Box:
     return left, upper, max(left + 1, right), max(upper + 1, lower)  # halves round to even: both edges could be one
 
 
-def scaled_region(image: Tensor, box: Box, shape: tuple[int, int], interpolation: Interpolation = "bilinear") -> Tensor:
+def scaled_region(image: Tensor, box: Box, shape: tuple[int, int], preprocessing: Preprocessing) -> Tensor:
     """Cuts a region out of decoded pixels and scales it to a height and width, with antialiasing."""
     left, upper, right, lower = box
     # torch's kernel for three interleaved channels is the fastest, but not for a view
     region = image[None, :, upper:lower, left:right].contiguous(memory_format=torch.channels_last)
-    if region.shape[2] * shape[1] > _ROWS_FIRST:
-        region = interpolate(region, size=(shape[0], region.shape[3]), mode=interpolation, antialias=True)
-    return interpolate(region, size=shape, mode=interpolation, antialias=True)[0]
-
-
-def _by_pil(image: Tensor, box: tuple[float, float, float, float], crop: int, interpolation: Interpolation) -> Tensor:
-    """Scales a region that need not be of whole pixels, and nothing else of the image."""
-    whole = Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
-    scaled = whole.resize((crop, crop), Image.Resampling[interpolation.upper()], box=box)
-    return torch.frombuffer(bytearray(scaled.tobytes()), dtype=torch.uint8).view(crop, crop, 3).permute(2, 0, 1)
+    return interpolate(region, size=shape, mode=preprocessing.get("interpolation", "bilinear"), antialias=True)[0]

@@ -68,18 +68,7 @@ def _why(error: BaseException) -> str:
 def open_image(path: str | Path) -> Image.Image:
     """Opens an image as it is stored, not turned; its pixels are decoded when they are first used."""
     with named(path):
-        image = Image.open(path, formats=_FORMATS)
-        try:
-            _require_known_range(image)
-        except ValueError:
-            image.close()
-            raise
-        return image
-
-
-def _require_known_range(image: Image.Image) -> None:
-    if image.mode in ("I", "F"):  # PIL would cut off what is not between 0 and 255
-        raise ValueError("its pixels have 32 bits and an unknown range; save it with 8 or 16")
+        return Image.open(path, formats=_FORMATS)
 
 
 def _orientation(image: Image.Image) -> Any:
@@ -113,7 +102,8 @@ def decode(image: Image.Image, path: str | Path, least: tuple[int, int] | None =
 
 def upright_pixels(image: Image.Image) -> Tensor:
     """Converts an image of any mode to pixels, upright and in RGB, uint8 (3, height, width)."""
-    _require_known_range(image)
+    if image.mode in ("I", "F"):  # PIL would cut off what is not between 0 and 255
+        raise ValueError("its pixels have 32 bits and an unknown range; save it with 8 or 16")
     whole = _rgb(ImageOps.exif_transpose(image) if _orientation(image) != 1 else image)
     return torch.from_numpy(np.array(whole)).permute(2, 0, 1)
 

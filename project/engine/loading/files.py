@@ -13,7 +13,7 @@ from ..randomness import Purpose, uniform
 from .batch import ImageBatch, split_keys
 from .cache import ImageCache, open_cache
 from .check import Facts
-from .crops import fit_image, fit_region, interpolation_of, random_box, reduced_box, scaled_region, sufficient_size
+from .crops import fit_image, fit_region, random_box, reduced_box, scaled_region, sufficient_size
 from .decode import decode, open_image, upright_size
 
 CROP_TRIES = 10
@@ -106,8 +106,7 @@ class FileDataset:
             if self._small_shape(upright_size(image, file)) != shape:  # for which the cache has no room
                 raise UnreadableFileError(f"'{printable(file)}' has changed its size since it was looked at")
             pixels = decode(image, file, shape[::-1])
-        whole = 0, 0, pixels.shape[2], pixels.shape[1]
-        return scaled_region(pixels, whole, shape, interpolation_of(self.preprocessing))
+        return scaled_region(pixels, (0, 0, pixels.shape[2], pixels.shape[1]), shape, self.preprocessing)
 
     def _small_shape(self, size: tuple[int, int]) -> tuple[int, int]:
         width, height = size
@@ -120,5 +119,6 @@ class FileDataset:
             settings = f"whole {sorted(self.preprocessing.items())}"
         else:
             shapes = [self._small_shape((fact.width, fact.height)) for fact in facts]
-            settings = f"shorter side {self.preprocessing['resize']} {interpolation_of(self.preprocessing)}"
+            interpolation = self.preprocessing.get("interpolation", "bilinear")
+            settings = f"shorter side {self.preprocessing['resize']} {interpolation}"
         return open_cache(folder, self.files, (fact.stamp for fact in facts), shapes, settings)

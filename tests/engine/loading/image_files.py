@@ -1,6 +1,5 @@
 """Image files for tests."""
 
-import random
 import struct
 import zlib
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from project.engine.loading.crops import centre_crop
 from project.engine.loading.decode import decode, open_image
 
 
@@ -48,19 +46,6 @@ def png_chunk(kind: bytes, content: bytes) -> bytes:
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
 
-def claiming_png(width: int, height: int) -> bytes:
-    """A PNG file of a few bytes whose header says how large it is."""
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    pixels = zlib.compress(bytes(1000))
-    return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + png_chunk(b"IDAT", pixels) + png_chunk(b"IEND", b"")
-
-
-def claiming_gif(width: int, height: int) -> bytes:
-    """A GIF file of a few bytes whose header says how large it is."""
-    size = struct.pack("<HH", width, height)
-    return b"GIF89a" + size + b"\x80\0\0" + bytes(6) + b"," + bytes(4) + size + b"\0\x02\x02D\x01\0;"
-
-
 def damage_deep_inside(path: Path) -> None:
     """Writes a PNG file, whatever its name, that only decoding all of it finds broken."""
     noise(64, 64).save(path, format="PNG")
@@ -69,35 +54,16 @@ def damage_deep_inside(path: Path) -> None:
     path.write_bytes(data)
 
 
-def cut_before_the_end(data: bytes, dice: random.Random) -> bytes:
-    """A file of which a part is missing up to its last two bytes."""
-    return data[: dice.randrange(len(data) // 4, len(data) * 95 // 100)] + data[-2:]
-
-
-def shortened(data: bytes, dice: random.Random, length: int) -> bytes:
-    """A file of which a part is missing inside."""
-    start = dice.randrange(len(data) // 4, len(data) - length - 20)
-    return data[:start] + data[start + length :]
-
-
 def save(image, path, **options):
     """Saves an image and gives the path."""
     image.save(path, **options)
     return path
 
 
-def centre(path, resize=36, crop=32):
-    """The centre crop of a file as evaluation sees it, uint8 (3, crop, crop)."""
+def decoded(path, least=None):
+    """The upright pixels of a file, uint8 (3, height, width)."""
     with open_image(path) as image:
-        return centre_crop(decode(image, path), resize, crop)
-
-
-def centre_of(image, resize, crop):
-    """About what ``centre`` should give for an image, by PIL alone, without rounding to whole pixels."""
-    side = min(image.size) * crop / resize
-    left, upper = (image.width - side) / 2, (image.height - side) / 2
-    box = (left, upper, left + side, upper + side)
-    return image.resize((crop, crop), Image.Resampling.BILINEAR, box=box)
+        return decode(image, path, least)
 
 
 def difference(found, expected):
