@@ -6,13 +6,14 @@ import json
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from statistics import median_low
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
+import torch
 from torch.utils.data import DataLoader
 
 from ..errors import UnreadableFileError, UserError, listed
@@ -25,14 +26,11 @@ from .scan import ClassFiles
 _VERSION = 3  # of the record; another number where the check or the facts change
 _WORTH_PROCESSES = 4096  # so many new files take about as long as starting processes does
 _MOST_PROCESSES = 16
-_AT_ONCE = 512  # files that wait for a thread; as many results wait to be taken
-_CHECKING = "checking images"
+_AT_ONCE = 64
 _UNSURE_NS = 2 * 10**9  # a file may change twice within a tick of the file system's clock
 
 Stamp = tuple[int, int]
 """The length of a file in bytes, and when it was changed, in nanoseconds."""
-
-T = TypeVar("T")
 
 
 class Facts(NamedTuple):
@@ -47,9 +45,7 @@ class Facts(NamedTuple):
     stamp: Stamp | None = None  # of the file, just before; None where it was not there
 
 
-def check_files(
-    files: Sequence[Path], root: Path, sizes: bool = False, pixels: bool = False, visible: bool = True
-) -> list[Facts]:
+def check_files(files: Sequence[Path], root: Path, sizes: bool = False, pixels: bool = False) -> list[Facts]:
     """Checks those image files below ``root`` that are new or have changed since they were last checked.
 
     A file is the same as long as its name, its length and its time of change are. Broken ones are checked each time.
@@ -66,8 +62,7 @@ def check_files(
         for position, (fact, stamp) in enumerate(zip(facts, stamps, strict=True))
         if stamp is None or fact.stamp != stamp or (sizes and not fact.width) or (pixels and not fact.pixels)
     ]
-    look = partial(_look, sizes=sizes, pixels=pixels)
-    found = _look_at(look, [files[position] for position in new], 1 if pixels else 4, visible)
+    found = _look_at([files[position] for position in new], sizes, pixels)
     for position, fact in zip(new, found, strict=True):
         facts[position] = fact._replace(stamp=stamps[position])
     if any(facts[position].defect is None for position in new):
@@ -102,35 +97,27 @@ def _look(file: Path, sizes: bool, pixels: bool) -> Facts:
         return Facts(reason(error))
 
 
-def _look_at(look: Callable[[Path], Facts], files: Sequence[Path], threads: int, visible: bool) -> Iterator[Facts]:
-    """Checks many files in processes, as Python's lock keeps threads from working at the same time."""
-    cores = min(usable_cores(), _MOST_PROCESSES)
-    if len(files) < _WORTH_PROCESSES or cores < 2:
-        yield from in_threads(look, files, _CHECKING, threads * cores, visible)
-        return
+def _look_at(files: Sequence[Path], sizes: bool, pixels: bool) -> Iterator[Facts]:
+    """Checks files in threads, and many in processes, as Python's lock keeps threads from working at the same time."""
+    cores, threads = min(usable_cores(), _MOST_PROCESSES), 1 if pixels else 4
+    workers = cores if len(files) >= _WORTH_PROCESSES and cores > 1 else 0
     # workers of a loader end when this process is killed, which those of other pools do not
     loader = DataLoader(
         cast(Any, files),
-        batch_size=_AT_ONCE // 2,
-        num_workers=cores,
-        collate_fn=lambda some: [*in_threads(look, some, "", threads, visible=False)],
+        batch_size=_AT_ONCE,
+        num_workers=workers,
+        collate_fn=partial(_look_in_threads, threads if workers else threads * cores, sizes, pixels),
+        generator=torch.Generator(),  # which it draws from, and not from the run's
     )
-    with contextlib.closing(Progress(len(files), text=_CHECKING, visible=visible)) as progress:
+    with contextlib.closing(Progress(len(files), text="checking images")) as progress:
         for facts in loader:
             progress.advance(len(facts))
             yield from facts
 
 
-def in_threads(
-    look: Callable[[Path], T], files: Sequence[Path], text: str, threads: int | None = None, visible: bool = True
-) -> Iterator[T]:
-    """Applies a function to files in threads, in order, and shows the progress; PIL releases Python's lock."""
-    progress = Progress(len(files), text=text, visible=visible)
-    with contextlib.closing(progress), ThreadPoolExecutor(threads) as pool:
-        for first in range(0, len(files), _AT_ONCE):  # ``map`` takes in everything at once, and sets can be huge
-            for result in pool.map(look, files[first : first + _AT_ONCE]):
-                progress.advance(1)
-                yield result
+def _look_in_threads(threads: int, sizes: bool, pixels: bool, files: Sequence[Path]) -> list[Facts]:
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(partial(_look, sizes=sizes, pixels=pixels), files))
 
 
 def _record_of(root: Path) -> Path:
