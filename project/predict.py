@@ -24,7 +24,7 @@ from project.engine.cli.parser import OneLineErrorParser
 from project.engine.cli.trainer import ExactTrainer
 from project.engine.errors import UserError, printable, require
 from project.engine.hardware import usable_cores
-from project.engine.loading.path_batches import PathBatch, path_loader
+from project.engine.loading.files import PathBatch, path_loader
 from project.engine.loading.scan import image_paths, listed_paths, spelt
 from project.engine.run.progress import Progress, note
 from project.engine.run.rows import Row, RowWriter, ending_of, resume_rows

@@ -10,8 +10,7 @@ import torch
 from lightning.pytorch import Callback
 
 from project.engine.errors import UserError
-from project.engine.loading.batch import ArrayDataset
-from project.engine.loading.sharing import load_once_a_machine
+from project.engine.loading.batch import ArrayDataset, load_once_a_machine
 from tests.data.stubs import NoiseDataModule
 from tests.distributed.processes import succeed, torchrun
 from tests.memory import memory, needs_linux, private_memory

@@ -19,7 +19,6 @@ from project.engine.loading.batch import BatchDataset, ImageBatch
 from project.engine.loading.check import Facts, check_files, few, leave_out
 from project.engine.loading.files import FileDataset
 from project.engine.loading.scan import ClassFiles, spelt
-from project.engine.loading.trainer import split_in_use, world
 from project.engine.number_types import PositiveInt
 
 
@@ -157,7 +156,7 @@ class ImageFilesDataModule(ResizedDataModule):
         """Opens the three splits."""
         splits = self.files()
         if self.skip_bad or self.cache is not None:
-            if world(self.trainer)[1] == 0:
+            if self.world[1] == 0:
                 self._check()
             if self.trainer is not None and self.trainer.world_size > 1:  # or each would leave out other files
                 columns = self.trainer.strategy.broadcast([*zip(*self._facts.values(), strict=True)])
@@ -177,7 +176,7 @@ class ImageFilesDataModule(ResizedDataModule):
         dataset = FileDataset(
             files, torch.tensor(labels), self.preprocessing, crop_scale, self.seed, self.skip_bad, self.cache, facts
         )
-        if self.cache is not None and dataset.cache is None and world(self.trainer)[1] == 0:
+        if self.cache is not None and dataset.cache is None and self.world[1] == 0:
             _warn(f"--data.cache: '{self.cache}' has no room for the decoded {split} images; going on without")
         return dataset
 
@@ -194,7 +193,7 @@ class ImageFilesDataModule(ResizedDataModule):
 
     def _readable(self) -> dict[str, ClassFiles]:
         broken = self._broken()
-        if broken and world(self.trainer)[1] == 0:
+        if broken and self.world[1] == 0:
             many = f"{len(broken):,} of {len(self._facts):,} files"
             _warn(f"{many} cannot be read as images and are left out: {few(broken)}")
         return leave_out(self.files(), broken)
@@ -203,7 +202,7 @@ class ImageFilesDataModule(ResizedDataModule):
         """Takes what could not be read out of a training batch; in evaluation, its label of -1 keeps it from counting."""
         if not self.skip_bad or not isinstance(batch, ImageBatch):  # such as a model's example_input_array
             return batch
-        readable, split = batch.labels >= 0, split_in_use(self.trainer)
+        readable, split = batch.labels >= 0, self.split_in_use
         if self.trainer is None or readable.all():
             return batch
         dataset: Any = self.splits[split]

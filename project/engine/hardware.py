@@ -21,13 +21,10 @@ def tune_malloc() -> None:
 
     By default it returns large blocks at once, and the system zeroes them page by page when they are requested again.
     """
-    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "gnu_get_libc_version"):
-        libc.mallopt(_M_MMAP_MAX, 0)
-        libc.mallopt(_M_TRIM_THRESHOLD, -1)  # never
-        _grow_heap_in_huge_pages(libc)
-
-
-def _grow_heap_in_huge_pages(libc: ctypes.CDLL) -> None:
+    if sys.platform != "linux" or not hasattr(libc := ctypes.CDLL(None), "gnu_get_libc_version"):
+        return
+    libc.mallopt(_M_MMAP_MAX, 0)
+    libc.mallopt(_M_TRIM_THRESHOLD, -1)  # never
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
     libc.madvise.argtypes, libc.free.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int], [ctypes.c_void_p]
     # advice is for addresses that exist already; what is not touched takes no memory
@@ -42,8 +39,6 @@ def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for folder, quota_file in ((_own_cgroup(root), "cpu.max"), (root / "cpu", "cpu.cfs_quota_us")):
         for level in (folder, *folder.parents):  # a limit of any level above counts, too
-            if not level.is_relative_to(root):
-                break
             cores = min(cores, _quota(level, quota_file) or cores)
     return cores
 

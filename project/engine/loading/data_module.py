@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, cast
 
+import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
@@ -15,9 +16,7 @@ from ..number_types import ClosedUnitInterval, NonNegativeInt, PositiveInt, plai
 from ..preprocessing import Preprocessing
 from ..randomness import Purpose, derived_seed
 from ..training.sampler import EvaluationSampler, TrainingSampler, weighted_draw
-from .batch import BatchDataset, ImageBatch, WithoutImages, uncounted
-from .sharing import load_once_a_machine
-from .trainer import devices, overfits, position, split_in_use, world
+from .batch import ArrayDataset, BatchDataset, ImageBatch, load_once_a_machine, uncounted
 from .transforms import TransformedDataset, describe, transform_batch
 from .workers import image_loader
 
@@ -116,13 +115,38 @@ class ReproducibleDataModule(LightningDataModule, ABC):
         """The options that are callables, for people to read."""
         return {option: [describe(transform) for transform in getattr(self, option)] for option in _TRANSFORMS}
 
+    @property
+    def world(self) -> tuple[int, int]:
+        """The number of processes, and the rank of this one."""
+        return (self.trainer.world_size, self.trainer.global_rank) if self.trainer is not None else (1, 0)
+
+    @property
+    def split_in_use(self) -> str:
+        """The split that is worked on: ``train``, ``val`` or ``test``."""
+        if self.trainer is None or self.trainer.training:
+            return "train"
+        return "test" if self.trainer.testing or self.trainer.predicting else "val"
+
+    @property
+    def _devices(self) -> int:
+        """The number of devices of this machine that train."""
+        return self.trainer.num_devices if self.trainer is not None else 1
+
+    def _position(self) -> tuple[int, int]:
+        """The epoch that training is in, and the number of its batches that are done."""
+        if self.trainer is None:
+            return 0, 0
+        # not ``current_epoch``, which a resumed run updates later
+        epochs: Any = self.trainer.fit_loop.epoch_progress.current
+        return epochs.processed, self.trainer.fit_loop.epoch_loop.batch_progress.current.ready
+
     def setup(self, stage: str) -> None:
         """Opens the datasets once; every stage serves images, until :meth:`serve_indices` declines them."""
         self.serve_indices(())
         if not self.splits:
             self.splits = load_once_a_machine(cast(Any, self.load), self.trainer) if self.in_memory else self.load()
         if stage == "fit":
-            self.require_usable(world(self.trainer)[0])
+            self.require_usable(self.world[0])
 
     def require_usable(self, world_size: int) -> None:
         """Checks the batch size by the number of devices and, as far as it is known, of training images."""
@@ -134,12 +158,11 @@ class ReproducibleDataModule(LightningDataModule, ABC):
 
     def train_dataloader(self) -> DataLoader[ImageBatch]:
         """Loads the training set in an order that depends on seed and epoch alone; to overfit, always in the same."""
-        train, where, draw = self.splits["train"], partial(position, self.trainer), None
+        train, draw = self.splits["train"], None
+        overfits = self.trainer is not None and cast(Any, self.trainer).overfit_batches > 0  # set by a connector
         if self.class_balance > 0:
             draw = partial(weighted_draw, train.labels.cpu(), self.batch_size, self.class_balance, self.seed)
-        sampler = TrainingSampler(
-            len(train), self.batch_size, self.seed, where, *world(self.trainer), overfits(self.trainer), draw
-        )
+        sampler = TrainingSampler(len(train), self.batch_size, self.seed, self._position, *self.world, overfits, draw)
         return self._loader(self._served("train"), sampler, self.workers())
 
     def val_dataloader(self) -> DataLoader[ImageBatch]:
@@ -165,7 +188,7 @@ class ReproducibleDataModule(LightningDataModule, ABC):
 
     def _evaluation_loader(self, split: str, once: bool = False) -> DataLoader[ImageBatch]:
         # not by the run's seed: runs that differ in it alone are measured on the same first batches
-        sampler = EvaluationSampler(len(self.splits[split]), self.split_seed, *world(self.trainer), once)
+        sampler = EvaluationSampler(len(self.splits[split]), self.split_seed, *self.world, once)
         self._repeats[split] = sampler.repeated
         return self._loader(self._served(split), sampler, self.workers(split))
 
@@ -173,17 +196,15 @@ class ReproducibleDataModule(LightningDataModule, ABC):
         """The dataset as the loader sees it."""
         dataset = self.splits[split]
         if self.device_cache or split in self._without_images:
-            return WithoutImages(dataset)
+            return ArrayDataset(torch.empty(len(dataset), 0, dtype=torch.uint8), dataset.labels, "")
         transforms = self.train_transforms if split == "train" else []
         return TransformedDataset(dataset, transforms, self.seed) if transforms else dataset
 
     def _loader(self, dataset: Any, sampler: Sampler[int], wanted: int) -> DataLoader[ImageBatch]:
-        batch_size = max(1, self.batch_size // world(self.trainer)[0])
-        batch_bytes = 0 if isinstance(dataset, WithoutImages) else batch_size * 3 * self.preprocessing["crop"] ** 2
+        batch_size = max(1, self.batch_size // self.world[0])
+        batch_bytes = batch_size * 3 * self.preprocessing["crop"] ** 2
         options: dict[str, Any] = {"sampler": sampler, "pin_memory": self.pins_memory()}
-        return image_loader(
-            dataset, batch_size, wanted, self.prefetch_factor, batch_bytes, devices(self.trainer), **options
-        )
+        return image_loader(dataset, batch_size, wanted, self.prefetch_factor, batch_bytes, self._devices, **options)
 
     def pins_memory(self) -> bool:
         """Returns True if batches are put where a GPU can fetch them by itself."""
@@ -197,11 +218,11 @@ class ReproducibleDataModule(LightningDataModule, ABC):
         at_hand = self.in_memory and not (split == "train" and self.train_transforms)
         if self.num_workers is not None or at_hand:
             return self.num_workers or 0
-        return min(8, max(1, usable_cores() // devices(self.trainer) - 1))
+        return min(8, max(1, usable_cores() // self._devices - 1))
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Augments a training batch; in evaluation, marks what another process counts already."""
-        split = split_in_use(self.trainer)
+        split = self.split_in_use
         if split in self._without_images or not isinstance(batch, ImageBatch):  # such as a model's example_input_array
             return batch
         if self.device_cache:
@@ -225,5 +246,5 @@ class ReproducibleDataModule(LightningDataModule, ABC):
         """
         if not self.batch_transforms:
             return batch
-        seed = derived_seed(Purpose.BATCH_TRANSFORMS, self.seed, *position(self.trainer))
+        seed = derived_seed(Purpose.BATCH_TRANSFORMS, self.seed, *self._position())
         return transform_batch(batch, self.batch_transforms, len(self.class_names), seed)

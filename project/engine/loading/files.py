@@ -1,20 +1,23 @@
-"""The dataset of image files."""
+"""Datasets of image files: those of training and evaluation, and files that are named."""
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
-from ..errors import UnreadableFileError, printable
+from ..errors import LocalError, UnreadableFileError, printable
 from ..preprocessing import Preprocessing
 from ..randomness import Purpose, uniform
 from .batch import ImageBatch, split_keys
 from .cache import ImageCache, open_cache
 from .check import Facts
 from .crops import fit_image, fit_region, random_box, reduced_box, scaled_region, sufficient_size
-from .decode import decode, open_image, upright_size
+from .decode import decode, open_image, reason, upright_size
+from .workers import image_loader
 
 CROP_TRIES = 10
 """The number of regions drawn for an image, of which the first that fits is cropped."""
@@ -122,3 +125,50 @@ class FileDataset:
             interpolation = self.preprocessing.get("interpolation", "bilinear")
             settings = f"shorter side {self.preprocessing['resize']} {interpolation}"
         return open_cache(folder, self.files, (fact.stamp for fact in facts), shapes, settings)
+
+
+class PathBatch(NamedTuple):
+    """A batch of image files: a path is None where it only fills the batch up, an error None where the file is read."""
+
+    images: Tensor  # uint8 (N, 3, crop, crop), black where a file cannot be read
+    paths: list[str | None]
+    errors: list[str | None]
+
+
+class PathDataset:
+    """Image files, read without failing."""
+
+    def __init__(self, paths: Sequence[str | None], preprocessing: Preprocessing) -> None:
+        self._paths, self._preprocessing = paths, preprocessing
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitems__(self, indices: Sequence[int]) -> PathBatch:
+        crop = self._preprocessing["crop"]
+        images = torch.zeros((len(indices), 3, crop, crop), dtype=torch.uint8)
+        images = images.contiguous(memory_format=torch.channels_last)
+        paths = [self._paths[index] for index in indices]
+        errors: list[str | None] = [None] * len(paths)
+        for position, path in enumerate(paths):
+            if path is None:
+                continue
+            try:
+                if os.path.exists(path) and not os.path.isfile(path):  # opening a pipe would wait
+                    raise UnreadableFileError("not a file")
+                images[position] = prepare(path, self._preprocessing)
+            except LocalError as error:
+                # other errors of the system, such as too many open files, are not about this file
+                if not isinstance(error, UnreadableFileError) and not isinstance(error.__cause__, PermissionError):
+                    raise
+                errors[position] = reason(error)
+        return PathBatch(images, paths, errors)
+
+
+def path_loader(
+    paths: Sequence[str | None], preprocessing: Preprocessing, batch_size: int, workers: int, devices: int
+) -> DataLoader[Any]:
+    """Loads files in their order; ``devices`` processes of this machine do so at once, each with its own workers."""
+    batch_bytes = batch_size * 3 * preprocessing["crop"] ** 2
+    dataset, pinned = PathDataset(paths, preprocessing), torch.cuda.is_available()
+    return image_loader(dataset, batch_size, workers, 2, batch_bytes, devices, pin_memory=pinned)

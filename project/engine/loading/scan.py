@@ -17,7 +17,6 @@ _SPLIT_NAMES = {
     **dict.fromkeys(("val", "valid", "validation"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
-_BLOCK = 2**16
 
 
 def walk(folder: str, note: Callable[[str], object] | None = None, above: tuple[str, ...] = ()) -> Iterator[str]:
@@ -115,14 +114,7 @@ def image_paths(named: Iterable[str], note: Callable[[str], object]) -> Iterator
             yield path
 
 
-def listed_paths(stream: BinaryIO) -> Iterator[str]:
-    """Reads paths as they come, one a line; or with NUL between them, as ``find -print0`` writes them."""
-    rest, end = b"", b""
-    while block := os.read(stream.fileno(), _BLOCK):
-        rest += block
-        end = end or (b"\0" if b"\0" in rest else b"\n" if b"\n" in rest else b"")
-        if end:
-            *whole, rest = rest.split(end)
-            yield from (os.fsdecode(path) for path in whole if path)
-    if rest:
-        yield os.fsdecode(rest)
+def listed_paths(stream: BinaryIO) -> list[str]:
+    """Reads paths, one a line; or with NUL between them, as ``find -print0`` writes them."""
+    text = stream.read()
+    return [os.fsdecode(path) for path in text.split(b"\0" if b"\0" in text else b"\n") if path]
