@@ -8,7 +8,7 @@ from torchvision.datasets import CIFAR10
 
 from project.data import CIFAR10DataModule
 from project.engine.errors import UserError
-from tests.engine.loading.archives import md5
+from tests.engine.run.archives import md5
 
 NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 

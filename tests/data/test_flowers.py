@@ -2,8 +2,8 @@ import pytest
 
 from project.data import FlowersDataModule, flowers
 from project.engine.errors import UserError
-from tests.engine.loading.archives import serving, write_archive
 from tests.engine.loading.image_files import write_folder
+from tests.engine.run.archives import serving, write_archive
 
 CLASSES = ["daisy", "dandelion", "roses", "sunflowers", "tulips"]
 

@@ -5,7 +5,6 @@ import json
 import re
 import runpy
 import shutil
-import subprocess
 import sys
 from importlib.util import resolve_name
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from project.fit import FitCLI
 from tests.conftest import QUIET, TINY, TINY_DATA
-from tests.distributed.processes import ROOT, environment
+from tests.distributed.processes import ROOT, run, succeed
 
 PACKAGE = FitCLI.__module__.partition(".")[0]
 ENGINE = ROOT / PACKAGE / "engine"
@@ -95,18 +94,17 @@ def test_the_engine_imports_nothing_of_yours_and_does_not_name_the_package(path)
     assert [*absolute, *named, *RENAME["usages"](PACKAGE).findall(path.read_text())] == []
 
 
-@pytest.fixture(scope="module")
-def upgraded(tmp_path_factory) -> Path:
+@pytest.fixture
+def upgraded(tmp_path) -> Path:
     """A folder with a copy of the package, over whose engine that of a renamed package was copied."""
-    root: Path = tmp_path_factory.mktemp("halves")
     for name in ("renamed", "upgraded"):
         without_caches = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / PACKAGE, root / name / PACKAGE, ignore=without_caches)
-        shutil.copy(ROOT / "pyproject.toml", root / name)
-    RENAME["rename"](root / "renamed", f"{PACKAGE}_renamed")
-    shutil.rmtree(root / "upgraded" / PACKAGE / "engine")
-    shutil.copytree(root / "renamed" / f"{PACKAGE}_renamed" / "engine", root / "upgraded" / PACKAGE / "engine")
-    return root / "upgraded"
+        shutil.copytree(ROOT / PACKAGE, tmp_path / name / PACKAGE, ignore=without_caches)
+        shutil.copy(ROOT / "pyproject.toml", tmp_path / name)
+    RENAME["rename"](tmp_path / "renamed", f"{PACKAGE}_renamed")
+    shutil.rmtree(tmp_path / "upgraded" / PACKAGE / "engine")
+    shutil.copytree(tmp_path / "renamed" / f"{PACKAGE}_renamed" / "engine", tmp_path / "upgraded" / PACKAGE / "engine")
+    return tmp_path / "upgraded"
 
 
 @pytest.mark.slow
@@ -122,16 +120,8 @@ def test_classes_inside_the_package_behave_as_those_outside_over_the_engine_of_a
         return [*tiny, *own, *early, *chosen, "--trainer.max_epochs=3", f"--name={name}"]
 
     commands = [["--help"], options("mine", "outside"), options(f"{PACKAGE}.model.mine", "inside")]
-    done = subprocess.run(
-        [sys.executable, "-c", RUN_EACH, json.dumps(commands)],
-        cwd=upgraded,
-        env=environment(PYTHONPATH=str(upgraded)),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    command = [sys.executable, "-c", RUN_EACH, json.dumps(commands)]
+    succeed(command, upgraded, timeout=300, PYTHONPATH=str(upgraded))
     outside, inside = (upgraded / "runs" / name for name in ("outside", "inside"))
     assert (outside / "metrics.csv").read_text() == (inside / "metrics.csv").read_text()
     metrics = json.loads((inside / "metrics.json").read_text())
@@ -148,16 +138,9 @@ def test_classes_inside_the_package_behave_as_those_outside_over_the_engine_of_a
 )
 def test_a_bug_in_the_users_code_shows_its_whole_traceback(tmp_path, option, place):
     (tmp_path / "bugs.py").write_text(BUGS)
-    done = subprocess.run(
-        [sys.executable, "-m", f"{PACKAGE}.fit", *TINY_DATA, *QUIET, *ON_CPU, "--model.arch=resnet9_slim", option],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "Traceback (most recent call last)" in done.stderr
-    assert re.search(rf'bugs\.py", line \d+, {place}\n\s+raise ValueError\("a bug in my', done.stderr)
-    assert done.stderr.splitlines()[-1].startswith("ValueError: a bug in my")
+    options = [*TINY_DATA, *QUIET, *ON_CPU, "--model.arch=resnet9_slim", option]
+    done = run([sys.executable, "-m", f"{PACKAGE}.fit", *options], tmp_path)
+    assert done.code == 1
+    assert "Traceback (most recent call last)" in done.err
+    assert re.search(rf'bugs\.py", line \d+, {place}\n\s+raise ValueError\("a bug in my', done.err)
+    assert done.err.splitlines()[-1].startswith("ValueError: a bug in my")

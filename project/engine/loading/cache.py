@@ -82,17 +82,13 @@ def open_cache(
 
 def _allocate(path: Path, size: int) -> bool:
     """Reserves the room now: where it ran out later, the system would end the process without a word."""
-    found = path.stat() if path.exists() else None
-    whole = found is not None and found.st_size >= size  # its length comes last; it may take less room, compressed
-    there = found.st_blocks * 512 if found is not None else 0
-    if not whole and there + shutil.disk_usage(path.parent).free < size + _LEFT_FREE:
+    whole = path.exists() and path.stat().st_size >= size  # its length comes last; it may take less room, compressed
+    if not whole and shutil.disk_usage(path.parent).free < size + _LEFT_FREE:
         return False
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
+    path.touch()
+    with open(path, "r+b") as file:
         if not whole:
             with contextlib.suppress(AttributeError):  # macOS has no such call
-                os.posix_fallocate(descriptor, 0, size)
-            os.truncate(descriptor, size)
-    finally:
-        os.close(descriptor)
+                os.posix_fallocate(file.fileno(), 0, size)
+            file.truncate(size)
     return True

@@ -1,7 +1,5 @@
 """Image files for tests."""
 
-import struct
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +37,6 @@ def write_folder(root: Path, classes: dict[str, int], size: tuple[int, int] = (3
         for number in range(count):
             noise(*size, seed=1000 * label + number).save(root / name / f"image {number}.jpg")
     return root
-
-
-def png_chunk(kind: bytes, content: bytes) -> bytes:
-    """A part of a PNG file."""
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
 
 def damage_deep_inside(path: Path) -> None:

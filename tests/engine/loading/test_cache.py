@@ -51,14 +51,6 @@ def test_processes_that_fill_a_file_at_once_read_what_one_alone_does(images, tmp
         assert torch.equal(second.images, expected)
 
 
-@pytest.mark.parametrize("split", ["val", "test"])
-def test_evaluation_sees_the_same_pixels_with_and_without(images, tmp_path, split):
-    plain, cached = (splits(images, cache)[split] for cache in (None, tmp_path / "cache"))
-    for _ in range(2):
-        assert torch.equal(epoch(cached).images, epoch(plain).images)
-    assert torch.equal(cached.image(1), plain.image(1))
-
-
 def test_files_that_differ_in_an_outer_folder_alone_are_told_apart(tmp_path):
     files = [tmp_path / place / "images" / "1.bmp" for place in ("cat", "dog")]  # all of one length and time
     caches = [open_cache(tmp_path, order, [(9, 9)] * 2, [(4, 4)] * 2, "") for order in (files, files[::-1])]

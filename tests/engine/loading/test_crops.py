@@ -18,6 +18,7 @@ from tests.engine.loading.image_files import decoded, difference, noise, save, s
 v2: Any = import_module("torchvision.transforms.v2")  # its names are not declared for types
 MEAN, COLOUR = [0.485, 0.456, 0.406], [124, 116, 104]
 FITS = ["crop", "pad", "squash"]
+ROUNDING = 0 if torch.backends.cpu.get_cpu_capability().startswith("AVX") else 1  # torchvision scales floats elsewhere
 SHAPES = [(500, 375), (375, 500), (64, 64), (333, 200), (226, 225), (7, 5), (1, 1), (2, 3), (300, 120), (120, 300)]
 SHAPES += [(400, 20), (20, 401)]
 
@@ -53,9 +54,9 @@ def by_pil(image, fit, crop, resize):
 
 
 def require_same(found, upright, fit="crop", crop=32, resize=36):
-    """The whole promise, for an image that PIL has turned upright: the same, to within rounding."""
+    """The whole promise, for an image that PIL has turned upright: torchvision's pixels, and about PIL's."""
     assert (found.dtype, found.shape) == (torch.uint8, (3, crop, crop))
-    assert (found.int() - by_torchvision(upright, fit, crop, resize).int()).abs().max() <= 1
+    assert (found.int() - by_torchvision(upright, fit, crop, resize).int()).abs().max() <= ROUNDING
     most = 1 if fit == "crop" else 2  # of two passes torch and PIL round each; torchvision differs from PIL by the same
     assert difference(found, by_pil(upright, fit, crop, resize)).max() <= most
 
@@ -73,14 +74,6 @@ def test_evaluation_is_what_torchvision_and_pil_make_of_the_image(shape, fit, cr
 def test_a_line_is_padded(shape):
     found = fit_image(v2.PILToTensor()(noise(*shape)), preprocessing("pad", 224))
     assert difference(found, by_pil(noise(*shape), "pad", 224, 224)).max() <= 2
-
-
-@pytest.mark.parametrize("shape", [(341, 257), (500, 333), (224, 224), (7, 5), (400, 20)], ids=str)
-def test_on_most_processors_it_is_torchvisions_to_the_last_bit(shape):
-    if not torch.backends.cpu.get_cpu_capability().startswith("AVX"):
-        pytest.skip("torchvision scales floats on this processor")
-    found = fit_image(v2.PILToTensor()(noise(*shape)), preprocessing("crop", 224, 256))
-    assert torch.equal(found, by_torchvision(noise(*shape), "crop", 224, 256))
 
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0}], ids=str)

@@ -14,7 +14,7 @@ from PIL import Image
 
 from project.engine.errors import UnreadableFileError
 from project.engine.loading.decode import MAX_PIXELS, check_image, open_image, upright_size
-from tests.engine.loading.image_files import decoded, difference, noise, pixels, png_chunk, save, smooth
+from tests.engine.loading.image_files import decoded, difference, noise, pixels, save, smooth
 
 SUFFIXES = ["jpg", "png", "bmp", "gif", "ppm", "tif", "webp"]
 UPRIGHT: dict[int, Any] = {
@@ -27,6 +27,11 @@ UPRIGHT: dict[int, Any] = {
     7: lambda image: np.rot90(image, 2).transpose(1, 0, 2),
     8: np.rot90,
 }
+
+
+def png_chunk(kind: bytes, content: bytes) -> bytes:
+    """A part of a PNG file."""
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
 
 def claiming_png(width: int, height: int) -> bytes:

@@ -6,7 +6,7 @@ import pytest
 
 from project.engine.errors import UserError
 from project.engine.run.download import fetch_archive
-from tests.engine.loading.archives import md5, serving, write_archive
+from tests.engine.run.archives import md5, serving, write_archive
 
 CONTENT = {"flowers/rose/1.jpg": os.urandom(3000), "flowers/rose/2.jpg": b"two", "flowers/daisy/1.jpg": b"three"}
 
