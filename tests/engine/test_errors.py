@@ -6,24 +6,21 @@ from project.engine.errors import end_with_error, listed
 
 
 @pytest.mark.parametrize(
-    ("names", "most", "text"),
+    ("names", "options", "text"),
     [
-        ("", 3, "none"),
-        ("a", 3, "a"),
-        ("abc", 3, "a, b and c"),
-        ("abcd", 3, "a, b, c and 1 more"),
-        ("abc", None, "a, b and c"),
-        (range(2000), 2, "0, 1 and 1,998 more"),
-        (["a\x1b[2J", "b\n"], 3, "a\\x1b[2J and b\\n"),
+        ("", [3], "none"),
+        ("a", [3], "a"),
+        ("abc", [3], "a, b and c"),
+        ("abcd", [3], "a, b, c and 1 more"),
+        ("abc", [], "a, b and c"),
+        (range(2000), [2], "0, 1 and 1,998 more"),
+        (["a\x1b[2J", "b\n"], [3], "a\\x1b[2J and b\\n"),
+        ("abc", [None, "or"], "a, b or c"),
+        ("abc", [2, "or"], "a, b or 1 more"),
     ],
 )
-def test_a_list_of_names_is_joined_and_shortened(names, most, text):
-    assert listed(names, most) == text
-
-
-def test_another_word_may_stand_before_the_last():
-    assert listed("abc", word="or") == "a, b or c"
-    assert listed("abc", 2, "or") == "a, b or 1 more"
+def test_a_list_of_names_is_joined_and_shortened(names, options, text):
+    assert listed(names, *options) == text
 
 
 def test_an_error_is_said_whatever_the_environment_calls_the_process(monkeypatch, capsys):

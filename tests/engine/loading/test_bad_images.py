@@ -10,13 +10,11 @@ import torch
 
 from project.data import FolderDataModule
 from project.engine.errors import LocalError, UnreadableFileError, UserError
-from project.engine.loading.batch import ImageBatch
 from tests.conftest import make_folder
 from tests.data.stubs import attached
+from tests.data.test_torch_dataset import joined
 from tests.distributed.processes import forked, succeed
 from tests.engine.loading.image_files import damage_deep_inside, write_folder
-
-CLASSES = {"a": 20, "b": 20}
 
 
 def module(root, on_bad_image="skip", **options):
@@ -32,13 +30,9 @@ def transferred(data, batches):
     return [data.on_before_batch_transfer(batch, 0) for batch in batches]
 
 
-def joined(batches):
-    return ImageBatch(*(torch.cat(field) for field in zip(*batches, strict=True)))
-
-
 @pytest.fixture
 def root(tmp_path):
-    return write_folder(tmp_path, CLASSES)
+    return write_folder(tmp_path, {"a": 20, "b": 20})
 
 
 def test_broken_files_are_left_out_and_every_other_file_stays_in_its_split(root, capsys):
