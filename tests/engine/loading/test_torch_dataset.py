@@ -10,41 +10,34 @@ from PIL import Image
 from torch.utils.data import Subset
 from torchvision.datasets import FakeData
 
-from project.data import FolderDataModule
 from project.engine.errors import UserError
 from project.engine.loading.batch import ImageBatch
+from project.engine.loading.files import prepare
 from tests.data.stubs import attached
 from tests.data.test_torch_dataset import IMAGE, Samples, joined, labelled, module
-from tests.engine.loading.image_files import smooth
+from tests.engine.loading.image_files import save, smooth
+
+GREY = smooth(30, 24).convert("L")
+TURNED = Image.Exif()
+TURNED[0x0112] = 6
 
 
-def test_images_of_every_mode_become_what_they_become_as_files(tmp_path):
-    turned = Image.Exif()
-    turned[0x0112] = 6
-    deep = Image.fromarray((np.asarray(smooth(30, 24))[..., 0].astype(np.uint16) << 8) + 99)
-    cases: dict[str, tuple[Image.Image, dict[str, Any]]] = {
-        "grey": (smooth(30, 24).convert("L"), {}),
-        "transparent": (smooth(30, 24).convert("RGBA"), {}),
-        "palette": (smooth(30, 24).quantize(16), {}),
-        "deep": (deep, {}),
-        "turned": (smooth(30, 24), {"exif": turned}),
-    }
-    for name, (image, options) in cases.items():
-        for label in ("a", "b"):
-            (tmp_path / label).mkdir(exist_ok=True)
-            for copy in range(2):
-                image.save(tmp_path / label / f"{name}{copy}.png", **options)
-    files = attached(FolderDataModule(str(tmp_path), image_size=16, num_workers=0, batch_size=1)).splits
-    opened = [file for split in files.values() for file in split.files]
-    wanted = torch.stack([split.image(index) for split in files.values() for index in range(len(split))])
-    data = module(Samples([(Image.open(file), 0) for file in opened]), class_names=["a", "b"])
-    batches = attached(data).splits
-    found = {
-        position: batches[split].image(index)
-        for split, positions in data.positions().items()
-        for index, position in enumerate(positions)
-    }
-    assert torch.equal(torch.stack([found[position] for position in range(len(opened))]), wanted)
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+@pytest.mark.parametrize(
+    ("image", "options"),
+    [
+        (GREY, {}),
+        (smooth(30, 24).convert("RGBA"), {}),
+        (smooth(30, 24).quantize(16), {}),
+        (Image.fromarray((np.asarray(GREY).astype(np.uint16) << 8) + 99), {}),
+        (smooth(30, 24), {"exif": TURNED}),
+    ],
+    ids=["grey", "transparent", "palette", "16 bits", "turned"],
+)
+def test_an_image_of_any_mode_becomes_what_it_becomes_as_a_file(tmp_path, image, options, suffix):
+    path = save(image, tmp_path / f"image.{suffix}", **options)
+    dataset = attached(module(Samples([(Image.open(path), 0)] * 30), class_names=["a", "b"])).splits["train"]
+    assert torch.equal(dataset.image(0), prepare(path, dataset.preprocessing))
 
 
 def test_what_is_random_in_a_data_set_depends_on_seed_epoch_and_index_alone():

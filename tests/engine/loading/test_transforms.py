@@ -1,6 +1,7 @@
 """Transforms of the user's draw by (seed, epoch, index), whoever applies them, and leave all other draws alone."""
 
 import random
+import re
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ from torchvision.transforms import v2
 
 from project.data import FolderDataModule
 from project.engine.cli.explain import explain
-from project.engine.errors import UserError
 from project.engine.loading.transforms import TransformedDataset
 from project.engine.randomness import Purpose, derived_seed
 from tests.conftest import make_folder
@@ -134,8 +134,7 @@ def test_files_are_transformed_after_they_are_cropped(tmp_path, cache):
 def test_what_is_no_image_is_refused_in_one_line_that_names_the_transform(transform, text, capsys):
     found = one_line(lambda: batches(transform, crop_padding=3, num_workers=0), capsys)
     assert len(found) < 300
-    with pytest.raises(UserError, match=text):
-        batches(transform, crop_padding=3, num_workers=0)
+    assert re.search(text, found)
 
 
 def broken(image):
@@ -152,17 +151,11 @@ def test_an_error_inside_a_transform_is_a_bug_with_its_traceback_and_no_broken_i
     assert explain(caught.value) is None
 
 
-FLAGS = [
-    RANDOM_TRANSFORM,
-    "--data.train_transforms.magnitude=5",
-    "--data.train_transforms+=tests.engine.loading.test_transforms.of_numpy",
-]
-
-
 def test_a_checkpoint_names_the_transforms(workplace):
-    small(*FLAGS, "--trainer.max_epochs=1")
-    (first, second) = load(workplace / "runs" / "run" / "checkpoints" / "last.ckpt")["about"]["transforms"][
-        "train_transforms"
+    own = "--data.train_transforms+=tests.engine.loading.test_transforms.of_numpy"
+    small(RANDOM_TRANSFORM, "--data.train_transforms.magnitude=5", own, "--trainer.max_epochs=1")
+    about = load(workplace / "runs" / "run" / "checkpoints" / "last.ckpt")["about"]
+    assert about["transforms"]["train_transforms"] == [
+        "RandAugment(interpolation=nearest, num_ops=2, magnitude=5, num_magnitude_bins=31)",
+        "<function of_numpy>",
     ]
-    assert first == "RandAugment(interpolation=nearest, num_ops=2, magnitude=5, num_magnitude_bins=31)"
-    assert second == "<function of_numpy>"
