@@ -136,7 +136,7 @@ def _recall(record: Path) -> dict[str, Facts]:
             return {}
         rows = zip(*columns, zip(lengths, changed, strict=True), strict=True)
         return {name: Facts(None, *row) for name, row in zip(names, rows, strict=True)}
-    except (OSError, ValueError, TypeError, RecursionError):
+    except (OSError, ValueError, TypeError):
         return {}
 
 

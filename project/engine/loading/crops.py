@@ -89,8 +89,6 @@ def sufficient_size(size: tuple[int, int], box: Box, preprocessing: Preprocessin
 def reduced_box(box: Box, size: tuple[int, int], image: Tensor) -> Box:
     """Converts a region of an image of that width and height to pixels of what was decoded, at a fraction of it."""
     height, width = image.shape[1:]
-    if (width, height) == size:
-        return box
     x, y = width / size[0], height / size[1]
     left, upper, right, lower = round(box[0] * x), round(box[1] * y), round(box[2] * x), round(box[3] * y)
     return left, upper, max(left + 1, right), max(upper + 1, lower)  # halves round to even: both edges could be one

@@ -12,7 +12,7 @@ from torchvision.transforms import v2
 from project.data import FolderDataModule
 from project.engine.cli.explain import explain
 from project.engine.loading.transforms import TransformedDataset
-from project.engine.randomness import Purpose, derived_seed
+from project.engine.randomness import Purpose, derived_seed, seed_generators
 from tests.conftest import make_folder
 from tests.data.stubs import NoiseDataModule, attached
 from tests.data.test_module import by_index, epochs, require_equal
@@ -88,15 +88,11 @@ def test_all_other_draws_are_left_as_they_are():
     def draw():
         return torch.rand(3).tolist(), random.random(), np.random.random(2).tolist()  # noqa: NPY002
 
-    def seed():
-        torch.manual_seed(1)
-        random.seed(1)
-        np.random.seed(1)  # noqa: NPY002
-
-    seed()
+    transforms = [v2.RandAugment(), of_python, of_numpy]
+    dataset = TransformedDataset(attached(NoiseDataModule(**OFF)).splits["train"], transforms, 0)
+    seed_generators(1)
     expected = draw()
-    dataset = TransformedDataset(attached(NoiseDataModule(**OFF)).splits["train"], [v2.RandAugment(), of_python], 0)
-    seed()
+    seed_generators(1)
     dataset.__getitems__([0, 1, 2])
     assert draw() == expected
 

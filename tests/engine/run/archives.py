@@ -12,16 +12,13 @@ from pathlib import Path
 from typing import Any
 
 
-def write_archive(path: Path, members: dict[str, bytes | tarfile.TarInfo]) -> str:
+def write_archive(path: Path, members: dict[str, bytes]) -> str:
     """Writes a gzipped tar archive; gives its MD5."""
     with tarfile.open(path, "w:gz") as tar:
         for name, content in members.items():
-            if isinstance(content, tarfile.TarInfo):
-                tar.addfile(content)
-            else:
-                info = tarfile.TarInfo(name)
-                info.size = len(content)
-                tar.addfile(info, io.BytesIO(content))
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
     return md5(path)
 
 
