@@ -2,19 +2,18 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from project.engine import hardware
+from tests.distributed.processes import succeed
 from tests.memory import needs_linux
 
 # in a process of its own, as the settings cannot be taken back
 PROGRAM = """
 import json
-import os
 import torch
 from project.engine.hardware import tune_malloc
 from tests.memory import flags, memory
@@ -29,9 +28,8 @@ print(json.dumps({**found, "after": memory("Rss")}))
 
 
 @needs_linux
-def test_freed_memory_is_kept_for_the_next_step_and_large_tensors_lie_where_huge_pages_are_asked_for():
-    process = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    found = json.loads(process.stdout)
+def test_freed_memory_is_kept_for_the_next_step_and_large_tensors_lie_where_huge_pages_are_asked_for(tmp_path):
+    found = json.loads(succeed([sys.executable, "-c", PROGRAM], tmp_path).out)
     assert found["after"] - found["before"] > 0.9 * found["size"]
     assert "hg" in found["flags"] or not Path("/sys/kernel/mm/transparent_hugepage").exists()
 
