@@ -85,8 +85,8 @@ def test_all_other_draws_are_left_as_they_are():
     def draw():
         return torch.rand(3).tolist(), random.random(), np.random.random(2).tolist()  # noqa: NPY002
 
-    transforms = [v2.RandAugment(), of_python, of_numpy]
-    dataset = TransformedDataset(attached(NoiseDataModule(**OFF)).splits["train"], transforms, 0)
+    train = attached(NoiseDataModule(**OFF)).splits["train"]
+    dataset = TransformedDataset(train, [v2.RandAugment(), of_python, of_numpy], 0)
     seed_generators(1)
     expected = draw()
     seed_generators(1)
