@@ -89,12 +89,12 @@ class ImageFilesDataModule(ResizedDataModule):
         if not self._files:
             try:
                 found = self.find()
-                self._files = {split: found[split] for split in SPLITS}
             except OSError as error:
                 raise UserError(f"--data.root: '{error.filename}' cannot be read ({error.strerror})") from error
-            for group, splits in self.splits_of_groups(self._files).items() if self.group is not None else ():
+            for group, splits in self.splits_of_groups(found).items() if self.group is not None else ():
                 if len(splits) > 1:
                     raise UserError(f"--data.group: '{printable(group)}' has images in {listed(sorted(splits))}")
+            self._files = {split: found[split] for split in SPLITS}
         return self._files
 
     def expected_sizes(self) -> dict[str, int]:
@@ -107,8 +107,9 @@ class ImageFilesDataModule(ResizedDataModule):
         fractions = {split: share for split, share in self.fractions.items() if split not in given}
         if self.folds is not None and "test" in given:
             raise UserError(f"--data.folds cuts a test set in each fold, but '{self.source}' has one already")
-        keys = {name: [*map(spelt, members)] for name, members in names.items()}
-        if self.group is not None:
+        if self.group is None:
+            keys = {name: [*map(spelt, members)] for name, members in names.items()}
+        else:
             keys = {name: [*map(self.group_of, files)] for name, files in train.items()}
         if self.group is None and self.folds is None:
             parts = cut_classes(keys, fractions, self.split_seed)

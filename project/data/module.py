@@ -45,10 +45,12 @@ class ImageDataModule(ReproducibleDataModule):
         return augment(batch, self.seed, epoch, self.flip, self.crop_padding, self.cutout, fill)
 
     def augmentation(self) -> list[str]:
-        """Names what changes training images at random: options, and an ``augment`` of a subclass's own."""
-        options = ("crop_scale", "flip", "crop_padding", "cutout")
-        own = [] if type(self).augment is ImageDataModule.augment else [f"{type(self).__name__}.augment"]
-        return [*(f"--data.{name}" for name in options if getattr(self, name, None)), *own, *super().augmentation()]
+        """Names what changes training images at random: options, and hooks that a subclass overrides."""
+        options, hooks = ("crop_scale", "flip", "crop_padding", "cutout"), ("augment", "transform_batch")
+        own, base = type(self), ImageDataModule
+        given = [f"--data.{name}" for name in options if getattr(self, name, None)]
+        given += [f"{own.__name__}.{name}" for name in hooks if getattr(own, name) is not getattr(base, name)]
+        return [*given, *super().augmentation()]
 
 
 class ResizedDataModule(ImageDataModule):

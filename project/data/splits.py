@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from itertools import accumulate, chain
+from itertools import accumulate
 
 from project.engine.errors import UserError
 
@@ -66,10 +66,13 @@ def hashed_split(
 
 
 def cut_classes(
-    names: Mapping[str, Sequence[str]], fractions: dict[str, float], seed: int
+    names: Mapping[str, Sequence[str]], fractions: dict[str, float], seed: int, least: int = 1, turn: float = 0.0
 ) -> dict[str, dict[str, list[int]]]:
     """Cuts each class by :func:`hashed_split`: for each split and class, the positions in the class's ``names``."""
-    parts = {name: hashed_split(members, fractions, seed=seed, class_name=name) for name, members in names.items()}
+    parts = {
+        name: hashed_split(members, fractions, seed=seed, class_name=name, least=least, turn=turn)
+        for name, members in names.items()
+    }
     return {split: {name: part[split] for name, part in parts.items()} for split in ("train", *fractions)}
 
 
@@ -84,35 +87,30 @@ def cut_groups(
     Raises:
         UserError: A class has no image in a split; it names a seed for which all classes have.
     """
-    parts = _by_groups(groups, fractions, seed, folds)
-    if empty := _empty(parts):
-        good = next((other for other in range(1000) if not _empty(_by_groups(groups, fractions, other, folds))), None)
-        (split, name), *_ = empty
+    distinct = {name: [*dict.fromkeys(members)] for name, members in groups.items()}
+    distinct = dict(sorted(distinct.items(), key=lambda of_class: len(of_class[1])))  # small ones are refused sooner
+    if empty := _first_empty(distinct, fractions, seed, folds):
+        good = next((other for other in range(1000) if not _first_empty(distinct, fractions, other, folds)), None)
+        split, name = empty
         advice = "larger fractions or more groups" if good is None else f"--data.split_seed {good}, for example,"
         raise UserError(
-            f"class '{name}' has no {split} image, as its {len({*groups[name]})} images or groups are all in other splits;"
+            f"class '{name}' has no {split} image, as its {len(distinct[name])} images or groups are all in other splits;"
             f" {advice} would give every class some"
         )
-    return parts[fold - 1]
+    return cut_classes(groups, fractions, seed, least=0, turn=(fold - 1) / folds)
 
 
-def _by_groups(
+def _first_empty(
     groups: Mapping[str, Sequence[str]], fractions: dict[str, float], seed: int, folds: int
-) -> list[dict[str, dict[str, list[int]]]]:
-    every, found = [*dict.fromkeys(chain(*groups.values()))], []
-    for fold in range(folds):
-        cut = hashed_split(every, fractions, seed=seed, class_name="", least=0, turn=fold / folds)
-        split_of = {every[position]: split for split, positions in cut.items() for position in positions}
-        parts = {split: {name: list[int]() for name in groups} for split in ("train", *fractions)}
-        for name, members in groups.items():
-            for position, group in enumerate(members):
-                parts[split_of[group]][name].append(position)
-        found.append(parts)
-    return found
-
-
-def _empty(folds: list[dict[str, dict[str, list[int]]]]) -> list[tuple[str, str]]:
-    return [(split, name) for parts in folds for split, part in parts.items() for name in part if not part[name]]
+) -> tuple[str, str] | None:
+    """The first split, and its class, that is empty in any fold."""
+    for name, members in groups.items():
+        for fold in range(folds):
+            parts = hashed_split(members, fractions, seed=seed, class_name=name, least=0, turn=fold / folds)
+            for split, positions in parts.items():
+                if not positions:
+                    return split, name
+    return None
 
 
 def _digest(seed: int, name: str, size: int) -> bytes:

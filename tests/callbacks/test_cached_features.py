@@ -88,6 +88,13 @@ class Brightened(FolderDataModule):
         return batch._replace(images=batch.images.clamp(min=epoch))
 
 
+class Noisy(FolderDataModule):
+    """Transforms whole batches in a way of its own."""
+
+    def transform_batch(self, batch: ImageBatch) -> ImageBatch:
+        return batch._replace(images=batch.images.roll(1, 0))
+
+
 class ScaledHead(SmallNetwork):
     """Does something after the head."""
 
@@ -104,6 +111,7 @@ class ScaledHead(SmallNetwork):
             r"but --data\.crop_scale and --data\.cutout would",
         ),
         (SmallNetwork, [f"--data={__name__}.Brightened"], r"but Brightened\.augment would"),
+        (SmallNetwork, [f"--data={__name__}.Noisy"], r"but Noisy\.transform_batch would"),
         (SmallNetwork, ["--model.freeze=null"], r"needs --model\.freeze backbone"),
         (HeadsInAList, [], r"more than the head comes after the features"),
         (ScaledHead, [], r"more than the head comes after the features"),
