@@ -11,28 +11,16 @@ from jsonargparse import Namespace
 
 from project.analysis.tables import require_writable, write_json
 from project.data import CSVDataModule, FolderDataModule
+from project.engine.cli.classes import accepted
 from project.engine.cli.command import one_line_errors
 from project.engine.cli.parser import OneLineErrorParser
 from project.engine.errors import UserError, printable
 from project.engine.loading.check import leave_out, survey
-from project.engine.number_types import OpenUnitInterval
 from project.engine.run.progress import note
 
 _LISTED = 10
-_BATCH_SIZE = 64  # the default of project.fit, where it has to be lowered for a small set
-_OPTIONS: dict[str, tuple[Any, Any, str]] = {
-    "val_fraction": (OpenUnitInterval, 0.1, "The share of each class that becomes validation data."),
-    "test_fraction": (OpenUnitInterval, 0.1, "The share of each class that becomes test data."),
-    "split_seed": (int, 0, "Decides which images those are."),
-    "group": (str | None, None, "Keeps groups in one split, as --data.group of project.fit does."),
-}
-_OF_CSV: dict[str, tuple[Any, Any, str]] = {
-    "root": (str | None, None, "The folder that paths in the CSV are relative to, by default its own."),
-    "path_column": (str, "path", "The column of the image files."),
-    "label_column": (str, "label", "The column of the names of the classes."),
-    "split_column": (str, "split", "The column of train, val or test, if there is one."),
-    "delimiter": (str, ",", "The character between columns."),
-}
+_OPTIONS = ("val_fraction", "test_fraction", "split_seed", "group")
+_OF_CSV = ("root", "path_column", "label_column", "split_column", "delimiter")
 
 
 def parse(args: list[str] | None = None) -> Namespace:
@@ -46,18 +34,18 @@ def parse(args: list[str] | None = None) -> Namespace:
     help_ = "A folder, as --data.root of project.fit takes it, or a CSV, as --data.file of CSVDataModule."
     parser.add_argument("data", type=str, help=help_)
     parser.add_argument("--output", type=str | None, default=None, help="A JSON file for everything that was found.")
-    for name, (kind, default, help_) in {**_OPTIONS, **_OF_CSV}.items():
-        parser.add_argument(f"--{name}", type=kind, default=default, help=help_)
+    others = accepted(CSVDataModule).keys() - {*_OPTIONS, *_OF_CSV}
+    parser.add_method_arguments(CSVDataModule, "__init__", as_group=False, skip={*others})
     return parser.parse_args(args)
 
 
 def check_data(options: Namespace) -> int:
     """Checks, prints, and writes the JSON file; the exit code is 0 where training would work, 1 where it would not."""
-    of_csv = {name: options[name] for name, (_, default, _) in _OF_CSV.items() if options[name] != default}
-    given = of_csv | {name: options[name] for name, (_, default, _) in _OPTIONS.items() if options[name] != default}
+    defaults = accepted(CSVDataModule)
+    given = {name: options[name] for name in (*_OF_CSV, *_OPTIONS) if options[name] != defaults[name]}
     is_csv = Path(options.data).expanduser().is_file() or options.data.lower().endswith((".csv", ".tsv"))
-    if of_csv and not is_csv:
-        raise UserError(f"--{next(iter(of_csv))} requires a CSV, but '{options.data}' is none")
+    if not is_csv and (of_csv := [name for name in _OF_CSV if name in given]):
+        raise UserError(f"--{of_csv[0]} requires a CSV, but '{options.data}' is none")
     if options.output is not None:
         require_writable("--output", options.output)
     found: dict[str, Any] = {"data": options.data}
@@ -92,7 +80,8 @@ def _fit_command(found: dict[str, Any], given: dict[str, Any]) -> str:
     options = " ".join(f"--data.{name} {shlex.quote(str(value))}" for name, value in given.items())
     command = f"python -m project.fit --data {'CSV' if 'file' in given else 'Folder'}DataModule {options}"
     training = sum(counts["train"] for counts in found["classes"].values())
-    return command if training >= _BATCH_SIZE else f"{command} --data.batch_size {max(1, training // 2)}"
+    small = training < accepted(CSVDataModule)["batch_size"]
+    return f"{command} --data.batch_size {max(1, training // 2)}" if small else command
 
 
 def survey_table(found: dict[str, Any]) -> str:

@@ -60,14 +60,8 @@ def augment(
 ) -> ImageBatch:
     """Shifts, flips and cuts out, as :class:`project.data.module.ImageDataModule` describes its options.
 
-    Args:
-        batch: The batch, on the device.
-        seed: The seed of the run.
-        epoch: The number of the epoch.
-        flipping: See ``flip`` there; ``alternating`` is from Jordan, 2024, section 3.6, https://arxiv.org/abs/2404.00498.
-        padding: See ``crop_padding`` there.
-        cutout_size: See ``cutout`` there.
-        fill: uint8 (3,), the colour of the covered square.
+    The covered square has the colour ``fill``, uint8 (3,). ``flipping`` may be ``alternating``, as in section 3.6 of
+    Jordan, 2024, https://arxiv.org/abs/2404.00498.
     """
     images = batch.images
     if padding:

@@ -15,8 +15,7 @@ class CSVDataModule(ImageFilesDataModule):
 
     Args:
         file: The CSV.
-        root: The folder that paths in it are relative to; by default the one that it lies in. Absolute paths are taken
-            as they are.
+        root: The folder that paths in the CSV are relative to, by default its own; absolute paths are taken as they are.
         path_column: The column of the image files.
         label_column: The column of the names of the classes.
         split_column: The column of ``train``, ``val`` or ``test``; there need not be one of the default name. A split

@@ -18,13 +18,10 @@ class FlowersDataModule(FolderDataModule):
         kwargs: See :class:`project.data.folder.FolderDataModule`.
     """
 
+    class_names = ["daisy", "dandelion", "roses", "sunflowers", "tulips"]
+
     def __init__(self, root: str = "data", **kwargs: Any) -> None:
         super().__init__(root, **kwargs)
-
-    @property
-    def class_names(self) -> list[str]:
-        """The five kinds, known before the download."""
-        return ["daisy", "dandelion", "roses", "sunflowers", "tulips"]
 
     @property
     def source(self) -> Path:
