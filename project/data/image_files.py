@@ -143,7 +143,7 @@ class ImageFilesDataModule(ResizedDataModule):
         """Checks every file once before training starts, on one process a machine."""
         self._check()
         if not self.skip_bad:
-            self._require_readable()
+            self._readable()
 
     def _check(self) -> None:
         if not self._facts:
@@ -162,8 +162,7 @@ class ImageFilesDataModule(ResizedDataModule):
             if self.trainer is not None and self.trainer.world_size > 1:  # or each would leave out other files
                 columns = self.trainer.strategy.broadcast([*zip(*self._facts.values(), strict=True)])
                 self._facts = dict(zip(self._every_file(), map(Facts._make, zip(*columns, strict=True)), strict=True))
-            splits = self._readable() if self.skip_bad else splits
-            self._require_readable()
+            splits = self._readable()
         if self.tests_all:
             every = {name: [file for split in SPLITS for file in splits[split][name]] for name in self.class_names}
             splits = splits | {"test": every}
@@ -181,22 +180,20 @@ class ImageFilesDataModule(ResizedDataModule):
             _warn(f"--data.cache: '{self.cache}' has no room for the decoded {split} images; going on without")
         return dataset
 
-    def _broken(self) -> dict[Path, str]:
-        return dict(sorted((file, facts.defect) for file, facts in self._facts.items() if facts.defect is not None))
-
-    def _require_readable(self) -> None:
-        if not self.skip_bad and (broken := self._broken()):
+    def _readable(self) -> dict[str, ClassFiles]:
+        """The files of each split without broken ones, which are an error unless they are to be skipped."""
+        defects = sorted((file, facts.defect) for file, facts in self._facts.items() if facts.defect is not None)
+        if not defects:
+            return self.files()
+        broken = dict(defects)
+        text = f"{len(broken):,} of {len(self._facts):,} files cannot be read as images"
+        if not self.skip_bad:
             raise UnreadableFileError(
-                f"{len(broken):,} of {len(self._facts):,} files cannot be read as images: {few(broken)}; repair or remove"
-                " such files, or skip them with --data.on_bad_image skip;"
+                f"{text}: {few(broken)}; repair or remove such files, or skip them with --data.on_bad_image skip;"
                 f" python -m project.check_data {shlex.quote(str(self.source))} lists all that is wrong"
             )
-
-    def _readable(self) -> dict[str, ClassFiles]:
-        broken = self._broken()
-        if broken and self.world[1] == 0:
-            many = f"{len(broken):,} of {len(self._facts):,} files"
-            _warn(f"{many} cannot be read as images and are left out: {few(broken)}")
+        if self.world[1] == 0:
+            _warn(f"{text} and are left out: {few(broken)}")
         return leave_out(self.files(), broken)
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:

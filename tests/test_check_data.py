@@ -1,17 +1,44 @@
 """What ``python -m project.check_data`` says of a folder or a CSV, and the code that it ends with."""
 
+import json
 import re
 import shlex
 import shutil
 from itertools import count
 from typing import Any
 
+import pytest
 from PIL import Image
 
+from project import check_data
 from project.data import CSVDataModule, FolderDataModule
 from project.fit import FitCLI
-from tests.check_data.conftest import CLASSES, rows
-from tests.engine.loading.image_files import damage_deep_inside, noise
+from tests.engine.loading.image_files import damage_deep_inside, noise, write_folder
+
+CLASSES = {"daisy": 12, "rose": 10, "向日葵": 8}
+
+
+@pytest.fixture
+def inspected(tmp_path, monkeypatch, capsys):
+    """Runs the command on a folder; gives the exit code, its JSON and what it printed."""
+
+    def inspect(root, *args):
+        output = tmp_path / "found.json"
+        monkeypatch.setattr("sys.argv", ["check_data", str(root), f"--output={output}", *args])
+        with pytest.raises(SystemExit) as stop:
+            check_data.main()
+        return stop.value.code, json.loads(output.read_text()), capsys.readouterr()
+
+    return inspect
+
+
+@pytest.fixture
+def root(tmp_path):
+    return write_folder(tmp_path / "my images", CLASSES)
+
+
+def rows(text):
+    return [line.split() for line in text.splitlines()]
 
 
 def test_a_good_folder_can_train(root, inspected):
