@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from project.data.augmentation import augment, cutout, flip, shift
+from project.data.augmentation import augment, cutout, shift
 from project.engine.loading.batch import ImageBatch
 from project.engine.randomness import Purpose, uniform
 
@@ -49,14 +49,6 @@ def cutout_one(image, place, side, fill):
         for column in range(max(left, 0), min(left + side, width)):
             image[:, row, column] = fill
     return image
-
-
-def test_flip_agrees_with_a_plain_loop():
-    images = make_images()
-    chance = torch.rand(len(images), 1, generator=torch.Generator().manual_seed(2))
-    chance[:3, 0] = torch.tensor([0.0, 0.5, ALMOST_1])
-    expected = [flip_one(image, float(c)) for image, c in zip(images, chance, strict=True)]
-    assert torch.equal(flip(images, chance), torch.stack(expected))
 
 
 @pytest.mark.parametrize("padding", [1, 2, 4, 8])

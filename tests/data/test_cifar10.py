@@ -46,26 +46,19 @@ def module(root, **options):
     return data
 
 
-def contents(dataset):
-    """The dataset's images, as bytes, with their labels."""
-    batch = dataset.__getitems__(list(range(len(dataset))))
-    return [(image.numpy().tobytes(), label) for image, label in zip(batch.images, batch.labels.tolist(), strict=True)]
-
-
-def pairs(*batches):
-    return [
-        (image.numpy().tobytes(), label)
-        for images, labels in batches
-        for image, label in zip(images, labels, strict=True)
-    ]
+def pairs(*sets):
+    """Images, as bytes, with their labels."""
+    return [(image.numpy().tobytes(), int(label)) for each in sets for image, label in zip(*each, strict=True)]
 
 
 def test_images_are_those_of_the_files_and_class_names_torchvisions(tmp_path, written):
     data = module(tmp_path)
-    splits = data.splits
+    train, val, test = (
+        pairs((data.splits[name].images, data.splits[name].labels)) for name in ("train", "val", "test")
+    )
     assert data.class_names == CIFAR10(str(tmp_path)).classes
-    assert contents(splits["test"]) == pairs(written[2])  # in its order
-    assert sorted(contents(splits["train"]) + contents(splits["val"])) == sorted(pairs(*written[:2]))
+    assert test == pairs(written[2])  # in its order
+    assert sorted(train + val) == sorted(pairs(*written[:2]))
 
 
 @pytest.mark.parametrize(("options", "count"), [({}, 2), ({"val_fraction": 0.25}, 5)])

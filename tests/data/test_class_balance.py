@@ -39,15 +39,6 @@ def test_a_draw_depends_on_seed_and_epoch_alone_and_mixes_the_classes():
     assert int(places.max() - places.min()) > 30
 
 
-def test_an_image_that_comes_again_has_another_index_and_so_another_augmentation():
-    for epoch in range(5):
-        found = draw(epoch=epoch)
-        assert len(found.unique()) == len(found) > len((found % 96).unique())
-        rounds = found // 96
-        for image in (found % 96).unique():
-            assert rounds[found % 96 == image].tolist() == list(range(int((found % 96 == image).sum())))
-
-
 def test_several_classes_an_image_are_refused():
     with pytest.raises(UserError, match=r"class_balance needs images of one class each"):
         weighted_draw(torch.ones(4, 2), 2, 1.0, 0, 0)

@@ -43,15 +43,8 @@ def test_its_images_are_those_of_the_folder_in_the_same_splits(root):
         assert all(map(torch.equal, found, expected))
 
 
-@pytest.mark.parametrize(
-    ("encoding", "options"),
-    [
-        ("utf-8-sig", {}),
-        ("utf-8", {"delimiter": ";"}),
-        ("utf-8", {"delimiter": "\t"}),
-        ("utf-8", {"quoting": csv.QUOTE_ALL}),
-    ],
-)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+@pytest.mark.parametrize("options", [{}, {"delimiter": ";"}, {"delimiter": "\t"}, {"quoting": csv.QUOTE_ALL}], ids=str)
 def test_spellings_of_spreadsheets_are_read(root, encoding, options):
     rows = [(path, {"rose": "Rose, wild; old", "daisy": "Gänseblümchen"}[label]) for path, label in rows_of(root)]
     separator = {name: value for name, value in options.items() if name == "delimiter"}
@@ -71,10 +64,7 @@ def test_named_splits_are_taken_and_others_cut(root):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (
-            lambda rows: [*rows, (rows[0][0], "rose", "")],
-            "line 26: 'daisy/image 0.jpg' is in line 2, too",
-        ),
+        (lambda rows: [*rows, (rows[0][0], "rose", "")], "line 26: 'daisy/image 0.jpg' is in line 2, too"),
         (lambda rows: [*rows, ("nowhere.jpg", "rose", "")], "line 26: there is no file '.*nowhere.jpg'"),
         (lambda rows: [*rows, ("", "rose", "")], "line 26: it must have a path and a label"),
         (lambda rows: [*rows, (rows[0][0],)], "line 26: it must have a path and a label"),

@@ -8,13 +8,10 @@ from typing import Any
 
 import pytest
 
-from project.analysis.data import open_data
 from project.check_data import check_data, parse
 from project.data import CSVDataModule, FolderDataModule
 from project.data.splits import cut_groups
 from project.engine.errors import UserError
-from project.engine.run.checkpoint import read_checkpoint
-from tests.conftest import QUIET, TINY_TRAINER, fit
 from tests.engine.loading.image_files import noise
 
 FRACTIONS = {"test": 0.2, "val": 0.2}
@@ -85,7 +82,7 @@ def sites(files):
     }
 
 
-def test_a_folder_and_a_csv_are_cut_alike_and_a_checkpoint_remembers_it(root, workplace):
+def test_a_folder_and_a_csv_are_cut_alike(root):
     data = FolderDataModule(str(root), group=PATTERN, split_seed=9)
     found = sites(data.files())
     assert all(found.values())
@@ -95,18 +92,6 @@ def test_a_folder_and_a_csv_are_cut_alike_and_a_checkpoint_remembers_it(root, wo
     of_csv = CSVDataModule(str(root / "labels.csv"), group="site", split_seed=9).files()
     for split, classes in data.files().items():
         assert {name: sorted(files) for name, files in classes.items()} == of_csv[split]
-    options = ["--data=FolderDataModule", f"--data.root={root}", f"--data.group={PATTERN}", "--data.split_seed=9"]
-    flags = [
-        "--data.image_size=32",
-        "--data.batch_size=4",
-        "--data.num_workers=0",
-        "--model.arch=resnet9_slim",
-        "--trainer.max_steps=1",
-    ]
-    cli = fit(*options, *flags, *TINY_TRAINER, *QUIET, "--name=run")
-    about = read_checkpoint("runs/run/checkpoints/best.ckpt")["about"]
-    opened: list[Any] = [open_data(about), cli.datamodule]
-    assert [one.files() for one in opened] == [data.files()] * 2
 
 
 def test_check_data_counts_groups_and_those_that_a_split_by_file_would_divide(root, capsys):
@@ -166,24 +151,14 @@ def test_over_the_folds_each_image_is_tested_once_and_no_group_divided(tmp_path,
         ({"folds": 1}, "--data.folds must be at least 2, got 1"),
         ({"folds": 3, "fold": 4}, "--data.fold must be from 1 to 3, got 4"),
         ({"folds": 2, "val_fraction": 0.5}, "--data.val_fraction must be below 1 - 1/2, got 0.5"),
+        ({"group": "site([0-9]+)_9"}, r"'site\(\[0-9\]\+\)_9' finds nothing in '[ab]/site"),
+        ({"group": "site("}, r"'site\(' is no regular expression"),
+        ({"group": "site"}, r"class 'a' has no test image, as its 1 images or groups are all in other splits; larger"),
     ],
 )
-def test_folds_that_cannot_be_are_refused(options, message):
-    with pytest.raises(UserError, match=re.escape(message)):
-        FolderDataModule(".", **options)
-
-
-@pytest.mark.parametrize(
-    ("group", "message"),
-    [
-        ("site([0-9]+)_9", r"'site\(\[0-9\]\+\)_9' finds nothing in '[ab]/site"),
-        ("site(", r"'site\(' is no regular expression"),
-        ("site", r"class 'a' has no test image, as its 1 images or groups are all in other splits; larger"),
-    ],
-)
-def test_groups_that_cannot_be_are_refused(root, group, message):
+def test_folds_and_groups_that_cannot_be_are_refused(root, options, message):
     with pytest.raises(UserError, match=message):
-        FolderDataModule(str(root), group=group).files()
+        FolderDataModule(str(root), **options).files()
 
 
 def test_given_splits_that_divide_a_group_are_refused(tmp_path):
