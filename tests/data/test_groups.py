@@ -10,7 +10,7 @@ import pytest
 
 from project.check_data import check_data, parse
 from project.data import CSVDataModule, FolderDataModule
-from project.data.splits import cut_groups
+from project.data.splits import cut_classes, cut_groups
 from project.engine.errors import UserError
 from tests.engine.loading.image_files import noise
 
@@ -108,20 +108,18 @@ def test_check_data_counts_groups_and_those_that_a_split_by_file_would_divide(ro
     assert "--data.group 'site([0-9]+)'" in printed
 
 
-def test_where_a_class_has_no_image_in_a_split_a_seed_is_named_with_which_it_has():
-    groups = {name: [f"{name}{number}" for number in range(4)] for name in "ab"}
-    bad = next(seed for seed in range(99) if refused(groups, seed))
-    (good,) = re.findall(r"--data\.split_seed (\d+), for example,", refused(groups, bad))
-    assert refused(groups, int(good)) == ""
-    assert all(refused(groups, seed) for seed in range(int(good)))
+@pytest.mark.parametrize("folds", [1, 3])
+def test_where_a_class_has_no_image_in_a_split_of_any_fold_a_seed_is_named_with_which_it_has(folds):
+    groups = {name: [f"{name}{number}" for number in range(8)] * 2 for name in "ab"}
 
+    def has_all(seed):
+        cuts = [cut_classes(groups, FRACTIONS, seed, least=0, turn=fold / folds) for fold in range(folds)]
+        return all(part for cut in cuts for classes in cut.values() for part in classes.values())
 
-def refused(groups, seed):
-    try:
-        cut_groups(groups, FRACTIONS, seed)
-    except UserError as error:
-        return str(error)
-    return ""
+    bad, good = (next(seed for seed in range(999) if has_all(seed) == wanted) for wanted in (False, True))
+    with pytest.raises(UserError, match=rf"as its 8 images or groups are .*--data\.split_seed {good}, for example,"):
+        cut_groups(groups, FRACTIONS, bad, 1, folds)
+    assert cut_groups(groups, FRACTIONS, good, 1, folds)
 
 
 @pytest.mark.parametrize("group", [None, PATTERN])
