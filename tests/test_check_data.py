@@ -4,7 +4,6 @@ import json
 import re
 import shlex
 import shutil
-from itertools import count
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from PIL import Image
 from project import check_data
 from project.data import CSVDataModule, FolderDataModule
 from project.fit import FitCLI
-from tests.engine.loading.image_files import damage_deep_inside, noise, write_folder
+from tests.engine.loading.image_files import damage_deep_inside, write_folder
 
 CLASSES = {"daisy": 12, "rose": 10, "向日葵": 8}
 
@@ -62,25 +61,20 @@ def test_classes_are_counted_in_the_splits_of_training(root, inspected):
 
 
 def test_the_same_image_is_found_across_splits_and_classes(tmp_path, inspected):
-    seeds = count()
-    for split in ("train", "val", "test"):
-        for name in "ab":
-            (tmp_path / "root" / split / name).mkdir(parents=True)
-            for number in range(3):
-                noise(20, 20, next(seeds)).save(tmp_path / "root" / split / name / f"{number}.png")
-    root = tmp_path / "root"
-    shutil.copy(root / "train/a/0.png", root / "val/a/0.png")  # leaks
-    shutil.copy(root / "train/a/1.png", root / "train/b/1.png")  # contradicts
-    Image.open(root / "train/b/2.png").save(root / "test/b/2.bmp")  # the same pixels in another file
+    folders = ("train/a", "train/b", "val/a", "val/b", "test/a", "test/b")
+    root = write_folder(tmp_path / "root", dict.fromkeys(folders, 3))
+    shutil.copy(root / "train/a/image 0.jpg", root / "val/a/image 0.jpg")  # leaks
+    shutil.copy(root / "train/a/image 1.jpg", root / "train/b/image 1.jpg")  # contradicts
+    Image.open(root / "train/b/image 2.jpg").save(root / "test/b/2.bmp")  # the same pixels in another file
     _, found, printed = inspected(root)
     groups = {tuple(entry["file"] for entry in group["files"]): group for group in found["duplicates"]}
     flags = {files: (g["across_splits"], g["across_classes"]) for files, g in groups.items()}
     assert flags == {
-        ("train/a/0.png", "val/a/0.png"): (True, False),
-        ("train/a/1.png", "train/b/1.png"): (False, True),
-        ("train/b/2.png", "test/b/2.bmp"): (True, False),
+        ("train/a/image 0.jpg", "val/a/image 0.jpg"): (True, False),
+        ("train/a/image 1.jpg", "train/b/image 1.jpg"): (False, True),
+        ("train/b/image 2.jpg", "test/b/2.bmp"): (True, False),
     }
-    assert "train/a/1.png (train) = train/b/1.png (train)" in printed.out
+    assert "train/a/image 1.jpg (train) = train/b/image 1.jpg (train)" in printed.out
     assert ["same", "image", "in", "two", "splits", "2"] in rows(printed.out)
 
 

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import accumulate
 
@@ -88,10 +88,8 @@ def cut_groups(
         UserError: A class has no image in a split; it names a seed for which all classes have.
     """
     distinct = {name: [*dict.fromkeys(members)] for name, members in groups.items()}
-    distinct = dict(sorted(distinct.items(), key=lambda of_class: len(of_class[1])))  # small ones are refused sooner
-    if empty := _first_empty(distinct, fractions, seed, folds):
-        good = next((other for other in range(1000) if not _first_empty(distinct, fractions, other, folds)), None)
-        split, name = empty
+    for split, name in _empty(distinct, fractions, seed, folds):
+        good = next((other for other in range(1000) if not any(_empty(distinct, fractions, other, folds))), None)
         advice = "larger fractions or more groups" if good is None else f"--data.split_seed {good}, for example,"
         raise UserError(
             f"class '{name}' has no {split} image, as its {len(distinct[name])} images or groups are all in other splits;"
@@ -100,17 +98,14 @@ def cut_groups(
     return cut_classes(groups, fractions, seed, least=0, turn=(fold - 1) / folds)
 
 
-def _first_empty(
+def _empty(
     groups: Mapping[str, Sequence[str]], fractions: dict[str, float], seed: int, folds: int
-) -> tuple[str, str] | None:
-    """The first split, and its class, that is empty in any fold."""
-    for name, members in groups.items():
+) -> Iterator[tuple[str, str]]:
+    """Yields the splits that are empty in any fold, each with its class; small classes first, as they decide soonest."""
+    for name, members in sorted(groups.items(), key=lambda of_class: len(of_class[1])):
         for fold in range(folds):
             parts = hashed_split(members, fractions, seed=seed, class_name=name, least=0, turn=fold / folds)
-            for split, positions in parts.items():
-                if not positions:
-                    return split, name
-    return None
+            yield from ((split, name) for split, positions in parts.items() if not positions)
 
 
 def _digest(seed: int, name: str, size: int) -> bytes:
