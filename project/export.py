@@ -16,8 +16,8 @@ from project.engine.cli.parser import OneLineErrorParser
 from project.engine.errors import LINES, UserError, printable
 from project.engine.loading.files import prepare
 from project.engine.loading.scan import image_paths
+from project.engine.run.files import whole_file
 from project.engine.run.progress import note
-from project.engine.run.whole_file import whole_file
 from project.model import ImageClassifier
 from project.model.test_time import evaluation_logits
 

@@ -24,8 +24,7 @@ from project.engine.cli.help import Screen
 from project.engine.cli.preflight import require_sound_options, require_sound_run
 from project.engine.errors import LocalError, UserError
 from project.engine.hardware import best_precision, tune_malloc
-from project.engine.run.checkpoint import ABOUT, read_checkpoint, read_newest, selection
-from project.engine.run.checkpoint_io import with_atomic_writes
+from project.engine.run.checkpoint import ABOUT, read_checkpoint, read_newest, selection, with_atomic_writes
 from project.engine.run.folder import RunFolder, derived_name
 from project.engine.run.loggers import class_of, loggers_of, place_in_folder, rewind
 from project.engine.run.matching import changed_data, require_match

@@ -22,10 +22,10 @@ from project.analysis.tables import metrics_table
 from project.engine.cli.command import one_line_errors, quiet_libraries
 from project.engine.cli.parser import OneLineErrorParser
 from project.engine.errors import UserError
+from project.engine.run.files import whole_file
 from project.engine.run.folder import METRICS_CSV, RunFolder
+from project.engine.run.processes import EXIT_CODE, StopRequest
 from project.engine.run.progress import note
-from project.engine.run.signals import EXIT_CODE, StopRequest
-from project.engine.run.whole_file import whole_file
 from project.engine.training.best_checkpoint import Monitor
 from project.fit import FitCLI
 

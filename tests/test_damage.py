@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from project.engine.errors import UserError
-from project.engine.run.checkpoint import read_checkpoint
-from project.engine.run.checkpoint_io import AtomicCheckpointIO
+from project.engine.run.checkpoint import AtomicCheckpointIO, read_checkpoint
 from tests.small import load, one_line, require_same_end, small, stop_at
 from tests.stress import differences, outcome
 

@@ -12,8 +12,7 @@ import torch
 from project.analysis.data import open_data
 from project.analysis.tables import class_table
 from project.engine.errors import UserError
-from project.engine.run.checkpoint import read_checkpoint, read_weights
-from project.engine.run.checkpoint_io import AtomicCheckpointIO
+from project.engine.run.checkpoint import AtomicCheckpointIO, read_checkpoint, read_weights
 from project.engine.run.matching import require_match
 from project.model import ImageClassifier
 from project.model.pretrained import find_weights

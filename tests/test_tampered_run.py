@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from project.engine.errors import UserError
-from project.engine.run.checkpoint_io import AtomicCheckpointIO
+from project.engine.run.checkpoint import AtomicCheckpointIO
 from project.engine.run.folder import RunFolder
 from tests.engine.run.test_checkpoint import Malicious
 from tests.small import load, one_line, small, stop_at

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from project.engine.errors import UserError, printable
+from project.engine.run.files import whole_file
 from project.engine.run.folder import RunFolder
-from project.engine.run.whole_file import whole_file
 
 
 def summary(run: RunFolder, metrics: dict[str, Any], own_images: bool = False) -> str:

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from project.analysis.evaluation import CollectPredictions
 from project.engine.number_types import PositiveInt
+from project.engine.run.files import whole_file
 from project.engine.run.folder import PLOTS
 from project.engine.run.loggers import add_figure, tensorboards
-from project.engine.run.whole_file import whole_file
 
 if TYPE_CHECKING:  # matplotlib takes a while to import, and --help has no use for it
     from matplotlib.figure import Figure

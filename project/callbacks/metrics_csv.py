@@ -5,9 +5,9 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from project.engine.run.files import whole_file
 from project.engine.run.folder import METRICS_CSV
 from project.engine.run.rows import RowWriter
-from project.engine.run.whole_file import whole_file
 
 _NEVER_THE_SAME = "train/images_per_second"
 

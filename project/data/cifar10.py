@@ -14,7 +14,7 @@ from project.engine.errors import UserError
 from project.engine.loading.batch import ArrayDataset
 from project.engine.number_types import NonNegativeInt, OpenUnitInterval, PositiveInt
 from project.engine.preprocessing import Preprocessing
-from project.engine.run.download import one_at_a_time
+from project.engine.run.files import one_at_a_time
 
 
 class CIFAR10DataModule(ImageDataModule):

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from project.data.folder import FolderDataModule
-from project.engine.run.download import fetch_archive
+from project.engine.run.files import fetch_archive
 
 URL = "https://storage.googleapis.com/download.tensorflow.org/example_images/flower_photos.tgz"
 MD5 = "6f87fb78e9cc9ab41eff2015b380011d"

@@ -16,7 +16,7 @@ from project.data.splits import SPLITS, cut_classes
 from project.engine.errors import UserError
 from project.engine.loading.batch import BatchDataset
 from project.engine.loading.torch_dataset import MapDataset, TorchDataset, class_names_of, labels_of
-from project.engine.run.download import one_at_a_time
+from project.engine.run.files import one_at_a_time
 
 
 class TorchDatasetModule(ResizedDataModule):

@@ -16,7 +16,7 @@ from torchvision.models import get_model_weights  # type: ignore[attr-defined]  
 from project.engine.errors import UserError, first_sentence, listed, printable
 from project.engine.preprocessing import Preprocessing
 from project.engine.run.checkpoint import ABOUT, read_checkpoint, read_weights
-from project.engine.run.download import fetch_file, one_at_a_time
+from project.engine.run.files import fetch_file, one_at_a_time
 from project.engine.run.progress import note
 from project.engine.training.fitting import require_finite
 from project.model.networks import INCEPTIONS, TIMM, find_builder, head, import_timm, timm_name, torchvision_names

@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader
 
 from ..errors import UnreadableFileError, UserError, listed
 from ..hardware import usable_cores
+from ..run.files import whole_file
 from ..run.progress import Progress
-from ..run.whole_file import whole_file
 from .decode import check_image, decode, named, open_image, reason, upright_size
 from .scan import ClassFiles
 

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, get_worker_info
 from tqdm import tqdm
 
 from ..errors import LocalError
-from ..run.signals import StopRequest
+from ..run.processes import StopRequest
 
 WORKER_DIED = (
     "a process that loads images has died, perhaps because memory ran out; fewer workers (num_workers) or a smaller"

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import torch
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from ..errors import UserError, first_sentence
 from ..preprocessing import Preprocessing, is_preprocessing
+from .files import whole_file
 
 ABOUT = "about"
 
@@ -168,3 +170,53 @@ def _read(path: str | Path) -> Any:
         raise UserError(f"there is no file '{path}'; runs keep their checkpoints in runs/<name>/checkpoints/") from None
     except Exception as error:  # a damaged file raises all kinds
         raise UserError(f"'{path}' is damaged or cannot be read safely ({first_sentence(error)})") from error
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes whole files, where Lightning moves a temporary one, which across file systems is not atomic, without fsync.
+
+    Only checkpoints in the run's folder are ever removed, and what this object wrote: the states of callbacks, which name
+    what they would remove, come from a file too.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        super().__init__()
+        self._folder = folder
+        self._written: set[Path] = set()
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        """Writes the file, or leaves what was there before."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with whole_file(path) as partial, open(partial, "wb") as file:
+                torch.save(checkpoint, file)
+        except BaseException as error:
+            cause = error.__context__ or error  # torch raises one of its own on top
+            if isinstance(cause, OSError) and cause.filename is None:
+                cause.filename = str(path)  # writing, unlike opening, does not say where
+            raise
+        self._written.add(path.resolve())
+
+    def load_checkpoint(
+        self, path: str | Path, map_location: Any = "cpu", weights_only: bool | None = True
+    ) -> dict[str, Any]:
+        """Reads a checkpoint onto the CPU without executing anything it says."""
+        return read_checkpoint(path)
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        """Removes a checkpoint of the run; does nothing where the path is no such file, or leads out of the folder."""
+        target = Path(path).resolve()
+        inside = self._folder is not None and target.is_relative_to(self._folder.resolve())
+        if (inside or target in self._written) and target.suffix == ".ckpt" and target.is_file():
+            Path(path).unlink()
+
+
+def with_atomic_writes(plugins: Any, folder: Path) -> list[Any]:
+    """Adds :class:`AtomicCheckpointIO` to the user's plugins: alone, or within one that wraps another."""
+    mine, given = AtomicCheckpointIO(folder), plugins if isinstance(plugins, list) else [plugins] if plugins else []
+    for plugin in given:
+        if getattr(plugin, "checkpoint_io", mine) is None:  # it wraps another
+            plugin.checkpoint_io = mine
+            return given
+    return [mine, *given]  # Lightning refuses another CheckpointIO beside it

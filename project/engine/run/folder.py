@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, printable, require
-from .whole_file import whole_file
+from .files import whole_file
 
 CHECKPOINTS, LAST, PREVIOUS = "checkpoints", "last.ckpt", "previous.ckpt"
 METRICS_CSV, PLOTS = "metrics.csv", "plots"

@@ -10,10 +10,10 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ..errors import require
-from ..run.checkpoint_io import hard_link
+from ..run.files import hard_link
 from ..run.folder import CHECKPOINTS, LAST, PREVIOUS
 from ..run.loggers import curve_lengths
-from ..run.signals import EXIT_CODE, StopRequest
+from ..run.processes import EXIT_CODE, StopRequest
 from ..upstream import correct_progress
 
 CURVES, _METRICS = "curves", "newest_metrics"

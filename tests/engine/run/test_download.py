@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from project.engine.errors import UserError
-from project.engine.run.download import fetch_archive
+from project.engine.run.files import fetch_archive
 from tests.engine.run.archives import md5, serving, write_archive
 
 CONTENT = {"flowers/rose/1.jpg": os.urandom(3000), "flowers/rose/2.jpg": b"two", "flowers/daisy/1.jpg": b"three"}

@@ -1,5 +1,6 @@
-"""The processes of a run on one machine end together."""
+"""Signals only leave a note, Ctrl-C twice ends a run at once, and its processes on one machine end together."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from project.engine.run.processes import _end_processes
+from project.engine.run.processes import StopRequest, _end_processes
 
 PARENT = """
 import os, subprocess, sys
@@ -43,3 +44,29 @@ def test_the_first_process_leaves_none_behind(monkeypatch):
     processes = [subprocess.Popen(["sh", "-c", script]) for script in ("exit 0", "exec sleep 600")]
     _end_processes(SimpleNamespace(procs=processes))
     assert [process.returncode for process in processes] == [0, -signal.SIGKILL]
+
+
+@pytest.mark.parametrize("number", StopRequest.SIGNALS)
+def test_a_signal_is_noted_and_afterwards_does_what_it_did_before(number):
+    before, request = [signal.getsignal(one) for one in StopRequest.SIGNALS], StopRequest()
+    request.listen()
+    assert not request.made
+    os.kill(os.getpid(), number)
+    assert request.made
+    for _ in range(2):
+        request.ignore()
+        assert [signal.getsignal(one) for one in StopRequest.SIGNALS] == before
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the child does nothing that needs a thread
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_a_process_that_was_asked_to_stop_before(first):
+    child = os.fork()
+    if child == 0:
+        try:
+            StopRequest().listen()
+            os.kill(os.getpid(), first)
+            os.kill(os.getpid(), signal.SIGINT)
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGINT

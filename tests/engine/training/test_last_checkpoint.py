@@ -9,7 +9,7 @@ import pytest
 from lightning.pytorch import Callback
 
 from project.engine.loading.batch import ArrayDataset
-from project.engine.run.checkpoint_io import AtomicCheckpointIO
+from project.engine.run.checkpoint import AtomicCheckpointIO
 from tests.small import load, one_line, small, stop_at
 
 STEPS = 8

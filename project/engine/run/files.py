@@ -1,10 +1,13 @@
-"""Downloading a file or an archive once, by one process of a machine; it appears whole or not at all."""
+"""Files that appear whole or not at all: written, linked, or downloaded once."""
 
+import os
 import shutil
 import sys
 import tarfile
 import tempfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path
 from urllib.error import HTTPError
@@ -15,6 +18,47 @@ from torchvision.datasets.utils import check_md5
 
 from ..errors import UserError, first_sentence, printable
 from .progress import note
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Yields a hidden path beside the target to write to; at the end, waits for the disk and renames.
+
+    Where the block raises, the target stays as it was.
+    """
+    partial = path.with_name(f".{path.stem}.partial{path.suffix}")
+    partial.unlink(missing_ok=True)  # of a killed process, or a link to elsewhere that came with the folder
+    try:
+        yield partial
+        _wait_for_disk(partial)
+        partial.replace(path)
+        _wait_for_disk(path.parent)  # a rename is on the disk when its folder is
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _wait_for_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def hard_link(path: Path, name: str) -> None:
+    """Makes a hard link to a file in its folder, in place of what had that name; does nothing where there is no file.
+
+    Both names are whole files at every moment. Where the file system has no hard links, the file is renamed.
+    """
+    if path.exists():
+        linked = path.with_name(f".{name}.partial")
+        linked.unlink(missing_ok=True)
+        try:
+            linked.hardlink_to(path)
+        except OSError:  # some file systems have no hard links
+            path.replace(path.with_name(name))
+        else:
+            linked.replace(path.with_name(name))
 
 
 def one_at_a_time(path: Path) -> FileLock:

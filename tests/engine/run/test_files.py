@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from project.engine.run.checkpoint_io import AtomicCheckpointIO, hard_link
+from project.engine.run.checkpoint import AtomicCheckpointIO
+from project.engine.run.files import hard_link
 from tests.small import load, one_line, require_same_end, small, stop_at
 from tests.stress import outcome
 
@@ -26,7 +27,7 @@ def names(folder: Path) -> list[str]:
 def fill_disk(patch: pytest.MonkeyPatch, name: str) -> None:
     """Lets the disk be full for checkpoints of this name."""
     full = lambda path, mode: open(FULL if path.name == f".{name}.partial.ckpt" else path, mode)  # noqa: E731, SIM115
-    patch.setattr("project.engine.run.checkpoint_io.open", full, raising=False)
+    patch.setattr("project.engine.run.checkpoint.open", full, raising=False)
 
 
 @pytest.mark.parametrize("when", ["save", "fsync"])
