@@ -57,7 +57,7 @@ def test_tensorboard_has_the_curves_and_the_images(tiny_run):
     assert {*named.split()} <= {*tags["scalars"]}
     # a step's own rate, in one curve although there are two parameter groups: two of warmup, then the cosine from 1 to 0.01
     assert [name for name in tags["scalars"] if "learning_rate" in name] == ["learning_rate"]
-    for name in ("val/accuracy", "best/val/accuracy", "test/accuracy"):  # of the same weights, so at the same step
+    for name in ("val/accuracy", "test/accuracy"):  # of the same weights, so at the same step
         assert [point.step for point in events(tiny_run).Scalars(name)] == [3]
     evaluated = {"val/confusion_matrix", "test/confusion_matrix", "test/confident_mistakes"}
     for name in evaluated:
@@ -78,9 +78,9 @@ def test_tensorboards_own_reader_finds_the_hyperparameters_and_the_final_metrics
     assert {name: settings[name] for name in expected} == expected
     found = {value.name.tag: value.value for value in group.metric_values}
     metrics = json.loads((tiny_run / "metrics.json").read_text())
-    for where, split in {"best/val": "val", "test": "test"}.items():
+    for split in ("val", "test"):
         for name in ("accuracy", "loss", "f1", "top5"):
-            assert found.pop(f"{where}/{name}") == pytest.approx(metrics[split][name], rel=1e-6)
+            assert found.pop(f"{split}/{name}") == pytest.approx(metrics[split][name], rel=1e-6)
     assert not found
 
 

@@ -130,7 +130,7 @@ def test_a_pickled_payload_is_refused_wherever_a_checkpoint_is_read(tiny_run, tm
         lambda: ImageClassifier.load_from_checkpoint(path),
         lambda: read_checkpoint(path),
         lambda: read_weights(path),
-        lambda: AtomicCheckpointIO().load_checkpoint(path),
+        lambda: AtomicCheckpointIO(tmp_path).load_checkpoint(path),
         lambda: fit(*TINY, f"--model.weights={path}"),
     ):
         with pytest.raises(UserError, match=r"payload\.ckpt' is damaged or cannot be read safely") as error:

@@ -65,13 +65,12 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **packages}
 
 
-def explain(
-    trainer: Any, model: Any, loss: dict[str, Any], optimizer: dict[str, Any], lr_scheduler: dict[str, Any]
-) -> About:
+def explain(trainer: Any, model: Any) -> About:
     """Collects the facts of a checkpoint about itself, as plain data."""
     data = getattr(trainer, "datamodule", None)
     rates = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("train/")}
     measured = {split: metrics.as_dict() for split, metrics in model.results.items()}
+    summary = model.training_summary()
     training = trainer.state.fn == "fit" and not trainer.state.finished  # afterwards Lightning counts on
     return About(
         model=type(model).__name__,
@@ -79,9 +78,9 @@ def explain(
         preprocessing=model.preprocessing,
         arch=model.arch,
         arch_args=model.arch_args or {},
-        loss=loss,
-        optimizer=optimizer,
-        lr_scheduler=lr_scheduler,
+        loss=summary["loss"],
+        optimizer=summary["optimizer"],
+        lr_scheduler=summary["lr_scheduler"],
         data=RememberedData(class_path=type(data).__name__, init_args=dict(data.hparams)) if data else None,
         images=dict(getattr(data, "split_sizes", dict)()),
         transforms=getattr(data, "transforms_in_words", dict)(),
@@ -179,9 +178,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     what they would remove, come from a file too.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__()
-        self._folder = folder
+        self._folder = folder.resolve()
         self._written: set[Path] = set()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
@@ -207,8 +206,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def remove_checkpoint(self, path: str | Path) -> None:
         """Removes a checkpoint of the run; does nothing where the path is no such file, or leads out of the folder."""
         target = Path(path).resolve()
-        inside = self._folder is not None and target.is_relative_to(self._folder.resolve())
-        if (inside or target in self._written) and target.suffix == ".ckpt" and target.is_file():
+        mine = target.is_relative_to(self._folder) or target in self._written
+        if mine and target.suffix == ".ckpt" and target.is_file():
             Path(path).unlink()
 
 

@@ -8,7 +8,6 @@ import platform
 import re
 import shlex
 import shutil
-import tempfile
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -56,8 +55,7 @@ class RunFolder:
             made = [folder for folder in (self.path.parent, self.path) if not folder.exists()]
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             self._require_no_way_out()
-            with tempfile.TemporaryFile(dir=self.checkpoints):
-                pass
+            self._held = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise UserError(
                 f"the run folder '{self.path}' cannot be written ({error.strerror}); choose another place with"
@@ -89,7 +87,6 @@ class RunFolder:
 
     def _keep_others_out(self) -> None:
         """Takes a POSIX lock, which ends with this process and which loader workers, that outlive it, do not inherit."""
-        self._held = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.lockf(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):

@@ -16,7 +16,7 @@ from ..upstream import is_accumulating
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_EVENT_FILES, _BEST = "events.out.tfevents.*", "best/val"
+_EVENT_FILES = "events.out.tfevents.*"
 
 
 class RunLogger(TensorBoardLogger):
@@ -39,28 +39,20 @@ def loggers_of(given: Any, folder: Path) -> list[Logger]:
 
 
 def place_in_folder(trainer: Namespace, folder: Path) -> None:
-    """Puts the relative paths of the loggers and the profiler that a config names into the run's folder."""
-    trainer.logger = in_run_folder(trainer.logger, "save_dir", folder)
-    trainer.profiler = in_run_folder(trainer.profiler, "dirpath", folder)
-
-
-def in_run_folder(spec: Any, argument: str, folder: Path) -> Any:
-    """Puts a relative path among the arguments of a class, or of several, into the run's folder.
+    """Puts the relative paths of the loggers and the profiler that a config names into the run's folder.
 
     A logger of W&B without an id gets the run's name, by which a resumed run continues there.
     """
-    if isinstance(spec, list):
-        return [in_run_folder(one, argument, folder) for one in spec]
-    if not isinstance(spec, Namespace) or spec.get("init_args") is None:
-        return spec
-    spec = spec.clone()  # what the config says is left to other runs
-    given, kind = spec.init_args, class_of(spec)
-    path = given.get(argument)
-    if path is not None and "://" not in str(path):
-        given[argument] = str(folder / path)
-    if isinstance(kind, type) and issubclass(kind, WandbLogger) and not (given.get("id") or given.get("version")):
-        given["id"] = re.sub(r"[^\w.-]", "-", folder.name)[:64]
-    return spec
+    loggers = trainer.logger if isinstance(trainer.logger, list) else [trainer.logger]
+    for spec, argument in [*((logger, "save_dir") for logger in loggers), (trainer.profiler, "dirpath")]:
+        given, kind = spec.get("init_args") if isinstance(spec, Namespace) else None, class_of(spec)
+        if given is None:
+            continue
+        path = given.get(argument)
+        if path is not None and "://" not in str(path):
+            given[argument] = str(folder / path)
+        if isinstance(kind, type) and issubclass(kind, WandbLogger) and not (given.get("id") or given.get("version")):
+            given["id"] = re.sub(r"[^\w.-]", "-", folder.name)[:64]
 
 
 def class_of(spec: Any) -> Any:
@@ -109,14 +101,6 @@ def add_figure(trainer: Trainer, tag: str, figure: "Figure", step: int | None = 
         logger.experiment.add_figure(tag, figure, global_step=newest if step is None else step)
 
 
-def add_validation_of_best(trainer: Trainer, metrics: dict[str, Any], step: int) -> None:
-    """Adds the validation metrics of the best checkpoint at the step they were logged at; the tab HPARAMS shows them."""
-    for logger in tensorboards(trainer):
-        for name, value in metrics.items():
-            if isinstance(value, float):  # neither a count nor the confusion matrix
-                logger.experiment.add_scalar(f"{_BEST}/{name}", value, global_step=step)
-
-
 def log_settings(trainer: Trainer, values: dict[str, Any], metrics: Iterable[str]) -> None:
     """Gives every logger the settings of a new run; TensorBoard's tab HPARAMS shows them beside the named metrics."""
     data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
@@ -126,10 +110,10 @@ def log_settings(trainer: Trainer, values: dict[str, Any], metrics: Iterable[str
     flat |= {"data": type(data).__name__, "max_epochs": trainer.max_epochs, "precision": trainer.precision}
     flat |= {name: getattr(data, name, None) for name in ("image_size", "batch_size", "seed")}
     plain = {name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in flat.items()}
-    final = {f"{where}/{name}": 0 for where in (_BEST, "test") for name in metrics}
+    shown = {f"{split}/{name}": 0 for split in ("val", "test") for name in metrics}
     for logger in trainer.loggers:
         if not isinstance(logger, TensorBoardLogger):
             logger.log_hyperparams(plain)
-        elif trainer.is_global_zero:
-            for summary in hparams(plain, final):  # type: ignore[no-untyped-call]
-                logger.experiment.file_writer.add_summary(summary)
+    for tensorboard in tensorboards(trainer):  # whose log_hyperparams would log a zero of each metric, too
+        for summary in hparams(plain, shown):  # type: ignore[no-untyped-call]
+            tensorboard.experiment.file_writer.add_summary(summary)

@@ -202,7 +202,7 @@ class ResumableModule(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds the model's options, the checkpoint's description of itself, and open counts: plain data and tensors."""
         checkpoint["hyper_parameters"] = plain_options(self.hparams, type(self))
-        checkpoint[ABOUT] = explain(self.trainer, self, **self.training_summary())
+        checkpoint[ABOUT] = explain(self.trainer, self)
         checkpoint["counts"] = self.train_metrics.counts()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

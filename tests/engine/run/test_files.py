@@ -17,7 +17,7 @@ CHECKPOINTS = Path("runs/run/checkpoints")
 
 
 def save(content: object, path: Path) -> None:
-    AtomicCheckpointIO().save_checkpoint({"content": content}, path)
+    AtomicCheckpointIO(path.parent).save_checkpoint({"content": content}, path)
 
 
 def names(folder: Path) -> list[str]:

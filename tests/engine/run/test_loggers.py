@@ -10,7 +10,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from project.engine.run.loggers import RunLogger, curve_lengths, in_run_folder, rewind
+from project.engine.run.loggers import RunLogger, curve_lengths, place_in_folder, rewind
 from tests.small import small, stop_at
 from tests.test_fit import events
 
@@ -57,16 +57,17 @@ def spec(kind, **arguments):
 
 
 def test_places_are_within_the_runs_folder_unless_they_are_absolute_and_wandb_continues_by_its_name(tmp_path):
-    run = tmp_path / "run"
-    csv_logger, comet = spec("CSVLogger", save_dir="."), spec("CSVLogger", save_dir="/logs")
-    remote, own = spec("CSVLogger", save_dir="s3://bucket/x"), spec("Logger", rate=3)
-    placed = in_run_folder([csv_logger, comet, remote, own], "save_dir", run)
-    assert [one.init_args.get("save_dir") for one in placed] == [str(run), "/logs", "s3://bucket/x", None]
-    for given, continued in (({}, "my-run"), ({"id": "mine"}, "mine"), ({"version": "v"}, None)):  # by the run's name
-        placed = in_run_folder(spec("WandbLogger", save_dir=".", **given), "save_dir", tmp_path / "my run")
-        assert placed.init_args.get("id") == continued
-    assert csv_logger.init_args.save_dir == "."  # what the config says is left to other runs
-    assert [in_run_folder(value, "save_dir", run) for value in (None, True, False)] == [None, True, False]
+    places = [".", "/logs", "s3://bucket/x", None]
+    loggers = [spec("CSVLogger", save_dir=place) for place in places]
+    wandb = [spec("WandbLogger", **given) for given in ({}, {"id": "mine"}, {"version": "v"})]
+    trainer = Namespace(logger=loggers + wandb, profiler=spec("Logger", dirpath="times"))
+    run = tmp_path / "my run"
+    place_in_folder(trainer, run)
+    assert [one.init_args.save_dir for one in loggers] == [str(run), "/logs", "s3://bucket/x", None]
+    assert [one.init_args.get("id") for one in wandb] == ["my-run", "mine", None]
+    assert trainer.profiler.init_args.dirpath == str(run / "times")
+    for value in (None, True, False):
+        place_in_folder(Namespace(logger=value, profiler=None), run)
 
 
 class RecordingLogger(Logger):
@@ -90,6 +91,7 @@ def test_loggers_of_the_users_get_settings_once_and_each_metric_once(workplace):
     settings, whole = RecordingLogger.settings, RecordingLogger.rows
     small(*flags, "--trainer.default_root_dir=whole")
     assert "FIT Profiler Report" in Path("whole/run/fit-times.txt").read_text()
+    assert "whole/run" not in Path("whole/run/config.yaml").read_text()  # so that another run can use it
     assert len(settings) == 1
     known = {"arch": "resnet18", "optimizer.lr": 0.2, "batch_size": 16, "max_epochs": 2}
     assert {name: settings[0][name] for name in known} == known
