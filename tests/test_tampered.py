@@ -1,6 +1,7 @@
-"""Nothing that a tampered checkpoint says chooses what is imported, run, written or deleted."""
+"""Nothing that a tampered file says chooses what is imported, run, downloaded, written or deleted."""
 
 import re
+import shutil
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from project.analysis.data import open_data
 from project.analysis.tables import class_table
@@ -18,10 +20,11 @@ from project.model import ImageClassifier
 from project.model.pretrained import find_weights
 from tests.conftest import TINY, evaluate, fit
 from tests.engine.run.test_checkpoint import Malicious
-from tests.small import load, one_line
+from tests.small import load, one_line, small, stop_at
 
 NAN = float("nan")
 MODULE = "imported_by_a_checkpoint"
+LAST = Path("runs/run/checkpoints/last.ckpt")
 
 
 @pytest.fixture
@@ -185,3 +188,73 @@ def test_evaluate_does_not_follow_a_link_beside_the_checkpoint(checkpoint, tmp_p
     with pytest.raises(UserError, match=r"tampered\.test\.metrics\.json' is a link"):
         evaluate(f"{checkpoint(lambda content: None)}")
     assert (tmp_path / "victim").read_text() == "theirs"
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory) -> Path:
+    """The folder of a run that was stopped in its second epoch."""
+    place: Path = tmp_path_factory.mktemp("stopped")
+    stop_at(6, f"--trainer.default_root_dir={place / 'runs'}")
+    return place / "runs"
+
+
+@pytest.fixture
+def tamper(stopped, workplace) -> Any:
+    """Changes the checkpoint that a copy of the stopped run resumes from."""
+    shutil.copytree(stopped, workplace / "runs")
+
+    def write(change: Any, path: Path = LAST) -> None:
+        content = load(path)
+        change(content)
+        torch.save(content, path)
+
+    return write
+
+
+def test_a_run_that_goes_on_removes_nothing_outside_its_folder(tamper, workplace):
+    folder, victims = workplace / LAST.parent, [workplace / "victim/file", workplace / "model.ckpt"]
+    victims.append(workplace / "runs/other/best.ckpt")
+    for victim in victims:
+        victim.parent.mkdir(exist_ok=True)
+        victim.touch()
+    places = [f"{folder}/../../../model.ckpt", f"{folder}/../../../victim", *map(str, [workplace / "victim", *victims])]
+
+    def change(content: Any) -> None:
+        (best,) = [name for name in content["callbacks"] if "BestCheckpoint" in name]
+        own = "ModelCheckpoint{'monitor': 'val/loss', 'mode': 'min', 'every_n_train_steps': 0, 'every_n_epochs': 1,"
+        for name, worse in ((best, -1.0), (f"{own} 'train_time_interval': None}}", 9.0)):
+            scores = dict.fromkeys(("best_model_score", "current_score", "kth_value"), torch.tensor(worse))
+            paths = dict.fromkeys(("best_model_path", "kth_best_model_path", "last_model_path"), places[0])
+            kept = {"dirpath": str(folder), "best_k_models": dict.fromkeys(places, torch.tensor(worse))}
+            content["callbacks"][name] = content["callbacks"][best] | scores | paths | kept
+
+    tamper(change)
+    small(callbacks=[ModelCheckpoint(folder, "own", monitor="val/loss")])
+    assert (workplace / "runs" / "run" / "metrics.json").exists()
+    assert all(victim.exists() for victim in victims)
+
+
+CHANGES = {  # to last.ckpt or best.ckpt, and what the line says
+    "optimizer": (
+        lambda c: c["optimizer_states"][0]["state"][0].update(momentum_buffer=torch.zeros(1)),
+        "momentum_buffer",
+    ),
+    "shape": (lambda c: c["state_dict"].update({"network.fc.bias": torch.zeros(2)}), "fc.bias has the shape (2,)"),
+    "nan": (lambda c: c["state_dict"]["network.fc.bias"].fill_(NAN), "fc.bias has values that are not finite"),
+    "pickle": (lambda c: c.update(extra=Malicious(Path("executed"))), "is damaged or cannot be read safely"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [*(("last", case) for case in list(CHANGES)[:3]), *(("best", case) for case in list(CHANGES)[1:])],
+)
+def test_a_run_does_not_go_on_from_what_does_not_fit(tamper, workplace, capsys, monkeypatch, name, case):
+    change, complaint = CHANGES[case]
+    tamper(change, LAST.with_name(f"{name}.ckpt"))
+    with monkeypatch.context() as patch:  # the best one stays the best
+        patch.setattr("project.engine.training.best_checkpoint.BestCheckpoint.check_monitor_top_k", lambda *_: False)
+        said = one_line(small, capsys)
+    assert f"{name}.ckpt'" in said
+    assert complaint in said
+    assert not (workplace / "executed").exists()

@@ -76,6 +76,20 @@ def test_the_earlier_file_is_kept_under_another_name(tmp_path, monkeypatch, link
     assert names(tmp_path) == ["last.ckpt", "previous.ckpt"]
 
 
+def test_files_written_elsewhere_can_be_replaced(tmp_path):
+    io = AtomicCheckpointIO(tmp_path / "run")
+    io.save_checkpoint({}, tmp_path / "elsewhere" / "old.ckpt")
+    for name in ("elsewhere/theirs.ckpt", "run/own.ckpt", "run/config.yaml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "run" / "link.ckpt").symlink_to(tmp_path / "elsewhere" / "theirs.ckpt")
+    for name in ("elsewhere/old", "elsewhere/theirs", "run/own", "run/link"):
+        io.remove_checkpoint(tmp_path / f"{name}.ckpt")
+    for name in ("run/config.yaml", "run"):
+        io.remove_checkpoint(tmp_path / name)
+    assert {path.name for path in tmp_path.rglob("*.*")} == {"theirs.ckpt", "config.yaml", "link.ckpt"}
+
+
 @pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full, which Linux has")
 @pytest.mark.parametrize("name", ["last", "best"])
 def test_a_run_resumes_after_the_disk_was_full(workplace, capsys, name):

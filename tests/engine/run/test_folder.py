@@ -64,6 +64,19 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path, run, obstacle):
         run.create()
 
 
+@pytest.mark.parametrize(
+    "name", ["config.yaml", ".metrics.partial.json", ".lock", "checkpoints/last.ckpt", "checkpoints"]
+)
+def test_a_link_that_leads_out_of_a_run_is_not_followed(tmp_path, run, name):
+    victim = tmp_path / "victim"
+    victim.mkdir() if name == "checkpoints" else victim.write_text("theirs")
+    (run.path / name).parent.mkdir(parents=True)
+    (run.path / name).symlink_to(victim)
+    with pytest.raises(UserError, match=rf"{name}' is a link that leads out of the run's folder"):
+        run.create()
+    assert victim.is_dir() or victim.read_text() == "theirs"
+
+
 def test_a_run_is_finished_when_its_metrics_are_written(run):
     metrics = {"test": {"accuracy": 0.1 + 0.2, "classes": ["日本", "b"], "counts": [[1, 2], [3, 4]]}, "val": None}
     run.create()
