@@ -105,8 +105,10 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     Raises:
         UserError: The file is missing, is damaged, holds more than plain data, or was not written by this project.
     """
-    checkpoint = _read(path)
-    if not (isinstance(checkpoint, dict) and _explains(checkpoint.get(ABOUT)) and "state_dict" in checkpoint):
+    checkpoint: dict[str, Any] = _read(path)
+    about = checkpoint.get(ABOUT) if isinstance(checkpoint, dict) and "state_dict" in checkpoint else None
+    needed = {"class_names", "arch", "arch_args", "epoch", "step", "metrics", "data", "preprocessing"}
+    if not (isinstance(about, dict) and needed <= about.keys() and is_preprocessing(about["preprocessing"])):
         raise UserError(f"'{path}' was not written by this project: it does not name its classes and preprocessing")
     return checkpoint
 
@@ -123,20 +125,6 @@ def read_newest(paths: Iterable[Path], note: Callable[[str], None]) -> tuple[Pat
     if damage is not None:
         raise damage
     return None, {}
-
-
-def _explains(about: Any) -> bool:
-    """Returns True if a file has the facts that every command relies on."""
-    needed = {"class_names", "arch", "arch_args", "epoch", "step", "metrics", "data", "preprocessing"}
-    return isinstance(about, dict) and needed <= about.keys() and is_preprocessing(about["preprocessing"])
-
-
-def read_model(path: str | Path) -> dict[str, Any]:
-    """Reads a checkpoint that holds a model of Lightning, whether it explains itself or not; executes nothing it says."""
-    checkpoint = _read(path)
-    if not (isinstance(checkpoint, dict) and {"state_dict", "hyper_parameters"} <= checkpoint.keys()):
-        raise UserError(f"'{path}' holds no model: it has no weights, or does not say what network they are for")
-    return checkpoint
 
 
 def read_weights(path: str | Path) -> dict[str, torch.Tensor]:

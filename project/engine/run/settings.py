@@ -1,6 +1,6 @@
 """Settings from a checkpoint, read so that nothing in the file chooses what is imported."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from inspect import Parameter, isfunction, signature
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
@@ -32,11 +32,6 @@ def plain_options(options: Any, owner: type) -> dict[str, Any]:
     inert = {name: _is_inert(annotation) for name, annotation in _parameters(owner).items()}
     found = options.items() if isinstance(options, Mapping) else ()
     return {name: value for name, value in found if name in inert and is_plain(value, names_nothing=inert[name])}
-
-
-def plain_attributes(owner: object, names: Iterable[str]) -> dict[str, Any]:
-    """Returns those of the named attributes that are numbers, text, or lists and dicts of these."""
-    return {name: vars(owner)[name] for name in names if name in vars(owner) and is_plain(vars(owner)[name])}
 
 
 def _parameters(owner: type) -> dict[str, Any]:

@@ -14,11 +14,11 @@ from torchmetrics import Metric, MetricCollection
 
 from ..errors import UserError, printable, require
 from ..preprocessing import Preprocessing, is_preprocessing
-from ..run.checkpoint import ABOUT, explain, read_model
+from ..run.checkpoint import ABOUT, About, explain, read_checkpoint
 from ..run.file_network import limited_by
 from ..run.matching import changed_images
 from ..run.progress import note
-from ..run.settings import imported_class, plain_attributes, plain_options
+from ..run.settings import imported_class, is_plain, plain_options
 from ..upstream import trainer_of
 from .bookkeeping import Bookkeeping
 from .fitting import require_fitting_weights
@@ -194,9 +194,10 @@ class ResumableModule(LightningModule):
         if owner.__base__ is not ResumableModule:
             loss = {"name": f"{owner.__name__}.loss"}
         else:
-            names = [name for name in signature(type(self.criterion)).parameters if name != "reduction"]
+            names = signature(type(self.criterion)).parameters.keys() - {"reduction"}
+            given = {name: value for name, value in vars(self.criterion).items() if name in names and is_plain(value)}
             own_name = getattr(self.criterion, "__name__", type(self.criterion).__name__)
-            loss = {"name": own_name, **plain_attributes(self.criterion, names)}
+            loss = {"name": own_name, **given}
         return {"loss": loss, **self.settings}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -246,9 +247,9 @@ class ResumableModule(LightningModule):
         Raises:
             UserError: The file is missing or damaged, or does not hold such a model.
         """
-        checkpoint = read_model(checkpoint_path)
-        found = _imported(cls, checkpoint.get(ABOUT), checkpoint_path)
-        said = plain_options(checkpoint["hyper_parameters"], found)
+        checkpoint = read_checkpoint(checkpoint_path)
+        found = _imported(cls, checkpoint[ABOUT], checkpoint_path)
+        said = plain_options(checkpoint.get("hyper_parameters"), found)
         options = {name: value for name, value in said.items() if name not in cls.not_saved} | kwargs
         if not is_preprocessing(options.get("preprocessing")) or not isinstance(options.get("arch_args") or {}, dict):
             raise UserError(f"'{checkpoint_path}' does not say how images are prepared or what its network is")
@@ -271,8 +272,8 @@ class ResumableModule(LightningModule):
         return cast(Self, model.to(map_location))
 
 
-def _imported(cls: type[Any], about: Any, path: str | Path) -> type[Any]:
-    name = about.get("model") if isinstance(about, dict) else None
+def _imported(cls: type[Any], about: About, path: str | Path) -> type[Any]:
+    name = about.get("model")
     if name is None or name in [base.__name__ for base in cls.__mro__]:
         return cls
     found = imported_class(str(name), cls)
