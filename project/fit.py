@@ -3,7 +3,6 @@
 import gc
 import os
 import shlex
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -89,7 +88,7 @@ class FitCLI(ProjectCLI):
         trainer = self.config.trainer
         data, model = (self.config[key].class_path.rsplit(".", 1)[-1] for key in ("data", "model"))
         arch = self.config.model.init_args.get("arch", model)  # a class of the user's own may have one of its own
-        self.run = RunFolder(trainer.default_root_dir, self.config.name or derived_name(data, arch, datetime.now()))
+        self.run = RunFolder(trainer.default_root_dir, self.config.name or derived_name(data, arch))
         self.run.require_unfinished()
         if trainer.callbacks and not isinstance(trainer.callbacks, list):
             trainer.callbacks = [trainer.callbacks]

@@ -107,7 +107,7 @@ class RunFolder:
             os.close(self._held)
 
 
-def derived_name(data: str, arch: str, now: datetime) -> str:
-    """A name that tells data, model and time apart, as in ``flowers-resnet34-20250131-142501``."""
+def derived_name(data: str, arch: str) -> str:
+    """Returns a name that tells data, model and time apart, as in ``flowers-resnet34-20250131-142501``."""
     network = re.split("[/.]", arch)[-1]  # without ``timm/`` or a package
-    return f"{data.removesuffix('DataModule').lower()}-{network}-{now:%Y%m%d-%H%M%S}"
+    return f"{data.removesuffix('DataModule').lower()}-{network}-{datetime.now():%Y%m%d-%H%M%S}"

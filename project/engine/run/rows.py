@@ -27,13 +27,9 @@ def ending_of(option: str, path: str) -> str:
 
 
 class RowWriter:
-    """Writes rows to a file, whole rows at each call.
+    """Writes rows to a file, behind those that it has: ``.csv``, with a line of names, or ``.jsonl``.
 
-    Args:
-        file: Where the rows go; behind the rows of a file that has some.
-        columns: The names of the columns in their order.
-        ending: ``.csv``, with a line of names, or ``.jsonl``.
-        on_terminal: Escapes what would control a terminal.
+    With ``on_terminal``, it escapes what would control a terminal.
     """
 
     def __init__(self, file: BinaryIO, columns: Sequence[str], ending: str = ".csv", on_terminal: bool = False) -> None:

@@ -6,6 +6,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 _PLAIN = (bool, int, float, str, type(None))
+_NAMING = (str, list, tuple, dict)  # what a parser might import something by
 _CONTAINERS = (list, dict, tuple, Union, UnionType)
 _INERT = (*_PLAIN, list, dict, tuple, Any, object, ...)
 _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
@@ -31,7 +32,8 @@ def plain_options(options: Any, owner: type) -> dict[str, Any]:
     """
     inert = {name: _is_inert(annotation) for name, annotation in _parameters(owner).items()}
     found = options.items() if isinstance(options, Mapping) else ()
-    return {name: value for name, value in found if name in inert and is_plain(value, names_nothing=inert[name])}
+    known = [(name, value) for name, value in found if name in inert and is_plain(value)]
+    return {name: value for name, value in known if inert[name] or not isinstance(value, _NAMING)}
 
 
 def _parameters(owner: type) -> dict[str, Any]:
@@ -59,10 +61,8 @@ def _is_inert(annotation: Any) -> bool:
     return all(_is_inert(part) for part in parts)
 
 
-def is_plain(value: Any, names_nothing: bool = True) -> bool:
-    """Returns True for numbers, text, and lists and dicts of these; ``names_nothing`` is False where text is imported."""
-    if isinstance(value, str | list | tuple | dict) and not names_nothing:
-        return False
+def is_plain(value: Any) -> bool:
+    """Returns True for numbers, text, and lists and dicts of these."""
     if isinstance(value, list | tuple):
         return all(is_plain(item) for item in value)
     if isinstance(value, dict):
