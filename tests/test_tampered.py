@@ -3,6 +3,7 @@
 import re
 import shutil
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from torchvision.models.segmentation import fcn_resnet50 as imported_from_elsewhere  # noqa: F401  # by its name
 
 from project.analysis.data import open_data
 from project.analysis.tables import class_table
@@ -87,23 +89,51 @@ def writes(num_classes: int, place: str) -> None:
     Path(place).write_text(str(num_classes))
 
 
-def test_arguments_of_the_network_choose_no_place_to_write_to_and_no_weights(checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setattr("project.engine.run.file_network._allowed", {__name__})  # as --import would
-    victim = tmp_path / "victim"
-    for arch, args, answer in (
-        (f"{__name__}.writes", {"place": str(victim)}, "with a text among its arguments"),
-        (f"{__name__}.writes", {"place": [{"x": str(victim)}]}, "with a text among its arguments"),
-        ("resnet18", {"weights": str(victim)}, "multiple values for keyword argument 'weights'"),
-        ("resnet18", str(victim), "does not say how images are prepared or what its network is"),
-        ("resnet18", {"norm_layer": f"{MODULE}.Thing"}, "resnet18 does not accept num_classes=8, norm_layer="),
-    ):
-        path = checkpoint(
-            lambda content, new=(arch, args): content["hyper_parameters"].update(arch=new[0], arch_args=new[1])
-        )
-        with pytest.raises(UserError, match=re.escape(answer)):
-            ImageClassifier.load_from_checkpoint(path)
-    assert not victim.exists()
+HERE, FCN = __name__, "torchvision.models.segmentation.fcn_resnet50"
+WRITES = {"arch": f"{HERE}.writes"}
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        ({"arch": FCN}, "give --import torchvision"),
+        ({"arch": f"{HERE}.imported_from_elsewhere"}, "give --import torchvision"),
+        ({"arch": "fcn_resnet50"}, "there is no network"),
+        ({"arch": "timm/hf_hub:someone/evil"}, "there is no network"),
+        ({"arch": "timm.create_model"}, "give --import timm"),
+        ({"arch": f"{MODULE}.Thing"}, f"give --import {MODULE}"),
+        (WRITES | {"arch_args": {"place": "victim"}}, "with a text among its arguments"),
+        (WRITES | {"arch_args": {"place": [{"x": "victim"}]}}, "with a text among its arguments"),
+        ({"arch": "resnet18", "arch_args": {"weights": "victim"}}, "multiple values for keyword argument 'weights'"),
+        ({"arch": "resnet18", "arch_args": "victim"}, "does not say how images are prepared or what its network is"),
+        (
+            {"arch": "resnet18", "arch_args": {"norm_layer": f"{MODULE}.Thing"}},
+            "does not accept num_classes=8, norm_layer=",
+        ),
+        ({"arch": "resnet18", "arch_args": {"layers": 10**7}}, "far larger than its weights"),
+        ({"arch": "resnet50", "arch_args": {"width_per_group": 6000}}, "far larger than its weights"),
+        ({"arch": "timm/vit_tiny_patch16_224", "arch_args": {"depth": 60_000}}, "far larger than its weights"),
+        ({"class_names": [str(number) for number in range(100_000)]}, "far larger than its weights"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_a_checkpoint_chooses_no_network_that_downloads_imports_writes_or_fills_the_memory(
+    checkpoint, mark, workplace, monkeypatch, said, answer
+):
+    attempts: list[Any] = []
+    for name in ("socket.socket.connect", "torch.hub.load_state_dict_from_url"):
+        monkeypatch.setattr(name, lambda *args, **_: attempts.append(args))
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", lambda *args, **_: attempts.append(args))
+    monkeypatch.setattr("project.engine.run.file_network._allowed", {HERE})  # as --import would
+    path = checkpoint(lambda content: content["hyper_parameters"].update(said))
+    start = time.monotonic()
+    with pytest.raises(UserError, match=re.escape(answer)):
+        ImageClassifier.load_from_checkpoint(path)
+    assert time.monotonic() - start < 5
+    assert not attempts
+    assert not mark.exists()
     assert MODULE not in sys.modules
+    assert not (workplace / "victim").exists()
 
 
 def test_a_checkpoint_chooses_no_place_to_write_to(checkpoint, tmp_path):

@@ -1,14 +1,12 @@
 """A checkpoint's network is one that the user may reach, and no larger than its weights."""
 
 import sys
-import time
 from functools import partial
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-import torchvision
 from torch import nn
 
 from project.engine.errors import UserError
@@ -33,7 +31,6 @@ def function(num_classes: int) -> nn.Module:
 
 
 shallow = partial(Deep, depth=1)
-imported_from_elsewhere = torchvision.models.segmentation.fcn_resnet50
 
 
 @pytest.fixture
@@ -42,44 +39,6 @@ def allowed(monkeypatch) -> set[str]:
     names: set[str] = set()
     monkeypatch.setattr("project.engine.run.file_network._allowed", names)
     return names
-
-
-@pytest.fixture
-def checkpoint(tmp_path, allowed) -> Any:
-    """Writes a checkpoint, and changes what it says of its network."""
-
-    def write(build: str = "resnet18", **said: Any) -> Any:
-        model = ImageClassifier(NAMES, EXPLAINED["preprocessing"], arch=build)
-        content = {"state_dict": model.state_dict(), "hyper_parameters": {**model.hparams, "arch": build, **said}}
-        torch.save(GOOD | content, tmp_path / "net.ckpt")
-        allowed.clear()
-        return tmp_path / "net.ckpt"
-
-    return write
-
-
-@pytest.mark.parametrize(
-    "arch",
-    [
-        "torchvision.models.segmentation.fcn_resnet50",
-        f"{__name__}.imported_from_elsewhere",
-        "fcn_resnet50",
-        "timm/hf_hub:someone/evil",
-        "timm.create_model",
-        "antigravity.Flight",  # which opens a browser
-    ],
-)
-def test_a_checkpoint_reaches_no_other_network_and_has_nothing_downloaded(checkpoint, allowed, arch, monkeypatch):
-    attempts: list[Any] = []
-    monkeypatch.setattr("socket.socket.connect", lambda *args: attempts.append(args))
-    monkeypatch.setattr("torch.hub.load_state_dict_from_url", lambda *args, **_: attempts.append(args))
-    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", lambda *args, **_: attempts.append(args))
-    path = checkpoint(arch=arch)
-    allow_module(__name__)
-    with pytest.raises(UserError, match=r"give --import|there is no network"):
-        ImageClassifier.load_from_checkpoint(path)
-    assert not attempts
-    assert "antigravity" not in sys.modules
 
 
 def test_a_network_is_found_in_a_module_that_the_user_has_named_and_where_it_has_moved(allowed):
@@ -103,31 +62,15 @@ def test_a_module_that_imports_when_it_is_asked_is_not_asked(allowed, monkeypatc
     assert not asked
 
 
-def test_in_python_the_callers_word_is_enough(checkpoint):
-    path = checkpoint(f"{__name__}.Deep")
+def test_in_python_the_callers_word_is_enough(allowed, tmp_path):
+    path = tmp_path / "net.ckpt"
+    model = ImageClassifier(NAMES, EXPLAINED["preprocessing"], arch=f"{__name__}.Deep")
+    torch.save(GOOD | {"state_dict": model.state_dict(), "hyper_parameters": dict(model.hparams)}, path)
+    allowed.clear()
     with pytest.raises(UserError, match="give --import"):
         ImageClassifier.load_from_checkpoint(path)
     assert isinstance(ImageClassifier.load_from_checkpoint(path, arch=f"{__name__}.Deep").network, Deep)
     assert isinstance(ImageClassifier.load_from_checkpoint(path).network, Deep)  # it has been named now
-
-
-@pytest.mark.parametrize(
-    ("arch", "changes"),
-    [
-        (f"{__name__}.Deep", {"arch_args": {"depth": 10**7}}),
-        ("resnet50", {"arch_args": {"width_per_group": 6000}}),
-        ("timm/vit_tiny_patch16_224", {"arch_args": {"depth": 10**7}}),
-        ("resnet18", {"class_names": [str(number) for number in range(300_000)]}),
-    ],
-    ids=lambda value: str(value)[:60],
-)
-def test_a_network_far_larger_than_its_weights_is_refused_within_seconds(checkpoint, allowed, arch, changes):
-    path = checkpoint("resnet18" if arch.startswith(("resnet", "timm")) else arch, **{"arch": arch, **changes})
-    allow_module(__name__)
-    start = time.monotonic()
-    with pytest.raises(UserError, match=r"far larger than its weights|does not accept"):
-        ImageClassifier.load_from_checkpoint(path)
-    assert time.monotonic() - start < 5
 
 
 @pytest.mark.parametrize("arch", ["shufflenet_v2_x0_5", "squeezenet1_1", "timm/vit_tiny_patch16_224"])
