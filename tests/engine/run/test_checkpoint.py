@@ -1,7 +1,5 @@
 """A checkpoint is read safely and whole, or refused in one line; a run then resumes from the one before it."""
 
-import os
-import pickle
 import random
 import re
 import string
@@ -31,16 +29,6 @@ GOOD: dict[str, Any] = {ABOUT: EXPLAINED, "state_dict": {"weight": torch.arange(
 CHECKPOINTS = Path("runs/run/checkpoints")
 LAST, PREVIOUS = CHECKPOINTS / "last.ckpt", CHECKPOINTS / "previous.ckpt"
 EVERY_STEP = "--callbacks.last_checkpoint.every_n_steps=1"
-
-
-class Malicious:
-    """Creates a file when it is unpickled without care."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
 
 
 def saved(path, content, **options):
@@ -75,30 +63,12 @@ def test_a_file_cut_short_anywhere_is_refused(tmp_path, legacy):
             read_checkpoint(path)
 
 
-@pytest.mark.filterwarnings("ignore:Detected pickle protocol")  # torch, of what was not written by torch.save
-@pytest.mark.parametrize("write", ["zip", "legacy", "pickle"])
-@pytest.mark.parametrize("wrap", [lambda bad: bad, lambda bad: GOOD | {"extra": bad}])
-def test_nothing_that_a_checkpoint_says_is_executed(tmp_path, write, wrap):
-    content, path = wrap(Malicious(tmp_path / "executed")), tmp_path / "bad.ckpt"
-    if write == "pickle":
-        path.write_bytes(pickle.dumps(content))
-    else:
-        saved(path, content, _use_new_zipfile_serialization=write == "zip")
-    with pytest.raises(UserError, match=r"bad\.ckpt'.* read safely") as caught:
-        read_checkpoint(path)
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "executed").exists()
-    pickle.loads(path.read_bytes()) if write == "pickle" else torch.load(path, weights_only=False)  # do harm
-    assert (tmp_path / "executed").exists()
-
-
 @pytest.mark.parametrize(
     "content",
     [
         {"state_dict": {}, "epoch": 1},
         {ABOUT: EXPLAINED},
         {ABOUT: {}, "state_dict": {}},
-        GOOD | {ABOUT: EXPLAINED | {"preprocessing": {"crop": "32"}}},
         [ABOUT, "state_dict"],
         torch.zeros(3),
     ],
