@@ -45,11 +45,10 @@ def place_in_folder(trainer: Namespace, folder: Path) -> None:
     """
     loggers = trainer.logger if isinstance(trainer.logger, list) else [trainer.logger]
     for spec, argument in [*((logger, "save_dir") for logger in loggers), (trainer.profiler, "dirpath")]:
-        given, kind = spec.get("init_args") if isinstance(spec, Namespace) else None, class_of(spec)
-        if given is None:
+        if not isinstance(spec, Namespace) or spec.get("init_args") is None:
             continue
-        path = given.get(argument)
-        if path is not None and "://" not in str(path):
+        given, kind = spec.init_args, class_of(spec)
+        if (path := given.get(argument)) is not None and "://" not in str(path):
             given[argument] = str(folder / path)
         if isinstance(kind, type) and issubclass(kind, WandbLogger) and not (given.get("id") or given.get("version")):
             given["id"] = re.sub(r"[^\w.-]", "-", folder.name)[:64]
