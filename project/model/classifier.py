@@ -17,12 +17,12 @@ from project.engine.training.module import ResumableModule
 from project.model.freezing import Freezing
 from project.model.losses import CrossEntropy, Loss
 from project.model.metrics import ClassificationMetrics, CountingMetrics
-from project.model.nets.whitening import whiten
 from project.model.networks import build_network, detect_memory_format, head, network_of_file
 from project.model.normalize import Normalization, resized
 from project.model.optimizers import build_optimizer
 from project.model.pretrained import start_from
 from project.model.schedules import CosineWithWarmup, Interval, build_schedule
+from project.model.small_networks import whiten
 from project.model.test_time import Views, evaluation_logits, exact_logits
 
 

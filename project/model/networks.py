@@ -16,8 +16,7 @@ from torchvision.models.resnet import ResNet
 
 from project.engine.errors import UserError, first_sentence, listed, printable
 from project.engine.run.file_network import allow_module, own_network
-from project.model.nets.airbench import Airbench
-from project.model.nets.resnet9 import ResNet9
+from project.model.small_networks import Airbench, ResNet9
 
 TIMM = "timm/"
 """The prefix of the names of timm's networks."""

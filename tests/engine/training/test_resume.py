@@ -15,7 +15,7 @@ import torch
 
 from project.data import SyntheticFlowersDataModule
 from project.model import ImageClassifier
-from project.model.nets.airbench import Airbench
+from project.model.small_networks import Airbench
 from tests.small import load, require_same_end, small, stop_at
 from tests.stress import RANDOM_TRANSFORM, SmallNetwork, outcome
 
