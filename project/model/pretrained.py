@@ -85,23 +85,17 @@ def _fetched(path: Path, url: str | None) -> Path:
 
 def _of_torchvision(arch: str, name: str) -> Pretrained:
     entry: Any = get_model_weights(arch)[name]
-
-    def weights() -> Mapping[str, Tensor]:
-        path = _fetched(_hub_folder() / Path(urlsplit(entry.url).path).name, entry.url)
-        return {_OLD_DENSENET.sub(r"\1\2.", name): value for name, value in read_weights(path).items()}
-
-    def preprocessing() -> Preprocessing:
-        preset, half = entry.transforms(), [0.5] * 3  # which torchvision's inceptions make of other numbers
-        return Preprocessing(
-            resize=preset.resize_size[0],
-            crop=preset.crop_size[0],
-            fit="crop",
-            interpolation=preset.interpolation.value,
-            mean=half if arch in INCEPTIONS else list(preset.mean),
-            std=half if arch in INCEPTIONS else list(preset.std),
-        )
-
-    return Pretrained(f"{entry.name} of {arch}", weights, preprocessing)
+    preset, half = entry.transforms(), [0.5] * 3  # which torchvision's inceptions make of other numbers
+    preprocessing = Preprocessing(
+        resize=preset.resize_size[0],
+        crop=preset.crop_size[0],
+        fit="crop",
+        interpolation=preset.interpolation.value,
+        mean=half if arch in INCEPTIONS else list(preset.mean),
+        std=half if arch in INCEPTIONS else list(preset.std),
+    )
+    file = _in_file(_hub_folder() / Path(urlsplit(entry.url).path).name, f"{entry.name} of {arch}", entry.url)
+    return file._replace(preprocessing=lambda: preprocessing)
 
 
 def _of_timm(arch: str, tag: str) -> Pretrained:
@@ -122,18 +116,16 @@ def _of_timm(arch: str, tag: str) -> Pretrained:
                 " the network, or fetch its file elsewhere and name it in --model.weights"
             ) from error
 
-    def preprocessing() -> Preprocessing:
-        crop = entry.input_size[1]
-        return Preprocessing(
-            resize=int(crop / entry.crop_pct),
-            crop=crop,
-            fit=_FITS[entry.crop_mode],
-            interpolation=entry.interpolation,
-            mean=list(entry.mean),
-            std=list(entry.std),
-        )
-
-    return Pretrained(f"{entry.tag} of {arch}", weights, preprocessing)
+    crop = entry.input_size[1]
+    preprocessing = Preprocessing(
+        resize=int(crop / entry.crop_pct),
+        crop=crop,
+        fit=_FITS[entry.crop_mode],
+        interpolation=entry.interpolation,
+        mean=list(entry.mean),
+        std=list(entry.std),
+    )
+    return Pretrained(f"{entry.tag} of {arch}", weights, lambda: preprocessing)
 
 
 def start_from(network: nn.Module, arch: str, weights: str, num_classes: int) -> None:
@@ -151,6 +143,7 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str,
     would stay in it (Kolesnikov et al., 2020, section 3.3, https://arxiv.org/abs/1912.11370).
     """
     own = network.state_dict()
+    weights = {_OLD_DENSENET.sub(r"\1\2.", name): value for name, value in weights.items()}
     while not own.keys() & weights.keys() and any(map(_WRAPPER.match, weights)):
         weights = {_WRAPPER.sub("", name): value for name, value in weights.items()}
     heads = tuple(f"{name}." for name in head(network, num_classes))

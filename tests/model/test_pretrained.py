@@ -85,8 +85,8 @@ def test_torchvisions_own_weights_give_torchvisions_logits(arch, hub, monkeypatc
     torch.save(old_names(theirs.state_dict()) if arch == "densenet121" else theirs.state_dict(), hub / name)
     reference: Any = get_model(arch, weights=entry) if arch != "resnet18" else theirs
     ours = build_network(arch, 1000)
-    start_from(ours, arch, "DEFAULT", 1000)
-
+    for weights in (str(hub / name), "DEFAULT"):
+        start_from(ours, arch, weights, 1000)
     preprocessing: Any = find_weights(arch, "DEFAULT").preprocessing()
     image = torch.randint(0, 256, (3, 300, 400), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     seen = Normalization(preprocessing["mean"], preprocessing["std"])(
