@@ -1,5 +1,6 @@
 """The classifier against plain loops: logits, losses, metrics; with data modules and any loader."""
 
+from copy import deepcopy
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from torch.utils.data import DataLoader
 from project.callbacks import StopOnNonFinite
 from project.data import SyntheticFlowersDataModule
 from project.engine.errors import UserError
-from project.model import CosineWithWarmup, ImageClassifier
+from project.model import ImageClassifier
 
 SIDE = 16
 PREPROCESSING: Any = {"resize": SIDE, "crop": SIDE, "mean": [0.2, 0.5, 0.7], "std": [0.1, 0.25, 0.4]}
@@ -54,9 +55,6 @@ class Memory(LightningDataModule):
     train_dataloader = val_dataloader = test_dataloader = loader
 
 
-CONSTANT = partial(CosineWithWarmup, lrf=1.0, warmup_epochs=0)
-
-
 def classifier(cls=ImageClassifier, **options):
     """A small one, with settings that do not follow the template's defaults."""
     settings = {"arch": "resnet9_slim", "optimizer": partial(SGD, lr=0.1, momentum=0.9)}
@@ -82,6 +80,13 @@ def logits_of(model, images):
         return model.eval()(images)
 
 
+def plain_logits(model, images):
+    """By the formula of normalisation, in double precision."""
+    mean, std = (torch.tensor(model.preprocessing[name]).double()[:, None, None] for name in ("mean", "std"))
+    with torch.inference_mode():
+        return deepcopy(model.network).eval().double()((images.double() / 255 - mean) / std)
+
+
 def make_images(count=5, side=SIDE):
     generator = torch.Generator().manual_seed(1)
     return torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8, generator=generator)
@@ -89,13 +94,10 @@ def make_images(count=5, side=SIDE):
 
 @pytest.mark.parametrize("stem", ["imagenet", "cifar"])
 def test_forward_normalises_and_classifies_uint8_images_in_any_memory_format_and_batch(stem):
-    model, images = classifier(arch="resnet18", arch_args={"stem": stem}).double().eval(), make_images()
-    mean, std = (torch.tensor(PREPROCESSING[name]).double()[:, None, None] for name in ("mean", "std"))
-    with torch.inference_mode():
-        expected = model.network((images.double() / 255 - mean) / std)
-        alone = torch.cat([model(image[None]) for image in images])
-        for found in (model(images), model(images.to(memory_format=torch.channels_last)), alone):
-            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
+    model, images = classifier(arch="resnet18", arch_args={"stem": stem}).double(), make_images()
+    alone = torch.cat([logits_of(model, image[None]) for image in images])
+    for found in (logits_of(model, images), logits_of(model, images.to(memory_format=torch.channels_last)), alone):
+        torch.testing.assert_close(found, plain_logits(model, images), rtol=1e-6, atol=1e-7)
     with pytest.raises(TypeError, match=r"^images must be uint8, from 0 to 255, got torch\.float32[^\n]*$"):
         model(images.float())
 
@@ -105,33 +107,25 @@ def test_loaders_of_a_data_module_are_refused_without_it():
     data = SyntheticFlowersDataModule(train_size=8, val_size=8, test_size=8, image_size=SIDE, batch_size=8)
     data.setup("fit")
     model = ImageClassifier(data.class_names, data.preprocessing)
-    with pytest.raises(UserError, match=r"^a data module's loaders need .* trainer\.fit\(model, datamodule=data\)$"):
-        trainer(max_epochs=1, limit_val_batches=0).fit(model, train_dataloaders=data.train_dataloader())
-    for measure, name in ((Trainer.validate, "validate"), (Trainer.test, "test")):
-        with pytest.raises(UserError, match=rf"trainer\.{name}\(model, datamodule=data\)$"):
-            measure(trainer(), model, dataloaders=data.val_dataloader())
+    for name in ("fit", "validate", "test"):
+        with pytest.raises(
+            UserError, match=rf"^a data module's loaders need .* trainer\.{name}\(model, datamodule=data\)$"
+        ):
+            getattr(trainer(max_epochs=1), name)(model, data.val_dataloader())
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
 def test_the_trainer_predicts_the_test_images_and_those_of_any_loader():
     data = SyntheticFlowersDataModule(train_size=8, val_size=8, test_size=10, image_size=SIDE, batch_size=4)
-    options: Any = {"arch": "resnet9_slim", "test_time_augmentation": "flip"}
-    model = ImageClassifier(data.class_names, data.preprocessing, **options)
-    found = [trainer().predict(model, datamodule=data)]
+    model = ImageClassifier(data.class_names, data.preprocessing, "resnet9_slim", test_time_augmentation="flip")
+    data.setup("test")
     batches = [(batch.images, batch.labels) for batch in data.test_dataloader()]
     assert [len(images) for images, _ in batches] == [4, 4, 2]
-    found += [
-        trainer().predict(model, dataloaders=loader_of(loaded))
-        for loaded in (batches, [images for images, _ in batches], [[images] for images, _ in batches])
-    ]
-    mean, std = (torch.tensor(data.preprocessing[name]).double()[:, None, None] for name in ("mean", "std"))
-    network = model.network.eval().double()
-    for probabilities in found:
-        for (images, _), of_batch in zip(batches, probabilities, strict=True):
-            inputs = (images.double() / 255 - mean) / std
-            with torch.inference_mode():
-                expected = ((network(inputs) + network(inputs.flip(3))) / 2).softmax(1)
-            torch.testing.assert_close(of_batch.double(), expected, rtol=0, atol=1e-5)
+    alone = [images for images, _ in batches]
+    for source in (data, *map(loader_of, (batches, alone, [[images] for images in alone]))):
+        for images, probabilities in zip(alone, trainer().predict(model, source), strict=True):
+            expected = (plain_logits(model, images) + plain_logits(model, images.flip(3))) / 2
+            torch.testing.assert_close(probabilities.double(), expected.softmax(1), rtol=0, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:.*have no `val_dataloader`")

@@ -36,16 +36,10 @@ def test_a_class_that_fixes_its_network_resumes_and_gives_way_to_no_other_class(
         fit(*TINY, *SLIM, *further)
     assert fit(*TINY, *flags, *further).trainer.global_step == 8
     best = run / "checkpoints" / "best.ckpt"
-    content = load(best)
-    # what could name code is left out, and a file does not choose what is imported
-    assert content["hyper_parameters"].keys() == {"class_names", "preprocessing", "gamma"}
+    # what could name code is left out
+    assert load(best)["hyper_parameters"].keys() == {"class_names", "preprocessing", "gamma"}
     loaded: Any = ImageClassifier.load_from_checkpoint(best)
     assert (type(loaded), loaded.gamma) == (FixedClassifier, 3)
-    for name in ("os.system", "antigravity.ImageClassifer", "SGD", 3, ["os"]):
-        content[ABOUT]["model"] = name
-        torch.save(content, best)
-        with pytest.raises(UserError, match=r"is no ImageClassifier that is imported here"):
-            ImageClassifier.load_from_checkpoint(best)
 
 
 class Careless(ImageClassifier):
