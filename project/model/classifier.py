@@ -14,7 +14,7 @@ from torchmetrics import Metric
 from project.engine.errors import require
 from project.engine.preprocessing import Preprocessing
 from project.engine.training.module import ResumableModule
-from project.model.freezing import Freezing
+from project.model.freezing import evaluate_frozen, freeze_layers
 from project.model.losses import CrossEntropy, Loss
 from project.model.metrics import ClassificationMetrics, CountingMetrics
 from project.model.networks import build_network, detect_memory_format, head, network_of_file
@@ -96,8 +96,9 @@ class ImageClassifier(ResumableModule):
         self.memory_format = detect_memory_format(self.network, arch, num_classes, preprocessing["crop"])
         if weights is not None:
             start_from(self.network, arch, weights, num_classes)
-        self.freezing = Freezing(freeze, num_classes)
-        self.freezing.freeze(self.network)
+        self.frozen = freeze
+        if freeze is not None:
+            freeze_layers(self.network, freeze, num_classes)
         self.normalization = Normalization(preprocessing["mean"], preprocessing["std"])
         self.add_metrics(*(self.metrics_class(num_classes) for _ in range(3)))
         self.train_image_size: int | None = None
@@ -185,8 +186,8 @@ class ImageClassifier(ResumableModule):
     def train(self, mode: bool = True) -> Self:
         """Switches between training and evaluation mode; frozen layers stay in evaluation mode."""
         super().train(mode)
-        if mode:
-            self.freezing.evaluate(self.network)
+        if mode and self.frozen is not None:
+            evaluate_frozen(self.network, self.frozen, len(self.class_names))
         return self
 
     def start_from_batch(self, batch: Any) -> None:

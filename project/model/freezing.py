@@ -13,51 +13,43 @@ from project.model.networks import head, import_timm
 _BACKBONE = "backbone"
 
 
-class Freezing:
+def freeze_layers(network: nn.Module, freeze: str, num_classes: int) -> None:
     """Freezes the ``backbone``, which is all but the head, or everything before the block that is named."""
+    if freeze == _BACKBONE:
+        network.requires_grad_(False)
+        for layer in head(network, num_classes).values():
+            layer.requires_grad_(True)
+    else:
+        found = blocks(network)
+        number = _position(found, freeze)
+        if not number:
+            choice = listed(block_name(found, later) for later in range(1, len(found)))
+            raise UserError(
+                f"--model.freeze: no block after the first is called '{printable(freeze)}'; there are {choice}, and backbone"
+            )
+        for name in chain.from_iterable(found[:number]):
+            network.get_parameter(name).requires_grad_(False)
+    evaluate_frozen(network, freeze, num_classes)
 
-    def __init__(self, freeze: str | None, num_classes: int) -> None:
-        self._freeze, self._num_classes = freeze, num_classes
 
-    def freeze(self, network: nn.Module) -> None:
-        """Freezes the parameters, and puts the network into training mode as far as it is trained."""
-        if self._freeze is None:
-            return
-        if self._freeze == _BACKBONE:
-            network.requires_grad_(False)
-            for layer in head(network, self._num_classes).values():
-                layer.requires_grad_(True)
-        else:
-            found = blocks(network)
-            number = _position(found, self._freeze)
-            if not number:
-                choice = listed(block_name(found, later) for later in range(1, len(found)))
-                raise UserError(
-                    f"--model.freeze: no block after the first is called '{printable(self._freeze)}'; there are {choice},"
-                    " and backbone"
-                )
-            for name in chain.from_iterable(found[:number]):
-                network.get_parameter(name).requires_grad_(False)
-        self.evaluate(network.train())
+def evaluate_frozen(network: nn.Module, freeze: str, num_classes: int) -> None:
+    """Puts frozen modules of a network in training mode into evaluation mode.
 
-    def evaluate(self, network: nn.Module) -> None:
-        """Puts frozen modules of a network in training mode into evaluation mode.
-
-        BatchNorm then keeps its running statistics, and nothing is dropped out, by layers without parameters that come
-        before the first trained one either.
-        """
-        if self._freeze == _BACKBONE:
-            network.eval()
-            for layer in head(network, self._num_classes).values():
-                layer.train()
-        elif self._freeze is not None:
-            seen_trained = False
-            for module in network.modules():
-                trained = [parameter.requires_grad for parameter in module.parameters()]
-                is_leaf = next(module.children(), None) is None
-                seen_trained |= is_leaf and any(trained)
-                if not any(trained) and (trained or (is_leaf and not seen_trained)):
-                    module.training = False
+    BatchNorm then keeps its running statistics, and nothing is dropped out, by layers without parameters that come
+    before the first trained one either.
+    """
+    if freeze == _BACKBONE:
+        network.eval()
+        for layer in head(network, num_classes).values():
+            layer.train()
+        return
+    seen_trained = False
+    for module in network.modules():
+        trained = [parameter.requires_grad for parameter in module.parameters()]
+        is_leaf = next(module.children(), None) is None
+        seen_trained |= is_leaf and any(trained)
+        if not any(trained) and (trained or (is_leaf and not seen_trained)):
+            module.training = False
 
 
 def blocks(network: nn.Module) -> list[list[str]]:

@@ -50,13 +50,12 @@ class CosineWithWarmup(LRScheduler):
 
     def get_lr(self) -> list[float | Tensor]:
         """Returns the learning rate of each parameter group at the current step."""
-        return [rate * self._factor(self.last_epoch) for rate in self.base_lrs]
-
-    def _factor(self, step: int) -> float:
-        if step < self.warmup_steps:
-            return (step + 1) / self.warmup_steps
-        progress = (step - self.warmup_steps) / max(self.total_steps - self.warmup_steps, 1)
-        return self.lrf + (1 - self.lrf) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
+        if self.last_epoch < self.warmup_steps:
+            factor = (self.last_epoch + 1) / self.warmup_steps
+        else:
+            progress = (self.last_epoch - self.warmup_steps) / max(self.total_steps - self.warmup_steps, 1)
+            factor = self.lrf + (1 - self.lrf) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
+        return [rate * factor for rate in self.base_lrs]
 
 
 def build_schedule(

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LinearLR, OneCycleLR
 
 from project.engine.errors import UserError
 from project.model import ImageClassifier, Muon
-from project.model.freezing import Freezing, block_name, blocks
+from project.model.freezing import block_name, blocks, freeze_layers
 from project.model.networks import build_network, head
 from project.model.optimizers import build_optimizer
 from project.model.schedules import build_schedule
@@ -97,7 +97,7 @@ def test_every_name_that_is_offered_freezes_all_before_its_block(arch):
     listed = blocks(network)
     for number in range(1, len(listed)):
         network.requires_grad_(True)
-        Freezing(block_name(listed, number), 3).freeze(network)
+        freeze_layers(network, block_name(listed, number), 3)
         frozen = {name for name, parameter in network.named_parameters() if not parameter.requires_grad}
         assert frozen == {name for names in listed[:number] for name in names}
 

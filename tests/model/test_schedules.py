@@ -79,20 +79,14 @@ def test_one_cycle_without_a_length_is_as_long_as_training_and_keeps_one_of_its_
 class Falling(LRScheduler):
     """A schedule of the user's that asks for the length of training."""
 
-    interval = "step"
-
-    def __init__(self, optimizer: Any) -> None:
-        self.total_steps = 0
-        super().__init__(optimizer)
+    interval, total_steps = "step", 1
 
     def set_length(self, total_steps: int, steps_per_epoch: float) -> None:
         assert total_steps % steps_per_epoch == 0
         self.total_steps = total_steps
-        for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
-            group["lr"] = rate
 
     def get_lr(self) -> list[Any]:
-        return [rate * (1 - self.last_epoch / max(self.total_steps, 1)) for rate in self.base_lrs]
+        return [rate * (1 - self.last_epoch / self.total_steps) for rate in self.base_lrs]
 
 
 CHANGING = [GradientAccumulationScheduler({0: 1, 1: 2})]
