@@ -23,16 +23,14 @@ def build_optimizer(make: OptimizerCallable, model: LightningModule, layer_decay
     inside = set(network.parameters())
     others = [parameter for parameter in model.parameters() if parameter not in inside]
     with explained("--model.optimizer"):
-        optimizer = make(parameter_groups(network, layer_decay, others))
+        optimizer = make(_parameter_groups(network, layer_decay, others))
     fuse_on_cpu(optimizer)
     for group in optimizer.param_groups:
         group["lr"] *= group.get(LR_SCALE, 1.0)
     return optimizer
 
 
-def parameter_groups(
-    network: nn.Module, layer_decay: float = 1.0, others: Sequence[nn.Parameter] = ()
-) -> list[dict[str, Any]]:
+def _parameter_groups(network: nn.Module, layer_decay: float, others: Sequence[nn.Parameter]) -> list[dict[str, Any]]:
     """Groups the parameters that require gradients: those with the optimizer's own weight decay, and those without.
 
     Decay only hinders vectors, such as biases and those of normalisation (He et al., 2019, section 3.1,

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import log_loss
 from sklearn.utils.class_weight import compute_class_weight
 from torch import nn
 from torch.nn import functional as F
@@ -70,16 +69,13 @@ def test_weights_that_cannot_be_are_refused():
     assert not CrossEntropy(class_weights=[1, 2, 3]).state_dict()  # which an average would average
 
 
-def test_training_minimises_any_loss_that_is_given_and_evaluation_measures_cross_entropy():
+def test_training_minimises_any_loss_that_is_given():
     loss = nn.MultiMarginLoss(reduction="none")
     model, data = classifier(loss=loss), Memory()
     value = model.train().training_step(data.batches()[0], 0)
     logits = classifier().double().train()(data.images[:16])
     expected = loss(logits, data.labels[:16])
     assert value.item() == pytest.approx(expected.mean().item(), rel=1e-4)
-    trainer().test(model, datamodule=data, verbose=False)
-    measured = log_loss(data.labels, logits_of(model, data.images).double().softmax(1))
-    assert model.results["test"].loss == pytest.approx(measured, abs=1e-5)
     with pytest.raises(UserError, match=r"must return each image's loss, of shape \(16,\), got .* shape \(\)"):
         trainer(max_epochs=1).fit(classifier(loss=nn.CrossEntropyLoss()), datamodule=Memory())
 

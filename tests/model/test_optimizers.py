@@ -1,4 +1,4 @@
-"""Optimizers: parameter groups, fused steps, parameters outside of the network; Muon against SVD and torch's AdamW."""
+"""Optimizers: fused steps, parameters outside of the network; Muon against SVD and torch's AdamW."""
 
 from functools import partial
 from typing import Any
@@ -10,22 +10,8 @@ from torch.optim import SGD, AdamW, RMSprop
 
 from project.engine.errors import UserError
 from project.model import ImageClassifier, Muon
-from project.model.networks import build_network
-from project.model.optimizers import fuse_on_cpu, parameter_groups
+from project.model.optimizers import fuse_on_cpu
 from tests.model.test_classifier import Memory, linear, trainer
-
-
-def test_every_trained_parameter_is_in_one_group_and_decays_unless_it_is_a_vector():
-    network = build_network("resnet18", 3)
-    network.conv1.requires_grad_(False)
-    decays = {  # of convolutions and the head, not of BatchNorm
-        parameter: 0.01 if "weight" in name and "bn" not in name and "downsample.1" not in name else 0.0
-        for name, parameter in network.named_parameters()
-        if name != "conv1.weight"
-    }
-    groups = SGD(parameter_groups(network), lr=0.1, weight_decay=0.01).param_groups
-    assert {parameter: group["weight_decay"] for group in groups for parameter in group["params"]} == decays
-    assert sum(len(group["params"]) for group in groups) == len(decays)
 
 
 @pytest.mark.parametrize(
@@ -58,14 +44,11 @@ class Own(ImageClassifier):
 
 def test_parameters_outside_of_the_network_are_trained_with_decay_by_their_kind():
     model, run = linear(Own, optimizer=partial(SGD, lr=0.1, weight_decay=0.01)), trainer(max_epochs=1)
-    calls: list[Any] = []
-    model.network.register_forward_hook(lambda *_: calls.append(model.training))
     run.fit(model, datamodule=Memory())
     unchanged = [bool((values == 1).all()) for values in (model.centers, model.temperature, model.fixed)]
     assert unchanged == [False, False, True]
     decay = {p: group["weight_decay"] for group in run.optimizers[0].param_groups for p in group["params"]}
     assert (decay[model.centers], decay[model.temperature], model.fixed in decay) == (0.01, 0.0, False)
-    assert calls.count(True) == 2  # one forward pass for each of the two batches
 
 
 def test_the_features_of_a_compiled_network_are_those_of_each_batch():

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch.optim import SGD, AdamW
@@ -19,7 +18,7 @@ RATE = 0.02
 
 
 class Rates(Callback):
-    """Keeps the learning rates of every optimizer step."""
+    """Keeps the learning rates of every optimizer step, and those after the last."""
 
     def __init__(self) -> None:
         self.seen: list[list[float]] = []
@@ -27,9 +26,12 @@ class Rates(Callback):
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         self.seen.append([group["lr"] for group in optimizer.param_groups])
 
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self.on_before_optimizer_step(trainer, pl_module, trainer.optimizers[0])
+
 
 def train(schedule: Any, interval: Any = None, **options: Any) -> tuple[list[list[float]], Any]:
-    """The rates of each step of a short training, and its trainer."""
+    """The rates of each step of a short training and after it, and its trainer."""
     rates = Rates()
     callbacks = [rates, *options.pop("callbacks", [])]
     run = trainer(limit_val_batches=0, callbacks=callbacks, **options)
@@ -38,42 +40,12 @@ def train(schedule: Any, interval: Any = None, **options: Any) -> tuple[list[lis
     return rates.seen, run
 
 
-def cosine(steps: int, lrf: float, warmup: int) -> list[float]:
-    """By the formula of the tutorials, after a warmup in equal steps."""
+def cosine(steps: int, warmup: int) -> list[float]:
+    """By the formula of the tutorials, after a warmup in equal steps, down to a hundredth."""
     falling = steps - warmup
     return [(step + 1) / warmup for step in range(warmup)] + [
-        ((1 + math.cos(step * math.pi / falling)) / 2) * (1 - lrf) + lrf for step in range(falling)
+        0.99 * (1 + math.cos(step * math.pi / falling)) / 2 + 0.01 for step in range(falling + 1)
     ]
-
-
-@pytest.mark.parametrize(
-    ("options", "steps", "warmup_epochs", "warmup_steps"),
-    [
-        # 32 images in batches of 7 are 5 batches, and with accumulation 3 steps, in an epoch
-        ({"max_epochs": 4, "accumulate_grad_batches": 2}, 12, 1.5, 4),
-        ({"max_epochs": 3}, 15, 1, 5),
-        ({"max_epochs": 3, "max_steps": 8}, 8, 0.4, 2),
-        ({"max_epochs": -1, "max_steps": 8}, 8, 0.4, 2),
-        ({"max_epochs": 3, "limit_train_batches": 4, "accumulate_grad_batches": 4}, 3, 0, 0),
-        ({"max_epochs": 3, "limit_train_batches": 0.5}, 6, 0.5, 1),
-    ],
-    ids=str,
-)
-def test_the_cosine_lasts_as_long_as_training_whatever_makes_a_step(options, steps, warmup_epochs, warmup_steps):
-    seen, run = train(partial(CosineWithWarmup, lrf=0.01, warmup_epochs=warmup_epochs), **options)
-    expected = [[RATE * factor] * 2 for factor in cosine(steps, 0.01, warmup_steps)]  # one for each of the two groups
-    assert torch.tensor(seen).double().allclose(torch.tensor(expected).double(), rtol=1e-6)
-    assert run.optimizers[0].param_groups[0]["lr"] == pytest.approx(RATE * 0.01)
-
-
-@pytest.mark.filterwarnings("ignore:.*Are you sure you didn't mean:RuntimeWarning")
-@pytest.mark.parametrize("interval", ["step", "epoch"])
-@pytest.mark.parametrize("options", [{"max_epochs": 2}, {"max_epochs": 3, "accumulate_grad_batches": 2}], ids=str)
-def test_one_cycle_without_a_length_is_as_long_as_training_and_keeps_one_of_its_own(interval, options):
-    for make, own in ((OneCycleLR, None), (partial(OneCycleLR, total_steps=77), 77)):
-        _, run = train(partial(make, max_lr=0.1), interval, **options)
-        (config,) = run.lr_scheduler_configs
-        assert config.scheduler.total_steps == own or (run.global_step if interval == "step" else run.current_epoch)
 
 
 class Falling(LRScheduler):
@@ -90,21 +62,49 @@ class Falling(LRScheduler):
 
 
 CHANGING = [GradientAccumulationScheduler({0: 1, 1: 2})]
+NO_WARMUP = partial(CosineWithWarmup, warmup_epochs=0)
+SHORT = partial(CosineWithWarmup, warmup_epochs=0.4)
+HALVING = partial(StepLR, step_size=1, gamma=0.5)
 
 
 @pytest.mark.parametrize(
     ("schedule", "interval", "options", "factors"),
     [
-        (partial(CosineWithWarmup, warmup_epochs=0), "epoch", {"callbacks": CHANGING}, [1] * 5 + [0.505] * 3),
-        (partial(StepLR, step_size=1, gamma=0.5), None, {}, [1] * 5 + [0.5] * 5),
-        (partial(StepLR, step_size=1, gamma=0.5), "step", {}, [0.5**step for step in range(10)]),
-        (Falling, None, {}, [1 - step / 10 for step in range(10)]),
+        # 32 images in batches of 7 are 5 batches, and with accumulation 3 steps, in an epoch
+        (
+            partial(CosineWithWarmup, warmup_epochs=1.5),
+            None,
+            {"max_epochs": 4, "accumulate_grad_batches": 2},
+            cosine(12, 4),
+        ),
+        (CosineWithWarmup, None, {"max_epochs": 3}, cosine(15, 5)),
+        (SHORT, None, {"max_epochs": 3, "max_steps": 8}, cosine(8, 2)),
+        (SHORT, None, {"max_epochs": -1, "max_steps": 8}, cosine(8, 2)),
+        (NO_WARMUP, None, {"max_epochs": 3, "limit_train_batches": 4, "accumulate_grad_batches": 4}, cosine(3, 0)),
+        (SHORT, None, {"max_epochs": 3, "limit_train_batches": 0.5}, cosine(6, 1)),
+        (NO_WARMUP, "epoch", {"max_epochs": 2, "callbacks": CHANGING}, [1] * 5 + [0.505] * 3 + [0.01]),
+        (HALVING, None, {"max_epochs": 2}, [1] * 5 + [0.5] * 5 + [0.25]),
+        (HALVING, "step", {"max_epochs": 2}, [0.5**step for step in range(11)]),
+        (Falling, None, {"max_epochs": 2}, [1 - step / 10 for step in range(11)]),
     ],
-    ids=["cosine, accumulation that changes", "each epoch", "each step", "own"],
+    ids=lambda value: str(value)[:60],
 )
-def test_any_schedule_is_stepped_after_each_epoch_or_step(schedule, interval, options, factors):
-    seen, _ = train(schedule, interval, max_epochs=2, **options)
-    assert [first for first, _ in seen] == pytest.approx([RATE * factor for factor in factors])
+def test_a_schedule_lasts_as_long_as_training_and_is_stepped_after_each_epoch_or_step(
+    schedule, interval, options, factors
+):
+    seen, _ = train(schedule, interval, **options)
+    for of_group in zip(*seen, strict=True):
+        assert of_group == pytest.approx([RATE * factor for factor in factors])
+
+
+@pytest.mark.filterwarnings("ignore:.*Are you sure you didn't mean:RuntimeWarning")
+@pytest.mark.parametrize("interval", ["step", "epoch"])
+@pytest.mark.parametrize("options", [{"max_epochs": 2}, {"max_epochs": 3, "accumulate_grad_batches": 2}], ids=str)
+def test_one_cycle_without_a_length_is_as_long_as_training_and_keeps_one_of_its_own(interval, options):
+    for make, own in ((OneCycleLR, None), (partial(OneCycleLR, total_steps=77), 77)):
+        _, run = train(partial(make, max_lr=0.1), interval, **options)
+        (config,) = run.lr_scheduler_configs
+        assert config.scheduler.total_steps == own or (run.global_step if interval == "step" else run.current_epoch)
 
 
 @pytest.mark.parametrize(
