@@ -9,8 +9,8 @@ from torch import nn
 from torch.optim import SGD, AdamW, RMSprop
 
 from project.engine.errors import UserError
-from project.model import ImageClassifier, Muon
-from project.model.optimizers import fuse_on_cpu
+from project.model import Muon
+from project.model.optimizers import build_optimizer, fuse_on_cpu
 from tests.model.test_classifier import Memory, linear, trainer
 
 
@@ -27,28 +27,15 @@ def test_steps_are_fused_unless_another_way_was_asked_for(cls, asked):
     assert group == before
 
 
-class Own(ImageClassifier):
-    """Has parameters outside of its network."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.centers = nn.Parameter(torch.ones(3, 3))
-        self.temperature = nn.Parameter(torch.ones(3))
-        self.fixed = nn.Parameter(torch.ones(3), requires_grad=False)
-
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        logits, features = self.logits_and_features(batch.images)
-        distances = (features - self.centers[batch.labels]).square().sum(1)
-        return (self.loss(logits * self.temperature, batch.labels) + distances).mean()
-
-
-def test_parameters_outside_of_the_network_are_trained_with_decay_by_their_kind():
-    model, run = linear(Own, optimizer=partial(SGD, lr=0.1, weight_decay=0.01)), trainer(max_epochs=1)
-    run.fit(model, datamodule=Memory())
-    unchanged = [bool((values == 1).all()) for values in (model.centers, model.temperature, model.fixed)]
-    assert unchanged == [False, False, True]
-    decay = {p: group["weight_decay"] for group in run.optimizers[0].param_groups for p in group["params"]}
-    assert (decay[model.centers], decay[model.temperature], model.fixed in decay) == (0.01, 0.0, False)
+@pytest.mark.parametrize("layer_decay", [1.0, 0.5])
+def test_parameters_outside_of_the_network_are_trained_as_its_head_with_decay_by_their_kind(layer_decay):
+    model = linear()
+    model.centers, model.temperature = nn.Parameter(torch.ones(3, 3)), nn.Parameter(torch.ones(3))
+    model.fixed = nn.Parameter(torch.ones(3), requires_grad=False)
+    groups = build_optimizer(partial(SGD, lr=0.1, weight_decay=0.01), model, layer_decay).param_groups
+    settings = {p: (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]}
+    assert (settings[model.centers], settings[model.temperature]) == ((0.1, 0.01), (0.1, 0.0))
+    assert settings.keys() == {*model.parameters()} - {model.fixed}
 
 
 def test_the_features_of_a_compiled_network_are_those_of_each_batch():

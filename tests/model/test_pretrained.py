@@ -78,7 +78,7 @@ def test_torchvisions_own_weights_give_torchvisions_logits(arch, hub, monkeypatc
         names = [name for name in state if not name.endswith("num_batches_tracked")]
         state = {name.replace("norm1.", "norm.1.").replace("conv2.", "conv.2."): state[name] for name in names}
     torch.save(state, hub / name)
-    reference: Any = get_model(arch, weights=entry) if arch != "resnet18" else theirs
+    reference: Any = get_model(arch, weights=entry)
     ours = build_network(arch, 1000)
     for weights in (str(hub / name), "DEFAULT"):
         start_from(ours, arch, weights, 1000)
