@@ -13,7 +13,7 @@ from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import LinearLR, OneCycleLR
 
 from project.engine.errors import UserError
-from project.model import ImageClassifier, Muon
+from project.model import CosineWithWarmup, ImageClassifier, Muon
 from project.model.freezing import block_name, blocks, freeze_layers
 from project.model.networks import build_network, head
 from project.model.optimizers import build_optimizer
@@ -81,14 +81,13 @@ def test_rates_and_weight_decay_are_those_of_timm_for_its_networks(arch, layer_d
     ("optimizer", "layer_decay"), [(partial(AdamW, lr=0.1), 0.5), (partial(Muon, lr=0.1, adam_lr=0.01), 1.0)]
 )
 def test_a_schedule_that_makes_all_rates_the_same_is_refused_and_one_that_scales_them_is_not(optimizer, layer_decay):
-    def require_sound(make: Any) -> None:
-        model = linear()
-        model.network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4, 3))
-        build_schedule(make, build_optimizer(optimizer, model, layer_decay), trainer(max_epochs=1), None)
-
-    require_sound(partial(LinearLR, start_factor=0.1))
+    model, run = linear(), trainer(max_epochs=1)
+    model.network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4, 3))
+    built = build_optimizer(optimizer, model, layer_decay)
+    for make in (CosineWithWarmup, partial(LinearLR, start_factor=0.1)):
+        build_schedule(make, built, run, "epoch")
     with pytest.raises(UserError, match="all layers the same learning rate"):
-        require_sound(partial(OneCycleLR, max_lr=0.1, total_steps=9, cycle_momentum=False))
+        build_schedule(partial(OneCycleLR, max_lr=0.1, total_steps=9, cycle_momentum=False), built, run, None)
 
 
 @pytest.mark.parametrize("arch", ["resnet18", "maxvit_t", "timm/efficientvit_b0", "timm/twins_svt_small"])
@@ -133,9 +132,11 @@ def test_what_is_frozen_stays_as_it_is_with_its_statistics_and_all_else_is_train
             nn.init.ones_(parameter)  # timm's zeros would keep a gradient from what is before
     before = {name: value.clone() for name, value in model.network.state_dict().items()}
     optimizer = SGD([parameter for parameter in model.parameters() if parameter.requires_grad], lr=0.1)
+    modes = [module.training for module in model.network.modules()]
     model.eval()
     assert not any(module.training for module in model.modules())
     model.train()
+    assert modes == [module.training for module in model.network.modules()]
     images = torch.randint(0, 256, (4, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     model(images).square().sum().backward()
     optimizer.step()

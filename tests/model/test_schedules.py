@@ -78,7 +78,7 @@ HALVING = partial(StepLR, step_size=1, gamma=0.5)
             cosine(12, 4),
         ),
         (CosineWithWarmup, None, {"max_epochs": 3}, cosine(15, 5)),
-        (SHORT, None, {"max_epochs": 3, "max_steps": 8}, cosine(8, 2)),
+        (CosineWithWarmup, None, {"max_epochs": 3, "max_steps": 8}, cosine(8, 4)),
         (SHORT, None, {"max_epochs": -1, "max_steps": 8}, cosine(8, 2)),
         (NO_WARMUP, None, {"max_epochs": 3, "limit_train_batches": 4, "accumulate_grad_batches": 4}, cosine(3, 0)),
         (SHORT, None, {"max_epochs": 3, "limit_train_batches": 0.5}, cosine(6, 1)),
