@@ -66,21 +66,20 @@ def _hub_folder() -> Path:
 
 
 def _in_file(path: Path, source: str, url: str | None = None) -> Pretrained:
+    def fetched() -> Path:
+        if url is not None:
+            digest = _HASH.search(path.name)
+            fetch_file(url, path, digest[1] if digest else "")
+        return path
+
     def preprocessing() -> Preprocessing | None:
-        _fetched(path, url)
+        file = fetched()
         try:
-            return cast(Preprocessing, read_checkpoint(path)[ABOUT]["preprocessing"])
+            return cast(Preprocessing, read_checkpoint(file)[ABOUT]["preprocessing"])
         except UserError:  # it is not a checkpoint of ours, or will be refused when its weights are read
             return None
 
-    return Pretrained(source, lambda: read_weights(_fetched(path, url)), preprocessing)
-
-
-def _fetched(path: Path, url: str | None) -> Path:
-    if url is not None:
-        digest = _HASH.search(path.name)
-        fetch_file(url, path, digest[1] if digest else "")
-    return path
+    return Pretrained(source, lambda: read_weights(fetched()), preprocessing)
 
 
 def _of_torchvision(arch: str, name: str) -> Pretrained:
