@@ -1,10 +1,13 @@
 """The learning rate is one curve, unless parameter groups differ in it."""
 
+from functools import partial
+
 import pytest
 from torch.optim import SGD
 
 from project.callbacks import ImagesPerSecond, LearningRate
-from tests.model.test_classifier import CONSTANT, Memory, linear, loader_of, trainer
+from project.model import CosineWithWarmup
+from tests.model.test_classifier import Memory, linear, loader_of, trainer
 
 
 @pytest.mark.parametrize(
@@ -17,7 +20,7 @@ def test_groups_of_one_rate_share_a_curve(rates, curves):
 
     pairs = loader_of([tuple(batch) for batch in Memory().batches()])  # the speed is that of any loader, too
     run = trainer(max_epochs=1, limit_val_batches=0, log_every_n_steps=1, callbacks=[LearningRate(), ImagesPerSecond()])
-    run.fit(linear(optimizer=optimizer, lr_scheduler=CONSTANT), pairs, pairs)
+    run.fit(linear(optimizer=optimizer, lr_scheduler=partial(CosineWithWarmup, lrf=1.0, warmup_epochs=0)), pairs, pairs)
     assert float(run.callback_metrics["train/images_per_second"]) > 0
     logged = {name: float(value) for name, value in run.callback_metrics.items() if "learning_rate" in name}
     assert logged == pytest.approx(curves)
