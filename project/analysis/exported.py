@@ -71,8 +71,11 @@ def write_onnx(model: ImageClassifier, path: Path) -> None:
     import onnx
 
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    # OpenCV ignores the slope and offset of the operator HardSigmoid without an error
+    decompositions, aten = torch.export.default_decompositions(), torch.ops.aten
+    hard = {operator: decompositions[operator] for operator in (aten.hardsigmoid.default, aten.hardswish.default)}
     program = torch.onnx.export(
-        trace(model),
+        trace(model).run_decompositions(hard),
         dynamo=True,
         external_data=False,
         verbose=False,
@@ -84,32 +87,9 @@ def write_onnx(model: ImageClassifier, path: Path) -> None:
     file = program.model_proto
     for part in (file.graph, *file.graph.node, *file.graph.input, *file.graph.output, *file.graph.value_info):
         del part.metadata_props[:]  # of how torch traced it, with paths of this machine
-    _replace_hard_sigmoids(file.graph)
     onnx.helper.set_model_props(file, metadata(model))
     onnx.checker.check_model(file, full_check=True)
     onnx.save(file, path)
-
-
-def _replace_hard_sigmoids(graph: Any) -> None:
-    """Writes HardSigmoid as Mul, Add and Clip, as OpenCV ignores its slope and offset without an error."""
-    from onnx.helper import make_node, make_tensor
-
-    def constant(name: str, value: float) -> str:
-        graph.initializer.append(make_tensor(name, 1, [], [value]))  # 1 is float32
-        return name
-
-    nodes = list(graph.node)
-    del graph.node[:]
-    for number, node in enumerate(nodes):
-        if node.op_type != "HardSigmoid":
-            graph.node.append(node)
-            continue
-        slope, offset, low, high, scaled, shifted = (f"hard_sigmoid_{number}_{part}" for part in range(6))
-        given = {attribute.name: attribute.f for attribute in node.attribute}
-        graph.node.append(make_node("Mul", [node.input[0], constant(slope, given.get("alpha", 0.2))], [scaled]))
-        graph.node.append(make_node("Add", [scaled, constant(offset, given.get("beta", 0.5))], [shifted]))
-        limits = constant(low, 0.0), constant(high, 1.0)
-        graph.node.append(make_node("Clip", [shifted, *limits], list(node.output)))
 
 
 def load_onnx(path: Path) -> Classify:
