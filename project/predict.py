@@ -13,8 +13,7 @@ from typing import Any
 
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
-from lightning.pytorch import LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import BasePredictionWriter
+from lightning.pytorch import LightningModule, Trainer
 from torch.utils.data import DataLoader
 
 from project.analysis.tables import require_writable
@@ -45,14 +44,12 @@ def parse(args: list[str] | None = None) -> Namespace:
     )
     option = parser.add_argument
     option("checkpoint", type=str, help="The checkpoint.")
-    option(
-        "paths", nargs="+", type=str, help="Files, folders with images at any depth, or - for a list on standard input."
-    )
+    paths = "Files, folders with images at any depth, or - for a list on standard input."
+    option("paths", nargs="+", type=str, help=paths)
     option("--output", type=str | None, help="A .csv or .jsonl file; by default CSV goes to standard output.")
     option("--top_k", type=PositiveInt, default=1, help="How many classes to name, best first.")
-    option(
-        "--flips", action="store_true", help="Average each image with its mirror image, if the model does not already."
-    )
+    flips = "Average each image with its mirror image, if the model does not already."
+    option("--flips", action="store_true", help=flips)
     option("--resume", action="store_true", help="Skip files that have a row in --output, and append.")
     option("--overwrite", action="store_true", help="Replace files that are there already.")
     option("--import", **IMPORT)
@@ -63,43 +60,46 @@ def parse(args: list[str] | None = None) -> Namespace:
     return parser.parse_args(args)
 
 
-class Paths(LightningDataModule):
-    """Image files, dealt to the processes in turns; only the first process needs to know them."""
+def columns(top_k: int) -> list[str]:
+    """Names the columns of the rows."""
+    places = ["", *(f"_{place}" for place in range(2, top_k + 1))]
+    return ["path", *(f"{name}{place}" for place in places for name in ("label", "confidence")), "error"]
 
-    def __init__(self, paths: Sequence[str], model: ImageClassifier, options: Namespace) -> None:
+
+class Labeller(LightningModule):
+    """Labels image files, which it deals to the processes in turns, and writes a row for each, in their order.
+
+    Only the first process knows the paths, and has a ``writer``, which writes behind the ``earlier`` rows.
+    """
+
+    def __init__(
+        self,
+        model: ImageClassifier,
+        options: Namespace,
+        paths: Sequence[str] = (),
+        writer: RowWriter | None = None,
+        earlier: Sequence[Row] = (),
+    ) -> None:
         super().__init__()
-        self._paths, self._model, self._options = paths, model, options
+        self.model, self._options, self._paths, self._writer = model, options, paths, writer
+        self.progress = Progress(len(earlier) + len(paths), len(earlier), visible=writer is not None)
+        self.unreadable = sum(row["error"] is not None for row in earlier)
 
     def predict_dataloader(self) -> DataLoader[Any]:
         """Loads this process's files in their order; each process has as many, the last of which may be None."""
-        assert self.trainer is not None
         paths, world_size = self.trainer.strategy.broadcast(self._paths), self.trainer.world_size
         padding = -len(paths) % world_size if paths else world_size  # Lightning warns of an empty loader
         mine = [*paths, *[None] * padding][self.trainer.global_rank :: world_size]
         devices, workers = self.trainer.num_devices, self._options.num_workers
         if workers is None:
             workers = min(8, max(1, usable_cores() // devices - 1))
-        return path_loader(mine, self._model.preprocessing, self._options.batch_size, workers, devices)
-
-
-class Labeller(LightningModule):
-    """Labels batches of image files, with the ``top_k`` most probable classes of each."""
-
-    def __init__(self, model: ImageClassifier, top_k: int) -> None:
-        super().__init__()
-        self.model, self._top_k = model, top_k
-
-    @property
-    def columns(self) -> list[str]:
-        """The columns of the rows."""
-        places = ["", *(f"_{place}" for place in range(2, self._top_k + 1))]
-        return ["path", *(f"{name}{place}" for place in places for name in ("label", "confidence")), "error"]
+        return path_loader(mine, self.model.preprocessing, self._options.batch_size, workers, devices)
 
     def predict_step(self, batch: PathBatch) -> list[Row]:
         """Makes a row for each file."""
         logits = evaluation_logits(self.model, batch.images).float()
         # by logits, as they differ where probabilities are rounded to the same; of equal ones the first, as in evaluation
-        best = logits.argsort(dim=1, descending=True, stable=True)[:, : self._top_k]
+        best = logits.argsort(dim=1, descending=True, stable=True)[:, : self._options.top_k]
         confidences = self.model.probabilities(logits).gather(1, best)
         names, rows = self.model.class_names, list[Row]()
         for path, error, labels, values in zip(*batch[1:], best.tolist(), confidences.tolist(), strict=True):
@@ -109,24 +109,16 @@ class Labeller(LightningModule):
                 error = "the network's output is not finite"
             named = [cell for label, value in zip(labels, values, strict=True) for cell in (names[label], value)]
             cells = [spelt(path), *([None] * len(named) if error else named), error]
-            rows.append(dict(zip(self.columns, cells, strict=True)))
+            rows.append(dict(zip(columns(self._options.top_k), cells, strict=True)))
         return rows
 
-
-class Writer(BasePredictionWriter):
-    """Writes the rows of all processes in the order of the files, behind the ``earlier`` rows, and counts them."""
-
-    def __init__(self, rows: RowWriter | None = None, earlier: Sequence[Row] = (), total: int = 0) -> None:
-        super().__init__(write_interval="batch")
-        self._rows, self.progress = rows, Progress(total, len(earlier))
-        self.unreadable = sum(row["error"] is not None for row in earlier)
-
-    def write_on_batch_end(self, trainer: Trainer, pl_module: LightningModule, prediction: Any, *_: Any) -> None:
+    def on_predict_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Brings a batch of each process together; files were dealt in turns, so their rows come in turns."""
-        of_ranks = [trainer.strategy.broadcast(prediction, src=rank) for rank in range(trainer.world_size)]
-        if self._rows is not None:
+        strategy = self.trainer.strategy
+        of_ranks = [strategy.broadcast(outputs, src=rank) for rank in range(self.trainer.world_size)]
+        if self._writer is not None:
             rows = [row for turn in zip_longest(*of_ranks) for row in turn if row is not None]
-            self._rows.write(rows)
+            self._writer.write(rows)
             self.progress.advance(len(rows))
             self.unreadable += sum(row["error"] is not None for row in rows)
 
@@ -138,34 +130,33 @@ def predict(options: Namespace) -> int:
     if options.flips and model.test_time_augmentation is None:
         model.test_time_augmentation = "flip"
     _require_sound(options, len(model.class_names))
-    trainer, labeller = _trainer(options), Labeller(model, options.top_k)
+    trainer = _trainer(options)
     if not trainer.is_global_zero:
-        return _label(trainer, labeller, Paths([], model, options), Writer())
+        return _label(trainer, Labeller(model, options))
     paths = _paths(options)
-    with _output(options, labeller.columns) as (rows, earlier):
+    with _output(options) as (writer, earlier):
         done, left = Counter(row["path"] for row in earlier), []
         for path in paths:
             done[spelt(path)] -= 1
             left += [path] if done[spelt(path)] < 0 else []
-        writer = Writer(rows, earlier, len(earlier) + len(left))
-        code = _label(trainer, labeller, Paths(left, model, options), writer)
-    unreadable = f"; {writer.unreadable:,} cannot be read, as the column 'error' says" if writer.unreadable else ""
+        labeller = Labeller(model, options, left, writer, earlier)
+        code = _label(trainer, labeller)
+    unreadable = f"; {labeller.unreadable:,} cannot be read, as the column 'error' says" if labeller.unreadable else ""
     place = f": {options.output}" if options.output is not None else ""
-    note(f"labelled {writer.progress.summary()}{unreadable}{place}")
+    note(f"labelled {labeller.progress.summary()}{unreadable}{place}")
     return code
 
 
-def _label(trainer: Trainer, labeller: Labeller, paths: Paths, writer: Writer) -> int:
-    trainer.callbacks.append(writer)  # type: ignore[attr-defined]  # set by a connector
+def _label(trainer: Trainer, labeller: Labeller) -> int:
     try:
-        trainer.predict(labeller, datamodule=paths, return_predictions=False)
+        trainer.predict(labeller, return_predictions=False)
     except SystemExit as end:  # Lightning's answer to Ctrl-C, with a code that stands for unreadable files here
         if isinstance(end.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from end
         raise
     finally:
-        writer.progress.close()
-    return 1 if writer.unreadable else 0
+        labeller.progress.close()
+    return 1 if labeller.unreadable else 0
 
 
 def _require_sound(options: Namespace, classes: int) -> None:
@@ -181,15 +172,9 @@ def _require_sound(options: Namespace, classes: int) -> None:
 
 
 def _trainer(options: Namespace) -> Trainer:
-    devices = str(options.trainer.devices)
     quiet = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary", "use_distributed_sampler")
     with refused_options():
-        trainer = ExactTrainer(
-            accelerator=options.trainer.accelerator,
-            devices=int(devices) if devices.lstrip("-").isdigit() else devices,
-            num_nodes=1,
-            **dict.fromkeys(quiet, False),
-        )
+        trainer = ExactTrainer(**options.trainer, num_nodes=1, **dict.fromkeys(quiet, False))
     prepare_trainer(trainer)
     return trainer
 
@@ -205,11 +190,12 @@ def _paths(options: Namespace) -> list[str]:
 
 
 @contextmanager
-def _output(options: Namespace, columns: list[str]) -> Iterator[tuple[RowWriter, list[Row]]]:
+def _output(options: Namespace) -> Iterator[tuple[RowWriter, list[Row]]]:
     """Opens the output, which no other process may be writing, and reads the rows to keep."""
+    names = columns(options.top_k)
     if options.output is None:  # unlike print, this file tells of a closed pipe
         with open(sys.stdout.fileno(), "wb", closefd=False) as out:
-            yield RowWriter(out, columns, on_terminal=sys.stdout.isatty()), []
+            yield RowWriter(out, names, on_terminal=sys.stdout.isatty()), []
         return
     with open(options.output, "a+b") as file:
         try:
@@ -219,8 +205,8 @@ def _output(options: Namespace, columns: list[str]) -> Iterator[tuple[RowWriter,
         if not options.resume:
             file.truncate(0)
         ending = ending_of("--output", options.output)
-        earlier = resume_rows(file, columns, ending)
-        yield RowWriter(file, columns, ending), earlier
+        earlier = resume_rows(file, names, ending)
+        yield RowWriter(file, names, ending), earlier
 
 
 def main() -> None:
