@@ -129,10 +129,12 @@ def predict(options: Namespace) -> int:
     model = ImageClassifier.load_from_checkpoint(options.checkpoint)
     if options.flips and model.test_time_augmentation is None:
         model.test_time_augmentation = "flip"
-    _require_sound(options, len(model.class_names))
+    classes = len(model.class_names)
+    require(options.top_k <= classes, "--top_k", options.top_k, f"at most {classes}, the number of classes")
     trainer = _trainer(options)
     if not trainer.is_global_zero:
         return _label(trainer, Labeller(model, options))
+    _require_output(options)  # here, as Lightning starts other processes when the file is there
     paths = _paths(options)
     with _output(options) as (writer, earlier):
         done, left = Counter(row["path"] for row in earlier), []
@@ -159,8 +161,7 @@ def _label(trainer: Trainer, labeller: Labeller) -> int:
     return 1 if labeller.unreadable else 0
 
 
-def _require_sound(options: Namespace, classes: int) -> None:
-    require(options.top_k <= classes, "--top_k", options.top_k, f"at most {classes}, the number of classes")
+def _require_output(options: Namespace) -> None:
     if options.resume and options.output is None:
         raise UserError("--resume needs an --output, where it finds what was written")
     if options.output is not None:

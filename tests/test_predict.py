@@ -165,19 +165,18 @@ def written_lines(path: Path) -> int:
 def test_two_processes_write_the_rows_of_one_and_resume_after_a_kill(checkpoint, photos, tmp_path):
     label(checkpoint, photos, photos, f"--output={tmp_path / 'one.csv'}")
     listed = "".join(f"{row['path']}\n" for row in rows(tmp_path / "one.csv"))
-    options = ["--batch_size=1", "--trainer.accelerator=cpu", "--trainer.devices=2", "--output=rows.csv", "--resume"]
+    options = ["--batch_size=1", "--trainer.accelerator=cpu", "--trainer.devices=2", "--output=rows.csv"]
     command = [*COMMAND, str(checkpoint), str(photos), str(photos), *options]
     with subprocess.Popen(command, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE) as killed:
         while written_lines(tmp_path / "rows.csv") < 3:
             assert killed.poll() is None
         killed.kill()
-    resumed = run([*COMMAND, str(checkpoint), "-", *options, "--num_workers=1"], listed, tmp_path)
+    resumed = run([*COMMAND, str(checkpoint), "-", *options, "--resume", "--num_workers=1"], listed, tmp_path)
     assert resumed.returncode == 1, resumed
     assert resumed.stderr.count("\n") == 1
     assert rows(tmp_path / "rows.csv") == rows(tmp_path / "one.csv")
-    launched = torchrun(
-        2, *[word for word in command[2:] if "devices" not in word]
-    )  # all processes of a launcher end where nothing is left
+    # all processes of a launcher end where nothing is left
+    launched = torchrun(2, *[word for word in [*command[2:], "--resume"] if "devices" not in word])
     assert "exitcode  : 1" in run(launched, "", tmp_path).stderr
     assert rows(tmp_path / "rows.csv") == rows(tmp_path / "one.csv")
 
