@@ -96,12 +96,13 @@ class Sweep:
 
     def __init__(self, options: Namespace) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._command, self._options = read_file(options.file)
+        self._options = options
+        self._command, self._space = read_file(options.file)
         self._environment = dict(os.environ)  # before Lightning adds to it
-        first = {name: one.choices[0] if hasattr(one, "choices") else one.low for name, one in self._options.items()}
+        first = {name: one.choices[0] if hasattr(one, "choices") else one.low for name, one in self._space.items()}
         self._monitor = monitor_of(self._arguments(first))
         self._best = min if self._monitor.mode == "min" else max
-        self._seed, self._prune_after, self._n_trials = options.seed, options.prune_after, options.n_trials
+        self._stop = StopRequest()
         self.folder = Path("runs") / (options.name or Path(options.file).stem)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._study = optuna.create_study(
@@ -110,28 +111,25 @@ class Sweep:
             direction="minimize" if self._monitor.mode == "min" else "maximize",
             load_if_exists=True,
         )
-        identity = [self._command, repr(self._options), self._seed]
+        identity = [self._command, repr(self._space), options.seed]
         if self._study.user_attrs.get("identity", identity) != identity:
             raise UserError(f"'{self.folder}' holds a sweep of other options or another seed; choose another --name")
         self._study.set_user_attr("identity", identity)
 
     def run(self) -> None:
         """Runs trials until there are as many as wanted; a signal ends it with code 75, to resume with the same command."""
-        stop = StopRequest()
-        stop.listen()
+        self._stop.listen()
         with open(self.folder / ".lock", "wb") as lock:  # which a trial holds, too, should this process die
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise UserError(f"'{self.folder}' is in use by another process or a trial that still runs") from None
             while trial := self._next_trial():
-                if not self._finish(trial, stop, lock.fileno()):
-                    note(f"stopped; to resume, run the same command; the trials are in {self.folder}")
-                    sys.exit(EXIT_CODE)
+                self._finish(trial, lock.fileno())
 
     def table(self) -> str:
         """Writes ``trials.csv``, and returns it with the best trial, the only one whose test metrics are shown."""
-        table: list[list[Any]] = [["trial", "state", self._monitor.monitor, *self._options]]
+        table: list[list[Any]] = [["trial", "state", self._monitor.monitor, *self._space]]
         table += [[one.number, one.state.name.lower(), one.value, *one.params.values()] for one in self._study.trials]
         with whole_file(self.folder / "trials.csv") as partial, open(partial, "w", newline="") as file:
             csv.writer(file).writerows(table)
@@ -154,21 +152,20 @@ to repeat it: python -m project.fit {shlex.join(self._arguments(best.params))} -
         if [trial.state for trial in trials[:3]] == [TrialState.FAIL] * 3:
             raise UserError(f"the first three trials failed, see '{self.folder}/trial_000.log'; remove that folder")
         if not trials or trials[-1].state != TrialState.RUNNING:
-            if len(trials) >= self._n_trials:
+            if len(trials) >= self._options.n_trials:
                 return None
             # a seed for each trial, so that a stopped sweep resumes with the same ones
-            (seed,) = np.random.SeedSequence([self._seed, len(trials)]).generate_state(1)
+            (seed,) = np.random.SeedSequence([self._options.seed, len(trials)]).generate_state(1)
             self._study.sampler = optuna.samplers.TPESampler(seed=int(seed))
-            self._study.ask(self._options)
+            self._study.ask(self._space)
         return self._study.trials[-1]
 
-    def _finish(self, trial: FrozenTrial, stop: StopRequest, lock: int) -> bool:
-        """Runs a trial until it ends or is pruned; returns False if the sweep shall stop before that."""
+    def _finish(self, trial: FrozenTrial, lock: int) -> None:
+        """Runs a trial until it ends or is pruned; ends the program if the sweep shall stop before that."""
         run = self._folder_of(trial)
         note(f"{run.name}: {', '.join(f'{name} {value}' for name, value in trial.params.items())}")
-        complete = [self._values(one) for one in self._study.get_trials(states=[TrialState.COMPLETE])]
-        code, pruned = 0, self._is_hopeless(self._values(trial), complete)
-        if not pruned and not run.metrics.exists():
+        code = 0
+        if not run.metrics.exists():
             place = [f"--trainer.default_root_dir={self.folder}", f"--name={run.name}"]
             with open(f"{run.path}.log", "ab") as log:
                 process = subprocess.Popen(
@@ -181,23 +178,26 @@ to repeat it: python -m project.fit {shlex.join(self._arguments(best.params))} -
                     start_new_session=True,  # Ctrl-C reaches the sweep alone, which stops the trial
                 )
             while process.poll() is None:
-                if stop.made or self._is_hopeless(self._values(trial), complete):
+                if self._stop.made or self._is_hopeless(trial):
                     process.terminate()  # it stops after its step, with everything saved
                     process.wait()
                 time.sleep(EVERY)
-            code, pruned = process.returncode, self._is_hopeless(self._values(trial), complete)
-        if not pruned and (stop.made or code == EXIT_CODE):
-            return False  # the trial was asked to stop, and the sweep with it
+            code = process.returncode
+        pruned = self._is_hopeless(trial)
+        if not pruned and (self._stop.made or code == EXIT_CODE):  # the trial was asked to stop, and the sweep with it
+            note(f"stopped; to resume, run the same command; the trials are in {self.folder}")
+            sys.exit(EXIT_CODE)
         values = self._values(trial)
         best = self._best(values, default=None)
         state = TrialState.PRUNED if pruned else TrialState.COMPLETE if code == 0 and values else TrialState.FAIL
         self._study.tell(trial.number, best if state == TrialState.COMPLETE else None, state)
         note(f"{run.name}: {state.name.lower()}, {self._monitor.monitor} {best}; see {run.name}.log")
-        return True
 
-    def _is_hopeless(self, values: list[float], complete: list[list[float]]) -> bool:
+    def _is_hopeless(self, trial: FrozenTrial) -> bool:
         """Returns True if the best value was ever worse than the median of five or more complete trials at that time."""
-        for number in range(self._prune_after, len(values) + 1):
+        values = self._values(trial)
+        complete = [self._values(one) for one in self._study.get_trials(states=[TrialState.COMPLETE])]
+        for number in range(self._options.prune_after, len(values) + 1):
             others = [other[number - 1] for other in complete if len(other) >= number]
             best = self._best(values[:number])
             if len(others) >= 5 and self._best(best, median(others)) != best:
