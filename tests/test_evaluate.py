@@ -1,23 +1,16 @@
 """The promises of ``python -m project.evaluate``."""
 
-import csv
 import json
 import shutil
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from project import predict as command
 from project.analysis.prediction import predict
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT
-from project.model import ImageClassifier
-from tests.conftest import as_in_a_terminal, evaluate, make_folder
-from tests.distributed.job import classifier, flowers, trainer
-from tests.distributed.processes import succeed
+from tests.conftest import evaluate, make_folder
 from tests.engine.loading.image_files import write_folder
 
 
@@ -115,54 +108,6 @@ def test_other_classes_are_refused(checkpoint, tmp_path):
     root = make_folder(tmp_path / "images", {"blue": 5, "red": 5})
     with pytest.raises(UserError, match=r"knows the 8 classes anemone, .* but the data has the 2 classes blue and red"):
         evaluate(f"{checkpoint}", "--data=FolderDataModule", f"--data.root={root}")
-
-
-@pytest.fixture(scope="module")
-def several(tmp_path_factory):
-    """A checkpoint whose predictions are of several classes, and a folder of images of these."""
-    place = tmp_path_factory.mktemp("several")
-    with as_in_a_terminal():
-        one = trainer(1)
-        model = classifier()
-        model.preprocessing["resize"] = 36
-        model.hparams["preprocessing"] = model.preprocessing
-        one.test(model, datamodule=flowers(32, 12, 4), verbose=False)
-        one.save_checkpoint(place / "some.ckpt")
-    return place / "some.ckpt", make_folder(place / "images", dict.fromkeys(flowers(1, 1, 1).class_names, 9))
-
-
-def predictions(path):
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
-
-
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_predictions_of_each_image_are_those_of_the_predict_command(several, tmp_path, monkeypatch, processes):
-    checkpoint, root = several
-    out = tmp_path / "each.csv"
-    data = ["--data=FolderDataModule", f"--data.root={root}", "--data.image_size=32", "--data.val_fraction=0.4"]
-    options = [f"{checkpoint}", *data, "--data.batch_size=6", "--data.num_workers=0"]
-    options += ["--split=val", f"--output={tmp_path / 'metrics.json'}", f"--output_predictions={out}"]
-    if processes == 1:
-        monkeypatch.setattr(ImageClassifier, "probabilities", lambda _, logits: (logits / 4).softmax(1))
-        evaluate(*options)
-    else:
-        parallel = ["--trainer.accelerator=cpu", "--trainer.devices=2"]
-        succeed([sys.executable, "-m", "project.evaluate", *options, *parallel], tmp_path)
-    found = predictions(out)
-    paths = [row["path"] for row in found]
-    assert paths == sorted(paths)
-    assert len(set(paths)) == len(paths) == json.loads((tmp_path / "metrics.json").read_text())["total"]
-    with as_in_a_terminal():
-        alone = ["--trainer.accelerator=cpu", "--trainer.devices=1", "--num_workers=0"]
-        command.predict(command.parse([str(checkpoint), *paths, f"--output={tmp_path / 'predict.csv'}", *alone]))
-    labelled = predictions(tmp_path / "predict.csv")
-    assert [{name: row[name] for name in labelled[0]} for row in found] == labelled
-    assert [row["true_label"] for row in found] == [Path(path).parent.name for path in paths]
-    assert [json.loads(row["correct"]) for row in found] == [row["label"] == row["true_label"] for row in found]
-    correct = json.loads((tmp_path / "metrics.json").read_text())["correct"]
-    assert sum(row["correct"] == "true" for row in found) == correct
-    assert len({row["label"] for row in found}) > 1
 
 
 def test_metrics_that_cannot_be_written_cost_no_measuring(checkpoint, tmp_path, monkeypatch):

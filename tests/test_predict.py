@@ -8,25 +8,21 @@ import shutil
 import signal
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-from PIL import Image
 
 from project.engine.errors import UserError
 from project.model import ImageClassifier
 from project.predict import Labeller, parse, predict
-from tests.conftest import as_in_a_terminal, draw_image
+from tests.analysis.test_prediction import by_torchvision
+from tests.conftest import as_in_a_terminal, draw_image, evaluate, make_folder
 from tests.distributed.job import classifier, flowers, trainer
-from tests.distributed.processes import environment, torchrun
+from tests.distributed.processes import environment, succeed, torchrun
 from tests.small import one_line
 
 CPU = ["--trainer.accelerator=cpu", "--trainer.devices=1", "--num_workers=0"]
 COMMAND = [sys.executable, "-m", "project.predict"]
-v2: Any = import_module("torchvision.transforms.v2")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +31,10 @@ def checkpoint(tmp_path_factory) -> Path:
     path: Path = tmp_path_factory.mktemp("checkpoint") / "some.ckpt"
     with as_in_a_terminal():
         one = trainer(1)
-        one.test(classifier(), datamodule=flowers(32, 12, 4), verbose=False)
+        model = classifier()
+        model.preprocessing["resize"] = 36
+        model.hparams["preprocessing"] = model.preprocessing
+        one.test(model, datamodule=flowers(32, 12, 4), verbose=False)
         one.save_checkpoint(path)
     return path
 
@@ -63,25 +62,11 @@ def rows(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(path.read_bytes().decode(), newline="")))
 
 
-def expected(checkpoint: Path, path: str, flips: bool = False) -> torch.Tensor:
-    """Probabilities by torchvision's transforms and a plain loop."""
-    model = ImageClassifier.load_from_checkpoint(checkpoint).eval()
-    sizes = model.preprocessing
-    steps = [v2.PILToTensor(), v2.Resize(sizes["resize"], antialias=True), v2.CenterCrop(sizes["crop"])]
-    steps += [v2.ToDtype(torch.float32, scale=True), v2.Normalize(sizes["mean"], sizes["std"])]
-    with Image.open(path) as opened:
-        image = v2.Compose(steps)(opened.convert("RGB"))
-    with torch.inference_mode():
-        views = [image, v2.functional.horizontal_flip(image)] if flips else [image]
-        return torch.stack([model.network(view[None])[0] for view in views]).mean(0).softmax(0)
-
-
 @pytest.mark.parametrize("flips", [False, True])
 def test_rows_are_what_a_plain_loop_computes(checkpoint, photos, tmp_path, flips):
     options = ["--flips"] if flips else []
     assert label(checkpoint, photos, "--top_k=3", f"--output={tmp_path / 'rows.csv'}", *options) == 1
-    names = ImageClassifier.load_from_checkpoint(checkpoint).class_names
-    found = rows(tmp_path / "rows.csv")
+    model, found = ImageClassifier.load_from_checkpoint(checkpoint), rows(tmp_path / "rows.csv")
     files = ["1.png", "2 notes.jpg", "3.png", "5.png", "7.png"]
     files += [f"more/{name}" for name in ("0.png", "2.png", "4.png", "6.png", "8.png", "empty.jpg")]
     assert [row["path"] for row in found] == [str(photos / name) for name in files]
@@ -90,8 +75,8 @@ def test_rows_are_what_a_plain_loop_computes(checkpoint, photos, tmp_path, flips
             assert row["error"] == "not an image"
             assert not any(row[name] for name in row if name.startswith(("label", "confidence")))
             continue
-        best = expected(checkpoint, row["path"], flips).topk(3)
-        assert [row["label"], row["label_2"], row["label_3"]] == [names[index] for index in best.indices]
+        best = by_torchvision(model, [row["path"]], flips)[1][0].softmax(0).topk(3)
+        assert [row["label"], row["label_2"], row["label_3"]] == [model.class_names[index] for index in best.indices]
         confidences = [float(row[name]) for name in ("confidence", "confidence_2", "confidence_3")]
         assert confidences == pytest.approx(best.values.tolist(), abs=1e-4)
 
@@ -144,6 +129,33 @@ def test_resuming_labels_the_files_that_have_no_row(checkpoint, photos, tmp_path
     assert out.read_bytes() == (tmp_path / f"whole.{ending}").read_bytes()
     assert label(*options, f"--output={out}", "--resume") == 1  # nothing is left, but two files have errors
     assert out.read_bytes() == (tmp_path / f"whole.{ending}").read_bytes()
+
+
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_evaluate_writes_the_same_predictions_of_each_image(checkpoint, tmp_path, monkeypatch, processes):
+    root = make_folder(tmp_path / "images", dict.fromkeys(flowers(1, 1, 1).class_names, 9))
+    out = tmp_path / "each.csv"
+    data = ["--data=FolderDataModule", f"--data.root={root}", "--data.image_size=32", "--data.val_fraction=0.4"]
+    options = [f"{checkpoint}", *data, "--data.batch_size=6", "--data.num_workers=0"]
+    options += ["--split=val", f"--output={tmp_path / 'metrics.json'}", f"--output_predictions={out}"]
+    if processes == 1:
+        monkeypatch.setattr(ImageClassifier, "probabilities", lambda _, logits: (logits / 4).softmax(1))
+        evaluate(*options)
+    else:
+        parallel = ["--trainer.accelerator=cpu", "--trainer.devices=2"]
+        succeed([sys.executable, "-m", "project.evaluate", *options, *parallel], tmp_path)
+    found = rows(out)
+    paths = [row["path"] for row in found]
+    assert paths == sorted(paths)
+    assert len(set(paths)) == len(paths) == json.loads((tmp_path / "metrics.json").read_text())["total"]
+    label(checkpoint, *paths, f"--output={tmp_path / 'predict.csv'}")
+    labelled = rows(tmp_path / "predict.csv")
+    assert [{name: row[name] for name in labelled[0]} for row in found] == labelled
+    assert [row["true_label"] for row in found] == [Path(path).parent.name for path in paths]
+    assert [json.loads(row["correct"]) for row in found] == [row["label"] == row["true_label"] for row in found]
+    correct = json.loads((tmp_path / "metrics.json").read_text())["correct"]
+    assert sum(row["correct"] == "true" for row in found) == correct
+    assert len({row["label"] for row in found}) > 1
 
 
 def run(command: list[str], listed: str, folder: Path) -> subprocess.CompletedProcess[str]:

@@ -1,56 +1,64 @@
 """Image files are labelled as torchvision's transforms and the network would."""
 
+from collections.abc import Sequence
+from copy import deepcopy
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor
 
 from project.analysis.prediction import predict
 from project.engine.errors import UserError
+from project.engine.preprocessing import Fit, Preprocessing
 from project.model import ImageClassifier
 from tests.conftest import draw_image
 
 v2: Any = import_module("torchvision.transforms.v2")  # its names are not declared for types
 
 
-MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
+def by_torchvision(model: ImageClassifier, paths: Sequence[str | Path], flips: bool = False) -> tuple[Tensor, Tensor]:
+    """Files as input, by torchvision's transforms, and the logits that the network makes of them in float64."""
+    about: Preprocessing = model.preprocessing
+    crop, colour = about["crop"], [round(255 * mean) for mean in about["mean"]]
+
+    def pad(image: Tensor) -> Tensor:
+        left, upper = ((crop - size) // 2 for size in (image.shape[2], image.shape[1]))
+        right, lower = crop - image.shape[2] - left, crop - image.shape[1] - upper
+        padded: Tensor = v2.functional.pad(image, [left, upper, right, lower], fill=colour)
+        return padded
+
+    fits = {
+        "crop": [v2.Resize(about["resize"], antialias=True), v2.CenterCrop(crop)],
+        "pad": [v2.Resize(None, max_size=crop, antialias=True), pad],
+        "squash": [v2.Resize((crop, crop), antialias=True)],
+    }
+    prepare = v2.Compose([v2.PILToTensor(), *fits[about.get("fit", "crop")]])
+    images = torch.stack([prepare(Image.open(path)) for path in paths])
+    normalize = v2.Compose([v2.ToDtype(torch.float64, scale=True), v2.Normalize(about["mean"], about["std"])])
+    network = deepcopy(model.network).double().eval()
+    with torch.inference_mode():
+        logits = [network(normalize(view)) for view in ([images, images.flip(3)] if flips else [images])]
+    return images, torch.stack(logits).mean(0)
 
 
-def pad(image):
-    height, width = image.shape[1:]
-    left, upper = (32 - width) // 2, (32 - height) // 2
-    return v2.functional.pad(image, [left, upper, 32 - width - left, 32 - height - upper], fill=[102, 128, 153])
-
-
-FITS = {
-    "crop": [v2.Resize(36, antialias=True), v2.CenterCrop(32)],
-    "pad": [v2.Resize(None, max_size=32, antialias=True), pad],
-    "squash": [v2.Resize((32, 32), antialias=True)],
-}
-
-
-@pytest.fixture(params=FITS)
-def fit(request):
-    return request.param
-
-
-@pytest.fixture
-def model(fit):
+def untrained(fit: Fit = "crop") -> ImageClassifier:
     torch.manual_seed(0)
-    preprocessing = {"resize": 36, "crop": 32, "fit": fit, "mean": MEAN, "std": STD}
-    return ImageClassifier(["a", "b", "c"], preprocessing, arch="resnet9_slim")  # type: ignore[arg-type]
+    preprocessing: Preprocessing = {
+        "resize": 36, "crop": 32, "fit": fit, "mean": [0.4, 0.5, 0.6], "std": [0.2, 0.25, 0.3]
+    }  # fmt: skip
+    return ImageClassifier(["a", "b", "c"], preprocessing, arch="resnet9_slim")
 
 
-def test_predictions_are_those_of_torchvisions_transforms(model, fit, tmp_path):
-    paths = [tmp_path / f"{number}.png" for number in range(5)]
+@pytest.mark.parametrize("fit", ["crop", "pad", "squash"])
+def test_predictions_are_those_of_torchvisions_transforms(fit: Fit, tmp_path):
+    model, paths = untrained(fit), [tmp_path / f"{number}.png" for number in range(5)]
     for number, path in enumerate(paths):
         draw_image(number / 5, seed=number, size=(50 + 9 * number, 61)).save(path)
-    to_input = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
-    prepare = v2.Compose([v2.PILToTensor(), *FITS[fit], *to_input])
-    images = torch.stack([prepare(Image.open(path)) for path in paths])
-    expected = model.eval().network(images).softmax(1)
+    expected = by_torchvision(model, paths)[1].softmax(1)
     found = predict(model, paths, batch_size=2)
     for prediction, row in zip(found, expected, strict=True):
         assert list(prediction.probabilities.values()) == pytest.approx(row.tolist(), abs=1e-4)
@@ -58,8 +66,8 @@ def test_predictions_are_those_of_torchvisions_transforms(model, fit, tmp_path):
         assert prediction.probability == max(prediction.probabilities.values())
 
 
-def test_a_file_that_is_no_image_is_named(model, tmp_path):
+def test_a_file_that_is_no_image_is_named(tmp_path):
     (tmp_path / "notes.jpg").write_text("no image")
     with pytest.raises(UserError, match=r"notes\.jpg"):
-        predict(model, [tmp_path / "notes.jpg"])
-    assert predict(model, []) == []
+        predict(untrained(), [tmp_path / "notes.jpg"])
+    assert predict(untrained(), []) == []
