@@ -1,10 +1,15 @@
-"""The promises of ``python -m project.export``, and the code of docs/after_training.md; test_serving.py has its server."""
+"""The promises of ``python -m project.export``, and the code of docs/after_training.md."""
 
 import json
+import os
 import re
+import runpy
 import shutil
+import signal
+import socket
 import subprocess
 import sys
+from base64 import b64encode
 from copy import deepcopy
 from importlib import import_module
 from importlib.util import find_spec
@@ -16,7 +21,6 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-import torchvision.transforms.v2
 from PIL import Image
 
 from project import export as command
@@ -28,21 +32,21 @@ from project.engine.preprocessing import Fit, Preprocessing
 from project.engine.run.checkpoint import ABOUT
 from project.export import export, generated_images, parse
 from project.model import ImageClassifier
-from tests.conftest import draw_image, make_folder
+from tests.analysis.test_prediction import by_torchvision
+from tests.conftest import draw_image
 from tests.small import one_line
 
 NAMES = ["daisy", 'a "quoted" name', "comma, name", "向日葵", "{}", "line\nend", "null", " "]
 LOADERS = {".onnx": load_onnx, ".pt2": load_pt2}
-DOCS = Path(__file__).parents[1] / "docs"
-PAGE = (DOCS / "after_training.md").read_text()
-PREPARE, ON_ONNX, ON_TORCH, _, QUANTIZE = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "after_training.md").read_text()
+PREPARE, ON_ONNX, ON_TORCH, SERVE, QUANTIZE = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 
 
 @pytest.fixture(scope="module")
 def place(tiny_run, tmp_path_factory) -> Path:
-    """A folder with the page's files, images, and a checkpoint of classes with odd names, exported both ways."""
+    """A folder with the page's files and a checkpoint of classes with odd names, exported both ways."""
     folder: Path = tmp_path_factory.mktemp("place")
-    make_folder(folder / "images", dict.fromkeys("abcdefgh", 6))
     (folder / "photos").mkdir()
     for number in range(8):
         image = draw_image(number / 8, seed=number, size=(40 + 7 * number, 90 - 5 * number))
@@ -50,7 +54,8 @@ def place(tiny_run, tmp_path_factory) -> Path:
     shutil.copy(folder / "photos" / "3.jpg", folder / "photo.jpg")
     (folder / "prepare.py").write_text(PREPARE)
     trained = tiny_run / "checkpoints" / "best.ckpt"
-    scale = 2 / by_torchvision(trained, folder / "photos")[1].std()  # probabilities neither all alike nor all 0 and 1
+    logits = by_torchvision(ImageClassifier.load_from_checkpoint(trained), sorted((folder / "photos").iterdir()))[1]
+    scale = 2 / logits.std()  # probabilities neither all alike nor all 0 and 1
     found = torch.load(trained, weights_only=True)
     found[ABOUT]["class_names"] = found["hyper_parameters"]["class_names"] = NAMES
     for name in ("weight", "bias"):
@@ -73,25 +78,19 @@ def run(checkpoint: Path, output: Path, *args: str) -> None:
     export(parse([str(checkpoint), f"--output={output}", *args]))
 
 
-def by_torchvision(checkpoint: Path, images: Path) -> tuple[torch.Tensor, torch.Tensor]:
-    """The files as input, by torchvision from PIL's pixels, and the logits that the network makes of them in float64."""
-    model = ImageClassifier.load_from_checkpoint(checkpoint).double().eval()
-    about = model.preprocessing
-    v2: Any = torchvision.transforms.v2
-    crop = v2.Compose([v2.Resize(about["resize"], antialias=True), v2.CenterCrop(about["crop"])])
-    files = sorted(images.glob("*.jpg"))
-    inputs = torch.stack([crop(torch.from_numpy(np.array(Image.open(file))).permute(2, 0, 1)) for file in files])
-    normalize = v2.Compose([v2.ToDtype(torch.float64, scale=True), v2.Normalize(about["mean"], about["std"])])
-    with torch.inference_mode():
-        return inputs, model.network(normalize(inputs))
+@pytest.fixture(scope="module")
+def photos(place) -> tuple[torch.Tensor, torch.Tensor]:
+    """The photos as input, and the probabilities that the checkpoint's network gives them."""
+    model = ImageClassifier.load_from_checkpoint(place / "odd.ckpt")
+    images, logits = by_torchvision(model, sorted((place / "photos").iterdir()))
+    return images, logits.softmax(1)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_probabilities_are_those_of_the_checkpoint_in_any_batch(exported, place, size):
-    inputs, logits = by_torchvision(place / "odd.ckpt", place / "photos")
-    expected = logits.softmax(1)
+def test_probabilities_are_those_of_the_checkpoint_in_any_batch(exported, photos, size):
+    images, expected = photos
     assert ((expected > 0.3) & (expected < 0.7)).any()  # where all are alike, or 0 and 1, there is nothing to see
-    found = torch.cat([LOADERS[exported.suffix](exported)(batch) for batch in inputs.split(size)])
+    found = torch.cat([LOADERS[exported.suffix](exported)(batch) for batch in images.split(size)])
     assert found.dtype == torch.float32
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-5)
 
@@ -232,21 +231,21 @@ def test_the_page_prepares_images_as_evaluation_does(tmp_path, fit: Fit, crop):
 
 
 @pytest.mark.parametrize("code", [ON_ONNX, ON_TORCH], ids=["onnx", "torch"])
-def test_a_photo_is_labelled_without_this_project(place, code):
+def test_a_photo_is_labelled_without_this_project(place, photos, code):
     guard = 'import sys\nsys.modules["project"] = sys.modules["lightning"] = None  # importing them would raise\n'
     found = subprocess.run([sys.executable, "-c", guard + code], cwd=place, capture_output=True, text=True, check=True)
     label, probability = found.stdout.rstrip("\n").rsplit(" ", 1)
-    expected = by_torchvision(place / "odd.ckpt", place / "photos")[1].softmax(1)[3]
+    expected = photos[1][3]
     assert label == NAMES[expected.argmax()]
     assert float(probability) == pytest.approx(expected.max().item(), abs=0.02)  # a pixel may differ by 1 of 255
 
 
-def test_the_page_quantizes_to_8_bits(place, monkeypatch):
+def test_the_page_quantizes_to_8_bits(place, photos, monkeypatch):
     monkeypatch.chdir(place)
     monkeypatch.syspath_prepend(place)
     exec(QUANTIZE, {})
-    inputs, logits = by_torchvision(place / "odd.ckpt", place / "photos")
-    torch.testing.assert_close(load_onnx(place / "small.onnx")(inputs), logits.softmax(1).float(), rtol=0, atol=0.1)
+    images, expected = photos
+    torch.testing.assert_close(load_onnx(place / "small.onnx")(images).double(), expected, rtol=0, atol=0.1)
     graph = onnx.load(place / "small.onnx")
     weights = [
         onnx.numpy_helper.to_array(one) for one in graph.graph.initializer if one.data_type == onnx.TensorProto.INT8
@@ -255,3 +254,29 @@ def test_the_page_quantizes_to_8_bits(place, monkeypatch):
     assert max(np.abs(one.astype(int)).max() for one in weights) <= 64
     assert json.loads({entry.key: entry.value for entry in graph.metadata_props}["class_names"]) == NAMES
     assert (place / "small.onnx").stat().st_size < 0.35 * (place / "model.onnx").stat().st_size
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("litserve") is None, reason="LitServe is not installed; pip install litserve")
+def test_the_server_is_right_under_load_and_refuses_what_is_broken(place, tmp_path, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    shutil.copy(place / "model.onnx", tmp_path)
+    (tmp_path / "prepare.py").write_text(PREPARE)
+    (tmp_path / "serve.py").write_text(SERVE.replace("port=8000", f"port={port}"))
+    photo = (place / "photo.jpg").read_bytes()
+    script, url = runpy.run_path(str(ROOT / "scripts" / "load_test.py")), f"http://127.0.0.1:{port}/predict"
+    pipe: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen([sys.executable, "serve.py"], cwd=tmp_path, start_new_session=True, **pipe) as server:
+        try:
+            assert server.stdout is not None
+            assert any("startup complete" in line for line in server.stdout)
+            images = [b64encode(content).decode() for content in (photo, b"no image" * 99, photo[:500])]
+            bodies = [json.dumps({"image": image}).encode() for image in (*images, "A" * 11_000_000)]
+            answers = [script["ask"](url, body) for body in (*bodies, b"{")]
+            assert [answer.status for answer in answers] == [200, 400, 400, 413, 422]
+            assert sum(answers[0].content.values()) == pytest.approx(1, abs=1e-5)
+            assert script["main"]([url, str(place / "photos"), "--requests=300", "--concurrency=64"]) == 0
+            assert "wrong    0" in capsys.readouterr().out
+        finally:
+            os.killpg(server.pid, signal.SIGKILL)  # its workers, too, which do not end with it
