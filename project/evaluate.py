@@ -8,14 +8,7 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 
 from project.analysis.data import remembered_data, require_datasets, require_there, was_trained_on
 from project.analysis.evaluation import EVALUATED, CollectPredictions, evaluated_rows
-from project.analysis.tables import (
-    chosen_output,
-    class_table,
-    metrics_table,
-    replacing,
-    require_writable,
-    write_json,
-)
+from project.analysis.tables import chosen_output, class_table, metrics_table, replacing, require_writable, write_json
 from project.cli import ProjectCLI
 from project.data import FolderDataModule
 from project.data.image_files import ImageFilesDataModule

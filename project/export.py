@@ -37,15 +37,13 @@ def parse(args: list[str] | None = None) -> Namespace:
         " agree; otherwise writes nothing and ends with code 2.",
         epilog="example: python -m project.export runs/mine/checkpoints/best.ckpt --output mine.onnx",
     )
-    parser.add_argument("checkpoint", type=str, help="The checkpoint.")
-    parser.add_argument(
-        "--output", type=str, required=True, help="The file: .onnx for ONNX Runtime and others, .pt2 for torch alone."
-    )
-    parser.add_argument(
-        "--images", type=str | None, default=None, help="Images to compare on, a folder; by default generated ones."
-    )
-    parser.add_argument("--import", **IMPORT)
-    parser.add_argument("--overwrite", action="store_true", help="Replaces a file that is there.")
+    option = parser.add_argument
+    option("checkpoint", type=str, help="The checkpoint.")
+    file = "The file: .onnx for ONNX Runtime and others, .pt2 for torch alone."
+    option("--output", type=str, required=True, help=file)
+    option("--images", type=str | None, help="Images to compare on, a folder; by default generated ones.")
+    option("--import", **IMPORT)
+    option("--overwrite", action="store_true", help="Replaces a file that is there.")
     return parser.parse_args(args)
 
 

@@ -27,11 +27,11 @@ def parse(args: list[str] | None = None) -> Namespace:
         " mistakes, Grad-CAM and configuration. It needs no network, so it can be sent as it is.",
         epilog="example: python -m project.report runs/NAME --output page.html",
     )
-    root = "The folder of the images, if not the one that the checkpoint names."
-    parser.add_argument("run", type=str, help="The run's folder, as in runs/NAME.")
-    parser.add_argument("--output", type=str | None, default=None, help="The page, by default report.html in the run.")
-    parser.add_argument("--root", type=str | None, default=None, help=root)
-    parser.add_argument("--import", **IMPORT)
+    option = parser.add_argument
+    option("run", type=str, help="The run's folder, as in runs/NAME.")
+    option("--output", type=str | None, help="The page, by default report.html in the run.")
+    option("--root", type=str | None, help="The folder of the images, if not the one that the checkpoint names.")
+    option("--import", **IMPORT)
     return parser.parse_args(args)
 
 

@@ -20,14 +20,6 @@ def checkpoint(tiny_run, tmp_path):
     return shutil.copy(tiny_run / "checkpoints" / "best.ckpt", tmp_path / "alone.ckpt")
 
 
-def own_data(checkpoint, root):
-    """Lets a checkpoint remember a folder as what it was trained on; returns the classes."""
-    content = torch.load(checkpoint, weights_only=True)
-    content[ABOUT]["data"] = {"class_path": "FolderDataModule", "init_args": {"root": str(root), "image_size": 32}}
-    torch.save(content, checkpoint)
-    return content[ABOUT]["class_names"]
-
-
 def right(model, files):
     """The number of images that the prediction from Python labels as their folders do."""
     labels = [prediction.label for prediction in predict(model, files)]
@@ -65,7 +57,10 @@ def test_other_images_of_the_same_classes_can_be_measured(checkpoint, tmp_path, 
 
 def test_all_images_of_another_folder_can_be_measured_but_no_training_images_by_any_name(checkpoint, tmp_path, capsys):
     root, output = tmp_path / "images", tmp_path / "alone.all.metrics.json"
-    names = own_data(checkpoint, root)
+    content = torch.load(checkpoint, weights_only=True)
+    content[ABOUT]["data"] = {"class_path": "FolderDataModule", "init_args": {"root": str(root), "image_size": 32}}
+    torch.save(content, checkpoint)
+    names = content[ABOUT]["class_names"]
     for split, count in (("train", 5), ("test", 3)):
         make_folder(root / split, dict.fromkeys(names, count))
     (tmp_path / "link").symlink_to(root / "train")
