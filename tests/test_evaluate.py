@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from project.analysis.prediction import predict
+from project.analysis.tables import class_table
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT
 from tests.conftest import evaluate, make_folder
@@ -35,11 +36,9 @@ def test_a_checkpoint_alone_gives_the_metrics_of_its_run_in_a_table_and_a_file(
     measured = json.loads((tmp_path / f"alone.{split}.metrics.json").read_text())
     assert measured["confusion_matrix"] == expected["confusion_matrix"]
     assert measured["loss"] == pytest.approx(expected["loss"], rel=1e-5)
-    printed = capsys.readouterr().out
-    assert list(measured["per_class"]) == torch.load(checkpoint, weights_only=True)[ABOUT]["class_names"]
-    for name, row in measured["per_class"].items():
-        (line,) = [line for line in printed.splitlines() if line.split()[:1] == [name]]
-        assert line.split()[1:] == [f"{row[rate]:.4f}" for rate in ("precision", "recall", "f1")] + [str(row["total"])]
+    rows = measured["per_class"]
+    assert list(rows) == torch.load(checkpoint, weights_only=True)[ABOUT]["class_names"]
+    assert class_table(list(rows), list(rows.values())) in capsys.readouterr().out
 
 
 def test_other_images_of_the_same_classes_can_be_measured(checkpoint, tmp_path, capsys):
