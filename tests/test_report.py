@@ -100,12 +100,9 @@ def test_sections_that_a_network_or_a_run_has_nothing_for_are_left_out(tiny_run,
     assert f"The last, after step {metrics['step']}." in text
 
 
-def test_what_is_no_finished_run_is_refused_in_one_line(tmp_path):
+def test_no_finished_run_and_a_page_that_cannot_be_written_cost_no_measuring(tiny_run, tmp_path, monkeypatch):
+    monkeypatch.setattr("project.report.evaluate_split", None)
     with pytest.raises(UserError, match=r"is no finished run: it has no metrics\.json"):
         report(parse([str(tmp_path)]))
-
-
-def test_a_page_that_cannot_be_written_costs_no_measuring(tiny_run, tmp_path, monkeypatch):
-    monkeypatch.setattr("project.report.evaluate_split", None)
     with pytest.raises(UserError, match=r"--output: '.*' cannot be written"):
         report(parse([str(tiny_run), f"--output={tmp_path / 'no' / 'page.html'}"]))

@@ -79,5 +79,3 @@ def test_checking_that_a_file_can_be_written_changes_nothing(tmp_path):
         require_writable("--output", tmp_path / name)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link.json", "there.json"]
     assert (tmp_path / "there.json").read_text() == "{}"
-    with pytest.raises(UserError, match=r"--output: '.*' cannot be written \(No such file or directory\)"):
-        require_writable("--output", tmp_path / "no" / "new.json")
