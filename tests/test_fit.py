@@ -100,12 +100,11 @@ def test_best_is_best_on_validation_last_is_last_and_the_best_is_tested_once(wor
     def remember(model):
         tested.append({name: value.clone() for name, value in model.state_dict().items()})
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Bookkeeping, "on_validation_epoch_end", pretend)
-        patch.setattr("project.callbacks.ConfusionMatrixPlot.on_validation_end", lambda *_: None)
-        patch.setattr(ImageClassifier, "on_test_start", remember)
-        patch.setattr(FitCLI, "_conclude", lambda self: None)
-        small("--trainer.max_epochs=3")
+    monkeypatch.setattr(Bookkeeping, "on_validation_epoch_end", pretend)
+    monkeypatch.setattr("project.callbacks.ConfusionMatrixPlot.on_validation_end", lambda *_: None)
+    monkeypatch.setattr(ImageClassifier, "on_test_start", remember)
+    monkeypatch.setattr(FitCLI, "_conclude", lambda self: None)
+    small("--trainer.max_epochs=3")
     best, last = (load(workplace / "runs" / "run" / "checkpoints" / f"{name}.ckpt") for name in ("best", "last"))
     assert (best["global_step"], last["global_step"]) == (2 * 4, 3 * 4)
     assert len(tested) == 1

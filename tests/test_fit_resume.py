@@ -42,14 +42,10 @@ def test_a_moved_run_still_knows_its_best_metric(tiny_run, workplace, monkeypatc
     (workplace / "elsewhere" / "tiny" / "metrics.json").unlink()
     best = workplace / "elsewhere" / "tiny" / "checkpoints" / "best.ckpt"
     before = best.read_bytes()
-
-    def pretend_to_be_worse(bookkeeping, trainer, model):
-        model.log("val/accuracy", 0.0)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Bookkeeping, "on_validation_epoch_end", pretend_to_be_worse)
-        patch.setattr("project.callbacks.ConfusionMatrixPlot.on_validation_end", lambda *_: None)
-        fit(*TINY, *SLIM, "--trainer.max_epochs=2", "--trainer.default_root_dir=elsewhere", "--name=tiny")
+    hook = "on_validation_epoch_end"
+    monkeypatch.setattr(Bookkeeping, hook, lambda _, trainer, model: model.log("val/accuracy", 0.0))  # worse
+    monkeypatch.setattr("project.callbacks.ConfusionMatrixPlot.on_validation_end", lambda *_: None)
+    fit(*TINY, *SLIM, "--trainer.max_epochs=2", "--trainer.default_root_dir=elsewhere", "--name=tiny")
     assert best.read_bytes() == before
 
 
