@@ -160,10 +160,11 @@ class HardNet(torch.nn.Sequential):
     """A network with each operator that exporters write as HardSigmoid."""
 
     def __init__(self, num_classes: int) -> None:
-        head = [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(16, num_classes)]
+        linear = torch.nn.Linear(16, num_classes)
+        torch.nn.init.normal_(linear.weight)  # probabilities that differ
+        head = [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), linear]
         hard = [torch.nn.Hardswish(), torch.nn.Conv2d(16, 16, 1), torch.nn.Hardsigmoid()]
         super().__init__(torch.nn.Conv2d(3, 16, 5, stride=4), *hard, torch.nn.BatchNorm2d(16), *head)
-        torch.nn.init.normal_(self[-1].weight)  # probabilities that differ
 
 
 def test_hard_sigmoids_are_written_as_operators_that_all_runtimes_know(tmp_path):

@@ -161,4 +161,4 @@ def test_a_run_starts_from_weights_of_a_hand_written_script(workplace, capsys):
 
 def test_images_that_are_kept_on_the_device_train_to_the_same_weights(workplace):
     runs = [small(f"--data.device_cache={kept}", f"--name={kept}").run.path for kept in ("false", "true")]
-    assert not differences(*map(outcome, runs))
+    assert not differences(outcome(runs[0]), outcome(runs[1]))
