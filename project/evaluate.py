@@ -138,8 +138,7 @@ class EvaluateCLI(ProjectCLI):
         data = self.datamodule
         if not isinstance(data, ImageFilesDataModule):
             raise UserError("--split all takes image files; name a folder or a CSV with --data")
-        seen = was_trained_on(self._about, data)
-        if seen:
+        if seen := was_trained_on(self._about, data):
             raise UserError("--split all: some of these images are those it was trained on; name others with --data")
         if seen is None:
             self.note("what it was trained on is not here, so whether these images were among it is not known")

@@ -55,7 +55,7 @@ def place(tiny_run, tmp_path_factory) -> Path:
     shutil.copy(folder / "photos" / "3.jpg", folder / "photo.jpg")
     (folder / "prepare.py").write_text(PREPARE)
     trained = tiny_run / "checkpoints" / "best.ckpt"
-    logits = by_torchvision(ImageClassifier.load_from_checkpoint(trained), sorted((folder / "photos").iterdir()))[1]
+    _, logits = by_torchvision(ImageClassifier.load_from_checkpoint(trained), sorted((folder / "photos").iterdir()))
     scale = 2 / logits.std()  # probabilities neither all alike nor all 0 and 1
     found = torch.load(trained, weights_only=True)
     found[ABOUT]["class_names"] = found["hyper_parameters"]["class_names"] = NAMES
