@@ -20,7 +20,7 @@ from project.cli import ProjectCLI
 from project.data import CIFAR10DataModule, FlowersDataModule, FolderDataModule, SyntheticFlowersDataModule
 from project.engine.cli.command import one_line_errors, quiet_libraries
 from project.engine.cli.help import Screen
-from project.engine.cli.preflight import require_sound_options, require_sound_run
+from project.engine.cli.trainer import require_sound_run
 from project.engine.errors import LocalError, UserError
 from project.engine.hardware import best_precision, tune_malloc
 from project.engine.run.checkpoint import ABOUT, read_checkpoint, read_newest, selection, with_atomic_writes
@@ -92,7 +92,6 @@ class FitCLI(ProjectCLI):
         self.run.require_unfinished()
         if trainer.callbacks and not isinstance(trainer.callbacks, list):
             trainer.callbacks = [trainer.callbacks]
-        require_sound_options(trainer)
         resumed = self.run.resumable()
         follow_weights(self.config, resumed)
         plugins = trainer.plugins if isinstance(trainer.plugins, list) else [trainer.plugins]

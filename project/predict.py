@@ -17,10 +17,10 @@ from lightning.pytorch import LightningModule, Trainer
 from torch.utils.data import DataLoader
 
 from project.analysis.tables import require_writable
-from project.engine.cli.command import one_line_errors, prepare_trainer, quiet_libraries, refused_options
+from project.engine.cli.command import one_line_errors, quiet_libraries
 from project.engine.cli.command_line import IMPORT, import_modules
 from project.engine.cli.parser import OneLineErrorParser
-from project.engine.cli.trainer import ExactTrainer
+from project.engine.cli.trainer import ExactTrainer, prepare_trainer, refused_options
 from project.engine.errors import UserError, printable, require
 from project.engine.hardware import usable_cores
 from project.engine.loading.files import PathBatch, path_loader
@@ -175,7 +175,7 @@ def _require_output(options: Namespace) -> None:
 def _trainer(options: Namespace) -> Trainer:
     quiet = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary", "use_distributed_sampler")
     with refused_options():
-        trainer = ExactTrainer(**options.trainer, num_nodes=1, **dict.fromkeys(quiet, False))
+        trainer = ExactTrainer(**options.trainer, **dict.fromkeys(quiet, False))
     prepare_trainer(trainer)
     return trainer
 

@@ -1,7 +1,6 @@
 """A LightningCLI for every command: options in any order, processes that end together, errors of one line."""
 
 import logging
-import math
 import os
 import signal
 import sys
@@ -12,25 +11,20 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import Any, ClassVar
 
-import torch
 import yaml
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder, ProgressBar
+from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
-from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 
 from ..errors import LINES, LocalError, UserError, end_with_error, printable
 from ..loading.workers import WORKER_DIED
-from ..run.processes import watch_processes
 from ..run.progress import note
-from ..upstream import disable_signal_handling
 from .classes import CLASS_OPTIONS
 from .explain import TOO_LARGE, TRACEBACK, explain
 from .help import Screen
 from .parser import OneLineErrorParser
 from .terminal import begin_command
-from .trainer import ExactTrainer
+from .trainer import ExactTrainer, prepare_trainer, refused_options, require_supported
 
 # some classes of Lightning have a member of an enumeration as a default, which PyYAML would not write to a config
 yaml.add_multi_representer(Enum, lambda dumper, member: dumper.represent_data(member.value), Dumper=yaml.SafeDumper)
@@ -97,10 +91,13 @@ class Command(LightningCLI):
         errors: list[Exception] = []
 
         def build(cls: type, *args: Any, **kwargs: Any) -> Any:
+            if cls.__module__.startswith("lightning."):
+                with refused_options(cls.__name__):
+                    return cls(*args, **kwargs)
             try:
                 return cls(*args, **kwargs)
-            except Exception as error:
-                errors.append(_refusal(cls, error))
+            except (TypeError, ValueError) as error:  # may be a bug
+                errors.append(error)
                 raise
 
         try:
@@ -108,11 +105,10 @@ class Command(LightningCLI):
         except (TypeError, ValueError):  # of jsonargparse, if the type is one of several
             if not errors:
                 raise
-        else:
-            self.datamodule, self.model = self.config_init.data, self.config_init.model
-            self.trainer = self.instantiate_trainer()
-            return
-        raise errors[-1]  # out here, so that jsonargparse's is not its context
+        if errors:
+            raise errors[-1]  # out here, so that jsonargparse's is not its context
+        self.datamodule, self.model = self.config_init.data, self.config_init.model
+        self.trainer = self.instantiate_trainer()
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Builds the trainer, and refuses what is not supported."""
@@ -143,53 +139,6 @@ class Command(LightningCLI):
         """Prints on standard error, once, what the command is doing."""
         if self.trainer.is_global_zero:
             note(text)
-
-
-def _refusal(cls: type, error: Exception) -> Exception:
-    """Returns one line where a class of Lightning refuses its options; what other constructors raise may be a bug."""
-    refused = isinstance(error, MisconfigurationException | TypeError | ValueError)
-    if not refused or cls.__module__.partition(".")[0] != "lightning":
-        return error
-    refusal = UserError(f"{cls.__name__}: {' '.join(str(error).split())}")
-    refusal.__cause__ = error
-    return refusal
-
-
-@contextmanager
-def refused_options() -> Iterator[None]:
-    """Raises a UserError where Lightning refuses the options of its trainer."""
-    try:
-        yield
-    except (MisconfigurationException, ModuleNotFoundError, TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"these --trainer options do not work here: {' '.join(str(error).split())}") from error
-
-
-def prepare_trainer(trainer: Trainer) -> None:
-    """Makes evaluation exact in float32 and processes end together; refuses a launcher's other number of processes."""
-    torch.backends.cudnn.allow_tf32 = False  # evaluation is in float32, which this would round to 10 bits
-    by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
-    started = int(os.environ.get("WORLD_SIZE" if by_torchrun else "SLURM_STEP_NUM_TASKS") or 1)
-    wanted = trainer.num_devices * trainer.num_nodes
-    if started != wanted and (by_torchrun or started > 1):  # each would train alone
-        raise UserError(f"--trainer.devices times --trainer.num_nodes is {wanted}, but the launcher started {started}")
-    if not hasattr(trainer, "val_check_interval"):  # where it is a time; EarlyStopping asks for it all the same
-        trainer.val_check_interval = math.inf
-    disable_signal_handling(trainer)
-    watch_processes(trainer.strategy.launcher)
-
-
-def require_supported(trainer: Trainer) -> None:
-    """Refuses what would measure or save something else than all weights of the run that was planned."""
-    strategy: Strategy = trainer.strategy
-    if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
-        name = type(strategy).__name__
-        raise UserError(f"--trainer.strategy {name} does not keep all weights on each device; use ddp")
-    if strategy.launcher is not None and not hasattr(strategy.launcher, "cluster_environment"):
-        raise UserError("--trainer.strategy: processes that are forked cannot hand their metrics back; use ddp")
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
-        if isinstance(callback, BatchSizeFinder | LearningRateFinder):  # they change a run after it was planned
-            name = type(callback).__name__
-            raise UserError(f"--trainer.callbacks: {name} searches in Python alone, as docs/change_it.md shows")
 
 
 def _unless_explained(failed: threading.ExceptHookArgs) -> None:

@@ -38,18 +38,9 @@ def lasting(stream: Any, messages: bool = False) -> TextIO:
     return io.TextIOWrapper(buffer, stream.encoding, "backslashreplace", line_buffering=messages or stream.isatty())
 
 
-def _open_closed_streams() -> None:
-    """Opens /dev/null for each stream that a shell closed, as by ``>&-``: a checkpoint could take its number."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:
-            descriptor = os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
-            setattr(sys, name, open(descriptor, "w" if number else "r", closefd=False))  # noqa: SIM115  # it lasts
-
-
 def begin_command() -> None:
     """Prepares a command's process once its modules are imported: streams that last, and less garbage to look through."""
     gc.freeze()  # what was imported stays, so that the collector need not look at it again
     gc.enable()
-    _open_closed_streams()
     if sys.stdout is sys.__stdout__ and sys.stderr is sys.__stderr__:  # unless a test or a notebook has replaced them
         sys.stdout, sys.stderr = lasting(sys.stdout), lasting(sys.stderr, messages=True)

@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import LearningRateFinder
 from lightning.pytorch.strategies import FSDPStrategy
 
 from project import check_data, report, sweep
-from project.engine.cli.command import require_supported
+from project.engine.cli.trainer import require_supported
 from project.engine.errors import UserError
 from project.evaluate import EvaluateCLI
 from tests.engine.cli.test_command_line import OWN_MODEL, parse

@@ -36,20 +36,6 @@ def test_a_log_on_a_full_disk_is_no_error_and_a_result_is_one_error():
         results.close()
 
 
-def test_a_file_does_not_take_the_number_of_a_stream_that_was_closed(tmp_path):
-    script = "import sys; from project.engine.cli.terminal import begin_command; begin_command(); print(1); "
-    script += "print(2, file=sys.stderr); sys.stdout.flush()"
-    then = "import os; open('mine', 'w').write(str(os.open('/dev/null', os.O_RDONLY) > 2))"
-    subprocess.run(
-        ["sh", "-c", 'exec "$0" -c "$1" <&- >&- 2>&-', sys.executable, f"{script}; {then}"],
-        cwd=tmp_path,
-        env=environment(),
-        timeout=60,
-        check=True,
-    )
-    assert (tmp_path / "mine").read_text() == "True"
-
-
 def test_importing_the_package_has_no_side_effect():
     program = (
         "import gc, signal, sys\nbefore = sys.stdout, signal.getsignal(signal.SIGINT)\n"

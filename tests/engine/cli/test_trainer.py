@@ -20,9 +20,8 @@ def no_drawing(monkeypatch):
     ("flags", "complaint"),
     [
         ("--trainer.limit_val_batches=0", "--trainer.limit_val_batches must be above 0"),
-        ("--trainer.limit_train_batches=0.01", "0.01 of 50 batches is less than one"),
         ("--trainer.default_root_dir=s3://bucket/runs", "must be a folder of this machine, not an address"),
-        ("--trainer.barebones=true", "python -m benchmarks measures speed"),
+        ("--trainer.barebones=true", "Logging can impact raw speed"),
         ("--trainer.accelerator=gpuu", "these --trainer options do not work here"),
         ("--data.batch_size=4000", "--data.batch_size must be at most"),
         ("--data=broken --data.image_size=16 --data.batch_size=2", "cannot be read as images"),
