@@ -14,7 +14,7 @@ from project.data import FolderDataModule
 from project.data.image_files import ImageFilesDataModule
 from project.engine.cli.classes import find_class
 from project.engine.cli.command import one_line_errors, quiet_libraries
-from project.engine.cli.command_line import IMPORT, import_modules, split, values_of, with_name
+from project.engine.cli.command_line import IMPORT, import_modules, split, values_of
 from project.engine.cli.help import Screen
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT, About, read_checkpoint
@@ -54,7 +54,7 @@ class EvaluateCLI(ProjectCLI):
 
     def __init__(self, args: ArgsType = None) -> None:
         description = "Measures a checkpoint on the data it was trained with, or on what --data says."
-        options = with_name("--checkpoint", list(map(str, args)) if isinstance(args, list) else sys.argv[1:])
+        options = list(map(str, args)) if isinstance(args, list) else sys.argv[1:]
         import_modules(values_of("--import", options))
         self._remembered = _remembered_data(options)
         self._root_is_given = any(option.startswith(("--data.root", "--data.init_args.root")) for option in options)
@@ -64,11 +64,10 @@ class EvaluateCLI(ProjectCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the checkpoint, the split and the files to write."""
         super().add_arguments_to_parser(parser)
-        checkpoint = "The checkpoint, as in runs/NAME/checkpoints/best.ckpt; the option's name may be left out."
         split = "The images to measure on: val, test, or all of a folder or CSV that it was not trained on."
         output = "A JSON file for the metrics, by default beside the checkpoint."
         predictions = "A .csv or .jsonl file for the predictions of each image, by default none."
-        parser.add_argument("--checkpoint", type=str, required=True, help=checkpoint)
+        parser.add_argument("checkpoint", type=str, help="The checkpoint, as in runs/NAME/checkpoints/best.ckpt.")
         parser.add_argument("--import", **IMPORT)
         parser.add_argument("--split", type=Literal["val", "test", "all"], default="test", help=split)
         parser.add_argument("--output", type=str | None, default=None, help=output)
@@ -148,7 +147,7 @@ class EvaluateCLI(ProjectCLI):
 def _remembered_data(options: list[str]) -> dict[str, Any]:
     """Returns the data that the checkpoint of the command line was trained with, as the default of ``--data``."""
     given = dict(split(options))  # the last of several
-    ckpt_path, data = given.get("--checkpoint"), given.get("--data")
+    ckpt_path, data = given.get(""), given.get("--data")
     if ckpt_path is None:  # the parser says that it is required
         return {}
     about: About = read_checkpoint(ckpt_path)[ABOUT]

@@ -39,7 +39,7 @@ def split(args: list[str]) -> Iterator[Word]:
     words = iter(args)
     for word in words:
         option, equals, value = word.partition("=")
-        if not word.startswith("-") or re.fullmatch(r"-[\d.].*", word):
+        if not word.startswith("-"):
             yield "", word
         elif equals or _WITHOUT_VALUE.fullmatch(option):
             yield option, value if equals else None
@@ -72,15 +72,6 @@ def import_modules(modules: list[str]) -> None:
         allow_module(module)
 
 
-def with_name(option: str, args: list[str]) -> list[str]:
-    """Puts an option's name before the first positional argument, as in ``evaluate best.ckpt``."""
-    words = list(split(args))
-    first = next((number for number, word in enumerate(words) if not word[0]), None)
-    if first is not None and not any(name == option for name, _ in words):
-        words[first] = option, words[first][1]
-    return joined(words)
-
-
 def arrange(args: list[str], defaults: dict[str, Any], folder: type) -> tuple[list[str], dict[str, Any]]:
     """Arranges a command line so that the order of configs, classes and arguments does not matter.
 
@@ -90,20 +81,17 @@ def arrange(args: list[str], defaults: dict[str, Any], folder: type) -> tuple[li
         folder: The data module for ``--data FOLDER``.
 
     Returns:
-        The command line with one config in front, and defaults for the parser: classes of the model's arguments, so that
-        none of the default optimizer's arguments goes to another optimizer.
+        The command line with one config in front, and that config.
     """
     configs, named, flags = list[dict[str, Any]](), list[dict[str, Any]](), list[Word]()
     for name, value in split(args):
         option = re.sub(r"\.init_args(?=\.)", "", name)
         key = option.removeprefix("--").removesuffix(".class_path")
-        if value is None:
-            if option and not _WITHOUT_VALUE.fullmatch(option):
-                raise UserError(f"{option} needs a value")
-            flags.append((option, value))
-        elif option in ("-c", "--config"):
+        if value is None and not _WITHOUT_VALUE.fullmatch(option):
+            raise UserError(f"{option} needs a value")
+        if value is not None and option in ("-c", "--config"):
             configs.append(read_config(value))
-        elif option.startswith("--") and key in _KEYS:
+        elif value is not None and key in _KEYS:
             named.append(nested({key: _literal(value)}))
         else:
             flags.append((option, value))
@@ -114,14 +102,13 @@ def arrange(args: list[str], defaults: dict[str, Any], folder: type) -> tuple[li
     if "model" in config and "model" not in defaults:
         raise UserError("there is no option '--model' here: the checkpoint says what the model is")
     _require_free(config, flags)
-    for key, default in defaults.items():
-        spec = {"class_path": default} if isinstance(default, str) else default
-        spec = spec | {"class_path": class_path(key, spec["class_path"])}
-        given = config.get(key) or {}
-        same = given.get("class_path", spec["class_path"]) == spec["class_path"]
-        config[key] = merged(spec, given) if same else given
-    classes = _classes_within(config["model"], flags) if "model" in defaults else {}
-    return joined([("--config", dump(config)), *flags]), classes
+    for key, default in _with_specifications(defaults, folder).items():
+        given = config.get(key, {})
+        same = given.get("class_path", default["class_path"]) == default["class_path"]
+        config[key] = merged(default, given) if same else given
+    if "model" in defaults:
+        _start_from_own_defaults(config["model"])
+    return joined([("--config", dump(config)), *flags]), config
 
 
 def _literal(value: str) -> Any:
@@ -130,6 +117,7 @@ def _literal(value: str) -> Any:
 
 def _with_specifications(config: dict[str, Any], folder: type) -> dict[str, Any]:
     """Writes every class of a config as ``class_path`` and ``init_args``; what is empty says nothing."""
+    config = dict(config)
     for key, (*outer, last) in _PATHS.items():
         group = _at(config, outer)
         if isinstance(group, dict) and last in group:
@@ -138,32 +126,24 @@ def _with_specifications(config: dict[str, Any], folder: type) -> dict[str, Any]
 
 
 def _specification(key: str, value: Any, folder: type) -> Any:
-    if isinstance(value, str) and value.endswith((".yaml", ".yml")):
-        value = read_config(value)
     if isinstance(value, str) and key == "data" and find_class(key, value) is None:
         if os.path.isdir(os.path.expanduser(value)):
             return {"class_path": class_path(key, folder.__name__), "init_args": {"root": value}}
         if os.sep in value:
             raise UserError(f"--data: there is no folder '{value}'")
-    if isinstance(value, str):
-        value = {"class_path": value} if not key.startswith("trainer.") or find_class(key, value) else value
+    if isinstance(value, str) and (not key.startswith("trainer.") or find_class(key, value)):
+        value = {"class_path": value}
     if not isinstance(value, dict):
         return value
     spec = value if value.keys() <= {"class_path", "init_args", "dict_kwargs"} else {"init_args": value}
-    return _with_class(key, spec) if "class_path" in spec else spec
-
-
-def _with_class(key: str, spec: dict[str, Any]) -> Any:
+    if "class_path" not in spec:
+        return spec
     name = str(spec["class_path"])
     if find_class(key, name) is not None:
         return spec | {"class_path": class_path(key, name)}
-    if "." not in name or key not in ("model.loss", "model.lr_scheduler", "model.optimizer"):
-        raise UserError(unknown_class(key, name))
-    if key != "model.loss":
-        return spec
-    if spec.get("init_args"):
-        raise UserError(f"--model.loss: '{name}' is no subclass of torch.nn.Module; functions take no options")
-    return name  # a function: by its class_path, jsonargparse would call it to make the loss
+    if key == "model.loss" and "." in name and not spec.get("init_args"):
+        return name  # a function: by its class_path, jsonargparse would call it to make the loss
+    raise UserError(unknown_class(key, name))
 
 
 def _require_free(config: dict[str, Any], flags: list[Word]) -> None:
@@ -204,18 +184,12 @@ def _at(config: Any, path: list[str]) -> Any:
     return config
 
 
-def _classes_within(model: dict[str, Any], flags: list[Word]) -> dict[str, Any]:
-    """Returns the model with those classes of its arguments that are not its own defaults, and what is given to them."""
-    defaults, named = accepted(find_class("model", model["class_path"]) or object), dict[str, Any]()
-    for key in (key for key in _KEYS if key.startswith("model.")):
-        name, start = key.removeprefix("model."), f"--{key}."
-        spec, default = _at(model, ["init_args", name]), defaults.get(name)
-        if not isinstance(spec, dict) or "class_path" not in spec:
-            continue
-        cls = find_class(key, spec["class_path"])
-        if not isinstance(default, dict) or cls is not find_class(key, default["class_path"]):
-            by_flag = {option.removeprefix(start): value for option, value in flags if option.startswith(start)}
-            given = spec.get("init_args", {}) | by_flag
-            known = {name: value for name, value in given.items() if cls is not None and name in accepted(cls)}
-            named[name] = {"class_path": spec["class_path"], "init_args": known}
-    return {"model": {"class_path": model["class_path"], "init_args": named}}
+def _start_from_own_defaults(model: dict[str, Any]) -> None:
+    """Adds the defaults of classes other than the model's own, such as another optimizer, whose arguments would stay."""
+    for name, default in accepted(find_class("model", model["class_path"]) or object).items():
+        spec, key = _at(model, ["init_args", name]), f"model.{name}"
+        if key in _KEYS and isinstance(spec, dict) and isinstance(default, dict) and "class_path" in spec:
+            cls = find_class(key, spec["class_path"])
+            if cls is not None and cls is not find_class(key, default["class_path"]):
+                own = {name: value for name, value in accepted(cls).items() if name in default["init_args"]}
+                spec["init_args"] = own | spec.get("init_args", {})

@@ -60,7 +60,8 @@ def short_help(parser: LightningArgumentParser, screen: Screen) -> str:
         "model; --model takes a class of your own": _usual(screen.model, "model") if screen.model else [],
         "trainer, the options used most": trainer,
     }
-    lines = [f"usage: {parser.prog} [--OPTION VALUE ...]", "", *textwrap.wrap(parser.description or "", _width())]
+    usage = " ".join([parser.prog, *(name for name in own if name.isupper()), "[--OPTION VALUE ...]"])
+    lines = [f"usage: {usage}", "", *textwrap.wrap(parser.description or "", _width())]
     for title, options in sections.items():
         if options:
             lines += ["", *textwrap.wrap(f"{title}:", _width()), *map(_line, options)]
@@ -86,8 +87,8 @@ def _usual(cls: type, key: str, hidden: Sequence[str] = ()) -> list[Option]:
 
 def _options(parser: LightningArgumentParser, prefix: str = "--") -> Iterable[Option]:
     for action in options_of(parser):
-        name = f"{prefix}{action.dest}"
-        if action.option_strings and action.help != argparse.SUPPRESS and not name.endswith(".help"):
+        name = f"{prefix}{action.dest}" if action.option_strings else action.dest.upper()
+        if action.help != argparse.SUPPRESS and not name.endswith(".help"):
             yield Option(name, action.default, _plain(action.help or ""))
 
 

@@ -76,13 +76,12 @@ class OneLineErrorParser(LightningArgumentParser):
                 sys.stdout.write(self.format_full_help())
                 self.exit()
             OneLineErrorParser.command = self
-            arranged, classes = arrange([*args], defaults, folder)
-            self.set_defaults(classes)
+            arranged, config = arrange([*args], defaults, folder)
+            if "model" in defaults:  # otherwise jsonargparse gives a model of the user's own the base's optimizer
+                self.set_defaults({"model": {"class_path": config["model"]["class_path"], "init_args": {}}})
             return self.parse_args(arranged)
         except UserError as error:
             end_with_error(str(error))
-        finally:
-            self.set_defaults({key: None for key in defaults if key == "model"})
 
     def format_help(self, formatter: argparse.HelpFormatter | None = None) -> str:
         """Returns the text of ``--help``."""
@@ -99,19 +98,17 @@ class OneLineErrorParser(LightningArgumentParser):
         end_with_error(self.explain(message))
 
     def explain(self, message: str) -> str:
-        """Rewords one of jsonargparse's messages: unknown, missing, linked, or a bad value."""
+        """Rewords one of jsonargparse's messages: unknown, missing, or a bad value."""
         if found := re.match(r"unrecognized arguments: ([^\s=]+)", message):
             return self._unknown(found[1])
         if found := re.match(r"(?:Group '(\S+)' does not accept option|Option) '([^']+)'", message):
             return self._unknown(f"--{'.'.join(filter(None, found.groups()))}")
-        if found := re.match(r"the following arguments are required: ([^,]+)", message):
-            if found[1] in [action.dest for action in options_of(self) if not action.option_strings]:
-                return f"{found[1].upper()} is missing, as in: {self.prog} {found[1].upper()}; see --help"
-            if self._class is not None and option_of(self._class) is None:
-                return f"{self._class.__name__} needs its option '{found[1]}'"
-            return f"{self._in_full(found[1])} is required" + (f" by {self._class.__name__}" if self._class else "")
-        if found := re.match(r'Linked "([^"]+)" must be given via "([^"]+)"', message):
-            return f"--{found[1]} cannot be given: it follows from {found[2]}"
+        missing = r'the following arguments are required: ([^,]+)|Parser key "([^"]+)":\s+Expected .*Got value: None'
+        if found := re.match(missing, message):
+            name = found[1] or found[2]
+            if name in [action.dest for action in options_of(self) if not action.option_strings]:
+                return f"{name.upper()} is missing, as in: {self.prog} {name.upper()}; see --help"
+            return f"{self._in_full(name)} is required" + (f" by {self._class.__name__}" if self._class else "")
         if found := re.match(r'Parser key "([^"]+)"', message):
             return self._bad_value(self._in_full(found[1]), message)
         return " ".join(message.split())

@@ -48,9 +48,9 @@ class ExactTrainer(Trainer):
         **kwargs: Any,
     ) -> None:
         if "TORCHELASTIC_RUN_ID" in os.environ:
-            if kwargs.get("devices", "auto") == "auto":
+            if kwargs.get("devices") in (None, "auto"):
                 kwargs["devices"] = int(os.environ["LOCAL_WORLD_SIZE"])
-            if kwargs.get("num_nodes", 1) == 1:
+            if kwargs.get("num_nodes") in (None, 1):
                 kwargs["num_nodes"] = int(os.environ["GROUP_WORLD_SIZE"])
         super().__init__(
             limit_train_batches=limit_train_batches,

@@ -107,12 +107,10 @@ STEPS = "lr_scheduler: {class_path: StepLR, init_args: {step_size: 3}}"
         " lr_scheduler.init_args.step_size: 3}",
         f"model: {{class_path: ImageClassifier, init_args: {{arch: resnet34, optimizer: AdamW, {STEPS}}}}}",
         f"model: {{init_args: {{arch: resnet34, optimizer: AdamW, {STEPS}}}}}",
-        "model: other.yaml",
     ],
 )
 def test_a_config_may_name_the_class_or_leave_it_out(workplace, text):
     (workplace / "c.yaml").write_text(text)
-    (workplace / "other.yaml").write_text(f"{{arch: resnet34, optimizer: AdamW, {STEPS}}}")
     flags = ["--model.lr_scheduler=StepLR", "--model.lr_scheduler.step_size=3", "--model.optimizer=AdamW"]
     model = parse("--config=c.yaml").model
     assert model == parse("--model=ImageClassifier", "--model.arch=resnet34", *flags).model
