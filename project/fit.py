@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 if __name__ == "__main__":
-    gc.disable()  # a quarter faster imports, which create no garbage; begin_command() enables it again
+    gc.disable()  # a quarter faster imports, which create no garbage; one_line_errors() enables it again
 
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint

@@ -1,5 +1,7 @@
-"""A LightningCLI for every command: options in any order, processes that end together, errors of one line."""
+"""A LightningCLI for every command: options in any order, output that lasts, errors of one line."""
 
+import gc
+import io
 import logging
 import os
 import signal
@@ -9,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TextIO
 
 import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -23,7 +25,6 @@ from .classes import CLASS_OPTIONS
 from .explain import TOO_LARGE, TRACEBACK, explain
 from .help import Screen
 from .parser import OneLineErrorParser
-from .terminal import begin_command
 from .trainer import ExactTrainer, prepare_trainer, refused_options, require_supported
 
 # some classes of Lightning have a member of an enumeration as a default, which PyYAML would not write to a config
@@ -127,7 +128,7 @@ class Command(LightningCLI):
         given = options.callbacks or []
         has_bar = any(isinstance(one, ProgressBar) for one in [*own, *(given if isinstance(given, list) else [given])])
         watched = sys.stdout.isatty() and sys.stderr.isatty()
-        if not (watched or has_bar or options.barebones or options.enable_progress_bar is False):
+        if not (watched or has_bar or options.enable_progress_bar is False):
             self.trainer_defaults["callbacks"] = [*own, self.progress_class()]
 
     def say(self, text: str) -> None:
@@ -141,6 +142,35 @@ class Command(LightningCLI):
             note(text)
 
 
+class LastingFile(io.FileIO):
+    """A file descriptor that accepts output even if nobody reads it any more: training does not end with ``| head``.
+
+    Messages on a full disk are lost; a result that cannot be written raises one error, and its rest is discarded.
+    """
+
+    def __init__(self, descriptor: int, messages: bool) -> None:
+        super().__init__(descriptor, "wb", closefd=False)
+        self._messages = messages
+
+    def write(self, data: Any, /) -> int:
+        """Writes or discards the data; raises OSError if a result that somebody waits for cannot be written."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            if isinstance(error, BrokenPipeError) or self._messages:
+                return len(memoryview(data))
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self.fileno())
+            os.close(null)
+            raise
+
+
+def lasting(stream: Any, messages: bool = False) -> TextIO:
+    """Wraps standard output or standard error so that no closed pipe and no character outside its encoding breaks it."""
+    buffer = io.BufferedWriter(LastingFile(stream.fileno(), messages))
+    return io.TextIOWrapper(buffer, stream.encoding, "backslashreplace", line_buffering=messages or stream.isatty())
+
+
 def _unless_explained(failed: threading.ExceptHookArgs) -> None:
     """Prints what ended a thread, but not a full disk in TensorBoard's: the main thread meets that too, and says it."""
     if not (isinstance(failed.exc_value, OSError) and explain(failed.exc_value)):
@@ -151,7 +181,10 @@ def _unless_explained(failed: threading.ExceptHookArgs) -> None:
 def one_line_errors() -> Iterator[None]:
     """Ends the program with one line and code 2 for a mistake or a full disk; a bug keeps its traceback."""
     threading.excepthook = _unless_explained
-    begin_command()
+    gc.freeze()  # what was imported stays, so that the collector need not look at it again
+    gc.enable()
+    if sys.stdout is sys.__stdout__ and sys.stderr is sys.__stderr__:  # unless a test or a notebook has replaced them
+        sys.stdout, sys.stderr = lasting(sys.stdout), lasting(sys.stderr, messages=True)
     try:
         try:
             yield

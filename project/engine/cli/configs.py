@@ -8,8 +8,6 @@ import yaml
 
 from ..errors import UserError, first_sentence
 
-_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map", "merge")}
-
 
 class _Loader(yaml.SafeLoader):
     """Reads ``1e-3`` as the number that it is in YAML 1.2, a date as text, and refuses a key that is given twice."""
@@ -23,7 +21,7 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag in _TAGS]
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith("timestamp")]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(

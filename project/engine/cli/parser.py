@@ -138,20 +138,17 @@ class OneLineErrorParser(LightningArgumentParser):
         unknown = r"path string: (\S+)|class_path '([^']+)'|not correspond[\s\S]*value: (\S+)\s*$"
         if key in CLASS_OPTIONS and (found := re.search(unknown, message)):
             return unknown_class(key, next(filter(None, found.groups())))
-        given = re.search(r"(?:Given value|Got value):[ \t]*(.*?)\s*$|: (\S+) does not conform|: '(.*?)'$", message)
+        given = re.search(r"(?:Given|Got) value: *(.*)|: (\S+) does not conform|: '(.*)'$", message)
         value = next(filter(None, given.groups()), "") if given else ""
-        if found := re.search(r"does not conform to restriction (v[^\n]+)", message):
-            return f"{option} must be {re.sub(r'v(?=[<>=])', '', found[1])}, got {value}"
-        kinds = re.findall(r"Expected an? (.+?)(?:\. Got|\n|$)|Not of type (\w+)", message)
-        wanted = [kind for kind in dict.fromkeys(map(_readable, kinds)) if kind != "None" and "path" not in kind]
+        if found := re.search(r"does not conform to restriction (.+)", message):
+            return f"{option} must be {found[1].replace('v', '')}, got {value}"
+        kinds = re.findall(r"(?:Expected an?|Not of type) (.+?)(?:\. Got|:|\n|$)", message)
+        wanted = [kind for kind in dict.fromkeys(map(_readable, kinds)) if kind != "NoneType" and "path" not in kind]
         if wanted and given:
             return f"{option}: expected {' or '.join(wanted)}, not '{value}'"
-        lines = [
-            line.strip(" -")
-            for line in message.split("\n")[1:]
-            if not re.match(r"[\s-]*(Does not|Sub|Err|Given|Expected a path|Expected a <class .NoneType|$)", line)
-        ]
-        return f"{option}: {' '.join(lines[0].split()) if lines else ' '.join(message.split())}"
+        frame = ("Parser key", "Does not", "Subtypes", "Errors", "Given", "Expected a")
+        lines = [line for line in re.split(r"[\s-]*\n[\s-]*", message) if line and not line.startswith(frame)]
+        return f"{option}: {lines[0] if lines else ' '.join(message.split())}"
 
     def _in_full(self, name: str) -> str:
         """Returns the option for an argument of the class."""
@@ -175,7 +172,7 @@ def _last(option: str) -> str:
     return option.rsplit(".", 1)[-1].lstrip("-")
 
 
-def _readable(kind: tuple[str, str]) -> str:
-    text = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", "".join(kind)).strip()
-    text = re.sub(r"typing\.Literal\[(.+)\]", lambda found: found[1].replace("'", ""), text)
-    return {"NoneType": "None", "tuple": "a list as [A,B]", "list": "a list as [A,B]"}.get(text, text)
+def _readable(kind: str) -> str:
+    kind = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", kind)
+    kind = re.sub(r"typing\.Literal\[(.+)\]", lambda found: found[1].replace("'", ""), kind)
+    return "a list as [A,B]" if kind in ("tuple", "list") else kind
