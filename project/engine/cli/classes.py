@@ -31,8 +31,6 @@ CLASS_OPTIONS: dict[str, type] = {
 }
 """The options that take a class, and its base; the template puts its own bases for ``data`` and ``model``."""
 
-_GIVEN_BY_THE_MODEL: dict[type, str] = {Optimizer: "params", LRScheduler: "optimizer"}
-
 
 def candidates(key: str) -> list[type]:
     """Returns the classes to propose for an option; of torch's modules only losses, by their names."""
@@ -84,8 +82,8 @@ def class_path(key: str, name: str) -> str:
 def class_parser(cls: type) -> LightningArgumentParser:
     """Builds a parser of what a class accepts, and of what the classes accept to which it passes ``**kwargs``."""
     parser = LightningArgumentParser(exit_on_error=False)
-    given = {name for base, name in _GIVEN_BY_THE_MODEL.items() if issubclass(cls, base)}
-    parser.add_class_arguments(cls, skip=given & {*inspect.signature(cls).parameters}, fail_untyped=False)
+    given: set[str | int] = {1} if issubclass(cls, Optimizer | LRScheduler) else set()  # the model gives the first
+    parser.add_class_arguments(cls, skip=given, fail_untyped=False)
     return parser
 
 

@@ -21,7 +21,8 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 from ..errors import LINES, LocalError, UserError, end_with_error, printable
 from ..loading.workers import WORKER_DIED
 from ..run.progress import note
-from .classes import CLASS_OPTIONS
+from .classes import CLASS_OPTIONS, find_class
+from .command_line import arrange, values_of
 from .explain import TOO_LARGE, TRACEBACK, explain
 from .help import Screen
 from .parser import OneLineErrorParser
@@ -82,10 +83,20 @@ class Command(LightningCLI):
         parser.set_defaults(self._defaults)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
-        """Parses the command line, in which nothing that was given is dropped, whatever the order."""
+        """Parses a command line in whatever order it names configs, classes and arguments; see ``arrange``."""
         assert isinstance(parser, OneLineErrorParser)
         given = sys.argv[1:] if args is None else list(map(str, args))
-        self.config = parser.parse_command_line(given, self._classes, self.folder_class)
+        if "--help-all" in given:
+            for key in ("data", "model"):
+                for name in values_of(f"--{key}", given):
+                    find_class(key, name)  # imports it, so that it is shown
+            sys.stdout.write(parser.format_full_help())
+            parser.exit()
+        OneLineErrorParser.command = parser
+        arranged, config = arrange(given, self._classes, self.folder_class)
+        if "model" in self._classes:  # otherwise jsonargparse gives a model of the user's own the base's optimizer
+            parser.set_defaults({"model": {"class_path": config["model"]["class_path"], "init_args": {}}})
+        self.config = parser.parse_args(arranged)
 
     def instantiate_classes(self) -> None:
         """Builds data, model and trainer; an error of a constructor is raised as it is, not as jsonargparse's."""

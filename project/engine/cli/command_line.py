@@ -96,9 +96,8 @@ def arrange(args: list[str], defaults: dict[str, Any], folder: type) -> tuple[li
         else:
             flags.append((option, value))
     config: dict[str, Any] = {}
-    for sources, is_config in ((configs, True), (named, False)):
-        for source in sources:
-            config = _over(config, _with_specifications(source, folder), is_config)
+    for number, source in enumerate(configs + named):
+        config = _over(config, _with_specifications(source, folder), is_config=number < len(configs))
     if "model" in config and "model" not in defaults:
         raise UserError("there is no option '--model' here: the checkpoint says what the model is")
     _require_free(config, flags)

@@ -2,23 +2,21 @@
 
 import argparse
 import re
-import sys
-from collections.abc import Sequence
 from dataclasses import is_dataclass
 from difflib import get_close_matches
 from typing import Any, ClassVar, NoReturn, get_args, get_type_hints
 
-from jsonargparse import Namespace, set_parsing_settings
+from jsonargparse import set_parsing_settings
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.loggers import Logger
 from torch import nn
 
-from ..errors import UserError, end_with_error, listed
+from ..errors import end_with_error, listed
 from ..upstream import options_of
-from .classes import CLASS_OPTIONS, accepted, candidates, find_class, option_of, unknown_class
-from .command_line import FOLLOWS, arrange, values_of
+from .classes import CLASS_OPTIONS, accepted, candidates, option_of, unknown_class
+from .command_line import FOLLOWS
 from .help import Screen, class_help, short_help
 
 _USUAL = ("--data.", "--model.optimizer.", "--trainer.max_", "--seed")
@@ -65,23 +63,6 @@ class OneLineErrorParser(LightningArgumentParser):
             if action.dest == "reduction" and action.default == "mean" and issubclass(theclass, nn.Module):
                 action.default = "none"
         return added
-
-    def parse_command_line(self, args: Sequence[str], defaults: dict[str, Any], folder: type) -> Namespace:
-        """Parses a command line in whatever order it names configs, classes and arguments; see ``arrange``."""
-        try:
-            if "--help-all" in args:
-                for key in ("data", "model"):
-                    for name in values_of(f"--{key}", [*args]):
-                        find_class(key, name)  # imports it, so that it is shown
-                sys.stdout.write(self.format_full_help())
-                self.exit()
-            OneLineErrorParser.command = self
-            arranged, config = arrange([*args], defaults, folder)
-            if "model" in defaults:  # otherwise jsonargparse gives a model of the user's own the base's optimizer
-                self.set_defaults({"model": {"class_path": config["model"]["class_path"], "init_args": {}}})
-            return self.parse_args(arranged)
-        except UserError as error:
-            end_with_error(str(error))
 
     def format_help(self, formatter: argparse.HelpFormatter | None = None) -> str:
         """Returns the text of ``--help``."""

@@ -34,7 +34,8 @@ def command():
 
 def parse(*args):
     cli = command()
-    return cli.parser.parse_command_line(args, cli._classes, cli.folder_class)
+    cli.parse_arguments(cli.parser, args)
+    return cli.config
 
 
 class OwnModel(ImageClassifier):
