@@ -190,5 +190,6 @@ def _start_from_own_defaults(model: dict[str, Any]) -> None:
         if key in _KEYS and isinstance(spec, dict) and isinstance(default, dict) and "class_path" in spec:
             cls = find_class(key, spec["class_path"])
             if cls is not None and cls is not find_class(key, default["class_path"]):
-                own = {name: value for name, value in accepted(cls).items() if name in default["init_args"]}
+                replaced = default.get("init_args", {})
+                own = {option: value for option, value in accepted(cls).items() if option in replaced}
                 spec["init_args"] = own | spec.get("init_args", {})

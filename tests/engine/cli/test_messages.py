@@ -6,7 +6,6 @@ from typing import cast
 
 import pytest
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import LearningRateFinder
 from lightning.pytorch.strategies import FSDPStrategy
 
 from project import check_data, report, sweep
@@ -43,6 +42,7 @@ extra -> there is no option 'extra'
 --config={{model.loss: {{class_path: os.getpid, init_args: {{a: 3}}}}}} -> --model.loss: there is no Module 'os.getpid'
 --model.loss=my_own -> there is no Module 'my_own'; name your own with its module, as in my_module.my_own
 --model.optimizer=Adamw -> there is no Optimizer 'Adamw'; did you mean AdamW?
+--model.optimizer=torch.optim.AdamWW -> --model.optimizer: there is no Optimizer 'torch.optim.AdamWW'; did you mean AdamW
 --trainer.callbacks=EarlyStoping -> there is no Callback 'EarlyStoping'; did you mean EarlyStopping?
 --data=FolderDataModule -> --data.root is required
 --model.lr_scheduler=ReduceLROnPlateau -> --model.lr_scheduler.monitor is required by ReduceLROnPlateau
@@ -100,8 +100,6 @@ def test_other_commands_answer_alike(command, args, answer, capsys):
     assert answer in one_line(lambda: command(args), capsys)
 
 
-def test_what_a_run_cannot_keep_its_promises_with_is_refused():
+def test_a_strategy_that_shards_the_weights_is_refused():
     with pytest.raises(UserError, match="FSDPStrategy does not keep all weights on each device; use ddp"):
         require_supported(cast(Trainer, SimpleNamespace(strategy=FSDPStrategy())))
-    with pytest.raises(UserError, match="LearningRateFinder searches in Python alone"):
-        require_supported(Trainer(callbacks=[LearningRateFinder()], logger=False))

@@ -6,22 +6,13 @@ from tests.conftest import fit, make_folder
 from tests.small import one_line, small
 
 
-@pytest.fixture
-def no_drawing(monkeypatch):
-    """Fails where an image is drawn: what these tests give is wrong already."""
-
-    def draw(*args, **kwargs):
-        raise AssertionError("an image was drawn before the options were checked")
-
-    monkeypatch.setattr("project.data.drawn.module.draw_flowers", draw)
-
-
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
         ("--trainer.limit_val_batches=0", "--trainer.limit_val_batches must be above 0"),
         ("--trainer.default_root_dir=s3://bucket/runs", "must be a folder of this machine, not an address"),
         ("--trainer.barebones=true", "Logging can impact raw speed"),
+        ("--trainer.callbacks+=LearningRateFinder", "LearningRateFinder searches in Python alone"),
         ("--trainer.accelerator=gpuu", "these --trainer options do not work here"),
         ("--data.batch_size=4000", "--data.batch_size must be at most"),
         ("--data=broken --data.image_size=16 --data.batch_size=2", "cannot be read as images"),
@@ -34,8 +25,9 @@ def no_drawing(monkeypatch):
     ],
 )
 def test_what_cannot_work_is_refused_before_an_image_is_drawn_or_a_folder_made(
-    workplace, no_drawing, capsys, flags, complaint
+    workplace, monkeypatch, capsys, flags, complaint
 ):
+    monkeypatch.setattr("project.data.drawn.module.draw_flowers", None)  # a TypeError where an image is drawn
     if "broken" in flags:
         broken = make_folder(workplace / "broken", {"blue": 6, "red": 6}) / "red" / "3.jpg"
         broken.write_bytes(broken.read_bytes()[:-100])
