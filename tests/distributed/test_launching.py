@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from project.engine.errors import UserError
+from project.engine.run.processes import EXIT_CODE
 from project.fit import FitCLI
 from tests.distributed.callbacks import TINY
 from tests.distributed.processes import Finished, environment, free_port, run, run_together, torchrun
@@ -29,13 +30,13 @@ class Launched(NamedTuple):
     err: str
 
 
-def by_slurm(place: Path) -> list[Finished]:
+def by_slurm(place: Path, *flags: str) -> list[Finished]:
     """The variables that srun gives two tasks on one node, and two processes."""
     job = {"JOB_ID": "4711", "JOB_NAME": "flowers", "JOB_NODELIST": "localhost", "NODELIST": "localhost"}
     job |= {"NNODES": "1", "NODEID": "0", "NTASKS": "2", "NTASKS_PER_NODE": "2", "STEP_ID": "0", "STEP_NUM_TASKS": "2"}
     common = {"MASTER_PORT": str(free_port()), **{f"SLURM_{name}": value for name, value in job.items()}}
     tasks = [environment(**common, SLURM_PROCID=task, SLURM_LOCALID=task) for task in "01"]
-    return run_together([([*FIT, "--trainer.devices=2"], task) for task in tasks], place)
+    return run_together([([*FIT, "--trainer.devices=2", *flags], task) for task in tasks], place)
 
 
 def by_two_machines(place: Path) -> list[Finished]:
@@ -127,6 +128,12 @@ def test_torchrun_must_start_as_many_processes_as_are_asked_for(workplace, monke
     assert FitCLI(TINY).trainer.world_size == 1
     with pytest.raises(UserError, match=r"^--trainer.devices times .* is 2, but the launcher started 1"):
         FitCLI([*TINY, "--trainer.devices=2"])
+
+
+@pytest.mark.slow
+def test_every_task_of_slurm_that_is_stopped_asks_for_another_turn(tmp_path):
+    stop = ["--trainer.callbacks+=tests.small.AtStep", "--trainer.callbacks.step=1"]
+    assert [task.code for task in by_slurm(tmp_path, *stop)] == [EXIT_CODE, EXIT_CODE]
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Keeps ``last.ckpt``, from which a run resumes exactly, and stops a run on request."""
 
-import os
 import time
 from enum import IntEnum
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.plugins.environments import LightningEnvironment
 
 from ..errors import require
 from ..run.files import hard_link
@@ -128,5 +128,5 @@ class LastCheckpoint(Callback):
             self._saved_at, self._save_took = time.monotonic(), time.monotonic() - began
         if action == Action.STOP:
             # where Lightning has launched a process itself, it kills the first one when that one ends with a code
-            launched = trainer.local_rank > 0 and "TORCHELASTIC_RUN_ID" not in os.environ
+            launched = trainer.local_rank > 0 and isinstance(trainer.strategy.cluster_environment, LightningEnvironment)
             raise StoppedError(0 if launched else EXIT_CODE)
