@@ -184,15 +184,16 @@ def test_a_predict_command_is_true(command, tiny_run, workplace, capfd):
     assert written.count("photos/holiday/") == 3
 
 
-def test_the_loop_over_folds_tests_each_image_once(workplace, without_initialisation):
+def test_the_folds_of_the_command_test_each_image_once(workplace, without_initialisation):
     root = make_folder(workplace / "images", dict.fromkeys("ab", 80))
-    (command,) = re.findall(
-        r"python -m project\.fit (.* --data\.fold .*)", (ROOT / "docs" / "your_data.md").read_text()
+    (command,) = (command for command in COMMANDS if "scripts/folds.py" in command)
+    _, _, _, folds, *options = shlex.split(
+        command.replace("FOLDER", "images").replace("configs", str(ROOT / "configs"))
     )
     tested: list[Path] = []
-    for fold in "12345":
-        options = command.replace("FOLDER", "images").replace("$fold", fold)
-        files: Any = FitCLI([*shlex.split(options), *ONE_CPU]).datamodule
+    for fold in range(1, int(folds) + 1):
+        of_fold = [f"--data.folds={folds}", f"--data.fold={fold}", "--model.weights=null", "--model.freeze=null"]
+        files: Any = FitCLI([*options, *of_fold, *ONE_CPU]).datamodule
         tested += [root.parent / file for part in files.files()["test"].values() for file in part]
     assert sorted(tested) == sorted(root.rglob("*.jpg"))
 
@@ -281,7 +282,15 @@ def test_options_within_the_text_are_accepted(options, monkeypatch, capsys, tmp_
         (tmp_path / "my_package.py").write_text(MY_PACKAGE)
         monkeypatch.syspath_prepend(tmp_path)
     of_folders = options.startswith(
-        ("--data.on_bad_image", "--data.cache", "--data.crop_scale", "--data.fit", "--data.image_size", "--data.mean")
+        (
+            "--data.on_bad_image",
+            "--data.cache",
+            "--data.fold",
+            "--data.crop_scale",
+            "--data.fit",
+            "--data.image_size",
+            "--data.mean",
+        )
     )
     data = ["--data=FolderDataModule", "--data.root=images"] if of_folders else []
     monkeypatch.setattr(sys, "argv", ["fit", *data, *shlex.split(options.replace("FOLDER", "docs")), "--print_config"])

@@ -1,12 +1,17 @@
-"""The scripts of the docs that compare finished runs: tables over seeds and recipes, and accuracy over time."""
+"""Scripts that compare or combine runs: seeds, recipes, accuracy over time, folds, and labels that folds contradict."""
 
 import csv
 import json
 import runpy
 import shutil
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from project.data import CSVDataModule
+from tests.conftest import QUIET, SLIM, TINY_TRAINER, fit, make_folder
 
 DOCS = Path(__file__).parents[1] / "scripts"
 NO_WEIGHTS = shutil.ignore_patterns("*.ckpt")  # to copy a run without what takes most of its room
@@ -63,3 +68,63 @@ def test_the_table_of_recipes_compares_runs_of_one_seed(tiny_run, workplace, mon
     assert alone[:4] == ["none", "2", "55.00% ± 7.07", ""]
     assert ema[:4] == ["ema", "2", "59.00% ± 5.66", "+4.00 ± 1.41"]
     assert ema[5] == "1.00 (1.00 to 1.00)"
+
+
+def rows(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_folds_classify_each_image_once_by_the_run_that_has_not_seen_it(workplace, monkeypatch, capsys):
+    images = make_folder(workplace / "images", {"rose": 14, "tulip": 14})
+    started = []
+
+    def run(command, check):
+        started.append(fit(*command[3:]))
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr("subprocess.run", run)
+    options = [
+        "--data=images",
+        "--data.split_seed=2",
+        "--data.image_size=32",
+        "--data.batch_size=4",
+        *TINY_TRAINER,
+        *QUIET,
+        *SLIM,
+    ]
+    for _ in range(2):  # the second time, nothing is left to train
+        script("folds.py", monkeypatch)["main"]("cv", 2, options)
+        assert len(started) == 2
+    found = rows("runs/cv/out_of_fold.csv")
+    assert sorted(row["path"] for row in found) == sorted(map(str, images.rglob("*.jpg")))
+    assert all(Path(row["path"]).parent.name == row["label"] for row in found)
+    counted = Counter((row["fold"], row["label"], row["predicted"]) for row in found)
+    correct = 0
+    for fold in "12":
+        test = json.loads(Path(f"runs/cv/fold_{fold}/metrics.json").read_text())["test"]
+        matrix = [[counted[fold, label, predicted] for predicted in ("rose", "tulip")] for label in ("rose", "tulip")]
+        assert matrix == test["confusion_matrix"]
+        correct += test["correct"]
+    assert f"({correct} of 28)" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_labels_that_folds_contradict_are_listed_and_corrected(workplace, monkeypatch):
+    pytest.importorskip("cleanlab", reason="cleanlab is an extra")
+    files = sorted(make_folder(workplace / "images", {"rose": 20, "tulip": 20}).rglob("*.jpg"))
+    wrong = {files[3], files[30]}
+    with open("out_of_fold.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["path", "label", "predicted", "fold", "probability of rose", "probability of tulip"])
+        for path in files:
+            label, other = path.parent.name, "tulip" if path.parent.name == "rose" else "rose"
+            shares = [0.9, 0.1] if label == "rose" else [0.1, 0.9]
+            writer.writerow([path, other if path in wrong else label, label, 1, *shares])
+    main = script("label_errors.py", monkeypatch)["main"]
+    main(Path(), None)
+    assert {Path(row["path"]) for row in rows("label_errors.csv")} == wrong
+    assert Path("label_errors.png").read_bytes().startswith(b"\x89PNG")
+    main(Path(), "labels.csv")
+    assert all(file.parent.name == row["label"] for file, row in zip(files, rows("labels.csv"), strict=True))
+    assert CSVDataModule("labels.csv", image_size=32).class_names == ["rose", "tulip"]

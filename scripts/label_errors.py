@@ -1,0 +1,69 @@
+"""Finds labels that are probably wrong, after scripts/folds.py: ``python scripts/label_errors.py runs/NAME``; needs cleanlab.
+
+Writes ``label_errors.csv`` (path, label, suggested), the most suspicious first, and ``label_errors.png`` of the first 40. Look at the
+images, and delete the lines whose label is right. ``python scripts/label_errors.py runs/NAME labels.csv`` then writes a CSV of all images
+with the labels that are left corrected, for ``--data CSVDataModule --data.file labels.csv``.
+
+By confident learning (Northcutt et al., 2021, https://arxiv.org/abs/1911.00068): labels that out-of-fold predictions contradict.
+"""
+
+import csv
+import sys
+from pathlib import Path
+
+import numpy as np
+from folds import COLUMNS, FILE
+
+from project.analysis.plots import image_grid
+from project.engine.loading.files import prepare
+from project.engine.preprocessing import Preprocessing
+
+FOUND, SHOWN = "label_errors.csv", 40
+WHOLE: Preprocessing = {"resize": 160, "crop": 160, "fit": "pad", "mean": [1.0, 1.0, 1.0], "std": [1.0, 1.0, 1.0]}
+
+
+def read(folder: Path) -> tuple[list[dict[str, str]], list[str], np.ndarray]:
+    """Reads ``out_of_fold.csv``: its rows, the names of the classes, and their probabilities, float (N, classes)."""
+    with open(folder / FILE, newline="") as file:
+        rows = list(csv.DictReader(file))
+    columns = [column for column in rows[0] if column not in COLUMNS]
+    shares = np.array([[float(row[column]) for column in columns] for row in rows])
+    return rows, [column.removeprefix("probability of ") for column in columns], shares
+
+
+def find(folder: Path) -> list[list[str]]:
+    """Finds suspicious labels: path, label and the class that is most probable instead."""
+    from cleanlab.filter import find_label_issues
+
+    rows, names, shares = read(folder)
+    labels = [names.index(row["label"]) for row in rows]
+    ranked = find_label_issues(np.array(labels), shares, return_indices_ranked_by="self_confidence")
+    return [[rows[at]["path"], rows[at]["label"], names[int(shares[at].argmax())]] for at in ranked]
+
+
+def write(path: Path, columns: list[str], rows: list[list[str]]) -> None:
+    """Writes a CSV."""
+    with open(path, "w", newline="") as file:
+        csv.writer(file).writerows([columns, *rows])
+    print(f"{path}: {len(rows):,} images")
+
+
+def main(folder: Path, corrected: str | None) -> None:
+    """Lists what is suspicious; or corrects what the list has."""
+    if corrected is not None:
+        with open(folder / FOUND, newline="") as file:
+            changes = {row["path"]: row["suggested"] for row in csv.DictReader(file)}
+        rows = [[row["path"], changes.get(row["path"], row["label"])] for row in read(folder)[0]]
+        write(Path(corrected), ["path", "label"], rows)
+        return
+    found = find(folder)
+    write(folder / FOUND, ["path", "label", "suggested"], found)
+    shown = [prepare(path, WHOLE) for path, *_ in found[:SHOWN]]
+    titles = [f"{label}\n{suggested}?" for _, label, suggested in found[:SHOWN]]
+    image_grid(shown, titles).savefig((folder / FOUND).with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3):
+        sys.exit("usage: python scripts/label_errors.py runs/NAME [labels.csv]")
+    main(Path(sys.argv[1]), *sys.argv[2:] or [None])
