@@ -1,4 +1,4 @@
-"""The calibration of a model's confidence: reliability, expected calibration error, temperature scaling."""
+"""The calibration of a model's confidence: reliability, temperature scaling, sets of classes of a given coverage."""
 
 from typing import NamedTuple
 
@@ -47,6 +47,23 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
         (slope,) = torch.autograd.grad(F.cross_entropy(logits * inverse, labels), inverse)
         low, high = (middle, high) if slope < 0 else (low, middle)
     return 2 / (low + high)
+
+
+def conformal_threshold(probabilities: Tensor, labels: Tensor, coverage: float) -> float:
+    """Finds the probability that a class needs to join an image's prediction set.
+
+    By split conformal prediction (Angelopoulos and Bates, 2021, https://arxiv.org/abs/2107.07511, section 1), these sets
+    hold the true class of a share of at least ``coverage`` of new images, on average over such validation sets.
+
+    Args:
+        probabilities: float (N, classes), of images that the model was not trained on.
+        labels: int64 (N,), their true labels; images of negative ones are left out.
+        coverage: In (0, 1), such as 0.95.
+    """
+    known = labels >= 0
+    true = probabilities[known].gather(1, labels[known, None])[:, 0].sort().values
+    missed = int((len(true) + 1) * (1 - coverage) + 1e-9)
+    return float(true[missed - 1]) if missed else 0.0
 
 
 def reliability_figure(found: Reliability) -> Figure:
