@@ -58,7 +58,7 @@ def main(name: str, folds: int, options: list[str]) -> None:
         writer.writerow([*COLUMNS, *(f"probability of {label}" for label in names)])
         for fold, run in enumerate(runs, 1):
             writer.writerows(rows_of(run, fold))
-    confusion = sum(torch.tensor(metrics["test"]["confusion_matrix"]) for metrics in tests)
+    confusion = torch.tensor([metrics["test"]["confusion_matrix"] for metrics in tests]).sum(0)
     confusion_figure(confusion, names).savefig(folder / "confusion_matrix.png")
     print(line("test accuracy, %", [100 * metrics["test"]["accuracy"] for metrics in tests]), f" n = {folds} folds")
     correct, total = (sum(metrics["test"][key] for metrics in tests) for key in ("correct", "total"))

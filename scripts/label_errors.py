@@ -48,7 +48,7 @@ def write(path: Path, columns: list[str], rows: list[list[str]]) -> None:
     print(f"{path}: {len(rows):,} images")
 
 
-def main(folder: Path, corrected: str | None) -> None:
+def main(folder: Path, corrected: str | None = None) -> None:
     """Lists what is suspicious; or corrects what the list has."""
     if corrected is not None:
         with open(folder / FOUND, newline="") as file:
@@ -66,4 +66,4 @@ def main(folder: Path, corrected: str | None) -> None:
 if __name__ == "__main__":
     if len(sys.argv) not in (2, 3):
         sys.exit("usage: python scripts/label_errors.py runs/NAME [labels.csv]")
-    main(Path(sys.argv[1]), *sys.argv[2:] or [None])
+    main(Path(sys.argv[1]), *sys.argv[2:])

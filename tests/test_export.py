@@ -41,7 +41,7 @@ NAMES = ["daisy", 'a "quoted" name', "comma, name", "向日葵", "{}", "line\nen
 LOADERS = {".onnx": load_onnx, ".pt2": load_pt2}
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "after_training.md").read_text()
-PREPARE, ON_ONNX, ON_TORCH, SERVE, QUANTIZE = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+_, PREPARE, ON_ONNX, ON_TORCH, SERVE, QUANTIZE = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 
 
 @pytest.fixture(scope="module")

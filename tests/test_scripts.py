@@ -122,7 +122,7 @@ def test_labels_that_folds_contradict_are_listed_and_corrected(workplace, monkey
             shares = [0.9, 0.1] if label == "rose" else [0.1, 0.9]
             writer.writerow([path, other if path in wrong else label, label, 1, *shares])
     main = script("label_errors.py", monkeypatch)["main"]
-    main(Path(), None)
+    main(Path())
     assert {Path(row["path"]) for row in rows("label_errors.csv")} == wrong
     assert Path("label_errors.png").read_bytes().startswith(b"\x89PNG")
     main(Path(), "labels.csv")

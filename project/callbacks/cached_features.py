@@ -125,11 +125,11 @@ def logistic_regression(features: Tensor, labels: Tensor, classes: int, strength
         optimizer.zero_grad()
         penalty = weights.square().sum() / (2 * strength * len(labels))
         found = F.cross_entropy(F.linear(features, weights, biases), labels) + penalty
-        found.backward()
+        found.backward()  # type: ignore[no-untyped-call]
         return found
 
     with torch.enable_grad():
-        optimizer.step(loss)
+        optimizer.step(loss)  # type: ignore[no-untyped-call]
     return weights.detach(), biases.detach()
 
 

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,7 +63,8 @@ def test_the_page_names_the_classes_of_a_photo(tiny_run, workplace, capsys):
     draw_image(0.5, seed=0).save("photo.jpg")
     page = Path(__file__).parents[2] / "docs" / "after_training.md"
     code = next(text for text in re.findall(r"```python\n(.*?)```", page.read_text(), re.S) if "conformal" in text)
+    names: dict[str, Any] = {}
     with as_in_a_terminal():
-        exec(code, names := {})
+        exec(code, names)
     assert 0 <= names["threshold"] < 1
     assert set(eval(capsys.readouterr().out)) <= set(names["model"].class_names)

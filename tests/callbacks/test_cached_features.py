@@ -139,13 +139,13 @@ def test_the_head_begins_as_scikit_learns_on_features_of_whole_images(place):
     cli = small(*HEAD, "--model.optimizer.lr=1e-30", data=AUGMENTED)
     train, preprocessing = cli.datamodule.splits["train"], cli.model.preprocessing
     mean, std = (torch.tensor(preprocessing[name]).view(3, 1, 1) for name in ("mean", "std"))
-    network = SmallNetwork(3).eval()
+    network: Any = SmallNetwork(3).eval()
     network.load_state_dict(load(Path("weights.pth")))
     network.fc = torch.nn.Identity()
     with torch.no_grad():
         features = [network(((train.image(index) / 255 - mean) / std)[None])[0].numpy() for index in range(len(train))]
     expected = LogisticRegression(C=1.0, max_iter=10_000, tol=1e-8).fit(features, train.labels.numpy())
-    found = cli.model.network.fc
+    found: Any = cli.model.network.fc
     np.testing.assert_allclose(found.weight.detach(), expected.coef_, atol=1e-3)
     np.testing.assert_allclose(found.bias.detach() - found.bias.mean().item(), expected.intercept_, atol=1e-3)
 

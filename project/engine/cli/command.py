@@ -9,7 +9,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from enum import Enum
 from typing import Any, ClassVar, TextIO
 
@@ -103,12 +103,10 @@ class Command(LightningCLI):
         errors: list[Exception] = []
 
         def build(cls: type, *args: Any, **kwargs: Any) -> Any:
-            if cls.__module__.startswith("lightning."):
-                with refused_options(cls.__name__):
-                    return cls(*args, **kwargs)
             try:
-                return cls(*args, **kwargs)
-            except (TypeError, ValueError) as error:  # may be a bug
+                with refused_options(cls.__name__) if cls.__module__.startswith("lightning.") else nullcontext():
+                    return cls(*args, **kwargs)
+            except Exception as error:
                 errors.append(error)
                 raise
 
@@ -117,10 +115,11 @@ class Command(LightningCLI):
         except (TypeError, ValueError):  # of jsonargparse, if the type is one of several
             if not errors:
                 raise
-        if errors:
-            raise errors[-1]  # out here, so that jsonargparse's is not its context
-        self.datamodule, self.model = self.config_init.data, self.config_init.model
-        self.trainer = self.instantiate_trainer()
+        else:
+            self.datamodule, self.model = self.config_init.data, self.config_init.model
+            self.trainer = self.instantiate_trainer()
+            return
+        raise errors[-1]  # out here, so that jsonargparse's is not its context
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Builds the trainer, and refuses what is not supported."""

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.plugins.environments import LightningEnvironment
 
 from ..errors import require
 from ..run.files import hard_link
@@ -128,5 +128,6 @@ class LastCheckpoint(Callback):
             self._saved_at, self._save_took = time.monotonic(), time.monotonic() - began
         if action == Action.STOP:
             # where Lightning has launched a process itself, it kills the first one when that one ends with a code
-            launched = trainer.local_rank > 0 and isinstance(trainer.strategy.cluster_environment, LightningEnvironment)
+            environment = getattr(trainer.strategy, "cluster_environment", None)
+            launched = trainer.local_rank > 0 and isinstance(environment, LightningEnvironment)
             raise StoppedError(0 if launched else EXIT_CODE)
