@@ -30,6 +30,7 @@ warnings.filterwarnings("error", category=Image.DecompressionBombWarning)
 Image.init()
 # not all that PIL can open, whatever a file is called: for EPS it would run Ghostscript
 _FORMATS = sorted({"AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP"} & {*Image.OPEN})
+_LONGEST = 1000  # times the shorter side: scaled so that this fits, a longer one would fill the memory
 _EXIF_ORIENTATION = 0x0112
 _LYING = (5, 6, 7, 8)  # values of it with width and height exchanged
 _MIRRORED = {2: (2,), 3: (1, 2), 4: (1,), 6: (2,), 7: (1, 2), 8: (1,)}  # axes that are reversed after that
@@ -68,7 +69,11 @@ def _why(error: BaseException) -> str:
 def open_image(path: str | Path) -> Image.Image:
     """Opens an image as it is stored, not turned; its pixels are decoded when they are first used."""
     with named(path):
-        return Image.open(path, formats=_FORMATS)
+        image = Image.open(path, formats=_FORMATS)
+        if max(image.size) > _LONGEST * min(image.size):
+            image.close()
+            raise ValueError(f"one side is more than {_LONGEST} times the other")
+        return image
 
 
 def _orientation(image: Image.Image) -> Any:

@@ -106,12 +106,24 @@ def test_a_file_cut_short_anywhere_is_refused_by_name(tmp_path, suffix, read):
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\nshowpage\n", "not an image"),
         (claiming_png(60000, 60000), r"Image size \(\d+ pixels\) exceeds"),
         (claiming_png(MAX_PIXELS // 10000 + 1, 10000), r"Image size \(\d+ pixels\) exceeds"),
+        (claiming_png(2, 60000), "one side is more than 1000 times"),
         (tiff("F"), ".* 32 bits"),
         (tiff("I"), ".* 32 bits"),
         ("nowhere", "No such file"),
         ("rose.jpg", "Too many levels of symbolic"),
     ],
-    ids=["empty", "web page", "EPS", "huge", "a little too large", "floats", "integers", "dead link", "link to itself"],
+    ids=[
+        "empty",
+        "web page",
+        "EPS",
+        "huge",
+        "a little too large",
+        "a line",
+        "floats",
+        "integers",
+        "dead link",
+        "link to itself",
+    ],
 )
 @pytest.mark.parametrize("read", [check_image, decoded])
 def test_what_is_no_image_is_refused_by_name_and_reason(tmp_path, content, why, read):
