@@ -102,14 +102,16 @@ def require_supported(trainer: Trainer) -> None:
 def require_sound_run(
     trainer: Trainer, data: ReproducibleDataModule, best: dict[str, str | None], monitor: Monitor
 ) -> None:
-    """Refuses limits of zero, and callbacks that take a metric's worst for its best, before data is read.
+    """Refuses limits that leave no batch, and callbacks that take a metric's worst for its best, before data is read.
 
     ``best`` has the modes in which metrics are best; ``monitor`` is the best checkpoint's, in a mode that the user chose.
     """
     data.require_usable(trainer.world_size)
-    for name in ("limit_train_batches", "limit_val_batches", "limit_test_batches"):
-        if getattr(trainer, name) == 0:
-            raise UserError(f"--trainer.{name} must be above 0 or left out, got 0")
+    for split in ("train", "val", "test"):
+        limit = getattr(trainer, f"limit_{split}_batches")
+        batches = math.ceil(data.split_sizes().get(split, 0) / data.batch_size)
+        if limit == 0 or (isinstance(limit, float) and 0 < limit * batches < 1):
+            raise UserError(f"--trainer.limit_{split}_batches {limit} leaves no batch; give a whole number, such as 1")
     modes = {"train/loss": "min", "train/accuracy": "max"} | best | {monitor.monitor: monitor.mode}
     for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
         metric, mode = getattr(callback, "monitor", None), getattr(callback, "mode", None)
