@@ -11,8 +11,8 @@ from tests.small import one_line, small
     [
         ("--trainer.limit_val_batches=0", "--trainer.limit_val_batches 0 leaves no batch"),
         (
-            "--trainer.limit_test_batches=0.1",
-            "--trainer.limit_test_batches 0.1 leaves no batch",
+            "--trainer.limit_test_batches=0.01",
+            "--trainer.limit_test_batches 0.01 leaves no batch",
         ),  # else known after training
         ("--trainer.default_root_dir=s3://bucket/runs", "must be a folder of this machine, not an address"),
         ("--trainer.barebones=true", "Logging can impact raw speed"),
