@@ -1,6 +1,6 @@
 """Callbacks: what happens during a run beside training."""
 
-from project.callbacks.cached_features import CachedFeatures, HeadFirst
+from project.callbacks.cached_features import CachedFeatures
 from project.callbacks.curves import ImagesPerSecond, LearningRate, SpeedSettings
 from project.callbacks.defaults import DefaultCallbacks
 from project.callbacks.figures import ConfidentMistakesPlot, ConfusionMatrixPlot, FirstBatchPlot, PlotFiles
@@ -19,7 +19,6 @@ __all__ = [
     "ConfusionMatrixPlot",
     "DefaultCallbacks",
     "FirstBatchPlot",
-    "HeadFirst",
     "ImagesPerSecond",
     "LastCheckpoint",
     "LearningRate",

@@ -1,11 +1,10 @@
-"""Training the head on features that the backbone computes once for each image: alone, or before all layers train."""
+"""Training the head alone on features that a frozen backbone computes once for each image."""
 
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from project.engine.errors import UserError, listed
 from project.engine.run.progress import Progress, note
@@ -48,7 +47,7 @@ class CachedFeatures(Callback):
         progress = Progress(len(data.splits["train"]) + len(data.splits["val"]))
         pl_module.eval()
         for split in ("train", "val"):
-            self._features[split] = image_features(pl_module, data.whole_split(split), progress)
+            self._features[split] = self._compute(pl_module, data.whole_split(split), progress)
         pl_module.train()
         progress.close()
         note(f"computed the features of {progress.summary()}")
@@ -79,77 +78,24 @@ class CachedFeatures(Callback):
         """Does the same."""
         self.teardown(trainer, pl_module, "fit")
 
-
-class HeadFirst(Callback):
-    """Fits the head before the first step, so that training all layers distorts pretrained features less (LP-FT).
-
-    Linear probing, then fine-tuning (Kumar et al., 2022, https://arxiv.org/abs/2202.10054): logistic regression on the
-    features of each training image, not augmented. A resumed run has its result in the checkpoint.
-
-    Args:
-        strength: Of the fit; the smaller, the smaller the weights, as ``C`` of scikit-learn's ``LogisticRegression``.
-    """
-
-    def __init__(self, strength: float = 1.0) -> None:
-        self.strength = strength
-
-    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Fits the head in the first process, and gives it to all."""
-        if trainer.ckpt_path is not None:
-            return
-        data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
-        layer = _heads(pl_module)[0]
-        weights = [parameter.detach() for parameter in layer.parameters()]
-        if trainer.is_global_zero:
-            note("fitting the head on the features of each training image")
-            data.serve_indices(("train",))  # by which its images are not augmented
-            pl_module.eval()
-            features = image_features(pl_module, data.whole_split("train"), Progress(len(data.splits["train"])))
-            pl_module.train()
-            data.serve_indices(())
-            labels = data.splits["train"].labels.cpu()
-            found = logistic_regression(features.flatten(1).cpu().double(), labels, len(weights[0]), self.strength)
-            weights = [value.view_as(parameter) for value, parameter in zip(found, weights, strict=True)]
-        for parameter, value in zip(layer.parameters(), trainer.strategy.broadcast(weights), strict=True):
-            parameter.data.copy_(value)
-
-
-def logistic_regression(features: Tensor, labels: Tensor, classes: int, strength: float) -> tuple[Tensor, Tensor]:
-    """Minimises cross entropy plus the squared weights, as scikit-learn does: weights (classes, features) and biases."""
-    weights, biases = (
-        features.new_zeros(*size, requires_grad=True) for size in ((classes, features.shape[1]), (classes,))
-    )
-    optimizer = torch.optim.LBFGS([weights, biases], max_iter=500, line_search_fn="strong_wolfe")
-
-    def loss() -> Tensor:
-        optimizer.zero_grad()
-        penalty = weights.square().sum() / (2 * strength * len(labels))
-        found = F.cross_entropy(F.linear(features, weights, biases), labels) + penalty
-        found.backward()  # type: ignore[no-untyped-call]
-        return found
-
-    with torch.enable_grad():
-        optimizer.step(loss)  # type: ignore[no-untyped-call]
-    return weights.detach(), biases.detach()
-
-
-def image_features(model: Any, batches: Any, progress: Progress) -> Tensor:
-    """Computes the input of the head for each image of some batches, float (N, features)."""
-    found: list[Tensor] = []
-    layer = _heads(model)[0]
-    with torch.no_grad(), layer.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0])):
-        for batch in batches:
-            batch = model.trainer.strategy.batch_to_device(batch, model.device)  # by the data module's hooks
-            logits = exact_logits(model, batch.images)
-            found[-1:] = [features[: len(logits)] for features in found[-1:]]  # where one image was computed as two
-            progress.advance(len(logits))
-    with torch.no_grad():
-        again = layer(found[-1]) if found else logits[:0]
-    if again.shape != logits.shape or not torch.allclose(again, logits, rtol=1e-3, atol=1e-4):
-        raise UserError(
-            f"in {model.arch}, more than the head comes after the features; leave CachedFeatures and HeadFirst out"
-        )
-    return torch.cat(found)
+    def _compute(self, model: Any, batches: Any, progress: Progress) -> Tensor:
+        found: list[Tensor] = []
+        layer = _heads(model)[0]
+        with torch.no_grad(), layer.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0])):
+            for batch in batches:
+                if bool((batch.labels < 0).any()):
+                    raise UserError("CachedFeatures: an image cannot be read any more; start again")
+                batch = model.trainer.strategy.batch_to_device(batch, model.device)  # by the data module's hooks
+                logits = exact_logits(model, batch.images)
+                found[-1:] = [features[: len(logits)] for features in found[-1:]]  # where one image was computed as two
+                progress.advance(len(logits))
+        with torch.no_grad():
+            again = layer(found[-1]) if found else logits[:0]
+        if again.shape != logits.shape or not torch.allclose(again, logits, rtol=1e-3, atol=1e-4):
+            raise UserError(
+                f"CachedFeatures: in {model.arch}, more than the head comes after the features; leave the callback out"
+            )
+        return torch.cat(found)
 
 
 def _heads(model: Any) -> list[nn.Module]:

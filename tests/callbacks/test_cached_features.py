@@ -4,10 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from project.callbacks import StoppedError
@@ -16,7 +14,7 @@ from project.engine.errors import UserError
 from project.engine.loading.batch import ImageBatch
 from project.engine.loading.files import FileDataset
 from tests.conftest import make_folder
-from tests.small import AtStep, load, require_same_end, small, stop_at
+from tests.small import AtStep, load, small
 from tests.stress import SmallNetwork, differences, outcome
 
 PLAIN = ["--data.flip=false", "--data.crop_scale=null", "--data.image_size=32", "--data.batch_size=8"]
@@ -36,21 +34,21 @@ def place(workplace) -> Path:
 
 def test_the_numbers_are_those_of_computing_the_backbone_each_time_and_each_image_is_read_once(place, monkeypatch):
     read: list[int] = []
-    own, image = FolderDataModule.on_after_batch_transfer, FileDataset.image
+    own, served = FolderDataModule.on_after_batch_transfer, FileDataset.__getitems__
 
     def invert(self: Any, batch: Any, dataloader_idx: int) -> Any:
         batch = own(self, batch, dataloader_idx)
         return batch._replace(images=255 - batch.images)
 
-    def counted(data: FileDataset, index: int) -> Tensor:
-        read.append(index)
-        return image(data, index)
+    def counted(data: FileDataset, keys: list[int]) -> Any:
+        read.extend(keys)
+        return served(data, keys)
 
     monkeypatch.setattr(FolderDataModule, "on_after_batch_transfer", invert)  # a hook of the user's
-    monkeypatch.setattr(FileDataset, "image", counted)
+    monkeypatch.setattr(FileDataset, "__getitems__", counted)
     small(*HEAD, "--name=each_time", data=FOLDER)
     read.clear()
-    cli = small(*CACHED, "--name=once", "--callbacks.confident_mistakes=false", data=FOLDER)
+    cli = small(*CACHED, "--name=once", data=FOLDER)
     assert "forward" not in vars(cli.model)  # which serves the test and other data again
     assert len(read) == sum(len(data) for data in cli.datamodule.splits.values()) == 48
     paths = [Path("runs") / name for name in ("each_time", "once")]
@@ -125,34 +123,3 @@ def test_what_would_change_features_and_a_network_that_does_not_end_in_one_head_
     torch.save(network(3).state_dict(), "weights.pth")
     with pytest.raises(UserError, match=complaint):
         small(*CACHED, *flags, data=FOLDER, network=network)
-
-
-AUGMENTED = [
-    *FOLDER,
-    "--data.flip=true",
-    "--data.crop_scale=[0.5,1]",
-    "--trainer.callbacks+=project.callbacks.HeadFirst",
-]
-
-
-def test_the_head_begins_as_scikit_learns_on_features_of_whole_images(place):
-    cli = small(*HEAD, "--model.optimizer.lr=1e-30", data=AUGMENTED)
-    train, preprocessing = cli.datamodule.splits["train"], cli.model.preprocessing
-    mean, std = (torch.tensor(preprocessing[name]).view(3, 1, 1) for name in ("mean", "std"))
-    network: Any = SmallNetwork(3).eval()
-    network.load_state_dict(load(Path("weights.pth")))
-    network.fc = torch.nn.Identity()
-    with torch.no_grad():
-        features = [network(((train.image(index) / 255 - mean) / std)[None])[0].numpy() for index in range(len(train))]
-    expected = LogisticRegression(C=1.0, max_iter=10_000, tol=1e-8).fit(features, train.labels.numpy())
-    found: Any = cli.model.network.fc
-    np.testing.assert_allclose(found.weight.detach(), expected.coef_, atol=1e-3)
-    np.testing.assert_allclose(found.bias.detach() - found.bias.mean().item(), expected.intercept_, atol=1e-3)
-
-
-def test_a_run_that_fits_the_head_first_resumes_without_doing_so_again(place):
-    flags = ["--model.weights=weights.pth"]
-    small(*flags, "--trainer.default_root_dir=whole", data=AUGMENTED)
-    stop_at(6, *flags, data=AUGMENTED)
-    small(*flags, data=AUGMENTED)
-    require_same_end(Path("runs/run"), outcome(Path("whole/run")))

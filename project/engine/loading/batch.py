@@ -70,20 +70,6 @@ def split_keys(keys: list[int], size: int) -> tuple[int, Tensor]:
     return keys[0] // size % _EPOCHS, found % size + size * (found // size // _EPOCHS)
 
 
-class AsEvaluated:
-    """A dataset whose images are served as evaluation sees them, without random crops."""
-
-    def __init__(self, dataset: BatchDataset) -> None:
-        self.dataset, self.labels = dataset, dataset.labels
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitems__(self, indices: list[int]) -> ImageBatch:
-        images = torch.stack([self.dataset.image(index) for index in indices])
-        return ImageBatch(images, self.labels[indices], torch.tensor(indices))
-
-
 class ArrayDataset:
     """Images of one size that lie in memory.
 

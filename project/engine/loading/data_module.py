@@ -16,7 +16,7 @@ from ..number_types import ClosedUnitInterval, NonNegativeInt, PositiveInt, plai
 from ..preprocessing import Preprocessing
 from ..randomness import Purpose, derived_seed
 from ..training.sampler import EvaluationSampler, TrainingSampler, weighted_draw
-from .batch import ArrayDataset, AsEvaluated, BatchDataset, ImageBatch, load_once_a_machine, uncounted
+from .batch import ArrayDataset, BatchDataset, ImageBatch, load_once_a_machine, uncounted
 from .transforms import TransformedDataset, describe, transform_batch
 from .workers import image_loader
 
@@ -178,8 +178,8 @@ class ReproducibleDataModule(LightningDataModule, ABC):
         return self._evaluation_loader("test", once=True)
 
     def whole_split(self, split: str) -> DataLoader[ImageBatch]:
-        """Loads ``train``, ``val`` or ``test`` once, in the order of its indices and as evaluation sees it."""
-        dataset = AsEvaluated(self.splits[split])
+        """Loads ``train``, ``val`` or ``test`` once, in the order of its indices and without augmentation."""
+        dataset = self.splits[split]
         return self._loader(dataset, SequentialSampler(range(len(dataset))), self._image_workers(split))
 
     def serve_indices(self, splits: Collection[str]) -> None:
