@@ -15,7 +15,7 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 from lightning.pytorch.plugins.precision import Precision
 
 from project.analysis.tables import summary
-from project.callbacks import BestCheckpoint, DefaultCallbacks, LastCheckpoint, StoppedError
+from project.callbacks import BestCheckpoint, DefaultCallbacks, LastCheckpoint, MetricsCSV, StoppedError
 from project.cli import ProjectCLI
 from project.data import CIFAR10DataModule, FlowersDataModule, FolderDataModule, SyntheticFlowersDataModule
 from project.engine.cli.command import one_line_errors, quiet_libraries
@@ -116,8 +116,8 @@ class FitCLI(ProjectCLI):
         kwargs["plugins"] = with_atomic_writes(self.config_init.trainer.plugins, self.run.path)
         trainer = super().instantiate_trainer(**kwargs)
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
-        # LastCheckpoint comes first: it saves at the start of a batch, before other callbacks log anything there
-        callbacks.sort(key=lambda callback: not isinstance(callback, LastCheckpoint))
+        # these come first: they save at the start of a batch or an epoch, before other callbacks log anything there
+        callbacks.sort(key=lambda callback: not isinstance(callback, LastCheckpoint | MetricsCSV))
         self._keeps_last = isinstance(callbacks[0], LastCheckpoint)
         self._keep_best = next((callback for callback in callbacks if isinstance(callback, BestCheckpoint)), None)
         return trainer

@@ -55,6 +55,14 @@ def test_metrics_that_callbacks_log_at_the_end_of_an_epoch_are_in_its_row(workpl
     assert late.saved[-1]["own"] == 10  # a checkpoint of that moment may be written only now
 
 
+def test_metrics_that_callbacks_log_at_the_start_of_an_epoch_are_in_its_row(workplace):
+    schedule = ["--model.lr_scheduler=MultiStepLR", "--model.lr_scheduler.milestones=[1]"]
+    small(*schedule, "--trainer.callbacks+=LearningRateMonitor")
+    found = [(row["learning_rate/pg1"], row["learning_rate"]) for row in rows()]
+    assert all(monitored == own for monitored, own in found)
+    assert float(found[1][1]) == pytest.approx(float(found[0][1]) / 10)
+
+
 class Killed(Callback):
     """Fails once a row has been written behind the last checkpoint."""
 

@@ -48,6 +48,8 @@ class Bookkeeping(Callback):
         resumed, model.resumed = model.resumed, None  # which would keep memory for nothing
         if resumed is not None:
             require_same_settings(resumed[ABOUT], model.settings, trainer.ckpt_path)
+            # StochasticWeightAveraging has cleared the schedule that it replaces
+            model.settings = {part: now or resumed[ABOUT].get(part, {}) for part, now in model.settings.items()}
             for optimizer, state in zip(trainer.optimizers, resumed.get("optimizer_states", ()), strict=False):
                 require_fitting_state(optimizer, state, trainer.ckpt_path)
 

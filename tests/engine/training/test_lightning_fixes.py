@@ -126,6 +126,8 @@ def test_stochastic_weight_averaging_is_resumed_exactly(workplace):
         for run in (Path("whole/run"), RUN)
     )
     assert not differences(whole, resumed)
+    about = load(RUN / "checkpoints" / "last.ckpt")["about"]
+    assert about["lr_scheduler"] == load(Path("whole/run/checkpoints/last.ckpt"))["about"]["lr_scheduler"] != {}
 
 
 @pytest.mark.parametrize(
