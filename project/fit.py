@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 from lightning.pytorch.plugins.precision import Precision
 
+import project.data as data_modules
 from project.analysis.tables import summary
 from project.callbacks import BestCheckpoint, DefaultCallbacks, LastCheckpoint, MetricsCSV, StoppedError
 from project.cli import ProjectCLI
@@ -31,6 +32,7 @@ from project.engine.training.best_checkpoint import chosen_monitor, evaluate_bes
 from project.engine.training.last_checkpoint import CURVES
 from project.engine.training.lightning_fixes import DelayedAveraging, LogInterval
 from project.model import ImageClassifier
+from project.model.networks import is_path
 from project.model.pretrained import follow_weights
 
 BUILT_IN = (SyntheticFlowersDataModule, FlowersDataModule, CIFAR10DataModule)
@@ -205,7 +207,10 @@ class FitCLI(ProjectCLI):
             "test": self.model.results["test"].as_dict(),
         }
         self.run.write_metrics(metrics)
-        self.say(summary(self.run, metrics, own_images=type(self.datamodule) not in BUILT_IN))
+        known = [ImageClassifier, *vars(data_modules).values()]
+        own = [type(one).__module__ for one in (self.model, self.datamodule) if type(one) not in known]
+        own += [self.model.arch.rpartition(".")[0]] if is_path(self.model.arch) else []
+        self.say(summary(self.run, metrics, type(self.datamodule) not in BUILT_IN, sorted({*own})))
 
 
 def main() -> None:

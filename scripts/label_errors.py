@@ -33,8 +33,10 @@ def read(folder: Path) -> tuple[list[dict[str, str]], list[str], np.ndarray]:
 
 def find(folder: Path) -> list[list[str]]:
     """Finds suspicious labels: path, label and the class that is most probable instead."""
-    from cleanlab.filter import find_label_issues
-
+    try:
+        from cleanlab.filter import find_label_issues
+    except ModuleNotFoundError:
+        sys.exit('error: this needs a package: pip install --editable ".[labels]"')
     rows, names, shares = read(folder)
     labels = [names.index(row["label"]) for row in rows]
     ranked = find_label_issues(np.array(labels), shares, return_indices_ranked_by="self_confidence")

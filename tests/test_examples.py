@@ -74,7 +74,7 @@ def data_for(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_the_command_of_an_example_trains(file, workplace):
+def test_the_command_of_an_example_trains(file, workplace, capsys):
     if file.stem == "timm_network":
         pytest.importorskip("timm", reason="timm is an extra")
     given = [str(ROOT / word) if word.startswith("examples/") else word for word in options(file)]
@@ -89,6 +89,7 @@ def test_the_command_of_an_example_trains(file, workplace):
         weights = torch.load("runs/run/checkpoints/last.ckpt", weights_only=True)["state_dict"]
         assert weights["centers"].abs().sum() > 0
     if file.stem == "metric":
+        assert "best.ckpt --import examples.metric\n" in capsys.readouterr().out
         assert metrics["selection"]["monitor"] == "val/balanced_accuracy"
 
 

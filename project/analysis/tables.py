@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,13 @@ from project.engine.run.files import whole_file
 from project.engine.run.folder import RunFolder
 
 
-def summary(run: RunFolder, metrics: dict[str, Any], own_images: bool = False) -> str:
-    """Lists a run's metrics, its best checkpoint, and what to do next."""
+def summary(run: RunFolder, metrics: dict[str, Any], own_images: bool = False, own_modules: Sequence[str] = ()) -> str:
+    """Lists a run's metrics, its best checkpoint, and what to do next; with ``own_modules``, which commands import."""
     own = "  your own images   python -m project.fit --data FolderDataModule --data.root FOLDER"
     best, chosen = shlex.quote(str(run.best)), metrics["selection"]
     sets = {"validation": "val", "test": "test"}
+    modules = ",".join(own_modules)
+    own_code, environment = (f" --import {modules}", f"IMPORT={modules} ") if modules else ("", "")
     choice = f"epoch {metrics['epoch']}, by {chosen['monitor']}" if chosen else f"step {metrics['step']}, the last"
     return "\n".join(
         [
@@ -25,10 +27,10 @@ def summary(run: RunFolder, metrics: dict[str, Any], own_images: bool = False) -
             "",
             f"  best checkpoint   {run.best} ({choice})",
             f"  curves, images    tensorboard --logdir {shlex.quote(str(run.path.parent))}",
-            f"  class by class    python -m project.evaluate {best}",
-            f"  label images      python -m project.predict {best} PHOTOS",
-            f"  one page          python -m project.report {shlex.quote(str(run.path))}",
-            f"  explore           CHECKPOINT={best} make notebook",
+            f"  class by class    python -m project.evaluate {best}{own_code}",
+            f"  label images      python -m project.predict {best} PHOTOS{own_code}",
+            f"  one page          python -m project.report {shlex.quote(str(run.path))}{own_code}",
+            f"  explore           {environment}CHECKPOINT={best} make notebook",
             *([] if own_images else [own]),
         ]
     )
