@@ -162,6 +162,8 @@ def _label(trainer: Trainer, labeller: Labeller) -> int:
 
 
 def _require_output(options: Namespace) -> None:
+    if options.resume and options.overwrite:
+        raise UserError("--resume continues what --overwrite replaces; give one of them")
     if options.resume and options.output is None:
         raise UserError("--resume needs an --output, where it finds what was written")
     if options.output is not None:

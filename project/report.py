@@ -42,7 +42,7 @@ def report(options: Namespace) -> Path:
     output = chosen_output(options.output, run / "report.html")
     try:
         metrics: dict[str, Any] = json.loads((run / "metrics.json").read_text())
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise UserError(f"'{printable(str(run))}' is no finished run: it has no metrics.json") from error
     require_writable("--output", output)
     checkpoint = run / "checkpoints" / "best.ckpt"

@@ -122,6 +122,8 @@ def test_resuming_labels_the_files_that_have_no_row(checkpoint, photos, tmp_path
         out.write_bytes(out.read_bytes()[:-9])  # as on a full disk: five rows are whole
         with pytest.raises(UserError, match="--overwrite replaces it, --resume continues it"):
             label(*options, f"--output={out}")
+        with pytest.raises(UserError, match="--resume continues what --overwrite replaces"):
+            label(*options, f"--output={out}", "--resume", "--overwrite")
         with pytest.raises(UserError, match="has other columns"):
             label(*options, "--top_k=3", f"--output={out}", "--resume")
         label(*options, f"--output={out}", "--resume")

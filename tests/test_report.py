@@ -102,7 +102,8 @@ def test_sections_that_a_network_or_a_run_has_nothing_for_are_left_out(tiny_run,
 
 def test_no_finished_run_and_a_page_that_cannot_be_written_cost_no_measuring(tiny_run, tmp_path, monkeypatch):
     monkeypatch.setattr("project.report.evaluate_split", None)
-    with pytest.raises(UserError, match=r"is no finished run: it has no metrics\.json"):
-        report(parse([str(tmp_path)]))
+    for no_run in (tmp_path, tiny_run / "checkpoints" / "best.ckpt"):
+        with pytest.raises(UserError, match=r"is no finished run: it has no metrics\.json"):
+            report(parse([str(no_run)]))
     with pytest.raises(UserError, match=r"--output: '.*' cannot be written"):
         report(parse([str(tiny_run), f"--output={tmp_path / 'no' / 'page.html'}"]))

@@ -9,6 +9,7 @@ from project.data import ImageDataModule
 from project.data.image_files import ImageFilesDataModule
 from project.data.splits import SPLITS
 from project.engine.errors import UserError, printable
+from project.engine.hardware import usable_cores
 from project.engine.loading.scan import ClassFiles
 from project.engine.run.checkpoint import About
 from project.engine.run.settings import imported_class, plain_options
@@ -27,6 +28,8 @@ def remembered_data(about: About) -> tuple[type[ImageDataModule], dict[str, Any]
             " with the module that defines it, or in Python import it first"
         )
     options = plain_options(data["init_args"], found)
+    if isinstance(workers := options.get("num_workers"), int):
+        options["num_workers"] = min(workers, usable_cores())  # a file does not decide how many processes start
     return found, {name: value for name, value in options.items() if name != "cache"}
 
 

@@ -1,5 +1,6 @@
 """Exported files: a network with normalisation and probabilities around it, as ONNX or as a program of ``torch.export``."""
 
+import io
 import json
 import logging
 from collections.abc import Callable
@@ -58,7 +59,9 @@ def metadata(model: ImageClassifier) -> dict[str, str]:
 
 def write_pt2(model: ImageClassifier, path: Path) -> None:
     """Writes a program that torch runs without this project, with metadata in its extra files."""
-    torch.export.save(trace(model), path, extra_files=metadata(model))
+    content = io.BytesIO()  # torch's own writer aborts the process where the disk is full
+    torch.export.save(trace(model), content, extra_files=metadata(model))
+    path.write_bytes(content.getvalue())
 
 
 def load_pt2(path: Path) -> Classify:

@@ -51,7 +51,9 @@ class ImageFilesDataModule(ResizedDataModule):
     ) -> None:
         super().__init__(**kwargs)
         self.group, self.folds, self.fold = group, folds, fold
-        if folds is not None:
+        if folds is None:
+            require(fold == 1, "--data.fold", fold, "given with --data.folds")
+        else:
             require(folds >= 2, "--data.folds", folds, "at least 2")
             require(1 <= fold <= folds, "--data.fold", fold, f"from 1 to {folds}")
             self.fractions["test"] = 1 / folds

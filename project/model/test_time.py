@@ -8,6 +8,8 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
+from project.engine.errors import require
+
 Views = Literal["flip", "flip_and_shift"]
 """Each image and its mirror image; and both moved by one pixel up and left, and down and right."""
 
@@ -40,6 +42,7 @@ def mean_logits(classify: Callable[[Tensor], Tensor], images: Tensor, views: Vie
     logits = _with_mirror_image(classify, images)
     if views == "flip":
         return logits
+    require(views == "flip_and_shift", "--model.test_time_augmentation", views, "flip or flip_and_shift")
     wide = torch.cat([images[..., 1:2], images, images[..., -2:-1]], dim=3)
     padded = torch.cat([wide[:, :, 1:2], wide, wide[:, :, -2:-1]], dim=2)
     moved = [_with_mirror_image(classify, part) for part in (padded[:, :, :-2, :-2], padded[:, :, 2:, 2:])]

@@ -7,6 +7,7 @@ from PIL import Image
 from torch.nn import functional as F
 
 from project.analysis.exported import ProbabilityNetwork
+from project.engine.errors import UserError
 from project.model.normalize import resized
 from project.model.test_time import Views, mean_logits
 from tests.model.test_classifier import classifier, make_images
@@ -54,3 +55,6 @@ def test_predicting_testing_and_exporting_take_means_over_views_and_validation_d
     torch.testing.assert_close(val, exact)
     for found in (predicted, exported, test.softmax(1)):
         torch.testing.assert_close(found, expected.softmax(1))
+    model.test_time_augmentation = "rotate"  # as a checkpoint may say
+    with pytest.raises(UserError, match="test_time_augmentation must be flip or flip_and_shift, got rotate"):
+        model.predict_step(images, 0)

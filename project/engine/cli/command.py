@@ -181,6 +181,14 @@ def lasting(stream: Any, messages: bool = False) -> TextIO:
     return io.TextIOWrapper(buffer, stream.encoding, "backslashreplace", line_buffering=messages or stream.isatty())
 
 
+def _open_closed_streams() -> None:
+    """Opens /dev/null for each stream that was closed, as by ``>&-`` or a daemon: a checkpoint could take its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+            setattr(sys, name, open(descriptor, "w" if number else "r", closefd=False))  # noqa: SIM115  # it lasts
+
+
 def _unless_explained(failed: threading.ExceptHookArgs) -> None:
     """Prints what ended a thread, but not a full disk in TensorBoard's: the main thread meets that too, and says it."""
     if not (isinstance(failed.exc_value, OSError) and explain(failed.exc_value)):
@@ -193,6 +201,7 @@ def one_line_errors() -> Iterator[None]:
     threading.excepthook = _unless_explained
     gc.freeze()  # what was imported stays, so that the collector need not look at it again
     gc.enable()
+    _open_closed_streams()
     if sys.stdout is sys.__stdout__ and sys.stderr is sys.__stderr__:  # unless a test or a notebook has replaced them
         sys.stdout, sys.stderr = lasting(sys.stdout), lasting(sys.stderr, messages=True)
     try:
