@@ -101,7 +101,7 @@ class Labeller(LightningModule):
         # by logits, as they differ where probabilities are rounded to the same; of equal ones the first, as in evaluation
         best = logits.argsort(dim=1, descending=True, stable=True)[:, : self._options.top_k]
         confidences = self.model.probabilities(logits).gather(1, best)
-        names, rows = self.model.class_names, list[Row]()
+        names, rows, header = self.model.class_names, list[Row](), columns(self._options.top_k)
         for path, error, labels, values in zip(*batch[1:], best.tolist(), confidences.tolist(), strict=True):
             if path is None:
                 continue
@@ -109,7 +109,7 @@ class Labeller(LightningModule):
                 error = "the network's output is not finite"
             named = [cell for label, value in zip(labels, values, strict=True) for cell in (names[label], value)]
             cells = [spelt(path), *([None] * len(named) if error else named), error]
-            rows.append(dict(zip(columns(self._options.top_k), cells, strict=True)))
+            rows.append(dict(zip(header, cells, strict=True)))
         return rows
 
     def on_predict_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:

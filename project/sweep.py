@@ -164,6 +164,7 @@ to repeat it: python -m project.fit {shlex.join(self._arguments(best.params))} -
         """Runs a trial until it ends or is pruned; ends the program if the sweep shall stop before that."""
         run = self._folder_of(trial)
         note(f"{run.name}: {', '.join(f'{name} {value}' for name, value in trial.params.items())}")
+        complete = [self._values(one) for one in self._study.get_trials(states=[TrialState.COMPLETE])]
         code = 0
         if not run.metrics.exists():
             place = [f"--trainer.default_root_dir={self.folder}", f"--name={run.name}"]
@@ -178,12 +179,12 @@ to repeat it: python -m project.fit {shlex.join(self._arguments(best.params))} -
                     start_new_session=True,  # Ctrl-C reaches the sweep alone, which stops the trial
                 )
             while process.poll() is None:
-                if self._stop.made or self._is_hopeless(trial):
+                if self._stop.made or self._is_hopeless(trial, complete):
                     process.terminate()  # it stops after its step, with everything saved
                     process.wait()
                 time.sleep(EVERY)
             code = process.returncode
-        pruned = self._is_hopeless(trial)
+        pruned = self._is_hopeless(trial, complete)
         if not pruned and (self._stop.made or code == EXIT_CODE):  # the trial was asked to stop, and the sweep with it
             note(f"stopped; to resume, run the same command; the trials are in {self.folder}")
             sys.exit(EXIT_CODE)
@@ -193,10 +194,9 @@ to repeat it: python -m project.fit {shlex.join(self._arguments(best.params))} -
         self._study.tell(trial.number, best if state == TrialState.COMPLETE else None, state)
         note(f"{run.name}: {state.name.lower()}, {self._monitor.monitor} {best}; see {run.name}.log")
 
-    def _is_hopeless(self, trial: FrozenTrial) -> bool:
+    def _is_hopeless(self, trial: FrozenTrial, complete: list[list[float]]) -> bool:
         """Returns True if the best value was ever worse than the median of five or more complete trials at that time."""
         values = self._values(trial)
-        complete = [self._values(one) for one in self._study.get_trials(states=[TrialState.COMPLETE])]
         for number in range(self._options.prune_after, len(values) + 1):
             others = [other[number - 1] for other in complete if len(other) >= number]
             best = self._best(values[:number])

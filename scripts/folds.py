@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from seeds import line
@@ -35,15 +35,17 @@ def train(runs: list[Path], options: list[str]) -> None:
 
 
 def rows_of(run: Path, fold: int) -> list[list[Any]]:
-    """Classifies the images that a run has not seen: path, label, predicted label, fold, probability of each class."""
+    """Classifies the images that a run has not seen and can be read: COLUMNS, and the probability of each class."""
     best = run / "checkpoints" / "best.ckpt"
     model = ImageClassifier.load_from_checkpoint(best)
     test = evaluate_split(model, open_data(read_checkpoint(best)[ABOUT]))
-    images: Any = test.images
-    labels = ([model.class_names[number] for number in numbers.tolist()] for numbers in (test.labels, test.predicted))
-    files = (str(file.absolute()) for file in images.files)
-    columns = zip(files, *labels, test.probabilities.tolist(), strict=True)
-    return [[file, label, predicted, fold, *shares] for file, label, predicted, shares in columns]
+    images, names = cast(Any, test.images), model.class_names
+    columns = zip(images.files, test.labels.tolist(), test.predicted.tolist(), test.probabilities.tolist(), strict=True)
+    return [
+        [str(file.absolute()), names[label], names[predicted], fold, *shares]
+        for file, label, predicted, shares in columns
+        if label >= 0
+    ]
 
 
 def main(name: str, folds: int, options: list[str]) -> None:

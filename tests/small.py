@@ -1,5 +1,6 @@
 """Runs of the real command that take no time, with a small network."""
 
+import csv
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -84,3 +85,9 @@ def one_line(command: Any, capsys: Any) -> str:
 def load(path: Path) -> Any:
     """Reads a checkpoint."""
     return torch.load(path, weights_only=True)
+
+
+def rows(path: Path | str) -> list[dict[str, str]]:
+    """Reads a CSV."""
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))

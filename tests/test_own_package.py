@@ -1,6 +1,5 @@
 """A classifier, a network, metrics and data of the user's own, through every command."""
 
-import csv
 import gc
 import json
 import sys
@@ -18,7 +17,7 @@ from project.engine.run.checkpoint import ABOUT
 from project.engine.run.settings import subclasses
 from project.model import ImageClassifier
 from tests.conftest import TINY, as_in_a_terminal, draw_image, evaluate, fit
-from tests.small import load, one_line
+from tests.small import load, one_line, rows
 
 SOURCE = '''
 import torch
@@ -85,11 +84,6 @@ def run(tmp_path_factory):
 def best(run) -> Iterator[Path]:
     yield run / "checkpoints" / "best.ckpt"
     forget()
-
-
-def rows(path: Path) -> list[dict[str, str]]:
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def test_an_own_metric_chooses_the_best_checkpoint_and_is_printed(run, best, capsys):

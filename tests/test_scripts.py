@@ -12,6 +12,7 @@ import pytest
 
 from project.data import CSVDataModule
 from tests.conftest import QUIET, SLIM, TINY_TRAINER, fit, make_folder
+from tests.small import rows
 
 DOCS = Path(__file__).parents[1] / "scripts"
 NO_WEIGHTS = shutil.ignore_patterns("*.ckpt")  # to copy a run without what takes most of its room
@@ -68,11 +69,6 @@ def test_the_table_of_recipes_compares_runs_of_one_seed(tiny_run, workplace, mon
     assert alone[:4] == ["none", "2", "55.00% ± 7.07", ""]
     assert ema[:4] == ["ema", "2", "59.00% ± 5.66", "+4.00 ± 1.41"]
     assert ema[5] == "1.00 (1.00 to 1.00)"
-
-
-def rows(path):
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def test_folds_classify_each_image_once_by_the_run_that_has_not_seen_it(workplace, monkeypatch, capsys):

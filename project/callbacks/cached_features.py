@@ -75,7 +75,7 @@ class CachedFeatures(Callback):
         vars(pl_module).pop("forward", None)
 
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
-        """Does the same."""
+        """Gives the model its own ``forward`` back."""
         self.teardown(trainer, pl_module, "fit")
 
     def _compute(self, model: Any, batches: Any, progress: Progress) -> Tensor:

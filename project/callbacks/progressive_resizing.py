@@ -47,5 +47,5 @@ class ProgressiveResizing(Callback):
         pl_module.train_image_size = None
 
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
-        """Does the same."""
+        """Leaves the model as it was."""
         self.on_train_end(trainer, pl_module)

@@ -1,6 +1,5 @@
 """``metrics.csv`` has a row for each epoch, the same after a kill, and is whole at every moment."""
 
-import csv
 import json
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from lightning.pytorch import Callback
 
 from project.analysis.plots import read_curves
 from project.callbacks import MetricsCSV, StoppedError
-from tests.small import AtStep, load, require_same_end, small
+from tests.small import AtStep, load, require_same_end, rows, small
 from tests.stress import outcome
 
 RUN = Path("runs/run")
@@ -17,17 +16,12 @@ FILE = RUN / "metrics.csv"
 LONGER = ["--trainer.max_epochs=4", "--callbacks.last_checkpoint.every_n_steps=1"]
 
 
-def rows():
-    with open(FILE, newline="") as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.mark.parametrize(("interval", "accumulated", "steps"), [(1, 1, [4, 8]), (10, 2, [2, 4])])
 def test_a_row_has_the_newest_of_the_curves(workplace, interval, accumulated, steps):
     FILE.parent.mkdir(parents=True)
     FILE.write_text("epoch,step\n0,4\n1,8\n2,12\n")  # of a run that left no checkpoint
     small(f"--trainer.log_every_n_steps={interval}", f"--trainer.accumulate_grad_batches={accumulated}")
-    found, curves = rows(), read_curves(RUN)
+    found, curves = rows(FILE), read_curves(RUN)
     assert [(row["epoch"], int(row["step"])) for row in found] == [("1", steps[0]), ("2", steps[1])]
     for row in found:
         for name in ("train/loss", "train/accuracy", "learning_rate", "val/loss", "val/accuracy", "val/top5", "val/f1"):
@@ -51,14 +45,14 @@ class LogsLate(Callback):
 
 def test_metrics_that_callbacks_log_at_the_end_of_an_epoch_are_in_its_row(workplace):
     small(callbacks=[late := LogsLate()])
-    assert [float(row["own"]) for row in rows()] == [10, 20]
+    assert [float(row["own"]) for row in rows(FILE)] == [10, 20]
     assert late.saved[-1]["own"] == 10  # a checkpoint of that moment may be written only now
 
 
 def test_metrics_that_callbacks_log_at_the_start_of_an_epoch_are_in_its_row(workplace):
     schedule = ["--model.lr_scheduler=MultiStepLR", "--model.lr_scheduler.milestones=[1]"]
     small(*schedule, "--trainer.callbacks+=LearningRateMonitor")
-    found = [(row["learning_rate/pg1"], row["learning_rate"]) for row in rows()]
+    found = [(row["learning_rate/pg1"], row["learning_rate"]) for row in rows(FILE)]
     assert all(monitored == own for monitored, own in found)
     assert float(found[1][1]) == pytest.approx(float(found[0][1]) / 10)
 
@@ -81,7 +75,7 @@ def test_an_interrupted_run_has_neither_lost_nor_doubled_rows(workplace, options
     for epoch in (1, 3):  # the row of the epoch is there, and not in the checkpoint, which is of the step before
         with pytest.raises(ZeroDivisionError):
             small(*LONGER, *options, callbacks=[Killed(epoch)])
-        assert len(rows()) == epoch
+        assert len(rows(FILE)) == epoch
         assert load(RUN / "checkpoints" / "last.ckpt")["global_step"] < 4 * epoch
     with pytest.raises(StoppedError):  # between a validation and the end of its epoch
         small(*LONGER, *options, callbacks=[AtStep(15)])

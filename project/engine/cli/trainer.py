@@ -107,9 +107,9 @@ def require_sound_run(
     ``best`` has the modes in which metrics are best; ``monitor`` is the best checkpoint's, in a mode that the user chose.
     """
     data.require_usable(trainer.world_size)
+    sizes = data.split_sizes()
     for split in ("train", "val", "test"):
-        limit = getattr(trainer, f"limit_{split}_batches")
-        batches = math.ceil(data.split_sizes().get(split, 0) / data.batch_size)
+        limit, batches = getattr(trainer, f"limit_{split}_batches"), math.ceil(sizes.get(split, 0) / data.batch_size)
         if limit == 0 or (isinstance(limit, float) and 0 < limit * batches < 1):
             raise UserError(f"--trainer.limit_{split}_batches {limit} leaves no batch; give a whole number, such as 1")
     modes = {"train/loss": "min", "train/accuracy": "max"} | best | {monitor.monitor: monitor.mode}
