@@ -9,14 +9,13 @@ from project.data import ImageDataModule
 from project.data.image_files import ImageFilesDataModule
 from project.data.splits import SPLITS
 from project.engine.errors import UserError, printable
-from project.engine.hardware import usable_cores
 from project.engine.loading.scan import ClassFiles
 from project.engine.run.checkpoint import About
 from project.engine.run.settings import imported_class, plain_options
 
 
 def remembered_data(about: About) -> tuple[type[ImageDataModule], dict[str, Any]]:
-    """Finds the data module that a checkpoint was trained with, and its options that name nothing that is written."""
+    """Finds the data module that a checkpoint was trained with, and its options that suit any machine."""
     data = about["data"]
     if data is None:
         raise UserError("the checkpoint does not say what data it was trained on; name it with --data")
@@ -28,9 +27,8 @@ def remembered_data(about: About) -> tuple[type[ImageDataModule], dict[str, Any]
             " with the module that defines it, or in Python import it first"
         )
     options = plain_options(data["init_args"], found)
-    if isinstance(workers := options.get("num_workers"), int):
-        options["num_workers"] = min(workers, usable_cores())  # a file does not decide how many processes start
-    return found, {name: value for name, value in options.items() if name != "cache"}
+    # a file decides neither what is written nor how many processes start
+    return found, {name: value for name, value in options.items() if name not in ("cache", "num_workers")}
 
 
 def require_datasets(about: About, given: Collection[str]) -> None:

@@ -1,7 +1,6 @@
 """Options that take a class: which classes there are, and what each accepts."""
 
 import inspect
-import sys
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
@@ -64,19 +63,6 @@ def unknown_class(key: str, name: str) -> str:
     own = f"; name your own with its module, as in my_module.{name}" if name.isidentifier() else ""
     meant = f"; did you mean {' or '.join(nearest)}?" if nearest else own
     return f"--{key}: there is no {CLASS_OPTIONS[key].__name__} '{name}'{meant}"
-
-
-def class_path(key: str, name: str) -> str:
-    """Returns the shortest path at which a class can be imported, or the name as it is where there is none."""
-    cls = find_class(key, name)
-    if cls is None:
-        return name
-    parts, last = cls.__module__.split("."), cls.__name__
-    for number in range(len(parts)):
-        module = ".".join(parts[: number + 1])
-        if vars(sys.modules[module]).get(last) is cls:
-            return f"{module}.{last}"
-    return name
 
 
 def class_parser(cls: type) -> LightningArgumentParser:

@@ -16,7 +16,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from ..errors import UserError, listed, printable
 from ..run.file_network import allow_module
 from ..run.progress import note
-from .classes import CLASS_OPTIONS, accepted, class_path, find_class, unknown_class
+from .classes import CLASS_OPTIONS, accepted, find_class, unknown_class
 from .configs import dump, merged, nested, read_config
 
 _KEYS = [key for key in CLASS_OPTIONS if key != "trainer.callbacks"]  # a list, in which a class follows another
@@ -127,7 +127,7 @@ def _with_specifications(config: dict[str, Any], folder: type) -> dict[str, Any]
 def _specification(key: str, value: Any, folder: type) -> Any:
     if isinstance(value, str) and key == "data" and find_class(key, value) is None:
         if os.path.isdir(os.path.expanduser(value)):
-            return {"class_path": class_path(key, folder.__name__), "init_args": {"root": value}}
+            return {"class_path": f"{folder.__module__}.{folder.__name__}", "init_args": {"root": value}}
         if os.sep in value:
             raise UserError(f"--data: there is no folder '{value}'")
     if isinstance(value, str) and (not key.startswith("trainer.") or find_class(key, value)):
@@ -138,8 +138,8 @@ def _specification(key: str, value: Any, folder: type) -> Any:
     if "class_path" not in spec:
         return spec
     name = str(spec["class_path"])
-    if find_class(key, name) is not None:
-        return spec | {"class_path": class_path(key, name)}
+    if (cls := find_class(key, name)) is not None:
+        return spec | {"class_path": f"{cls.__module__}.{cls.__qualname__}"}
     if key == "model.loss" and "." in name and not spec.get("init_args"):
         return name  # a function: by its class_path, jsonargparse would call it to make the loss
     raise UserError(unknown_class(key, name))
