@@ -1,4 +1,4 @@
-"""Loads a server of docs/after_training.md: requests a second, latencies, and whether each answer is right under load."""
+"""Loads a server, examples/deploy/serve.py: requests a second, latencies, and whether each answer is right under load."""
 
 import argparse
 import base64

@@ -40,8 +40,7 @@ from tests.small import one_line
 NAMES = ["daisy", 'a "quoted" name', "comma, name", "向日葵", "{}", "line\nend", "null", " "]
 LOADERS = {".onnx": load_onnx, ".pt2": load_pt2}
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "after_training.md").read_text()
-_, PREPARE, ON_ONNX, ON_TORCH, SERVE, QUANTIZE = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+DEPLOY = ROOT / "examples" / "deploy"
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +52,7 @@ def place(tiny_run, tmp_path_factory) -> Path:
         image = draw_image(number / 8, seed=number, size=(40 + 7 * number, 90 - 5 * number))
         image.save(folder / "photos" / f"{number}.jpg")
     shutil.copy(folder / "photos" / "3.jpg", folder / "photo.jpg")
-    (folder / "prepare.py").write_text(PREPARE)
+    shutil.copy(DEPLOY / "prepare.py", folder)
     trained = tiny_run / "checkpoints" / "best.ckpt"
     _, logits = by_torchvision(ImageClassifier.load_from_checkpoint(trained), sorted((folder / "photos").iterdir()))
     scale = 2 / logits.std()  # probabilities neither all alike nor all 0 and 1
@@ -197,12 +196,11 @@ def test_opencv_computes_what_the_checkpoint_does(arch, tmp_path):
 
 @pytest.mark.parametrize("fit", ["crop", "pad", "squash"])
 @pytest.mark.parametrize("crop", [32, 33])
-def test_the_page_prepares_images_as_evaluation_does(tmp_path, fit: Fit, crop):
+def test_the_example_prepares_images_as_evaluation_does(tmp_path, fit: Fit, crop):
     preprocessing: Preprocessing = {
         "resize": 37, "crop": crop, "fit": fit, "mean": [0.4, 0.5, 0.6], "std": [0.2, 0.2, 0.2]
     }  # fmt: skip
-    names: dict[str, Any] = {}
-    exec(PREPARE, names)
+    names = runpy.run_path(str(DEPLOY / "prepare.py"))
     about = {"interpolation": "bilinear", **preprocessing}
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in about.items()}
     turned = Image.Exif()
@@ -218,20 +216,21 @@ def test_the_page_prepares_images_as_evaluation_does(tmp_path, fit: Fit, crop):
         assert np.abs(found.astype(int) - expected).max() <= 1, (fit, size)
 
 
-@pytest.mark.parametrize("code", [ON_ONNX, ON_TORCH], ids=["onnx", "torch"])
-def test_a_photo_is_labelled_without_this_project(place, photos, code):
+@pytest.mark.parametrize("script", ["onnx_runtime.py", "plain_torch.py"])
+def test_a_photo_is_labelled_without_this_project(place, photos, script):
     guard = 'import sys\nsys.modules["project"] = sys.modules["lightning"] = None  # importing them would raise\n'
-    found = subprocess.run([sys.executable, "-c", guard + code], cwd=place, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", guard + (DEPLOY / script).read_text()]
+    found = subprocess.run(command, cwd=place, capture_output=True, text=True, check=True)
     label, probability = found.stdout.rstrip("\n").rsplit(" ", 1)
     expected = photos[1][3]
     assert label == NAMES[expected.argmax()]
     assert float(probability) == pytest.approx(expected.max().item(), abs=0.02)  # a pixel may differ by 1 of 255
 
 
-def test_the_page_quantizes_to_8_bits(place, photos, monkeypatch):
+def test_the_example_quantizes_to_8_bits(place, photos, monkeypatch):
     monkeypatch.chdir(place)
     monkeypatch.syspath_prepend(place)
-    exec(QUANTIZE, {})
+    runpy.run_path(str(DEPLOY / "quantize.py"))
     images, expected = photos
     torch.testing.assert_close(load_onnx(place / "small.onnx")(images).double(), expected, rtol=0, atol=0.1)
     graph = onnx.load(place / "small.onnx")
@@ -250,8 +249,8 @@ def test_the_server_is_right_under_load_and_refuses_what_is_broken(place, tmp_pa
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     shutil.copy(place / "model.onnx", tmp_path)
-    (tmp_path / "prepare.py").write_text(PREPARE)
-    (tmp_path / "serve.py").write_text(SERVE.replace("port=8000", f"port={port}"))
+    shutil.copy(DEPLOY / "prepare.py", tmp_path)
+    (tmp_path / "serve.py").write_text((DEPLOY / "serve.py").read_text().replace("port=8000", f"port={port}"))
     photo = (place / "photo.jpg").read_bytes()
     script, url = runpy.run_path(str(ROOT / "scripts" / "load_test.py")), f"http://127.0.0.1:{port}/predict"
     pipe: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
