@@ -42,7 +42,7 @@ class MultilabelClassifier(ImageClassifier):
 
     def configure_metrics(self) -> dict[str, Metric]:
         """Adds the mean of the classes' average precisions."""
-        return {"mAP": MeanAveragePrecision(num_labels=len(self.class_names))}
+        return {"mAP": MeanAveragePrecision(num_labels=len(self.class_names), ignore_index=-1)}
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """That of each class, float (N, classes)."""
@@ -50,7 +50,8 @@ class MultilabelClassifier(ImageClassifier):
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The mean binary cross entropy of each image, float (N,)."""
-        return F.binary_cross_entropy_with_logits(logits, labels.float(), reduction="none").mean(1)
+        known = (labels >= 0).float()
+        return F.binary_cross_entropy_with_logits(logits, labels.float(), known, reduction="none").mean(1)
 
     def evaluation_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The same."""

@@ -20,17 +20,25 @@ class LabelsCSV(ResizedDataModule):
         super().__init__(**kwargs)
         self.folder = Path(file).parent
         rows = csv.DictReader(Path(file).read_text().splitlines())
-        self.labels = {row["path"]: row["labels"].split() for row in rows}
+        self.labels = {row.pop("path"): self.names(row) for row in rows}
 
     @property
     def class_names(self) -> list[str]:
         """Every label that an image has."""
         return sorted({name for names in self.labels.values() for name in names})
 
+    def names(self, cells: dict[str, str]) -> list[str]:
+        """The labels of an image."""
+        return cells["labels"].split()
+
+    def mark(self, name: str, names: list[str]) -> int:
+        """1 where an image has a label, 0 where it has not; -1 would be unknown."""
+        return int(name in names)
+
     def load(self) -> dict[str, FileDataset]:
         """Cuts the splits by the names of the files."""
         paths, classes = list(self.labels), self.class_names
-        marks = torch.tensor([[name in self.labels[path] for name in classes] for path in paths]).long()
+        marks = torch.tensor([[self.mark(name, self.labels[path]) for name in classes] for path in paths])
         parts = hashed_split(paths, self.fractions, seed=self.split_seed, class_name=self.folder.name)
         return {split: self._dataset(split, [paths[i] for i in at], marks[at]) for split, at in parts.items()}
 

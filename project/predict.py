@@ -16,7 +16,7 @@ from jsonargparse.typing import NonNegativeInt, PositiveInt
 from lightning.pytorch import LightningModule, Trainer
 from torch.utils.data import DataLoader
 
-from project.analysis.tables import require_writable
+from project.analysis.tables import named, require_writable
 from project.engine.cli.command import one_line_errors, quiet_libraries
 from project.engine.cli.command_line import IMPORT, import_modules
 from project.engine.cli.parser import OneLineErrorParser
@@ -38,7 +38,8 @@ def parse(args: list[str] | None = None) -> Namespace:
     parser = OneLineErrorParser(
         prog="python -m project.predict",
         description="Labels image files with a checkpoint. Writes a row for each, in their order: path, label, confidence"
-        " from 0 to 1, and why a file cannot be read. Ends with code 0; with code 1 where files could not be read,"
+        " from 0 to 1, and why a file cannot be read; if images may have several classes, also those above their"
+        " thresholds, and the probability of each. Ends with code 0; with code 1 where files could not be read,"
         " which have rows too; with code 2 where the command itself cannot work.",
         epilog="example: python -m project.predict runs/mine/checkpoints/best.ckpt photos --output labels.csv",
     )
@@ -48,6 +49,8 @@ def parse(args: list[str] | None = None) -> Namespace:
     option("paths", nargs="+", type=str, help=paths)
     option("--output", type=str | None, help="A .csv or .jsonl file; by default CSV goes to standard output.")
     option("--top_k", type=PositiveInt, default=1, help="How many classes to name, best first.")
+    every = "Add the probability of each class; always added if images may have several."
+    option("--probabilities", action="store_true", help=every)
     flips = "Average each image with its mirror image, if the model does not already."
     option("--flips", action="store_true", help=flips)
     option("--resume", action="store_true", help="Skip files that have a row in --output, and append.")
@@ -60,10 +63,13 @@ def parse(args: list[str] | None = None) -> Namespace:
     return parser.parse_args(args)
 
 
-def columns(top_k: int) -> list[str]:
+def columns(model: ImageClassifier, options: Namespace) -> list[str]:
     """Names the columns of the rows."""
-    places = ["", *(f"_{place}" for place in range(2, top_k + 1))]
-    return ["path", *(f"{name}{place}" for place in places for name in ("label", "confidence")), "error"]
+    places = ["", *(f"_{place}" for place in range(2, options.top_k + 1))]
+    several = not model.has_one_class
+    shown = [f"probability_{name}" for name in model.class_names] if several or options.probabilities else []
+    best = [f"{name}{place}" for place in places for name in ("label", "confidence")]
+    return ["path", *best, *(["labels"] if several else []), *shown, "error"]
 
 
 class Labeller(LightningModule):
@@ -99,16 +105,20 @@ class Labeller(LightningModule):
         """Makes a row for each file."""
         logits = evaluation_logits(self.model, batch.images).float()
         # by logits, as they differ where probabilities are rounded to the same; of equal ones the first, as in evaluation
-        best = logits.argsort(dim=1, descending=True, stable=True)[:, : self._options.top_k]
-        confidences = self.model.probabilities(logits).gather(1, best)
-        names, rows, header = self.model.class_names, list[Row](), columns(self._options.top_k)
-        for path, error, labels, values in zip(*batch[1:], best.tolist(), confidences.tolist(), strict=True):
+        probabilities, predicted = self.model.probabilities(logits), self.model.test_metrics.predicted(logits)
+        scores = logits if self.model.has_one_class else probabilities
+        best = scores.argsort(dim=1, descending=True, stable=True)[:, : self._options.top_k]
+        names, rows, header = self.model.class_names, list[Row](), columns(self.model, self._options)
+        of_images = (best.tolist(), probabilities.tolist(), predicted.tolist())
+        for path, error, labels, shares, decided in zip(*batch[1:], *of_images, strict=True):
             if path is None:
                 continue
-            if error is None and not all(0 <= value <= 1 for value in values):
+            if error is None and not all(0 <= shares[label] <= 1 for label in labels):
                 error = "the network's output is not finite"
-            named = [cell for label, value in zip(labels, values, strict=True) for cell in (names[label], value)]
-            cells = [spelt(path), *([None] * len(named) if error else named), error]
+            found = [cell for label in labels for cell in (names[label], shares[label])]
+            found += [] if self.model.has_one_class else [named(decided, names)]
+            found += shares if len(header) > len(found) + 2 else []
+            cells = [spelt(path), *([None] * len(found) if error else found), error]
             rows.append(dict(zip(header, cells, strict=True)))
         return rows
 
@@ -136,7 +146,7 @@ def predict(options: Namespace) -> int:
         return _label(trainer, Labeller(model, options))
     _require_output(options)  # here, as Lightning starts other processes when the file is there
     paths = _paths(options)
-    with _output(options) as (writer, earlier):
+    with _output(options, columns(model, options)) as (writer, earlier):
         done, left = Counter(row["path"] for row in earlier), []
         for path in paths:
             done[spelt(path)] -= 1
@@ -184,8 +194,8 @@ def _trainer(options: Namespace) -> Trainer:
 
 def _paths(options: Namespace) -> list[str]:
     found: list[str] = []
-    for named in options.paths:
-        listed = listed_paths(sys.stdin.buffer) if named == "-" else [named]
+    for name in options.paths:
+        listed = listed_paths(sys.stdin.buffer) if name == "-" else [name]
         found += image_paths(listed, note=lambda text: note(f"note: {text}"))
     if not found:
         raise UserError(f"there are no images in {', '.join(map(printable, options.paths))}")
@@ -193,9 +203,8 @@ def _paths(options: Namespace) -> list[str]:
 
 
 @contextmanager
-def _output(options: Namespace) -> Iterator[tuple[RowWriter, list[Row]]]:
+def _output(options: Namespace, names: list[str]) -> Iterator[tuple[RowWriter, list[Row]]]:
     """Opens the output, which no other process may be writing, and reads the rows to keep."""
-    names = columns(options.top_k)
     if options.output is None:  # unlike print, this file tells of a closed pipe
         with open(sys.stdout.fileno(), "wb", closefd=False) as out:
             yield RowWriter(out, names, on_terminal=sys.stdout.isatty()), []

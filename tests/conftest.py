@@ -157,6 +157,16 @@ def write_csv(folder: Path) -> None:
     (folder / "labels.csv").write_text("\n".join(["path,label,labels", *rows]))
 
 
+def write_attributes(file: Path) -> None:
+    """A CSV of the images in ``images`` with two attributes, each of which is not known of some."""
+    paths = [*enumerate(sorted((file.parent / "images").rglob("*.jpg")))]
+    rows = [
+        f"{path},{path.parent.name if at % 5 else ''},{'odd' if int(path.stem) % 2 else 'even'}" for at, path in paths
+    ]
+    rows = [row if at % 4 else row.rpartition(",")[0] + "," for at, row in enumerate(rows)]
+    file.write_text("\n".join(["path,species,number", *rows]))
+
+
 def write_pets(root: Path) -> None:
     """Files as those of torchvision's ``OxfordIIITPet``, which it then does not download."""
     names = [f"{kind}_{number}" for kind in ("Abyssinian", "beagle") for number in range(8)]

@@ -14,7 +14,9 @@ from project.analysis.data import open_data
 from project.analysis.evaluation import evaluate_split
 from project.engine.run.checkpoint import ABOUT, read_checkpoint
 from project.model import ImageClassifier
-from tests.conftest import QUIET, SLIM, TINY_DATA, TINY_TRAINER, evaluate, fit, make_folder
+from tests.conftest import QUIET, SLIM, TINY_DATA, TINY_TRAINER, evaluate, fit, make_folder, write_attributes
+
+RATES = ("precision", "recall", "f1", "total")
 
 
 class Scored(ImageClassifier):
@@ -33,6 +35,16 @@ ROWS = {  # data and model
         *("--data=examples.multilabel.FlowerPairs", "--model=examples.multilabel.MultilabelClassifier"),
         *(*TINY_DATA, "--monitor=val/mAP"),
     ],
+    "attributes": [
+        *("--data=examples.attributes.AttributesCSV", "--model=examples.attributes.AttributeClassifier"),
+        *(
+            "--data.file=attributes.csv",
+            "--data.image_size=32",
+            "--data.val_fraction=0.3",
+            "--data.batch_size=16",
+            "--monitor=val/f1",
+        ),
+    ],
 }
 
 
@@ -42,6 +54,7 @@ def run(request, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("run"))
         make_folder(Path("images"), dict.fromkeys("abcdefgh", 12))
+        write_attributes(Path("attributes.csv"))
         fit(*ROWS[request.param], *TINY_TRAINER, *QUIET, *SLIM, "--data.num_workers=0", "--name=run")
         yield Path("runs/run").resolve()
 
@@ -61,12 +74,38 @@ def plain_loop(best: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
     return batch.labels.numpy(), torch.stack(logits).numpy()
 
 
-def by_hand(labels: np.ndarray, logits: np.ndarray) -> dict[str, Any]:
+def of_attributes(labels: np.ndarray, logits: np.ndarray, names: list[str]) -> dict[str, Any]:
+    """The metrics of attributes, one after the other, on the images of which each is known."""
+    found: dict[str, Any] = {"loss": 0.0, "confusion_matrix": [], "per_class": []}
+    counted = labels.max(1) >= 0
+    labels, logits = labels[counted], logits[counted]
+    right, columns = np.ones(len(labels), bool), np.array([name.split("=")[0] for name in names])
+    for attribute in dict.fromkeys(columns):
+        own = columns == attribute
+        known = labels[:, own].min(1) >= 0
+        true, scores = labels[known][:, own].argmax(1), logits[known][:, own]
+        found[attribute] = sklearn.accuracy_score(true, scores.argmax(1))
+        shares = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+        found["loss"] -= np.log(shares[range(len(true)), true]).sum() / len(labels)
+        matrix = sklearn.multilabel_confusion_matrix(true, scores.argmax(1), labels=range(own.sum()))
+        found["confusion_matrix"] += matrix.tolist()
+        right[known] &= true == scores.argmax(1)
+        each = sklearn.precision_recall_fscore_support(true, scores.argmax(1), labels=range(own.sum()), zero_division=0)
+        found["per_class"] += [dict(zip(RATES, row, strict=True)) for row in np.stack(each, axis=1).tolist()]
+    there = [
+        row["f1"]
+        for row, cells in zip(found["per_class"], found["confusion_matrix"], strict=True)
+        if cells[0][1] + row["total"]
+    ]
+    return found | {"total": len(labels), "correct": int(right.sum()), "f1": np.mean(there)}
+
+
+def by_hand(labels: np.ndarray, logits: np.ndarray, thresholds: Any = 0.5) -> dict[str, Any]:
     """The metrics, and precision, recall, F1 and count of each class."""
     every = range(logits.shape[1])
     if labels.ndim == 2:
         probabilities = 1 / (1 + np.exp(-logits))
-        predicted = (probabilities > 0.5).astype(int)
+        predicted = (probabilities > thresholds).astype(int)
         losses = [sklearn.log_loss(labels[:, at], probabilities[:, at]) for at in range(labels.shape[1])]
         confusion: Any = sklearn.multilabel_confusion_matrix(labels, predicted)
         found = {"loss": np.mean(losses), "mAP": sklearn.average_precision_score(labels, probabilities)}
@@ -89,7 +128,7 @@ def by_hand(labels: np.ndarray, logits: np.ndarray) -> dict[str, Any]:
         "accuracy": sklearn.accuracy_score(labels, predicted),
         "f1": sklearn.f1_score(labels, predicted, average="macro", zero_division=0),
         "confusion_matrix": confusion.tolist(),
-        "per_class": [dict(zip(("precision", "recall", "f1", "total"), row, strict=True)) for row in each.tolist()],
+        "per_class": [dict(zip(RATES, row, strict=True)) for row in each.tolist()],
     }
 
 
@@ -109,12 +148,18 @@ def measured(run: Path, command: str, split: str) -> dict[str, Any]:
 @pytest.mark.parametrize("split", ["val", "test"])
 @pytest.mark.parametrize("command", ["fit", "evaluate", "evaluate_split"])
 def test_metrics_equal_a_plain_loop(run, request, command, split):
-    labels, logits = plain_loop(run / "checkpoints" / "best.ckpt", split)
-    if command == "evaluate_split" and labels.ndim == 2:
-        pytest.skip("it is for images of one class each")
-    found, expected = measured(run, command, split), by_hand(labels, logits)
+    labels, logits = plain_loop(best := run / "checkpoints" / "best.ckpt", split)
+    about, thresholds = read_checkpoint(best)[ABOUT], 0.5
+    if about["thresholds"] is not None and split == "test":
+        thresholds = np.array(list(about["thresholds"].values()))
+    if "attributes" in request.node.name:
+        expected = of_attributes(labels, logits, about["class_names"])
+    else:
+        expected = by_hand(labels, logits, thresholds)
+    found = measured(run, command, split)
     assert found["confusion_matrix"] == expected.pop("confusion_matrix")
     for mine, other in zip(found.pop("per_class", []), expected.pop("per_class"), strict=command == "evaluate"):
+        assert mine.pop("threshold", None) in (None, *np.atleast_1d(thresholds))
         assert mine == pytest.approx(other, rel=1e-9)
     if "own metrics" not in request.node.name:
         expected = {name: value for name, value in expected.items() if name not in ("kappa", "calibration")}

@@ -40,11 +40,12 @@ def projection_figure(points: Tensor, labels: Tensor, class_names: list[str], th
     figure = Figure(figsize=(8, 6), layout="constrained", dpi=110)
     axes = figure.add_subplot(xlabel="first principal component", ylabel="second principal component")
     for label, name in enumerate(class_names):
-        own = points[labels == label]
+        own = points[labels == label if labels.dim() == 1 else labels[:, label] > 0]
         axes.scatter(own[:, 0], own[:, 1], s=8, color=f"C{label % 10}", label=name if label < 20 else None)
+    first = labels if labels.dim() == 1 else labels.argmax(1)
     for position, image in thumbnails.items():
         small = F.interpolate(image[None].float(), (28, 28), mode="area")[0].permute(1, 2, 0) / 255
-        colour = f"C{int(labels[position]) % 10}"
+        colour = f"C{int(first[position]) % 10}"
         place, frame = tuple(points[position].tolist()), {"edgecolor": colour}
         axes.add_artist(AnnotationBbox(OffsetImage(small.numpy()), place, pad=0.1, bboxprops=frame))
     # outliers, which would squeeze all others into a column, lie outside

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor
+from torchmetrics.functional.classification import multilabel_average_precision
 
+from project.analysis.tables import named
 from project.data import ImageDataModule
 from project.engine.cli.command import quiet_libraries
 from project.engine.errors import UserError
@@ -22,7 +24,10 @@ _AT_ONCE = 2**12
 
 
 class Predictions(NamedTuple):
-    """Predictions for the images of a split, each once, in the order of the dataset."""
+    """Predictions for the images of a split, each once, in the order of the dataset.
+
+    Where images may have several classes, labels are int64 (N, classes), with 1 for each class and -1 for unknown ones.
+    """
 
     indices: Tensor
     """Positions in the dataset, int64 (N,)."""
@@ -30,9 +35,20 @@ class Predictions(NamedTuple):
     """The true labels; -1 where a file cannot be read."""
     labels: Tensor
     confidences: Tensor
-    """The probabilities of the predicted labels."""
+    """The probabilities of the predicted labels; of several classes, the least probable decision's."""
     logits: Tensor
     """float32 (N, classes), or (N, 0) where they were not kept."""
+
+    @property
+    def known(self) -> Tensor:
+        """True where an image has a true label."""
+        return (self.targets >= 0).view(len(self.targets), -1).any(1)
+
+    @property
+    def correct(self) -> Tensor:
+        """True where an image is classified correctly, in all classes that are known of it."""
+        agreed = (self.labels == self.targets) | (self.targets < 0)
+        return agreed.view(len(agreed), -1).all(1) & self.known
 
 
 class CollectPredictions(Callback):
@@ -49,10 +65,9 @@ class CollectPredictions(Callback):
         """Keeps a batch's predictions."""
         if not isinstance(outputs, Tensor):
             raise UserError(f"predictions of each image need a {type(pl_module).__name__} whose steps return logits")
-        if batch.labels.dim() != 1:
-            raise UserError("predictions of each image need images of one class each, but here they may have several")
-        logits, labels = outputs.float(), outputs.argmax(1)
-        confidences = pl_module.probabilities(logits).gather(1, labels[:, None])[:, 0]
+        logits = outputs.float()
+        labels = getattr(pl_module, "test_metrics" if trainer.testing else "val_metrics").predicted(logits)
+        confidences = _probability(pl_module.probabilities(logits), labels)
         kept = logits if self.with_logits else logits[:, :0]
         found = (batch.indices, batch.labels, labels, confidences, kept)
         self._batches.append(Predictions(*(field.cpu() for field in found)))
@@ -68,7 +83,7 @@ class CollectPredictions(Callback):
             mine = [trainer.strategy.all_gather(field.to(pl_module.device)).flatten(0, 1).cpu() for field in mine]
         found = Predictions(*mine)
         # another process counts an image whose label is -1 here, unless nobody could read it
-        order = (2 * found.indices + (found.targets < 0)).argsort()
+        order = (2 * found.indices + ~found.known).argsort()
         indices = found.indices[order]
         first = torch.ones_like(indices, dtype=torch.bool)
         first[1:] = indices[1:] != indices[:-1]
@@ -81,24 +96,33 @@ def evaluated_rows(found: Predictions, dataset: BatchDataset, class_names: Seque
     """Makes a row for each image of the split, in blocks."""
     files = getattr(dataset, "files", None)
     for start in range(0, len(found.indices), _AT_ONCE):
-        block = [field[start : start + _AT_ONCE].tolist() for field in found[:4]]
+        fields = (*found[:4], found.known, found.correct)
+        block = [field[start : start + _AT_ONCE].tolist() for field in fields]
         rows: list[Row] = []
-        for index, target, label, confidence in zip(*block, strict=True):
+        for index, target, label, confidence, known, correct in zip(*block, strict=True):
             row: dict[str, Any] = dict.fromkeys(EVALUATED)
             row["path"] = spelt(str(files[index])) if files is not None else dataset.name(index)
-            if target < 0:
+            if not known:
                 row["error"] = "cannot be read as an image"
             else:
-                row |= {"label": class_names[label], "true_label": class_names[target]}
-                row |= {"confidence": confidence, "correct": label == target}
+                row |= {"label": named(label, class_names), "true_label": named(target, class_names)}
+                row |= {"confidence": confidence, "correct": correct}
             rows.append(row)
         yield rows
+
+
+def _probability(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """Returns the probability of each image's label, float (N,); of several classes, that of the least probable decision."""
+    if labels.dim() == 1:
+        return probabilities.gather(1, labels.clamp(min=0)[:, None])[:, 0]
+    return torch.where(labels > 0, probabilities, 1 - probabilities).where(labels >= 0, 1).amin(1)
 
 
 class Evaluation(NamedTuple):
     """A model's predictions for the images of a split, in their order, on the CPU.
 
-    Of a file that cannot be read, the label is -1, logits and probabilities are NaN, and the prediction means nothing.
+    Of a file that cannot be read, the label is -1, logits and probabilities are NaN, and the prediction means nothing. Where
+    images may have several classes, labels are int64 (N, classes), with 1 for each class and -1 for unknown ones.
     """
 
     images: BatchDataset
@@ -108,24 +132,43 @@ class Evaluation(NamedTuple):
     predicted: Tensor
     """The predicted labels."""
     confidence: Tensor
-    """The probability of each image's predicted class."""
+    """The probability of each image's predicted class; of several, of the least probable decision."""
+    correct: Tensor
+    """True where an image is classified correctly, in all classes that are known of it."""
+    known: Tensor
+    """True where an image has a label."""
     metrics: Metrics
     """As ``python -m project.evaluate`` reports them, the model's own included."""
 
     @property
-    def correct(self) -> Tensor:
-        """True where an image is classified correctly."""
-        return self.predicted == self.labels
+    def per_class(self) -> list[dict[str, float | int]]:
+        """The rates of each class; where images may have several, also average precision."""
+        rows = self.metrics.per_class
+        if self.labels.dim() > 1:
+            found = (self.probabilities[self.known], self.labels[self.known], self.labels.shape[1])
+            precisions = multilabel_average_precision(*found, average=None, ignore_index=-1)
+            for row, precision in zip(rows, precisions.nan_to_num().tolist(), strict=True):
+                row["average_precision"] = precision
+        return rows
+
+    @property
+    def decisions(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits, probabilities and labels of what is known; of several classes, each is a choice between 0 and 1."""
+        if self.labels.dim() == 1:
+            return self.logits[self.known], self.probabilities[self.known], self.labels[self.known]
+        chosen, p = self.labels >= 0, self.probabilities
+        logits = torch.stack([torch.zeros_like(self.logits), self.logits], dim=2)
+        return logits[chosen], torch.stack([1 - p, p], dim=2)[chosen], self.labels[chosen]
 
     def confident(self, correct: bool, count: int) -> list[int]:
         """Finds the images classified correctly, or wrongly, with the greatest confidence."""
-        positions = ((self.labels >= 0) & (self.correct == correct)).nonzero().flatten()
+        positions = (self.known & (self.correct == correct)).nonzero().flatten()
         return positions[self.confidence[positions].argsort(descending=True, stable=True)][:count].tolist()
 
     def suspects(self, count: int) -> list[int]:
         """Finds the wrongly classified images whose label is least probable, perhaps label errors."""
-        believed = self.probabilities.gather(1, self.labels.clamp(min=0)[:, None])[:, 0]
-        wrong = ((self.labels >= 0) & ~self.correct).nonzero().flatten()
+        believed = _probability(self.probabilities, self.labels)
+        wrong = (self.known & ~self.correct).nonzero().flatten()
         return wrong[believed[wrong].argsort(stable=True)][:count].tolist()
 
 
@@ -167,8 +210,8 @@ def evaluate_split(
     found = collect.predictions
     if found is None or measured not in model.results:
         raise UserError(f"the {measured}_step of {type(model).__name__} measures nothing")
-    logits = found.logits.masked_fill(found.targets[:, None] < 0, float("nan"))
+    logits = found.logits.masked_fill(~found.known[:, None], float("nan"))
     with torch.inference_mode():
         probabilities = model.probabilities(logits.to(device)).cpu()
-    predicted = (found.labels, found.confidences)
+    predicted = (found.labels, found.confidences, found.correct, found.known)
     return Evaluation(images, logits, probabilities, found.targets, *predicted, model.results[measured])

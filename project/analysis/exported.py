@@ -51,9 +51,10 @@ def trace(model: ImageClassifier) -> ExportedProgram:
 
 
 def metadata(model: ImageClassifier) -> dict[str, str]:
-    """Returns class names and preprocessing for an exported file: text as it is, all else as JSON."""
+    """Returns class names, their thresholds and preprocessing for an exported file: text as it is, all else as JSON."""
     defaults = {"fit": "crop", "interpolation": "bilinear", "antialias": True}
-    about = {**defaults, "class_names": model.class_names, **model.preprocessing}
+    thresholds = {} if model.thresholds is None else {"thresholds": model.thresholds}
+    about = {**defaults, "class_names": model.class_names, **thresholds, **model.preprocessing}
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in about.items()}
 
 

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
+from project.analysis.tables import RATES
 from project.engine.errors import printable
 
 _LOSSES = {"train/loss": " (training loss)", "val/loss": " (evaluation loss)"}  # the latter has no label smoothing
@@ -128,12 +129,14 @@ def _class_axes(class_names: Sequence[str], height: float, **options: Any) -> tu
 
 
 def class_figure(per_class: Sequence[Mapping[str, float]], class_names: Sequence[str]) -> Figure:
-    """Draws precision, recall and F1 (``Metrics.per_class``) as bars, three for each class."""
-    figure, axes = _class_axes(class_names, 0.42, xlim=(0, 1))
-    for offset, (key, label) in enumerate({"precision": "precision", "recall": "recall", "f1": "F1"}.items()):
-        places = np.arange(len(class_names)) + 0.25 * (offset - 1)
-        axes.barh(places, [row[key] for row in per_class], height=0.25, label=label)
-    figure.legend(loc="outside upper center", ncols=3, frameon=False)
+    """Draws the rates of each class (``Metrics.per_class``) as bars: precision, recall, F1, and more if there are more."""
+    shown = {key: label for key, label in RATES.items() if key in per_class[0]}
+    figure, axes = _class_axes(class_names, 0.14 * len(shown), xlim=(0, 1))
+    height = 0.75 / len(shown)
+    for offset, (key, label) in enumerate(shown.items()):
+        places = np.arange(len(class_names)) + height * (offset - (len(shown) - 1) / 2)
+        axes.barh(places, [row[key] for row in per_class], height=height, label=label)
+    figure.legend(loc="outside upper center", ncols=len(shown), frameon=False)
     return figure
 
 

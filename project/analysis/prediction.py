@@ -33,7 +33,9 @@ def predict(model: ImageClassifier, paths: Sequence[str | Path], batch_size: int
         images = torch.stack([prepare(path, model.preprocessing) for path in paths[start : start + batch_size]])
         with torch.inference_mode():
             logits = evaluation_logits(model, images.to(model.device)).float()
-        for best, row in zip(logits.argmax(1).tolist(), model.probabilities(logits).tolist(), strict=True):
+        probabilities = model.probabilities(logits)
+        scores = logits if model.has_one_class else probabilities
+        for best, row in zip(scores.argmax(1).tolist(), probabilities.tolist(), strict=True):
             by_name = dict(zip(model.class_names, row, strict=True))
             found.append(Prediction(model.class_names[best], row[best], by_name))
     return found

@@ -14,8 +14,8 @@ from torchvision.transforms.v2.functional import resize
 from project.analysis.calibration import reliability, reliability_figure
 from project.analysis.evaluation import Evaluation
 from project.analysis.gradcam import grad_cam, overlay
-from project.analysis.plots import confusion_figure, curves_figure, read_curves
-from project.analysis.tables import own_metrics
+from project.analysis.plots import class_figure, confusion_figure, curves_figure, read_curves
+from project.analysis.tables import RATES, named, own_metrics
 from project.engine.errors import printable
 from project.model import ImageClassifier
 from project.model.metrics import Metrics
@@ -29,7 +29,8 @@ def render(run: Path, about: dict[str, Any], metrics: dict[str, Any], images: di
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     environment.filters["printable"] = printable
     config, curves, names = run / "config.yaml", read_curves(run), metrics["class_names"]
-    confusion = tensor(metrics["test"]["confusion_matrix"])
+    confusion, thresholds = tensor(metrics["test"]["confusion_matrix"]), metrics["test"].get("thresholds")
+    per_class = images.pop("per_class", None) or Metrics(0.0, confusion, None, thresholds=thresholds).per_class
     return environment.get_template("report.html").render(
         run=run.name,
         about=about,
@@ -38,21 +39,23 @@ def render(run: Path, about: dict[str, Any], metrics: dict[str, Any], images: di
         config=config.read_text("utf-8", "backslashreplace") if config.exists() else "",
         curves=_drawn(curves_figure(curves)) if curves else None,
         confusion=_drawn(confusion_figure(confusion, names)) if confusion.dim() == 2 else None,
-        classes=list(zip(names, Metrics(0.0, confusion, None).per_class, strict=True)),
+        class_bars=_drawn(class_figure(per_class, names)) if confusion.dim() == 3 else None,
+        rates={rate: heading for rate, heading in RATES.items() if rate in per_class[0]},
+        classes=list(zip(names, per_class, strict=True)),
         **{"missing": None} | images,
     )
 
 
 def image_sections(model: ImageClassifier, test: Evaluation, count: int = 12) -> dict[str, Any]:
     """Makes the reliability diagram, ``count`` confident mistakes, and Grad-CAM of some right and wrong predictions."""
-    known = test.labels >= 0
     wrong, right = test.confident(correct=False, count=count), test.confident(correct=True, count=count // 2)
     try:
         attention = _shown(model, test, [*right, *wrong[: count // 2]], with_cam=True)
     except ValueError:  # no layer's output has spatial dimensions
         attention = []
     return {
-        "reliability": _drawn(reliability_figure(reliability(test.probabilities[known], test.labels[known]))),
+        "per_class": test.per_class,
+        "reliability": _drawn(reliability_figure(reliability(*test.decisions[1:]))),
         "mistakes": _shown(model, test, wrong),
         "attention": attention,
     }
@@ -70,8 +73,9 @@ def _shown(
             {
                 "source": _encoded(image),
                 "name": printable(test.images.name(index)),
-                "label": model.class_names[int(test.labels[index])],
-                "predicted": model.class_names[int(test.predicted[index])],
+                "label": named(test.labels[index].tolist(), model.class_names),
+                "predicted": named(test.predicted[index].tolist(), model.class_names),
+                "right": bool(test.correct[index]),
                 "confidence": float(test.confidence[index]),
                 "cam": cam,
             }

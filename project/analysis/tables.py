@@ -11,6 +11,9 @@ from project.engine.errors import UserError, printable
 from project.engine.run.files import whole_file
 from project.engine.run.folder import RunFolder
 
+RATES = {"precision": "precision", "recall": "recall", "f1": "F1", "average_precision": "AP", "threshold": "threshold"}
+"""The rates of a class that tables and plots show, and their headings; most have only some of them."""
+
 
 def summary(run: RunFolder, metrics: dict[str, Any], own_images: bool = False, own_modules: Sequence[str] = ()) -> str:
     """Lists a run's metrics, its best checkpoint, and what to do next; with ``own_modules``, which commands import."""
@@ -42,6 +45,8 @@ def metrics_table(columns: dict[str, dict[str, Any]]) -> str:
     for name, count in (("accuracy", "correct"), ("top5", "top5_correct")):
         if all(count in metrics for metrics in columns.values()):
             rows[name] = [f"{f[name]:.2%} ({f[count]}/{f['total']})" for f in columns.values()]
+    if any("thresholds" in metrics for metrics in columns.values()):
+        rows["thresholds"] = ["of each class" if "thresholds" in metrics else "0.5" for metrics in columns.values()]
     rows["macro F1"] = [f"{metrics['f1']:.4f}" for metrics in columns.values()]
     for name in own_metrics(columns):
         rows[name] = [f"{metrics[name]:.4f}" for metrics in columns.values()]
@@ -62,11 +67,19 @@ def class_table(class_names: list[str], per_class: list[dict[str, Any]]) -> str:
     """Formats the rates of each class (as of ``Metrics.per_class``)."""
     shown = [printable(name) for name in class_names]
     width = max(len(name) for name in [*shown, "class"])
-    rows = [f"  {'class':<{width}}{'precision':>12}{'recall':>10}{'F1':>10}{'images':>10}"]
+    rates = {name: heading for name, heading in RATES.items() if per_class and name in per_class[0]}
+    rows = [f"  {'class':<{width}}  {''.join(f'{heading:>10}' for heading in rates.values())}{'images':>10}"]
     for name, row in zip(shown, per_class, strict=True):
-        rates = f"{row['precision']:>12.4f}{row['recall']:>10.4f}{row['f1']:>10.4f}"
-        rows.append(f"  {name:<{width}}{rates}{row['total']:>10}")
+        cells = "".join(f"{row[rate]:>10.4f}" for rate in rates)
+        rows.append(f"  {name:<{width}}  {cells}{row['total']:>10}")
     return "\n".join(rows)
+
+
+def named(label: int | list[float], class_names: Sequence[str]) -> str:
+    """Names the class of an image, or all classes that it has a share of."""
+    if isinstance(label, list):
+        return " ".join(name for name, share in zip(class_names, label, strict=True) if share > 0)
+    return class_names[label]
 
 
 def write_json(option: str, path: str | Path, found: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 
 from project.analysis.evaluation import CollectPredictions
+from project.analysis.tables import named
 from project.engine.number_types import PositiveInt
 from project.engine.run.files import whole_file
 from project.engine.run.folder import PLOTS
@@ -29,7 +30,7 @@ class FirstBatchPlot(Callback):
             if batch.images.numel():  # cached features come without images
                 from project.analysis.plots import image_grid
 
-                titles = [_title(label, pl_module.class_names) for label in batch.labels[: self.count].tolist()]
+                titles = [named(label, pl_module.class_names) for label in batch.labels[: self.count].tolist()]
                 add_figure(trainer, "train/first_batch", image_grid(batch.images[: self.count].unbind(), titles))
 
 
@@ -60,8 +61,8 @@ class ConfidentMistakesPlot(Callback):
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Keeps the predictions, if the model returns logits and each image has one class."""
-        if isinstance(outputs, Tensor) and hasattr(batch, "indices") and batch.labels.dim() == 1:
+        """Keeps the predictions, if the model returns logits."""
+        if isinstance(outputs, Tensor) and hasattr(batch, "indices"):
             self._collect.on_test_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
@@ -70,7 +71,7 @@ class ConfidentMistakesPlot(Callback):
         found, self._collect.predictions = self._collect.predictions, None
         if found is None or not tensorboards(trainer):
             return
-        wrong = ((found.labels != found.targets) & (found.targets >= 0)).nonzero().flatten()
+        wrong = (found.known & ~found.correct).nonzero().flatten()
         surest = wrong[found.confidences[wrong].argsort(descending=True, stable=True)][: self.count].tolist()
         if surest:
             from project.analysis.plots import image_grid
@@ -78,9 +79,11 @@ class ConfidentMistakesPlot(Callback):
             data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit or test
             names = pl_module.class_names
             images = [data.splits["test"].image(int(found.indices[at])) for at in surest]
-            titles = [
-                f"{names[found.labels[at]]} {found.confidences[at]:.0%}\nis {names[found.targets[at]]}" for at in surest
-            ]
+            labels, targets = (
+                [named(label, names) for label in of[surest].tolist()] for of in (found.labels, found.targets)
+            )
+            chances = found.confidences[surest].tolist()
+            titles = [f"{a} {p:.0%}\nis {b}" for a, b, p in zip(labels, targets, chances, strict=True)]
             add_figure(trainer, "test/confident_mistakes", image_grid(images, titles), pl_module.weights_step)
 
 
@@ -103,13 +106,6 @@ class PlotFiles(Callback):
             _write(confusion_figure(test.confusion, names), run / PLOTS / "confusion_matrix.png")
         if test is not None and len(names) <= 100:  # bars of more cannot be read
             _write(class_figure(test.per_class, names), run / PLOTS / "classes.png")
-
-
-def _title(label: int | list[float], class_names: list[str]) -> str:
-    """Names the class of an image, or all classes that it has a share of."""
-    if isinstance(label, list):
-        return ", ".join(name for name, share in zip(class_names, label, strict=True) if share > 0)
-    return class_names[label]
 
 
 def _write(figure: "Figure", path: Path) -> None:

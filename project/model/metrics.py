@@ -11,6 +11,7 @@ from torchmetrics import Metric
 
 _LOSS_UNIT = 2.0**-20  # nats
 _LARGEST_LOSS = 2.0**20  # nats; 2^23 images of it still fit 64 bits
+_BINS = 100  # of probabilities, whose inner edges are the thresholds to choose from
 
 
 class Metrics(NamedTuple):
@@ -23,6 +24,9 @@ class Metrics(NamedTuple):
         top5_correct: The number of images with their class among the five best; None with five classes or fewer.
         own: The values of further metrics, by name.
         exact: The number of images with exactly their classes predicted; None where each image has one class.
+        images: The number of images measured, where they may have several classes.
+        thresholds: The probability above which a class is predicted, one for each class; None if that is 0.5.
+        best_thresholds: Those by which each class's F1 would be greatest here.
     """
 
     loss: float
@@ -30,11 +34,14 @@ class Metrics(NamedTuple):
     top5_correct: int | None
     own: Mapping[str, float] = MappingProxyType({})
     exact: int | None = None
+    images: int | None = None
+    thresholds: list[float] | None = None
+    best_thresholds: list[float] | None = None
 
     @property
     def total(self) -> int:
         """The number of images measured."""
-        return int((self.confusion if self.exact is None else self.confusion[0]).sum())
+        return int(self.confusion.sum()) if self.images is None else self.images
 
     @property
     def correct(self) -> int:
@@ -48,11 +55,14 @@ class Metrics(NamedTuple):
 
     @property
     def per_class(self) -> list[dict[str, float | int]]:
-        """Precision, recall and F1 of each class in [0, 1], and how many images it has; 0 where undefined."""
-        return [
+        """Precision, recall and F1 of each class in [0, 1], 0 where undefined, how many images it has, and its threshold."""
+        rows: list[dict[str, float | int]] = [
             {"precision": h / max(p, 1), "recall": h / max(t, 1), "f1": 2 * h / max(t + p, 1), "total": t}
             for h, t, p in self._hits_true_predicted()
         ]
+        for row, threshold in zip(rows, self.thresholds or (), strict=False):
+            row["threshold"] = threshold
+        return rows
 
     @property
     def f1(self) -> float:
@@ -76,7 +86,8 @@ class Metrics(NamedTuple):
         """Returns rates beside the counts they come from, as plain data."""
         top5 = {} if self.top5_correct is None else {"top5_correct": self.top5_correct}
         counts = {"correct": self.correct, "total": self.total, **top5}
-        return {**self.rates(), **counts, "confusion_matrix": self.confusion.tolist()}
+        thresholds = {} if self.thresholds is None else {"thresholds": self.thresholds}
+        return {**self.rates(), **counts, **thresholds, "confusion_matrix": self.confusion.tolist()}
 
 
 class CountingMetrics(Metric):
@@ -89,6 +100,9 @@ class CountingMetrics(Metric):
 
     has_one_class: ClassVar[bool] = True
     """True if each image has one class; otherwise it may have any number of them."""
+
+    thresholds: list[float] | None = None
+    """The probability above which an image has a class, one for each class; None if that is 0.5, or the best class counts."""
 
     full_state_update = False
     loss_units: Tensor
@@ -118,6 +132,10 @@ class CountingMetrics(Metric):
     @abstractmethod
     def results(self) -> Metrics:
         """Computes the metrics from the counts of this process, which may all be 0."""
+
+    @abstractmethod
+    def predicted(self, logits: Tensor) -> Tensor:
+        """Decides on each image, float (N, classes): its label, int64 (N,), or 1 for each of its classes, int64 (N, classes)."""
 
     def mean_loss(self, total: int) -> float:
         """Returns the mean over so many images, in nats; NaN where any was not finite."""
@@ -150,11 +168,15 @@ class ClassificationMetrics(CountingMetrics):
         labels = labels.argmax(1) if labels.dim() == 2 else labels
         counted = labels >= 0
         nowhere = self.num_classes * self.num_classes  # the extra last cell takes what is not counted
-        cells = torch.where(counted, labels * self.num_classes + logits.argmax(1), nowhere)
+        cells = torch.where(counted, labels * self.num_classes + self.predicted(logits), nowhere)
         self.confusion.scatter_add_(0, cells, torch.ones_like(cells))
         if self.num_classes > 5:  # a label of -1 is never among the best
             self.top5_hits += (logits.topk(5).indices == labels[:, None]).sum()
         self.count_losses(losses, counted)
+
+    def predicted(self, logits: Tensor) -> Tensor:
+        """Returns the classes of the largest logits, int64 (N,)."""
+        return logits.argmax(1)
 
     def results(self) -> Metrics:
         """Computes the metrics from the counts of this process."""
@@ -164,28 +186,57 @@ class ClassificationMetrics(CountingMetrics):
 
 
 class MultilabelMetrics(CountingMetrics):
-    """Counts the predictions of images that have any number of classes: those whose logit is above 0."""
+    """Counts the predictions of images that have any number of classes: those whose sigmoid is above a threshold.
+
+    Training and validation count at 0.5. The test, and all use after training, take the threshold of each class by which
+    its F1 was greatest on the validation set (``SCut`` in Yang, 2001; see Lipton et al., 2014, https://arxiv.org/abs/1402.1892).
+    """
 
     has_one_class: ClassVar[bool] = False
     confusion: Tensor
     exact: Tensor
+    images: Tensor
+    histogram: Tensor
 
     def __init__(self, num_classes: int) -> None:
         super().__init__(num_classes)
         self.add_integers("confusion", num_classes, 2, 2)
         self.add_integers("exact")
+        self.add_integers("images")
+        self.add_integers("histogram", 2 * num_classes * _BINS)
 
     def update(self, logits: Tensor, labels: Tensor, losses: Tensor) -> None:
-        """Counts labels, (N, classes), from 0 to 1, which are rounded; images with negative ones are not counted."""
-        counted = labels[:, 0] >= 0
-        true, predicted = labels > 0.5, logits > 0
+        """Counts labels, (N, classes), from 0 to 1, which are rounded; negative ones are unknown and not counted."""
+        known, true, predicted = labels >= 0, labels > 0.5, self.predicted(logits) > 0
         for row, has in enumerate((~true, true)):
             for column, said in enumerate((~predicted, predicted)):
-                self.confusion[:, row, column] += (has & said & counted[:, None]).sum(0)
-        self.exact += ((true == predicted).all(1) & counted).sum()
+                self.confusion[:, row, column] += (has & said & known).sum(0)
+        counted = known.any(1)
+        self.images += counted.sum()
+        self.exact += (((true == predicted) | ~known).all(1) & counted).sum()
+        bins = (
+            (logits.float().sigmoid() * _BINS).ceil().long().sub(1).clamp(0, _BINS - 1)
+        )  # an edge is in the lower one
+        cells = (2 * torch.arange(self.num_classes, device=bins.device) + true) * _BINS + bins
+        self.histogram.scatter_add_(0, cells.flatten(), known.flatten().long())
         self.count_losses(losses, counted)
+
+    def predicted(self, logits: Tensor) -> Tensor:
+        """Returns 1 for each class above its threshold, int64 (N, classes)."""
+        if self.thresholds is None:
+            return (logits > 0).long()
+        return (logits > torch.tensor(self.thresholds).logit().to(logits.device, non_blocking=True)).long()
+
+    def best_thresholds(self) -> list[float] | None:
+        """Finds the hundredth above which each class's F1 is greatest; of equal ones that nearest to 0.5."""
+        above = self.histogram.view(-1, 2, _BINS).cpu().flip(2).cumsum(2).flip(2)[:, :, 1:].double()
+        hits, said, true = above[:, 1], above.sum(1), self.confusion[:, 1].sum(1, keepdim=True).cpu()
+        edges = torch.arange(1, _BINS)
+        order = (2 * edges - _BINS).abs().argsort(stable=True)  # of equal values, argmax takes the first
+        f1 = (2 * hits / (said + true).clamp(min=1))[:, order]
+        return [int(edges[order[at]]) / _BINS for at in f1.argmax(1)]
 
     def results(self) -> Metrics:
         """Computes the metrics from the counts of this process."""
-        confusion = self.confusion.cpu()
-        return Metrics(self.mean_loss(int(confusion[0].sum())), confusion, None, exact=int(self.exact))
+        exact, images, best = int(self.exact), int(self.images), self.best_thresholds()
+        return Metrics(self.mean_loss(images), self.confusion.cpu(), None, {}, exact, images, self.thresholds, best)

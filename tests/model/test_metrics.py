@@ -45,7 +45,7 @@ def measure(*batches):
 
 def same(first: Metrics, second: Metrics):
     """To the last bit."""
-    return first.as_dict() == second.as_dict() and torch.equal(first.confusion, second.confusion)
+    return first.as_dict() == second.as_dict() and first.best_thresholds == second.best_thresholds
 
 
 @pytest.mark.parametrize("classes", [2, 5, 6, 40])
@@ -64,6 +64,38 @@ def test_metrics_are_scikit_learns_with_some_classes_absent_too(classes, present
     assert found["confusion_matrix"] == sklearn.confusion_matrix(labels, predicted, labels=each).tolist()
     assert (found["correct"], found["total"]) == (np.trace(found["confusion_matrix"]), 200)
     assert ("top5" in found) == (classes > 5)
+
+
+def test_thresholds_have_the_greatest_f1_of_scikit_learns_curve_and_lie_near_the_middle():
+    _, labels, losses = several()
+    shares = (torch.rand(labels.shape, generator=torch.Generator().manual_seed(1)) + labels) / 2 * 0.98
+    shares = (100 * shares).floor() / 100 + 0.005  # between hundredths
+    labels[:, 0], shares[:, 1], labels[:, 2] = 0, 0.905 * labels[:, 1] + 0.045, -1  # absent, separable, unknown
+    logits = shares.logit()
+    chosen = measure((logits, labels, losses)).best_thresholds
+    assert chosen is not None
+    assert chosen[:3] == [0.5, 0.5, 0.5]
+    for threshold, own, true in zip(chosen[3:], shares.T[3:], labels.T[3:], strict=True):
+        precision, recall, scores = sklearn.precision_recall_curve(true, own)
+        curve = (2 * precision * recall / (precision + recall).clip(1e-9))[:-1][scores > 0.01]
+        assert sklearn.f1_score(true, own > threshold) == pytest.approx(curve.max(), rel=1e-9)
+    metric = MultilabelMetrics(labels.shape[1])
+    metric.thresholds = chosen
+    assert metric.predicted(logits).tolist() == (shares > torch.tensor(chosen)).long().tolist()
+
+
+def test_classes_that_are_not_known_of_an_image_count_nowhere():
+    logits, labels, losses = several()
+    unknown = torch.rand(labels.shape, generator=torch.Generator().manual_seed(2)) < 0.3
+    unknown[:5] = True  # nor are these images counted
+    found = measure((logits, labels.masked_fill(unknown, -1), losses))
+    for at, row in enumerate(found.per_class):
+        true, own = labels[~unknown[:, at], at], logits[~unknown[:, at], at] > 0
+        *expected, _ = sklearn.precision_recall_fscore_support(true, own, average="binary")
+        assert [row[name] for name in ("precision", "recall", "f1")] == pytest.approx(expected)
+    right = (((logits > 0) == labels) | unknown).all(1) & ~unknown.all(1)
+    assert (found.correct, found.total) == (int(right.sum()), int((~unknown.all(1)).sum()))
+    assert found.loss == pytest.approx(losses[~unknown.all(1)].mean().item(), rel=1e-4)
 
 
 @pytest.mark.parametrize("batch", [predictions(3), predictions(10), several()], ids=["3", "10", "several"])

@@ -38,11 +38,15 @@ class Selection(TypedDict):
 
 
 class About(TypedDict):
-    """Facts of a checkpoint about itself; ``selection`` is None where a run keeps no best one, ``images`` counts splits."""
+    """Facts of a checkpoint about itself; ``selection`` is None where a run keeps no best one, ``images`` counts splits.
+
+    ``thresholds`` has the probability above which an image has each class, if it may have several.
+    """
 
     model: str
     class_names: list[str]
     preprocessing: Preprocessing
+    thresholds: dict[str, float] | None
     arch: str
     arch_args: dict[str, Any]
     loss: dict[str, Any]
@@ -76,6 +80,7 @@ def explain(trainer: Any, model: Any) -> About:
         model=type(model).__name__,
         class_names=model.class_names,
         preprocessing=model.preprocessing,
+        thresholds=model.thresholds,
         arch=model.arch,
         arch_args=model.arch_args or {},
         loss=summary["loss"],

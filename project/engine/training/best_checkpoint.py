@@ -13,7 +13,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from ..errors import UserError, listed
-from ..run.checkpoint import read_checkpoint
+from ..run.checkpoint import ABOUT, read_checkpoint
 from ..run.progress import note
 from .fitting import require_fitting_weights
 
@@ -101,6 +101,7 @@ def evaluate_best(trainer: Trainer, model: LightningModule, data: Any, path: str
     weights = checkpoint["state_dict"]
     require_fitting_weights(model.state_dict(), weights, path)
     model.load_state_dict(weights)
+    model.thresholds = checkpoint[ABOUT].get("thresholds")
     model.weights_step = checkpoint["global_step"] - 1  # where Lightning has logged their validation
     trainer.test(model, datamodule=data, verbose=False)
     for name, value in model.state_dict().items():

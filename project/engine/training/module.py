@@ -99,6 +99,19 @@ class ResumableModule(LightningModule):
         """True if each image has one class; otherwise it may have any number of them."""
         return bool(self.train_metrics.has_one_class)
 
+    @property
+    def thresholds(self) -> dict[str, float] | None:
+        """The probability above which an image has each class; validation chooses them if it may have several."""
+        found = self.test_metrics.thresholds
+        return None if found is None else dict(zip(self.class_names, found, strict=True))
+
+    @thresholds.setter
+    def thresholds(self, thresholds: Any) -> None:
+        found = None if thresholds is None else [dict(thresholds).get(name) for name in self.class_names]
+        sound = found is None or all(isinstance(value, float) and 0 < value < 1 for value in found)
+        require(sound, "thresholds", thresholds, "a number between 0 and 1 for each class")
+        self.test_metrics.thresholds = found
+
     def as_batch(self, batch: Any) -> Any:
         """Returns a batch with ``images`` and ``labels``; a plain loader's pairs become one.
 
@@ -149,7 +162,7 @@ class ResumableModule(LightningModule):
             )
         getattr(self, f"{split}_metrics").update(logits.detach(), labels, losses.detach())
         if split != "train" and (own := self._own(split)):
-            counted = (labels if labels.dim() == 1 else labels[:, 0]) >= 0
+            counted = (labels if labels.dim() == 1 else labels.amax(1)) >= 0
             if counted.any():
                 own.update(logits[counted], labels[counted])
 
@@ -211,6 +224,7 @@ class ResumableModule(LightningModule):
         require_fitting_weights(self.state_dict(), checkpoint["state_dict"], self.trainer.ckpt_path)
         if isinstance(self.trainer.precision_plugin, DoublePrecision):  # Lightning converts after weights were rounded
             self.trainer.precision_plugin.convert_module(self)
+        self.thresholds = checkpoint[ABOUT].get("thresholds")
         if not self.trainer.training:
             return
         about = checkpoint[ABOUT]
@@ -269,6 +283,7 @@ class ResumableModule(LightningModule):
         state.clear()
         state.update(weights)
         model.load_state_dict(state, strict=False)
+        model.thresholds = checkpoint[ABOUT].get("thresholds")
         return cast(Self, model.to(map_location))
 
 
