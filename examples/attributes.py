@@ -84,9 +84,7 @@ class AttributeClassifier(ImageClassifier):
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The sum, float (N,)."""
-        parts = zip(
-            torch.split(logits, self.sizes, 1), torch.split(labels.clamp(min=0).float(), self.sizes, 1), strict=True
-        )
-        return torch.stack([F.cross_entropy(own, true, reduction="none") for own, true in parts]).sum(0)
+        pairs = zip(*(torch.split(x, self.sizes, 1) for x in (logits, labels.clamp(min=0).float())), strict=True)
+        return torch.stack([F.cross_entropy(own, true, reduction="none") for own, true in pairs]).sum(0)
 
     evaluation_loss = loss

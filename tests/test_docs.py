@@ -61,7 +61,15 @@ def shortened(command: str) -> list[str]:
     """The options of a command, with others behind them that make it short enough for a test."""
     _, _, options = command.partition("-m project.fit")
     args = shlex.split(options.replace("FOLDER", "images").split(">")[0])
-    of_files = ("flowers", "--data FOLDER", "FolderDataModule", "CSVDataModule", "TorchDatasetModule", "LabelsCSV")
+    of_files = (
+        "flowers",
+        "--data FOLDER",
+        "FolderDataModule",
+        "CSVDataModule",
+        "TorchDatasetModule",
+        "LabelsCSV",
+        "AttributesCSV",
+    )
     data = TINY_FILES if any(word in command for word in of_files) else TINY_DATA
     data = TINY["CIFAR10DataModule"] if "cifar10" in command else data
     finer = ["--trainer.callbacks.multiple=8"] if "ProgressiveResizing" in command else []  # for smaller images

@@ -20,12 +20,12 @@ from examples.focal_loss import FocalLoss
 from examples.metric import BalancedAccuracy
 from examples.multilabel_csv import LabelsCSV
 from project.model import ImageClassifier
-from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, fit, make_folder, write_csv, write_pets
+from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, fit, make_folder, write_attributes, write_csv, write_pets
 from tests.data.stubs import NoiseDataModule
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted(path for path in (ROOT / "examples").iterdir() if path.stem != "__init__" and path.is_file())
-LIMITS = {"multilabel": 60, "network": 10, "data": 20}  # lines; of all others 25
+LIMITS = {"multilabel": 60, "attributes": 60, "network": 10, "data": 20}  # lines; of all others 25
 QUICK = ["--trainer.max_steps=2", "--model.arch=resnet9_slim"]
 NO_PLOTS = [f"--callbacks.{name}=false" for name in ("first_batch", "confusion_matrix", "confident_mistakes")]
 RESIZED = ["--data.image_size=32", "--data.batch_size=4", "--data.num_workers=0"]
@@ -61,6 +61,10 @@ def data_for(name: str) -> list[str]:
         rows = [f"{path},{path.parent.name} {odd}" for path, odd in parities.items()]
         Path("labels.csv").write_text("\n".join(["path,labels", *rows]))
         return [*RESIZED, "--data.val_fraction=0.3", "--data.test_fraction=0.3"]  # some of each label in both
+    elif name == "attributes":
+        make_folder(Path("images"), {"rose": 8, "tulip": 8})
+        write_attributes(Path("labels.csv"))
+        return [*RESIZED, "--data.val_fraction=0.3", "--data.test_fraction=0.3"]
     elif name == "npz_dataset":
         pixels = np.random.default_rng(0).integers(0, 256, (24, 28, 28, 3), dtype=np.uint8)
         np.savez("FILE.npz", train_images=pixels, train_labels=np.arange(24)[:, None] % 3)

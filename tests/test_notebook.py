@@ -24,7 +24,7 @@ from project.analysis.tables import metrics_table
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import read_checkpoint
 from project.model import ImageClassifier
-from tests.conftest import TINY, draw_image, fit, make_folder
+from tests.conftest import SLIM, TINY, draw_image, fit, make_folder
 
 NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "explore_checkpoint.ipynb"
 NOTEBOOKS = sorted(NOTEBOOK.parent.glob("*.ipynb"))
@@ -45,6 +45,9 @@ def environment(tmp_path_factory):
         patch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
         patch.delenv("CHECKPOINT", raising=False)
         yield patch
+
+
+MULTILABEL = {"data": "FlowerPairs", "model": "MultilabelClassifier"}
 
 
 def printed(outputs):
@@ -68,23 +71,42 @@ def evaluated(source, names):
     return eval(compile(ast.Expression(last.value), "cell", "eval"), names) if isinstance(last, ast.Expr) else None
 
 
-def test_cells_measure_what_the_run_did_and_draw(tiny_run, at_work, monkeypatch, capsys):
+def cells_of(path, capsys):
+    """Values and texts of a notebook's cells, one after the other."""
+    names: dict[str, object] = {}
+    shown, said = {}, {}
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type == "code":
+            shown[cell.id] = evaluated(cell.source, names)
+            said[cell.id] = capsys.readouterr().out.rstrip("\n")
+    return shown, said
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory):
+    """The folder of a run whose images have several classes."""
+    root = tmp_path_factory.mktemp("several")
+    kind = [f"--{part}=examples.multilabel.{name}" for part, name in MULTILABEL.items()]
+    fit(*kind, *TINY, *SLIM, "--monitor=val/mAP", f"--trainer.default_root_dir={root}", "--name=run")
+    return root / "run"
+
+
+@pytest.mark.parametrize("run", ["tiny_run", "several"])
+def test_cells_measure_what_the_run_did_and_draw(run, request, at_work, monkeypatch, capsys):
+    tiny_run = request.getfixturevalue(run)
     metrics = json.loads((tiny_run / "metrics.json").read_text())
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     draw_image(0.3, seed=0).save("own.png")  # beside the notebook, which works in the folder that holds runs/
     monkeypatch.setenv("CHECKPOINT", str(tiny_run / "checkpoints" / "best.ckpt"))
     monkeypatch.setenv("IMAGE", "own.png")
-    names: dict[str, object] = {}
-    shown, said = {}, {}
-    for cell in nbformat.read(NOTEBOOK, as_version=4).cells:
-        if cell.cell_type == "code":
-            shown[cell.id] = evaluated(cell.source, names)
-            said[cell.id] = capsys.readouterr().out.rstrip("\n")
+    shown, said = cells_of(NOTEBOOK, capsys)
     assert said["metrics"] == metrics_table({"val": metrics["val"]})
     assert said["test"] == metrics_table({"test": metrics["test"]})
     assert said["own"].splitlines()[0].split()[-1] in metrics["class_names"]
     drawn = {cell for cell, value in shown.items() if isinstance(value, Figure)}
     assert drawn == set(PLOTS["explore_checkpoint"].split())
+    shown, _ = cells_of(NOTEBOOK.with_name("explore_data.ipynb"), capsys)
+    assert {cell for cell, value in shown.items() if isinstance(value, Figure)} == set(PLOTS["explore_data"].split())
 
 
 def unwanted(executed):

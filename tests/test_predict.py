@@ -65,7 +65,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 @pytest.mark.parametrize("flips", [False, True])
 def test_rows_are_what_a_plain_loop_computes(checkpoint, photos, tmp_path, flips):
     options = ["--flips"] if flips else []
-    assert label(checkpoint, photos, "--top_k=3", f"--output={tmp_path / 'rows.csv'}", *options) == 1
+    assert label(checkpoint, photos, "--top_k=3", "--probabilities", f"--output={tmp_path / 'rows.csv'}", *options) == 1
     model, found = ImageClassifier.load_from_checkpoint(checkpoint), rows(tmp_path / "rows.csv")
     files = ["1.png", "2 notes.jpg", "3.png", "5.png", "7.png"]
     files += [f"more/{name}" for name in ("0.png", "2.png", "4.png", "6.png", "8.png", "empty.jpg")]
@@ -73,9 +73,12 @@ def test_rows_are_what_a_plain_loop_computes(checkpoint, photos, tmp_path, flips
     for row in found:
         if row["path"].endswith(".jpg"):
             assert row["error"] == "not an image"
-            assert not any(row[name] for name in row if name.startswith(("label", "confidence")))
+            assert not any(row[name] for name in row if name.startswith(("label", "confidence", "probability")))
             continue
-        best = by_torchvision(model, [row["path"]], flips)[1][0].softmax(0).topk(3)
+        shares = by_torchvision(model, [row["path"]], flips)[1][0].softmax(0)
+        columns = [float(row[f"probability_{name}"]) for name in model.class_names]
+        assert columns == pytest.approx(shares.tolist(), abs=1e-4)
+        best = shares.topk(3)
         assert [row["label"], row["label_2"], row["label_3"]] == [model.class_names[index] for index in best.indices]
         confidences = [float(row[name]) for name in ("confidence", "confidence_2", "confidence_3")]
         assert confidences == pytest.approx(best.values.tolist(), abs=1e-4)
