@@ -38,8 +38,7 @@ def parse(args: list[str] | None = None) -> Namespace:
     parser = OneLineErrorParser(
         prog="python -m project.predict",
         description="Labels image files with a checkpoint. Writes a row for each, in their order: path, label, confidence"
-        " from 0 to 1, and why a file cannot be read; if images may have several classes, also those above their"
-        " thresholds, and the probability of each. Ends with code 0; with code 1 where files could not be read,"
+        " from 0 to 1, and why a file cannot be read. Ends with code 0; with code 1 where files could not be read,"
         " which have rows too; with code 2 where the command itself cannot work.",
         epilog="example: python -m project.predict runs/mine/checkpoints/best.ckpt photos --output labels.csv",
     )
@@ -49,8 +48,11 @@ def parse(args: list[str] | None = None) -> Namespace:
     option("paths", nargs="+", type=str, help=paths)
     option("--output", type=str | None, help="A .csv or .jsonl file; by default CSV goes to standard output.")
     option("--top_k", type=PositiveInt, default=1, help="How many classes to name, best first.")
-    every = "Add the probability of each class; always added if images may have several."
-    option("--probabilities", action="store_true", help=every)
+    option(
+        "--probabilities",
+        action="store_true",
+        help="Add a column for each class; implied where images may have several.",
+    )
     flips = "Average each image with its mirror image, if the model does not already."
     option("--flips", action="store_true", help=flips)
     option("--resume", action="store_true", help="Skip files that have a row in --output, and append.")
@@ -66,10 +68,9 @@ def parse(args: list[str] | None = None) -> Namespace:
 def columns(model: ImageClassifier, options: Namespace) -> list[str]:
     """Names the columns of the rows."""
     places = ["", *(f"_{place}" for place in range(2, options.top_k + 1))]
-    several = not model.has_one_class
-    shown = [f"probability_{name}" for name in model.class_names] if several or options.probabilities else []
     best = [f"{name}{place}" for place in places for name in ("label", "confidence")]
-    return ["path", *best, *(["labels"] if several else []), *shown, "error"]
+    shown = [f"probability_{name}" for name in model.class_names if options.probabilities]
+    return ["path", *best, *([] if model.has_one_class else ["labels"]), *shown, "error"]
 
 
 class Labeller(LightningModule):
@@ -117,7 +118,7 @@ class Labeller(LightningModule):
                 error = "the network's output is not finite"
             found = [cell for label in labels for cell in (names[label], shares[label])]
             found += [] if self.model.has_one_class else [named(decided, names)]
-            found += shares if len(header) > len(found) + 2 else []
+            found += shares if self._options.probabilities else []
             cells = [spelt(path), *([None] * len(found) if error else found), error]
             rows.append(dict(zip(header, cells, strict=True)))
         return rows
@@ -139,6 +140,7 @@ def predict(options: Namespace) -> int:
     model = ImageClassifier.load_from_checkpoint(options.checkpoint)
     if options.flips and model.test_time_augmentation is None:
         model.test_time_augmentation = "flip"
+    options.probabilities = options.probabilities or not model.has_one_class
     classes = len(model.class_names)
     require(options.top_k <= classes, "--top_k", options.top_k, f"at most {classes}, the number of classes")
     trainer = _trainer(options)

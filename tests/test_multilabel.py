@@ -139,7 +139,7 @@ def test_multi_label_evaluation_on_two_devices_says_what_the_run_said(example, r
     command = [sys.executable, "-m", "project.evaluate", *given, "--trainer.accelerator=cpu", "--trainer.devices=2"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    expected, found = json.loads((multilabel / "metrics.json").read_text())["test"], json.loads(output.read_text())
+    expected, found = json.loads((run / "metrics.json").read_text())["test"], json.loads(output.read_text())
     assert found["correct"] == expected["correct"]
     rates = {name: value for name, value in expected.items() if isinstance(value, float)}
     assert {name: found[name] for name in rates} == pytest.approx(rates)

@@ -24,10 +24,7 @@ _AT_ONCE = 2**12
 
 
 class Predictions(NamedTuple):
-    """Predictions for the images of a split, each once, in the order of the dataset.
-
-    Where images may have several classes, labels are int64 (N, classes), with 1 for each class and -1 for unknown ones.
-    """
+    """Predictions for the images of a split, each once, in the order of the dataset; labels are as the dataset's."""
 
     indices: Tensor
     """Positions in the dataset, int64 (N,)."""
@@ -121,8 +118,8 @@ def _probability(probabilities: Tensor, labels: Tensor) -> Tensor:
 class Evaluation(NamedTuple):
     """A model's predictions for the images of a split, in their order, on the CPU.
 
-    Of a file that cannot be read, the label is -1, logits and probabilities are NaN, and the prediction means nothing. Where
-    images may have several classes, labels are int64 (N, classes), with 1 for each class and -1 for unknown ones.
+    Of a file that cannot be read, the label is -1, logits and probabilities are NaN, and the prediction means nothing.
+    If images may have several classes, labels are int64 (N, classes): 1 for each class, -1 for unknown ones.
     """
 
     images: BatchDataset
@@ -143,13 +140,11 @@ class Evaluation(NamedTuple):
     @property
     def per_class(self) -> list[dict[str, float | int]]:
         """The rates of each class; where images may have several, also average precision."""
-        rows = self.metrics.per_class
-        if self.labels.dim() > 1:
-            found = (self.probabilities[self.known], self.labels[self.known], self.labels.shape[1])
-            precisions = multilabel_average_precision(*found, average=None, ignore_index=-1)
-            for row, precision in zip(rows, precisions.nan_to_num().tolist(), strict=True):
-                row["average_precision"] = precision
-        return rows
+        if self.labels.dim() == 1:
+            return self.metrics.per_class
+        found = (self.probabilities[self.known], self.labels[self.known], self.labels.shape[1])
+        precisions = multilabel_average_precision(*found, average=None, ignore_index=-1).nan_to_num().tolist()
+        return [{**row, "average_precision": p} for row, p in zip(self.metrics.per_class, precisions, strict=True)]
 
     @property
     def decisions(self) -> tuple[Tensor, Tensor, Tensor]:

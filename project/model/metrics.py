@@ -133,9 +133,9 @@ class CountingMetrics(Metric):
     def results(self) -> Metrics:
         """Computes the metrics from the counts of this process, which may all be 0."""
 
-    @abstractmethod
     def predicted(self, logits: Tensor) -> Tensor:
-        """Decides on each image, float (N, classes): its label, int64 (N,), or 1 for each of its classes, int64 (N, classes)."""
+        """Returns each image's label, here of the largest logit, int64 (N,), or 1 for each of its classes, int64 (N, classes)."""
+        return logits.argmax(1)
 
     def mean_loss(self, total: int) -> float:
         """Returns the mean over so many images, in nats; NaN where any was not finite."""
@@ -174,10 +174,6 @@ class ClassificationMetrics(CountingMetrics):
             self.top5_hits += (logits.topk(5).indices == labels[:, None]).sum()
         self.count_losses(losses, counted)
 
-    def predicted(self, logits: Tensor) -> Tensor:
-        """Returns the classes of the largest logits, int64 (N,)."""
-        return logits.argmax(1)
-
     def results(self) -> Metrics:
         """Computes the metrics from the counts of this process."""
         confusion = self.confusion[:-1].view(self.num_classes, self.num_classes).cpu()
@@ -214,9 +210,7 @@ class MultilabelMetrics(CountingMetrics):
         counted = known.any(1)
         self.images += counted.sum()
         self.exact += (((true == predicted) | ~known).all(1) & counted).sum()
-        bins = (
-            (logits.float().sigmoid() * _BINS).ceil().long().sub(1).clamp(0, _BINS - 1)
-        )  # an edge is in the lower one
+        bins = (logits.float().sigmoid() * _BINS).ceil().long().sub(1).clamp(0, _BINS - 1)
         cells = (2 * torch.arange(self.num_classes, device=bins.device) + true) * _BINS + bins
         self.histogram.scatter_add_(0, cells.flatten(), known.flatten().long())
         self.count_losses(losses, counted)

@@ -84,20 +84,6 @@ def test_thresholds_have_the_greatest_f1_of_scikit_learns_curve_and_lie_near_the
     assert metric.predicted(logits).tolist() == (shares > torch.tensor(chosen)).long().tolist()
 
 
-def test_classes_that_are_not_known_of_an_image_count_nowhere():
-    logits, labels, losses = several()
-    unknown = torch.rand(labels.shape, generator=torch.Generator().manual_seed(2)) < 0.3
-    unknown[:5] = True  # nor are these images counted
-    found = measure((logits, labels.masked_fill(unknown, -1), losses))
-    for at, row in enumerate(found.per_class):
-        true, own = labels[~unknown[:, at], at], logits[~unknown[:, at], at] > 0
-        *expected, _ = sklearn.precision_recall_fscore_support(true, own, average="binary")
-        assert [row[name] for name in ("precision", "recall", "f1")] == pytest.approx(expected)
-    right = (((logits > 0) == labels) | unknown).all(1) & ~unknown.all(1)
-    assert (found.correct, found.total) == (int(right.sum()), int((~unknown.all(1)).sum()))
-    assert found.loss == pytest.approx(losses[~unknown.all(1)].mean().item(), rel=1e-4)
-
-
 @pytest.mark.parametrize("batch", [predictions(3), predictions(10), several()], ids=["3", "10", "several"])
 @pytest.mark.parametrize("size", [1, 64])
 def test_neither_the_batches_nor_their_order_change_a_bit(batch, size):

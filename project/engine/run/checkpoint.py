@@ -38,15 +38,12 @@ class Selection(TypedDict):
 
 
 class About(TypedDict):
-    """Facts of a checkpoint about itself; ``selection`` is None where a run keeps no best one, ``images`` counts splits.
-
-    ``thresholds`` has the probability above which an image has each class, if it may have several.
-    """
+    """Facts of a checkpoint about itself; ``selection`` is None where a run keeps no best one, ``images`` counts splits."""
 
     model: str
     class_names: list[str]
     preprocessing: Preprocessing
-    thresholds: dict[str, float] | None
+    thresholds: dict[str, float] | None  # by class, where an image may have several
     arch: str
     arch_args: dict[str, Any]
     loss: dict[str, Any]

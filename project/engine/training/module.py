@@ -107,8 +107,9 @@ class ResumableModule(LightningModule):
 
     @thresholds.setter
     def thresholds(self, thresholds: Any) -> None:
-        found = None if thresholds is None else [dict(thresholds).get(name) for name in self.class_names]
-        sound = found is None or all(isinstance(value, float) and 0 < value < 1 for value in found)
+        given = thresholds if isinstance(thresholds, dict) else {}  # it may come from a file
+        found = None if thresholds is None else [given.get(name) for name in self.class_names]
+        sound = all(isinstance(value, float) and 0 < value < 1 for value in found or ())
         require(sound, "thresholds", thresholds, "a number between 0 and 1 for each class")
         self.test_metrics.thresholds = found
 
