@@ -224,7 +224,7 @@ def draw(step: Step, rows: Sequence[dict[str, Any]], counts: Sequence[int]) -> F
             points = {
                 row["processes"]: alone / float(row["measured_s"]) for row in rows if plain.items() <= row.items()
             }
-            axes.plot(points.keys(), points.values(), "o", color=colour, label=f"{algorithm.__name__}, measured")
+            axes.plot(list(points), list(points.values()), "o", color=colour, label=f"{algorithm.__name__}, measured")
         band = zip(
             *([images / count * alone for images in bounds(step, count, link(rate))] for count in counts), strict=True
         )

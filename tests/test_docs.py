@@ -1,18 +1,20 @@
 """Every command that the README and the docs show is run here, shortened; what needs a download is parsed."""
 
 import json
+import os
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from lightning.pytorch import Trainer
 
 from benchmarks.__main__ import parser as parse_benchmarks
-from project import predict
+from project import predict, scaling
 from project.check_data import check_data
 from project.check_data import parse as parse_check_data
 from project.data import SyntheticFlowersDataModule
@@ -189,6 +191,14 @@ def test_a_predict_command_is_true(command, tiny_run, workplace, capfd):
         assert predict.predict(predict.parse([*args, *ONE_CPU[:2], "--num_workers=0"])) == 0
     written = "".join(file.read_text() for file in workplace.glob("labels.[cj]*")) or capfd.readouterr().out
     assert written.count("photos/holiday/") == 3
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if "-m project.scaling" in command])
+def test_a_scaling_command_is_true(command, place):
+    args = shlex.split(command.partition("-m project.scaling")[2])
+    with patch.dict(os.environ), as_in_a_terminal():  # Lightning adds variables
+        table = scaling.plan(*scaling.parse([*args, *TINY["CIFAR10DataModule"], *TINY_TRAINER, "--data.batch_size=8"]))
+    assert [line.split()[:2] for line in table.splitlines()[5:8]] == [["1", "1"], ["2", "2"], ["4", "4"]]
 
 
 def test_the_folds_of_the_command_test_each_image_once(workplace, without_initialisation):

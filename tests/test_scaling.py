@@ -2,6 +2,7 @@
 
 import os
 import random
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -105,6 +106,11 @@ def test_buckets_are_those_that_ddp_logs(workplace, monkeypatch):
 def test_a_batch_that_the_processes_cannot_share_is_refused(workplace):
     with patch.dict(os.environ), as_in_a_terminal(), pytest.raises(UserError, match="must be a multiple of 3"):
         plan(*parse([*ARGS, "--machines=3"]))
+
+
+def test_the_page_shows_what_is_predicted_of_published_trainings(capsys):
+    runpy.run_path(str(ROOT / "scripts" / "scaling_published.py"))["main"]()
+    assert capsys.readouterr().out in (ROOT / "docs" / "results.md").read_text()
 
 
 @pytest.mark.slow
