@@ -198,7 +198,7 @@ def test_a_scaling_command_is_true(command, place):
     args = shlex.split(command.partition("-m project.scaling")[2])
     with patch.dict(os.environ), as_in_a_terminal():  # Lightning adds variables
         table = scaling.plan(*scaling.parse([*args, *TINY["CIFAR10DataModule"], *TINY_TRAINER, "--data.batch_size=8"]))
-    assert [line.split()[:2] for line in table.splitlines()[5:8]] == [["1", "1"], ["2", "2"], ["4", "4"]]
+    assert [line.split()[:2] for line in table.splitlines()[6:9]] == [["1", "1"], ["2", "2"], ["4", "4"]]
 
 
 def test_the_folds_of_the_command_test_each_image_once(workplace, without_initialisation):
