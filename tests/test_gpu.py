@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch import Callback
 
 from project.data.augmentation import augment
 from project.engine.loading.batch import ImageBatch
 from project.engine.randomness import restored_generators, seed_generators
-from tests.small import require_same_end, small, stop_at
-from tests.stress import outcome
+from tests.engine.training.test_non_finite import BadGradient, Witness, weights_of
+from tests.small import one_line, require_same_end, small, stop_at
+from tests.stress import differences, outcome
 
 GPU = ["--trainer.accelerator=gpu", "--trainer.devices=1", "--trainer.deterministic=true"]
 
@@ -41,3 +43,23 @@ def test_a_run_that_is_stopped_and_goes_on_with_images_on_the_gpu_ends_as_one_th
     finally:
         torch.use_deterministic_algorithms(False)
     require_same_end(Path("runs/run"), outcome(Path("whole/run")))
+
+
+class NoWaiting(Callback):
+    """Has torch refuse to wait for the GPU in the second and third step of an epoch, whose fourth logs."""
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        torch.cuda.set_sync_debug_mode("error" if batch_idx in (1, 2) else "default")
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW", "RMSprop", "project.model.Muon"])
+def test_a_step_does_not_wait_for_the_gpu_and_one_that_is_not_finite_reaches_no_weights(workplace, capsys, optimizer):
+    flags = [*GPU[:2], f"--model.optimizer={optimizer}", "--model.optimizer.lr=0.01", "--trainer.log_every_n_steps=50"]
+    witness = Witness()
+    try:
+        small(*flags, callbacks=[NoWaiting()])
+        said = one_line(lambda: small(*flags, "--name=bad", callbacks=[BadGradient(6), witness]), capsys)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert "training stopped at step 6: the gradient is not finite" in said
+    assert (max(witness.weights), differences(witness.weights[6], weights_of(witness.network))) == (7, [])

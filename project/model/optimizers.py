@@ -24,7 +24,7 @@ def build_optimizer(make: OptimizerCallable, model: LightningModule, layer_decay
     others = [parameter for parameter in model.parameters() if parameter not in inside]
     with explained("--model.optimizer"):
         optimizer = make(_parameter_groups(network, layer_decay, others))
-    fuse_on_cpu(optimizer)
+    fuse(optimizer)
     for group in optimizer.param_groups:
         group["lr"] *= group.get(LR_SCALE, 1.0)
     return optimizer
@@ -64,12 +64,12 @@ def explained(option: str) -> Iterator[None]:
         raise UserError(f"{option}: {error}") from error
 
 
-def fuse_on_cpu(optimizer: Optimizer) -> None:
+def fuse(optimizer: Optimizer) -> None:
     """Has torch take each step in one pass over memory where it can, unless another way was asked for.
 
     The groups are set, not the optimizer's constructor: then Lightning would refuse to clip gradients.
     """
     for group in optimizer.param_groups:
         undecided = group.get("fused", False) is None and not group["foreach"] and not group["differentiable"]
-        if undecided and all(parameter.device.type == "cpu" for parameter in group["params"]):
+        if undecided and all(parameter.device.type in ("cpu", "cuda") for parameter in group["params"]):
             group["fused"] = True

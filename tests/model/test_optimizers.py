@@ -10,7 +10,7 @@ from torch.optim import SGD, AdamW, RMSprop
 
 from project.engine.errors import UserError
 from project.model import Muon
-from project.model.optimizers import build_optimizer, fuse_on_cpu
+from project.model.optimizers import build_optimizer, fuse
 from tests.model.test_classifier import Memory, linear, trainer
 
 
@@ -19,11 +19,11 @@ from tests.model.test_classifier import Memory, linear, trainer
     [(SGD, {"fused": False}), (SGD, {"foreach": True}), (SGD, {"differentiable": True}), (RMSprop, {})],
 )
 def test_steps_are_fused_unless_another_way_was_asked_for(cls, asked):
-    fuse_on_cpu(usual := SGD([nn.Parameter(torch.zeros(1))]))
+    fuse(usual := SGD([nn.Parameter(torch.zeros(1))]))
     assert usual.param_groups[0]["fused"]
     (group,) = (optimizer := cls([nn.Parameter(torch.zeros(1))], **asked)).param_groups
     before = dict(group)
-    fuse_on_cpu(optimizer)
+    fuse(optimizer)
     assert group == before
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from inspect import signature
 from typing import Any, Literal
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
 from lightning.pytorch.utilities import rank_zero_only
@@ -76,7 +77,9 @@ class Bookkeeping(Callback):
         if is_logged(trainer) and metrics.update_called:
             results = metrics.compute()
             metrics.reset()
-            model.log_dict({"train/loss": results.loss, "train/accuracy": results.accuracy}, prog_bar=True)
+            # on the CPU, where a progress bar reads them in each step without waiting for the device
+            values = {"train/loss": torch.tensor(results.loss), "train/accuracy": torch.tensor(results.accuracy)}
+            model.log_dict(values, prog_bar=True)
 
     def on_validation_start(self, trainer: Trainer, model: Any) -> None:
         """Has DDP send the first process's statistics of BatchNorm, which it does not within a step of several batches."""

@@ -7,7 +7,7 @@ from torch.optim import SGD, Adagrad, Adam
 
 from project.engine.errors import UserError
 from project.engine.training.fitting import require_fitting_state, require_fitting_weights
-from project.model.optimizers import fuse_on_cpu
+from project.model.optimizers import fuse
 from tests.small import one_line, small, stop_at
 from tests.stress import SmallNetwork
 
@@ -16,7 +16,7 @@ def trained(cls, options, outputs):
     """The optimizer of a layer, after a step."""
     layer = nn.Linear(3, outputs)
     optimizer = cls(layer.parameters(), **options)
-    fuse_on_cpu(optimizer)
+    fuse(optimizer)
     layer(torch.rand(2, 3)).sum().backward()
     optimizer.step()
     return optimizer

@@ -2,15 +2,16 @@
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import EMAWeightAveraging
 from torch import Tensor
 
 from project.callbacks import StoppedError
-from project.engine.training.non_finite import _all_finite
+from project.engine.training.non_finite import _non_finite
 from project.model import ImageClassifier
 from tests.conftest import make_folder
 from tests.engine.run.test_loggers import curve
@@ -32,6 +33,10 @@ class Witness(Callback):
         self.weights: dict[int, dict[str, Tensor]] = {}
         self.images: dict[int, list[str]] = {}
         self.network: Any = None
+        self.validations = 0
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        self.validations += 1
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self.network, step, train = pl_module.network, trainer.global_step + 1, trainer.datamodule.splits["train"]
@@ -54,9 +59,18 @@ def weights_of(network: torch.nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in network.named_parameters()}
 
 
-@pytest.mark.parametrize(("accumulate", "step"), [(1, 7), (2, 4)])
+@pytest.fixture
+def late(request, monkeypatch):
+    """Reads the answers as late as a GPU's, if asked to."""
+    if getattr(request, "param", True):
+        monkeypatch.setattr("project.engine.training.non_finite._copied", lambda flag: flag.clone().bool().item)
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "step", "late"), [(1, 7, False), (2, 4, False), (2, 4, True)], indirect=["late"]
+)
 def test_the_files_behind_a_bad_loss_are_named_and_the_run_resumes_from_before_that_step(
-    workplace, monkeypatch, capsys, accumulate, step
+    workplace, monkeypatch, capsys, late, accumulate, step
 ):
     make_folder(workplace / "images", {"blue": 15, "red": 15})
     flags = [f"--trainer.accumulate_grad_batches={accumulate}", "--callbacks.last_checkpoint.every_n_steps=1"]
@@ -93,6 +107,22 @@ def test_a_bad_gradient_of_a_finite_loss_is_found(workplace, capsys):
     assert differences(witness.weights[3], weights_of(witness.network)) == []
 
 
+@pytest.mark.parametrize("step", [3, 4])  # of the 4 before a validation
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW", "RMSprop", "project.model.Muon"])
+def test_a_gpu_that_is_a_step_ahead_keeps_its_weights_and_averages_and_neither_validates_nor_saves(
+    workplace, capsys, late, optimizer, step
+):
+    witness, average = Witness(), cast(Any, EMAWeightAveraging(decay=0.5))
+    flags = [f"--model.optimizer={optimizer}", "--model.optimizer.lr=0.01"]
+    said = one_line(lambda: small(*flags, callbacks=[BadGradient(step), witness, average]), capsys)
+    assert f"training stopped at step {step}: the gradient is not finite" in said
+    assert max(witness.weights) == 4  # the step that came to nothing, unless it would be that after the validation
+    assert differences(witness.weights[step], weights_of(witness.network)) == []
+    assert differences(witness.weights[step], witness.weights[4]) == []
+    assert all(value.isfinite().all() for value in average._average_model.parameters())
+    assert (witness.validations, [*RUN.rglob("*.ckpt")]) == (0, [])
+
+
 @pytest.mark.filterwarnings("ignore:.*lr_scheduler.step.*before.*optimizer.step.*")  # of a first skipped step
 def test_steps_that_a_loss_scaler_skips_are_counted_and_too_many_in_a_row_are_an_error(workplace, capsys):
     flags = [*SCALED.split(), "--callbacks.stop_on_non_finite.patience=3", "--trainer.log_every_n_steps=2"]
@@ -112,4 +142,4 @@ def test_steps_that_a_loss_scaler_skips_are_counted_and_too_many_in_a_row_are_an
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_is_finite_is_told_from_what_is_not(values, finite, dtype):
     tensors = [torch.tensor(0.5), torch.zeros(2, 3, dtype=dtype), torch.tensor(values, dtype=dtype)]
-    assert _all_finite(tensors) is finite
+    assert bool(_non_finite(tensors)) is not finite
