@@ -63,3 +63,22 @@ def test_a_step_does_not_wait_for_the_gpu_and_one_that_is_not_finite_reaches_no_
         torch.cuda.set_sync_debug_mode("default")
     assert "training stopped at step 6: the gradient is not finite" in said
     assert (max(witness.weights), differences(witness.weights[6], weights_of(witness.network))) == (7, [])
+
+
+class Rounded(Callback):
+    """Finds out if logits are numbers of bfloat16."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, set[bool]] = {"fit": set(), "test": set()}
+
+    def on_validation_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *_: Any) -> None:
+        self.found[trainer.state.fn].add(torch.equal(outputs, outputs.bfloat16().float()))
+
+    on_test_batch_end = on_validation_batch_end
+
+
+@pytest.mark.parametrize("exact", [None, True, False])
+def test_validation_in_training_takes_its_precision_and_the_test_float32(workplace, exact):
+    flags = [] if exact is None else [f"--model.exact_evaluation={exact}"]
+    small(*GPU[:2], "--trainer.precision=bf16-mixed", *flags, callbacks=[rounded := Rounded()])
+    assert rounded.found == {"fit": {exact is not True}, "test": {exact is False}}

@@ -57,6 +57,7 @@ class ImageClassifier(ResumableModule):
             that calls ``logits_and_features`` runs uncompiled.
         test_time_augmentation: Averages the logits of several views of each image in testing, predicting and exporting:
             ``flip``, the image and its mirror image; ``flip_and_shift``, also both of them moved by a pixel.
+        exact_evaluation: Advanced: True evaluates in float32, false in training's precision; by default false in GPUs' training.
 
     Attributes:
         train_image_size: The size in pixels to which training images are resized on the device; None keeps their own.
@@ -82,6 +83,7 @@ class ImageClassifier(ResumableModule):
         layer_decay: float = 1.0,
         compile: bool = False,  # noqa: A002  # what torch calls it
         test_time_augmentation: Views | None = None,
+        exact_evaluation: bool | None = None,
     ) -> None:
         super().__init__()
         self.save_hyperparameters(ignore=self.not_saved, logger=False)
@@ -89,7 +91,7 @@ class ImageClassifier(ResumableModule):
         self.class_names, self.preprocessing = list(class_names), preprocessing
         self.arch, self.arch_args, num_classes = arch, arch_args, len(self.class_names)
         self.criterion = copy.deepcopy(loss)
-        self.optimizer, self.layer_decay = optimizer, layer_decay
+        self.optimizer, self.layer_decay, self.exact_evaluation = optimizer, layer_decay, exact_evaluation
         self.lr_scheduler, self.lr_scheduler_interval = lr_scheduler, lr_scheduler_interval
         self.compile_network, self.test_time_augmentation = compile, test_time_augmentation
         self.network = build_network(arch, num_classes, arch_args)

@@ -2,24 +2,30 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
-from lightning.pytorch import LightningModule
 from torch import Tensor
 
 from project.engine.errors import require
+from project.engine.upstream import trainer_of
 
 Views = Literal["flip", "flip_and_shift"]
 """Each image and its mirror image; and both moved by one pixel up and left, and down and right."""
 
 
-def exact_logits(model: LightningModule, images: Tensor) -> Tensor:
-    """Classifies in the weights' own precision, so that no result depends on the rest of a batch.
+def exact_logits(model: Any, images: Tensor) -> Tensor:
+    """Classifies in the weights' own precision, so that no result depends on the rest of a batch; returns float32.
 
-    In bfloat16 near ties are many, and fall either way. A single image is computed as two: a CPU multiplies a vector by
-    other instructions than a matrix, which rounds differently.
+    In bfloat16 near ties are many, and fall either way; ``model.exact_evaluation`` says where that may be. A single image
+    is computed as two: a CPU multiplies a vector by other instructions than a matrix, which rounds differently.
     """
+    exact: bool | None = model.exact_evaluation
+    trainer = trainer_of(model)
+    if exact is None:  # a GPU computes in float32 several times as long, and validates often
+        exact = trainer is None or trainer.state.fn != "fit" or images.device.type != "cuda"
+    if not exact:
+        return cast(Tensor, model(images)).float()
     alone = len(images) == 1
     with torch.autocast(model.device.type, enabled=False):
         logits: Tensor = model(torch.cat([images, images]) if alone else images)

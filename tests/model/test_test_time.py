@@ -58,3 +58,15 @@ def test_predicting_testing_and_exporting_take_means_over_views_and_validation_d
     model.test_time_augmentation = "rotate"  # as a checkpoint may say
     with pytest.raises(UserError, match="test_time_augmentation must be flip or flip_and_shift, got rotate"):
         model.predict_step(images, 0)
+
+
+@pytest.mark.parametrize("exact", [None, True, False])
+def test_evaluation_is_in_float32_unless_training_s_precision_is_asked_for(exact):
+    model, batch = classifier(exact_evaluation=exact).eval(), (make_images(4), torch.arange(4) % 3)
+    with torch.no_grad():
+        expected = model(batch[0])
+        with torch.autocast("cpu", torch.bfloat16):
+            rounded = model(batch[0]).float()
+            found = [step(batch, 0) for step in (model.validation_step, model.test_step)]
+    assert not torch.equal(rounded, expected)
+    assert all(torch.equal(one, rounded if exact is False else expected) for one in found)
