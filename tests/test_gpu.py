@@ -71,7 +71,9 @@ class Rounded(Callback):
     def __init__(self) -> None:
         self.found: dict[str, set[bool]] = {"fit": set(), "test": set()}
 
-    def on_validation_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *_: Any) -> None:
+    def on_validation_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         self.found[trainer.state.fn].add(torch.equal(outputs, outputs.bfloat16().float()))
 
     on_test_batch_end = on_validation_batch_end
