@@ -66,7 +66,6 @@ def fit(*args: str, drawn: bool = False) -> FitCLI:
 
 
 def evaluate(*args: str) -> EvaluateCLI:
-    """Runs ``python -m project.evaluate`` in this process."""
     with as_in_a_terminal():
         cli = EvaluateCLI([*args, *QUIET[:1], "--trainer.accelerator=cpu", "--trainer.devices=1"])
         cli.evaluate()

@@ -57,14 +57,12 @@ def small(
 
 
 def stop_at(step: int, *args: str, number: int = signal.SIGTERM, **options: Any) -> StoppedError:
-    """Runs until a signal comes in that step."""
     with pytest.raises(StoppedError) as stopped:
         small(*args, callbacks=[AtStep(step, number)], **options)
     return stopped.value
 
 
 def require_same_end(run: Path, expected: dict[str, Any]) -> None:
-    """Compares a finished run with the outcome of another, to the last bit."""
     found = differences(expected, outcome(run))
     assert not found, "\n".join(found)
     assert [folder.name for folder in run.parent.iterdir()] == [run.name]
@@ -83,11 +81,9 @@ def one_line(command: Any, capsys: Any) -> str:
 
 
 def load(path: Path) -> Any:
-    """Reads a checkpoint."""
     return torch.load(path, weights_only=True)
 
 
 def rows(path: Path | str) -> list[dict[str, str]]:
-    """Reads a CSV."""
     with open(path, newline="") as file:
         return list(csv.DictReader(file))

@@ -40,8 +40,6 @@ RANDOM_TRANSFORM = "--data.train_transforms+=torchvision.transforms.v2.RandAugme
 
 
 class Scenario(NamedTuple):
-    """A kind of training."""
-
     args: list[str]
     processes: int = 1
 
@@ -79,7 +77,6 @@ class SmallNetwork(nn.Module):
         self.fc = nn.Linear(16, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits, float (N, classes)."""
         x = self.bn1(self.conv1(x)).relu()
         x = self.bn2(self.conv2(x)).relu()
         logits: Tensor = self.fc(self.dropout(x.mean((2, 3))))
@@ -178,8 +175,6 @@ def _bits(tensor: Tensor) -> bytes:
 
 
 class Tally(NamedTuple):
-    """The results of a scenario."""
-
     kills: int
     continuations: int
     differences: list[str]
@@ -211,7 +206,6 @@ def disturb(name: str, folder: Path, kills: int, dice: random.Random, once_saved
 
 
 def main() -> None:
-    """Disturbs trainings of all kinds in turn and says what came of it."""
     parser = argparse.ArgumentParser(prog="python -m tests.stress", description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=102, help="how many signals to send in all")
     parser.add_argument("--seed", type=int, default=0, help="decides when they are sent")

@@ -248,10 +248,7 @@ def test_the_python_page_trains_evaluates_and_predicts(workplace, capsys):
     smaller = train.replace("train_size=640", "train_size=64, val_size=24, test_size=26, batch_size=16")
     draw_image(0.5, seed=0, size=(70, 50)).save("photo.jpg")
     with as_in_a_terminal():
-        exec(
-            smaller.replace("max_epochs=2", "max_epochs=1, accelerator='cpu', devices=1, log_every_n_steps=1"),
-            names,
-        )
+        exec(smaller.replace("max_epochs=2", "max_epochs=1, accelerator='cpu', devices=1, log_every_n_steps=1"), names)
         measured = names["trainer"].callback_metrics["test/accuracy"]
         exec(use, used)
     label, *_ = capsys.readouterr().out.split()[-1:]

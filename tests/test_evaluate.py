@@ -17,7 +17,6 @@ from tests.engine.loading.image_files import write_folder
 
 @pytest.fixture
 def checkpoint(tiny_run, tmp_path):
-    """A copy of a checkpoint, all alone."""
     return shutil.copy(tiny_run / "checkpoints" / "best.ckpt", tmp_path / "alone.ckpt")
 
 

@@ -132,7 +132,6 @@ def test_the_focal_loss_is_its_formula(gamma):
 
 @pytest.fixture
 def batch():
-    """Images of three classes, and their labels."""
     data = NoiseDataModule()
     return data.load()["train"].__getitems__([*range(12)])
 

@@ -68,13 +68,11 @@ def place(tiny_run, tmp_path_factory) -> Path:
 
 @pytest.fixture(params=LOADERS)
 def exported(request, place) -> Path:
-    """Either exported file."""
     path: Path = place / f"model{request.param}"
     return path
 
 
 def run(checkpoint: Path, output: Path, *args: str) -> None:
-    """Runs the command in this process."""
     export(parse([str(checkpoint), f"--output={output}", *args]))
 
 

@@ -1,6 +1,7 @@
 """Memory: as much at the end of a run as at its start, and one copy of the images however many processes there are."""
 
 import json
+import os
 import tempfile
 from types import SimpleNamespace
 from typing import Any
@@ -12,18 +13,17 @@ from lightning.pytorch import Callback
 from project.engine.errors import UserError
 from project.engine.loading.batch import ArrayDataset, load_once_a_machine
 from tests.data.stubs import NoiseDataModule
-from tests.distributed.processes import succeed, torchrun
+from tests.distributed.job import classifier, trainer
+from tests.distributed.processes import named, succeed, torchrun
 from tests.memory import memory, needs_linux, private_memory
 from tests.small import small
 
 
 class Watch(Callback):
-    """Remembers what is in memory at the end of each epoch."""
-
-    def __init__(self) -> None:
+    def __init__(self):
         self.seen: list[int] = []
 
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_epoch_end(self, trainer, pl_module):
         self.seen.append(memory("Rss"))
 
 
@@ -47,12 +47,41 @@ def test_loader_workers_share_one_copy_of_the_images():
     loader._shutdown_workers()  # or they end in another test, whenever Python collects garbage
 
 
+class LargeDataModule(NoiseDataModule):
+    """Enough noise to stand out against what a process needs anyway."""
+
+    loads = 0
+
+    def load(self):
+        self.loads += 1
+        return super().load()
+
+    def setup(self, stage):
+        """Measures what opening the datasets adds to this process's memory, when each has seen every page."""
+        assert self.trainer is not None
+        before = private_memory()
+        super().setup(stage)
+        splits: Any = self.splits
+        sums = {split: int(data.images.sum()) for split, data in splits.items()}
+        self.trainer.strategy.barrier()
+        kept = private_memory() - before
+        self.found = {"loads": self.loads, "kept": kept, "sums": sums, "size": splits["train"].images.nbytes}
+        self.trainer.strategy.barrier()
+
+
+def open_data(out):
+    """Opens a large dataset."""
+    data, one = LargeDataModule(train=300_000), trainer(int(os.environ["WORLD_SIZE"]), limit_val_batches=1)
+    one.validate(classifier(), datamodule=data, verbose=False)
+    (out / f"{one.global_rank}.json").write_text(json.dumps(data.found))
+
+
 @needs_linux
 @pytest.mark.slow
 def test_processes_of_a_machine_share_one_copy_of_the_images(tmp_path):
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    command = torchrun(2, "tests.distributed.jobs", "memory", str(tmp_path))
+    command = torchrun(2, "tests.distributed.job", *named(open_data, tmp_path))
     succeed(command, tmp_path, TMPDIR=str(temporary))
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     assert (first["loads"], second["loads"]) == (1, 0)

@@ -20,8 +20,6 @@ RATES = ("precision", "recall", "f1", "total")
 
 
 class Scored(ImageClassifier):
-    """Has metrics of its own."""
-
     def configure_metrics(self):
         classes = len(self.class_names)
         return {"kappa": MulticlassCohenKappa(classes), "calibration": MulticlassCalibrationError(classes, n_bins=5)}
@@ -50,7 +48,6 @@ ROWS = {  # data and model
 
 @pytest.fixture(scope="module", params=ROWS)
 def run(request, tmp_path_factory):
-    """The folder of a finished run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("run"))
         make_folder(Path("images"), dict.fromkeys("abcdefgh", 12))

@@ -110,7 +110,6 @@ def test_cells_measure_what_the_run_did_and_draw(run, request, at_work, monkeypa
 
 
 def unwanted(executed):
-    """Warnings that cells have shown."""
     shown = ((cell, output) for cell, outputs in executed.items() for output in outputs)
     return [(cell, output) for cell, output in shown if output.get("name") == "stderr"]
 

@@ -50,7 +50,6 @@ def renamed(tmp_path_factory) -> Path:
 
 
 def python(*args: str, root: Path) -> str:
-    """What Python prints in the copy, which imports nothing from here."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, *args], cwd=root, env=environment, capture_output=True, text=True, check=False

@@ -23,8 +23,6 @@ HOSTILE = "<img src=x onerror=alert(1)>&amp;"
 
 
 class Page(HTMLParser):
-    """The tags of a page, with their attributes, and its text."""
-
     def __init__(self, path):
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []

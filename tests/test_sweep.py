@@ -21,7 +21,6 @@ SPACE = "command: --epochs=3\noptions:\n  lr: {low: 0.01, high: 1.0, log: true}\
 
 @pytest.fixture
 def stub(workplace, monkeypatch):
-    """A folder with a sweep's file, where trials are stubs."""
     monkeypatch.setattr(sweep, "FIT", [sys.executable, "-S", str(ROOT / "tests" / "stub_fit.py")])
     monkeypatch.setattr(sweep, "EVERY", 0.05)
     monkeypatch.setattr(sweep, "monitor_of", lambda arguments: Monitor("val/accuracy", "max"))

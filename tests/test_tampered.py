@@ -242,7 +242,6 @@ def test_evaluate_does_not_follow_a_link_beside_the_checkpoint(checkpoint, tmp_p
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory) -> Path:
-    """The folder of a run that was stopped in its second epoch."""
     place: Path = tmp_path_factory.mktemp("stopped")
     stop_at(6, f"--trainer.default_root_dir={place / 'runs'}")
     return place / "runs"
@@ -295,8 +294,7 @@ CHANGES = {  # to last.ckpt or best.ckpt, and what the line says
 
 
 @pytest.mark.parametrize(
-    ("name", "case"),
-    [*(("last", case) for case in list(CHANGES)[:3]), *(("best", case) for case in list(CHANGES)[1:])],
+    ("name", "case"), [*(("last", case) for case in list(CHANGES)[:3]), *(("best", case) for case in list(CHANGES)[1:])]
 )
 def test_a_run_does_not_go_on_from_what_does_not_fit(tamper, workplace, capsys, monkeypatch, name, case):
     change, complaint = CHANGES[case]

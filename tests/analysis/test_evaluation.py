@@ -25,7 +25,6 @@ class Upside(FolderDataModule):
 
 @pytest.fixture
 def opened(tiny_run):
-    """The model of a run, and its data."""
     best = tiny_run / "checkpoints" / "best.ckpt"
     return ImageClassifier.load_from_checkpoint(best).eval(), open_data(read_checkpoint(best)["about"])
 

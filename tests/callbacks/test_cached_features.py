@@ -25,7 +25,6 @@ CACHED = [*HEAD, "--trainer.callbacks+=project.callbacks.CachedFeatures"]
 
 @pytest.fixture
 def place(workplace) -> Path:
-    """A folder of images, and weights of the small network."""
     make_folder(workplace / "images", dict.fromkeys("abc", 16))
     torch.manual_seed(0)
     torch.save(SmallNetwork(3).state_dict(), "weights.pth")
@@ -82,22 +81,16 @@ class HeadsInAList(SmallNetwork):
 
 
 class Brightened(FolderDataModule):
-    """Augments in a way of its own."""
-
     def augment(self, batch: ImageBatch, epoch: int) -> ImageBatch:
         return batch._replace(images=batch.images.clamp(min=epoch))
 
 
 class Noisy(FolderDataModule):
-    """Transforms whole batches in a way of its own."""
-
     def transform_batch(self, batch: ImageBatch) -> ImageBatch:
         return batch._replace(images=batch.images.roll(1, 0))
 
 
 class ScaledHead(SmallNetwork):
-    """Does something after the head."""
-
     def forward(self, x: Tensor) -> Tensor:
         return 2 * super().forward(x)
 

@@ -10,8 +10,6 @@ from project.engine.loading.batch import ArrayDataset
 
 
 class NoiseDataModule(ImageDataModule):
-    """Noise in memory."""
-
     class_names = ["a", "b", "c"]
     preprocessing = {"resize": 12, "crop": 12, "mean": [0.1, 0.5, 0.9], "std": [0.2, 0.2, 0.2]}
 
@@ -32,7 +30,6 @@ class NoiseDataModule(ImageDataModule):
 
 
 def trainer(*, epoch=0, batches_done=0, world_size=1, rank=0, training=True, overfit_batches=0.0) -> Any:
-    """What a data module asks Lightning's trainer for."""
     progress = SimpleNamespace(current=SimpleNamespace(processed=epoch))
     batch_progress = SimpleNamespace(current=SimpleNamespace(ready=batches_done))
     return SimpleNamespace(

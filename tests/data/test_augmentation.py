@@ -24,7 +24,6 @@ def batch_of(images):
 
 
 def places(count):
-    """Random places, among them the extremes."""
     where = torch.rand(count, 2, generator=torch.Generator().manual_seed(1))
     where[:4] = torch.tensor([[0, 0], [0, ALMOST_1], [ALMOST_1, 0], [ALMOST_1, ALMOST_1]])
     return where

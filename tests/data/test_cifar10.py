@@ -47,7 +47,6 @@ def module(root, **options):
 
 
 def pairs(*sets):
-    """Images, as bytes, with their labels."""
     return [(image.numpy().tobytes(), int(label)) for each in sets for image, label in zip(*each, strict=True)]
 
 

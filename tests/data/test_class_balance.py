@@ -72,8 +72,6 @@ def test_keys_are_split_into_what_they_were_made_of():
 
 
 class Skewed(NoiseDataModule):
-    """Nine in ten images are of the first class."""
-
     def load(self):
         found = super().load()
         found["train"].labels = (torch.arange(60) % 10 == 9).long() * (1 + torch.arange(60) // 10 % 2)

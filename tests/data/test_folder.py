@@ -17,7 +17,6 @@ def module(root, **options):
 
 
 def found(root, **options):
-    """The files of each split, relative to the root."""
     files = module(root, **options).files()
     return {
         split: sorted(str(file.relative_to(root)) for names in classes.values() for file in names)

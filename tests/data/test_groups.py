@@ -30,7 +30,6 @@ def drawn(seed, groups, shared=0.3):
 
 
 def places(groups, parts):
-    """The splits of each group, by a plain loop."""
     found = defaultdict(set)
     for split, classes in parts.items():
         for name, positions in classes.items():
@@ -75,7 +74,6 @@ def root(tmp_path):
 
 
 def sites(files):
-    """The sites of each split, by their files' names."""
     return {
         split: {re.findall("site([0-9]+)_", file.name)[0] for part in classes.values() for file in part}
         for split, classes in files.items()

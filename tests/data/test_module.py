@@ -22,7 +22,6 @@ from tests.small import load, one_line, small
 
 
 def epochs(data, loader):
-    """The batches as the model gets them."""
     return [data.on_after_batch_transfer(batch, 0) for batch in loader]
 
 
@@ -58,13 +57,11 @@ def test_evaluation_shows_the_images_as_they_are_always_in_the_same_order(split)
 
 
 def training_batches(world_size=1, **options):
-    """The first process's batches of an epoch, augmented."""
     data = attached(NoiseDataModule(**{"batch_size": 12} | options), world_size=world_size)
     return epochs(data, data.train_dataloader())
 
 
 def by_index(*batches):
-    """One batch of all, sorted by index."""
     joined = [torch.cat(field) for field in zip(*batches, strict=True)]
     order = joined[2].argsort()
     return ImageBatch(*(field[order] for field in joined))
@@ -90,8 +87,6 @@ def test_cutout_covers_with_the_mean_colour():
 
 
 class Witness(LightningModule):
-    """Trains nothing, and writes down which images it sees."""
-
     def __init__(self):
         super().__init__()
         self.automatic_optimization = False
@@ -131,8 +126,6 @@ def test_a_part_of_sorted_data_is_a_shuffle_of_all_classes_and_the_same_each_epo
 
 
 class Order:
-    """A sampler that writes down whether it was asked."""
-
     asked = False
 
     def __iter__(self):

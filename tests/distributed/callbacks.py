@@ -24,8 +24,6 @@ TINY = [
 
 
 class AnnouncingDataModule(SyntheticFlowersDataModule):
-    """Says when it would download."""
-
     def prepare_data(self) -> None:
         print("downloading", flush=True)
 

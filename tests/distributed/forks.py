@@ -1,6 +1,6 @@
 """Processes forked from one that has imported everything, which takes longer than a tiny run does.
 
-``python -m tests.distributed.forks 2 JOB FOLDER`` runs a job of ``jobs.py`` in two, as torchrun does.
+``python -m tests.distributed.forks 2 MODULE JOB FOLDER`` runs a function of a module in two, as torchrun does.
 """
 
 import math
@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -78,11 +79,10 @@ def wait(pids: list[int], patience: float = 5.0) -> list[int]:
 
 def main() -> None:
     """Runs the job and ends as it did."""
-    processes, name, folder = sys.argv[1:]
-    from tests.distributed.jobs import JOBS  # here, as the stress test needs no jobs
-
+    processes, module, name, folder = sys.argv[1:]
+    job = getattr(import_module(module), name)
     prepare()
-    pids = [fork(lambda: JOBS[name](Path(folder)), variables) for variables in launched(int(processes))]
+    pids = [fork(lambda: job(Path(folder)), variables) for variables in launched(int(processes))]
     sys.exit(max(map(abs, wait(pids))))
 
 

@@ -1,7 +1,13 @@
-"""Shared by the jobs: a small network with fixed weights, its data, and a quiet trainer."""
+"""Shared by the jobs that tests run on several processes: a small network with fixed weights, its data, a quiet trainer.
+
+``python -m tests.distributed.job MODULE JOB FOLDER`` in each of them runs a function, which writes what it saw there.
+"""
 
 import logging
+import sys
 import warnings
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,45 +17,26 @@ from torch import nn
 from project.data import SyntheticFlowersDataModule
 from project.model import ImageClassifier
 
-IMAGE_SIZE = 32
-NETWORK: dict[str, Any] = {"arch": "resnet9_slim"}
-
 
 def quiet() -> None:
-    """Silences what Lightning says of a tiny run."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    for text in (
-        "not have many workers",
-        "in eval mode at the start",
-        "LeafSpec",
-        "recommended to use `self.log.*sync_dist",
-    ):
-        warnings.filterwarnings("ignore", message=f".*{text}.*")
+    known = "not have many workers|in eval mode at the start|LeafSpec|recommended to use `self.log.*sync_dist"
+    warnings.filterwarnings("ignore", message=f".*({known}).*")
 
 
 def trainer(world_size: int, **options: Any) -> Trainer:
     """A trainer on that many processes, which torchrun has started."""
     quiet()
-    return Trainer(
-        **{
-            "accelerator": "cpu",
-            "devices": world_size,
-            "strategy": "ddp" if world_size > 1 else "auto",
-            "logger": False,
-            "enable_checkpointing": False,
-            "enable_progress_bar": False,
-            "enable_model_summary": False,
-            "num_sanity_val_steps": 0,
-            "use_distributed_sampler": True,  # Lightning's default: it must leave our samplers alone
-            "max_epochs": 1,
-            **options,
-        }
-    )
+    off = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    devices = {"accelerator": "cpu", "devices": world_size, "strategy": "ddp" if world_size > 1 else "auto"}
+    short: dict[str, Any] = {"num_sanity_val_steps": 0, "max_epochs": 1}
+    # the last is Lightning's default: it must leave our samplers alone
+    return Trainer(**{**off, **devices, **short, "use_distributed_sampler": True, **options})
 
 
 def flowers(train: int, evaluation: int, batch_size: int, **options: Any) -> SyntheticFlowersDataModule:
     """Drawn flowers; validation and test have the same number."""
-    sizes = {"train_size": train, "val_size": evaluation, "test_size": evaluation, "image_size": IMAGE_SIZE}
+    sizes = {"train_size": train, "val_size": evaluation, "test_size": evaluation, "image_size": 32}
     return SyntheticFlowersDataModule(**sizes, batch_size=batch_size, **options)
 
 
@@ -58,7 +45,7 @@ def classifier(cls: type[ImageClassifier] = ImageClassifier, **options: Any) -> 
     torch.manual_seed(0)
     data = flowers(32, 1, 1)
     data.setup("fit")
-    model = cls(data.class_names, data.preprocessing, **{**NETWORK, **options})
+    model = cls(data.class_names, data.preprocessing, **{"arch": "resnet9_slim", **options})
     layers = [layer for layer in model.modules() if isinstance(layer, nn.BatchNorm2d)]
     modes = [layer.training for layer in layers]
     for layer in layers:
@@ -70,3 +57,8 @@ def classifier(cls: type[ImageClassifier] = ImageClassifier, **options: Any) -> 
         layer.train(mode)
         layer.momentum = 0.1
     return model
+
+
+if __name__ == "__main__":
+    module, name, place = sys.argv[1:]
+    getattr(import_module(module), name)(Path(place))

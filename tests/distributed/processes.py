@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +18,6 @@ LOOPBACK = next(name for _, name in socket.if_nameindex() if name.startswith("lo
 
 
 class Finished(NamedTuple):
-    """A process that has ended."""
-
     code: int
     out: str
     err: str
@@ -40,7 +38,6 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A port of the loopback device that nobody uses."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
@@ -48,14 +45,18 @@ def free_port() -> int:
 
 
 def torchrun(processes: int, module: str, *args: str) -> list[str]:
-    """The command of ``torchrun``, with a port of its own."""
     options = ["--nproc-per-node", str(processes), "--master-port", str(free_port())]
     return [sys.executable, "-m", "torch.distributed.run", *options, "-m", module, *args]
 
 
-def forked(processes: int, job: str, folder: Path) -> list[str]:
-    """Runs a job of ``jobs.py`` in processes forked from one that has imported everything."""
-    return [sys.executable, "-m", "tests.distributed.forks", str(processes), job, str(folder)]
+def named(job: Callable[..., Any], folder: Path) -> list[str]:
+    """The arguments by which ``job.py`` and ``forks.py`` find a function of a test and give it a folder."""
+    return [job.__module__, job.__name__, str(folder)]
+
+
+def forked(processes: int, job: Callable[..., Any], folder: Path) -> list[str]:
+    """Runs a function of a test in processes forked from one that has imported everything."""
+    return [sys.executable, "-m", "tests.distributed.forks", str(processes), *named(job, folder)]
 
 
 def run_together(
@@ -91,13 +92,11 @@ def run_together(
 
 
 def run(command: Sequence[str], cwd: Path, timeout: float = 120, **extra: str) -> Finished:
-    """Runs one command to its end."""
     (finished,) = run_together([(command, environment(**extra))], cwd, timeout)
     return finished
 
 
 def succeed(command: Sequence[str], cwd: Path, timeout: float = 120, **extra: str) -> Finished:
-    """Runs one command, which must end well."""
     finished = run(command, cwd, timeout, **extra)
     assert finished.code == 0, str(finished)
     return finished

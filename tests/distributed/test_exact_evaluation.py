@@ -1,76 +1,172 @@
 """Evaluation counts every image once, on any number of processes."""
 
 import json
+import os
 import warnings
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch import Callback
+from torch import distributed
+from torch.optim import SGD
+from torchmetrics.classification import MulticlassAveragePrecision, MulticlassCalibrationError
 
-from tests.distributed import job_evaluate
-from tests.distributed.job import classifier, quiet
-from tests.distributed.processes import forked, succeed, torchrun
+from project.callbacks import ConfidentMistakesPlot
+from project.model import ImageClassifier
+from tests.distributed.job import classifier, flowers, quiet, trainer
+from tests.distributed.processes import forked, named, succeed, torchrun
+from tests.drawn import flowers_drawn_once
 
 WORLD_SIZES = [2, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 3, 5))]
+TRAIN_SIZE, FIT_SIZE, MISTAKES = 80, 13, 5
+
+
+class MeasuringClassifier(ImageClassifier):
+    """Measures how well it is calibrated and how well it ranks, by metrics of its own."""
+
+    def configure_metrics(self):
+        calibration = MulticlassCalibrationError(len(self.class_names), n_bins=5)
+        ranking = MulticlassAveragePrecision(len(self.class_names), thresholds=None)
+        return {"calibration_error": calibration, "average_precision": ranking}
+
+
+def sizes(world_size):
+    """Sets smaller than the number of processes, and sets that divide by it and do not."""
+    return sorted({1, 2, max(1, world_size - 1), world_size, world_size + 1, 7, 12, 23})
+
+
+def data_of(size, world_size):
+    """Several batches a process where the set is large enough."""
+    return flowers(TRAIN_SIZE, size, 4 if 4 % world_size == 0 else world_size)
+
+
+def metrics(model, split):
+    return {**model.results[split].as_dict(), "per_class": model.results[split].per_class}
+
+
+def evaluated(model, size, world_size):
+    found = {}
+    for split, method in {"val": "validate", "test": "test"}.items():
+        getattr(trainer(world_size), method)(model, datamodule=data_of(size, world_size), verbose=False)
+        found[split] = metrics(model, split)
+    return found
+
+
+class Measured(Callback):
+    """Keeps the first process's weights as they are measured."""
+
+    def __init__(self):
+        self.weights: dict[str, dict[str, torch.Tensor]] = {}
+
+    def on_validation_end(self, trainer, pl_module):
+        split = "test" if trainer.testing else "val"
+        self.weights[split] = {name: value.clone() for name, value in pl_module.state_dict().items()}
+
+    on_test_end = on_validation_end
+
+
+def fit_and_evaluate(world_size, weights):
+    """Validation in the middle of the second step, and the test after it; BatchNorm's statistics differ by process."""
+    model, measured = classifier(MeasuringClassifier, optimizer=partial(SGD, lr=0.01)), Measured()
+    data = flowers(TRAIN_SIZE, FIT_SIZE, 4 * world_size)
+    steps = {"limit_train_batches": 4, "accumulate_grad_batches": 2, "val_check_interval": 3}
+    one = trainer(world_size, callbacks=[measured], **steps)
+    one.fit(model, datamodule=data)
+    one.test(model, datamodule=data, verbose=False)
+    if one.is_global_zero:
+        torch.save(measured.weights, weights)
+    return {split: metrics(model, split) for split in ("val", "test")}
+
+
+def mistakes(model, size, world_size):
+    """The titles of the most confident mistakes, as they are drawn."""
+    figures: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("project.callbacks.figures.tensorboards", lambda _: True)
+        patch.setattr("project.callbacks.figures.add_figure", lambda *args: figures.append(args[2]))
+        one = trainer(world_size, callbacks=[ConfidentMistakesPlot(MISTAKES)])
+        one.test(model, datamodule=data_of(size, world_size), verbose=False)
+    return [axes.get_title() for figure in figures for axes in figure.axes]
+
+
+def predicted(model, size, world_size):
+    """How many predictions all processes together return."""
+    found: Any = trainer(world_size).predict(model, datamodule=data_of(size, world_size)) or []
+    count = torch.tensor(sum(map(len, found)))
+    if world_size > 1:
+        distributed.all_reduce(count)
+    return int(count)
+
+
+@flowers_drawn_once()
+def evaluate(out):
+    """Evaluates sets of many sizes on all processes that were launched; the first writes down the metrics."""
+    world_size, model = int(os.environ.get("WORLD_SIZE", "1")), classifier()
+    found = {
+        "exact": {size: evaluated(model, size, world_size) for size in sizes(world_size)},
+        "mistakes": {size: mistakes(model, size, world_size) for size in (1, 23)},
+        "predicted": {size: predicted(model, size, world_size) for size in (world_size, 7, 12)},
+        "fit": fit_and_evaluate(world_size, out / "weights.pt"),
+    }
+    if os.environ.get("RANK", "0") == "0":
+        (out / "metrics.json").write_text(json.dumps(found))
 
 
 @pytest.fixture(scope="module", params=WORLD_SIZES, ids=lambda number: f"{number} processes")
-def world_size(request) -> int:
+def world_size(request):
     return request.param
 
 
 @pytest.fixture(scope="module")
-def found(world_size, tmp_path_factory) -> dict[str, Any]:
+def found(world_size, tmp_path_factory):
     """The results of so many processes, in one launch."""
     out = tmp_path_factory.mktemp("evaluation")
-    by_torchrun = torchrun(world_size, "tests.distributed.jobs", "evaluate", str(out))  # which takes seconds longer
-    succeed(by_torchrun if world_size == 3 else forked(world_size, "evaluate", out), cwd=out, timeout=240)
+    by_torchrun = torchrun(world_size, "tests.distributed.job", *named(evaluate, out))  # which takes seconds longer
+    succeed(by_torchrun if world_size == 3 else forked(world_size, evaluate, out), cwd=out, timeout=240)
     weights = torch.load(out / "weights.pt", weights_only=True)
     return json.loads((out / "metrics.json").read_text()) | {"weights": weights}
 
 
 @cache
-def on_one_process(size: int) -> dict[str, Any]:
+def on_one_process(size):
     with warnings.catch_warnings():
         quiet()
-        return job_evaluate.evaluate(classifier(), size, 1)
+        return evaluated(classifier(), size, 1)
 
 
-def require_equal(measured: dict[str, Any], expected: dict[str, Any]) -> None:
+def require_equal(measured, expected):
     for name, value in expected.items():
         rounded = name in ("loss", "calibration_error", "average_precision")
         assert measured[name] == (pytest.approx(value, rel=1e-5, abs=1e-6) if rounded else value), name
 
 
 def test_sets_of_every_size_have_the_same_metrics_as_on_one_process(found, world_size):
-    assert [int(size) for size in found["exact"]] == job_evaluate.sizes(world_size)
+    assert [int(size) for size in found["exact"]] == sizes(world_size)
     for size, measured in found["exact"].items():
         for split in ("val", "test"):
             require_equal(measured[split], on_one_process(int(size))[split])
             assert measured[split]["total"] == int(size) == sum(map(sum, measured[split]["confusion_matrix"]))
+    assert found["predicted"] == {str(size): size for size in (world_size, 7, 12)}
 
 
 def test_the_most_confident_mistakes_are_those_of_one_process(found):
     with warnings.catch_warnings():
         quiet()
-        expected = {size: job_evaluate.mistakes(classifier(), int(size), 1) for size in found["mistakes"]}
+        expected = {size: mistakes(classifier(), int(size), 1) for size in found["mistakes"]}
     assert found["mistakes"] == expected
-    assert len(expected["23"]) == job_evaluate.MISTAKES
+    assert len(expected["23"]) == MISTAKES
 
 
 def test_validation_within_a_step_of_fit_and_the_test_after_it_are_exact_too(found):
     """BatchNorm's statistics differ by process then: those of the first count."""
     for split, weights in found["weights"].items():
-        model = classifier(job_evaluate.MeasuringClassifier)
+        model = classifier(MeasuringClassifier)
         statistics = "network.stem.1.running_mean"
         assert not torch.equal(weights[statistics], model.state_dict()[statistics])  # it did train
         model.load_state_dict(weights)
         with warnings.catch_warnings():
             quiet()
-            expected = job_evaluate.evaluate(model, job_evaluate.FIT_SIZE, 1)
+            expected = evaluated(model, FIT_SIZE, 1)
         require_equal(found["fit"][split], expected[split])
-
-
-def test_predictions_have_each_image_once(found, world_size):
-    assert found["predicted"] == {str(size): size for size in (world_size, 7, 12)}

@@ -1,44 +1,110 @@
 """Training is the same on one process and on two: batches, augmentation, losses, weights."""
 
+import os
 import warnings
+import zlib
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.loggers.logger import DummyLogger
+from torch import nn
+from torch.optim import SGD
+from torchvision.transforms.v2 import RandAugment
 
-from tests.distributed import job_train
-from tests.distributed.job import quiet
+from project.model.schedules import CosineWithWarmup
+from tests.distributed.job import classifier, flowers, quiet
+from tests.distributed.job import trainer as quiet_trainer
 from tests.distributed.processes import forked, succeed
+from tests.drawn import flowers_drawn_once
 
-same_runs = pytest.mark.parametrize("run", ["plain", "accumulated", "whitened"])
+BATCH_SIZE, STEPS_PER_EPOCH = 8, 4
+RUNS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "accumulated": {"trainer": {"accumulate_grad_batches": 2}},
+    "whitened": {"model": {"arch": "airbench"}},
+}
+same_runs = pytest.mark.parametrize("run", RUNS)
+
+
+class Witness(Callback):
+    """Writes down each batch as the network sees it."""
+
+    def __init__(self):
+        self.batches: list[dict[str, Any]] = []
+
+    def on_train_start(self, trainer, pl_module):
+        self.before = {name: value.clone() for name, value in pl_module.state_dict().items()}
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        for layer in pl_module.modules():  # BatchNorm's statistics of half a batch are not those of the whole
+            if isinstance(layer, nn.BatchNorm2d):
+                layer.eval()
+        pixels = (zlib.crc32(image.contiguous().numpy().tobytes()) for image in batch.images)
+        images = dict(zip(batch.indices.tolist(), pixels, strict=True))
+        rate = trainer.optimizers[0].param_groups[0]["lr"]
+        self.batches.append({"step": trainer.global_step, "images": images, "lr": rate})
+
+
+class LossLogger(DummyLogger):
+    """Keeps the losses that are logged."""
+
+    def __init__(self):
+        super().__init__()
+        self.losses: dict[int, float] = {}
+
+    def log_metrics(self, *args, **kwargs):
+        if "train/loss" in kwargs["metrics"]:
+            self.losses[kwargs["step"]] = kwargs["metrics"]["train/loss"]
+
+
+def trained(world_size, model=None, trainer=None):
+    """The batches and losses of a run, and its first and last weights."""
+    settings: dict[str, Any] = {"optimizer": partial(SGD, lr=0.001, momentum=0.9), **(model or {})}
+    network = classifier(lr_scheduler=partial(CosineWithWarmup, warmup_epochs=0), **settings)
+    size = BATCH_SIZE * STEPS_PER_EPOCH + 3  # what is left over belongs to no batch
+    augmentation: dict[str, Any] = {"flip": True, "crop_padding": 4, "cutout": 8, "train_transforms": [RandAugment()]}
+    data = flowers(size, 5, BATCH_SIZE, **augmentation, seed=1)
+    witness, logger = Witness(), LossLogger()
+    own = {"max_epochs": 2, "log_every_n_steps": 1, "logger": logger, "callbacks": [witness], "limit_val_batches": 0}
+    quiet_trainer(world_size, **{**own, **(trainer or {})}).fit(network, datamodule=data)
+    weights = {name: value.clone() for name, value in network.state_dict().items()}
+    return {"batches": witness.batches, "losses": logger.losses, "before": witness.before, "after": weights}
+
+
+@flowers_drawn_once()
+def train(out):
+    """Trains all on the processes that were launched, each of which writes down what it saw."""
+    found = {name: trained(int(os.environ["WORLD_SIZE"]), **options) for name, options in RUNS.items()}
+    torch.save(found, out / f"{os.environ['RANK']}.pt")
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory) -> list[dict[str, Any]]:
-    """All runs as each of two processes saw them."""
+def two(tmp_path_factory):
     out = tmp_path_factory.mktemp("two")
-    succeed(forked(2, "train", out), cwd=out)
+    succeed(forked(2, train, out), cwd=out)
     return [torch.load(out / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
 @pytest.fixture(scope="module")
-def one() -> list[dict[str, Any]]:
-    """All runs in this process alone."""
+def one():
     with warnings.catch_warnings():
         quiet()
-        return [{name: job_train.run(1, **options) for name, options in job_train.RUNS.items()}]
+        return [{name: trained(1, **options) for name, options in RUNS.items()}]
 
 
-def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+def distance(one, other):
     return sum(float((one[name].double() - other[name].double()).norm()) for name in one)
 
 
 @same_runs
 def test_every_global_batch_holds_the_same_images_augmented_to_the_same_pixels(one, two, run):
     whole, first, second = (rank[run]["batches"] for rank in (*one, *two))
-    assert len(whole) == 2 * job_train.STEPS_PER_EPOCH
+    assert len(whole) == 2 * STEPS_PER_EPOCH
     for batch, *parts in zip(whole, first, second, strict=True):
-        assert [len(part["images"]) for part in parts] == [job_train.BATCH_SIZE // 2] * 2
+        assert [len(part["images"]) for part in parts] == [BATCH_SIZE // 2] * 2
         assert parts[0]["images"] | parts[1]["images"] == batch["images"]
         for name in ("step", "lr"):  # no rule scales the learning rate by the number of processes
             assert parts[0][name] == parts[1][name] == batch[name]
@@ -47,7 +113,7 @@ def test_every_global_batch_holds_the_same_images_augmented_to_the_same_pixels(o
 @same_runs
 def test_losses_agree_step_by_step_and_training_ends_in_the_same_weights(one, two, run):
     alone, first, second = (rank[run] for rank in (*one, *two))
-    assert len(alone["losses"]) == 2 * job_train.STEPS_PER_EPOCH // (2 if run == "accumulated" else 1)
+    assert len(alone["losses"]) == 2 * STEPS_PER_EPOCH // (2 if run == "accumulated" else 1)
     assert first["losses"] == pytest.approx(alone["losses"], rel=1e-4)
     assert distance(first["after"], second["after"]) == 0
     moved = distance(alone["before"], alone["after"])

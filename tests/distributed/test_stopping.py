@@ -1,23 +1,30 @@
 """Real runs that lose a process or are asked to stop, from outside."""
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch import Callback
+from torch.optim import SGD
 
+from project.callbacks import StopOnNonFinite
+from project.engine.cli.command import one_line_errors
 from project.engine.errors import UserError
 from project.fit import FitCLI
+from project.model import ImageClassifier
+from project.model.schedules import CosineWithWarmup
 from tests.conftest import TINY as TINY_IN_PROCESS
 from tests.distributed.callbacks import TINY
-from tests.distributed.jobs import BAD_RANK, BAD_STEP
-from tests.distributed.processes import descendants, end, environment, run, succeed, torchrun
+from tests.distributed.job import classifier, flowers, trainer
+from tests.distributed.processes import descendants, end, environment, named, run, succeed, torchrun
 from tests.stress import differences, outcome
 
 FLAGS = [*TINY, "--name=run", "--callbacks.last_checkpoint.every_n_steps=1"]
@@ -26,7 +33,7 @@ LAST = Path("runs/run/checkpoints/last.ckpt")
 
 
 @contextlib.contextmanager
-def started(command: list[str], place: Path, **extra: str) -> Iterator[subprocess.Popen[str]]:
+def started(command, place, **extra):
     """A command that runs in a process group of its own, writes to the file ``log``, and is not left behind."""
     with open(place / "log", "w") as log:
         process = subprocess.Popen(
@@ -38,8 +45,7 @@ def started(command: list[str], place: Path, **extra: str) -> Iterator[subproces
             end([process])
 
 
-def wait_until(condition: Callable[[], object], place: Path, patience: float = 120) -> None:
-    """Waits for something that must come to pass."""
+def wait_until(condition, place, patience=120.0):
     deadline = time.monotonic() + patience
     while not condition():
         if time.monotonic() > deadline:
@@ -48,7 +54,6 @@ def wait_until(condition: Callable[[], object], place: Path, patience: float = 1
 
 
 def members(group: int) -> list[int]:
-    """The processes of a group that live."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -84,8 +89,7 @@ def test_a_signal_to_the_first_process_stops_all_and_is_answered(tmp_path, devic
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("rank", "hook"),
-    [(1, "on_train_batch_start"), (1, "on_validation_batch_start"), (0, "on_test_batch_start")],
+    ("rank", "hook"), [(1, "on_train_batch_start"), (1, "on_validation_batch_start"), (0, "on_test_batch_start")]
 )
 def test_where_a_process_is_killed_the_other_ends_within_15_seconds(tmp_path, rank, hook):
     death = ["--trainer.callbacks+=tests.distributed.callbacks.Dies", f"--trainer.callbacks.rank={rank}"]
@@ -151,9 +155,47 @@ def test_a_run_resumes_on_any_number_of_processes_with_the_same_batches(tmp_path
     assert global_batches(places["elastic"]) == expected
 
 
+BAD_STEP, BAD_RANK = 3, 1
+
+
+class OneBadLoss(ImageClassifier):
+    """A loss that is infinite in one step of one process, with finite gradients."""
+
+    def training_step(self, batch, batch_idx):
+        bad = self.trainer.global_step + 1 == BAD_STEP and self.trainer.global_rank == BAD_RANK
+        return super().training_step(batch, batch_idx) + (math.inf if bad else 0.0)
+
+
+class Witness(Callback):
+    """Keeps the parameters and the names of the images from the start of each step."""
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        train = trainer.datamodule.splits["train"]  # type: ignore[attr-defined]  # set where it is passed to fit
+        images = [train.name(index) for index in batch.indices.tolist()]
+        self.seen = {"step": trainer.global_step + 1, "images": images, "before": parameters(pl_module)}
+
+
+def parameters(model):
+    return {name: value.detach().clone() for name, value in model.named_parameters()}
+
+
+def finite(out):
+    """Trains until the loss of the second process alone is infinite, its gradients finite."""
+    model = classifier(optimizer=partial(SGD, lr=0.01), lr_scheduler=partial(CosineWithWarmup, warmup_epochs=0))
+    model.__class__, witness = OneBadLoss, Witness()
+    one = trainer(int(os.environ["WORLD_SIZE"]), callbacks=[witness, StopOnNonFinite()], limit_val_batches=0)
+    with one_line_errors():
+        try:
+            one.fit(model, datamodule=flowers(40, 5, 8))
+        except BaseException as error:
+            seen = {**witness.seen, "error": str(error), "after": parameters(model)}
+            torch.save(seen, out / f"{one.global_rank}.pt")
+            raise
+
+
 @pytest.mark.slow
 def test_a_loss_that_is_infinite_in_one_process_stops_all_before_the_step_and_names_its_images(tmp_path):
-    finished = run(torchrun(2, "tests.distributed.jobs", "finite", str(tmp_path)), tmp_path)
+    finished = run(torchrun(2, "tests.distributed.job", *named(finite, tmp_path)), tmp_path)
     seen = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
     assert finished.code != 0
     for rank in seen:

@@ -29,7 +29,6 @@ class Batch(NamedTuple):
 
 
 def loader_of(batches: list[Any]) -> DataLoader[Any]:
-    """Loads batches in their order."""
     return DataLoader(batches, batch_size=None)  # type: ignore[arg-type]  # a list is a dataset
 
 
@@ -64,7 +63,6 @@ def classifier(cls=ImageClassifier, **options):
 
 
 def linear(cls=ImageClassifier, **options):
-    """One with the smallest of networks."""
     model = classifier(cls, **options)
     model.network = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 3))
     return model

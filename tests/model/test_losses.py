@@ -20,8 +20,6 @@ from tests.small import load
 
 
 class Counted(Memory):
-    """One class has most images; says how many each has."""
-
     def __init__(self, numbers: Sequence[int]) -> None:
         super().__init__(batch_size=32)
         self.labels = torch.tensor(numbers).repeat(len(self.labels) // 8)

@@ -117,7 +117,6 @@ def test_a_large_loss_is_never_reported_as_another_and_one_that_is_not_finite_sh
 
 
 def with_metrics(**metrics: Metric) -> Any:
-    """A classifier that has these metrics, too."""
     return classifier(type("Own", (ImageClassifier,), {"configure_metrics": lambda _: deepcopy(metrics)}))
 
 

@@ -26,7 +26,6 @@ from tests.conftest import QUIET, SLIM, TINY, evaluate, fit, make_folder
 
 @pytest.fixture(autouse=True)
 def hub(tmp_path, monkeypatch) -> Path:
-    """An empty cache of torch's."""
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
     return tmp_path / "hub" / "checkpoints"
 

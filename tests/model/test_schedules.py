@@ -18,8 +18,6 @@ RATE = 0.02
 
 
 class Rates(Callback):
-    """Keeps the learning rates of every optimizer step, and those after the last."""
-
     def __init__(self) -> None:
         self.seen: list[list[float]] = []
 
@@ -31,7 +29,6 @@ class Rates(Callback):
 
 
 def train(schedule: Any, interval: Any = None, **options: Any) -> tuple[list[list[float]], Any]:
-    """The rates of each step of a short training and after it, and its trainer."""
     rates = Rates()
     callbacks = [rates, *options.pop("callbacks", [])]
     run = trainer(limit_val_batches=0, callbacks=callbacks, **options)
@@ -49,8 +46,6 @@ def cosine(steps: int, warmup: int) -> list[float]:
 
 
 class Falling(LRScheduler):
-    """A schedule of the user's that asks for the length of training."""
-
     interval, total_steps = "step", 1
 
     def set_length(self, total_steps: int, steps_per_epoch: float) -> None:

@@ -97,8 +97,6 @@ def test_a_bug_of_a_subclass_is_not_blamed_on_the_checkpoint(tmp_path):
 
 
 class Forgetful(ImageClassifier):
-    """Trains on nothing."""
-
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         super().training_step(batch, batch_idx)
 

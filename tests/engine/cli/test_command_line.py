@@ -18,8 +18,6 @@ from project.model import ImageClassifier
 
 
 class ParsingOnly(FitCLI):
-    """The command's options, without a run."""
-
     def before_instantiate_classes(self):
         pass
 

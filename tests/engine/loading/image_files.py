@@ -10,7 +10,6 @@ from project.engine.loading.decode import decode, open_image
 
 
 def smooth(width: int, height: int) -> Image.Image:
-    """Colours that change gently, each channel in a way of its own."""
     y, x = np.mgrid[0:height, 0:width]
     waves = [
         np.sin(2 * np.pi * x / width),
@@ -21,12 +20,10 @@ def smooth(width: int, height: int) -> Image.Image:
 
 
 def noise(width: int, height: int, seed: int = 0) -> Image.Image:
-    """Independent pixels."""
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
 def pixels(image: Image.Image) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """(height, width, 3), wide enough to take differences."""
     return np.asarray(image.convert("RGB")).astype(np.int64)
 
 
@@ -48,17 +45,14 @@ def damage_deep_inside(path: Path) -> None:
 
 
 def save(image, path, **options):
-    """Saves an image and gives the path."""
     image.save(path, **options)
     return path
 
 
 def decoded(path, least=None):
-    """The upright pixels of a file, uint8 (3, height, width)."""
     with open_image(path) as image:
         return decode(image, path, least)
 
 
 def difference(found, expected):
-    """Between our (3, S, S) and PIL's image."""
     return np.abs(found.permute(1, 2, 0).numpy().astype(np.int64) - pixels(expected))

@@ -4,15 +4,20 @@ import errno
 import json
 import os
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
+from lightning.pytorch import LightningModule
+from torch.nn import functional as F
 
 from project.data import FolderDataModule
 from project.engine.errors import LocalError, UnreadableFileError, UserError
+from project.engine.loading import check
 from tests.conftest import make_folder
 from tests.data.stubs import attached
 from tests.data.test_torch_dataset import joined
+from tests.distributed.job import trainer
 from tests.distributed.processes import forked, succeed
 from tests.engine.loading.image_files import damage_deep_inside, write_folder
 
@@ -117,10 +122,41 @@ def test_a_training_batch_without_a_readable_image_ends_the_run(root):
         transferred(data, data.train_dataloader())
 
 
+class Mean(LightningModule):
+    """Predicts the label from the mean colour."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 2)
+
+    def training_step(self, batch, _):
+        return F.cross_entropy(self.layer(batch.images.float().mean((2, 3))), batch.labels)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.001)
+
+
+def skip(folder):
+    """Trains on image files of which the first process, it alone, cannot read some."""
+    rank, whole = int(os.environ["RANK"]), check.check_image
+
+    def look(file):
+        if rank == 0 and file.name.endswith("1.jpg"):
+            raise UnreadableFileError(f"'{file}' cannot be read as an image")
+        whole(file)
+
+    cast(Any, check).check_image = look
+    data = module(folder / "images", val_fraction=0.3, test_fraction=0.3)
+    trainer(2, max_epochs=2).fit(Mean(), datamodule=data)
+    splits: Any = data.splits
+    files = {split: [file.name for file in dataset.files] for split, dataset in splits.items()}
+    (folder / f"{rank}.json").write_text(json.dumps(files))
+
+
 def test_all_processes_leave_out_the_files_that_the_first_cannot_read(tmp_path):
     """If each decided for itself, their data sets would differ in length, and the run would wait for ever."""
     make_folder(tmp_path / "images", {"a": 20, "b": 20})
-    succeed(forked(2, "skip", tmp_path), tmp_path, timeout=100)
+    succeed(forked(2, skip, tmp_path), tmp_path, timeout=100)
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     assert first == second
     assert sum(map(len, first.values())) == 36

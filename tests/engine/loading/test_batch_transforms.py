@@ -19,7 +19,6 @@ CLASSES = 3
 
 
 def first_batch(*transforms, done=1, **options):
-    """The second batch of the third epoch."""
     data = NoiseDataModule(batch_transforms=[*transforms], **OFF | options)
     attached(data, epoch=2, batches_done=done)
     return epochs(data, data.train_dataloader())[0]

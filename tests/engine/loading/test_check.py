@@ -30,7 +30,6 @@ def root(tmp_path, monkeypatch):
 
 @pytest.fixture
 def looked_at(monkeypatch):
-    """The names of the files that are opened."""
     names: list[str] = []
 
     def look(file: Path) -> None:
@@ -57,7 +56,6 @@ def record():
 
 
 def start(root, **options):
-    """The facts of every file, by name."""
     files = files_in(root)
     return dict(zip(files, check_files(files, root, **{"sizes": True} | options), strict=True))
 

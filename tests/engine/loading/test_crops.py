@@ -28,7 +28,6 @@ def preprocessing(fit: Any, crop: int = 32, resize: int = 36) -> Any:
 
 
 def by_torchvision(image, fit, crop, resize):
-    """What v2's transforms make of the pixels, uint8 (3, crop, crop)."""
     if fit == "crop":
         return v2.Compose([v2.PILToTensor(), v2.Resize(resize, antialias=True), v2.CenterCrop(crop)])(image)
     if fit == "squash":
@@ -40,7 +39,6 @@ def by_torchvision(image, fit, crop, resize):
 
 
 def by_pil(image, fit, crop, resize):
-    """The same by PIL's own scaling."""
     if fit == "squash":
         return image.resize((crop, crop), Image.Resampling.BILINEAR)
     if fit == "crop":

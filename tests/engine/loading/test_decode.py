@@ -30,7 +30,6 @@ UPRIGHT: dict[int, Any] = {
 
 
 def png_chunk(kind: bytes, content: bytes) -> bytes:
-    """A part of a PNG file."""
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
 
@@ -42,7 +41,6 @@ def claiming_png(width: int, height: int) -> bytes:
 
 
 def tiff(mode: str) -> bytes:
-    """A TIFF file with pixels of that mode."""
     smooth(64, 48).convert(mode).save(file := BytesIO(), format="TIFF")
     return file.getvalue()
 

@@ -13,7 +13,6 @@ from typing import Any
 
 
 def write_archive(path: Path, members: dict[str, bytes]) -> str:
-    """Writes a gzipped tar archive; gives its MD5."""
     with tarfile.open(path, "w:gz") as tar:
         for name, content in members.items():
             info = tarfile.TarInfo(name)
@@ -23,7 +22,6 @@ def write_archive(path: Path, members: dict[str, bytes]) -> str:
 
 
 def md5(path: Path) -> str:
-    """A file's MD5, in hexadecimal."""
     return hashlib.md5(path.read_bytes()).hexdigest()
 
 
@@ -38,17 +36,13 @@ class Server(ThreadingHTTPServer):
         self.folder = folder
 
     def url(self, name: str) -> str:
-        """The address of a file of the folder."""
         return f"http://127.0.0.1:{self.server_port}/{name}"
 
 
 class Handler(SimpleHTTPRequestHandler):
-    """Answers for the server."""
-
     server: Server
 
     def copyfile(self, source: Any, outputfile: Any) -> None:
-        """Sends the file."""
         self.server.answers += 1
         data = source.read()
         outputfile.write(data[: int(self.server.share * len(data))])
@@ -59,7 +53,6 @@ class Handler(SimpleHTTPRequestHandler):
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Server]:
-    """Runs a server in a thread."""
     with Server(folder) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

@@ -12,7 +12,6 @@ CONTENT = {"flowers/rose/1.jpg": os.urandom(3000), "flowers/rose/2.jpg": b"two",
 
 @pytest.fixture
 def folder(tmp_path):
-    """The folder to make: nothing on the way there exists yet."""
     return tmp_path / "far" / "away" / "flowers"
 
 
@@ -25,7 +24,6 @@ def server(tmp_path, monkeypatch):
 
 
 def offer(server, members=CONTENT) -> tuple[str, str]:
-    """URL and MD5 of an archive."""
     return server.url("flowers.tgz"), write_archive(server.folder / "flowers.tgz", members)
 
 

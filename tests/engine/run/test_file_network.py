@@ -19,8 +19,6 @@ NAMES = ["a", "b", "c"]
 
 
 class Deep(nn.Sequential):
-    """A network of the user's."""
-
     def __init__(self, num_classes: int, depth: int = 1) -> None:
         super().__init__(nn.AdaptiveAvgPool2d(1), nn.Flatten(), *(nn.Linear(3, 3) for _ in range(depth)))
         self.append(nn.Linear(3, num_classes))

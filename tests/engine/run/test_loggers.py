@@ -21,7 +21,6 @@ def folder(tmp_path):
 
 
 def log(folder, *steps: int) -> Any:
-    """A trainer with what it has logged, to an event file of its own."""
     logger = RunLogger(folder)
     for step in steps:
         logger.log_metrics({"loss": 0.5 * step}, step)
@@ -71,8 +70,6 @@ def test_places_are_within_the_runs_folder_unless_they_are_absolute_and_wandb_co
 
 
 class RecordingLogger(Logger):
-    """Records what it is given."""
-
     name, version = "own", ""
     settings: ClassVar[list[dict[str, Any]]] = []
     rows: ClassVar[list[dict[str, Any]]] = []

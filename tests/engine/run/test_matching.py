@@ -19,8 +19,6 @@ MATCH: dict[str, Any] = {
 
 
 class ImageClassifier:
-    """A model's attributes."""
-
     class_names, arch, arch_args = (MATCH[name] for name in ("class_names", "arch", "arch_args"))
 
 

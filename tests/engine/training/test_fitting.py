@@ -13,7 +13,6 @@ from tests.stress import SmallNetwork
 
 
 def trained(cls, options, outputs):
-    """The optimizer of a layer, after a step."""
     layer = nn.Linear(3, outputs)
     optimizer = cls(layer.parameters(), **options)
     fuse(optimizer)

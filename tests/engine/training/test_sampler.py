@@ -60,7 +60,6 @@ def test_for_overfitting_every_epoch_has_the_order_of_the_first_under_its_own_ke
 
 
 def shares(size, world_size, seed=0):
-    """What each process evaluates, and the image that it leaves to another."""
     samplers = [EvaluationSampler(size, seed, world_size, rank) for rank in range(world_size)]
     return [(list(one), one.repeated) for one in samplers]
 
