@@ -13,22 +13,18 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from PIL import Image
+from torch import Tensor
 
+from project.data.drawn.drawing import draw_flowers
 from project.engine.cli.command import quiet_libraries
 from project.evaluate import EvaluateCLI
 from project.fit import FitCLI
-from tests.drawn import flowers_drawn_once
 
 # tiny tensors gain nothing from more, and threads that outnumber the cores wait for each other
 torch.set_num_threads(1)
 
-TINY_DATA = [
-    "--data.train_size=64",
-    "--data.val_size=24",
-    "--data.test_size=26",
-    "--data.image_size=32",
-    "--data.batch_size=16",
-]
+TINY_DATA = ["--data.train_size=64", "--data.val_size=24", "--data.test_size=26"]
+TINY_DATA += ["--data.image_size=32", "--data.batch_size=16"]
 TINY_TRAINER = ["--trainer.accelerator=cpu", "--trainer.max_epochs=1", "--trainer.log_every_n_steps=1"]
 QUIET = ["--trainer.enable_progress_bar=false", "--trainer.num_sanity_val_steps=0"]
 TINY = [*TINY_DATA, *TINY_TRAINER, *QUIET]
@@ -38,6 +34,24 @@ SLIM = ["--model.arch=resnet9_slim"]
 def pytest_collection_finish() -> None:
     """Keeps Python from looking for garbage among what was imported, which takes longer than some tests do."""
     gc.freeze()
+
+
+_FLOWERS: dict[str, Tensor] = {}
+
+
+def _flowers(labels: Tensor, indices: Tensor, **options) -> Tensor:
+    key = str((labels.tolist(), indices.tolist(), options))
+    if key not in _FLOWERS:
+        _FLOWERS[key] = draw_flowers(labels, indices, **options)
+    return _FLOWERS[key].clone()
+
+
+@contextmanager
+def flowers_drawn_once() -> Iterator[None]:
+    """Keeps the flowers that runs have drawn for the next ones: to draw them takes a quarter of a tiny run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("project.data.drawn.module.draw_flowers", _flowers)
+        yield
 
 
 @contextmanager
@@ -55,6 +69,12 @@ def empty_figures() -> Iterator[None]:
         for name in ("image_grid", "confusion_figure", "curves_figure", "class_figure"):
             patch.setattr(f"project.analysis.plots.{name}", lambda *_: Figure(figsize=(0.1, 0.1)))
         yield
+
+
+def cases(names: str, *rows: Any, **options: Any) -> Any:
+    """Runs a test for each row of a table, whose columns are named."""
+    options = {"ids": lambda value: str(value).partition(" at 0x")[0][:60]} | options  # addresses are never the same
+    return pytest.mark.parametrize(names.split() if " " in names else names, rows, **options)
 
 
 def fit(*args: str, drawn: bool = False) -> FitCLI:
@@ -100,7 +120,7 @@ def built_once():
     """Builds one parser for all commands that train, which takes a tenth of a small run; it keeps nothing of a command."""
     build, parsers = FitCLI.setup_parser, dict[type, Any]()
 
-    def setup_parser(cli: FitCLI, *args: Any) -> None:
+    def setup_parser(cli: FitCLI, *args) -> None:
         if type(cli) not in parsers:
             build(cli, *args)
             parsers[type(cli)] = cli.parser

@@ -15,7 +15,7 @@ import time
 import warnings
 from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -35,32 +35,22 @@ SMALL = [
     *QUIET,
 ]
 
-
 RANDOM_TRANSFORM = "--data.train_transforms+=torchvision.transforms.v2.RandAugment"
-
-
-class Scenario(NamedTuple):
-    args: list[str]
-    processes: int = 1
-
-
-SCENARIOS = {
-    "one process": Scenario([]),
-    "loader workers, several validations an epoch": Scenario(
-        ["--data.num_workers=2", RANDOM_TRANSFORM, "--trainer.val_check_interval=5", "--trainer.precision=32-true"]
-    ),
-    "accumulation, a moving average of the weights": Scenario(
-        ["--trainer.accumulate_grad_batches=5", "--trainer.callbacks=EMAWeightAveraging"]
-    ),
-    "a schedule that watches validation, until a step": Scenario(
-        [
-            *("--model.lr_scheduler=lightning.pytorch.cli.ReduceLROnPlateau", "--model.lr_scheduler.monitor=val/loss"),
-            *("--model.lr_scheduler.patience=0", "--model.optimizer=AdamW", "--model.optimizer.lr=0.001"),
-            *("--trainer.max_epochs=null", "--trainer.max_steps=30"),
-        ]
-    ),
-    "two processes": Scenario(["--trainer.devices=2", "--data.num_workers=1", RANDOM_TRANSFORM], 2),
-    "two processes, accumulation": Scenario(["--trainer.devices=2", "--trainer.accumulate_grad_batches=5"], 2),
+IN_FIVES = "--trainer.accumulate_grad_batches=5"
+WATCHING = [
+    *("--model.lr_scheduler=lightning.pytorch.cli.ReduceLROnPlateau", "--model.lr_scheduler.monitor=val/loss"),
+    *("--model.lr_scheduler.patience=0", "--model.optimizer=AdamW", "--model.optimizer.lr=0.001"),
+    *("--trainer.max_epochs=null", "--trainer.max_steps=30"),
+]
+WORKERS = ["--data.num_workers=2", RANDOM_TRANSFORM, "--trainer.val_check_interval=5", "--trainer.precision=32-true"]
+TWO = "--trainer.devices=2"
+SCENARIOS = {  # kinds of training
+    "one process": [],
+    "loader workers, several validations an epoch": WORKERS,
+    "accumulation, a moving average of the weights": [IN_FIVES, "--trainer.callbacks=EMAWeightAveraging"],
+    "a schedule that watches validation, until a step": WATCHING,
+    "two processes": [TWO, "--data.num_workers=1", RANDOM_TRANSFORM],
+    "two processes, accumulation": [TWO, IN_FIVES],
 }
 
 
@@ -83,13 +73,6 @@ class SmallNetwork(nn.Module):
         return logits
 
 
-class Ended(NamedTuple):
-    """The end of an attempt: the exit codes of its processes, negative for a signal; true if one was disturbed."""
-
-    codes: list[int]
-    disturbed: bool
-
-
 def _train(args: list[str]) -> None:
     """The life of one forked process."""
     patch = pytest.MonkeyPatch()
@@ -101,21 +84,15 @@ def _train(args: list[str]) -> None:
         FitCLI(args).fit()
 
 
-def attempt(
-    folder: Path,
-    scenario: Scenario,
-    after: float | None = None,
-    number: int = signal.SIGKILL,
-    whom: int = 0,
-    once_saved: bool = False,
-) -> Ended:
+def attempt(folder, scenario, after=None, number=signal.SIGKILL, whom=0, once_saved=False) -> tuple[list[int], bool]:
     """Starts or continues the training in ``folder``, and sends a signal ``after`` so many seconds to one process.
 
-    With ``once_saved``, the seconds begin when there is a checkpoint.
+    With ``once_saved``, the seconds begin when there is a checkpoint. The exit codes of all processes, negative for a
+    signal, and true if one was disturbed.
     """
-    args = [*SMALL, *scenario.args, f"--trainer.default_root_dir={folder.parent}", f"--name={folder.name}"]
+    args = [*SMALL, *scenario, f"--trainer.default_root_dir={folder.parent}", f"--name={folder.name}"]
     log = folder.with_suffix(".log")
-    pids = [fork(lambda: _train(args), variables, log) for variables in launched(scenario.processes)]
+    pids = [fork(lambda: _train(args), variables, log) for variables in launched(processes_of(scenario))]
     disturbed = False
     if after is not None:
         while once_saved and _lives(pids[whom]) and not (folder / "checkpoints" / "last.ckpt").exists():
@@ -124,7 +101,11 @@ def attempt(
         disturbed = _lives(pids[whom])
         if disturbed:
             os.kill(pids[whom], number)
-    return Ended(wait(pids), disturbed)
+    return wait(pids), disturbed
+
+
+def processes_of(scenario: list[str]) -> int:
+    return 2 if TWO in scenario else 1
 
 
 def _lives(pid: int) -> bool:
@@ -138,12 +119,11 @@ def outcome(run: Path) -> dict[str, Any]:
         kept["metrics.csv"] = (run / "metrics.csv").read_text()
     for name in ("best", "last"):
         checkpoint = torch.load(run / "checkpoints" / f"{name}.ckpt", weights_only=True)
-        names = ("state_dict", "optimizer_states", "lr_schedulers", "counts", "global_step", "epoch")
-        kept |= {
-            f"{name}: {key}": checkpoint[key]
-            for key in (*names, "current_model_state", "averaging_state", "MixedPrecision")
-            if key in checkpoint
-        }
+        names = ["state_dict", "optimizer_states", "lr_schedulers", "counts", "global_step", "epoch"]
+        names += ["current_model_state", "averaging_state", "MixedPrecision"]
+        kept |= {f"{name}: {key}": checkpoint[key] for key in names if key in checkpoint}
+        about = checkpoint["about"]
+        kept[f"{name}: about"] = [about["metrics"].get("val"), about["optimizer"], about["lr_scheduler"]]
     accumulator = EventAccumulator(str(run), size_guidance={"images": 0, "scalars": 0}, purge_orphaned_data=False)
     accumulator.Reload()
     for tag in accumulator.Tags()["scalars"]:
@@ -155,15 +135,14 @@ def outcome(run: Path) -> dict[str, Any]:
     return kept
 
 
-def differences(one: Any, other: Any, where: str = "") -> list[str]:
+def differences(one, other, where: str = "") -> list[str]:
     """The places at which two nested structures differ in any bit."""
     if isinstance(one, dict) and isinstance(other, dict):
         keys = sorted(set(one) | set(other), key=str)
         return [text for key in keys for text in differences(one.get(key), other.get(key), f"{where}/{key}")]
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        return [
-            text for i, pair in enumerate(zip(one, other, strict=True)) for text in differences(*pair, f"{where}/{i}")
-        ]
+        pairs = enumerate(zip(one, other, strict=True))
+        return [text for i, pair in pairs for text in differences(*pair, f"{where}/{i}")]
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         same = one.dtype == other.dtype and _bits(one) == _bits(other)
         return [] if same else [f"{where}: tensors differ"]
@@ -174,20 +153,17 @@ def _bits(tensor: Tensor) -> bytes:
     return tensor.cpu().contiguous().numpy().tobytes()
 
 
-class Tally(NamedTuple):
-    kills: int
-    continuations: int
-    differences: list[str]
+def disturb(name: str, folder: Path, kills: int, dice: random.Random, once_saved: bool) -> tuple[int, int, list[str]]:
+    """Disturbs trainings of one kind until ``kills`` signals have been sent, and compares their ends with the first's.
 
-
-def disturb(name: str, folder: Path, kills: int, dice: random.Random, once_saved: bool) -> Tally:
-    """Disturbs trainings of one kind until ``kills`` signals have been sent, and compares their ends with the first's."""
+    The numbers of kills and of continuations, and the differences.
+    """
     scenario = SCENARIOS[name]
     began = time.monotonic()
-    undisturbed = attempt(folder / "whole", scenario)
+    codes, _ = attempt(folder / "whole", scenario)
     length = time.monotonic() - began
-    if any(undisturbed.codes):
-        raise RuntimeError(f"{name}: {undisturbed.codes}\n{(folder / 'whole.log').read_text()}")
+    if any(codes):
+        raise RuntimeError(f"{name}: {codes}\n{(folder / 'whole.log').read_text()}")
     expected = outcome(folder / "whole")
     sent, continued, found, number = 0, 0, [], 0
     while sent < kills:
@@ -195,14 +171,14 @@ def disturb(name: str, folder: Path, kills: int, dice: random.Random, once_saved
         while not (run / "metrics.json").exists():
             how = dice.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
             after = dice.uniform(0, (0.2 if once_saved else 0.9) * length) if sent < kills else None
-            ended = attempt(run, scenario, after, how, dice.randrange(scenario.processes), once_saved)
-            sent += ended.disturbed
-            if not ended.disturbed and any(ended.codes):
-                raise RuntimeError(f"{name}: {ended.codes}\n{run.with_suffix('.log').read_text()}")
+            codes, disturbed = attempt(run, scenario, after, how, dice.randrange(processes_of(scenario)), once_saved)
+            sent += disturbed
+            if not disturbed and any(codes):
+                raise RuntimeError(f"{name}: {codes}\n{run.with_suffix('.log').read_text()}")
         continued += run.with_suffix(".log").read_text().count(f"continuing {run} ")
         found += differences(expected, outcome(run))
         number += 1
-    return Tally(sent, continued, found)
+    return sent, continued, found
 
 
 def main() -> None:
@@ -221,11 +197,11 @@ def main() -> None:
             place.mkdir()
             began = time.monotonic()
             dice = random.Random(f"{options.seed} {name}")
-            tally = disturb(name, place, -(-options.kills // len(names)), dice, options.once_saved)
+            kills, continued, found = disturb(name, place, -(-options.kills // len(names)), dice, options.once_saved)
             took = time.monotonic() - began
-            print(f"{name:50} {tally.kills:4} kills {len(tally.differences):4} differences {took:6.0f} s", flush=True)
-            print("".join(f"    {text[:200]}\n" for text in tally.differences[:10]), end="")
-            total.update(kills=tally.kills, continuations=tally.continuations, differences=len(tally.differences))
+            print(f"{name:50} {kills:4} kills {len(found):4} differences {took:6.0f} s", flush=True)
+            print("".join(f"    {text[:200]}\n" for text in found[:10]), end="")
+            total.update(kills=kills, continuations=continued, differences=len(found))
     print(f"{total['kills']} kills, {total['continuations']} continuations, {total['differences']} differences")
     sys.exit(total["differences"] > 0)
 

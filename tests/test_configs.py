@@ -1,23 +1,20 @@
 """Every committed config trains; recipes add up and name their sources."""
 
-import hashlib
 import json
 import os
-import pickle
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from torchvision.datasets import CIFAR10
 from torchvision.models import resnet18
 
 from project.data.flowers import FlowersDataModule
 from tests.conftest import fit, make_folder
+from tests.data.test_cifar10 import write_cifar10
 from tests.engine.cli.test_command_line import parse
 
 ROOT = Path(__file__).parents[1]
@@ -41,33 +38,12 @@ SMALLER = {  # where a recipe would take long
 }
 
 
-def write_cifar10(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writes CIFAR-10's files with 20 random images each, and lets torchvision expect these."""
-    folder = root / CIFAR10.base_folder
-    folder.mkdir(parents=True)
-    checksums: dict[str, str] = {}
-    for name, *_ in [*CIFAR10.train_list, *CIFAR10.test_list]:
-        pixels = np.random.default_rng(len(checksums)).integers(0, 256, (20, 3072), dtype=np.uint8)
-        (folder / name).write_bytes(pickle.dumps({"data": pixels, "labels": [i % 10 for i in range(20)]}))
-        checksums[name] = hashlib.md5((folder / name).read_bytes()).hexdigest()
-    meta = pickle.dumps({"label_names": list("abcdefghij")})
-    (folder / "batches.meta").write_bytes(meta)
-    monkeypatch.setattr(CIFAR10, "train_list", [[name, checksums[name]] for name, _ in CIFAR10.train_list])
-    monkeypatch.setattr(CIFAR10, "test_list", [[name, checksums[name]] for name, _ in CIFAR10.test_list])
-    monkeypatch.setattr(CIFAR10, "meta", {**CIFAR10.meta, "md5": hashlib.md5(meta).hexdigest()})
-
-
-def test_there_are_configs():
-    assert {"flowers_resnet34.yaml", "cifar10_resnet18.yaml", "cpu.yaml", "gpu.yaml"} <= {path.name for path in CONFIGS}
+def is_long(path):
+    return any(word in path.read_text() for word in LONG)
 
 
 @pytest.mark.parametrize(
-    "config",
-    [
-        pytest.param(path, marks=pytest.mark.slow) if any(word in path.read_text() for word in LONG) else path
-        for path in CONFIGS
-    ],
-    ids=lambda path: path.stem,
+    "config", [pytest.param(one, marks=[pytest.mark.slow] * is_long(one), id=one.stem) for one in CONFIGS]
 )
 def test_a_config_trains_on_its_own_kind_of_data(config, workplace, monkeypatch):
     make_folder(workplace / "data" / "flower_photos", dict.fromkeys(FlowersDataModule().class_names, 4))
@@ -103,6 +79,7 @@ def test_a_recipe_names_its_source(recipe):
 
 
 def test_recipes_add_up(workplace):
+    assert {"flowers_resnet34.yaml", "cifar10_resnet18.yaml", "cpu.yaml"} <= {path.name for path in CONFIGS}
     names = ("randaugment", "random_erasing", "mixup", "cutmix", "ema", "one_cycle", "adamw", "cutout")
     config = parse(f"--config={SMALL}", *(f"--config={ROOT}/configs/recipes/{name}.yaml" for name in names))
     data, model = config.data.init_args, config.model.init_args

@@ -36,8 +36,9 @@ from tests.conftest import (
     write_csv,
     write_pets,
 )
+from tests.data.test_cifar10 import write_cifar10
 from tests.engine.cli.test_command_line import parse as parse_fit
-from tests.test_configs import TINY, write_cifar10
+from tests.test_configs import TINY
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -55,14 +56,24 @@ COMMANDS = sorted({command for page in PAGES for command in commands(page)})
 FITS = [command for command in COMMANDS if "-m project.fit" in command]
 PRINTING = [command for command in FITS if "--help" in command or "--print_config" in command]
 FENCED = sorted(
-    {line for page in PAGES for line in re.findall(r"^python -m project\.fit [^#\n]*", page.read_text(), re.M)}
+    {line for page in PAGES for line in re.findall(r"^python -m project.fit [^#\n]*", page.read_text(), re.M)}
 )
+TRAINING = [command for command in FITS if command not in PRINTING]
+
+
+def named(module: str):
+    """A test of each command that runs this module."""
+    return pytest.mark.parametrize("command", [command for command in COMMANDS if f"-m project.{module}" in command])
+
+
+def words(command: str, folder: str = "images") -> list[str]:
+    """The arguments behind the module."""
+    return shlex.split(re.sub(r"^.*? -m [\w.]+", "", command, count=1).replace("FOLDER", folder))
 
 
 def shortened(command: str) -> list[str]:
     """The options of a command, with others behind them that make it short enough for a test."""
-    _, _, options = command.partition("-m project.fit")
-    args = shlex.split(options.replace("FOLDER", "images").split(">")[0])
+    args = words(command.split(">")[0])
     of_files = (
         "flowers",
         "--data FOLDER",
@@ -75,29 +86,15 @@ def shortened(command: str) -> list[str]:
     data = TINY_FILES if any(word in command for word in of_files) else TINY_DATA
     data = TINY["CIFAR10DataModule"] if "cifar10" in command else data
     finer = ["--trainer.callbacks.multiple=8"] if "ProgressiveResizing" in command else []  # for smaller images
-    return [
-        *args,
-        *finer,
-        *data,
-        *TINY_TRAINER,
-        *QUIET,
-        *ONE_CPU,
-        "--trainer.max_steps=1",
-        *([] if "nets.TinyNet" in command else ["--model.arch=resnet9_slim", "--model.arch_args=null"]),
-    ]
+    network = [] if "nets.TinyNet" in command else ["--model.arch=resnet9_slim", "--model.arch_args=null"]
+    return [*args, *finer, *data, *TINY_TRAINER, *QUIET, *ONE_CPU, "--trainer.max_steps=1", *network]
 
 
 def write_images(folder: Path) -> None:
-    """Photos of eight patients in each of three classes."""
+    """Photos of eight patients in each of three classes, and a CSV of them."""
     for file in sorted(make_folder(folder / "images", dict.fromkeys("abc", 8)).rglob("*.jpg")):
         file.rename(file.with_name(f"patient{file.name}"))
-
-
-def write_network(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The module that the page on networks shows."""
-    (code,) = re.findall(r"```python\n(# nets.py\n.*?)```", (ROOT / "docs" / "change_it.md").read_text(), re.S)
-    (folder / "nets.py").write_text(code)
-    monkeypatch.syspath_prepend(folder)
+    write_csv(folder)
 
 
 def test_the_pages_show_commands():
@@ -105,23 +102,18 @@ def test_the_pages_show_commands():
     assert len(FITS) > 10
 
 
-@pytest.mark.parametrize("command", [command for command in FITS if command not in PRINTING])
+@pytest.mark.parametrize("command", TRAINING)
 def test_a_fit_command_is_accepted(command, place, without_initialisation):
-    FitCLI([*shlex.split(command.partition("-m project.fit")[2].replace("FOLDER", "images")), *ONE_CPU])
+    FitCLI([*words(command), *ONE_CPU])
 
 
 @pytest.mark.parametrize("command", FENCED)
 def test_a_fit_command_that_downloads_has_options_that_exist(command, place):
-    assert parse_fit(*shlex.split(command.partition("-m project.fit")[2].replace("FOLDER", "images"))).model
+    assert parse_fit(*words(command)).model
 
 
 @pytest.mark.parametrize(
-    "command",
-    [
-        command if command in commands(PAGES[0]) else pytest.param(command, marks=pytest.mark.slow)
-        for command in FITS
-        if command not in PRINTING
-    ],
+    "command", [pytest.param(one, marks=[pytest.mark.slow] * (one not in commands(PAGES[0]))) for one in TRAINING]
 )
 @pytest.mark.filterwarnings("ignore:No positive samples")  # of a label, in a validation set of one image
 def test_a_fit_command_trains(command, place):
@@ -136,9 +128,10 @@ def place(workplace, monkeypatch) -> Path:
     write_images(workplace)
     make_folder(workplace / "data" / "flower_photos", dict.fromkeys(FlowersDataModule().class_names, 4))
     write_cifar10(workplace / "data", monkeypatch)
-    write_csv(workplace)
     write_pets(workplace / "data" / "oxford-iiit-pet")
-    write_network(workplace, monkeypatch)
+    (code,) = re.findall(r"```python\n(# nets.py\n.*?)```", (ROOT / "docs" / "change_it.md").read_text(), re.S)
+    (workplace / "nets.py").write_text(code)
+    monkeypatch.syspath_prepend(workplace)
     return workplace
 
 
@@ -160,33 +153,29 @@ def test_slurms_batch_script_asks_for_another_turn_after_a_stop_alone(code, requ
     assert (found.stdout, found.returncode) == (requeued, 0 if requeued else code)
 
 
-@pytest.mark.parametrize("command", [command for command in COMMANDS if "-m project.evaluate" in command])
+@named("evaluate")
 def test_an_evaluate_command_is_true(command, tiny_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tiny_run.parents[1])
     make_folder(tmp_path / "others", dict.fromkeys(SyntheticFlowersDataModule().class_names, 4))
-    options = command.partition("-m project.evaluate")[2].replace("NAME", "tiny")
-    args = shlex.split(options.replace("FOLDER", str(tmp_path / "others")))
-    evaluate(*args, "--output=evaluated.json")
+    evaluate(*words(command.replace("NAME", "tiny"), str(tmp_path / "others")), "--output=evaluated.json")
     assert Path("evaluated.json").exists()
 
 
-@pytest.mark.parametrize("command", [command for command in COMMANDS if "-m project.check_data" in command])
+@named("check_data")
 def test_a_check_data_command_is_true(command, workplace, monkeypatch, capsys):
     write_images(workplace)
-    write_csv(workplace)
-    args = shlex.split(command.partition("-m project.check_data")[2].replace("FOLDER", "images"))
-    assert check_data(parse_check_data(args)) == 0
+    assert check_data(parse_check_data(words(command))) == 0
     data = "CSVDataModule --data.file labels.csv" if "csv" in command else "FolderDataModule --data.root images"
     assert f"python -m project.fit --data {data}" in capsys.readouterr().out
     assert Path("found.json").exists() == ("--output" in command)
 
 
-@pytest.mark.parametrize("command", [command for command in COMMANDS if "-m project.predict" in command])
+@named("predict")
 def test_a_predict_command_is_true(command, tiny_run, workplace, capfd):
     (workplace / "runs").mkdir()
     (workplace / "runs" / "NAME").symlink_to(tiny_run)
     make_folder(workplace / "photos", {"holiday": 3})
-    args = shlex.split(command.partition("-m project.predict")[2].split("|")[0].replace(" - ", " photos "))
+    args = words(command.split("|")[0].replace(" - ", " photos "))
     with as_in_a_terminal():
         assert predict.predict(predict.parse([*args, *ONE_CPU[:2], "--num_workers=0"])) == 0
     written = "".join(file.read_text() for file in workplace.glob("labels.[cj]*")) or capfd.readouterr().out
@@ -204,9 +193,7 @@ def test_a_scaling_command_is_true(command, place):
 def test_the_folds_of_the_command_test_each_image_once(workplace, without_initialisation):
     root = make_folder(workplace / "images", dict.fromkeys("ab", 80))
     (command,) = (command for command in COMMANDS if "scripts/folds.py" in command)
-    _, _, _, folds, *options = shlex.split(
-        command.replace("FOLDER", "images").replace("configs", str(ROOT / "configs"))
-    )
+    _, _, _, folds, *options = words(command.replace("configs", str(ROOT / "configs")))
     tested: list[Path] = []
     for fold in range(1, int(folds) + 1):
         of_fold = [f"--data.folds={folds}", f"--data.fold={fold}", "--model.weights=null", "--model.freeze=null"]
@@ -222,16 +209,13 @@ PARSERS: dict[str, Any] = {
     "benchmarks": lambda args: parse_benchmarks().parse_args(args),
 }
 BENCHMARKS = {line for page in PAGES for line in re.findall(r"python -m benchmarks\b[^`\n]*", page.read_text())}
-PARSED = [
-    command for command in sorted({*COMMANDS, *BENCHMARKS}) if command.split()[2:3] and command.split()[2] in PARSERS
-]
+PARSED = [one for one in sorted({*COMMANDS, *BENCHMARKS}) if one.split()[2:3] and one.split()[2] in PARSERS]
 
 
 @pytest.mark.parametrize("command", PARSED)
 def test_a_command_that_is_not_run_here_is_accepted(command, monkeypatch):
     monkeypatch.chdir(ROOT)
-    _, _, module, *args = shlex.split(command)
-    assert PARSERS[module](args)
+    assert PARSERS[command.split()[2]](words(command))
 
 
 def test_the_page_of_sweeps_shows_a_file_that_can_be_searched(workplace):
@@ -252,11 +236,10 @@ def test_the_python_page_trains_evaluates_and_predicts(workplace, capsys):
         measured = names["trainer"].callback_metrics["test/accuracy"]
         exec(use, used)
     label, *_ = capsys.readouterr().out.split()[-1:]
-    exec(own, own_model := {"data": names["data"]})
+    exec(own, own_names := {"data": names["data"]})
     own_run = Trainer(fast_dev_run=1, accelerator="cpu", enable_progress_bar=False)
-    own_run.fit(
-        own_model["WithPenalty"](names["data"].class_names, names["data"].preprocessing), datamodule=names["data"]
-    )
+    own_model = own_names["WithPenalty"](names["data"].class_names, names["data"].preprocessing)
+    own_run.fit(own_model, datamodule=names["data"])
     exec(find.replace("max_trials=2)", "max_trials=1)").replace("update_attr", "num_training=9, update_attr"), {})
     assert "--model.optimizer.lr" in capsys.readouterr().out
     assert label in names["data"].class_names
@@ -266,20 +249,14 @@ def test_the_python_page_trains_evaluates_and_predicts(workplace, capsys):
 
 
 MY_PACKAGE = """
-from torch import nn
-
+from examples.focal_loss import FocalLoss
 from project.model import ImageClassifier
-
-
-class FocalLoss(nn.Module):
-    def __init__(self, gamma: float = 2.0) -> None:
-        super().__init__()
-
 
 class MyClassifier(ImageClassifier):
     def __init__(self, *args, gamma: float = 2.0, **kwargs) -> None:
         super().__init__(*args, **kwargs)
 """
+OF_FOLDERS = re.compile(r"--data\.(on_bad_image|cache|fold|crop_scale|fit|image_size|mean)")
 
 
 def inline_options() -> list[str]:
@@ -295,18 +272,7 @@ def test_options_within_the_text_are_accepted(options, monkeypatch, capsys, tmp_
     if "my_package" in options:
         (tmp_path / "my_package.py").write_text(MY_PACKAGE)
         monkeypatch.syspath_prepend(tmp_path)
-    of_folders = options.startswith(
-        (
-            "--data.on_bad_image",
-            "--data.cache",
-            "--data.fold",
-            "--data.crop_scale",
-            "--data.fit",
-            "--data.image_size",
-            "--data.mean",
-        )
-    )
-    data = ["--data=FolderDataModule", "--data.root=images"] if of_folders else []
+    data = ["--data=FolderDataModule", "--data.root=images"] if OF_FOLDERS.match(options) else []
     monkeypatch.setattr(sys, "argv", ["fit", *data, *shlex.split(options.replace("FOLDER", "docs")), "--print_config"])
     with pytest.raises(SystemExit) as stop:
         FitCLI()

@@ -26,16 +26,9 @@ def right(model, files):
     return sum(file.parent.name == label for file, label in zip(files, labels, strict=True))
 
 
-@pytest.mark.parametrize(("split", "batch_size"), [("val", 7), ("test", 1)])
-def test_a_checkpoint_alone_gives_the_metrics_of_its_run_in_a_table_and_a_file(
-    tiny_run, checkpoint, tmp_path, capsys, split, batch_size
-):
-    evaluate(f"{checkpoint}", f"--split={split}", f"--data.batch_size={batch_size}")
-    expected = json.loads((tiny_run / "metrics.json").read_text())[split]
-    measured = json.loads((tmp_path / f"alone.{split}.metrics.json").read_text())
-    assert measured["confusion_matrix"] == expected["confusion_matrix"]
-    assert measured["loss"] == pytest.approx(expected["loss"], rel=1e-5)
-    rows = measured["per_class"]
+def test_a_checkpoint_alone_is_measured_into_a_table_and_a_file_beside_it(checkpoint, tmp_path, capsys):
+    evaluate(f"{checkpoint}", "--split=val")  # that the metrics are those of the run is in test_metrics_by_hand.py
+    rows = json.loads((tmp_path / "alone.val.metrics.json").read_text())["per_class"]
     assert list(rows) == torch.load(checkpoint, weights_only=True)[ABOUT]["class_names"]
     assert class_table(list(rows), list(rows.values())) in capsys.readouterr().out
 

@@ -40,9 +40,8 @@ def options(file: Path) -> list[str]:
 def lines(file: Path) -> int:
     """How many lines a file has without blank ones, comments and docstrings."""
     text = file.read_text()
-    ours = {
-        number for number, line in enumerate(text.splitlines(), 1) if line.strip() and not line.strip().startswith("#")
-    }
+    stripped = [line.strip() for line in text.splitlines()]
+    ours = {number for number, line in enumerate(stripped, 1) if line and not line.startswith("#")}
     if file.suffix == ".py":
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -132,8 +131,12 @@ def test_the_focal_loss_is_its_formula(gamma):
 
 @pytest.fixture
 def batch():
-    data = NoiseDataModule()
-    return data.load()["train"].__getitems__([*range(12)])
+    return NoiseDataModule().load()["train"].__getitems__([*range(12)])
+
+
+def small(kind, **options):
+    about = {"class_names": NoiseDataModule.class_names, "preprocessing": NoiseDataModule.preprocessing}
+    return kind(arch="resnet9_slim", **about, **options)
 
 
 def loss_of(model, batch):
@@ -146,10 +149,7 @@ def loss_of(model, batch):
 
 
 def test_center_loss_is_its_formula_and_trains_its_centres(batch):
-    data = NoiseDataModule()
-    model = CenterLossClassifier(
-        center_weight=0.1, arch="resnet9_slim", class_names=data.class_names, preprocessing=data.preprocessing
-    )
+    model = small(CenterLossClassifier, center_weight=0.1)
     torch.nn.init.normal_(model.centers)
     logits, features = model.eval().logits_and_features(batch.images)
     gaps = (features - model.centers[batch.labels]).detach().double().numpy()
@@ -162,11 +162,7 @@ def test_center_loss_is_its_formula_and_trains_its_centres(batch):
 
 
 def test_a_student_learns_from_labels_and_from_its_teacher_in_equal_parts(batch):
-    data = NoiseDataModule()
-    student, teacher = (
-        kind(arch="resnet9_slim", class_names=data.class_names, preprocessing=data.preprocessing)
-        for kind in (Student, ImageClassifier)
-    )
+    student, teacher = map(small, (Student, ImageClassifier))
     student.__dict__["teachers"] = [teacher.eval()]
     logits, wanted = (model.eval()(batch.images).detach().double().numpy() for model in (student, teacher))
     plain = student.loss(torch.tensor(logits), batch.labels).mean().item()

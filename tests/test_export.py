@@ -33,7 +33,7 @@ from project.engine.run.checkpoint import ABOUT
 from project.export import export, generated_images, parse
 from project.model import ImageClassifier
 from tests.analysis.test_prediction import by_torchvision
-from tests.conftest import draw_image
+from tests.conftest import cases, draw_image
 from tests.distributed.job import classifier
 from tests.small import one_line
 
@@ -127,17 +127,15 @@ def test_a_file_that_is_not_the_checkpoint_is_not_left(place, tmp_path, monkeypa
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("odd.pt2", b"before")]
 
 
-@pytest.mark.parametrize(
-    ("args", "expected"),
-    [
-        (["{}", "--output=model.bin"], r"--output must end in \.onnx or \.pt2, got 'model\.bin'"),
-        (["{}", "--output=nowhere/model.onnx"], r"cannot be written \(No such file or directory\)"),
-        (["{}", "--output=folder.onnx", "--overwrite"], r"cannot be written \(Is a directory\)"),
-        (["{}", "--output=folder.onnx"], "is there already; give another name, or --overwrite"),
-        (["{}", "--output=model.pt2", "--images=folder.onnx"], r"--images: there are no images"),
-        (["nowhere.ckpt", "--output=model.onnx"], r"there is no file 'nowhere\.ckpt'"),
-        (["cut.ckpt", "--output=model.onnx"], r"'cut\.ckpt' is damaged"),
-    ],
+@cases(
+    "args expected",
+    (["{}", "--output=model.bin"], r"--output must end in \.onnx or \.pt2, got 'model\.bin'"),
+    (["{}", "--output=nowhere/model.onnx"], r"cannot be written \(No such file or directory\)"),
+    (["{}", "--output=folder.onnx", "--overwrite"], r"cannot be written \(Is a directory\)"),
+    (["{}", "--output=folder.onnx"], "is there already; give another name, or --overwrite"),
+    (["{}", "--output=model.pt2", "--images=folder.onnx"], r"--images: there are no images"),
+    (["nowhere.ckpt", "--output=model.onnx"], r"there is no file 'nowhere\.ckpt'"),
+    (["cut.ckpt", "--output=model.onnx"], r"'cut\.ckpt' is damaged"),
 )
 def test_a_mistake_is_one_line(place, workplace, capsys, args, expected):
     Path("folder.onnx").mkdir()

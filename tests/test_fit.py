@@ -1,6 +1,8 @@
 """The promises of ``python -m project.fit``."""
 
 import json
+import shlex
+import shutil
 from collections import Counter
 
 import pytest
@@ -16,12 +18,12 @@ from tensorboard.plugins.hparams.backend_context import Context
 from tensorboard.plugins.hparams.list_session_groups import Handler
 from torchvision.models import resnet18
 
+from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT
 from project.engine.training.bookkeeping import Bookkeeping
 from project.fit import FitCLI
-from project.model import ImageClassifier
-from tests.conftest import TINY, fit, make_folder
-from tests.small import load, small
+from tests.conftest import SLIM, TINY, fit, make_folder
+from tests.small import load, small, stop_at
 from tests.stress import differences, outcome
 
 
@@ -91,32 +93,6 @@ def test_the_saved_config_repeats_the_run(tiny_run, workplace):
     assert first == again
 
 
-def test_best_is_best_on_validation_last_is_last_and_the_best_is_tested_once(workplace, monkeypatch):
-    accuracies, tested = iter([0.5, 0.75, 0.25]), []
-
-    def pretend(bookkeeping, trainer, model):
-        model.log("val/accuracy", next(accuracies))
-
-    def remember(model):
-        tested.append({name: value.clone() for name, value in model.state_dict().items()})
-
-    monkeypatch.setattr(Bookkeeping, "on_validation_epoch_end", pretend)
-    monkeypatch.setattr("project.callbacks.ConfusionMatrixPlot.on_validation_end", lambda *_: None)
-    monkeypatch.setattr(ImageClassifier, "on_test_start", remember)
-    monkeypatch.setattr(FitCLI, "_conclude", lambda self: None)
-    small("--trainer.max_epochs=3")
-    best, last = (load(workplace / "runs" / "run" / "checkpoints" / f"{name}.ckpt") for name in ("best", "last"))
-    assert (best["global_step"], last["global_step"]) == (2 * 4, 3 * 4)
-    assert len(tested) == 1
-    assert all(torch.equal(best["state_dict"][name], value) for name, value in tested[0].items())
-    assert not all(torch.equal(last["state_dict"][name], value) for name, value in tested[0].items())
-    logged = events(workplace / "runs" / "run")
-    for points in (logged.Scalars("test/accuracy"), logged.Images("test/confusion_matrix")):
-        assert [point.step for point in points] == [2 * 4 - 1]  # counted from 0
-    assert [point.step for point in logged.Scalars("val/accuracy")] == [4 * epoch - 1 for epoch in (1, 2, 3)]
-    assert "step" not in logged.Tags()["scalars"]
-
-
 def test_weights_saved_after_training_are_of_its_last_epoch(workplace):
     small("--trainer.max_epochs=5", "--trainer.max_steps=2")  # of four an epoch
     metrics = json.loads((workplace / "runs" / "run" / "metrics.json").read_text())
@@ -162,3 +138,53 @@ def test_a_run_starts_from_weights_of_a_hand_written_script(workplace, capsys):
 def test_images_that_are_kept_on_the_device_train_to_the_same_weights(workplace):
     runs = [small(f"--data.device_cache={kept}", f"--name={kept}").run.path for kept in ("false", "true")]
     assert not differences(outcome(runs[0]), outcome(runs[1]))
+
+
+def test_a_finished_run_is_not_overwritten_and_names_the_way_to_train_longer_which_works(tiny_run, workplace):
+    longer = [*TINY, *SLIM, f"--trainer.default_root_dir={tiny_run.parent}", "--trainer.max_epochs=2"]
+    finished = (tiny_run / "metrics.json").read_bytes()
+    with pytest.raises(UserError, match="to train longer, start another from its weights: ") as refused:
+        fit(*longer, "--name=tiny")
+    assert (tiny_run / "metrics.json").read_bytes() == finished
+    way = shlex.split(str(refused.value).split("weights: ")[1].split(";")[0])
+    assert way == ["--name", "tiny_longer", "--model.weights", str(tiny_run / "checkpoints" / "best.ckpt")]
+    started = FitCLI([*longer, *way])
+    before = load(tiny_run / "checkpoints" / "best.ckpt")["state_dict"]
+    for name, value in started.model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_a_moved_run_still_knows_its_best_metric(tiny_run, workplace, monkeypatch):
+    shutil.copytree(tiny_run, workplace / "elsewhere" / "tiny")
+    (workplace / "elsewhere" / "tiny" / "metrics.json").unlink()
+    best = workplace / "elsewhere" / "tiny" / "checkpoints" / "best.ckpt"
+    before = best.read_bytes()
+    hook = "on_validation_epoch_end"
+    monkeypatch.setattr(Bookkeeping, hook, lambda _, trainer, model: model.log("val/accuracy", 0.0))  # worse
+    monkeypatch.setattr("project.callbacks.ConfusionMatrixPlot.on_validation_end", lambda *_: None)
+    fit(*TINY, *SLIM, "--trainer.max_epochs=2", "--trainer.default_root_dir=elsewhere", "--name=tiny")
+    assert best.read_bytes() == before
+
+
+def test_a_resumed_run_says_which_images_and_options_of_its_data_are_others(workplace, capsys):
+    for split in ("train", "val", "test"):
+        make_folder(workplace / "images" / split, {"red": 8, "blue": 8})
+    data = ["--data=FolderDataModule", "--data.root=images", "--data.image_size=32", "--data.batch_size=4"]
+    stop_at(1, data=data)
+    stop_at(2, data=data)
+    said = capsys.readouterr().err
+    assert "the data has changed" not in said
+    assert "from here on" not in said
+    (workplace / "images" / "train" / "red" / "3.jpg").unlink()
+    erasing = "--data.train_transforms=[torchvision.transforms.v2.RandomErasing]"
+    small("--data.cutout=4", "--data.class_balance=1", erasing, data=data)
+    said = capsys.readouterr().err
+    assert "the data has changed since this run was stopped: 15 train images, not 16;" in said
+    (line,) = (line for line in said.splitlines() if line.startswith("continuing runs/run in epoch"))
+    changes = (
+        "--data.cutout is 4, not 0",
+        "class_balance is 1.0, not 0.0",
+        "train_transforms is ['RandomErasing(p=0.5",
+    )
+    for change in ("; from here on ", *changes):
+        assert change in line

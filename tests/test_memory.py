@@ -2,36 +2,52 @@
 
 import json
 import os
+import re
 import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import LambdaCallback
 
 from project.engine.errors import UserError
 from project.engine.loading.batch import ArrayDataset, load_once_a_machine
 from tests.data.stubs import NoiseDataModule
 from tests.distributed.job import classifier, trainer
 from tests.distributed.processes import named, succeed, torchrun
-from tests.memory import memory, needs_linux, private_memory
 from tests.small import small
 
+needs_linux = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="only Linux says it like this")
 
-class Watch(Callback):
-    def __init__(self):
-        self.seen: list[int] = []
 
-    def on_train_epoch_end(self, trainer, pl_module):
-        self.seen.append(memory("Rss"))
+def memory(kind: str, process: int | str = "self") -> int:
+    """Bytes that a process has in memory, of a kind that Linux tells apart."""
+    lines = Path(f"/proc/{process}/smaps_rollup").read_text()
+    return sum(1024 * int(size) for size in re.findall(rf"^{kind}:\s+(\d+) kB", lines, re.M))
+
+
+def private_memory(process: int | str = "self") -> int:
+    """Bytes that a process has in memory and shares with no other."""
+    return memory("Private_(?:Clean|Dirty)", process)
+
+
+def flags(address: int) -> list[str]:
+    """The kernel's ``VmFlags`` of the region of this process's memory that holds an address."""
+    regions = r"^([0-9a-f]+)-([0-9a-f]+) .*?^VmFlags:(.*?)$"
+    for first, end, words in re.findall(regions, Path("/proc/self/smaps").read_text(), re.M | re.S):
+        if int(first, 16) <= address < int(end, 16):
+            return words.split()
+    raise ValueError(f"{address:x} is not mapped")
 
 
 @needs_linux
 def test_memory_does_not_grow_over_epochs(workplace):
-    watch = Watch()
+    seen: list[int] = []
+    watch = LambdaCallback(on_train_epoch_end=lambda *_: seen.append(memory("Rss")))
     small("--trainer.max_epochs=16", callbacks=[watch])
-    assert max(watch.seen[8:]) - max(watch.seen[:8]) < 4e6
+    assert max(seen[8:]) - max(seen[:8]) < 4e6
 
 
 @needs_linux

@@ -124,11 +124,11 @@ def require_plots(executed, notebook):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("notebook", ["explore_checkpoint", "explore_data"])
-def test_every_cell_runs_without_a_warning_and_plots_are_drawn(environment, tiny_run, notebook, tmp_path):
+def test_every_cell_runs_without_a_warning_and_plots_are_drawn(environment, tiny_run, tmp_path):
     draw_image(0.3, seed=0).save(tmp_path / "own.png")
-    best = tiny_run / "checkpoints" / "best.ckpt"
-    require_plots(run_with(notebook, CHECKPOINT=best, IMAGE=tmp_path / "own.png"), notebook)
+    checkpoint = {"CHECKPOINT": tiny_run / "checkpoints" / "best.ckpt", "IMAGE": tmp_path / "own.png"}
+    for notebook in ("explore_checkpoint", "explore_data"):
+        require_plots(run_with(notebook, **checkpoint), notebook)
 
 
 @pytest.mark.slow
@@ -138,10 +138,9 @@ def test_runs_are_compared_by_the_images_that_one_alone_is_right_about(environme
     compared = run_with("compare_runs", RUNS=" ".join(map(str, runs)))
     require_plots(compared, "compare_runs")
     bests = [run / "checkpoints" / "best.ckpt" for run in runs]
-    rights = [
-        evaluate_split(ImageClassifier.load_from_checkpoint(best), open_data(read_checkpoint(best)["about"])).correct
-        for best in bests
-    ]
+    models = [ImageClassifier.load_from_checkpoint(best) for best in bests]
+    data = [open_data(read_checkpoint(best)["about"]) for best in bests]
+    rights = [evaluate_split(*pair).correct for pair in zip(models, data, strict=True)]
     alone = [int((mine & ~other).sum()) for mine, other in (rights, rights[::-1])]
     said = printed(compared["mcnemar"])
     assert f"tiny alone is right about {alone[0]} images, resnet alone about {alone[1]}" in said

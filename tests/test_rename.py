@@ -1,13 +1,15 @@
-"""``make rename`` gives the package another name everywhere, and checkpoints from before still load."""
+"""``make rename`` gives the package another name everywhere, checkpoints from before still load; ``pip install .`` takes all of it."""
 
-import os
 import runpy
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
+
+from tests.distributed.processes import succeed
 
 ROOT = Path(__file__).parents[1]
 RENAME = runpy.run_path(str(ROOT / "scripts" / "rename.py"))
@@ -40,22 +42,14 @@ def renamed(tmp_path_factory) -> Path:
         (root / made).write_bytes(b"import project \x89")
     (root / "env" / "pyvenv.cfg").touch()
     (root / f"{OLD}.egg-info").mkdir(exist_ok=True)
-    done = subprocess.run(
-        [sys.executable, "scripts/rename.py", NEW], cwd=root, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.startswith(f"the package is called {NEW} now (")
+    assert python("scripts/rename.py", NEW, root=root).startswith(f"the package is called {NEW} now (")
     for made in MADE:
         assert (root / made).read_bytes() == b"import project \x89", made
     return root
 
 
 def python(*args: str, root: Path) -> str:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [sys.executable, *args], cwd=root, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return succeed([sys.executable, *args], root, timeout=300, PYTHONPATH=str(root)).out
 
 
 def test_nothing_uses_the_old_name(renamed):
@@ -81,3 +75,18 @@ def test_a_checkpoint_from_before_still_loads(renamed, tiny_run, tmp_path):
 @pytest.mark.parametrize("name", ["Flower-net", "class", "json", "torch", "tests", "FlowerNet"])
 def test_a_name_that_would_not_work_is_refused(name):
     assert RENAME["refusal"](ROOT, name) is not None
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_every_file_of_the_package(tmp_path):
+    pytest.importorskip("setuptools")
+    source = tmp_path / "source"
+    shutil.copytree(ROOT / "project", source / "project", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", "requirements.txt"):
+        shutil.copy(ROOT / name, source)
+    files = {str(path.relative_to(source)) for path in (source / "project").rglob("*") if path.is_file()}
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--wheel-dir", str(tmp_path)]
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(source)], check=True, timeout=300)
+    (wheel,) = tmp_path.glob("*.whl")
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert packed == files

@@ -37,20 +37,14 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def page(tiny_run, tmp_path_factory):
-    """The page, written through a link."""
-    output = tmp_path_factory.mktemp("report") / "report.html"
-    output.symlink_to("page.html")
-    assert report(parse([str(tiny_run), f"--output={output}"])) == output
-    return output
-
-
-@pytest.fixture(scope="module")
 def metrics(tiny_run):
     return json.loads((tiny_run / "metrics.json").read_text())
 
 
-def test_metrics_are_those_of_the_run_and_every_image_is_inside_the_file(page, metrics):
+def test_metrics_are_those_of_the_run_and_every_image_is_inside_the_file(tiny_run, tmp_path, metrics):
+    page = tmp_path / "report.html"
+    page.symlink_to("page.html")
+    assert report(parse([str(tiny_run), f"--output={page}"])) == page
     found = Page(page)
     for split, measured in (("test", metrics["test"]), ("validation", metrics["val"])):
         of = f"{measured['correct']} of {measured['total']}"
@@ -61,9 +55,7 @@ def test_metrics_are_those_of_the_run_and_every_image_is_inside_the_file(page, m
     places = [shown.index("".join(row.split())) for row in sorted(rows, key=lambda row: float(row.split()[-2]))]
     assert places == sorted(places)
     assert f"Best on the validation set in epoch {metrics['epoch']}, by val/accuracy" in found.text
-    links = [
-        attributes[name] for _, attributes in found.tags for name in ("src", "href", "srcset") if name in attributes
-    ]
+    links = [tag[name] for _, tag in found.tags for name in ("src", "href", "srcset") if name in tag]
     assert all(str(link).startswith("data:") for link in links)
     images = re.findall(r"data:image/(\w+);base64,", page.read_text())
     wrong = metrics["test"]["total"] - metrics["test"]["correct"]

@@ -13,7 +13,7 @@ import pytest
 from project import sweep
 from project.engine.errors import UserError
 from project.engine.training.best_checkpoint import Monitor
-from tests.conftest import TINY_DATA, TINY_TRAINER
+from tests.conftest import TINY_DATA, TINY_TRAINER, cases
 
 ROOT = Path(__file__).parents[1]
 SPACE = "command: --epochs=3\noptions:\n  lr: {low: 0.01, high: 1.0, log: true}\n  kind: {choices: [a, b]}\n"
@@ -35,8 +35,7 @@ def run(*args: str) -> str:
 
 
 def table(name: str = "lr") -> list[list[str]]:
-    with open(Path("runs") / name / "trials.csv", newline="") as file:
-        return list(csv.reader(file))
+    return list(csv.reader(Path("runs", name, "trials.csv").read_text().splitlines()))
 
 
 def started() -> list[str]:
@@ -93,17 +92,15 @@ def test_another_sweep_does_not_go_into_the_same_folder(stub):
             run("--n_trials=2")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("command: --a 1", "it must have 'options'"),
-        ("options: {lr: 3}", "lr must be {low"),
-        ("options: {lr: {low: 1, high: 2, step: 1}}", "lr must be {low"),
-        ("options: {lr: {low: 2, high: 1}}", "must hold"),
-        ("options: {lr: {choices: []}}", "must contain one or more elements"),
-        ("options: {name: {choices: [x]}}", "chooses --name of each trial"),
-        ("options: {lr: {low: 1, high: 2}", "describes no search"),
-    ],
+@cases(
+    "text message",
+    ("command: --a 1", "it must have 'options'"),
+    ("options: {lr: 3}", "lr must be {low"),
+    ("options: {lr: {low: 1, high: 2, step: 1}}", "lr must be {low"),
+    ("options: {lr: {low: 2, high: 1}}", "must hold"),
+    ("options: {lr: {choices: []}}", "must contain one or more elements"),
+    ("options: {name: {choices: [x]}}", "chooses --name of each trial"),
+    ("options: {lr: {low: 1, high: 2}", "describes no search"),
 )
 def test_a_mistake_in_the_file_is_one_line(text, message, workplace):
     Path("bad.yaml").write_text(text)

@@ -22,7 +22,7 @@ from project.engine.run.checkpoint import AtomicCheckpointIO, read_checkpoint, r
 from project.engine.run.matching import require_match
 from project.model import ImageClassifier
 from project.model.pretrained import find_weights
-from tests.conftest import TINY, evaluate, fit
+from tests.conftest import TINY, cases, evaluate, fit
 from tests.small import load, one_line, small, stop_at
 
 NAN = float("nan")
@@ -39,10 +39,10 @@ def mark(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture
-def checkpoint(tiny_run, tmp_path) -> Any:
+def checkpoint(tiny_run, tmp_path):
     """Writes a checkpoint of a real run with changes, and gives its path."""
 
-    def write(change: Any) -> Path:
+    def write(change) -> Path:
         content = load(tiny_run / "checkpoints" / "best.ckpt")
         change(content)
         torch.save(content, tmp_path / "tampered.ckpt")
@@ -56,28 +56,24 @@ INSTANTIATOR = {"_instantiator": "lightning.pytorch.cli.instantiate_module"}
 INSTANTIATOR |= {"_class_path": "project.model.classifier.ImageClassifier"}
 
 
-@pytest.mark.parametrize(
-    ("hyper_parameters", "kind", "options"),
-    [
+def test_a_checkpoint_imports_nothing(checkpoint, mark):
+    for hyper_parameters, kind, options in (
         (INSTANTIATOR | {"optimizer": THING, "lr_scheduler": THING}, {}, {}),
         ({"_instantiator": f"{MODULE}.Thing"}, THING, {}),
         ({}, {}, {"image_size": THING, "load": f"{MODULE}.Thing"}),
-    ],
-)
-def test_a_checkpoint_imports_nothing(checkpoint, mark, hyper_parameters, kind, options):
-    def change(content: Any) -> None:
-        content["hyper_parameters"] |= hyper_parameters
-        content["about"]["data"] |= kind
-        content["about"]["data"]["init_args"] |= options
-
-    path = checkpoint(change)
-    for use in (
-        lambda: evaluate(f"{path}", "--data.image_size=32"),
-        lambda: ImageClassifier.load_from_checkpoint(path),
-        lambda: open_data(read_checkpoint(path)["about"]),
     ):
-        with suppress(UserError, SystemExit):
-            use()
+
+        def change(content, hyper_parameters=hyper_parameters, kind=kind, options=options):
+            content["hyper_parameters"] |= hyper_parameters
+            content["about"]["data"] |= kind
+            content["about"]["data"]["init_args"] |= options
+
+        path = checkpoint(change)
+        evaluated = lambda path: evaluate(f"{path}", "--data.image_size=32")  # noqa: E731
+        opened = lambda path: open_data(read_checkpoint(path)["about"])  # noqa: E731
+        for use in (evaluated, ImageClassifier.load_from_checkpoint, opened):
+            with suppress(UserError, SystemExit):
+                use(path)
     assert not mark.exists()
     assert MODULE not in sys.modules
     __import__(MODULE)  # would have left it
@@ -90,33 +86,27 @@ def writes(num_classes: int, place: str) -> None:
     Path(place).write_text(str(num_classes))
 
 
-HERE, FCN = __name__, "torchvision.models.segmentation.fcn_resnet50"
+HERE, FCN, RESNET = __name__, "torchvision.models.segmentation.fcn_resnet50", {"arch": "resnet18"}
 WRITES = {"arch": f"{HERE}.writes"}
 
 
-@pytest.mark.parametrize(
-    ("said", "answer"),
-    [
-        ({"arch": FCN}, "give --import torchvision"),
-        ({"arch": f"{HERE}.imported_from_elsewhere"}, "give --import torchvision"),
-        ({"arch": "fcn_resnet50"}, "there is no network"),
-        ({"arch": "timm/hf_hub:someone/evil"}, "there is no network"),
-        ({"arch": "timm.create_model"}, "give --import timm"),
-        ({"arch": f"{MODULE}.Thing"}, f"give --import {MODULE}"),
-        (WRITES | {"arch_args": {"place": "victim"}}, "with a text among its arguments"),
-        (WRITES | {"arch_args": {"place": [{"x": "victim"}]}}, "with a text among its arguments"),
-        ({"arch": "resnet18", "arch_args": {"weights": "victim"}}, "multiple values for keyword argument 'weights'"),
-        ({"arch": "resnet18", "arch_args": "victim"}, "does not say how images are prepared or what its network is"),
-        (
-            {"arch": "resnet18", "arch_args": {"norm_layer": f"{MODULE}.Thing"}},
-            "does not accept num_classes=8, norm_layer=",
-        ),
-        ({"arch": "resnet18", "arch_args": {"layers": 10**7}}, "far larger than its weights"),
-        ({"arch": "resnet50", "arch_args": {"width_per_group": 6000}}, "far larger than its weights"),
-        ({"arch": "timm/vit_tiny_patch16_224", "arch_args": {"depth": 60_000}}, "far larger than its weights"),
-        ({"class_names": [str(number) for number in range(100_000)]}, "far larger than its weights"),
-    ],
-    ids=lambda value: str(value)[:60],
+@cases(
+    "said answer",
+    ({"arch": FCN}, "give --import torchvision"),
+    ({"arch": f"{HERE}.imported_from_elsewhere"}, "give --import torchvision"),
+    ({"arch": "fcn_resnet50"}, "there is no network"),
+    ({"arch": "timm/hf_hub:someone/evil"}, "there is no network"),
+    ({"arch": "timm.create_model"}, "give --import timm"),
+    ({"arch": f"{MODULE}.Thing"}, f"give --import {MODULE}"),
+    (WRITES | {"arch_args": {"place": "victim"}}, "with a text among its arguments"),
+    (WRITES | {"arch_args": {"place": [{"x": "victim"}]}}, "with a text among its arguments"),
+    (RESNET | {"arch_args": {"weights": "victim"}}, "multiple values for keyword argument 'weights'"),
+    (RESNET | {"arch_args": "victim"}, "does not say how images are prepared or what its network is"),
+    (RESNET | {"arch_args": {"norm_layer": f"{MODULE}.Thing"}}, "does not accept num_classes=8, norm_layer="),
+    ({"arch": "resnet18", "arch_args": {"layers": 10**7}}, "far larger than its weights"),
+    ({"arch": "resnet50", "arch_args": {"width_per_group": 6000}}, "far larger than its weights"),
+    ({"arch": "timm/vit_tiny_patch16_224", "arch_args": {"depth": 60_000}}, "far larger than its weights"),
+    ({"class_names": [str(number) for number in range(100_000)]}, "far larger than its weights"),
 )
 def test_a_checkpoint_chooses_no_network_that_downloads_imports_writes_or_fills_the_memory(
     checkpoint, mark, workplace, monkeypatch, said, answer
@@ -140,7 +130,7 @@ def test_a_checkpoint_chooses_no_network_that_downloads_imports_writes_or_fills_
 def test_a_checkpoint_chooses_no_place_to_write_to(checkpoint, tmp_path):
     victim = tmp_path / "victim"
 
-    def change(content: Any) -> None:
+    def change(content) -> None:
         init_args = {"root": str(victim), "cache": str(victim), "image_size": 32}
         content["about"]["data"] = {"class_path": "FlowersDataModule", "init_args": init_args}
         content["about"]["class_names"] = ["daisy", "dandelion", "roses", "sunflowers", "tulips"]
@@ -162,7 +152,7 @@ class Malicious:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return os.mkdir, (str(self.path),)
 
 
@@ -198,14 +188,13 @@ def test_a_pickled_payload_is_refused_wherever_a_checkpoint_is_read(tiny_run, tm
     + [{"std": [0, 0, 0]}, {"std": None}, {"resize": 3}, {"fit": "stretch"}],
     ids=str,
 )
-def test_preprocessing_that_cannot_be_is_an_error_of_one_line(checkpoint, change):
+def test_preprocessing_that_cannot_be_is_an_error_of_one_line(tiny_run, checkpoint, change):
     for part, use, answer in (
         ("hyper_parameters", ImageClassifier.load_from_checkpoint, "does not say how images are prepared"),
         ("about", read_checkpoint, "does not name its classes and preprocessing"),
     ):
-        path = checkpoint(
-            lambda content, part=part: content[part].update(preprocessing=content[part]["preprocessing"] | change)
-        )
+        prepared = load(tiny_run / "checkpoints" / "best.ckpt")["about"]["preprocessing"] | change
+        path = checkpoint(lambda content, part=part, prepared=prepared: content[part].update(preprocessing=prepared))
         with pytest.raises(UserError, match=answer):
             use(path)
     assert find_weights("resnet18", str(path)).preprocessing() is None
@@ -215,7 +204,7 @@ CONTROL = "a\x1b[2J\r\n\u202eb"
 
 
 def test_no_control_character_of_a_checkpoint_reaches_the_terminal(checkpoint, tmp_path, capsys):
-    def change(content: Any) -> None:
+    def change(content) -> None:
         names = [f"{CONTROL}{name}" for name in content["about"]["class_names"]]
         content["about"]["class_names"] = content["hyper_parameters"]["class_names"] = names
         content["about"]["arch"] = CONTROL
@@ -248,11 +237,11 @@ def stopped(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def tamper(stopped, workplace) -> Any:
+def tamper(stopped, workplace):
     """Changes the checkpoint that a copy of the stopped run resumes from."""
     shutil.copytree(stopped, workplace / "runs")
 
-    def write(change: Any, path: Path = LAST) -> None:
+    def write(change, path: Path = LAST) -> None:
         content = load(path)
         change(content)
         torch.save(content, path)
@@ -267,7 +256,7 @@ def test_a_run_that_goes_on_removes_nothing_outside_its_folder(tamper, workplace
     victim.touch() if victim.suffix else victim.mkdir()
     path = f"{folder}/../../../{place}"
 
-    def change(content: Any) -> None:
+    def change(content) -> None:
         (best,) = [name for name in content["callbacks"] if "BestCheckpoint" in name]
         own = "ModelCheckpoint{'monitor': 'val/loss', 'mode': 'min', 'every_n_train_steps': 0, 'every_n_epochs': 1,"
         for name, worse in ((best, torch.tensor(-1.0)), (f"{own} 'train_time_interval': None}}", torch.tensor(9.0))):
@@ -282,23 +271,18 @@ def test_a_run_that_goes_on_removes_nothing_outside_its_folder(tamper, workplace
     assert victim.exists()
 
 
-CHANGES = {  # to last.ckpt or best.ckpt, and what the line says
-    "optimizer": (
-        lambda c: c["optimizer_states"][0]["state"][0].update(momentum_buffer=torch.zeros(1)),
-        "momentum_buffer",
-    ),
-    "shape": (lambda c: c["state_dict"].update({"network.fc.bias": torch.zeros(2)}), "fc.bias has the shape (2,)"),
-    "nan": (lambda c: c["state_dict"]["network.fc.bias"].fill_(NAN), "fc.bias has values that are not finite"),
-    "pickle": (lambda c: c.update(extra=Malicious(Path("executed"))), "is damaged or cannot be read safely"),
+CHANGES = {  # to last.ckpt or best.ckpt
+    "momentum_buffer": lambda c: c["optimizer_states"][0]["state"][0].update(momentum_buffer=torch.zeros(1)),
+    "fc.bias has the shape (2,)": lambda c: c["state_dict"].update({"network.fc.bias": torch.zeros(2)}),
+    "fc.bias has values that are not finite": lambda c: c["state_dict"]["network.fc.bias"].fill_(NAN),
+    "is damaged or cannot be read safely": lambda c: c.update(extra=Malicious(Path("executed"))),
 }
+CASES = [*(("last", complaint) for complaint in [*CHANGES][:3]), *(("best", complaint) for complaint in [*CHANGES][1:])]
 
 
-@pytest.mark.parametrize(
-    ("name", "case"), [*(("last", case) for case in list(CHANGES)[:3]), *(("best", case) for case in list(CHANGES)[1:])]
-)
-def test_a_run_does_not_go_on_from_what_does_not_fit(tamper, workplace, capsys, monkeypatch, name, case):
-    change, complaint = CHANGES[case]
-    tamper(change, LAST.with_name(f"{name}.ckpt"))
+@pytest.mark.parametrize(("name", "complaint"), CASES)
+def test_a_run_does_not_go_on_from_what_does_not_fit(tamper, workplace, capsys, monkeypatch, name, complaint):
+    tamper(CHANGES[complaint], LAST.with_name(f"{name}.ckpt"))
     with monkeypatch.context() as patch:  # the best one stays the best
         patch.setattr("project.engine.training.best_checkpoint.BestCheckpoint.check_monitor_top_k", lambda *_: False)
         said = one_line(small, capsys)

@@ -1,15 +1,20 @@
-"""Grad-CAM, compared with its formula at a layer that is named here."""
+"""Grad-CAM, compared with its formula at a layer that is named here; embeddings with the network cut by hand."""
 
+import numpy as np
 import pytest
 import torch
+from sklearn.decomposition import PCA
+from sklearn.neighbors import NearestNeighbors
 from torch import nn
 from torchvision.models.resnet import resnet18
 from torchvision.models.squeezenet import squeezenet1_1
 from torchvision.models.swin_transformer import SwinTransformer
 from torchvision.models.vision_transformer import VisionTransformer
 
+from project.analysis.embeddings import embed, nearest, project
 from project.analysis.gradcam import grad_cam
-from tests.model.test_classifier import classifier, make_images
+from project.model import ImageClassifier
+from tests.model.test_classifier import PREPROCESSING, classifier, make_images
 
 SIZE = 64
 IMAGES = make_images(2, SIZE)
@@ -72,3 +77,32 @@ def test_a_frozen_network_is_explained_too_and_left_as_it_was():
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.network.modules())
+
+
+def test_an_embedding_is_what_the_head_sees():
+    model = ImageClassifier(["a", "b", "c"], PREPROCESSING, arch="resnet18").eval()
+    images = torch.randint(0, 256, (4, 3, 40, 40), dtype=torch.uint8)
+    found = embed(model, images)
+    assert found.shape == (4, 512)
+    with torch.no_grad():
+        torch.testing.assert_close(model.network.get_submodule("fc")(found), model(images))
+
+
+EMBEDDINGS = torch.randn(200, 16, generator=torch.Generator().manual_seed(0)) * torch.linspace(1, 3, 16)
+
+
+def test_neighbours_are_those_of_scikit_learn():
+    queries = EMBEDDINGS[:20]
+    reference = NearestNeighbors(n_neighbors=5, metric="cosine").fit(EMBEDDINGS.numpy())
+    expected = reference.kneighbors(queries.numpy(), return_distance=False)
+    found = nearest(EMBEDDINGS, queries, 5)
+    assert np.array_equal(found.numpy(), expected)
+    assert found[:, 0].tolist() == list(range(20))
+
+
+def test_the_projection_is_that_of_scikit_learn_up_to_signs():
+    expected = PCA(2, svd_solver="full").fit_transform(EMBEDDINGS.double().numpy())
+    found = project(EMBEDDINGS).numpy()
+    for component in range(2):
+        sign = np.sign(found[0, component] * expected[0, component])
+        np.testing.assert_allclose(found[:, component], sign * expected[:, component], rtol=1e-6, atol=1e-9)

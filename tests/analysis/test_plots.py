@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from project.analysis.plots import balance_figure, class_figure, confusion_figure, curves_figure, image_grid
+from tests.conftest import cases
 
 RATES = ["precision", "recall", "f1"]
 HARD_NAMES = ["μαργαρίτα", "ромашка", "100%", "a_b^c", "$x_{$", "\\frac", "x" * 255, "\udcff\udcfe", "a\tb\x1b[2J"]
@@ -65,15 +66,12 @@ def test_a_grid_shows_every_image_as_it_is(count, titled):
 CURVES = {name: {step: 1 - step / 30 for step in (3, 1, 2)} for name in ("train/loss", "val/accuracy", "learning_rate")}
 
 
-@pytest.mark.parametrize(
-    ("curves", "panels"),
-    [
-        ({}, []),
-        ({"train/loss": {10: 1.5}}, ["train/loss"]),
-        ({"train/loss": {10: 1.5, 20: float("nan"), 30: float("inf")}, "val/loss": {30: 0.0}}, []),
-        (CURVES | {"of no interest": {1: 1.0}}, [*CURVES]),
-    ],
-    ids=["nothing", "one point", "not finite", "several"],
+@cases(
+    "curves panels",
+    ({}, []),
+    ({"train/loss": {10: 1.5}}, ["train/loss"]),
+    ({"train/loss": {10: 1.5, 20: float("nan"), 30: float("inf")}, "val/loss": {30: 0.0}}, []),
+    (CURVES | {"of no interest": {1: 1.0}}, [*CURVES]),
 )
 def test_curves_are_drawn_from_whatever_was_logged_at_whole_steps(curves, panels):
     figure = curves_figure(curves)
@@ -105,9 +103,7 @@ def test_bars_of_each_class_have_its_rates_the_first_class_on_top():
 
 
 @pytest.mark.filterwarnings("ignore:.*Glyph .* missing from", "ignore:Matplotlib currently does not support")
-@pytest.mark.parametrize(
-    "names", [[*HARD_NAMES, "\N{BENGALI LETTER KA}" * 85], list("abcd") * 10], ids=["hard", "many"]
-)
+@cases("names", [*HARD_NAMES, "\N{BENGALI LETTER KA}" * 85], list("abcd") * 10)
 def test_any_names_of_classes_can_be_drawn(names):
     require_drawn(confusion_figure(torch.randint(0, 9, (len(names), len(names))), names))
     require_drawn(class_figure(rows(len(names)), names))

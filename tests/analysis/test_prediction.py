@@ -20,24 +20,24 @@ from tests.conftest import draw_image
 v2: Any = import_module("torchvision.transforms.v2")  # its names are not declared for types
 
 
+def prepared(image: Image.Image, about: Preprocessing) -> Tensor:
+    """What torchvision's transforms make of the pixels, uint8 (3, crop, crop)."""
+    crop, fit = about["crop"], about.get("fit", "crop")
+    sizes = {"crop": (about["resize"],), "pad": (None,), "squash": ((crop, crop),)}
+    options = {"max_size": crop} if fit == "pad" else {}
+    scaled: Tensor = v2.Compose([v2.PILToTensor(), v2.Resize(*sizes[fit], antialias=True, **options)])(image)
+    left, upper = ((crop - size) // 2 for size in (scaled.shape[2], scaled.shape[1]))
+    right, lower = crop - scaled.shape[2] - left, crop - scaled.shape[1] - upper
+    colour = [round(255 * mean) for mean in about["mean"]]
+    whole = v2.Pad([left, upper, right, lower], fill=colour) if fit == "pad" else v2.CenterCrop(crop)
+    found: Tensor = whole(scaled)
+    return found
+
+
 def by_torchvision(model: ImageClassifier, paths: Sequence[str | Path], flips: bool = False) -> tuple[Tensor, Tensor]:
     """Files as input, by torchvision's transforms, and the logits that the network makes of them in float64."""
     about: Preprocessing = model.preprocessing
-    crop, colour = about["crop"], [round(255 * mean) for mean in about["mean"]]
-
-    def pad(image: Tensor) -> Tensor:
-        left, upper = ((crop - size) // 2 for size in (image.shape[2], image.shape[1]))
-        right, lower = crop - image.shape[2] - left, crop - image.shape[1] - upper
-        padded: Tensor = v2.functional.pad(image, [left, upper, right, lower], fill=colour)
-        return padded
-
-    fits = {
-        "crop": [v2.Resize(about["resize"], antialias=True), v2.CenterCrop(crop)],
-        "pad": [v2.Resize(None, max_size=crop, antialias=True), pad],
-        "squash": [v2.Resize((crop, crop), antialias=True)],
-    }
-    prepare = v2.Compose([v2.PILToTensor(), *fits[about.get("fit", "crop")]])
-    images = torch.stack([prepare(Image.open(path)) for path in paths])
+    images = torch.stack([prepared(Image.open(path), about) for path in paths])
     normalize = v2.Compose([v2.ToDtype(torch.float64, scale=True), v2.Normalize(about["mean"], about["std"])])
     network = deepcopy(model.network).double().eval()
     with torch.inference_mode():

@@ -1,19 +1,19 @@
-"""Features of a frozen backbone that are computed once give the numbers of those that are computed each time."""
+"""Features of a frozen backbone that are computed once give the numbers of those of each time; images grow in training."""
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import LambdaCallback
 
-from project.callbacks import StoppedError
+from project.callbacks import ProgressiveResizing, StoppedError
 from project.data import FolderDataModule
 from project.engine.errors import UserError
-from project.engine.loading.batch import ImageBatch
 from project.engine.loading.files import FileDataset
-from tests.conftest import make_folder
+from tests.conftest import cases, make_folder
+from tests.distributed.job import classifier, flowers, trainer
 from tests.small import AtStep, load, small
 from tests.stress import SmallNetwork, differences, outcome
 
@@ -35,11 +35,11 @@ def test_the_numbers_are_those_of_computing_the_backbone_each_time_and_each_imag
     read: list[int] = []
     own, served = FolderDataModule.on_after_batch_transfer, FileDataset.__getitems__
 
-    def invert(self: Any, batch: Any, dataloader_idx: int) -> Any:
+    def invert(self, batch, dataloader_idx: int):
         batch = own(self, batch, dataloader_idx)
         return batch._replace(images=255 - batch.images)
 
-    def counted(data: FileDataset, keys: list[int]) -> Any:
+    def counted(data: FileDataset, keys: list[int]):
         read.extend(keys)
         return served(data, keys)
 
@@ -81,38 +81,69 @@ class HeadsInAList(SmallNetwork):
 
 
 class Brightened(FolderDataModule):
-    def augment(self, batch: ImageBatch, epoch: int) -> ImageBatch:
+    def augment(self, batch, epoch):
         return batch._replace(images=batch.images.clamp(min=epoch))
 
 
 class Noisy(FolderDataModule):
-    def transform_batch(self, batch: ImageBatch) -> ImageBatch:
+    def transform_batch(self, batch):
         return batch._replace(images=batch.images.roll(1, 0))
 
 
 class ScaledHead(SmallNetwork):
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return 2 * super().forward(x)
 
 
-@pytest.mark.parametrize(
-    ("network", "flags", "complaint"),
-    [
-        (
-            SmallNetwork,
-            ["--data.crop_scale=[0.5,1]", "--data.cutout=3"],
-            r"but --data\.crop_scale and --data\.cutout would",
-        ),
-        (SmallNetwork, [f"--data={__name__}.Brightened"], r"but Brightened\.augment would"),
-        (SmallNetwork, [f"--data={__name__}.Noisy"], r"but Noisy\.transform_batch would"),
-        (SmallNetwork, ["--model.freeze=null"], r"needs --model\.freeze backbone"),
-        (HeadsInAList, [], r"more than the head comes after the features"),
-        (ScaledHead, [], r"more than the head comes after the features"),
-    ],
+@cases(
+    "network flags complaint",
+    (
+        SmallNetwork,
+        ["--data.crop_scale=[0.5,1]", "--data.cutout=3"],
+        r"but --data\.crop_scale and --data\.cutout would",
+    ),
+    (SmallNetwork, [f"--data={__name__}.Brightened"], r"but Brightened\.augment would"),
+    (SmallNetwork, [f"--data={__name__}.Noisy"], r"but Noisy\.transform_batch would"),
+    (SmallNetwork, ["--model.freeze=null"], r"needs --model\.freeze backbone"),
+    (HeadsInAList, [], r"more than the head comes after the features"),
+    (ScaledHead, [], r"more than the head comes after the features"),
 )
-def test_what_would_change_features_and_a_network_that_does_not_end_in_one_head_are_refused(
-    place, network, flags, complaint
-):
+def test_what_changes_features_and_what_does_not_end_in_one_head_is_refused(place, network, flags, complaint):
     torch.save(network(3).state_dict(), "weights.pth")
     with pytest.raises(UserError, match=complaint):
         small(*CACHED, *flags, data=FOLDER, network=network)
+
+
+def sizes_in(seen: list[int], fails: bool = False) -> Callback:
+    """Remembers the sizes of the network's images in training."""
+
+    def note(network, inputs):
+        seen.extend([inputs[0].shape[-1]] * network.training)
+
+    ended = {"on_train_batch_end": lambda *_: 1 / 0} if fails else {}
+    return LambdaCallback(on_train_start=lambda _, model: model.network.register_forward_pre_hook(note), **ended)
+
+
+@pytest.mark.parametrize("full", [64, 100, 224])
+@pytest.mark.parametrize(("start", "until"), [(0.5, 0.75), (0.1, 1.0), (1.0, 0.5)])
+def test_the_size_grows_from_its_start_to_the_full_one(full, start, until):
+    resizing = ProgressiveResizing(start, until, multiple=8)
+    sizes = [resizing.image_size(step / 200, full) for step in range(201)]
+    assert sizes == sorted(sizes)
+    assert abs(sizes[0] - start * full) <= 8
+    assert set(sizes[round(200 * until) :]) == {full}
+    assert all(size % 8 == 0 or size == full for size in sizes)
+
+
+def test_the_network_sees_it_batch_by_batch_and_evaluation_does_not(workplace):
+    options = ["--trainer.callbacks+=ProgressiveResizing", "--trainer.callbacks.multiple=4"]
+    cli = small(*options, callbacks=[sizes_in(seen := list[int]())])
+    assert seen == [16, 16, 20, 24, 24, 28, 32, 32]
+    assert cli.model.train_image_size is None
+
+
+def test_a_training_that_fails_leaves_the_next_at_full_size():
+    model, sizes = classifier(), sizes_in(seen := list[int](), fails=True)
+    with pytest.raises(ZeroDivisionError):
+        trainer(1, callbacks=[ProgressiveResizing(multiple=4), sizes]).fit(model, datamodule=flowers(16, 8, 8))
+    assert (seen, model.train_image_size) == ([16], None)

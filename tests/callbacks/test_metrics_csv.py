@@ -1,19 +1,22 @@
-"""``metrics.csv`` has a row for each epoch, the same after a kill, and is whole at every moment."""
+"""``metrics.csv`` has a row for each epoch, the same after a kill; the learning rate is one curve unless groups differ in it."""
 
 import json
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import LambdaCallback
+from torch.optim import SGD
 
 from project.analysis.plots import read_curves
-from project.callbacks import MetricsCSV, StoppedError
-from tests.small import AtStep, load, require_same_end, rows, small
-from tests.stress import outcome
+from project.callbacks import ImagesPerSecond, LearningRate, MetricsCSV
+from project.model import CosineWithWarmup
+from tests.model.test_classifier import Memory, linear, loader_of, trainer
+from tests.small import rows, small
 
 RUN = Path("runs/run")
 FILE = RUN / "metrics.csv"
-LONGER = ["--trainer.max_epochs=4", "--callbacks.last_checkpoint.every_n_steps=1"]
 
 
 @pytest.mark.parametrize(("interval", "accumulated", "steps"), [(1, 1, [4, 8]), (10, 2, [2, 4])])
@@ -34,51 +37,32 @@ def test_a_row_has_the_newest_of_the_curves(workplace, interval, accumulated, st
     assert float(best["val/accuracy"]) == pytest.approx(metrics["val"]["accuracy"])
 
 
-class LogsLate(Callback):
-    """Logs at the end of an epoch, and keeps the rows that a checkpoint would have then."""
+def test_metrics_that_callbacks_log_at_the_start_or_end_of_an_epoch_are_in_its_row(workplace):
+    saved: list[Any] = []  # what a checkpoint of that moment, which may be written only then, would have
 
-    def on_train_epoch_end(self, trainer, pl_module):
-        pl_module.log("own", 10.0 * (trainer.current_epoch + 1))
-        (callback,) = [one for one in trainer.callbacks if isinstance(one, MetricsCSV)]
-        self.saved = callback.state_dict()["rows"]
+    def log_late(trainer, model):
+        model.log("own", 10.0 * (trainer.current_epoch + 1))
+        saved.extend(one.state_dict()["rows"][-1] for one in trainer.callbacks if isinstance(one, MetricsCSV))
 
-
-def test_metrics_that_callbacks_log_at_the_end_of_an_epoch_are_in_its_row(workplace):
-    small(callbacks=[late := LogsLate()])
-    assert [float(row["own"]) for row in rows(FILE)] == [10, 20]
-    assert late.saved[-1]["own"] == 10  # a checkpoint of that moment may be written only now
-
-
-def test_metrics_that_callbacks_log_at_the_start_of_an_epoch_are_in_its_row(workplace):
     schedule = ["--model.lr_scheduler=MultiStepLR", "--model.lr_scheduler.milestones=[1]"]
-    small(*schedule, "--trainer.callbacks+=LearningRateMonitor")
+    late = LambdaCallback(on_train_epoch_end=log_late)
+    small(*schedule, "--trainer.callbacks+=LearningRateMonitor", callbacks=[late])
+    assert [float(row["own"]) for row in rows(FILE)] == [10, 20]
+    assert saved[-1]["own"] == 10
     found = [(row["learning_rate/pg1"], row["learning_rate"]) for row in rows(FILE)]
     assert all(monitored == own for monitored, own in found)
     assert float(found[1][1]) == pytest.approx(float(found[0][1]) / 10)
 
 
-class Killed(Callback):
-    """Fails once a row has been written behind the last checkpoint."""
+@pytest.mark.parametrize("rates", [(0.1, 0.1), (0.1, 0.2)])
+def test_groups_of_one_rate_share_a_curve(rates):
+    def optimizer(groups):
+        return SGD([{**group, "lr": rate} for group, rate in zip(groups, rates, strict=True)])
 
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def on_train_epoch_start(self, trainer, pl_module):
-        if trainer.current_epoch == self.epoch:
-            raise ZeroDivisionError
-
-
-@pytest.mark.parametrize("options", [["--trainer.check_val_every_n_epoch=2"], ["--trainer.val_check_interval=2"]])
-def test_an_interrupted_run_has_neither_lost_nor_doubled_rows(workplace, options):
-    small(*LONGER, *options, "--trainer.default_root_dir=whole")
-    expected, whole = Path("whole/run/metrics.csv").read_bytes(), outcome(Path("whole/run"))
-    for epoch in (1, 3):  # the row of the epoch is there, and not in the checkpoint, which is of the step before
-        with pytest.raises(ZeroDivisionError):
-            small(*LONGER, *options, callbacks=[Killed(epoch)])
-        assert len(rows(FILE)) == epoch
-        assert load(RUN / "checkpoints" / "last.ckpt")["global_step"] < 4 * epoch
-    with pytest.raises(StoppedError):  # between a validation and the end of its epoch
-        small(*LONGER, *options, callbacks=[AtStep(15)])
-    small(*LONGER, *options)
-    assert FILE.read_bytes() == expected
-    require_same_end(RUN, whole)
+    pairs = loader_of([tuple(batch) for batch in Memory().batches()])  # the speed is that of any loader, too
+    run = trainer(max_epochs=1, limit_val_batches=0, log_every_n_steps=1, callbacks=[LearningRate(), ImagesPerSecond()])
+    run.fit(linear(optimizer=optimizer, lr_scheduler=partial(CosineWithWarmup, lrf=1.0, warmup_epochs=0)), pairs, pairs)
+    assert float(run.callback_metrics["train/images_per_second"]) > 0
+    logged = {name: float(value) for name, value in run.callback_metrics.items() if "learning_rate" in name}
+    names = ["learning_rate"] if len({*rates}) == 1 else ["learning_rate/pg1", "learning_rate/pg2"]
+    assert logged == pytest.approx(dict(zip(names, rates, strict=False)))

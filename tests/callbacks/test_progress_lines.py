@@ -4,10 +4,10 @@ import re
 from typing import Any
 
 import pytest
-from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
+from lightning.pytorch.callbacks import LambdaCallback, ProgressBar, TQDMProgressBar
 
 from project.callbacks import ProgressLines
+from project.engine.run.progress import Progress
 from project.fit import FitCLI
 from tests.conftest import TINY_DATA, TINY_TRAINER, as_in_a_terminal
 from tests.small import small, stop_at
@@ -26,9 +26,12 @@ class Clock:
     def __init__(self, step: float) -> None:
         self.now, self.step = 0.0, step
 
-    def __call__(self) -> float:
-        self.now += self.step
+    def pass_by(self, seconds: float) -> float:
+        self.now += seconds
         return self.now
+
+    def __call__(self) -> float:
+        return self.pass_by(self.step)
 
 
 def test_an_epoch_is_a_line_of_results_speed_and_remaining_time(workplace, capsys):
@@ -57,24 +60,13 @@ def test_a_resumed_run_counts_from_its_start_and_validations_are_named_in_their_
     assert [line.endswith(", 0 s left") for line in lines] == [False, False, True]
 
 
-class OnTheClock(Callback):
-    """A batch takes a second, a validation a quarter of an hour."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    def on_train_batch_start(self, *_: Any) -> None:
-        self._clock.now += 1
-
-    def on_validation_epoch_start(self, *_: Any) -> None:
-        self._clock.now += 900
-
-
 @pytest.mark.parametrize("every", ["2", "1.0"])
 def test_validations_leave_the_speed_as_it_is(workplace, capsys, every):
     clock = Clock(0.0)
-    watched = [ProgressLines(clock), OnTheClock(clock)]
-    small(*BARS, f"--trainer.val_check_interval={every}", "--data.batch_size=16", callbacks=watched)
+    batch, validation = (lambda *_, seconds=seconds: clock.pass_by(seconds) for seconds in (1, 900))
+    watch = LambdaCallback(on_train_batch_start=batch, on_validation_epoch_start=validation)
+    options = [*BARS, f"--trainer.val_check_interval={every}", "--data.batch_size=16"]
+    small(*options, callbacks=[ProgressLines(clock), watch])
     lines = [line for line in capsys.readouterr().err.splitlines() if re.match("epoch . of 2, step [48],", line)]
     assert lines
     assert all(", 16 images/s," in line for line in lines)
@@ -93,3 +85,19 @@ def test_what_the_user_says_of_progress_bars_wins(workplace, monkeypatch):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     assert ProgressLines not in bars()
+
+
+def test_looking_at_many_files_is_a_line_a_minute_where_nobody_watches(monkeypatch, capsys):
+    for seconds, visible in ((0.5, True), (2.0, True), (100.0, False)):  # an image
+        clock = Clock(seconds)
+        for place in ("tqdm.std.time", "project.engine.run.progress._clock"):  # of the bar, too
+            monkeypatch.setattr(place, clock)
+        progress = Progress(100, text="checking images", visible=visible)
+        for _ in range(100):
+            progress.advance(1)
+        progress.close()
+        if seconds == 2.0:
+            first, *others = capsys.readouterr().err.splitlines()
+            assert first == "checking images: 30 of 100 images, 0.5 images/s, 2 min 20 s left"
+            assert len(others) == 2
+        assert capsys.readouterr() == ("", "")

@@ -19,35 +19,24 @@ class NoiseDataModule(ImageDataModule):
 
     def load(self) -> dict[str, ArrayDataset]:
         generator = torch.Generator().manual_seed(0)
-        return {
-            split: ArrayDataset(
-                torch.randint(256, (size, 3, 12, 12), dtype=torch.uint8, generator=generator),
-                torch.arange(size) % 3,
-                split,
-            )
-            for split, size in self.sizes.items()
-        }
+        found = {}
+        for split, size in self.sizes.items():
+            images = torch.randint(256, (size, 3, 12, 12), dtype=torch.uint8, generator=generator)
+            found[split] = ArrayDataset(images, torch.arange(size) % 3, split)
+        return found
 
 
-def trainer(*, epoch=0, batches_done=0, world_size=1, rank=0, training=True, overfit_batches=0.0) -> Any:
+def trainer(*, epoch=0, batches_done=0, world_size=1, rank=0, training=True, overfit_batches=0.0):
     progress = SimpleNamespace(current=SimpleNamespace(processed=epoch))
     batch_progress = SimpleNamespace(current=SimpleNamespace(ready=batches_done))
-    return SimpleNamespace(
-        world_size=world_size,
-        global_rank=rank,
-        local_rank=rank,
-        training=training,
-        testing=False,
-        predicting=False,
-        overfit_batches=overfit_batches,
-        num_devices=1,
-        strategy=SimpleNamespace(root_device=torch.device("cpu"), broadcast=lambda found: found),
-        current_epoch=epoch,
-        fit_loop=SimpleNamespace(epoch_progress=progress, epoch_loop=SimpleNamespace(batch_progress=batch_progress)),
-    )
+    ranks = {"world_size": world_size, "global_rank": rank, "local_rank": rank, "num_devices": 1}
+    state = {"training": training, "testing": False, "predicting": False, "current_epoch": epoch}
+    strategy = SimpleNamespace(root_device=torch.device("cpu"), broadcast=lambda found: found)
+    loop = SimpleNamespace(epoch_progress=progress, epoch_loop=SimpleNamespace(batch_progress=batch_progress))
+    return SimpleNamespace(**ranks, **state, overfit_batches=overfit_batches, strategy=strategy, fit_loop=loop)
 
 
-def attached(data: Any, **position: Any) -> Any:
+def attached(data, **position):
     """A data module that a trainer has set up."""
     data.trainer = trainer(**position)
     data.prepare_data()

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 from project.data.augmentation import augment, cutout, shift
 from project.engine.loading.batch import ImageBatch
 from project.engine.randomness import Purpose, uniform
+from tests.conftest import cases
 
 ALMOST_1 = 1 - 2.0**-24
 FILL = torch.tensor([10, 20, 30], dtype=torch.uint8)
@@ -77,9 +78,7 @@ def test_a_batch_is_shifted_then_flipped_then_covered():
         assert torch.equal(found.images[i], expected)
 
 
-@pytest.mark.parametrize(
-    "options", [OFF | {"flipping": True}, OFF | {"padding": 3}, OFF | {"cutout_size": 5}, ON], ids=str
-)
+@cases("options", OFF | {"flipping": True}, OFF | {"padding": 3}, OFF | {"cutout_size": 5}, ON)
 def test_an_image_is_augmented_alike_in_any_batch_and_otherwise_by_another_seed_or_epoch(options):
     batch = batch_of(make_images())
     whole = augment(batch, seed=0, epoch=1, fill=FILL, **options).images

@@ -1,3 +1,5 @@
+"""Data sets that are downloaded: CIFAR-10 and the flower photos, without a network."""
+
 import pickle
 from collections import Counter
 
@@ -6,37 +8,43 @@ import pytest
 import torch
 from torchvision.datasets import CIFAR10
 
-from project.data import CIFAR10DataModule
+from project.data import CIFAR10DataModule, FlowersDataModule, flowers
 from project.engine.errors import UserError
-from tests.engine.run.archives import md5
+from tests.engine.loading.image_files import write_folder
+from tests.engine.run.test_download import md5, serving, write_archive
 
 NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+CLASSES = ["daisy", "dandelion", "roses", "sunflowers", "tulips"]
 
 
 @pytest.fixture(autouse=True)
 def _no_network(monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
     monkeypatch.setattr(CIFAR10, "url", "http://127.0.0.1:9/cifar-10-python.tar.gz")
+    monkeypatch.setattr(flowers, "URL", "http://127.0.0.1:9/flower_photos.tgz")
 
 
-@pytest.fixture
-def written(tmp_path, monkeypatch):
-    """Three small files in CIFAR-10's format; gives their images and labels, those of the test set last."""
-    folder = tmp_path / "cifar-10-batches-py"
-    folder.mkdir()
-    dice = np.random.default_rng(0)
-    batches = []
-    for name, count in {"data_batch_1": 120, "data_batch_2": 80, "test_batch": 30}.items():
+def write_cifar10(root, monkeypatch, counts=(20,) * 6):
+    """Writes CIFAR-10's files of so many random images, and lets torchvision expect these; their images and labels."""
+    folder, dice, batches = root / CIFAR10.base_folder, np.random.default_rng(0), []
+    folder.mkdir(parents=True)
+    files = [*(f"data_batch_{number}" for number in range(1, len(counts))), "test_batch"]
+    for name, count in zip(files, counts, strict=True):
         images = dice.integers(0, 256, (count, 3, 32, 32), dtype=np.uint8)
         labels = dice.permutation(np.arange(count) % 10).tolist()
         (folder / name).write_bytes(pickle.dumps({"data": images.reshape(count, -1), "labels": labels}))
         batches.append((torch.from_numpy(images), labels))
     (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": NAMES}))
-    sums = {path.name: md5(path) for path in folder.iterdir()}
-    monkeypatch.setattr(CIFAR10, "train_list", [[name, sums[name]] for name in ("data_batch_1", "data_batch_2")])
-    monkeypatch.setattr(CIFAR10, "test_list", [["test_batch", sums["test_batch"]]])
-    monkeypatch.setattr(CIFAR10, "meta", CIFAR10.meta | {"md5": sums["batches.meta"]})
+    *train, test = ([name, md5(folder / name)] for name in files)
+    for name, value in {"train_list": train, "test_list": [test]}.items():
+        monkeypatch.setattr(CIFAR10, name, value)
+    monkeypatch.setattr(CIFAR10, "meta", CIFAR10.meta | {"md5": md5(folder / "batches.meta")})
     return batches
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    return write_cifar10(tmp_path, monkeypatch, (120, 80, 30))
 
 
 def module(root, **options):
@@ -52,9 +60,7 @@ def pairs(*sets):
 
 def test_images_are_those_of_the_files_and_class_names_torchvisions(tmp_path, written):
     data = module(tmp_path)
-    train, val, test = (
-        pairs((data.splits[name].images, data.splits[name].labels)) for name in ("train", "val", "test")
-    )
+    train, val, test = (pairs((data.splits[of].images, data.splits[of].labels)) for of in ("train", "val", "test"))
     assert data.class_names == CIFAR10(str(tmp_path)).classes
     assert test == pairs(written[2])  # in its order
     assert sorted(train + val) == sorted(pairs(*written[:2]))
@@ -67,6 +73,36 @@ def test_every_class_gives_its_share_to_validation(tmp_path, written, options, c
     assert Counter(splits["train"].labels.tolist()) == dict.fromkeys(range(10), 20 - count)
 
 
+def photos(root):
+    folder = write_folder(root / "flower_photos", dict.fromkeys(reversed(CLASSES), 4))
+    (folder / "LICENSE.txt").write_text("the archive has one")
+    return folder
+
+
+def of_flowers(root):
+    return FlowersDataModule(str(root), image_size=16, batch_size=5, num_workers=0)
+
+
 def test_missing_files_and_no_network_give_one_error_that_tells_what_to_do(tmp_path):
     with pytest.raises(UserError, match=rf"cannot be downloaded to '{tmp_path}'.*cifar-10-batches-py"):
         CIFAR10DataModule(str(tmp_path)).prepare_data()
+    with pytest.raises(UserError, match=r"flower_photos\.tgz' cannot be fetched .*; connect to the network"):
+        of_flowers(tmp_path).prepare_data()
+
+
+def test_class_names_are_known_beforehand_and_are_those_of_the_folders(tmp_path):
+    data = of_flowers(tmp_path)
+    before = data.class_names
+    photos(tmp_path)
+    assert before == data.class_names == list(data.files()["train"]) == CLASSES
+
+
+def test_the_archive_is_fetched_and_checked(tmp_path, monkeypatch):
+    folder = photos(tmp_path / "origin")
+    members = {str(path.relative_to(folder.parent)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    monkeypatch.setattr(flowers, "MD5", write_archive(tmp_path / "flower_photos.tgz", members))
+    data = of_flowers(tmp_path / "new")
+    with serving(tmp_path) as server:
+        monkeypatch.setattr(flowers, "URL", server.url("flower_photos.tgz"))
+        data.prepare_data()
+    assert sum(len(files) for split in data.files().values() for files in split.values()) == 20

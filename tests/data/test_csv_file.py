@@ -7,6 +7,7 @@ import torch
 
 from project.data import CSVDataModule, FolderDataModule
 from project.engine.errors import UserError
+from tests.conftest import cases
 from tests.data.stubs import attached
 from tests.engine.loading.image_files import write_folder
 
@@ -61,19 +62,17 @@ def test_named_splits_are_taken_and_others_cut(root):
     assert sum(len(names) for of in files.values() for names in of.values()) == len(rows)
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        (lambda rows: [*rows, (rows[0][0], "rose", "")], "line 26: 'daisy/image 0.jpg' is in line 2, too"),
-        (lambda rows: [*rows, ("nowhere.jpg", "rose", "")], "line 26: there is no file '.*nowhere.jpg'"),
-        (lambda rows: [*rows, ("", "rose", "")], "line 26: it must have a path and a label"),
-        (lambda rows: [*rows, (rows[0][0],)], "line 26: it must have a path and a label"),
-        (lambda rows: [*rows, ("x", "rose", "", "y")], "line 26: it must have a path and a label"),
-        (lambda rows: [(*row[:2], "dev") for row in rows], "line 2: the split must be train, val or test, got 'dev'"),
-        (lambda rows: [(*rows[0][:2], "val"), *rows[1:]], "line 3: the split must be train, val or test, got ''"),
-        (lambda rows: rows[:12], "two classes at least, got daisy"),
-        (lambda rows: [], "two classes at least, got none"),
-    ],
+@cases(
+    "change text",
+    (lambda rows: [*rows, (rows[0][0], "rose", "")], "line 26: 'daisy/image 0.jpg' is in line 2, too"),
+    (lambda rows: [*rows, ("nowhere.jpg", "rose", "")], "line 26: there is no file '.*nowhere.jpg'"),
+    (lambda rows: [*rows, ("", "rose", "")], "line 26: it must have a path and a label"),
+    (lambda rows: [*rows, (rows[0][0],)], "line 26: it must have a path and a label"),
+    (lambda rows: [*rows, ("x", "rose", "", "y")], "line 26: it must have a path and a label"),
+    (lambda rows: [(*row[:2], "dev") for row in rows], "line 2: the split must be train, val or test, got 'dev'"),
+    (lambda rows: [(*rows[0][:2], "val"), *rows[1:]], "line 3: the split must be train, val or test, got ''"),
+    (lambda rows: rows[:12], "two classes at least, got daisy"),
+    (lambda rows: [], "two classes at least, got none"),
 )
 def test_what_is_wrong_is_said_with_its_line(root, change, text):
     rows = [(*row, "") for row in rows_of(root)]
@@ -95,10 +94,10 @@ def test_a_file_that_cannot_be_read_as_a_table_is_refused(root):
         module(root / "labels.csv").files()
 
 
-@pytest.mark.parametrize(
-    ("column", "options"),
-    [("subset", {"split_column": "Subset"}), ("Split", {}), ("SPLIT", {}), ("split", {"split_column": "Split"})],
-)
+OTHERWISE = [("subset", {"split_column": "Subset"}), ("Split", {}), ("SPLIT", {}), ("split", {"split_column": "Split"})]
+
+
+@pytest.mark.parametrize(("column", "options"), OTHERWISE)
 def test_a_column_of_splits_that_is_called_otherwise_is_not_ignored(root, column, options):
     rows = [(*row, "test" if number % 2 else "train") for number, row in enumerate(rows_of(root))]
     file = write(root / "labels.csv", rows, ("path", "label", column))

@@ -34,7 +34,7 @@ def test_one_index_shows_another_flower_for_another_label():
 SIZES = {"train_size": 40, "val_size": 16, "test_size": 17}
 
 
-def module(**options) -> Any:
+def module(**options):
     settings: dict[str, Any] = SIZES | {"image_size": 32, "batch_size": 8} | options
     data = SyntheticFlowersDataModule(**settings)
     data.prepare_data()

@@ -6,6 +6,7 @@ import torch
 
 from project.data import FolderDataModule
 from project.engine.errors import UserError
+from tests.conftest import cases
 from tests.data.stubs import attached
 from tests.engine.loading.image_files import noise, smooth, write_folder
 
@@ -18,10 +19,8 @@ def module(root, **options):
 
 def found(root, **options):
     files = module(root, **options).files()
-    return {
-        split: sorted(str(file.relative_to(root)) for names in classes.values() for file in names)
-        for split, classes in files.items()
-    }
+    every = {split: [file for names in classes.values() for file in names] for split, classes in files.items()}
+    return {split: sorted(str(file.relative_to(root)) for file in part) for split, part in every.items()}
 
 
 def listing(root, *parts):
@@ -55,10 +54,8 @@ def test_given_splits_are_taken_as_they_are_and_others_cut_from_the_training_ima
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_the_number_of_workers_changes_nothing(tmp_path, split):
     root = write_folder(tmp_path, CLASSES)
-    alone, helped = (
-        epoch_of(getattr(attached(module(root, num_workers=count), epoch=3), f"{split}_dataloader")())
-        for count in (0, 2)
-    )
+    loaded = [attached(module(root, num_workers=count), epoch=3) for count in (0, 2)]
+    alone, helped = (epoch_of(getattr(data, f"{split}_dataloader")()) for data in loaded)
     size = sum(len(files) for files in module(root).files()[split].values())
     assert len(alone[1]) == (size // 4 * 4 if split == "train" else size) > 0
     for first, second in zip(alone, helped, strict=True):
@@ -120,21 +117,18 @@ def test_of_many_broken_files_the_first_are_named_and_all_are_counted(tmp_path):
     assert "\n" not in text
 
 
-@pytest.mark.parametrize(
-    ("folders", "message"),
-    [
-        ({}, "has no images"),
-        ({"a": 0, "b": 0}, "has no images"),
-        ({"a": 5, "empty one": 0}, "'.*empty one' has no images"),
-        ({"only": 9}, "one class only, 'only'"),
-        ({"a": 5, "small": 2}, r"'small' has 2 image"),
-        ({"train/a": 5, "train/b": 5, "val/a": 1, "val/c": 1}, "differ in: b, c"),
-        ({"train/a": 5, "train/b": 5, "train/c": 5, "test/a": 1, "test/b": 1}, "differ in: c"),
-        ({"train/a": 5, "train/b": 5, "test/a": 1, "test/b": 1, "test/c": 1}, "differ in: c"),
-        ({"train/a": 5, "train/b": 1, "val/a": 1, "val/b": 1}, "'b' has 1 image"),
-        ({"train/a": 5, "train/b": 5, "val/a": 1, "val/b": 0}, "b' has no images"),
-    ],
-    ids=str,
+@cases(
+    "folders message",
+    ({}, "has no images"),
+    ({"a": 0, "b": 0}, "has no images"),
+    ({"a": 5, "empty one": 0}, "'.*empty one' has no images"),
+    ({"only": 9}, "one class only, 'only'"),
+    ({"a": 5, "small": 2}, r"'small' has 2 image"),
+    ({"train/a": 5, "train/b": 5, "val/a": 1, "val/c": 1}, "differ in: b, c"),
+    ({"train/a": 5, "train/b": 5, "train/c": 5, "test/a": 1, "test/b": 1}, "differ in: c"),
+    ({"train/a": 5, "train/b": 5, "test/a": 1, "test/b": 1, "test/c": 1}, "differ in: c"),
+    ({"train/a": 5, "train/b": 1, "val/a": 1, "val/b": 1}, "'b' has 1 image"),
+    ({"train/a": 5, "train/b": 5, "val/a": 1, "val/b": 0}, "b' has no images"),
 )
 def test_a_folder_that_cannot_be_learnt_from_is_refused(tmp_path, folders, message):
     write_folder(tmp_path, folders)

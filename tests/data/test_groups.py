@@ -12,6 +12,7 @@ from project.check_data import check_data, parse
 from project.data import CSVDataModule, FolderDataModule
 from project.data.splits import cut_classes, cut_groups
 from project.engine.errors import UserError
+from tests.conftest import cases
 from tests.engine.loading.image_files import noise
 
 FRACTIONS = {"test": 0.2, "val": 0.2}
@@ -74,10 +75,8 @@ def root(tmp_path):
 
 
 def sites(files):
-    return {
-        split: {re.findall("site([0-9]+)_", file.name)[0] for part in classes.values() for file in part}
-        for split, classes in files.items()
-    }
+    names = {split: [file.name for part in classes.values() for file in part] for split, classes in files.items()}
+    return {split: {re.findall("site([0-9]+)_", name)[0] for name in part} for split, part in names.items()}
 
 
 def test_a_folder_and_a_csv_are_cut_alike(root):
@@ -141,17 +140,15 @@ def test_over_the_folds_each_image_is_tested_once_and_no_group_divided(tmp_path,
         assert all({*part} <= {*after[split][name]} for split, of in before.items() for name, part in of.items())
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"folds": 1}, "--data.folds must be at least 2, got 1"),
-        ({"folds": 3, "fold": 4}, "--data.fold must be from 1 to 3, got 4"),
-        ({"fold": 2}, "--data.fold must be given with --data.folds, got 2"),
-        ({"folds": 2, "val_fraction": 0.5}, "--data.val_fraction must be below 1 - 1/2, got 0.5"),
-        ({"group": "site([0-9]+)_9"}, r"'site\(\[0-9\]\+\)_9' finds nothing in '[ab]/site"),
-        ({"group": "site("}, r"'site\(' is no regular expression"),
-        ({"group": "site"}, r"class 'a' has no test image, as its 1 images or groups are all in other splits; larger"),
-    ],
+@cases(
+    "options message",
+    ({"folds": 1}, "--data.folds must be at least 2, got 1"),
+    ({"folds": 3, "fold": 4}, "--data.fold must be from 1 to 3, got 4"),
+    ({"fold": 2}, "--data.fold must be given with --data.folds, got 2"),
+    ({"folds": 2, "val_fraction": 0.5}, "--data.val_fraction must be below 1 - 1/2, got 0.5"),
+    ({"group": "site([0-9]+)_9"}, r"'site\(\[0-9\]\+\)_9' finds nothing in '[ab]/site"),
+    ({"group": "site("}, r"'site\(' is no regular expression"),
+    ({"group": "site"}, r"class 'a' has no test image, as its 1 images or groups are all in other splits; larger"),
 )
 def test_folds_and_groups_that_cannot_be_are_refused(root, options, message):
     with pytest.raises(UserError, match=message):

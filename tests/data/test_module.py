@@ -2,7 +2,6 @@ import multiprocessing
 import sys
 import warnings
 from collections import defaultdict
-from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,38 +13,22 @@ from project.data import FolderDataModule
 from project.engine.errors import UserError
 from project.engine.loading.batch import ArrayDataset, ImageBatch
 from project.engine.loading.workers import LazyDataLoader
+from tests.conftest import cases
 from tests.data.stubs import NoiseDataModule, attached
 from tests.data.stubs import trainer as stub_trainer
 from tests.distributed.job import trainer
 from tests.distributed.processes import run
-from tests.small import load, one_line, small
+from tests.small import load, small
 
 
 def epochs(data, loader):
     return [data.on_after_batch_transfer(batch, 0) for batch in loader]
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5])
-def test_over_all_processes_evaluation_counts_every_image_once(world_size):
-    for size in range(1, 13):
-        shares = []
-        for rank in range(world_size):
-            data = NoiseDataModule(val=size, batch_size=2 * world_size)
-            attached(data, world_size=world_size, rank=rank, training=False)
-            shares.append(epochs(data, data.val_dataloader()))
-        assert len({len(share) for share in shares}) == 1  # a process with fewer batches would leave the others waiting
-        _, labels, indices = (torch.cat(field) for field in zip(*chain(*shares), strict=True))
-        counted = indices[labels >= 0]
-        assert torch.equal(labels[labels >= 0], data.splits["val"].labels[counted])
-        assert sorted(counted.tolist()) == list(range(size))
-
-
 @pytest.mark.parametrize("split", ["val", "test"])
 def test_evaluation_shows_the_images_as_they_are_always_in_the_same_order(split):
-    data, again = (
-        attached(NoiseDataModule(batch_size=4, crop_padding=3, cutout=4, seed=seed), epoch=seed, training=False)
-        for seed in (0, 1)
-    )
+    options: dict[str, Any] = {"batch_size": 4, "crop_padding": 3, "cutout": 4}
+    data, again = (attached(NoiseDataModule(**options, seed=of), epoch=of, training=False) for of in (0, 1))
     batches = epochs(data, getattr(data, f"{split}_dataloader")())
     images, labels, indices = by_index(*batches)
     dataset = data.splits[split]
@@ -106,9 +89,8 @@ class SortedDataModule(NoiseDataModule):
     """Images of one class after the other, as a folder of classes has them."""
 
     def load(self):
-        return {
-            split: ArrayDataset(data.images, data.labels.sort().values, split) for split, data in super().load().items()
-        }
+        own = super().load().items()
+        return {split: ArrayDataset(data.images, data.labels.sort().values, split) for split, data in own}
 
 
 @pytest.mark.parametrize("limits", [{"limit_val_batches": 2}, {"overfit_batches": 2}], ids=str)
@@ -146,18 +128,6 @@ def test_a_loader_starts_nothing_before_its_first_batch(num_workers):
     assert list(iterator) == [[2, 3]]
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        *("batch_size=0", "num_workers=-1", "crop_padding=-1", "cutout=-2", "flip=alternate", "class_balance=1.1"),
-        *("mean=[123,116,103]", "std=[0,1,1]"),
-    ],
-)
-def test_options_out_of_bounds_are_refused_by_name(option, workplace, capsys):
-    said = one_line(lambda: small(f"--data.{option}"), capsys)
-    assert f"--data.{option.partition('=')[0]}" in said
-
-
 def test_numbers_within_bounds_are_plain_in_a_checkpoint(workplace):
     small("--data.class_balance=0.5", "--data.mean=[0.4,0.5,0.6]", "--trainer.max_steps=1")
     options = load(Path("runs/run/checkpoints/last.ckpt"))["datamodule_hyper_parameters"]  # with weights_only=True
@@ -165,13 +135,11 @@ def test_numbers_within_bounds_are_plain_in_a_checkpoint(workplace):
     assert {type(value) for value in (options["class_balance"], options["batch_size"])} == {float, int}
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"batch_size": 61}, "batch_size must be at most 60"),
-        ({"crop_padding": 12}, "crop_padding must be below 12"),
-        ({"batch_size": 10, "world_size": 3}, "batch_size must be a multiple of 3, the number of devices, such as 9"),
-    ],
+@cases(
+    "options text",
+    ({"batch_size": 61}, "batch_size must be at most 60"),
+    ({"crop_padding": 12}, "crop_padding must be below 12"),
+    ({"batch_size": 10, "world_size": 3}, "batch_size must be a multiple of 3, the number of devices, such as 9"),
 )
 def test_options_that_images_or_devices_do_not_allow_are_refused_by_name(options, text):
     with pytest.raises(UserError, match=rf"--data\.{text}"):

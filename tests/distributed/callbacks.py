@@ -4,7 +4,6 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 from lightning.pytorch import Callback
 
@@ -31,7 +30,7 @@ class AnnouncingDataModule(SyntheticFlowersDataModule):
 class FirstFails(Callback):
     """The first process fails while the others are busy for good, as with a collective on a GPU."""
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_start(self, trainer, pl_module) -> None:
         trainer.strategy.barrier()
         if trainer.is_global_zero:
             raise LocalError("only the first one fails")
@@ -46,7 +45,7 @@ class Dies(Callback):
         self.rank = rank
         setattr(self, hook, self._die)
 
-    def _die(self, trainer: Any, *_: Any, **__: Any) -> None:
+    def _die(self, trainer, *_, **__) -> None:
         if trainer.global_rank == self.rank and not trainer.sanity_checking:
             Path("died").touch()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -62,10 +61,9 @@ class RecordsBatches(Callback):
     def __init__(self, stop: int = -1) -> None:
         self.stop = stop
 
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx: int) -> None:
         step, rank = trainer.global_step, trainer.global_rank
-        (Path("batches") / f"{step}.{rank} of {trainer.world_size}").write_text(
-            " ".join(map(str, batch.indices.tolist()))
-        )
+        images = " ".join(map(str, batch.indices.tolist()))
+        (Path("batches") / f"{step}.{rank} of {trainer.world_size}").write_text(images)
         if step == self.stop and trainer.is_global_zero:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -24,7 +24,7 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", message=f".*({known}).*")
 
 
-def trainer(world_size: int, **options: Any) -> Trainer:
+def trainer(world_size: int, **options) -> Trainer:
     """A trainer on that many processes, which torchrun has started."""
     quiet()
     off = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
@@ -34,13 +34,13 @@ def trainer(world_size: int, **options: Any) -> Trainer:
     return Trainer(**{**off, **devices, **short, "use_distributed_sampler": True, **options})
 
 
-def flowers(train: int, evaluation: int, batch_size: int, **options: Any) -> SyntheticFlowersDataModule:
+def flowers(train: int, evaluation: int, batch_size: int, **options) -> SyntheticFlowersDataModule:
     """Drawn flowers; validation and test have the same number."""
     sizes = {"train_size": train, "val_size": evaluation, "test_size": evaluation, "image_size": 32}
     return SyntheticFlowersDataModule(**sizes, batch_size=batch_size, **options)
 
 
-def classifier(cls: type[ImageClassifier] = ImageClassifier, **options: Any) -> ImageClassifier:
+def classifier(cls: type[ImageClassifier] = ImageClassifier, **options) -> ImageClassifier:
     """Fixed weights, with BatchNorm statistics of the data so that the predictions are of several classes."""
     torch.manual_seed(0)
     data = flowers(32, 1, 1)

@@ -28,11 +28,8 @@ class Finished(NamedTuple):
 
 def environment(**extra: str) -> dict[str, str]:
     """This process's environment without a trace of a launcher, for one thread, the CPU and the loopback device."""
-    clean = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(LAUNCHER_VARIABLES) and name != "WORLD_SIZE"
-    }
+    launchers = (*LAUNCHER_VARIABLES, "WORLD_SIZE")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(launchers)}
     own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": LOOPBACK}
     return {**clean, **own, **extra}
 

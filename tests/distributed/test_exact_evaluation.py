@@ -15,9 +15,9 @@ from torchmetrics.classification import MulticlassAveragePrecision, MulticlassCa
 
 from project.callbacks import ConfidentMistakesPlot
 from project.model import ImageClassifier
+from tests.conftest import flowers_drawn_once
 from tests.distributed.job import classifier, flowers, quiet, trainer
 from tests.distributed.processes import forked, named, succeed, torchrun
-from tests.drawn import flowers_drawn_once
 
 WORLD_SIZES = [2, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 3, 5))]
 TRAIN_SIZE, FIT_SIZE, MISTAKES = 80, 13, 5

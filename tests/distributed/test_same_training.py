@@ -15,16 +15,17 @@ from torch.optim import SGD
 from torchvision.transforms.v2 import RandAugment
 
 from project.model.schedules import CosineWithWarmup
+from tests.conftest import flowers_drawn_once
 from tests.distributed.job import classifier, flowers, quiet
 from tests.distributed.job import trainer as quiet_trainer
 from tests.distributed.processes import forked, succeed
-from tests.drawn import flowers_drawn_once
 
 BATCH_SIZE, STEPS_PER_EPOCH = 8, 4
+ACCUMULATED, AIRBENCH = {"accumulate_grad_batches": 2}, {"arch": "airbench"}
 RUNS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "accumulated": {"trainer": {"accumulate_grad_batches": 2}},
-    "whitened": {"model": {"arch": "airbench"}},
+    "accumulated": {"trainer": ACCUMULATED},
+    "whitened": {"model": AIRBENCH},
 }
 same_runs = pytest.mark.parametrize("run", RUNS)
 

@@ -1,4 +1,4 @@
-"""Real runs that lose a process or are asked to stop, from outside."""
+"""Runs that lose a process or are asked to stop; signals only leave a note, and processes of one machine end together."""
 
 import contextlib
 import math
@@ -9,6 +9,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from torch.optim import SGD
 from project.callbacks import StopOnNonFinite
 from project.engine.cli.command import one_line_errors
 from project.engine.errors import UserError
+from project.engine.run.processes import StopRequest, _end_processes
 from project.fit import FitCLI
 from project.model import ImageClassifier
 from project.model.schedules import CosineWithWarmup
@@ -87,10 +89,11 @@ def test_a_signal_to_the_first_process_stops_all_and_is_answered(tmp_path, devic
     assert "Traceback" not in log
 
 
+HOOKS = [(1, "on_train_batch_start"), (1, "on_validation_batch_start"), (0, "on_test_batch_start")]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("rank", "hook"), [(1, "on_train_batch_start"), (1, "on_validation_batch_start"), (0, "on_test_batch_start")]
-)
+@pytest.mark.parametrize(("rank", "hook"), HOOKS)
 def test_where_a_process_is_killed_the_other_ends_within_15_seconds(tmp_path, rank, hook):
     death = ["--trainer.callbacks+=tests.distributed.callbacks.Dies", f"--trainer.callbacks.rank={rank}"]
     command = [*FIT[:3], *TINY, "--trainer.devices=2", *death, f"--trainer.callbacks.hook={hook}", "--name=run"]
@@ -116,9 +119,8 @@ def test_torchrun_starts_a_run_again_that_lost_a_process(tmp_path, victim):
     command, place = [*launcher, "-m", "project.fit", *flags], places["broken"]
     with started(command, place, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1") as process:
         wait_until(lambda: (place / LAST).exists() or process.poll() is not None, place)
-        workers = [
-            pid for pid in descendants(process.pid) if b"project.fit" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        ]
+        started_by = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(process.pid)}
+        workers = [pid for pid, command in started_by.items() if b"project.fit" in command]
         assert len(workers) == 2
         os.kill(workers[victim], signal.SIGKILL)
         wait_until(lambda: process.poll() is not None, place)
@@ -170,7 +172,7 @@ class Witness(Callback):
     """Keeps the parameters and the names of the images from the start of each step."""
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-        train = trainer.datamodule.splits["train"]  # type: ignore[attr-defined]  # set where it is passed to fit
+        train = trainer.datamodule.splits["train"]
         images = [train.name(index) for index in batch.indices.tolist()]
         self.seen = {"step": trainer.global_step + 1, "images": images, "before": parameters(pl_module)}
 
@@ -207,3 +209,63 @@ def test_a_loss_that_is_infinite_in_one_process_stops_all_before_the_step_and_na
     assert "another process" in seen[0]["error"]
     assert len([line for line in finished.err.splitlines() if line.startswith("error: ")]) == 2
     assert "[rank" not in finished.err  # as torch begins the traceback of a process
+
+
+PARENT = """
+import os, subprocess, sys
+from types import SimpleNamespace
+from project.engine.run.processes import watch_processes
+environment = SimpleNamespace(creates_processes_externally=False)
+watch_processes(SimpleNamespace(procs=[], num_nodes=1, cluster_environment=environment))
+child = "import time; from project.engine.run.processes import watch_processes as watch"
+child += "; watch(None); print('ready', flush=True); time.sleep(600)"
+process = subprocess.Popen([sys.executable, "-c", child], env={**os.environ, "LOCAL_RANK": "1"})
+print(process.pid, flush=True)
+process.wait()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems tell no process of its parent's death")
+def test_where_the_first_process_is_killed_the_others_die(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        assert process.stdout.readline() == "ready\n"
+        process.kill()
+    deadline = time.monotonic() + 15
+    while (stat := Path(f"/proc/{child}/stat")).exists() and stat.read_text().rsplit(")", 1)[1].split()[0] not in "ZX":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_the_first_process_leaves_none_behind(monkeypatch):
+    monkeypatch.setattr("project.engine.run.processes._PATIENCE", 0.1)
+    processes = [subprocess.Popen(["sh", "-c", script]) for script in ("exit 0", "exec sleep 600")]
+    _end_processes(SimpleNamespace(procs=processes))
+    assert [process.returncode for process in processes] == [0, -signal.SIGKILL]
+
+
+@pytest.mark.parametrize("number", StopRequest.SIGNALS)
+def test_a_signal_is_noted_and_afterwards_does_what_it_did_before(number):
+    before, request = [signal.getsignal(one) for one in StopRequest.SIGNALS], StopRequest()
+    request.listen()
+    assert not request.made
+    os.kill(os.getpid(), number)
+    assert request.made
+    for _ in range(2):
+        request.ignore()
+        assert [signal.getsignal(one) for one in StopRequest.SIGNALS] == before
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the child does nothing that needs a thread
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_a_process_that_was_asked_to_stop_before(first):
+    child = os.fork()
+    if child == 0:
+        try:
+            StopRequest().listen()
+            os.kill(os.getpid(), first)
+            os.kill(os.getpid(), signal.SIGINT)
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGINT

@@ -5,18 +5,17 @@ import os
 import sys
 from pathlib import Path
 
-import pytest
-
 from project.engine import hardware
+from tests.conftest import cases
 from tests.distributed.processes import succeed
-from tests.memory import needs_linux
+from tests.test_memory import needs_linux
 
 # in a process of its own, as the settings cannot be taken back
 PROGRAM = """
 import json
 import torch
 from project.engine.hardware import tune_malloc
-from tests.memory import flags, memory
+from tests.test_memory import flags, memory
 
 tune_malloc()
 before = memory("Rss")
@@ -34,17 +33,15 @@ def test_freed_memory_is_kept_for_the_next_step_and_large_tensors_lie_where_huge
     assert "hg" in found["flags"] or not Path("/sys/kernel/mm/transparent_hugepage").exists()
 
 
-@pytest.mark.parametrize(
-    ("files", "cores"),
-    [
-        ({}, 64),
-        ({"cpu.max": "max 100000"}, 64),
-        ({"cpu.max": "400000 100000"}, 4),
-        ({"cpu.max": "150000 100000"}, 2),
-        ({"cpu.max": "max 100000", "job/cpu.max": "300000 100000"}, 3),
-        ({"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, 2),
-        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 64),
-    ],
+@cases(
+    "files cores",
+    ({}, 64),
+    ({"cpu.max": "max 100000"}, 64),
+    ({"cpu.max": "400000 100000"}, 4),
+    ({"cpu.max": "150000 100000"}, 2),
+    ({"cpu.max": "max 100000", "job/cpu.max": "300000 100000"}, 3),
+    ({"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, 2),
+    ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 64),
 )
 def test_a_containers_quota_limits_the_usable_cores(tmp_path, monkeypatch, files, cores):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64), raising=False)

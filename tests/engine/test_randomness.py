@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from project.engine.randomness import Purpose, derived_seed, uniform
+from tests.conftest import cases
 
 COUNT = 4000
 SEEDS = [0, 1, -1, 2**31, 2**63 - 1, -(2**63), 123456789]
@@ -39,15 +40,12 @@ def test_the_numbers_are_splitmix_in_64_bit_integers(seed):
     assert draw(seed=seed, epoch=3, indices=indices, purpose=Purpose.CROP, count=5).tolist() == expected
 
 
-@pytest.mark.parametrize(
+@cases(
     "changed",
-    [
-        *({"seed": seed} for seed in SEEDS[1:]),
-        {"epoch": 1},
-        {"purpose": Purpose.CROP},
-        {"indices": torch.arange(COUNT) + 1},
-    ],
-    ids=str,
+    *({"seed": seed} for seed in SEEDS[1:]),
+    {"epoch": 1},
+    {"purpose": Purpose.CROP},
+    {"indices": torch.arange(COUNT) + 1},
 )
 def test_numbers_are_uniform_and_any_other_argument_gives_unrelated_ones(changed):
     numbers, others = draw(count=2).double(), draw(**changed, count=2).double()

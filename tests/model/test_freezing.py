@@ -18,6 +18,7 @@ from project.model.freezing import block_name, blocks, freeze_layers
 from project.model.networks import build_network, head
 from project.model.optimizers import build_optimizer
 from project.model.schedules import build_schedule
+from tests.conftest import cases
 from tests.model.test_classifier import classifier, linear, trainer
 from tests.stress import SmallNetwork
 
@@ -35,7 +36,7 @@ def order_of_use(network: nn.Module, side: int) -> list[str]:
     names = {module: name for name, module in network.named_modules()}
     used: list[str] = []
 
-    def note(module: nn.Module, _: Any) -> None:
+    def note(module: nn.Module, _) -> None:
         if not any(True for _ in module.children()):
             used.extend(f"{names[module]}.{own}" for own, _ in module.named_parameters())
 
@@ -77,9 +78,7 @@ def test_rates_and_weight_decay_are_those_of_timm_for_its_networks(arch, layer_d
     assert len(expected) == len(list(network.parameters())) - 1
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "layer_decay"), [(partial(AdamW, lr=0.1), 0.5), (partial(Muon, lr=0.1, adam_lr=0.01), 1.0)]
-)
+@cases("optimizer layer_decay", (partial(AdamW, lr=0.1), 0.5), (partial(Muon, lr=0.1, adam_lr=0.01), 1.0))
 def test_a_schedule_that_makes_all_rates_the_same_is_refused_and_one_that_scales_them_is_not(optimizer, layer_decay):
     model, run = linear(), trainer(max_epochs=1)
     model.network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4, 3))
@@ -115,14 +114,12 @@ class Net(nn.Module):
         return self.last(self.more(self.body(x)).mean((2, 3)))
 
 
-@pytest.mark.parametrize(
-    ("arch", "freeze", "side"),
-    [
-        ("mobilenet_v3_small", "backbone", 64),
-        ("timm/levit_128s", "backbone", 224),  # has two heads
-        (f"{__name__}.Net", "more", 64),
-        ("resnet18", "layer4", 64),
-    ],
+@cases(
+    "arch freeze side",
+    ("mobilenet_v3_small", "backbone", 64),
+    ("timm/levit_128s", "backbone", 224),  # has two heads
+    (f"{__name__}.Net", "more", 64),
+    ("resnet18", "layer4", 64),
 )
 def test_what_is_frozen_stays_as_it_is_with_its_statistics_and_all_else_is_trained(arch, freeze, side):
     preprocessing: Any = {"resize": side, "crop": side, "mean": [0.5] * 3, "std": [0.25] * 3}

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT
 from project.model.losses import CrossEntropy
-from tests.conftest import SLIM, TINY, evaluate, fit
+from tests.conftest import SLIM, TINY, cases, evaluate, fit
 from tests.model.test_classifier import Memory, classifier, linear, logits_of, trainer
 from tests.small import load
 
@@ -80,36 +80,25 @@ def test_training_minimises_any_loss_that_is_given():
 
 SOURCE = """
 import torch
-from torch import nn
-from torch.nn import functional as F
+from torch.nn.functional import cross_entropy
+from examples.focal_loss import FocalLoss
 
-
-class Weighted(nn.Module):
-    def __init__(self, gamma: float = 2.0) -> None:
-        super().__init__()
-        self.gamma = gamma
+class Focal(FocalLoss):
+    def __init__(self, gamma: float = 2.0):
+        super().__init__(gamma)
         self.register_buffer("weights", torch.linspace(1, gamma, 8))
 
-    def forward(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return self.weights[labels] * F.cross_entropy(logits, labels, reduction="none")
-
-
-def squared(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return F.cross_entropy(logits, labels, reduction="none") ** 2
+def squared(logits, labels):
+    return cross_entropy(logits, labels, reduction="none") ** 2
 """
 
 
-@pytest.mark.parametrize(
-    ("flags", "described"),
-    [
-        (["--model.loss=own_losses.Weighted", "--model.loss.gamma=1.5"], {"name": "Weighted", "gamma": 1.5}),
-        (["--model.loss=own_losses.squared"], {"name": "squared"}),
-    ],
-    ids=["class", "function"],
+@cases(
+    "flags described",
+    (["--model.loss=own_losses.Focal", "--model.loss.gamma=1.5"], {"name": "Focal", "gamma": 1.5}),
+    (["--model.loss=own_losses.squared"], {"name": "squared"}),
 )
-def test_a_run_resumes_with_any_loss_of_its_config_and_its_checkpoint_needs_the_loss_no_more(
-    workplace, monkeypatch, flags, described
-):
+def test_a_run_resumes_with_any_loss_and_its_checkpoint_needs_it_no_more(workplace, monkeypatch, flags, described):
     Path("own_losses.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(workplace)
     best = fit(*TINY, *SLIM, *flags, "--name=own").run.path / "checkpoints" / "best.ckpt"

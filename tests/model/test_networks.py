@@ -15,7 +15,7 @@ from project.engine.errors import UserError
 from project.model import ImageClassifier
 from project.model.networks import build_network, detect_memory_format, head
 from project.model.small_networks import Airbench, patch_covariance, whiten
-from tests.conftest import TINY, fit
+from tests.conftest import TINY, cases, fit
 from tests.small import load
 
 TORCHVISIONS = list_models(module=torchvision.models)
@@ -27,7 +27,7 @@ SMALLEST = [  # of each family, for what takes time
 TIMMS = ["hrnet_w18_small", "vit_tiny_patch16_224", "efficientvit_b0", "levit_128s", "tf_efficientnet_lite0"]
 
 
-def built(*args: Any) -> Any:
+def built(*args):
     return build_network(*args)
 
 
@@ -76,7 +76,7 @@ class Tiny(nn.Module):
         self.head = nn.LazyLinear(num_classes)
         self.unused = nn.Linear(2, 3)
 
-    def forward(self, x: Tensor) -> Any:
+    def forward(self, x: Tensor):
         x = self.norm(self.convolution(x)) + 0 * self.volume.weight.sum()
         return self.head(x.view(len(x), -1))
 
@@ -104,27 +104,21 @@ def failing(num_classes, fail_later=False):
     raise RuntimeError("a bug of the user's")
 
 
-@pytest.mark.parametrize(
-    ("arch", "args", "complaint"),
-    [
-        ("no_such_package.Net", {}, r"cannot be imported \(No module named 'no_such_package'\)"),
-        (f"{__name__}.built", {}, r"built does not accept num_classes=5 \(.*num_classes"),
-        (f"{__name__}.of_other_width", {}, r"must return logits of shape \(2, 5\), got a shape of \(2, 6\)"),
-        (f"{__name__}.failing", {"depth": 3}, r"failing does not accept .*depth=3 \(.*unexpected"),
-        (
-            "inception_v3",
-            {},
-            r"inception_v3 does not accept images of 8 pixels \(.*; choose another --data\.image_size",
-        ),
-        ("efficientnet", {}, "there is no network 'efficientnet'; did you mean .*efficientnet_b0"),
-        ("hrnet_w18", {}, "did you mean timm/hrnet_w18"),
-        ("timm/resnet17", {}, "there is no network 'timm/resnet17'; did you mean .*timm/resnet18"),
-        ("timm/resnet18.a1_in1k", {}, "name the weights apart: timm/resnet18 --model.weights a1_in1k"),
-        ("resnet18", {"groups": "x\n"}, r"--model\.arch_args: resnet18 does not accept .*groups='x\\n' \("),
-        ("squeezenet1_1", {"stem": "cifar"}, "only torchvision's ResNets have a stem, imagenet or cifar"),
-        ("airbench", {"depth": 3}, r"airbench does not accept num_classes=5, depth=3 \(.*depth"),
-        ("timm/resnet18", {"checkpoint_path": "x.pth"}, r"checkpoint_path='x\.pth' \(.*multiple values"),
-    ],
+@cases(
+    "arch args complaint",
+    ("no_such_package.Net", {}, r"cannot be imported \(No module named 'no_such_package'\)"),
+    (f"{__name__}.built", {}, r"built does not accept num_classes=5 \(.*num_classes"),
+    (f"{__name__}.of_other_width", {}, r"must return logits of shape \(2, 5\), got a shape of \(2, 6\)"),
+    (f"{__name__}.failing", {"depth": 3}, r"failing does not accept .*depth=3 \(.*unexpected"),
+    ("inception_v3", {}, r"inception_v3 does not accept images of 8 pixels \(.*; choose another --data\.image_size"),
+    ("efficientnet", {}, "there is no network 'efficientnet'; did you mean .*efficientnet_b0"),
+    ("hrnet_w18", {}, "did you mean timm/hrnet_w18"),
+    ("timm/resnet17", {}, "there is no network 'timm/resnet17'; did you mean .*timm/resnet18"),
+    ("timm/resnet18.a1_in1k", {}, "name the weights apart: timm/resnet18 --model.weights a1_in1k"),
+    ("resnet18", {"groups": "x\n"}, r"--model\.arch_args: resnet18 does not accept .*groups='x\\n' \("),
+    ("squeezenet1_1", {"stem": "cifar"}, "only torchvision's ResNets have a stem, imagenet or cifar"),
+    ("airbench", {"depth": 3}, r"airbench does not accept num_classes=5, depth=3 \(.*depth"),
+    ("timm/resnet18", {"checkpoint_path": "x.pth"}, r"checkpoint_path='x\.pth' \(.*multiple values"),
 )
 def test_a_network_that_cannot_be_used_is_an_error_of_one_line(arch, args, complaint):
     with pytest.raises(UserError, match=complaint) as error:

@@ -21,7 +21,7 @@ from project.fit import FitCLI
 from project.model.networks import build_network
 from project.model.normalize import Normalization
 from project.model.pretrained import find_weights, load_weights, start_from
-from tests.conftest import QUIET, SLIM, TINY, evaluate, fit, make_folder
+from tests.conftest import QUIET, SLIM, TINY, cases, evaluate, fit, make_folder
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def test_weights_at_an_address_are_downloaded_once_by_those_that_start_together(
 
 
 def test_without_a_network_one_line_names_the_file_and_its_place(hub, monkeypatch):
-    def no_network(*_args: Any, **_kwargs: Any) -> None:
+    def no_network(*_args, **_kwargs) -> None:
         raise OSError("Network is unreachable")
 
     monkeypatch.setattr("torch.hub.download_url_to_file", no_network)
@@ -112,14 +112,12 @@ def test_weights_of_timm_come_from_its_own_cache_with_their_preprocessing(tmp_pa
     assert (tuple(found["mean"]), tuple(found["std"])) == (config["mean"], config["std"])
 
 
-@pytest.mark.parametrize(
-    ("arch", "weights", "complaint"),
-    [
-        ("resnet18", "IMAGENET1K_V7", r"no weights of that name; it has DEFAULT and IMAGENET1K_V1$"),
-        ("resnet9", "DEFAULT", "resnet9 has no weights of that name; it has none$"),
-        ("my_package.Net", "DEFAULT", r"my_package\.Net cannot be imported"),
-        ("timm/resnet18", "a0_in1k", "it has DEFAULT, .*a1_in1k"),
-    ],
+@cases(
+    "arch weights complaint",
+    ("resnet18", "IMAGENET1K_V7", r"no weights of that name; it has DEFAULT and IMAGENET1K_V1$"),
+    ("resnet9", "DEFAULT", "resnet9 has no weights of that name; it has none$"),
+    ("my_package.Net", "DEFAULT", r"my_package\.Net cannot be imported"),
+    ("timm/resnet18", "a0_in1k", "it has DEFAULT, .*a1_in1k"),
 )
 def test_weights_that_do_not_exist_are_an_error_with_those_that_do(arch, weights, complaint):
     with pytest.raises(UserError, match=complaint):
@@ -134,7 +132,7 @@ class Wrapped(nn.Module):
         self.network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, num_classes))
 
 
-def loaded(path: Path, weights: Any, num_classes: int) -> tuple[dict[str, Any], list[str]]:
+def loaded(path: Path, weights, num_classes: int) -> tuple[dict[str, Any], list[str]]:
     torch.save(weights, path)
     network = Wrapped(num_classes)
     left_out = load_weights(network, read_weights(path), str(path), num_classes)
@@ -142,17 +140,14 @@ def loaded(path: Path, weights: Any, num_classes: int) -> tuple[dict[str, Any], 
 
 
 @pytest.mark.parametrize("classes", [7, 3])
-@pytest.mark.parametrize(
+@cases(
     "wrap",
-    [
-        lambda weights: weights,
-        lambda weights: {f"_orig_mod.module.{name}": value for name, value in weights.items()},
-        lambda weights: {"state_dict": weights, "epoch": 3},
-        lambda weights: {"model": weights, "optimizer": {"lr": 0.1}},
-        lambda weights: {"state_dict": {f"network.{name}": value for name, value in weights.items()}, "about": {}},
-        lambda weights: {n: v for n, v in weights.items() if not n.endswith("num_batches_tracked")},
-    ],
-    ids=["plain", "wrapped", "state_dict", "model", "ours", "old"],
+    lambda weights: weights,
+    lambda weights: {f"_orig_mod.module.{name}": value for name, value in weights.items()},
+    lambda weights: {"state_dict": weights, "epoch": 3},
+    lambda weights: {"model": weights, "optimizer": {"lr": 0.1}},
+    lambda weights: {"state_dict": {f"network.{name}": value for name, value in weights.items()}, "about": {}},
+    lambda weights: {n: v for n, v in weights.items() if not n.endswith("num_batches_tracked")},
 )
 def test_weights_are_found_however_a_script_saved_them_and_a_new_head_starts_from_zero(tmp_path, wrap, classes):
     trained = {name: value + 1 for name, value in Wrapped(7).state_dict().items()}
@@ -163,14 +158,12 @@ def test_weights_are_found_however_a_script_saved_them_and_a_new_head_starts_fro
     assert all(torch.equal(state[name], trained[name]) for name in kept)
 
 
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        (lambda weights: weights.pop("network.0.weight"), r"missing: network\.0\.weight"),
-        (lambda weights: weights.update(extra=torch.zeros(1)), "unknown: extra"),
-        (lambda weights: weights.update({"network.1.bias": torch.zeros(3)}), r"of another shape: network\.1\.bias"),
-        (lambda weights: (weights.clear(), weights.update(epoch=3)), "has no weights"),
-    ],
+@cases(
+    "change complaint",
+    (lambda weights: weights.pop("network.0.weight"), r"missing: network\.0\.weight"),
+    (lambda weights: weights.update(extra=torch.zeros(1)), "unknown: extra"),
+    (lambda weights: weights.update({"network.1.bias": torch.zeros(3)}), r"of another shape: network\.1\.bias"),
+    (lambda weights: (weights.clear(), weights.update(epoch=3)), "has no weights"),
 )
 def test_weights_that_do_not_fit_are_listed(tmp_path, change, complaint):
     weights = Wrapped(7).state_dict()
@@ -193,7 +186,7 @@ def place(workplace, hub) -> Path:
     return workplace
 
 
-def parsed(*args: str) -> Any:
+def parsed(*args: str):
     """A command's data options and preprocessing, and nothing trained."""
     cli = FitCLI([*ARCH, *SHORT, *args])
     return cli.config.data.init_args, cli.model.preprocessing
@@ -217,8 +210,9 @@ def test_a_run_keeps_what_the_weights_asked_for_and_needs_them_no_more(place, hu
         FitCLI([*TINY, freeze])
     flags = [*DATA, *ARCH, freeze, *SHORT, "--data.image_size=64", "--name=run", "--data.interpolation=bicubic"]
     fit(*flags)
-    assert "starting from 'IMAGENET1K_V1 of mobilenet_v3_small', but with a new head for 3 classes (classifier.3" in (
-        capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert (
+        "starting from 'IMAGENET1K_V1 of mobilenet_v3_small', but with a new head for 3 classes (classifier.3" in said
     )
     run = place / "runs" / "run"
     best = run / "checkpoints" / "best.ckpt"

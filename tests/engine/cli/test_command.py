@@ -8,13 +8,12 @@ import traceback
 from pathlib import Path
 
 import pytest
-from lightning.pytorch import Trainer
-from lightning.pytorch.demos.boring_classes import BoringModel
 
 from project.engine.cli.command import lasting, one_line_errors
 from project.engine.cli.explain import TRACEBACK, explain
 from project.engine.errors import UserError
 from project.fit import FitCLI
+from tests.conftest import cases
 from tests.distributed.processes import environment
 
 
@@ -22,21 +21,6 @@ def caught(function) -> BaseException:
     with pytest.raises(BaseException) as found:  # noqa: PT011  # any
         function()
     return found.value
-
-
-pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's, as of its boring model
-
-
-class WrongLog(BoringModel):
-    def training_step(self, batch, batch_idx):
-        self.log("a", "text")  # type: ignore[arg-type]  # the bug
-
-
-def test_a_bug_in_a_step_keeps_its_traceback():
-    trainer = Trainer(accelerator="cpu", max_steps=1, logger=False, enable_checkpointing=False, barebones=True)
-    error = caught(lambda: trainer.fit(WrongLog()))
-    assert explain(error) is None
-    assert "in training_step" in "".join(traceback.format_exception(error))
 
 
 def a_bug_instead(suppressed: bool, first: BaseException) -> None:
@@ -52,16 +36,14 @@ MISSING = ModuleNotFoundError("No module named 'shiny'", name="shiny")
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
-@pytest.mark.parametrize(
-    ("first", "suppressed", "line"),
-    [
-        (MISSING, True, None),
-        (MISSING, False, None),
-        (FULL, True, None),
-        (FULL, False, "cannot write: No space left on device; make room"),
-        (UserError("wrong path"), True, None),
-        (UserError("wrong path"), False, "wrong path"),
-    ],
+@cases(
+    "first suppressed line",
+    (MISSING, True, None),
+    (MISSING, False, None),
+    (FULL, True, None),
+    (FULL, False, "cannot write: No space left on device; make room"),
+    (UserError("wrong path"), True, None),
+    (UserError("wrong path"), False, "wrong path"),
 )
 def test_only_a_reason_that_python_shows_explains_an_error(first, suppressed, line):
     assert explain(caught(lambda: a_bug_instead(suppressed, first))) == line
@@ -85,7 +67,6 @@ class Buggy:
         except ImportError:
             raise ValueError("a bug of mine")
 
-
 class BuggyCallback(Buggy, Callback): pass
 class BuggyLogger(Buggy, CSVLogger): pass
 class BuggyStrategy(Buggy, SingleDeviceStrategy): pass
@@ -97,13 +78,10 @@ class BuggyProfiler(Buggy, SimpleProfiler):
 """
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        *("trainer.callbacks+=Callback", "trainer.logger=Logger", "trainer.strategy=Strategy"),
-        *("trainer.profiler=Profiler", "data=Data", "model=Model", "model.loss=Loss"),
-    ],
-)
+OF_TRAINER = ["trainer.callbacks+=Callback", "trainer.logger=Logger", "trainer.strategy=Strategy"]
+
+
+@cases("option", *OF_TRAINER, "trainer.profiler=Profiler", "data=Data", "model=Model", "model.loss=Loss")
 def test_a_bug_in_a_constructor_keeps_its_traceback(option, workplace, monkeypatch):
     (workplace / "buggy.py").write_text(BUGGY)
     monkeypatch.syspath_prepend(workplace)

@@ -1,6 +1,7 @@
-"""What was given to a class is kept, in whatever order it was given; what another class had by default is not."""
+"""What was given to a class is kept, in whatever order; ``--help`` fits two screens and is written by the docstrings."""
 
 import inspect
+import shlex
 from functools import cache
 from itertools import permutations
 from typing import Any
@@ -10,11 +11,14 @@ import yaml
 from lightning.pytorch.cli import OptimizerCallable
 from torch.optim import Adam, AdamW
 
-from project.data import CIFAR10DataModule, FolderDataModule
+from project.data import CIFAR10DataModule, FolderDataModule, ImageDataModule
 from project.engine.cli.configs import read_config
 from project.engine.cli.trainer import ExactTrainer
+from project.engine.loading.data_module import ReproducibleDataModule
+from project.evaluate import EvaluateCLI
 from project.fit import FitCLI
 from project.model import ImageClassifier
+from tests.conftest import cases
 
 
 class ParsingOnly(FitCLI):
@@ -67,16 +71,14 @@ OPTIMIZER = {"class_path": "torch.optim.AdamW", "init_args.lr": 0.003, "init_arg
 LOGGER = "--trainer.logger=CSVLogger --trainer.logger.save_dir=x"
 
 
-@pytest.mark.parametrize(
-    ("words", "place", "expected"),
-    [
-        (DATA, "data.init_args", {"root": "x", "image_size": 32, "batch_size": 8, "on_bad_image": "error"}),
-        (ADAMW, "model.init_args.optimizer", {**OPTIMIZER, "init_args.weight_decay": 0.01}),
-        (IN_FULL, "model.init_args.optimizer", OPTIMIZER),
-        (" ".join(MODEL), "model.init_args", {"gamma": 2.0, "layer_decay": 0.2, "arch": "resnet34"}),
-        (" ".join(MODEL), "model.init_args.optimizer.init_args", {"lr": 0.25, "eps": 0.1}),
-        (LOGGER, "trainer.logger.init_args", {"save_dir": "x"}),
-    ],
+@cases(
+    "words place expected",
+    (DATA, "data.init_args", {"root": "x", "image_size": 32, "batch_size": 8, "on_bad_image": "error"}),
+    (ADAMW, "model.init_args.optimizer", {**OPTIMIZER, "init_args.weight_decay": 0.01}),
+    (IN_FULL, "model.init_args.optimizer", OPTIMIZER),
+    (" ".join(MODEL), "model.init_args", {"gamma": 2.0, "layer_decay": 0.2, "arch": "resnet34"}),
+    (" ".join(MODEL), "model.init_args.optimizer.init_args", {"lr": 0.25, "eps": 0.1}),
+    (LOGGER, "trainer.logger.init_args", {"save_dir": "x"}),
 )
 def test_options_are_kept_in_any_order(words, place, expected, workplace):
     (workplace / "c.yaml").write_text(CONFIG)
@@ -98,15 +100,13 @@ def test_a_newly_named_class_starts_from_its_own_defaults(workplace):
 STEPS = "lr_scheduler: {class_path: StepLR, init_args: {step_size: 3}}"
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
-    [
-        f"model: {{arch: resnet34, optimizer: AdamW, {STEPS}}}",
-        "model: {optimizer.class_path: AdamW, arch: resnet34, lr_scheduler.class_path: StepLR,"
-        " lr_scheduler.init_args.step_size: 3}",
-        f"model: {{class_path: ImageClassifier, init_args: {{arch: resnet34, optimizer: AdamW, {STEPS}}}}}",
-        f"model: {{init_args: {{arch: resnet34, optimizer: AdamW, {STEPS}}}}}",
-    ],
+    f"model: {{arch: resnet34, optimizer: AdamW, {STEPS}}}",
+    "model: {optimizer.class_path: AdamW, arch: resnet34, lr_scheduler.class_path: StepLR,"
+    " lr_scheduler.init_args.step_size: 3}",
+    f"model: {{class_path: ImageClassifier, init_args: {{arch: resnet34, optimizer: AdamW, {STEPS}}}}}",
+    f"model: {{init_args: {{arch: resnet34, optimizer: AdamW, {STEPS}}}}}",
 )
 def test_a_config_may_name_the_class_or_leave_it_out(workplace, text):
     (workplace / "c.yaml").write_text(text)
@@ -207,3 +207,53 @@ def test_an_integer_is_a_number_of_batches_and_a_fraction_a_share(text, value, w
             assert (type(found), found) == (type(value), value)
     trainer = ExactTrainer(**dict.fromkeys(LIMITS, value), accelerator="cpu", logger=False)
     assert {type(getattr(trainer, option)) for option in LIMITS} == {type(value)}
+
+
+def shown(command, *args, capsys):
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        command([*args])
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+def names(text):
+    return {line.split()[0] for line in text.splitlines() if line.startswith("  --")}
+
+
+def test_the_help_of_fit_is_about_sixty_lines_with_the_options_of_data_and_model(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "110")
+    lines = (text := shown(FitCLI, "--help", capsys=capsys)).splitlines()
+    assert 50 <= len(lines) <= 75
+    assert max(map(len, lines)) <= 110
+    classes = FolderDataModule.__mro__[: FolderDataModule.__mro__.index(ImageDataModule) + 1]
+    data = {f"data.{name}" for cls in classes for name in inspect.signature(cls).parameters} - {"data.kwargs"}
+    model = {f"model.{name}" for name in inspect.signature(ImageClassifier).parameters}
+    hidden = {f"--{name}" for name in data | model} - names(text)
+    documented = " ".join(inspect.getdoc(cls) or "" for cls in (*classes, ReproducibleDataModule, ImageClassifier))
+    advanced = {name for name in hidden if f" {name.split('.')[1]}: Advanced: " in " ".join(documented.split())}
+    assert hidden - advanced - {"--data.seed"} == {"--model.class_names", "--model.preprocessing"}
+    assert "  --callbacks.NAME false               Switches a callback off: last_checkpoint, best_" in text
+    examples = [line.split("project.fit ")[1] for line in lines if line.startswith("  python -m project.fit")]
+    assert len(examples) == 3
+    for example in examples[1:]:
+        parse(*shlex.split(example))
+
+
+def test_the_rest_and_a_class_of_ones_own_are_in_help_all(capsys):
+    text = shown(lambda args: parse(*args), f"--model={OWN_MODEL}", "--help-all", capsys=capsys)
+    assert {"--data.prefetch_factor", "--callbacks.last_checkpoint.every_minutes", "--model.layer_decay"} <= names(text)
+    assert "--trainer.check_val_every_n_epoch" in text
+    assert "Advanced:" not in text
+    assert "--data CIFAR10DataModule: " in text
+    own = {f"--data.{name}" for name in inspect.signature(CIFAR10DataModule).parameters}
+    assert own - {"--data.kwargs"} <= names(text)
+    assert "--model OwnModel: A model of one's own" in text
+    assert "--model.gamma 1.0\n      An option of one's own." in text
+
+
+def test_evaluate_shows_what_it_takes(capsys):
+    text = shown(EvaluateCLI, "--help", capsys=capsys)
+    assert {"--split", "--output", "--data.root", "--trainer.devices"} <= names(text)
+    assert not [name for name in names(text) if name.startswith("--model.") or name == "--data.flip"]
+    assert "python -m project.evaluate runs/" in text

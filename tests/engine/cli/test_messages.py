@@ -1,4 +1,4 @@
-"""A mistake is answered in one line that names what is meant, and the class that has it."""
+"""A mistake is answered in one line that names what is meant, the cheap before the expensive, and leaves no run folder."""
 
 import re
 from types import SimpleNamespace
@@ -10,10 +10,11 @@ from lightning.pytorch.strategies import FSDPStrategy
 
 from project import check_data, report, sweep
 from project.engine.cli.trainer import require_supported
-from project.engine.errors import UserError
+from project.engine.errors import UserError, end_with_error, listed
 from project.evaluate import EvaluateCLI
+from tests.conftest import cases, fit, make_folder
 from tests.engine.cli.test_command_line import OWN_MODEL, parse
-from tests.small import one_line
+from tests.small import one_line, small
 
 MISTAKES = f"""
 --trainer.max_epocs=2 -> there is no option '--trainer.max_epocs'; did you mean --trainer.max_epochs
@@ -69,32 +70,28 @@ def test_a_mistake_is_answered_with_what_to_type(mistake, workplace, capsys):
     assert answer in one_line(lambda: parse(*re.split(" (?=--)", args)), capsys)
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        (bytes(range(256)), "'c.yaml' cannot be read: 'utf-8' codec can't decode"),
-        (b"trainer: {max_epochs: [3", "c.yaml, line 1: expected ',' or ']'"),
-        (b"trainer: !!python/object/apply:os.system [exit]", "c.yaml, line 1: could not determine a constructor"),
-        (b"trainer:\n  max_epochs: 3\n  max_epochs: 4", "'max_epochs' is given twice"),
-        (b"data:\n  transforms+: [a]\n  transforms: [b]", "'transforms' is given twice"),
-        (b"hello", "c.yaml: expected 'option: value', got 'hello'"),
-    ],
+@cases(
+    "text answer",
+    (bytes(range(256)), "'c.yaml' cannot be read: 'utf-8' codec can't decode"),
+    (b"trainer: {max_epochs: [3", "c.yaml, line 1: expected ',' or ']'"),
+    (b"trainer: !!python/object/apply:os.system [exit]", "c.yaml, line 1: could not determine a constructor"),
+    (b"trainer:\n  max_epochs: 3\n  max_epochs: 4", "'max_epochs' is given twice"),
+    (b"data:\n  transforms+: [a]\n  transforms: [b]", "'transforms' is given twice"),
+    (b"hello", "c.yaml: expected 'option: value', got 'hello'"),
 )
 def test_a_config_that_cannot_be_read_is_one_line(text, answer, workplace, capsys):
     (workplace / "c.yaml").write_bytes(text)
     assert answer in one_line(lambda: parse("--config=c.yaml"), capsys)
 
 
-@pytest.mark.parametrize(
-    ("command", "args", "answer"),
-    [
-        (EvaluateCLI, [], "CHECKPOINT is missing, as in: "),
-        (report.parse, ["x", "--data.root=x"], "there is no option '--data.root'; did you mean --root?"),
-        (report.parse, [], "RUN is missing, as in: "),
-        (check_data.parse, [], "DATA is missing, as in: "),
-        (sweep.parse, [], "FILE is missing, as in: "),
-        (sweep.parse, ["search.yaml", "--n_trials=0"], "--n_trials must be >0, got 0"),
-    ],
+@cases(
+    "command args answer",
+    (EvaluateCLI, [], "CHECKPOINT is missing, as in: "),
+    (report.parse, ["x", "--data.root=x"], "there is no option '--data.root'; did you mean --root?"),
+    (report.parse, [], "RUN is missing, as in: "),
+    (check_data.parse, [], "DATA is missing, as in: "),
+    (sweep.parse, [], "FILE is missing, as in: "),
+    (sweep.parse, ["search.yaml", "--n_trials=0"], "--n_trials must be >0, got 0"),
 )
 def test_other_commands_answer_alike(command, args, answer, capsys):
     assert answer in one_line(lambda: command(args), capsys)
@@ -103,3 +100,84 @@ def test_other_commands_answer_alike(command, args, answer, capsys):
 def test_a_strategy_that_shards_the_weights_is_refused():
     with pytest.raises(UserError, match="FSDPStrategy does not keep all weights on each device; use ddp"):
         require_supported(cast(Trainer, SimpleNamespace(strategy=FSDPStrategy())))
+
+
+@cases(
+    "names options text",
+    ("", [3], "none"),
+    ("a", [3], "a"),
+    ("abc", [3], "a, b and c"),
+    ("abcd", [3], "a, b, c and 1 more"),
+    ("abc", [], "a, b and c"),
+    (range(2000), [2], "0, 1 and 1,998 more"),
+    (["a\x1b[2J", "b\n"], [3], "a\\x1b[2J and b\\n"),
+    ("abc", [None, "or"], "a, b or c"),
+    ("abc", [2, "or"], "a, b or 1 more"),
+)
+def test_a_list_of_names_is_joined_and_shortened(names, options, text):
+    assert listed(names, *options) == text
+
+
+def test_an_error_is_said_whatever_the_environment_calls_the_process(monkeypatch, capsys):
+    monkeypatch.setenv("LOCAL_RANK", "first")
+    with pytest.raises(SystemExit, match="2"):
+        end_with_error("no")
+    assert capsys.readouterr().err == "error: no\n"
+
+
+WRONG = """
+--trainer.limit_val_batches=0 -> --trainer.limit_val_batches 0 leaves no batch
+--trainer.limit_test_batches=0.01 -> --trainer.limit_test_batches 0.01 leaves no batch
+--trainer.default_root_dir=s3://bucket/runs -> must be a folder of this machine, not an address
+--trainer.barebones=true -> Logging can impact raw speed
+--trainer.callbacks+=LearningRateFinder -> LearningRateFinder searches in Python alone
+--trainer.accelerator=gpuu -> these --trainer options do not work here
+--data.batch_size=4000 -> --data.batch_size must be at most
+--data=broken --data.image_size=16 --data.batch_size=2 -> cannot be read as images
+--trainer.logger=WandbLogger -> Requirement 'wandb
+--trainer.callbacks+=ModelCheckpoint --trainer.callbacks.save_top_k=3 -> No quantity for top_k to track
+--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/accuracy -> has mode min, but max of 'val/accuracy' is best
+--callbacks.last_checkpoint.every_minutes=0 -> --callbacks.last_checkpoint.every_minutes must be above 0
+--callbacks.last_checkpoint.every_n_steps=0 -> --callbacks.last_checkpoint.every_n_steps must be above 0
+--data.batch_size=0 -> --data.batch_size
+--data.num_workers=-1 -> --data.num_workers
+--data.crop_padding=-1 -> --data.crop_padding
+--data.cutout=-2 -> --data.cutout
+--data.flip=alternate -> --data.flip
+--data.class_balance=1.1 -> --data.class_balance
+--data.mean=[123,116,103] -> --data.mean
+--data.std=[0,1,1] -> --data.std
+--model.freeze=backbone -> --model.freeze needs --model.weights
+--model.loss.label_smoothing=1.5 -> --model.loss.label_smoothing must be from 0 to 1
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_what_cannot_work_is_refused_before_an_image_is_drawn_or_a_folder_made(workplace, monkeypatch, capsys, mistake):
+    flags, complaint = mistake.split(" -> ")
+    monkeypatch.setattr("project.data.drawn.module.draw_flowers", None)  # a TypeError where an image is drawn
+    if "broken" in flags:
+        broken = make_folder(workplace / "broken", {"blue": 6, "red": 6}) / "red" / "3.jpg"
+        broken.write_bytes(broken.read_bytes()[:-100])
+    before = sorted(workplace.iterdir())
+    usual = ["--trainer.devices=1", "--trainer.accelerator=cpu", "--data.batch_size=64"]
+    assert complaint in one_line(lambda: fit(*usual, *flags.split()), capsys)
+    assert sorted(workplace.iterdir()) == before
+
+
+def test_early_stopping_works_with_validation_by_the_clock_and_says_that_it_stopped(workplace, capsys):
+    early = ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=train/loss"]
+    clock = ["--trainer.val_check_interval=00:00:00:00", "--trainer.callbacks.stopping_threshold=100"]
+    small(*early, *clock)
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("stopped early")]
+    assert line.startswith("stopped early, after epoch 1: Stopping threshold reached: train/loss = ")
+
+
+def test_what_watches_a_metric_that_is_there_in_its_own_mode_runs_and_its_config_runs_again(workplace):
+    """``Timer`` has a default that is no plain data; EarlyStopping's mode is what the user says of the best checkpoint."""
+    callbacks = "--trainer.callbacks+=EarlyStopping --trainer.callbacks+=Timer --trainer.callbacks.duration=00:12:00:00"
+    plateau = "--model.lr_scheduler=ReduceLROnPlateau --model.lr_scheduler.monitor=val/loss"
+    steps = "--model.lr_scheduler_interval=step --trainer.val_check_interval=1"
+    small("--monitor=val/accuracy", "--mode=min", *callbacks.split(), *plateau.split(), *steps.split())
+    config = workplace / "runs" / "run" / "config.yaml"
+    fit(f"--config={config}", "--name=again", "--trainer.fast_dev_run=true")

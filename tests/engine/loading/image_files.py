@@ -11,11 +11,8 @@ from project.engine.loading.decode import decode, open_image
 
 def smooth(width: int, height: int) -> Image.Image:
     y, x = np.mgrid[0:height, 0:width]
-    waves = [
-        np.sin(2 * np.pi * x / width),
-        np.cos(3 * np.pi * y / height),
-        np.sin(2 * np.pi * (x / width + y / height)),
-    ]
+    x, y = 2 * np.pi * x / width, 2 * np.pi * y / height
+    waves = [np.sin(x), np.cos(1.5 * y), np.sin(x + y)]
     return Image.fromarray((127.5 + 110 * np.stack(waves, axis=-1)).astype(np.uint8))
 
 

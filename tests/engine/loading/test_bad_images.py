@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from project.data import FolderDataModule
 from project.engine.errors import LocalError, UnreadableFileError, UserError
 from project.engine.loading import check
-from tests.conftest import make_folder
+from tests.conftest import cases, make_folder
 from tests.data.stubs import attached
 from tests.data.test_torch_dataset import joined
 from tests.distributed.job import trainer
@@ -53,13 +53,11 @@ def test_broken_files_are_left_out_and_every_other_file_stays_in_its_split(root,
     assert all(f"'{file}' (not an image)" in warning for file in broken.values())
 
 
-@pytest.mark.parametrize(
-    ("split", "classes", "message"),
-    [
-        ("train", "b", "class 'b' has no training image that can be read: .* and {} more"),
-        ("val", "ab", "val has no image that can be read"),
-        ("test", "ab", "test has no image that can be read"),
-    ],
+@cases(
+    "split classes message",
+    ("train", "b", "class 'b' has no training image that can be read: .* and {} more"),
+    ("val", "ab", "val has no image that can be read"),
+    ("test", "ab", "test has no image that can be read"),
 )
 def test_a_class_or_a_split_without_a_readable_image_is_refused(root, split, classes, message):
     files = [file for name in classes for file in module(root).files()[split][name]]
@@ -138,14 +136,15 @@ class Mean(LightningModule):
 
 def skip(folder):
     """Trains on image files of which the first process, it alone, cannot read some."""
-    rank, whole = int(os.environ["RANK"]), check.check_image
+    rank, module_of_checks = int(os.environ["RANK"]), cast(Any, check)
+    whole = module_of_checks.check_image
 
     def look(file):
         if rank == 0 and file.name.endswith("1.jpg"):
             raise UnreadableFileError(f"'{file}' cannot be read as an image")
         whole(file)
 
-    cast(Any, check).check_image = look
+    module_of_checks.check_image = look
     data = module(folder / "images", val_fraction=0.3, test_fraction=0.3)
     trainer(2, max_epochs=2).fit(Mean(), datamodule=data)
     splits: Any = data.splits

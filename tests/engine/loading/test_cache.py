@@ -15,11 +15,11 @@ from tests.data.stubs import attached
 
 
 @pytest.fixture
-def start(tmp_path) -> Any:
+def start(tmp_path):
     """Opens a split as a run does."""
     make_folder(tmp_path / "images", {"blue": 12, "red": 12})
 
-    def splits(split: str = "train", **options: Any) -> Any:
+    def splits(split: str = "train", **options):
         options = {"image_size": 16, "num_workers": 0, "cache": str(tmp_path / "cache")} | options
         data = FolderDataModule(str(tmp_path / "images"), **options)
         data.setup("validate")

@@ -140,9 +140,7 @@ def test_many_files_are_checked_by_processes_with_the_same_result(root, monkeypa
     assert facts == by_hand(root)
 
 
-def test_a_second_start_asks_the_disk_for_each_file_once_and_the_cache_takes_its_sizes(
-    root, tmp_path, looked_at, monkeypatch
-):
+def test_a_second_start_asks_the_disk_for_each_file_once_for_the_cache_too(root, tmp_path, looked_at, monkeypatch):
     asked: list[str] = []
     stat = os.stat
 

@@ -13,6 +13,8 @@ from torchvision import transforms
 from project.data import FolderDataModule
 from project.engine.loading.crops import fit_image, fit_region, random_box, reduced_box, sufficient_size
 from project.engine.loading.files import prepare
+from tests.analysis.test_prediction import prepared
+from tests.conftest import cases
 from tests.engine.loading.image_files import decoded, difference, noise, save, smooth, write_folder
 
 v2: Any = import_module("torchvision.transforms.v2")  # its names are not declared for types
@@ -23,19 +25,8 @@ SHAPES = [(500, 375), (375, 500), (64, 64), (333, 200), (226, 225), (7, 5), (1, 
 SHAPES += [(400, 20), (20, 401)]
 
 
-def preprocessing(fit: Any, crop: int = 32, resize: int = 36) -> Any:
+def preprocessing(fit, crop: int = 32, resize: int = 36):
     return {"resize": resize if fit == "crop" else crop, "crop": crop, "fit": fit, "mean": MEAN, "std": [0.2, 0.2, 0.2]}
-
-
-def by_torchvision(image, fit, crop, resize):
-    if fit == "crop":
-        return v2.Compose([v2.PILToTensor(), v2.Resize(resize, antialias=True), v2.CenterCrop(crop)])(image)
-    if fit == "squash":
-        return v2.Compose([v2.PILToTensor(), v2.Resize((crop, crop), antialias=True)])(image)
-    scaled = v2.Compose([v2.PILToTensor(), v2.Resize(None, max_size=crop, antialias=True)])(image)
-    height, width = scaled.shape[1:]
-    left, upper = (crop - width) // 2, (crop - height) // 2
-    return v2.Pad([left, upper, crop - width - left, crop - height - upper], fill=COLOUR)(scaled)
 
 
 def by_pil(image, fit, crop, resize):
@@ -54,7 +45,7 @@ def by_pil(image, fit, crop, resize):
 def require_same(found, upright, fit="crop", crop=32, resize=36):
     """The whole promise, for an image that PIL has turned upright: torchvision's pixels, and about PIL's."""
     assert (found.dtype, found.shape) == (torch.uint8, (3, crop, crop))
-    assert (found.int() - by_torchvision(upright, fit, crop, resize).int()).abs().max() <= ROUNDING
+    assert (found.int() - prepared(upright, preprocessing(fit, crop, resize)).int()).abs().max() <= ROUNDING
     most = 1 if fit == "crop" else 2  # of two passes torch and PIL round each; torchvision differs from PIL by the same
     assert difference(found, by_pil(upright, fit, crop, resize)).max() <= most
 
@@ -80,14 +71,12 @@ def test_evaluation_decodes_a_large_jpeg_in_full(tmp_path, options):
     require_same(prepare(path, preprocessing("crop", 224, 256)), Image.open(path), crop=224, resize=256)
 
 
-@pytest.mark.parametrize(
-    ("suffix", "modes"),
-    [
-        ("jpg", ("L", "CMYK", "YCbCr")),
-        ("png", ("1", "L", "LA", "P", "RGBA")),
-        ("tif", ("1", "L", "LA", "P", "RGBA", "CMYK")),
-        ("webp", ("L", "RGBA")),
-    ],
+@cases(
+    "suffix modes",
+    ("jpg", ("L", "CMYK", "YCbCr")),
+    ("png", ("1", "L", "LA", "P", "RGBA")),
+    ("tif", ("1", "L", "LA", "P", "RGBA", "CMYK")),
+    ("webp", ("L", "RGBA")),
 )
 def test_evaluation_converts_as_pil_does_and_keeps_the_upper_half_of_16_bits(tmp_path, suffix, modes):
     for mode in modes:

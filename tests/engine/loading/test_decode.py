@@ -14,6 +14,7 @@ from PIL import Image
 
 from project.engine.errors import UnreadableFileError
 from project.engine.loading.decode import MAX_PIXELS, check_image, open_image, upright_size
+from tests.conftest import cases
 from tests.engine.loading.image_files import decoded, difference, noise, pixels, save, smooth
 
 SUFFIXES = ["jpg", "png", "bmp", "gif", "ppm", "tif", "webp"]
@@ -74,9 +75,7 @@ def test_a_large_jpeg_is_decoded_at_a_fraction_of_its_size_as_pil_does(tmp_path,
         assert (found.permute(1, 2, 0).numpy() == expected).all()
 
 
-@pytest.mark.parametrize(
-    ("suffix", "trailing"), [*((suffix, b"") for suffix in SUFFIXES), ("jpg", b"\0" * 40), ("png", b"garbage" * 100)]
-)
+@cases("suffix trailing", *((suffix, b"") for suffix in SUFFIXES), ("jpg", b"\0" * 40), ("png", b"garbage" * 100))
 def test_a_good_file_is_accepted_with_something_after_its_end_too(tmp_path, suffix, trailing):
     path = save(smooth(64, 48), tmp_path / f"image.{suffix}")
     path.write_bytes(path.read_bytes() + trailing)
@@ -96,32 +95,18 @@ def test_a_file_cut_short_anywhere_is_refused_by_name(tmp_path, suffix, read):
             read(path)
 
 
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        (b"", "not an image"),
-        (b"<html>not found</html>", "not an image"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\nshowpage\n", "not an image"),
-        (claiming_png(60000, 60000), r"Image size \(\d+ pixels\) exceeds"),
-        (claiming_png(MAX_PIXELS // 10000 + 1, 10000), r"Image size \(\d+ pixels\) exceeds"),
-        (claiming_png(2, 60000), "one side is more than 1000 times"),
-        (tiff("F"), ".* 32 bits"),
-        (tiff("I"), ".* 32 bits"),
-        ("nowhere", "No such file"),
-        ("rose.jpg", "Too many levels of symbolic"),
-    ],
-    ids=[
-        "empty",
-        "web page",
-        "EPS",
-        "huge",
-        "a little too large",
-        "a line",
-        "floats",
-        "integers",
-        "dead link",
-        "link to itself",
-    ],
+@cases(
+    "content why",
+    (b"", "not an image"),
+    (b"<html>not found</html>", "not an image"),
+    (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\nshowpage\n", "not an image"),
+    (claiming_png(60000, 60000), r"Image size \(\d+ pixels\) exceeds"),
+    (claiming_png(MAX_PIXELS // 10000 + 1, 10000), r"Image size \(\d+ pixels\) exceeds"),
+    (claiming_png(2, 60000), "one side is more than 1000 times"),
+    (tiff("F"), ".* 32 bits"),
+    (tiff("I"), ".* 32 bits"),
+    ("nowhere", "No such file"),
+    ("rose.jpg", "Too many levels of symbolic"),
 )
 @pytest.mark.parametrize("read", [check_image, decoded])
 def test_what_is_no_image_is_refused_by_name_and_reason(tmp_path, content, why, read):
@@ -181,16 +166,14 @@ def test_text_that_unpacks_to_gigabytes_is_refused_or_skipped_in_little_memory(t
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize(
-    ("suffix", "mode", "options"),
-    [
-        ("jpg", "RGB", {}),
-        ("jpg", "RGB", {"progressive": True}),
-        ("jpg", "L", {}),
-        ("jpg", "CMYK", {}),
-        ("webp", "RGB", {}),
-        ("webp", "RGB", {"lossless": True, "method": 0}),
-    ],
+@cases(
+    "suffix mode options",
+    ("jpg", "RGB", {}),
+    ("jpg", "RGB", {"progressive": True}),
+    ("jpg", "L", {}),
+    ("jpg", "CMYK", {}),
+    ("webp", "RGB", {}),
+    ("webp", "RGB", {"lossless": True, "method": 0}),
 )
 def test_a_file_that_was_cut_but_ends_as_it_should_is_never_accepted(tmp_path, suffix, mode, options):
     # all of the file's bytes say something

@@ -1,4 +1,4 @@
-"""Transforms of the user's draw by (seed, epoch, index), whoever applies them, and leave all other draws alone."""
+"""Transforms of images draw by (seed, epoch, index), of batches by (seed, epoch, batch), and leave all other draws alone."""
 
 import random
 import re
@@ -7,13 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 from torchvision.transforms import v2
 
 from project.data import FolderDataModule
 from project.engine.cli.explain import explain
 from project.engine.loading.transforms import TransformedDataset
 from project.engine.randomness import Purpose, derived_seed, seed_generators
-from tests.conftest import make_folder
+from project.model import ImageClassifier
+from project.model.losses import CrossEntropy
+from tests.conftest import cases, make_folder
 from tests.data.stubs import NoiseDataModule, attached
 from tests.data.test_module import by_index, epochs, require_equal
 from tests.small import load, one_line, small
@@ -109,20 +112,17 @@ def test_files_are_transformed_after_they_are_cropped(tmp_path, cache):
         assert torch.equal(first.images[first.indices == index][0], v2.RandAugment()(image))
 
 
-@pytest.mark.parametrize(
-    ("transform", "text"),
-    [
-        (
-            v2.ToDtype(torch.float32, scale=True),
-            "must return an image, uint8 .* got torch.float32 .* normalises on the device",
-        ),
-        (v2.ToPILImage(), "must return an image, uint8 .* got Image"),
-        (v2.Grayscale(), r"must return an image, uint8 .* got torch.uint8 \(1, 12, 12\)"),
-        (v2.RandomResize(8, 12), "return images of different sizes"),
-        (v2.Resize(2), "crop_padding must be below 2"),
-        (lambda image: None, "<lambda>> must return an image, uint8 .* got NoneType"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
+@cases(
+    "transform text",
+    (
+        v2.ToDtype(torch.float32, scale=True),
+        "must return an image, uint8 .* got torch.float32 .* normalises on the device",
+    ),
+    (v2.ToPILImage(), "must return an image, uint8 .* got Image"),
+    (v2.Grayscale(), r"must return an image, uint8 .* got torch.uint8 \(1, 12, 12\)"),
+    (v2.RandomResize(8, 12), "return images of different sizes"),
+    (v2.Resize(2), "crop_padding must be below 2"),
+    (lambda image: None, "<lambda>> must return an image, uint8 .* got NoneType"),
 )
 def test_what_is_no_image_is_refused_in_one_line_that_names_the_transform(transform, text, capsys):
     found = one_line(lambda: batches(transform, crop_padding=3, num_workers=0), capsys)
@@ -148,7 +148,73 @@ def test_a_checkpoint_names_the_transforms(workplace):
     own = "--data.train_transforms+=tests.engine.loading.test_transforms.of_numpy"
     small(RANDOM_TRANSFORM, "--data.train_transforms.magnitude=5", own, "--trainer.max_epochs=1")
     about = load(workplace / "runs" / "run" / "checkpoints" / "last.ckpt")["about"]
-    assert about["transforms"]["train_transforms"] == [
-        "RandAugment(interpolation=nearest, num_ops=2, magnitude=5, num_magnitude_bins=31)",
-        "<function of_numpy>",
-    ]
+    augment = "RandAugment(interpolation=nearest, num_ops=2, magnitude=5, num_magnitude_bins=31)"
+    assert about["transforms"]["train_transforms"] == [augment, "<function of_numpy>"]
+
+
+CLASSES = 3
+
+
+def first_batch(*transforms, done=1, **options):
+    data = NoiseDataModule(batch_transforms=[*transforms], **OFF | options)
+    attached(data, epoch=2, batches_done=done)
+    return epochs(data, data.train_dataloader())[0]
+
+
+@pytest.mark.parametrize(("transform", "tolerance"), [(v2.MixUp, 0.5), (v2.CutMix, 0.0)])
+def test_a_batch_is_what_torchvision_makes_of_it_in_float64(transform, tolerance):
+    plain, mixed = first_batch(), first_batch(transform(alpha=0.8))
+    torch.manual_seed(derived_seed(Purpose.BATCH_TRANSFORMS, 3, 2, 1))
+    images, labels = transform(alpha=0.8, num_classes=CLASSES)(plain.images.double(), plain.labels)
+    assert mixed.images.dtype == torch.uint8
+    assert (mixed.images.double() - images).abs().max() <= tolerance + 1e-4
+    assert torch.allclose(mixed.labels, labels)
+    assert not torch.equal(mixed.images, plain.images)
+    assert torch.equal(mixed.indices, plain.indices)
+
+
+def test_draws_depend_on_the_batch_and_leave_others_alone():
+    torch.manual_seed(5)
+    first_batch()  # a loader draws one number
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    first = first_batch(v2.MixUp())
+    assert torch.equal(torch.rand(3), expected)
+    again, other = first_batch(v2.MixUp()), first_batch(v2.MixUp(), done=2)
+    require_equal(first, again)
+    assert set(map(float, first.labels.flatten())) != set(map(float, other.labels.flatten()))
+
+
+def test_all_devices_draw_alike():
+    shares = []
+    for rank in range(2):
+        data = attached(NoiseDataModule(batch_transforms=[v2.MixUp()], **OFF), world_size=2, rank=rank)
+        shares.append({round(float(share), 6) for share in epochs(data, data.train_dataloader())[0].labels.flatten()})
+    assert len(set.union(*shares) - {0.0, 1.0}) == 2  # the same two shares
+
+
+def test_evaluation_sees_images_as_they_are():
+    both: dict[str, Any] = {"batch_transforms": [v2.MixUp()], "train_transforms": [v2.RandAugment()]}
+    data = attached(NoiseDataModule(**both, **OFF), training=False)
+    batch = epochs(data, data.val_dataloader())[0]
+    assert batch.labels.dtype == torch.int64
+    assert torch.equal(batch.images, data.splits["val"].images[batch.indices])
+
+
+def test_soft_labels_give_mean_cross_entropy_and_count_against_the_largest_share():
+    batch = first_batch(v2.MixUp())
+    data = NoiseDataModule()
+    smooth = CrossEntropy(label_smoothing=0.2)
+    model = ImageClassifier(data.class_names, data.preprocessing, arch="resnet9_slim", loss=smooth)
+    model.eval()
+    loss = model.training_step(batch, 0).detach()
+    logits = model(batch.images).detach().double()
+    smoothed = 0.8 * batch.labels.double() + 0.2 / CLASSES
+    assert float(loss) == pytest.approx(float(-(smoothed * F.log_softmax(logits, 1)).sum(1).mean()), rel=1e-5)
+    results = model.train_metrics.compute()
+    assert results.accuracy == pytest.approx(float((logits.argmax(1) == batch.labels.argmax(1)).double().mean()))
+
+
+def test_bfloat16_takes_soft_labels(workplace):
+    mixing = "--data.batch_transforms+=torchvision.transforms.v2.MixUp", "--data.batch_transforms.alpha=0.2"
+    small(*mixing, "--trainer.precision=bf16-true", "--trainer.max_steps=1")

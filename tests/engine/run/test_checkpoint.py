@@ -1,5 +1,7 @@
-"""A checkpoint is read safely and whole, or refused in one line; a run then resumes from the one before it."""
+"""A checkpoint is written whole or not at all, and read safely or refused in one line; a run then resumes from the one before."""
 
+import errno
+import os
 import random
 import re
 import string
@@ -11,6 +13,7 @@ import torch
 
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT, AtomicCheckpointIO, read_checkpoint
+from project.engine.run.files import hard_link
 from tests.small import load, one_line, require_same_end, small, stop_at
 from tests.stress import differences, outcome
 
@@ -63,20 +66,11 @@ def test_a_file_cut_short_anywhere_is_refused(tmp_path, legacy):
             read_checkpoint(path)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        {"state_dict": {}, "epoch": 1},
-        {ABOUT: EXPLAINED},
-        {ABOUT: {}, "state_dict": {}},
-        [ABOUT, "state_dict"],
-        torch.zeros(3),
-    ],
-    ids=lambda content: str(content)[:30],
-)
-def test_a_file_of_another_project_is_refused(tmp_path, content):
-    with pytest.raises(UserError, match=r"foreign\.ckpt' was not written by this project"):
-        read_checkpoint(saved(tmp_path / "foreign.ckpt", content))
+def test_a_file_of_another_project_is_refused(tmp_path):
+    without: list[Any] = [{"state_dict": {}, "epoch": 1}, {ABOUT: EXPLAINED}, {ABOUT: {}, "state_dict": {}}]
+    for content in [*without, [ABOUT, "state_dict"], torch.zeros(3)]:
+        with pytest.raises(UserError, match=r"foreign\.ckpt' was not written by this project"):
+            read_checkpoint(saved(tmp_path / "foreign.ckpt", content))
 
 
 @pytest.fixture(scope="module")
@@ -115,9 +109,7 @@ def flip_a_weight(path: Path) -> None:
     assert not torch.equal(load(path)["state_dict"]["network.fc.weight"], weight)
 
 
-def test_a_run_resumes_from_the_checkpoint_before_a_damaged_one_which_never_takes_its_place(
-    workplace, whole, capsys, monkeypatch
-):
+def test_a_run_resumes_from_the_checkpoint_before_a_damaged_one_and_keeps_it(workplace, whole, capsys, monkeypatch):
     stop_at(6, EVERY_STEP)
     flip_a_weight(LAST)
     before = PREVIOUS.read_bytes()
@@ -143,3 +135,96 @@ def test_two_damaged_checkpoints_are_an_error_of_one_line(workplace, capsys):
         flip_a_weight(path)
     assert "is damaged" in one_line(small, capsys)
     assert not (CHECKPOINTS.parent / "metrics.json").exists()
+
+
+FULL = Path("/dev/full")
+
+
+def save(content: object, path: Path) -> None:
+    AtomicCheckpointIO(path.parent).save_checkpoint({"content": content}, path)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
+
+
+def fill_disk(patch: pytest.MonkeyPatch, name: str) -> None:
+    """Lets the disk be full for checkpoints of this name."""
+    full = lambda path, mode: open(FULL if path.name == f".{name}.partial.ckpt" else path, mode)  # noqa: E731, SIM115
+    patch.setattr("project.engine.run.checkpoint.open", full, raising=False)
+
+
+@pytest.mark.parametrize("when", ["save", "fsync"])
+def test_an_interrupted_write_leaves_the_earlier_file_and_nothing_else(tmp_path, monkeypatch, when):
+    path = tmp_path / "last.ckpt"
+    save(1, path)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr({"save": torch, "fsync": os}[when], when, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        save(2, path)
+    assert load(path) == {"content": 1}
+    assert names(tmp_path) == ["last.ckpt"]
+
+
+def test_bytes_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch):
+    path, seen, sync = tmp_path / "last.ckpt", [], os.fsync
+
+    def witness(descriptor):
+        seen.append((os.fstat(descriptor).st_size > 0 and os.path.isfile(descriptor), path.exists()))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", witness)
+    save(1, path)
+    assert seen == [(True, False), (False, True)]  # the file, then its folder
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["hard links", "none"])
+def test_the_earlier_file_is_kept_under_another_name(tmp_path, monkeypatch, links):
+    def refuse(*_, **__):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    if not links:
+        monkeypatch.setattr(os, "link", refuse)
+    path, earlier = tmp_path / "last.ckpt", tmp_path / "previous.ckpt"
+    for left in (".last.partial.ckpt", ".previous.ckpt.partial"):  # by a killed process
+        (tmp_path / left).write_text("a part")
+    for number in range(3):
+        hard_link(path, "previous.ckpt")
+        assert path.exists() == (links and number > 0)
+        save(number, path)
+        assert load(path) == {"content": number}
+        assert not earlier.exists() if number == 0 else load(earlier) == {"content": number - 1}
+    assert names(tmp_path) == ["last.ckpt", "previous.ckpt"]
+
+
+def test_files_written_elsewhere_can_be_replaced(tmp_path):
+    io = AtomicCheckpointIO(tmp_path / "run")
+    io.save_checkpoint({}, tmp_path / "elsewhere" / "old.ckpt")
+    for name in ("elsewhere/theirs.ckpt", "run/own.ckpt", "run/config.yaml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "run" / "link.ckpt").symlink_to(tmp_path / "elsewhere" / "theirs.ckpt")
+    for name in ("elsewhere/old", "elsewhere/theirs", "run/own", "run/link"):
+        io.remove_checkpoint(tmp_path / f"{name}.ckpt")
+    for name in ("run/config.yaml", "run"):
+        io.remove_checkpoint(tmp_path / name)
+    assert {path.name for path in tmp_path.rglob("*.*")} == {"theirs.ckpt", "config.yaml", "link.ckpt"}
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full, which Linux has")
+@pytest.mark.parametrize("name", ["last", "best"])
+def test_a_run_resumes_after_the_disk_was_full(workplace, capsys, name):
+    small("--trainer.default_root_dir=whole")
+    stop_at(3, "--callbacks.last_checkpoint.every_n_steps=2")
+    before = (CHECKPOINTS / "last.ckpt").read_bytes()
+    with pytest.MonkeyPatch.context() as patch:
+        fill_disk(patch, name)
+        said = one_line(lambda: small("--callbacks.last_checkpoint.every_n_steps=1"), capsys)
+    assert "cannot write: No space left on device; make room; to resume, run the same command with --name run" in said
+    assert names(CHECKPOINTS) == ["last.ckpt", "previous.ckpt"]
+    assert name == "best" or (CHECKPOINTS / "last.ckpt").read_bytes() == before
+    small()
+    require_same_end(Path("runs/run"), outcome(Path("whole/run")))

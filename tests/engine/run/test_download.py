@@ -1,11 +1,21 @@
+"""Archives are fetched once, from a server on this machine, checked, and made into a folder whole or not at all."""
+
+import hashlib
+import io
 import os
+import tarfile
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
 from project.engine.errors import UserError
 from project.engine.run.files import fetch_archive
-from tests.engine.run.archives import md5, serving, write_archive
 
 CONTENT = {"flowers/rose/1.jpg": os.urandom(3000), "flowers/rose/2.jpg": b"two", "flowers/daisy/1.jpg": b"three"}
 
@@ -77,3 +87,54 @@ def test_a_download_that_breaks_off_is_reported_and_succeeds_the_next_time(serve
     fetch_archive(*source, folder)
     assert tree(folder) == CONTENT
     assert left_over(folder) == ["flowers"]
+
+
+def write_archive(path: Path, members: dict[str, bytes]) -> str:
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return md5(path)
+
+
+def md5(path: Path) -> str:
+    return hashlib.md5(path.read_bytes()).hexdigest()
+
+
+class Server(ThreadingHTTPServer):
+    """Serves the files of a folder on this machine, or the first ``share`` of each; counts its ``answers``."""
+
+    share = 1.0
+    answers = 0
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
+        self.folder = folder
+
+    def url(self, name: str) -> str:
+        return f"http://127.0.0.1:{self.server_port}/{name}"
+
+
+class Handler(SimpleHTTPRequestHandler):
+    server: Server
+
+    def copyfile(self, source, outputfile) -> None:
+        self.server.answers += 1
+        data = source.read()
+        outputfile.write(data[: int(self.server.share * len(data))])
+
+    def log_message(self, *args) -> None:
+        """Says nothing."""
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Server]:
+    with Server(folder) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()

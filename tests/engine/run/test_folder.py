@@ -12,6 +12,7 @@ import pytest
 
 from project.engine.errors import UserError
 from project.engine.run.folder import RunFolder
+from tests.conftest import cases
 
 ROOT = Path(__file__).parents[3]
 
@@ -64,9 +65,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path, run, obstacle):
         run.create()
 
 
-@pytest.mark.parametrize(
-    "name", ["config.yaml", ".metrics.partial.json", ".lock", "checkpoints/last.ckpt", "checkpoints"]
-)
+@cases("name", "config.yaml", ".metrics.partial.json", ".lock", "checkpoints/last.ckpt", "checkpoints")
 def test_a_link_that_leads_out_of_a_run_is_not_followed(tmp_path, run, name):
     victim = tmp_path / "victim"
     victim.mkdir() if name == "checkpoints" else victim.write_text("theirs")

@@ -20,7 +20,7 @@ def folder(tmp_path):
     return tmp_path / "run"
 
 
-def log(folder, *steps: int) -> Any:
+def log(folder, *steps: int):
     logger = RunLogger(folder)
     for step in steps:
         logger.log_metrics({"loss": 0.5 * step}, step)
@@ -74,7 +74,7 @@ class RecordingLogger(Logger):
     settings: ClassVar[list[dict[str, Any]]] = []
     rows: ClassVar[list[dict[str, Any]]] = []
 
-    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+    def log_hyperparams(self, params, *args, **kwargs) -> None:
         self.settings.append(params)
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:

@@ -4,40 +4,53 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 
 from project.engine.errors import UserError
 from project.engine.training.best_checkpoint import Monitor, chosen_monitor
+from project.model import ImageClassifier
 from project.model.metrics import Metrics
+from tests.conftest import cases
 from tests.small import load, one_line, small, stop_at
+from tests.stress import differences
+from tests.test_fit import events
 
 BEST = Path("runs/run/checkpoints/best.ckpt")
 
 
-@pytest.mark.parametrize(
-    ("flags", "losses", "step", "selection"),
-    [
-        ([], [3.0, 1.0, 2.0], 12, ("val/accuracy", "max")),
-        (["--monitor=val/loss"], [3.0, 1.0, 2.0], 8, ("val/loss", "min")),
-        (["--monitor=val/loss", "--mode=max"], [3.0, 1.0, 2.0], 4, ("val/loss", "max")),
-        ([], [1.0, math.nan, math.inf], 4, ("val/accuracy", "max")),
-        ([], [math.nan, math.nan, 1.0], 12, ("val/accuracy", "max")),
-    ],
+@cases(
+    "flags losses step selection",
+    ([], [3.0, 1.0, 2.0], 12, ("val/accuracy", "max")),
+    (["--monitor=val/loss"], [3.0, 1.0, 2.0], 8, ("val/loss", "min")),
+    (["--monitor=val/loss", "--mode=max"], [3.0, 1.0, 2.0], 4, ("val/loss", "max")),
+    ([], [1.0, math.nan, math.inf], 4, ("val/accuracy", "max")),
+    ([], [math.nan, math.nan, 1.0], 12, ("val/accuracy", "max")),
 )
-def test_the_best_checkpoint_is_the_best_by_that_metric_of_those_with_a_finite_loss(
-    workplace, monkeypatch, capsys, flags, losses, step, selection
-):
+def test_the_best_with_a_finite_loss_is_tested_once(workplace, monkeypatch, capsys, flags, losses, step, selection):
     measured = iter([*zip(losses, [0.25, 0.5, 0.75], strict=True), (9.0, 0.1)])  # the last is the test's
     rates = Metrics.rates
 
     def pretend(metrics):
         return dict(zip(("loss", "accuracy"), next(measured), strict=True)) if metrics.total else rates(metrics)
 
+    tested: list[dict[str, torch.Tensor]] = []
+
+    def remember(model):
+        tested.append({name: value.clone() for name, value in model.state_dict().items()})
+
     with monkeypatch.context() as patch:
+        patch.setattr(ImageClassifier, "on_test_start", remember)
         patch.setattr(Metrics, "rates", pretend)
         patch.setattr(Metrics, "as_dict", lambda metrics: {"f1": 0.0, "loss": 0.0})
         small("--trainer.max_epochs=3", *flags)
-    best, said = load(BEST), capsys.readouterr()
-    assert best["global_step"] == step
+    best, last, said = load(BEST), load(BEST.with_name("last.ckpt")), capsys.readouterr()
+    assert (best["global_step"], last["global_step"]) == (step, 12)
+    assert [differences(best["state_dict"], one) for one in tested] == [[]]
+    logged = events("runs/run")
+    for points in (logged.Scalars("test/accuracy"), logged.Images("test/confusion_matrix")):
+        assert [point.step for point in points] == [step - 1]  # counted from 0
+    assert [point.step for point in logged.Scalars("val/accuracy")] == [3, 7, 11]
+    assert "step" not in logged.Tags()["scalars"]
     assert best["about"]["selection"] == dict(zip(("monitor", "mode"), selection, strict=True))
     assert f"best.ckpt (epoch {step // 4}, by {selection[0]})" in said.out
     for epoch, loss in enumerate(losses, 1):
@@ -58,17 +71,15 @@ def test_a_resumed_run_keeps_its_monitor(workplace, capsys):
     small("--monitor=val/accuracy", "--mode=max")
 
 
-@pytest.mark.parametrize(
-    ("metric", "mode", "expected"),
-    [
-        ("val/loss", None, "min"),
-        ("val/loss", "max", "max"),
-        ("val/own", "min", "min"),
-        ("val/users", "max", "max"),
-        ("val/own", None, "give --mode min or --mode max"),
-        ("val/loos", None, "no metric 'val/loos'; did you mean val/loss?.* give --mode"),
-        ("users", None, "it has val/loss and val/own"),
-    ],
+@cases(
+    "metric mode expected",
+    ("val/loss", None, "min"),
+    ("val/loss", "max", "max"),
+    ("val/own", "min", "min"),
+    ("val/users", "max", "max"),
+    ("val/own", None, "give --mode min or --mode max"),
+    ("val/loos", None, "no metric 'val/loos'; did you mean val/loss?.* give --mode"),
+    ("users", None, "it has val/loss and val/own"),
 )
 def test_the_mode_is_the_metrics_own_or_is_asked_for(metric, mode, expected):
     known = {"val/loss": "min", "val/own": None}

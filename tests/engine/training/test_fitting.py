@@ -1,4 +1,7 @@
-"""Weights and optimizer states that do not fit are named before they are loaded."""
+"""A checkpoint that does not fit the command, its weights or its optimizer is refused by name before it is loaded."""
+
+import string
+from typing import Any
 
 import pytest
 import torch
@@ -6,8 +9,10 @@ from torch import nn
 from torch.optim import SGD, Adagrad, Adam
 
 from project.engine.errors import UserError
+from project.engine.run.matching import require_match
 from project.engine.training.fitting import require_fitting_state, require_fitting_weights
 from project.model.optimizers import fuse
+from tests.conftest import cases
 from tests.small import one_line, small, stop_at
 from tests.stress import SmallNetwork
 
@@ -38,15 +43,13 @@ def test_a_resumed_run_trains_the_same_parameters(workplace, capsys):
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "complaint"),
-    [
-        ("other", torch.zeros(1), "it has no other"),
-        ("0.bias", torch.zeros(5), r"0\.bias has the shape \(5,\), not \(4,\)"),
-        ("0.bias", torch.zeros(4).long(), r"0\.bias holds int64, not float32"),
-        ("1.running_var", torch.full((4,), float("inf")), r"1\.running_var has values that are not finite"),
-        ("0.bias", [0.0] * 4, r"0\.bias is no plain tensor"),
-    ],
+@cases(
+    "name value complaint",
+    ("other", torch.zeros(1), "it has no other"),
+    ("0.bias", torch.zeros(5), r"0\.bias has the shape \(5,\), not \(4,\)"),
+    ("0.bias", torch.zeros(4).long(), r"0\.bias holds int64, not float32"),
+    ("1.running_var", torch.full((4,), float("inf")), r"1\.running_var has values that are not finite"),
+    ("0.bias", [0.0] * 4, r"0\.bias is no plain tensor"),
 )
 def test_weights_that_do_not_fit_are_named(name, value, complaint):
     own = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).state_dict()
@@ -58,3 +61,35 @@ def test_weights_that_do_not_fit_are_named(name, value, complaint):
     for found, what in ((half, "is missing"), ([], "it has no weights")):
         with pytest.raises(UserError, match=what):
             require_fitting_weights(own, found, "some.ckpt")
+
+
+CHOSEN: Any = {"monitor": "val/accuracy", "mode": "max"}
+MATCH: dict[str, Any] = {
+    "model": "ImageClassifier",
+    "class_names": [f"class {letter}" for letter in string.ascii_lowercase],
+    "arch": "resnet18",
+    "arch_args": {"stem": "cifar"},
+    "selection": CHOSEN,
+}
+
+
+class ImageClassifier:
+    class_names, arch, arch_args = (MATCH[name] for name in ("class_names", "arch", "arch_args"))
+
+
+@cases(
+    "changed words",
+    ({"model": "OwnClassifier"}, ["holds a OwnClassifier", "asks for ImageClassifier", "see --model"]),
+    ({"arch": "resnet50"}, ["another network", "--model.arch resnet50 --model.arch_args.stem cifar"]),
+    ({"arch_args": {"stem": "imagenet"}}, ["another network", "--model.arch_args.stem imagenet"]),
+    ({"class_names": ["a", "b"]}, ["2 classes a and b,", "26 classes class a, class b"]),
+    ({"class_names": [*MATCH["class_names"][:16], "other"]}, ["other", "class q"]),
+    ({"selection": None}, ["chooses best.ckpt by nothing", "by val/accuracy, max;"]),
+)
+def test_a_difference_is_named(changed, words):
+    about: Any = dict(MATCH)
+    require_match(about, "some.ckpt", ImageClassifier(), CHOSEN)
+    about |= changed
+    with pytest.raises(UserError) as caught:
+        require_match(about, "some.ckpt", ImageClassifier(), CHOSEN)
+    assert all(word in str(caught.value) for word in words)

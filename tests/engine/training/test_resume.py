@@ -5,6 +5,8 @@ tests/stress.py, devices in tests/test_gpu.py.
 """
 
 import random
+import re
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,11 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch import Callback
 
 from project.data import SyntheticFlowersDataModule
 from project.model import ImageClassifier
 from project.model.small_networks import Airbench
-from tests.small import load, require_same_end, small, stop_at
+from tests.distributed.processes import succeed
+from tests.small import load, require_same_end, rows, small, stop_at
 from tests.stress import RANDOM_TRANSFORM, SmallNetwork, outcome
 
 STEPS = 8
@@ -32,10 +36,10 @@ def noise(images: torch.Tensor) -> torch.Tensor:
 class NoisyFlowers(SyntheticFlowersDataModule):
     """Overrides hooks, and forgets to call the first one's own."""
 
-    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+    def on_before_batch_transfer(self, batch, dataloader_idx: int):
         return batch._replace(images=noise(batch.images))
 
-    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+    def on_after_batch_transfer(self, batch, dataloader_idx: int):
         batch = super().on_after_batch_transfer(batch, dataloader_idx)
         return batch._replace(images=noise(batch.images))
 
@@ -43,12 +47,23 @@ class NoisyFlowers(SyntheticFlowersDataModule):
 class NoisyClassifier(ImageClassifier):
     """Overrides the hook that our data modules leave to the model, and the step."""
 
-    def transfer_batch_to_device(self, batch: Any, device: Any, dataloader_idx: int) -> Any:
+    def transfer_batch_to_device(self, batch, device, dataloader_idx: int):
         batch = super().transfer_batch_to_device(batch, device, dataloader_idx)
         return batch._replace(images=noise(batch.images))
 
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
+    def training_step(self, batch, batch_idx: int):
         return super().training_step(batch, batch_idx) * (1 + random.random())
+
+
+class Fails(Callback):
+    """Fails once a row of ``metrics.csv`` has been written behind the last checkpoint."""
+
+    def __init__(self, epoch):
+        self.epoch = epoch
+
+    def on_train_epoch_start(self, trainer, pl_module):
+        if trainer.current_epoch == self.epoch:
+            raise ZeroDivisionError
 
 
 class Row(NamedTuple):
@@ -58,16 +73,20 @@ class Row(NamedTuple):
     stops: Iterable[int] = (1, 6)
     network: Callable[[int], Any] = SmallNetwork
     slow: bool = False
+    fails: Iterable[int] = ()  # in these epochs, before it is stopped
+    but: str = "?"  # what need not be the same
 
 
-PLATEAU = (
-    "--model.lr_scheduler=lightning.pytorch.cli.ReduceLROnPlateau --model.lr_scheduler.monitor=val/loss"
-    " --model.lr_scheduler.patience=0"
-)
+PLATEAU = "--model.lr_scheduler=ReduceLROnPlateau --model.lr_scheduler.monitor=val/loss --model.lr_scheduler.patience=0"
 EVERY_THIRD = "--trainer.log_every_n_steps=3"
 SMALL_BATCHES = f"{EVERY_THIRD} --data.batch_size=8"
 IN_PAIRS = f"{SMALL_BATCHES} --trainer.accumulate_grad_batches=2"
 EMA = "--trainer.callbacks+=EMAWeightAveraging --trainer.callbacks.decay=0.9"
+SWA = (  # of three epochs; in a fourth, Lightning computes BatchNorm's statistics
+    "--trainer.callbacks+=StochasticWeightAveraging --trainer.callbacks.swa_lrs=0.01 --trainer.callbacks.swa_epoch_start=2"
+    " --trainer.callbacks.annealing_epochs=2 --trainer.max_epochs=3"
+)
+FIVE_EPOCHS = "--trainer.max_epochs=5 --callbacks.last_checkpoint.every_n_steps=1"
 MIXED = "--data.batch_transforms+=torchvision.transforms.v2"
 SCALER = "--trainer.plugins.scaler"
 SCALED = (  # by a plugin, which names the precision
@@ -95,6 +114,12 @@ ROWS = {
     "double precision": Row("--trainer.precision=64-true"),
     "a dynamic loss scale": Row(f"{SCALED} {SCALER}.init_scale=64 {SCALER}.growth_interval=3", (5,)),
     "an average that starts late": Row(f"{EMA} --trainer.callbacks.update_starting_at_step=4", (3, 6)),
+    # before averaging, while there is one, and between it and the statistics, in the epoch of which nothing is scheduled,
+    # and Lightning does not restore a schedule
+    "stochastic weight averaging": Row(SWA, (2, 6, 9, 10, 12), but="lr_schedulers"),
+    # between a validation and the end of its epoch, and after the last validation
+    "seldom validated": Row(f"{FIVE_EPOCHS} --trainer.check_val_every_n_epoch=2", (15, 18), fails=(1, 3)),
+    "often validated": Row(f"{FIVE_EPOCHS} --trainer.val_check_interval=2", (15,), fails=(1, 3)),
     "random transforms of each image, MixUp and CutMix": Row(
         f"{RANDOM_TRANSFORM} --data.train_transforms.magnitude=5"
         " --data.train_transforms+=tests.engine.loading.test_transforms.of_numpy"
@@ -113,17 +138,36 @@ ROWS = {
 
 @pytest.mark.filterwarnings("ignore:.*You have overridden.*")
 @pytest.mark.parametrize(
-    "row", [pytest.param(row, id=name, marks=pytest.mark.slow if row.slow else []) for name, row in ROWS.items()]
+    "row", [pytest.param(row, marks=[pytest.mark.slow] * row.slow, id=name) for name, row in ROWS.items()]
 )
 def test_a_stopped_run_ends_as_if_undisturbed(workplace, row):
     flags = row.flags.split()
     small(*flags, "--trainer.default_root_dir=whole", network=row.network)
     expected = outcome(Path("whole/run"))
+    for epoch in row.fails:
+        with pytest.raises(ZeroDivisionError):
+            small(*flags, network=row.network, callbacks=[Fails(epoch)])
+        assert (len(rows(RUN / "metrics.csv")), load(LAST)["global_step"] < 4 * epoch) == (epoch, True)
     for step in row.stops:
         stop_at(step, *flags, network=row.network)
         assert load(LAST)["global_step"] == step
     small(*flags, network=row.network)
-    require_same_end(RUN, expected)
-    assert {"val/loss", "val/confusion_matrix", "test/accuracy", "train/loss", "last: optimizer_states"} <= set(
-        expected
-    )
+    require_same_end(RUN, expected, row.but)
+    assert {"val/loss", "val/confusion_matrix", "test/accuracy", "train/loss", "last: optimizer_states"} <= {*expected}
+
+
+def last_line(place: Path, *options: str) -> str:
+    finished = succeed([sys.executable, "-m", "tests.stress", *options], place, timeout=1500)
+    return finished.out.splitlines()[-1]
+
+
+def test_a_kill_changes_nothing(tmp_path):
+    found = last_line(tmp_path, "--kills=1", "--once_saved", "--scenario=two processes")  # with loader workers
+    assert found == "1 kills, 1 continuations, 0 differences"
+
+
+@pytest.mark.slow
+def test_many_kills_of_all_kinds_of_runs_change_nothing(tmp_path):
+    found = re.fullmatch(r"72 kills, (\d+) continuations, 0 differences", last_line(tmp_path, "--kills=72", "--seed=1"))
+    assert found
+    assert int(found[1]) > 36  # the others came before a checkpoint, or before the next attempt had found it

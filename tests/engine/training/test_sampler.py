@@ -3,8 +3,11 @@ from itertools import chain
 import pytest
 
 from project.engine.training.sampler import EvaluationSampler, TrainingSampler
+from tests.data.test_class_balance import draw
 
 SIZE, BATCH = 50, 12
+BALANCED = {"size": 96, "draw": lambda epoch: draw(epoch=epoch)}
+DRAWS = pytest.mark.parametrize("options", [{}, BALANCED], ids=["", "balanced"])
 
 
 def sampler(epoch=0, batches_done=0, *, world_size=1, rank=0, size=SIZE, batch_size=BATCH, seed=0, **options):
@@ -19,14 +22,14 @@ def batches(found, batch_size):
     return [sorted(found[start : start + batch_size]) for start in range(0, len(found), batch_size)]
 
 
+@DRAWS
 @pytest.mark.parametrize("world_size", [1, 2, 3, 6])
 @pytest.mark.parametrize(("epoch", "done"), [(0, 0), (3, 0), (3, 2)])
-def test_a_global_batch_is_the_same_on_any_number_of_devices(world_size, epoch, done):
-    shares = [
-        batches(keys(epoch, done, world_size=world_size, rank=rank), BATCH // world_size) for rank in range(world_size)
-    ]
-    together = [sorted(chain(*parts)) for parts in zip(*shares, strict=True)]
-    assert together == batches(keys(epoch, done), BATCH)
+def test_a_global_batch_is_the_same_on_any_number_of_devices(world_size, epoch, done, options):
+    share = BATCH // world_size
+    parts = [keys(epoch, done, world_size=world_size, rank=rank, **options) for rank in range(world_size)]
+    together = [sorted(chain(*part)) for part in zip(*(batches(part, share) for part in parts), strict=True)]
+    assert together == batches(keys(epoch, done, **options), BATCH)
 
 
 @pytest.mark.parametrize(("size", "batch_size"), [(50, 10), (50, 12), (7, 7), (5, 1)])
@@ -45,12 +48,13 @@ def test_epochs_and_seeds_have_orders_of_their_own():
 
 @pytest.mark.parametrize(("world_size", "rank"), [(1, 0), (2, 1), (3, 0), (6, 5)])
 @pytest.mark.parametrize("done", range(SIZE // BATCH + 1))
-def test_a_continued_epoch_is_exactly_the_rest_of_it(world_size, rank, done):
-    one = sampler(4, world_size=world_size, rank=rank)
+@DRAWS
+def test_a_continued_epoch_is_exactly_the_rest_of_it(world_size, rank, done, options):
+    one = sampler(4, world_size=world_size, rank=rank, **options)
     whole = list(one)
     assert len(one) == len(whole)  # of a whole epoch, wherever it starts
-    assert {key // SIZE for key in whole} == {4}
-    assert keys(4, done, world_size=world_size, rank=rank) == whole[done * BATCH // world_size :]
+    assert options or {key // SIZE for key in whole} == {4}
+    assert keys(4, done, world_size=world_size, rank=rank, **options) == whole[done * BATCH // world_size :]
 
 
 def test_for_overfitting_every_epoch_has_the_order_of_the_first_under_its_own_keys():

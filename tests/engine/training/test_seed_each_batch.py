@@ -30,33 +30,33 @@ class Noisy(LightningModule):
         if self.trainer.training:
             self.drawn[hook, self.trainer.current_epoch, self.trainer.global_step] = draw()
 
-    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+    def on_before_batch_transfer(self, batch, dataloader_idx: int):
         self.draw("before")
         return batch
 
-    def transfer_batch_to_device(self, batch: Any, device: Any, dataloader_idx: int) -> Any:
+    def transfer_batch_to_device(self, batch, device, dataloader_idx: int):
         self.draw("transfer")
         return batch.to(device)
 
-    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+    def on_after_batch_transfer(self, batch, dataloader_idx: int):
         self.draw("after")
         return batch
 
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
+    def training_step(self, batch, batch_idx: int):
         self.draw("step")
         return self.layer(batch).sum()
 
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
+    def validation_step(self, batch, batch_idx: int) -> None:
         draw()
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.0)
 
 
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before.*")
 @pytest.mark.parametrize("step", [0, 3, 4])
 def test_hooks_of_a_users_model_draw_alike_after_a_resume(step, workplace):
-    def save(trainer: Any, *_: Any) -> None:
+    def save(trainer, *_) -> None:
         if trainer.global_step == step:  # when a batch was transferred and nothing was done with it
             trainer.save_checkpoint("saved.ckpt")
 
