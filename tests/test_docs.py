@@ -67,8 +67,8 @@ def named(module: str):
 
 
 def words(command: str, folder: str = "images") -> list[str]:
-    """The arguments behind the module."""
-    return shlex.split(re.sub(r"^.*? -m [\w.]+", "", command, count=1).replace("FOLDER", folder))
+    """The arguments behind the module, up to a pipe."""
+    return shlex.split(re.sub(r"^.*? -m [\w.]+|\|.*", "", command).replace("FOLDER", folder))
 
 
 def shortened(command: str) -> list[str]:
@@ -175,7 +175,7 @@ def test_a_predict_command_is_true(command, tiny_run, workplace, capfd):
     (workplace / "runs").mkdir()
     (workplace / "runs" / "NAME").symlink_to(tiny_run)
     make_folder(workplace / "photos", {"holiday": 3})
-    args = words(command.split("|")[0].replace(" - ", " photos "))
+    args = words(command.replace(" - ", " photos "))
     with as_in_a_terminal():
         assert predict.predict(predict.parse([*args, *ONE_CPU[:2], "--num_workers=0"])) == 0
     written = "".join(file.read_text() for file in workplace.glob("labels.[cj]*")) or capfd.readouterr().out
