@@ -65,7 +65,7 @@ def _through_pil(root: Path, batch_size: int, image_size: int, _round: int) -> f
 def _through_ours(data: FolderDataModule, epoch: int) -> float:
     data.setup("fit")
     dataset: Any = data.splits["train"]
-    normalize, like = Normalization(_MEAN, _STD), torch.empty(0)
+    normalize, like = Normalization(data.preprocessing), torch.empty(0)
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(epoch)) + epoch * len(dataset)
     loader: Any = DataLoader(
         dataset, data.batch_size, sampler=order.tolist(), collate_fn=lambda batch: batch, drop_last=True

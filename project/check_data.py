@@ -19,7 +19,7 @@ from project.engine.loading.check import leave_out, survey
 from project.engine.run.progress import note
 
 _LISTED = 10
-_OPTIONS = ("val_fraction", "test_fraction", "split_seed", "group")
+_OPTIONS = ("val_fraction", "test_fraction", "split_seed", "group", "channels", "bits")
 _OF_CSV = ("root", "path_column", "label_column", "split_column", "delimiter")
 
 
@@ -55,7 +55,7 @@ def check_data(options: Namespace) -> int:
         kind: type[CSVDataModule | FolderDataModule] = CSVDataModule if is_csv else FolderDataModule
         data = kind(**given)
         files = data.files()
-        found |= survey(data.images_root, files)
+        found |= survey(data.images_root, files, data.bands)
         if options.group is not None:
             splits = data.splits_of_groups(kind(**given | {"group": None}).files())  # as they would be without
             divided = sum(len(places) > 1 for places in splits.values())

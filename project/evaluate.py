@@ -130,6 +130,8 @@ class EvaluateCLI(ProjectCLI):
             raise UserError(f"'{path}' was trained on {crop_then} pixels, but would get {crop}; see --data.image_size")
         if fit != fit_then:
             raise UserError(f"'{path}' was trained on images fitted by {fit_then}, but would get {fit}; see --data.fit")
+        if (len(now["mean"]), now.get("bits")) != (len(then["mean"]), then.get("bits")):
+            raise UserError(f"'{path}' was trained with other --data.channels or --data.bits; leave them out")
         if scaled != scaled_then:
             self.note(f"images are scaled to {scaled}; in training it was {scaled_then}")
 

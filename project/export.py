@@ -16,6 +16,7 @@ from project.engine.cli.parser import OneLineErrorParser
 from project.engine.errors import LINES, UserError, printable
 from project.engine.loading.files import prepare
 from project.engine.loading.scan import image_paths
+from project.engine.preprocessing import Preprocessing, bands_of, empty_images
 from project.engine.run.files import whole_file
 from project.engine.run.progress import note
 from project.model import ImageClassifier
@@ -53,8 +54,7 @@ def export(options: Namespace) -> None:
     _require_usable(output, options.overwrite)
     import_modules(options["import"])
     model = ImageClassifier.load_from_checkpoint(options.checkpoint).eval()
-    crop = model.preprocessing["crop"]
-    images = generated_images(crop) if options.images is None else _images_of(options.images, model)
+    images = generated_images(model.preprocessing) if options.images is None else _images_of(options.images, model)
     write, load = _FORMATS[output.suffix]
     with writing("--output", output), whole_file(output) as partial:
         note(f"writing {output}…")
@@ -70,9 +70,10 @@ def export(options: Namespace) -> None:
                 "the exported file does not compute what the checkpoint does: probabilities differ by up to"
                 f" {largest:.2g}, so nothing was written"
             )
+    dtype, rgb = str(images.dtype).removeprefix("torch."), "" if bands_of(model.preprocessing) else ", RGB"
     text = [
         f"  written               {output} ({output.stat().st_size / 1e6:.2f} MB)",
-        f"  input                 images: uint8 (N, 3, {crop}, {crop}), RGB",
+        f"  input                 images: {dtype} (N, {', '.join(map(str, images.shape[1:]))}){rgb}",
         f"  output                probabilities: float32 (N, {len(model.class_names)})",
         f"  compared on           {len(images)} images{f' of {options.images}' if options.images else ', generated'}",
         f"  largest difference    {largest:.2g} in probability",
@@ -80,19 +81,19 @@ def export(options: Namespace) -> None:
     print(printable("\n".join(text), keep=LINES), flush=True)
 
 
-def generated_images(crop: int, count: int = 32) -> Tensor:
-    """Generates uint8 images (N, 3, crop, crop) of blurred noise with much contrast and with little."""
-    generator = torch.Generator().manual_seed(0)
-    coarse = torch.rand(count, 3, 6, 6, generator=generator)
+def generated_images(preprocessing: Preprocessing, count: int = 32) -> Tensor:
+    """Generates images (N, channels, crop, crop) of blurred noise with much contrast and with little."""
+    images, generator = empty_images(count, preprocessing).contiguous(), torch.Generator().manual_seed(0)
+    coarse, most = torch.rand(*images.shape[:2], 6, 6, generator=generator), torch.iinfo(images.dtype).max
     contrast = torch.linspace(0.2, 2, count).view(-1, 1, 1, 1)
-    smooth = interpolate(coarse, size=(crop, crop), mode="bicubic")
-    grain = 0.1 * torch.randn(count, 3, crop, crop, generator=generator)
-    return (255 * ((smooth - 0.5) * contrast + 0.5 + grain)).clamp(0, 255).to(torch.uint8)
+    smooth = interpolate(coarse, size=images.shape[2:], mode="bicubic")
+    grain = 0.1 * torch.randn(images.shape, generator=generator)
+    return (most * ((smooth - 0.5) * contrast + 0.5 + grain)).clamp(0, most).to(images.dtype)
 
 
 def _images_of(folder: str, model: ImageClassifier) -> Tensor:
     """Reads images from all parts of a folder."""
-    paths = sorted(image_paths([folder], note=lambda _: None))
+    paths = sorted(image_paths([folder], note=lambda _: None, bands=bands_of(model.preprocessing)))
     if not Path(folder).is_dir() or not paths:
         raise UserError(f"--images: there are no images in a folder '{printable(folder)}'")
     return torch.stack([prepare(path, model.preprocessing) for path in paths[:: -(-len(paths) // _COMPARED)]])

@@ -25,6 +25,7 @@ from project.engine.errors import UserError, printable, require
 from project.engine.hardware import usable_cores
 from project.engine.loading.files import PathBatch, path_loader
 from project.engine.loading.scan import image_paths, listed_paths, spelt
+from project.engine.preprocessing import Bands, bands_of
 from project.engine.run.progress import Progress, note
 from project.engine.run.rows import Row, RowWriter, ending_of, resume_rows
 from project.model import ImageClassifier
@@ -147,7 +148,7 @@ def predict(options: Namespace) -> int:
     if not trainer.is_global_zero:
         return _label(trainer, Labeller(model, options))
     _require_output(options)  # here, as Lightning starts other processes when the file is there
-    paths = _paths(options)
+    paths = _paths(options, bands_of(model.preprocessing))
     with _output(options, columns(model, options)) as (writer, earlier):
         done, left = Counter(row["path"] for row in earlier), []
         for path in paths:
@@ -194,11 +195,11 @@ def _trainer(options: Namespace) -> Trainer:
     return trainer
 
 
-def _paths(options: Namespace) -> list[str]:
+def _paths(options: Namespace, bands: Bands | None) -> list[str]:
     found: list[str] = []
     for name in options.paths:
         listed = listed_paths(sys.stdin.buffer) if name == "-" else [name]
-        found += image_paths(listed, note=lambda text: note(f"note: {text}"))
+        found += image_paths(listed, note=lambda text: note(f"note: {text}"), bands=bands)
     if not found:
         raise UserError(f"there are no images in {', '.join(map(printable, options.paths))}")
     return found

@@ -168,7 +168,7 @@ def test_hard_sigmoids_are_written_as_operators_that_all_runtimes_know(tmp_path)
     operators = [node.op_type for node in onnx.load(path).graph.node]
     assert "HardSigmoid" not in operators
     assert "Clip" in operators
-    images = generated_images(32)
+    images = generated_images(model.preprocessing)
     with torch.inference_mode():
         expected = model(images).softmax(1)
     assert expected.std(0).max() > 0.1
@@ -180,7 +180,8 @@ def test_hard_sigmoids_are_written_as_operators_that_all_runtimes_know(tmp_path)
 @pytest.mark.parametrize("arch", ["resnet18", "mobilenet_v3_small", "timm/lcnet_050", "timm/ghostnet_100"])
 def test_opencv_computes_what_the_checkpoint_does(arch, tmp_path):
     cv2: Any = import_module("cv2")
-    model, images = classifier(arch=arch).eval(), generated_images(32)
+    model = classifier(arch=arch).eval()
+    images = generated_images(model.preprocessing)
     write_onnx(model, tmp_path / "model.onnx")
     found = cv2.dnn.readNetFromONNX(str(tmp_path / "model.onnx"))
     with torch.inference_mode():

@@ -6,12 +6,13 @@ from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 from torch import Tensor
 from torch.nn import functional as F
 
+from project.analysis.plots import as_rgb
 from project.model import ImageClassifier
 from project.model.networks import head
 
 
 def embed(model: ImageClassifier, images: Tensor) -> Tensor:
-    """Computes the features that the head of the network gets for uint8 images: float (N, features), on the CPU."""
+    """Computes the features that the head of the network gets for images: float (N, features), on the CPU."""
     model.eval()
     (layer,) = list(head(model.network, len(model.class_names)).values())[-1:]
     features: list[Tensor] = []
@@ -44,7 +45,7 @@ def projection_figure(points: Tensor, labels: Tensor, class_names: list[str], th
         axes.scatter(own[:, 0], own[:, 1], s=8, color=f"C{label % 10}", label=name if label < 20 else None)
     first = labels if labels.dim() == 1 else labels.argmax(1)
     for position, image in thumbnails.items():
-        small = F.interpolate(image[None].float(), (28, 28), mode="area")[0].permute(1, 2, 0) / 255
+        small = F.interpolate(as_rgb(image)[None].float(), (28, 28), mode="area")[0].permute(1, 2, 0) / 255
         colour = f"C{int(first[position]) % 10}"
         place, frame = tuple(points[position].tolist()), {"edgecolor": colour}
         axes.add_artist(AnnotationBbox(OffsetImage(small.numpy()), place, pad=0.1, bboxprops=frame))

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+from project.engine.preprocessing import empty_images
 from project.model import ImageClassifier
+from project.model.normalize import Normalization
 from project.model.test_time import mean_logits
 
 Classify = Callable[[Tensor], Tensor]
-"""Takes images, uint8 (N, 3, crop, crop), and returns probabilities, float32 (N, classes)."""
+"""Takes images, (N, channels, crop, crop), and returns probabilities, float32 (N, classes)."""
 
 
 class ProbabilityNetwork(nn.Module):
@@ -26,11 +28,11 @@ class ProbabilityNetwork(nn.Module):
         super().__init__()
         self.network = deepcopy(model.network).cpu().float().to(memory_format=torch.contiguous_format)
         self._probabilities, self._views = model.probabilities, model.test_time_augmentation
-        self.mean = nn.Buffer(255 * torch.tensor(model.preprocessing["mean"]).view(1, -1, 1, 1))
-        self.std = nn.Buffer(255 * torch.tensor(model.preprocessing["std"]).view(1, -1, 1, 1))
+        statistics = Normalization(model.preprocessing)
+        self.mean, self.std = nn.Buffer(statistics.mean), nn.Buffer(statistics.std)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Normalises and classifies uint8 images (N, 3, crop, crop) in RGB."""
+        """Normalises and classifies images (N, channels, crop, crop), as the preprocessing says."""
         return self._probabilities(mean_logits(self._classify, images, self._views))
 
     def _classify(self, images: Tensor) -> Tensor:
@@ -40,8 +42,8 @@ class ProbabilityNetwork(nn.Module):
 
 def trace(model: ImageClassifier) -> ExportedProgram:
     """Traces a model for images of its crop, in batches of any size."""
-    crop = model.preprocessing["crop"]
-    two = torch.zeros(2, 3, crop, crop, dtype=torch.uint8)  # of one image the batch dimension would become a constant
+    # of one image the batch dimension would become a constant
+    two = empty_images(2, model.preprocessing).contiguous().zero_()
     network = ProbabilityNetwork(model).eval().requires_grad_(False)  # or what it returns could not become an array
     with torch.no_grad():
         program = torch.export.export(network, (two,), dynamic_shapes={"images": {0: Dim("batch", min=1)}})

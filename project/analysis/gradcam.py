@@ -10,6 +10,7 @@ from matplotlib import colormaps
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from project.analysis.plots import as_rgb
 from project.model import ImageClassifier
 
 
@@ -21,7 +22,7 @@ def grad_cam(model: ImageClassifier, images: Tensor, labels: Tensor | None = Non
 
     Args:
         model: On any device.
-        images: uint8 (N, 3, size, size).
+        images: (N, channels, size, size).
         labels: int64 (N,), the classes to look for; by default those that the model predicts.
 
     Returns:
@@ -45,9 +46,9 @@ def grad_cam(model: ImageClassifier, images: Tensor, labels: Tensor | None = Non
 
 
 def overlay(image: Tensor, cam: Tensor) -> Tensor:
-    """Blends a map of values in [0, 1], in colours, half and half into a uint8 image of the same height and width."""
+    """Blends a map of values in [0, 1], in colours, half and half into an image of the same height and width."""
     colours = torch.from_numpy(colormaps["jet"](cam.numpy())[..., :3]).permute(2, 0, 1) * 255
-    return ((image + colours) / 2).round().to(torch.uint8)
+    return ((as_rgb(image) + colours) / 2).round().to(torch.uint8)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -46,15 +47,24 @@ def confusion_figure(confusion: Tensor, class_names: Sequence[str]) -> Figure:
     return figure
 
 
+def as_rgb(image: Tensor) -> Tensor:
+    """Shows the first three channels, or the first in grey, as uint8; 16 bits are stretched, as few images use all."""
+    shown = image[:3] if len(image) >= 3 else image[:1].expand(3, -1, -1)
+    if shown.dtype == torch.uint16:
+        low, high = shown.float().aminmax()
+        shown = (255 * (shown.float() - low) / (high - low).clamp(min=1)).to(torch.uint8)
+    return shown
+
+
 def image_grid(images: Sequence[Tensor], titles: Sequence[str] = (), columns: int = 8) -> Figure:
-    """Draws images, uint8 (3, height, width) each, in rows, with a title for each or none at all."""
+    """Draws images, (channels, height, width) each, in rows, with a title for each or none at all."""
     columns = max(1, min(columns, len(images)))
     rows = max(1, -(-len(images) // columns))
     height = 1.25 + 0.16 * max((1 + title.count("\n") for title in titles), default=0)
     figure = Figure(figsize=(1.35 * columns, height * rows), layout="constrained", dpi=110)
     for position, image in enumerate(images):
         axes = figure.add_subplot(rows, columns, position + 1)
-        axes.imshow(image.cpu().permute(1, 2, 0).numpy())
+        axes.imshow(as_rgb(image.cpu()).permute(1, 2, 0).numpy())
         axes.axis("off")
         if titles:
             title = "\n".join(short(line, length=30) for line in titles[position].split("\n"))

@@ -14,7 +14,7 @@ from torchvision.transforms.v2.functional import resize
 from project.analysis.calibration import reliability, reliability_figure
 from project.analysis.evaluation import Evaluation
 from project.analysis.gradcam import grad_cam, overlay
-from project.analysis.plots import class_figure, confusion_figure, curves_figure, read_curves
+from project.analysis.plots import as_rgb, class_figure, confusion_figure, curves_figure, read_curves
 from project.analysis.tables import RATES, named, own_metrics
 from project.engine.errors import printable
 from project.model import ImageClassifier
@@ -71,7 +71,7 @@ def _shown(
         cam = _encoded(overlay(image, grad_cam(model, stack([image]))[0])) if with_cam else None
         found.append(
             {
-                "source": _encoded(image),
+                "source": _encoded(as_rgb(image)),
                 "name": printable(test.images.name(index)),
                 "label": named(test.labels[index].tolist(), model.class_names),
                 "predicted": named(test.predicted[index].tolist(), model.class_names),

@@ -1,4 +1,4 @@
-"""Augmentation of whole ``uint8`` batches on the device, by random numbers that are a hash of (seed, epoch, index).
+"""Augmentation of whole batches on the device, of any channels and bits, by random numbers that are a hash of (seed, epoch, index).
 
 Each kind draws for a purpose of its own, so that kinds are independent; for one that you add, take any number from 1000.
 """
@@ -60,7 +60,7 @@ def augment(
 ) -> ImageBatch:
     """Shifts, flips and cuts out, as :class:`project.data.module.ImageDataModule` describes its options.
 
-    The covered square has the colour ``fill``, uint8 (3,). ``flipping`` may be ``alternating``, as in section 3.6 of
+    The covered square has the colour ``fill``, (channels,). ``flipping`` may be ``alternating``, as in section 3.6 of
     Jordan, 2024, https://arxiv.org/abs/2404.00498.
     """
     images = batch.images

@@ -37,7 +37,8 @@ class FolderDataModule(ImageFilesDataModule):
                 f"--data.root: there is no folder '{root}'; it must hold one folder of images for each class"
             )
         given = _split_folders(root)
-        found = {split: list_classes(root / split) for split in given} or {"train": list_classes(root)}
+        places = {split: root / split for split in given} or {"train": root}
+        found = {split: list_classes(place, self.bands) for split, place in places.items()}
         for split in given[1:]:
             if odd := sorted(set(found[split]) ^ set(found["train"])):
                 raise UserError(

@@ -17,9 +17,10 @@ from project.data.splits import SPLITS, cut_classes, cut_groups
 from project.engine.errors import UnreadableFileError, UserError, listed, printable, require
 from project.engine.loading.batch import BatchDataset, ImageBatch
 from project.engine.loading.check import Facts, check_files, few, leave_out
-from project.engine.loading.files import FileDataset
+from project.engine.loading.files import FileDataset, mean_and_std
 from project.engine.loading.scan import ClassFiles, spelt
 from project.engine.number_types import PositiveInt
+from project.engine.preprocessing import Preprocessing
 
 
 class ImageFilesDataModule(ResizedDataModule):
@@ -34,6 +35,8 @@ class ImageFilesDataModule(ResizedDataModule):
             the group's name in a file's path below the root, such as ``patient[0-9]+``; of a CSV, the name of a column.
         folds: Cross-validates: the test set is one of that many parts, so that over all folds each image is tested once.
         fold: The part, from 1.
+        channels: Takes images as they are stored, with that many channels; by default they become 8-bit RGB.
+        bits: The bits of each of these channels: 8, the default, or 16.
         kwargs: See :class:`project.data.module.ResizedDataModule`.
 
     Attributes:
@@ -47,9 +50,14 @@ class ImageFilesDataModule(ResizedDataModule):
         group: str | None = None,
         folds: PositiveInt | None = None,
         fold: PositiveInt = 1,
+        channels: PositiveInt | None = None,
+        bits: Literal[8, 16] | None = None,
         **kwargs: Any,
     ) -> None:
+        self.channels, self.bands = channels or 3, (channels, bits or 8) if channels else None
         super().__init__(**kwargs)
+        require(bool(channels) or bits is None, "--data.bits", bits, "given with --data.channels")
+        require(not channels or cache is None, "--data.cache", cache, "left out with --data.channels: it keeps RGB")
         self.group, self.folds, self.fold = group, folds, fold
         if folds is None:
             require(fold == 1, "--data.fold", fold, "given with --data.folds")
@@ -85,6 +93,16 @@ class ImageFilesDataModule(ResizedDataModule):
     def class_names(self) -> list[str]:
         """The names of the classes, sorted."""
         return list(self.files()["train"])
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """With ``channels``, mean and deviation are those of the training images, unless others are given."""
+        if self.bands is None:
+            return super().preprocessing
+        if not (self.mean and self.std):  # by each process, as the model is built before processes can communicate
+            self.mean, self.std = mean_and_std([*chain(*self.files()["train"].values())], self.bands)
+            self.hparams.update(mean=self.mean, std=self.std)  # a checkpoint remembers them
+        return {**super().preprocessing, "bits": self.bands[1]}
 
     def files(self) -> dict[str, ClassFiles]:
         """The image files of each split, found and split once."""
@@ -150,7 +168,8 @@ class ImageFilesDataModule(ResizedDataModule):
     def _check(self) -> None:
         if not self._facts:
             files = self._every_file()
-            self._facts = dict(zip(files, check_files(files, self.images_root, self.cache is not None), strict=True))
+            facts = check_files(files, self.images_root, self.bands, sizes=self.cache is not None)
+            self._facts = dict(zip(files, facts, strict=True))
 
     def _every_file(self) -> list[Path]:
         return [file for classes in self.files().values() for files in classes.values() for file in files]

@@ -19,29 +19,33 @@ class ImageDataModule(ReproducibleDataModule):
         flip: Mirrors half of the training images left to right; ``alternating``, each in every second epoch.
         crop_padding: Advanced: The most pixels that a training image is shifted by; its mirrored edge fills the gap.
         cutout: Covers a square of that many pixels' width in each training image; 0 covers nothing.
-        mean: Advanced: Subtracted from each RGB channel, on a scale of 0 to 1; by default that of the data, or of pretrained weights.
-        std: Advanced: Divides each RGB channel after that, on the same scale; by default as ``mean``.
+        mean: Advanced: Subtracted from each channel, on a scale of 0 to 1; by default that of the data, or of pretrained weights.
+        std: Advanced: Divides each channel after that, on the same scale; by default as ``mean``.
         kwargs: See :class:`project.engine.loading.data_module.ReproducibleDataModule`.
     """
+
+    channels = 3
 
     def __init__(
         self,
         flip: Flip = True,
         crop_padding: NonNegativeInt = 0,
         cutout: NonNegativeInt = 0,
-        mean: tuple[ClosedUnitInterval, ClosedUnitInterval, ClosedUnitInterval] | None = None,
-        std: tuple[ShareAboveZero, ShareAboveZero, ShareAboveZero] | None = None,
+        mean: list[ClosedUnitInterval] | None = None,
+        std: list[ShareAboveZero] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.flip, self.crop_padding, self.cutout = flip, crop_padding, cutout
         self.mean, self.std = [*map(float, mean or ())], [*map(float, std or ())]
+        for option, found in {"--data.mean": self.mean, "--data.std": self.std}.items():
+            require(len(found) in (0, self.channels), option, found, f"{self.channels} numbers, one for each channel")
 
     def augment(self, batch: ImageBatch, epoch: int) -> ImageBatch:
         """Augments a training batch of that epoch."""
         size = min(batch.images.shape[-2:])  # transforms may have changed it
         require(self.crop_padding < size, "--data.crop_padding", self.crop_padding, f"below {size}, the image size")
-        fill = as_colour(tuple(self.preprocessing["mean"]), batch.images.device)
+        fill = as_colour(tuple(self.preprocessing["mean"]), batch.images.device, batch.images.dtype)
         return augment(batch, self.seed, epoch, self.flip, self.crop_padding, self.cutout, fill)
 
     def augmentation(self) -> list[str]:

@@ -12,12 +12,12 @@ from torch.optim import SGD
 from torchmetrics import Metric
 
 from project.engine.errors import require
-from project.engine.preprocessing import Preprocessing
+from project.engine.preprocessing import Preprocessing, empty_images
 from project.engine.training.module import ResumableModule
 from project.model.freezing import evaluate_frozen, freeze_layers
 from project.model.losses import CrossEntropy, Loss
 from project.model.metrics import ClassificationMetrics, CountingMetrics
-from project.model.networks import build_network, detect_memory_format, head, network_of_file
+from project.model.networks import build_network, detect_memory_format, head, network_of_file, with_channels
 from project.model.normalize import Normalization, resized
 from project.model.optimizers import build_optimizer
 from project.model.pretrained import start_from
@@ -94,21 +94,22 @@ class ImageClassifier(ResumableModule):
         self.optimizer, self.layer_decay, self.exact_evaluation = optimizer, layer_decay, exact_evaluation
         self.lr_scheduler, self.lr_scheduler_interval = lr_scheduler, lr_scheduler_interval
         self.compile_network, self.test_time_augmentation = compile, test_time_augmentation
-        self.network = build_network(arch, num_classes, arch_args)
-        self.memory_format = detect_memory_format(self.network, arch, num_classes, preprocessing["crop"])
+        black = empty_images(2, preprocessing).zero_()
+        self.network = with_channels(build_network(arch, num_classes, arch_args), black.shape[1])
+        self.memory_format = detect_memory_format(self.network, arch, num_classes, black)
         if weights is not None:
             start_from(self.network, arch, weights, num_classes)
         self.frozen = freeze
         if freeze is not None:
             freeze_layers(self.network, freeze, num_classes)
-        self.normalization = Normalization(preprocessing["mean"], preprocessing["std"])
+        self.normalization = Normalization(preprocessing)
         self.add_metrics(*(self.metrics_class(num_classes) for _ in range(3)))
         self.train_image_size: int | None = None
 
     def forward(self, images: Tensor) -> Tensor:
-        """Normalises images, uint8 (N, 3, height, width), and returns their logits, float (N, classes)."""
-        if images.dtype != torch.uint8:
-            raise TypeError(f"images must be uint8, from 0 to 255, got {images.dtype}; see torchvision's to_dtype")
+        """Normalises images, uint8 or uint16 (N, channels, height, width), and returns their logits, float (N, classes)."""
+        if images.dtype != (pixels := self.normalization.pixels):
+            raise TypeError(f"images must be {pixels}, got {images.dtype}; see torchvision's to_dtype")
         images = resized(images, self.train_image_size if self.training else None)
         x = self.normalization(images, like=next(self.network.parameters()))
         logits: Tensor = self.network(x.contiguous(memory_format=self.memory_format))

@@ -52,6 +52,16 @@ def build_network(arch: str, num_classes: int, arch_args: Mapping[str, Any] | No
     return make(num_classes=num_classes, **args)
 
 
+def with_channels(network: nn.Module, channels: int) -> nn.Module:
+    """Lets a first convolution of RGB take other channels, by new weights that keep the scale of its outputs."""
+    first = next((layer for layer in network.modules() if isinstance(layer, nn.Conv2d)), None)
+    if first is not None and first.in_channels == 3 != channels and first.weight.requires_grad:
+        deviation = first.weight.std().item() * (3 / channels) ** 0.5
+        first.weight = nn.Parameter(deviation * torch.randn(len(first.weight), channels, *first.kernel_size))
+        first.in_channels = channels
+    return network
+
+
 def is_path(arch: str) -> bool:
     """Tells the path of a callable from a name."""
     return "." in arch and not arch.startswith(TIMM)
@@ -157,8 +167,8 @@ def head(network: nn.Module, num_classes: int) -> dict[str, nn.Module]:
     return dict(fitting[-1:])
 
 
-def detect_memory_format(network: nn.Module, arch: str, num_classes: int, image_size: int) -> torch.memory_format:
-    """Tries a network on two black images, converts its weights to the memory format that works, and returns that.
+def detect_memory_format(network: nn.Module, arch: str, num_classes: int, images: Tensor) -> torch.memory_format:
+    """Tries a network on two images, converts its weights to the memory format that works, and returns that.
 
     ``channels_last``, nearly always the faster one, comes first. Lazy layers get their shapes; nothing else changes.
     """
@@ -167,15 +177,15 @@ def detect_memory_format(network: nn.Module, arch: str, num_classes: int, image_
     layout = torch.channels_last
     try:
         try:
-            logits = _try(network, image_size, layout)
+            logits = _try(network, images, layout)
         except Exception:  # a view fails, for example
             layout = torch.contiguous_format
-            logits = _try(network, image_size, layout)
+            logits = _try(network, images, layout)
     except Exception as error:
         if is_path(arch):  # a bug in the user's own network
             raise
         raise UserError(
-            f"--model.arch: {printable(arch)} does not accept images of {image_size} pixels ({first_sentence(error)});"
+            f"--model.arch: {printable(arch)} does not accept images of {images.shape[-1]} pixels ({first_sentence(error)});"
             " choose another --data.image_size or --model.arch"
         ) from error
     for module, mode in modes.items():
@@ -186,9 +196,9 @@ def detect_memory_format(network: nn.Module, arch: str, num_classes: int, image_
     return layout
 
 
-def _try(network: nn.Module, image_size: int, layout: torch.memory_format) -> Any:
+def _try(network: nn.Module, images: Tensor, layout: torch.memory_format) -> Any:
     device = next(network.parameters(), torch.empty(0)).device
-    images = torch.zeros(2, 3, image_size, image_size, device=device, dtype=torch.get_default_dtype())
+    images = images.to(device, torch.get_default_dtype())
     with torch.no_grad():
         logits = network(images.contiguous(memory_format=layout))
     for parameter in network.parameters():

@@ -1,33 +1,36 @@
 """From the bytes of images to the numbers that a network takes."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from project.engine.preprocessing import Preprocessing, empty_images
+
 
 class Normalization:
-    """Normalises images by a mean and a deviation of each channel, from 0 to 1, on any device and in any type.
+    """Normalises images by the mean and deviation of each channel, on any device and in any type.
 
     It is no module: its numbers would be buffers, which a moving average of the model would average too, and round.
     """
 
-    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
-        self._mean, self._std = (255 * torch.tensor(values).view(1, -1, 1, 1) for values in (mean, std))
+    def __init__(self, preprocessing: Preprocessing) -> None:
+        self.pixels, both = empty_images(0, preprocessing).dtype, (preprocessing["mean"], preprocessing["std"])
+        self.mean, self.std = (torch.iinfo(self.pixels).max * torch.tensor(one).view(1, -1, 1, 1) for one in both)
 
     def __call__(self, images: Tensor, like: Tensor) -> Tensor:
-        """Normalises images on the 0-255 scale, in the type of another tensor on the same device."""
-        if (self._mean.device, self._mean.dtype) != (like.device, like.dtype):
-            self._mean, self._std = self._mean.to(like), self._std.to(like)
-        x = images.to(like.dtype, copy=True)
+        """Normalises images on the scale of their pixels, to the type of another tensor on the same device."""
+        # half precision would round 16 bits before the mean is subtracted
+        dtype = like.dtype if self.pixels == torch.uint8 else torch.promote_types(like.dtype, torch.float32)
+        if (self.mean.device, self.mean.dtype) != (like.device, dtype):
+            self.mean, self.std = self.mean.to(like.device, dtype), self.std.to(like.device, dtype)
+        x = images.to(dtype, copy=True)
         channels_last = x.is_contiguous(memory_format=torch.channels_last)
         layout = torch.channels_last if channels_last else torch.contiguous_format
         # a CPU's vector units want whole rows, and one pass over memory takes half as long as two
         row = (1, x.shape[1], 1, x.shape[3])
-        factors = (1 / self._std, -self._mean / self._std)
+        factors = (1 / self.std, -self.mean / self.std)
         scale, shift = (values.expand(row).contiguous(memory_format=layout) for values in factors)
-        return torch.addcmul(shift, x, scale, out=x)
+        return torch.addcmul(shift, x, scale, out=x).to(like.dtype)
 
 
 def resized(images: Tensor, size: int | None) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torchvision.models import get_model_weights  # type: ignore[attr-defined]  # not in its __all__
 
 from project.engine.errors import UserError, first_sentence, listed, printable
-from project.engine.preprocessing import Preprocessing
+from project.engine.preprocessing import Preprocessing, bands_of
 from project.engine.run.checkpoint import ABOUT, read_checkpoint, read_weights
 from project.engine.run.files import fetch_file, one_at_a_time
 from project.engine.run.progress import note
@@ -145,6 +145,7 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str,
     weights = {_OLD_DENSENET.sub(r"\1\2.", name): value for name, value in weights.items()}
     while not own.keys() & weights.keys() and any(map(_WRAPPER.match, weights)):
         weights = {_WRAPPER.sub("", name): value for name, value in weights.items()}
+    weights = {name: adapted(value, own.get(name, value).shape) for name, value in weights.items()}
     heads = tuple(f"{name}." for name in head(network, num_classes))
     other_shape = [name for name in own if name in weights and own[name].shape != weights[name].shape]
     left_out = [name for name in own if name.startswith(heads) and (name in other_shape or name not in weights)]
@@ -168,15 +169,26 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str,
     return left_out
 
 
+def adapted(weight: Tensor, shape: torch.Size) -> Tensor:
+    """Adapts a convolution of RGB as timm's ``adapt_input_conv`` does: its sum for one channel, else repeated and scaled."""
+    if weight.dim() != 4 or weight.shape[1] != 3 or shape == weight.shape or shape[2:] != weight.shape[2:]:
+        return weight
+    if shape[1] == 1:
+        return weight.sum(1, keepdim=True)
+    return weight.repeat(1, -(-shape[1] // 3), 1, 1)[:, : shape[1]] * (3 / shape[1])
+
+
 def follow_preprocessing(options: Any, preprocessing: Preprocessing) -> None:
     """Sets the options of a data module that were not given, and so are None, to the preprocessing of weights.
 
-    Where another image size is given, ``resize`` keeps its ratio to it.
+    Where another image size is given, ``resize`` keeps its ratio to it; for other channels, statistics do not follow.
     """
     crop = preprocessing["crop"]
     resize = round((options.get("image_size") or crop) * preprocessing["resize"] / crop)
     wanted = {"fit": "crop", "interpolation": "bilinear", **preprocessing, "image_size": crop, "resize": resize}
-    for name in ("image_size", "fit", "resize", "interpolation", "mean", "std"):
+    wanted["channels"], wanted["bits"] = bands_of(preprocessing) or (None, None)
+    same = all(options.get(name) in (None, wanted[name]) for name in ("channels", "bits"))
+    for name in ("image_size", "fit", "resize", "interpolation", *("channels", "bits", "mean", "std") * same):
         if name in options and options[name] is None:
             options[name] = wanted[name]
 

@@ -131,7 +131,7 @@ def test_a_loader_starts_nothing_before_its_first_batch(num_workers):
 def test_numbers_within_bounds_are_plain_in_a_checkpoint(workplace):
     small("--data.class_balance=0.5", "--data.mean=[0.4,0.5,0.6]", "--trainer.max_steps=1")
     options = load(Path("runs/run/checkpoints/last.ckpt"))["datamodule_hyper_parameters"]  # with weights_only=True
-    assert (options["class_balance"], options["mean"]) == (0.5, (0.4, 0.5, 0.6))
+    assert (options["class_balance"], options["mean"]) == (0.5, [0.4, 0.5, 0.6])
     assert {type(value) for value in (options["class_balance"], options["batch_size"])} == {float, int}
 
 

@@ -102,7 +102,7 @@ def test_forward_normalises_and_classifies_uint8_images_in_any_memory_format_and
     alone = torch.cat([logits_of(model, image[None]) for image in images])
     for found in (logits_of(model, images), logits_of(model, images.to(memory_format=torch.channels_last)), alone):
         torch.testing.assert_close(found, plain_logits(model, images), rtol=1e-6, atol=1e-7)
-    with pytest.raises(TypeError, match=r"^images must be uint8, from 0 to 255, got torch\.float32[^\n]*$"):
+    with pytest.raises(TypeError, match=r"^images must be torch.uint8, got torch\.float32[^\n]*$"):
         model(images.float())
 
 

@@ -56,7 +56,7 @@ def test_a_network_of_any_family_computes_the_same_in_the_memory_format_that_it_
         network = built(arch, 5)
     plain = deepcopy(network).eval()
     size = 224 if arch == "swin_t" else 64
-    assert detect_memory_format(network, arch, 5, size) is torch.channels_last
+    assert detect_memory_format(network, arch, 5, torch.zeros(2, 3, size, size)) is torch.channels_last
     whole = deepcopy(network).to(memory_format=torch.channels_last)  # with the strides that gradients will have
     assert [p.stride() for p in network.parameters()] == [p.stride() for p in whole.parameters()]
     x = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
@@ -84,7 +84,7 @@ class Tiny(nn.Module):
 def test_a_network_that_takes_one_memory_format_alone_gets_that_and_lazy_layers_their_shapes():
     network = built(f"{__name__}.Tiny", 5)
     network.norm.eval()
-    assert detect_memory_format(network, "Tiny", 5, 16) is torch.contiguous_format
+    assert detect_memory_format(network, "Tiny", 5, torch.zeros(2, 3, 16, 16)) is torch.contiguous_format
     assert network.head.weight.shape == (5, 4 * 7 * 7)
     assert network.training
     assert not network.norm.training
@@ -122,7 +122,7 @@ def failing(num_classes, fail_later=False):
 )
 def test_a_network_that_cannot_be_used_is_an_error_of_one_line(arch, args, complaint):
     with pytest.raises(UserError, match=complaint) as error:
-        detect_memory_format(built(arch, 5, args), arch, 5, 8)
+        detect_memory_format(built(arch, 5, args), arch, 5, torch.zeros(2, 3, 8, 8))
     assert "\n" not in str(error.value)
 
 
@@ -131,7 +131,7 @@ def test_a_bug_in_a_network_of_the_users_keeps_its_traceback():
     with pytest.raises(RuntimeError, match="a bug of the user's"):
         built(arch, 5)
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
-        detect_memory_format(built(arch, 5, {"fail_later": True}), arch, 5, 8)
+        detect_memory_format(built(arch, 5, {"fail_later": True}), arch, 5, torch.zeros(2, 3, 8, 8))
 
 
 @pytest.mark.parametrize(("stem", "side"), [("cifar", 32), ("imagenet", 8)])

@@ -83,9 +83,7 @@ def test_torchvisions_own_weights_give_torchvisions_logits(arch, hub, monkeypatc
         start_from(ours, arch, weights, 1000)
     preprocessing: Any = find_weights(arch, "DEFAULT").preprocessing()
     image = torch.randint(0, 256, (3, 300, 400), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    seen = Normalization(preprocessing["mean"], preprocessing["std"])(
-        fit_image(image, preprocessing)[None], like=torch.empty(0)
-    )
+    seen = Normalization(preprocessing)(fit_image(image, preprocessing)[None], like=torch.empty(0))
     with torch.inference_mode():
         expected = reference.eval()(entry.transforms()(image)[None])
         found = ours.eval()(seen)

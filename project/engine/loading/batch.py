@@ -21,7 +21,7 @@ class ImageBatch(NamedTuple):
     """Images on their way to the model.
 
     Attributes:
-        images: uint8 (N, 3, height, width), RGB.
+        images: uint8 (N, 3, height, width), RGB; or with the channels and bits that the preprocessing says.
         labels: int64 (N,), positions in the list of class names; -1 marks an image that another process counts, or a
             file that cannot be read. Of a multi-label dataset int64 (N, classes), 1 for each class that an image has.
         indices: int64 (N,), positions in the dataset; where an epoch takes an image again, plus the size of the

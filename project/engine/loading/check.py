@@ -18,9 +18,10 @@ from torch.utils.data import DataLoader
 
 from ..errors import UnreadableFileError, UserError, listed
 from ..hardware import usable_cores
+from ..preprocessing import Bands
 from ..run.files import whole_file
 from ..run.progress import Progress
-from .decode import check_image, decode, named, open_image, reason, upright_size
+from .decode import check_image, decode, named, open_image, read_bands, reason, upright_size
 from .scan import ClassFiles
 
 _VERSION = 3  # of the record; another number where the check or the facts change
@@ -41,17 +42,19 @@ class Facts(NamedTuple):
     height: int = 0
     format: str = ""  # of the content, whatever the file is called, as in "JPEG"
     mode: str = ""  # PIL's name of the kind of pixels, as in "RGB"
-    pixels: str = ""  # a hash of the upright image in RGB, as training sees it
+    pixels: str = ""  # a hash of the upright image in RGB, as training sees it; of the file where it is used as stored
     stamp: Stamp | None = None  # of the file, just before; None where it was not there
 
 
-def check_files(files: Sequence[Path], root: Path, sizes: bool = False, pixels: bool = False) -> list[Facts]:
+def check_files(
+    files: Sequence[Path], root: Path, bands: Bands | None = None, sizes: bool = False, pixels: bool = False
+) -> list[Facts]:
     """Checks those image files below ``root`` that are new or have changed since they were last checked.
 
     A file is the same as long as its name, its length and its time of change are. Broken ones are checked each time.
-    ``sizes`` asks for widths and heights; ``pixels`` decodes each image in full, which finds damage inside.
+    ``sizes`` asks for widths and heights; ``pixels`` and ``bands`` decode each image in full, which finds damage inside.
     """
-    record, prefix = _record_of(root), f"{root}{os.sep}"
+    record, prefix = _record_of(f"{root}{bands or ''}"), f"{root}{os.sep}"
     names = [str(file).removeprefix(prefix) for file in files]
     sure_before = time.time_ns() - _UNSURE_NS
     stamps = [_stamp(file) for file in files]
@@ -62,7 +65,7 @@ def check_files(files: Sequence[Path], root: Path, sizes: bool = False, pixels: 
         for position, (fact, stamp) in enumerate(zip(facts, stamps, strict=True))
         if stamp is None or fact.stamp != stamp or (sizes and not fact.width) or (pixels and not fact.pixels)
     ]
-    found = _look_at([files[position] for position in new], sizes, pixels)
+    found = _look_at([files[position] for position in new], bands, sizes, pixels)
     for position, fact in zip(new, found, strict=True):
         facts[position] = fact._replace(stamp=stamps[position])
     if any(facts[position].defect is None for position in new):
@@ -80,8 +83,11 @@ def _stamp(path: Path) -> Stamp | None:
     return found.st_size, found.st_mtime_ns
 
 
-def _look(file: Path, sizes: bool, pixels: bool) -> Facts:
+def _look(file: Path, bands: Bands | None, sizes: bool, pixels: bool) -> Facts:
     try:
+        if bands is not None:
+            size, mode = read_bands(file, bands).shape[:0:-1], f"{bands[0]} x {bands[1]} bits"
+            return Facts(None, *size, file.suffix, mode, hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest())
         check_image(file)
         if not (sizes or pixels):
             return Facts(None)
@@ -97,16 +103,17 @@ def _look(file: Path, sizes: bool, pixels: bool) -> Facts:
         return Facts(reason(error))
 
 
-def _look_at(files: Sequence[Path], sizes: bool, pixels: bool) -> Iterator[Facts]:
+def _look_at(files: Sequence[Path], bands: Bands | None, sizes: bool, pixels: bool) -> Iterator[Facts]:
     """Checks files in threads, and many in processes, as Python's lock keeps threads from working at the same time."""
     cores, threads = min(usable_cores(), _MOST_PROCESSES), 1 if pixels else 4
+    look = partial(_look, bands=bands, sizes=sizes, pixels=pixels)
     workers = cores if len(files) >= _WORTH_PROCESSES and cores > 1 else 0
     # workers of a loader end when this process is killed, which those of other pools do not
     loader = DataLoader(
         cast(Any, files),
         batch_size=_AT_ONCE,
         num_workers=workers,
-        collate_fn=partial(_look_in_threads, threads if workers else threads * cores, sizes, pixels),
+        collate_fn=partial(_look_in_threads, threads if workers else threads * cores, look),
         generator=torch.Generator(),  # which it draws from, and not from the run's
     )
     with contextlib.closing(Progress(len(files), text="checking images")) as progress:
@@ -115,12 +122,12 @@ def _look_at(files: Sequence[Path], sizes: bool, pixels: bool) -> Iterator[Facts
             yield from facts
 
 
-def _look_in_threads(threads: int, sizes: bool, pixels: bool, files: Sequence[Path]) -> list[Facts]:
+def _look_in_threads(threads: int, look: Any, files: Sequence[Path]) -> list[Facts]:
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(partial(_look, sizes=sizes, pixels=pixels), files))
+        return list(pool.map(look, files))
 
 
-def _record_of(root: Path) -> Path:
+def _record_of(root: str) -> Path:
     """The file for what is known of a folder of images."""
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     place = os.fsencode(os.path.abspath(root))
@@ -170,7 +177,7 @@ def leave_out(splits: dict[str, ClassFiles], broken: Mapping[Path, str]) -> dict
     return left
 
 
-def survey(root: Path, splits: dict[str, ClassFiles]) -> dict[str, Any]:
+def survey(root: Path, splits: dict[str, ClassFiles], bands: Bands | None = None) -> dict[str, Any]:
     """Describes image files as plain data for JSON: classes, unreadable files, duplicates, sizes and kinds of images."""
     places = [
         (file, {"file": _below(root, file), "split": split, "class": label})
@@ -178,7 +185,7 @@ def survey(root: Path, splits: dict[str, ClassFiles]) -> dict[str, Any]:
         for label, files in classes.items()
         for file in files
     ]
-    checked = check_files([file for file, _ in places], root, pixels=True)
+    checked = check_files([file for file, _ in places], root, bands, pixels=True)
     unreadable, facts, alike = [], [], defaultdict[str, list[dict[str, str]]](list)
     for (_, place), found in zip(places, checked, strict=True):
         if found.defect is not None:

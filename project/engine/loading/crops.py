@@ -11,7 +11,7 @@ Box = tuple[int, int, int, int]
 
 
 def fit_image(image: Tensor, preprocessing: Preprocessing) -> Tensor:
-    """Fits a whole image, uint8 (3, height, width), to the network's input as evaluation sees it.
+    """Fits a whole image, uint8 or uint16 (channels, height, width), to the network's input as evaluation sees it.
 
     It is what torchvision's v2 makes of the image, up to rounding: by ``Resize(resize, antialias=True)`` and
     ``CenterCrop(crop)``, or as :func:`fit_region` does.
@@ -38,7 +38,7 @@ def fit_region(image: Tensor, box: Box, preprocessing: Preprocessing) -> Tensor:
     crop = preprocessing["crop"]
     if shape == (crop, crop):
         return scaled
-    colour = as_colour(tuple(preprocessing["mean"]), image.device)
+    colour = as_colour(tuple(preprocessing["mean"]), image.device, image.dtype)
     canvas = colour[:, None, None].repeat(1, crop, crop)
     upper, left = (crop - height) // 2, (crop - width) // 2
     canvas[:, upper : upper + height, left : left + width] = scaled
@@ -99,4 +99,7 @@ def scaled_region(image: Tensor, box: Box, shape: tuple[int, int], preprocessing
     left, upper, right, lower = box
     # torch's kernel for three interleaved channels is the fastest, but not for a view
     region = image[None, :, upper:lower, left:right].contiguous(memory_format=torch.channels_last)
-    return interpolate(region, size=shape, mode=preprocessing.get("interpolation", "bilinear"), antialias=True)[0]
+    mode, pixels = preprocessing.get("interpolation", "bilinear"), region.dtype
+    region = region if pixels == torch.uint8 else region.float()  # torch scales no uint16
+    scaled = interpolate(region, size=shape, mode=mode, antialias=True)[0]
+    return scaled if pixels == torch.uint8 else scaled.round().clamp(0, 65535).to(pixels)

@@ -19,6 +19,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from ..errors import LocalError, UnreadableFileError, printable
+from ..preprocessing import Bands
 
 IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
@@ -48,7 +49,7 @@ def named(path: str | Path) -> Iterator[None]:
     """Turns whatever PIL raises into one line with the file's name; of the kind below only if it is the file's fault."""
     try:
         yield
-    except (*_OF_PYTHON, *_OF_PIL) as error:
+    except (*_OF_PYTHON, *_OF_PIL, RuntimeError) as error:  # the last of imagecodecs
         if isinstance(error, OSError) and error.errno not in _OF_THE_FILE:
             raise LocalError(f"'{printable(path)}' cannot be read ({error.strerror})") from error
         text = f"'{printable(path)}' cannot be read as an image ({_why(error)}); repair the file or remove it"
@@ -103,6 +104,38 @@ def decode(image: Image.Image, path: str | Path, least: tuple[int, int] | None =
                 upright = found.transpose(1, 2) if turn in _LYING else found
                 return upright.flip(_MIRRORED[turn]) if turn in _MIRRORED else upright
         return upright_pixels(image)
+
+
+def read_bands(path: str | Path, bands: Bands) -> Tensor:
+    """Reads an image as it is stored, (channels, height, width); an error if it has other channels or bits."""
+    with named(path):
+        found = _stored(path, bands)
+        pixels = found if found.ndim > 2 else found[..., None]
+        if pixels.shape[2:] != bands[:1] or pixels.dtype != f"uint{bands[1]}":
+            stored = f"{found.dtype} {found.shape}, not uint{bands[1]} (height, width, {bands[0]})"
+            raise ValueError(f"it is {stored}; see --data.channels and --data.bits")
+        if pixels.nbytes > 3 * MAX_PIXELS or not 0 < max(pixels.shape[:2]) <= _LONGEST * min(pixels.shape[:2]):
+            raise ValueError(f"its shape is {found.shape}")
+        return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+def _stored(path: str | Path, bands: Bands) -> NDArray[Any]:
+    ending = os.path.splitext(path)[1].lower()
+    if ending == ".npy":  # mapped, so that nothing is allocated; this never unpickles, nor writes to the file
+        return np.lib.format.open_memmap(path, mode="c")
+    if ending in (".tif", ".tiff"):
+        from tifffile import TiffFile  # few need it
+
+        with TiffFile(path) as file:
+            first = file.series[0]
+            if first.nbytes > 3 * MAX_PIXELS:  # before that is allocated
+                raise ValueError(f"its shape is {first.shape}")
+            return np.moveaxis(first.asarray(), 0, -1) if first.axes[1:] == "YX" else first.asarray()
+    with open_image(path) as image:
+        if ";16" in str(getattr(image, "tile", "")) and image.mode != "I;16":  # of which PIL would keep 8 bits
+            raise ValueError("PIL reads 8 of its 16 bits; save it as TIFF or .npy")
+        grey = "L" if bands == (1, 8) and image.mode != "I;16" else None
+        return np.array(ImageOps.exif_transpose(image).convert(grey))
 
 
 def upright_pixels(image: Image.Image) -> Tensor:

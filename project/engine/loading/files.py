@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,13 +11,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ..errors import LocalError, UnreadableFileError, printable
-from ..preprocessing import Preprocessing
+from ..preprocessing import Bands, Preprocessing, bands_of, empty_images
 from ..randomness import Purpose, uniform
 from .batch import ImageBatch, split_keys
 from .cache import ImageCache, open_cache
 from .check import Facts
 from .crops import fit_image, fit_region, random_box, reduced_box, scaled_region, sufficient_size
-from .decode import decode, open_image, reason, upright_size
+from .decode import decode, open_image, read_bands, reason, upright_size
 from .workers import image_loader
 
 CROP_TRIES = 10
@@ -24,8 +25,10 @@ CROP_TRIES = 10
 
 
 def prepare(path: str | os.PathLike[str], preprocessing: Preprocessing) -> Tensor:
-    """Reads an image file as evaluation sees it, uint8 (3, crop, crop)."""
+    """Reads an image file as evaluation sees it, (channels, crop, crop)."""
     name = os.fspath(path)
+    if (bands := bands_of(preprocessing)) is not None:
+        return fit_image(read_bands(name, bands), preprocessing)
     with open_image(name) as image:
         return fit_image(decode(image, name), preprocessing)
 
@@ -67,8 +70,7 @@ class FileDataset:
         epoch, indices = split_keys(keys, len(self))
         positions = indices % len(self)
         labels = self.labels[positions]
-        # as decoders write them and the network wants them
-        images = torch.empty(len(keys), 3, self.crop, self.crop, dtype=torch.uint8, memory_format=torch.channels_last)
+        images = empty_images(len(keys), self.preprocessing)
         draws = uniform(self.seed, epoch, indices, Purpose.CROP, 4 * CROP_TRIES).view(-1, CROP_TRIES, 4)
         for row, position in enumerate(positions.tolist()):
             try:
@@ -80,7 +82,7 @@ class FileDataset:
         return ImageBatch(images, labels, indices)
 
     def image(self, index: int) -> Tensor:
-        """One image as evaluation sees it, uint8 (3, crop, crop)."""
+        """One image as evaluation sees it, (channels, crop, crop)."""
         if self.cache is not None and self.crop_scale is None:
             return self.cache.fetch(index, lambda: prepare(self.files[index], self.preprocessing))
         return prepare(self.files[index], self.preprocessing)
@@ -97,6 +99,10 @@ class FileDataset:
             small = self.cache.fetch(index, lambda: self._small(index, shape))
             return fit_region(small, random_box(*shape[::-1], draws, self.crop_scale, self.fit), self.preprocessing)
         file = self.files[index]
+        if (bands := bands_of(self.preprocessing)) is not None:
+            pixels = read_bands(file, bands)
+            _, height, width = pixels.shape
+            return fit_region(pixels, random_box(width, height, draws, self.crop_scale, self.fit), self.preprocessing)
         with open_image(file) as image:
             size = upright_size(image, file)
             box = random_box(*size, draws, self.crop_scale, self.fit)
@@ -127,10 +133,24 @@ class FileDataset:
         return open_cache(folder, self.files, (fact.stamp for fact in facts), shapes, settings)
 
 
+def mean_and_std(files: Sequence[Path], bands: Bands) -> tuple[list[float], list[float]]:
+    """Computes each channel's mean and deviation, from 0 to 1, over at most 1,000 of the images, which count alike."""
+    moments = []
+    for file in files[:: -(-len(files) // 1000)]:
+        with suppress(UnreadableFileError):  # the check of all files will tell
+            pixels = read_bands(file, bands).flatten(1).double() / (2 ** bands[1] - 1)
+            moments.append(torch.stack(torch.var_mean(pixels, 1, correction=0)))
+    if not moments:
+        read_bands(files[0], bands)  # raises the reason
+    variances, means = torch.stack(moments).unbind(1)
+    std = (variances.mean(0) + means.var(0, correction=0)).sqrt()
+    return means.mean(0).tolist(), [value or 1.0 for value in std.tolist()]  # a constant channel is not scaled
+
+
 class PathBatch(NamedTuple):
     """A batch of image files: a path is None where it only fills the batch up, an error None where the file is read."""
 
-    images: Tensor  # uint8 (N, 3, crop, crop), black where a file cannot be read
+    images: Tensor  # (N, channels, crop, crop), black where a file cannot be read
     paths: list[str | None]
     errors: list[str | None]
 
@@ -145,9 +165,7 @@ class PathDataset:
         return len(self._paths)
 
     def __getitems__(self, indices: Sequence[int]) -> PathBatch:
-        crop = self._preprocessing["crop"]
-        images = torch.zeros((len(indices), 3, crop, crop), dtype=torch.uint8)
-        images = images.contiguous(memory_format=torch.channels_last)
+        images = empty_images(len(indices), self._preprocessing).zero_()
         paths = [self._paths[index] for index in indices]
         errors: list[str | None] = [None] * len(paths)
         for position, path in enumerate(paths):
@@ -169,6 +187,6 @@ def path_loader(
     paths: Sequence[str | None], preprocessing: Preprocessing, batch_size: int, workers: int, devices: int
 ) -> DataLoader[Any]:
     """Loads files in their order; ``devices`` processes of this machine do so at once, each with its own workers."""
-    batch_bytes = batch_size * 3 * preprocessing["crop"] ** 2
+    batch_bytes = empty_images(batch_size, preprocessing).nbytes
     dataset, pinned = PathDataset(paths, preprocessing), torch.cuda.is_available()
     return image_loader(dataset, batch_size, workers, 2, batch_bytes, devices, pin_memory=pinned)

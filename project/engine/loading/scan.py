@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..errors import UserError, printable
+from ..preprocessing import Bands
 from .decode import IMAGE_SUFFIXES
 
+_Note = Callable[[str], object]
 ClassFiles = dict[str, list[Path]]
 """The files of each class, by name; classes in the order of their labels."""
 
@@ -19,7 +21,9 @@ _SPLIT_NAMES = {
 }
 
 
-def walk(folder: str, note: Callable[[str], object] | None = None, above: tuple[str, ...] = ()) -> Iterator[str]:
+def walk(
+    folder: str, note: _Note | None = None, above: tuple[str, ...] = (), bands: Bands | None = None
+) -> Iterator[str]:
     """Lists the image files of a folder, then those of the folders within, sorted by name on every system.
 
     Files count whose names end as images' do, dead links too, which reading them reports; hidden folders and those of
@@ -31,14 +35,14 @@ def walk(folder: str, note: Callable[[str], object] | None = None, above: tuple[
         if note is not None:
             note(f"'{folder}' leads back to a folder that it is in, and is left out")
         return
-    files, folders = [], []
+    files, folders, suffixes = [], [], IMAGE_SUFFIXES | ({".npy"} if bands else set())
     try:
         with os.scandir(folder) as entries:  # asks nothing more of the disk for an ordinary file
             for entry in entries:
                 link = entry.is_symlink()  # one to itself would be an error
                 if os.path.isdir(entry.path) if link else entry.is_dir():
                     folders.append(entry.name)
-                elif os.path.splitext(entry.name)[1].lower() in IMAGE_SUFFIXES:
+                elif os.path.splitext(entry.name)[1].lower() in suffixes:
                     dead = link and not os.path.exists(entry.path)
                     if dead or (os.path.isfile(entry.path) if link else entry.is_file()):
                         files.append(entry.name)
@@ -50,7 +54,7 @@ def walk(folder: str, note: Callable[[str], object] | None = None, above: tuple[
     prefix = os.path.join(folder, "")
     yield from (prefix + name for name in sorted(files))
     for name in sorted(filter(counts, folders)):
-        yield from walk(os.path.join(folder, name), note, (*above, real))
+        yield from walk(os.path.join(folder, name), note, (*above, real), bands)
 
 
 def counts(folder: str) -> bool:
@@ -73,7 +77,7 @@ def spelt(name: str) -> str:
     return name if name.isascii() else name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
-def list_classes(root: Path) -> ClassFiles:
+def list_classes(root: Path, bands: Bands | None = None) -> ClassFiles:
     """Finds the images of each class, in its folder and in the folders within, at any depth."""
     folders = []
     for entry in sorted(root.iterdir(), key=lambda path: path.name):  # paths compare without case on Windows
@@ -82,9 +86,9 @@ def list_classes(root: Path) -> ClassFiles:
         if counts(entry.name) and entry.is_dir():
             folders.append(entry)
     above = (os.path.realpath(root),)
-    classes = {spelt(folder.name): [Path(file) for file in walk(str(folder), above=above)] for folder in folders}
+    classes = {spelt(folder.name): [*map(Path, walk(str(folder), None, above, bands))] for folder in folders}
     if not any(classes.values()):
-        example = next(walk(str(root)), "")
+        example = next(walk(str(root), bands=bands), "")
         what = f"has images (such as '{printable(Path(example).name)}'), but no class folders with images"
         raise UserError(
             f"--data.root: '{printable(root)}' {what if example else 'has no images'}; it must hold one folder for each"
@@ -105,11 +109,11 @@ def list_classes(root: Path) -> ClassFiles:
     return classes
 
 
-def image_paths(named: Iterable[str], note: Callable[[str], object]) -> Iterator[str]:
+def image_paths(named: Iterable[str], note: _Note, bands: Bands | None = None) -> Iterator[str]:
     """Lists the files that are named, whatever they are, and the image files in folders that are named."""
     for path in named:
         if os.path.isdir(path):
-            yield from walk(path, note)
+            yield from walk(path, note, bands=bands)
         else:
             yield path
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
 from ..errors import LocalError, UserError
-from ..preprocessing import Preprocessing
+from ..preprocessing import Preprocessing, empty_images
 from ..randomness import Purpose, derived_seed, restored_generators, seed_generators, uniform
 from .batch import ImageBatch, split_keys
 from .crops import fit_image, fit_region, random_box
@@ -62,8 +62,7 @@ class TorchDataset:
 
     def __getitems__(self, keys: list[int]) -> ImageBatch:
         epoch, indices = split_keys(keys, len(self))
-        # as decoders write them and the network wants them
-        images = torch.empty(len(keys), 3, self.crop, self.crop, dtype=torch.uint8, memory_format=torch.channels_last)
+        images = empty_images(len(keys), self.preprocessing)
         labels = torch.empty(len(keys), dtype=torch.int64)
         draws = uniform(self.seed, epoch, indices, Purpose.CROP, 4 * CROP_TRIES).view(-1, CROP_TRIES, 4)
         with restored_generators():

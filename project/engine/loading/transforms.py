@@ -42,21 +42,21 @@ class TransformedDataset:
         with restored_generators():
             for image, index in zip(batch.images, batch.indices.tolist(), strict=True):
                 seed_generators(derived_seed(Purpose.TRANSFORMS, self.seed, epoch, index))
-                images.append(self._transformed(image))
+                images.append(self._transformed(image, image.dtype, len(image)))
         if len({image.shape for image in images}) > 1:
             raise LocalError("--data.train_transforms return images of different sizes; add a resize to them")
         last = batch.images.is_contiguous(memory_format=torch.channels_last)
         layout = torch.channels_last if last else torch.contiguous_format
         return batch._replace(images=torch.stack(images).contiguous(memory_format=layout))
 
-    def _transformed(self, image: Tensor) -> Tensor:
+    def _transformed(self, image: Tensor, dtype: torch.dtype, channels: int) -> Tensor:
         for transform in self.transforms:
             image = transform(image)
-            if not isinstance(image, Tensor) or image.dtype != torch.uint8 or image.dim() != 3 or len(image) != 3:
+            if not isinstance(image, Tensor) or image.dtype != dtype or image.dim() != 3 or len(image) != channels:
                 found = f"{image.dtype} {tuple(image.shape)}" if isinstance(image, Tensor) else type(image).__name__
                 raise LocalError(
-                    f"--data.train_transforms: {describe(transform)} must return an image, uint8 (3, height, width), got"
-                    f" {found}; the model normalises on the device"
+                    f"--data.train_transforms: {describe(transform)} must return an image, {str(dtype)[6:]}"
+                    f" ({channels}, height, width), got {found}; the model normalises on the device"
                 )
         return image
 
@@ -64,9 +64,9 @@ class TransformedDataset:
 def transform_batch(batch: ImageBatch, transforms: Sequence[Transform], num_classes: int, seed: int) -> ImageBatch:
     """Applies transforms of whole batches, with all generators seeded, and restored after them.
 
-    A transform takes images, float32 (N, 3, height, width) on the 0-255 scale, and labels, float32 (N, classes),
-    one-hot at first, and returns both, as MixUp and CutMix of torchvision's v2 do. The batch that comes out has its
-    images rounded to uint8, and soft labels.
+    A transform takes images, float32 (N, channels, height, width) on the 0-255 scale (0-65535 of 16 bits), and labels,
+    float32 (N, classes), one-hot at first, and returns both, as MixUp and CutMix of torchvision's v2 do. The batch that
+    comes out has its images rounded to their type, and soft labels.
     """
     images = batch.images.float()
     labels = (batch.labels if batch.labels.dim() == 2 else F.one_hot(batch.labels, num_classes)).float()
@@ -81,4 +81,5 @@ def transform_batch(batch: ImageBatch, transforms: Sequence[Transform], num_clas
                     f" {tuple(shape)}, as it is given"
                 )
             images, labels = found
-    return batch._replace(images=images.round().clamp(0, 255).to(torch.uint8), labels=labels)
+    dtype = batch.images.dtype
+    return batch._replace(images=images.round().clamp(0, torch.iinfo(dtype).max).to(dtype), labels=labels)
