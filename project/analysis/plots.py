@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -50,9 +49,9 @@ def confusion_figure(confusion: Tensor, class_names: Sequence[str]) -> Figure:
 def as_rgb(image: Tensor) -> Tensor:
     """Shows the first three channels, or the first in grey, as uint8; 16 bits are stretched, as few images use all."""
     shown = image[:3] if len(image) >= 3 else image[:1].expand(3, -1, -1)
-    if shown.dtype == torch.uint16:
+    if shown.dtype.itemsize == 2:
         low, high = shown.float().aminmax()
-        shown = (255 * (shown.float() - low) / (high - low).clamp(min=1)).to(torch.uint8)
+        shown = (255 * (shown.float() - low) / (high - low).clamp(min=1)).byte()
     return shown
 
 

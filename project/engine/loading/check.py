@@ -87,7 +87,7 @@ def _look(file: Path, bands: Bands | None, sizes: bool, pixels: bool) -> Facts:
     try:
         if bands is not None:
             size, mode = read_bands(file, bands).shape[:0:-1], f"{bands[0]} x {bands[1]} bits"
-            return Facts(None, *size, file.suffix, mode, hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest())
+            return Facts(None, size[0], size[1], file.suffix, mode, hashlib.blake2b(file.read_bytes()).hexdigest())
         check_image(file)
         if not (sizes or pixels):
             return Facts(None)

@@ -9,7 +9,6 @@ from ..errors import UserError, printable
 from ..preprocessing import Bands
 from .decode import IMAGE_SUFFIXES
 
-_Note = Callable[[str], object]
 ClassFiles = dict[str, list[Path]]
 """The files of each class, by name; classes in the order of their labels."""
 
@@ -22,7 +21,7 @@ _SPLIT_NAMES = {
 
 
 def walk(
-    folder: str, note: _Note | None = None, above: tuple[str, ...] = (), bands: Bands | None = None
+    folder: str, note: Callable[[str], object] | None = None, above: tuple[str, ...] = (), bands: Bands | None = None
 ) -> Iterator[str]:
     """Lists the image files of a folder, then those of the folders within, sorted by name on every system.
 
@@ -109,7 +108,7 @@ def list_classes(root: Path, bands: Bands | None = None) -> ClassFiles:
     return classes
 
 
-def image_paths(named: Iterable[str], note: _Note, bands: Bands | None = None) -> Iterator[str]:
+def image_paths(named: Iterable[str], note: Callable[[str], object], bands: Bands | None = None) -> Iterator[str]:
     """Lists the files that are named, whatever they are, and the image files in folders that are named."""
     for path in named:
         if os.path.isdir(path):
