@@ -27,7 +27,7 @@ from project.engine.hardware import best_precision, tune_malloc
 from project.engine.run.checkpoint import ABOUT, read_checkpoint, read_newest, selection, with_atomic_writes
 from project.engine.run.folder import RunFolder, derived_name
 from project.engine.run.loggers import class_of, loggers_of, place_in_folder, rewind
-from project.engine.run.matching import changed_data, require_match
+from project.engine.run.matching import changed_data, changed_processes, require_match
 from project.engine.training.best_checkpoint import chosen_monitor, evaluate_best, watch_validation
 from project.engine.training.last_checkpoint import CURVES
 from project.engine.training.lightning_fixes import DelayedAveraging, LogInterval
@@ -194,7 +194,8 @@ class FitCLI(ProjectCLI):
         if not self._keeps_last:
             raise UserError(f"'{run.path}' resumes with --callbacks.last_checkpoint alone; or use another --name")
         place = f"epoch {about['epoch'] + 1} after step {about['step']}"
-        self.note(f"continuing {run.path} in {place}{changed_data(about, self.datamodule)}")
+        changes = changed_data(about, self.datamodule) + changed_processes(about, trainer.world_size)
+        self.note(f"continuing {run.path} in {place}{changes}")
         return str(path)
 
     def _conclude(self) -> None:

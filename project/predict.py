@@ -14,6 +14,7 @@ from typing import Any
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 from lightning.pytorch import LightningModule, Trainer
+from torch import distributed
 from torch.utils.data import DataLoader
 
 from project.analysis.tables import named, require_writable
@@ -126,8 +127,9 @@ class Labeller(LightningModule):
 
     def on_predict_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Brings a batch of each process together; files were dealt in turns, so their rows come in turns."""
-        strategy = self.trainer.strategy
-        of_ranks = [strategy.broadcast(outputs, src=rank) for rank in range(self.trainer.world_size)]
+        of_ranks = [outputs] * self.trainer.world_size
+        if len(of_ranks) > 1:  # Lightning can only broadcast the rows of each process to all
+            distributed.gather_object(outputs, of_ranks if self._writer is not None else None)
         if self._writer is not None:
             rows = [row for turn in zip_longest(*of_ranks) for row in turn if row is not None]
             self._writer.write(rows)

@@ -144,15 +144,6 @@ def test_a_command_that_only_prints_is_true(command, monkeypatch, capsys):
     assert "--trainer.max_epochs" in (printed := capsys.readouterr().out) or "max_epochs: 6" in printed
 
 
-@pytest.mark.parametrize(("code", "requeued"), [(0, ""), (75, "requeue 7\n"), (143, "requeue 7\n"), (2, "")])
-def test_slurms_batch_script_asks_for_another_turn_after_a_stop_alone(code, requeued):
-    (lines,) = re.findall(r"^srun python.*\n.*\n.*", (ROOT / "docs" / "many_devices.md").read_text(), re.M)
-    stubs = f'srun() {{ return {code}; }}\nscontrol() {{ echo "$@"; }}\n'
-    script = ["bash", "-c", stubs + lines]
-    found = subprocess.run(script, env={"SLURM_JOB_ID": "7"}, capture_output=True, text=True, check=False)
-    assert (found.stdout, found.returncode) == (requeued, 0 if requeued else code)
-
-
 @named("evaluate")
 def test_an_evaluate_command_is_true(command, tiny_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tiny_run.parents[1])

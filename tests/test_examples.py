@@ -25,7 +25,7 @@ from tests.data.stubs import NoiseDataModule
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted(path for path in (ROOT / "examples").iterdir() if path.stem != "__init__" and path.is_file())
-LIMITS = {"multilabel": 60, "attributes": 60, "network": 10, "data": 20}  # lines; of all others 25
+LIMITS = {"multilabel": 60, "attributes": 60, "network": 10, "data": 20, "streaming": 40}  # lines; of all others 25
 QUICK = ["--trainer.max_steps=2", "--model.arch=resnet9_slim"]
 NO_PLOTS = [f"--callbacks.{name}=false" for name in ("first_batch", "confusion_matrix", "confident_mistakes")]
 RESIZED = ["--data.image_size=32", "--data.batch_size=4", "--data.num_workers=0"]
@@ -69,6 +69,8 @@ def data_for(name: str) -> list[str]:
         np.savez("FILE.npz", train_images=pixels, train_labels=np.arange(24)[:, None] % 3)
     elif name == "torchvision_data":
         write_pets(Path("data/oxford-iiit-pet"))
+    elif name == "streaming":
+        return [*RESIZED, f"--data.root={make_folder(Path('images'), {'rose': 12, 'tulip': 12})}"]
     else:
         if name == "distillation":
             fit(*TINY_DATA, *TINY_TRAINER, *QUIET, *QUICK, *NO_PLOTS, "--name=NAME")
@@ -78,8 +80,8 @@ def data_for(name: str) -> list[str]:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_the_command_of_an_example_trains(file, workplace, capsys):
-    if file.stem == "timm_network":
-        pytest.importorskip("timm", reason="timm is an extra")
+    if package := {"timm_network": "timm", "streaming": "litdata"}.get(file.stem):
+        pytest.importorskip(package, reason=f"{package} is no requirement")
     given = [str(ROOT / word) if word.startswith("examples/") else word for word in options(file)]
     quick = QUICK if "arch" not in file.read_text() else QUICK[:1]
     few = [f"--trainer.limit_{split}_batches=2" for split in ("val", "test")]

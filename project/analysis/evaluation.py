@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 from lightning.pytorch import Callback, Trainer
-from torch import Tensor
+from torch import Tensor, distributed
 from torchmetrics.functional.classification import multilabel_average_precision
 
 from project.analysis.tables import named
@@ -72,21 +72,30 @@ class CollectPredictions(Callback):
     on_validation_batch_end = on_test_batch_end
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Gathers the predictions of all processes, which have as many images each."""
+        """Gathers the predictions of all processes, which have as many images each, in the first process."""
         if not self._batches:
             return
-        mine = [torch.cat(field) for field in zip(*self._batches, strict=True)]
+        mine, self._batches = [torch.cat(field) for field in zip(*self._batches, strict=True)], []
         if trainer.world_size > 1:
-            mine = [trainer.strategy.all_gather(field.to(pl_module.device)).flatten(0, 1).cpu() for field in mine]
+            mine = [_gathered(field.to(pl_module.device), trainer) for field in mine]
+        if not trainer.is_global_zero:
+            return
         found = Predictions(*mine)
         # another process counts an image whose label is -1 here, unless nobody could read it
         order = (2 * found.indices + ~found.known).argsort()
         indices = found.indices[order]
         first = torch.ones_like(indices, dtype=torch.bool)
         first[1:] = indices[1:] != indices[:-1]
-        self.predictions, self._batches = Predictions(*(field[order][first] for field in found)), []
+        self.predictions = Predictions(*(field[order][first] for field in found))
 
     on_validation_epoch_end = on_test_epoch_end
+
+
+def _gathered(mine: Tensor, trainer: Trainer) -> Tensor:
+    """Joins tensors of all processes in the first one; Lightning's ``all_gather`` would send all of them to all."""
+    parts = [torch.empty_like(mine) for _ in range(trainer.world_size)] if trainer.is_global_zero else None
+    distributed.gather(mine, parts)
+    return torch.cat(parts or [mine]).cpu()
 
 
 def evaluated_rows(found: Predictions, dataset: BatchDataset, class_names: Sequence[str]) -> Iterator[list[Row]]:

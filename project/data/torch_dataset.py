@@ -20,7 +20,7 @@ from project.engine.run.files import one_at_a_time
 
 
 class TorchDatasetModule(ResizedDataModule):
-    """Any map-style dataset that returns (image of PIL or uint8 tensor, label), such as those of torchvision.
+    """Any map-style dataset that returns (image of PIL, uint8 tensor or bytes of a file, label), such as those of torchvision.
 
     Args:
         train: The class of the dataset, with its own options behind it, as in ``--data.train.root``; or a function
@@ -85,18 +85,22 @@ class TorchDatasetModule(ResizedDataModule):
     def positions(self) -> dict[str, list[int]]:
         """The samples of each split, as positions in their dataset; a split that is cut is a part of ``train``.
 
-        Positions are cut by their hashes, class by class where the labels can be had without loading images.
+        They are cut by the hashes of the samples' names, class by class where labels can be had without loading images.
         """
         if not self._positions:
             sizes = {split: len(dataset) for split, dataset in self.datasets().items()}  # type: ignore[arg-type]
             found = {split: [*range(size)] for split, size in sizes.items()}
             fractions = {split: share for split, share in self.fractions.items() if split not in sizes}
             members = self._members() if fractions else {}
-            names = {name: [*map(str, positions)] for name, positions in members.items()}
+            names = {name: [*map(self.sample_name, positions)] for name, positions in members.items()}
             for split, parts in cut_classes(names, fractions, self.split_seed).items() if fractions else ():
                 found[split] = sorted(members[name][place] for name, places in parts.items() for place in places)
             self._positions = {split: found[split] for split in SPLITS}
         return self._positions
+
+    def sample_name(self, position: int) -> str:
+        """The name that puts a training sample into a split: its position, as a dataset need not have names."""
+        return str(position)
 
     def _members(self) -> dict[str, list[int]]:
         """The positions of each class's training samples; of all together where their labels are not known."""

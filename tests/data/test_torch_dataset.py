@@ -11,6 +11,7 @@ from filelock import FileLock, Timeout
 from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 from torchvision.datasets import ImageFolder
+from torchvision.datasets.folder import default_loader
 
 from project.data import FolderDataModule, TorchDatasetModule
 from project.engine.errors import UserError
@@ -54,12 +55,15 @@ def joined(batches: Any) -> ImageBatch:
     return ImageBatch(*(torch.cat(field) for field in zip(*batches, strict=True)))
 
 
-@pytest.mark.parametrize("fit", ["crop", "pad", "squash"])
-def test_an_image_folder_of_torchvision_is_served_as_the_folder_is_to_the_last_bit(tmp_path, fit):
+@pytest.mark.parametrize(
+    ("fit", "size", "loader"),  # the folder decodes larger images at a fraction of their size, as bytes are
+    [("crop", 16, default_loader), ("pad", 16, default_loader), ("squash", 8, lambda path: Path(path).read_bytes())],
+)
+def test_an_image_folder_of_torchvision_is_served_as_the_folder_is_to_the_last_bit(tmp_path, fit, size, loader):
     for split in SPLITS:
         write_folder(tmp_path / split, CLASSES)
-    sets: dict[str, Any] = {split: ImageFolder(str(tmp_path / split)) for split in SPLITS}
-    options: dict[str, Any] = {"image_size": 16, "batch_size": 4, "num_workers": 0, "seed": 3, "fit": fit}
+    sets: dict[str, Any] = {split: ImageFolder(str(tmp_path / split), loader=loader) for split in SPLITS}
+    options: dict[str, Any] = {"image_size": size, "batch_size": 4, "num_workers": 0, "seed": 3, "fit": fit}
     theirs = attached(TorchDatasetModule(**sets, **options), epoch=2)
     ours = attached(FolderDataModule(str(tmp_path), **options), epoch=2)
     assert theirs.class_names == ours.class_names
@@ -107,7 +111,7 @@ IMAGE = noise(20, 18)
         (Samples([]), "--data.train: Samples has no samples"),
         (Samples([{"image": IMAGE}] * 30), r"must be \(image, label\), got dict"),
         (Samples([(torch.rand(3, 8, 8), 0)] * 30), "got torch.float32; leave out ToTensor"),
-        (Samples([(np.zeros((8, 8, 3)), 0)] * 30), "must be of PIL or a uint8 tensor, got ndarray"),
+        (Samples([(np.zeros((8, 8, 3)), 0)] * 30), "must be of PIL, a uint8 tensor or a file's bytes, got ndarray"),
         (Samples([(torch.zeros(8, 8, 3, dtype=torch.uint8), 0)] * 30), r"height, width\), got \(8, 8, 3\)$"),
         (Samples([(torch.zeros(4, 8, 8, dtype=torch.uint8), 0)] * 30), r"got \(4, 8, 8\)"),
         (Samples([(IMAGE.convert("L").convert("F"), 0)] * 30), "32 bits"),
@@ -117,6 +121,7 @@ IMAGE = noise(20, 18)
         (Samples([(IMAGE, 0)] * 30, targets=[1] * 30), "its label is 0, but the dataset's list of labels says 1"),
         (Samples([(IMAGE, 0)] * 30, targets=[2] * 30), "has the label 2, not one from 0 to 1"),
         (TensorDataset(torch.zeros(9, 3, 8, 8, dtype=torch.uint8)), r"must be \(image, label\), got tuple"),
+        (Samples([(b"no image", 0)] * 30), r"^'Samples\[\d+\]' cannot be read as an image \(not an image\)"),
         (Samples(lambda index: Image.open("nowhere.png"), 30), "cannot be read .No such file"),
     ],
 )

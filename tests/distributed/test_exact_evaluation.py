@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback
+from lightning.pytorch.strategies import DDPStrategy
 from torch import distributed
 from torch.optim import SGD
 from torchmetrics.classification import MulticlassAveragePrecision, MulticlassCalibrationError
@@ -67,12 +68,13 @@ class Measured(Callback):
     on_test_end = on_validation_end
 
 
-def fit_and_evaluate(world_size, weights):
+def fit_and_evaluate(world_size, weights, broadcast_buffers=True):
     """Validation in the middle of the second step, and the test after it; BatchNorm's statistics differ by process."""
+    strategy: Any = DDPStrategy(broadcast_buffers=broadcast_buffers) if world_size > 1 else "auto"
     model, measured = classifier(MeasuringClassifier, optimizer=partial(SGD, lr=0.01)), Measured()
     data = flowers(TRAIN_SIZE, FIT_SIZE, 4 * world_size)
     steps = {"limit_train_batches": 4, "accumulate_grad_batches": 2, "val_check_interval": 3}
-    one = trainer(world_size, callbacks=[measured], **steps)
+    one = trainer(world_size, callbacks=[measured], strategy=strategy, **steps)
     one.fit(model, datamodule=data)
     one.test(model, datamodule=data, verbose=False)
     if one.is_global_zero:
@@ -108,7 +110,8 @@ def evaluate(out):
         "exact": {size: evaluated(model, size, world_size) for size in sizes(world_size)},
         "mistakes": {size: mistakes(model, size, world_size) for size in (1, 23)},
         "predicted": {size: predicted(model, size, world_size) for size in (world_size, 7, 12)},
-        "fit": fit_and_evaluate(world_size, out / "weights.pt"),
+        "fit": fit_and_evaluate(world_size, out / "fit.pt"),
+        "fit without broadcasts": fit_and_evaluate(world_size, out / "fit without broadcasts.pt", False),
     }
     if os.environ.get("RANK", "0") == "0":
         (out / "metrics.json").write_text(json.dumps(found))
@@ -125,7 +128,7 @@ def found(world_size, tmp_path_factory):
     out = tmp_path_factory.mktemp("evaluation")
     by_torchrun = torchrun(world_size, "tests.distributed.job", *named(evaluate, out))  # which takes seconds longer
     succeed(by_torchrun if world_size == 3 else forked(world_size, evaluate, out), cwd=out, timeout=240)
-    weights = torch.load(out / "weights.pt", weights_only=True)
+    weights = {file.stem: torch.load(file, weights_only=True) for file in out.glob("fit*.pt")}
     return json.loads((out / "metrics.json").read_text()) | {"weights": weights}
 
 
@@ -159,9 +162,10 @@ def test_the_most_confident_mistakes_are_those_of_one_process(found):
     assert len(expected["23"]) == MISTAKES
 
 
-def test_validation_within_a_step_of_fit_and_the_test_after_it_are_exact_too(found):
+@pytest.mark.parametrize("fit", ["fit", "fit without broadcasts"])
+def test_validation_within_a_step_of_fit_and_the_test_after_it_are_exact_too(found, fit):
     """BatchNorm's statistics differ by process then: those of the first count."""
-    for split, weights in found["weights"].items():
+    for split, weights in found["weights"][fit].items():
         model = classifier(MeasuringClassifier)
         statistics = "network.stem.1.running_mean"
         assert not torch.equal(weights[statistics], model.state_dict()[statistics])  # it did train
@@ -169,4 +173,4 @@ def test_validation_within_a_step_of_fit_and_the_test_after_it_are_exact_too(fou
         with warnings.catch_warnings():
             quiet()
             expected = evaluated(model, FIT_SIZE, 1)
-        require_equal(found["fit"][split], expected[split])
+        require_equal(found[fit][split], expected[split])

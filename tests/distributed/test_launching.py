@@ -1,8 +1,11 @@
 """One command, started in each way that docs/many_devices.md shows, does the same work and speaks once."""
 
+import contextlib
 import functools
 import json
 import os
+import shutil
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -14,10 +17,13 @@ import pytest
 from project.engine.errors import UserError
 from project.engine.run.processes import EXIT_CODE
 from project.fit import FitCLI
+from tests.conftest import as_in_a_terminal
 from tests.distributed.callbacks import TINY
-from tests.distributed.processes import Finished, environment, free_port, run, run_together, torchrun
+from tests.distributed.processes import ROOT, Finished, environment, free_port, run, run_together, succeed, torchrun
+from tests.stress import differences, outcome
 
 PLOTS = ["curves.png", "confusion_matrix.png", "classes.png"]
+SCRIPTS = ROOT / "examples" / "launch"
 FIT = [sys.executable, "-m", "project.fit", *TINY]
 
 
@@ -33,10 +39,11 @@ class Launched(NamedTuple):
 def by_slurm(place: Path, *flags: str) -> list[Finished]:
     """The variables that srun gives two tasks on one node, and two processes."""
     job = {"JOB_ID": "4711", "JOB_NAME": "flowers", "JOB_NODELIST": "localhost", "NODELIST": "localhost"}
-    job |= {"NNODES": "1", "NODEID": "0", "NTASKS": "2", "NTASKS_PER_NODE": "2", "STEP_ID": "0", "STEP_NUM_TASKS": "2"}
+    job |= {"NNODES": "1", "NODEID": "0", "NTASKS": "2", "NTASKS_PER_NODE": "2"}
+    job |= {"STEP_ID": "0", "STEP_NUM_TASKS": "2", "STEP_NUM_NODES": "1"}
     common = {"MASTER_PORT": str(free_port()), **{f"SLURM_{name}": value for name, value in job.items()}}
     tasks = [environment(**common, SLURM_PROCID=task, SLURM_LOCALID=task) for task in "01"]
-    return run_together([([*FIT, "--trainer.devices=2", *flags], task) for task in tasks], place)
+    return run_together([([*FIT, *flags], task) for task in tasks], place)
 
 
 def by_two_machines(place: Path) -> list[Finished]:
@@ -128,6 +135,48 @@ def test_torchrun_must_start_as_many_processes_as_are_asked_for(workplace, monke
     assert FitCLI(TINY).trainer.world_size == 1
     with pytest.raises(UserError, match=r"^--trainer.devices times .* is 2, but the launcher started 1"):
         FitCLI([*TINY, "--trainer.devices=2"])
+
+
+def test_slurm_must_start_as_many_tasks_as_are_asked_for(workplace, monkeypatch):
+    for name, value in {"NTASKS": "1", "JOB_NAME": "flowers", "PROCID": "0", "LOCALID": "0", "NODEID": "0"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    with pytest.raises(UserError, match=r"is 2, but the launcher started 1; start it with srun$"):
+        FitCLI([*TINY, "--trainer.devices=2"])
+
+
+def test_an_srun_that_is_not_used_is_no_warning(workplace, monkeypatch):
+    (workplace / "srun").touch(0o755)
+    monkeypatch.setenv("PATH", str(workplace), prepend=os.pathsep)
+    with as_in_a_terminal():
+        assert FitCLI(TINY).trainer.world_size == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not shutil.which("sbatch") or bool(os.system("sinfo >/dev/null")), reason="needs a SLURM to run jobs"
+)
+def test_a_job_of_slurm_that_is_stopped_is_queued_again_and_ends_in_the_same_weights(tmp_path):
+    stop = ["--trainer.callbacks+=tests.small.AtStep", "--trainer.callbacks.step=1"]
+    for name in ("whole", "stopped"):
+        (tmp_path / name).mkdir()
+    succeed([*FIT, "--trainer.devices=2", "--name=whole"], tmp_path / "whole")
+    place = tmp_path / "stopped"
+    job = [
+        "sbatch",
+        "--parsable",
+        "--ntasks-per-node=2",
+        "--gpus-per-node=0",
+        str(SCRIPTS / "slurm.sh"),
+        *FIT[3:],
+        *stop,
+    ]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    number = succeed(job, place, PATH=path).out.strip()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        subprocess.run(["bash", "-c", f"while squeue -h -j {number} | grep -q .; do sleep 1; done"], timeout=400)
+    log = (place / f"slurm-{number}.out").read_text()
+    assert log.count("stopped after step 1") == log.count(f"continuing runs/{number}") == 1, log
+    assert differences(outcome(tmp_path / "whole/runs/whole"), outcome(place / "runs" / number)) == [], log
 
 
 @pytest.mark.slow

@@ -153,6 +153,7 @@ def test_a_run_resumes_on_any_number_of_processes_with_the_same_batches(tmp_path
         command = torchrun(processes, "project.fit", *flags, record, f"--trainer.callbacks.stop={stop}")
         finished = run(command, places["elastic"])
         assert (finished.code == 0) == (stop < 0), str(finished)
+        assert finished.err.count(f"; on {processes} process") == (stop != 1), str(finished)  # another number each time
     assert len(expected := global_batches(places["whole"])) == 8
     assert global_batches(places["elastic"]) == expected
 

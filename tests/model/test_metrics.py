@@ -6,6 +6,7 @@ from copy import deepcopy
 
 import pytest
 import torch
+from sklearn import metrics as sklearn
 from torch.nn import functional as F
 from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibrationError

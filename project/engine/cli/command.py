@@ -231,6 +231,7 @@ _SILENCED = (
     ".*recommended to use `self.log\\('step'.*",  # the step of the tested weights, the same on all devices
     ".*does not have many workers.*",  # images in memory need none, and the line of settings says how many there are
     ".*TensorFloat32 tensor cores .* available but not enabled.*",  # evaluation computes in float32 on purpose
+    ".*`srun` command is available on your system but is not used.*",  # one process may be what is wanted
     ".*all_gather is deprecated.*",  # Lightning gathers by a function that torch has renamed
     ".*LeafSpec.*",  # Lightning's model summary walks torch's pytrees by a deprecated class
 )

@@ -42,7 +42,8 @@ def _text_of(error: BaseException) -> str | None:
     if isinstance(error, torch.OutOfMemoryError):
         return TOO_LARGE
     if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):
-        return WORKER_DIED
+        # an abort is a bug, and has nothing to do with memory
+        return None if re.search("signal: (Aborted|Segmentation fault)", str(error)) else WORKER_DIED
     if isinstance(error, RuntimeError) and re.search("Connection (closed|reset) by peer", str(error)):
         return LOST
     return None

@@ -11,13 +11,16 @@ from jsonargparse.typing import register_type
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
+from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
+from lightning.pytorch.utilities import rank_zero_only
 
 from ..errors import UserError
 from ..loading.data_module import ReproducibleDataModule
 from ..run.processes import watch_processes
+from ..run.progress import note
 from ..training.best_checkpoint import Monitor
-from ..upstream import disable_signal_handling
+from ..upstream import communication_of, disable_signal_handling
 
 # StochasticWeightAveraging has one as a default, which would come to a config as an error text
 register_type(torch.device, str, torch.device)
@@ -26,7 +29,7 @@ register_type(torch.device, str, torch.device)
 class ExactTrainer(Trainer):
     """Takes 1 as one batch and 1.0 as all of them; Lightning names ``float`` first, which makes both all of them.
 
-    Under torchrun, devices and nodes that were not given are those that it started.
+    Under torchrun and srun, devices and nodes that were not given are those that these have started.
 
     Args:
         limit_train_batches: Training batches of an epoch: a number of them, or a share from 0.0 to 1.0.
@@ -47,11 +50,12 @@ class ExactTrainer(Trainer):
         overfit_batches: int | float = 0.0,
         **kwargs: Any,
     ) -> None:
-        if "TORCHELASTIC_RUN_ID" in os.environ:
+        started, devices, nodes = _started()
+        if started > 1 or _by_torchrun():
             if kwargs.get("devices") in (None, "auto"):
-                kwargs["devices"] = int(os.environ["LOCAL_WORLD_SIZE"])
+                kwargs["devices"] = devices
             if kwargs.get("num_nodes") in (None, 1):
-                kwargs["num_nodes"] = int(os.environ["GROUP_WORLD_SIZE"])
+                kwargs["num_nodes"] = nodes
         super().__init__(
             limit_train_batches=limit_train_batches,
             limit_val_batches=limit_val_batches,
@@ -60,6 +64,18 @@ class ExactTrainer(Trainer):
             overfit_batches=overfit_batches,
             **kwargs,
         )
+
+
+def _by_torchrun() -> bool:
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def _started() -> tuple[int, int, int]:
+    """Returns the processes that torchrun or srun has started, those of each node, and the nodes; 1 without them."""
+    by_slurm = "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS_PER_NODE", "SLURM_STEP_NUM_NODES"
+    names = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE") if _by_torchrun() else by_slurm
+    processes, devices, nodes = (int(os.environ.get(name) or 1) for name in names)
+    return processes, devices, nodes
 
 
 @contextmanager
@@ -74,11 +90,13 @@ def refused_options(what: str = "these --trainer options do not work here") -> I
 def prepare_trainer(trainer: Trainer) -> None:
     """Makes evaluation exact in float32 and processes end together; refuses a launcher's other number of processes."""
     torch.backends.cudnn.allow_tf32 = False  # evaluation is in float32, which this would round to 10 bits
-    by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
-    started = int(os.environ.get("WORLD_SIZE" if by_torchrun else "SLURM_STEP_NUM_TASKS") or 1)
-    wanted = trainer.num_devices * trainer.num_nodes
-    if started != wanted and (by_torchrun or started > 1):  # each would train alone
-        raise UserError(f"--trainer.devices times --trainer.num_nodes is {wanted}, but the launcher started {started}")
+    started, wanted = _started()[0], trainer.num_devices * trainer.num_nodes
+    by_slurm = isinstance(getattr(trainer.strategy, "cluster_environment", None), SLURMEnvironment)
+    if started != wanted and (_by_torchrun() or by_slurm or started > 1):  # each would train alone, or wait for others
+        advice = "; start it with srun" if by_slurm and started == 1 else ""
+        raise UserError(
+            f"--trainer.devices times --trainer.num_nodes is {wanted}, but the launcher started {started}{advice}"
+        )
     if not hasattr(trainer, "val_check_interval"):  # where it is a time; EarlyStopping asks for it all the same
         trainer.val_check_interval = math.inf
     disable_signal_handling(trainer)
@@ -93,10 +111,28 @@ def require_supported(trainer: Trainer) -> None:
         raise UserError(f"--trainer.strategy {name} does not keep all weights on each device; use ddp")
     if strategy.launcher is not None and not hasattr(strategy.launcher, "cluster_environment"):
         raise UserError("--trainer.strategy: processes that are forked cannot hand their metrics back; use ddp")
+    if isinstance(strategy, DDPStrategy):
+        _require_working_communication(strategy, trainer.accumulate_grad_batches)
     for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
         if isinstance(callback, BatchSizeFinder | LearningRateFinder):  # they change a run after it was planned
             name = type(callback).__name__
             raise UserError(f"--trainer.callbacks: {name} searches in Python alone, as docs/change_it.md shows")
+
+
+def _require_working_communication(strategy: DDPStrategy, accumulated: int) -> None:
+    """Refuses what aborts the process, and notes what is ignored or not exact."""
+    hook, state, static_graph = communication_of(strategy)
+    powers = type(state).__name__ == "PowerSGDState"
+    if static_graph and accumulated > 1:
+        raise UserError(
+            "--trainer.strategy.static_graph aborts with --trainer.accumulate_grad_batches; drop one of them"
+        )
+    if powers and strategy.process_group_backend == "gloo":
+        raise UserError("--trainer.strategy: PowerSGD aborts over gloo; leave out process_group_backend")
+    if hook is not None and strategy.root_device.type != "cuda":
+        rank_zero_only(note)("--trainer.strategy.ddp_comm_hook is ignored: Lightning has hooks on GPUs only")
+    elif powers:
+        rank_zero_only(note)("PowerSGD: no checkpoint has its error feedback, so a resumed run ends in other weights")
 
 
 def require_sound_run(

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +68,13 @@ def _why(error: BaseException) -> str:
     return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
 
 
-def open_image(path: str | Path) -> Image.Image:
-    """Opens an image as it is stored, not turned; its pixels are decoded when they are first used."""
+def open_image(path: str | Path, content: bytes | None = None) -> Image.Image:
+    """Opens an image as it is stored, not turned; its pixels are decoded when they are first used.
+
+    The ``content`` of a file is read in place of the file.
+    """
     with named(path):
-        image = Image.open(path, formats=_FORMATS)
+        image = Image.open(path if content is None else BytesIO(content), formats=_FORMATS)
         if max(image.size) > _LONGEST * min(image.size):
             image.close()
             raise ValueError(f"one side is more than {_LONGEST} times the other")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -31,6 +32,16 @@ def prepare(path: str | os.PathLike[str], preprocessing: Preprocessing) -> Tenso
         return fit_image(read_bands(name, bands), preprocessing)
     with open_image(name) as image:
         return fit_image(decode(image, name), preprocessing)
+
+
+def random_crop(
+    image: Image.Image, path: str | Path, draws: Tensor, scale: tuple[float, float], preprocessing: Preprocessing
+) -> Tensor:
+    """Crops an opened image at random, decoded no larger than that needs, uint8 (3, crop, crop); see ``random_box``."""
+    size = upright_size(image, path)
+    box = random_box(*size, draws, scale, preprocessing.get("fit", "crop"))
+    pixels = decode(image, path, sufficient_size(size, box, preprocessing))
+    return fit_region(pixels, reduced_box(box, size, pixels), preprocessing)
 
 
 class FileDataset:
@@ -104,10 +115,7 @@ class FileDataset:
             _, height, width = pixels.shape
             return fit_region(pixels, random_box(width, height, draws, self.crop_scale, self.fit), self.preprocessing)
         with open_image(file) as image:
-            size = upright_size(image, file)
-            box = random_box(*size, draws, self.crop_scale, self.fit)
-            pixels = decode(image, file, sufficient_size(size, box, self.preprocessing))
-        return fit_region(pixels, reduced_box(box, size, pixels), self.preprocessing)
+            return random_crop(image, file, draws, self.crop_scale, self.preprocessing)
 
     def _small(self, index: int, shape: tuple[int, int]) -> Tensor:
         file = self.files[index]

@@ -3,8 +3,11 @@
 import copy
 import errno
 import operator
+import random
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -15,11 +18,11 @@ from ..preprocessing import Preprocessing, empty_images
 from ..randomness import Purpose, derived_seed, restored_generators, seed_generators, uniform
 from .batch import ImageBatch, split_keys
 from .crops import fit_image, fit_region, random_box
-from .decode import upright_pixels
-from .files import CROP_TRIES
+from .decode import decode, open_image, upright_pixels
+from .files import CROP_TRIES, random_crop
 
 MapDataset = Dataset[Any]
-"""A dataset with a length that returns an image (of PIL, or a uint8 tensor (channels, height, width)) and its label."""
+"""A dataset with a length that returns an image and its label: of PIL, uint8 (channels, height, width), or a file's bytes."""
 
 _LABEL_LISTS = ("targets", "labels", "_labels")  # as the datasets of torchvision call them
 _OF_A_FILE = (None, errno.ENOENT, errno.EACCES, errno.EIO)  # PIL gives no number
@@ -29,8 +32,8 @@ class TorchDataset:
     """Samples of a map-style dataset, cropped when a batch asks for them.
 
     What the dataset itself does at random is repeatable: around each access, the generators of torch, NumPy and Python
-    are seeded by (seed, epoch, index). ``positions`` are those of the samples in ``dataset``, and ``known_labels`` their
-    labels where these can be had without loading images.
+    are seeded by (seed, epoch, index). A dataset with ``__getitems__`` is asked for a batch at once. ``positions`` are
+    those of the samples in ``dataset``, and ``known_labels`` their labels where these can be had without loading images.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class TorchDataset:
         self.dataset, self.positions, self.known_labels = dataset, positions, known_labels
         self.num_classes, self.crop_scale, self.seed = num_classes, crop_scale, seed
         self.preprocessing, self.crop = preprocessing, preprocessing["crop"]
+        self._by_batch = _fetches_batches(dataset)
 
     @property
     def labels(self) -> Tensor:
@@ -66,40 +70,68 @@ class TorchDataset:
         labels = torch.empty(len(keys), dtype=torch.int64)
         draws = uniform(self.seed, epoch, indices, Purpose.CROP, 4 * CROP_TRIES).view(-1, CROP_TRIES, 4)
         with restored_generators():
+            samples = self._fetch_batch(indices % len(self))
             for row, index in enumerate(indices.tolist()):
-                pixels, labels[row] = self._sample(self.dataset, index % len(self), index, epoch)
-                if self.crop_scale is None:
-                    images[row] = fit_image(pixels, self.preprocessing)
-                else:
-                    height, width = pixels.shape[1:]
-                    box = random_box(width, height, draws[row], self.crop_scale, self.preprocessing.get("fit", "crop"))
-                    images[row] = fit_region(pixels, box, self.preprocessing)
+                position = index % len(self)
+                sample = samples[row] if samples else self._fetch(self.dataset, position, index, epoch)
+                images[row], labels[row] = self._fitted(sample, position, draws[row])
         return ImageBatch(images, labels, indices)
 
     def image(self, index: int) -> Tensor:
         """One image as evaluation sees it, uint8 (3, crop, crop)."""
         with restored_generators():
-            pixels, _ = self._sample(_unopened(self.dataset), index, index, epoch=0)
-        return fit_image(pixels, self.preprocessing)
+            return self._fitted(self._fetch(_unopened(self.dataset), index, index, epoch=0), index)[0]
 
     def name(self, index: int) -> str:
         """The dataset's class and the sample's position in it."""
         return f"{type(self.dataset).__name__}[{self.positions[index]}]"
 
-    def _sample(self, dataset: MapDataset, position: int, index: int, epoch: int) -> tuple[Tensor, int]:
+    def _fetch_batch(self, positions: Tensor) -> Sequence[Any] | None:
+        """Fetches samples at once, as one from a network should; None where they must be fetched one by one.
+
+        That is where the dataset draws random numbers, which must not depend on the batch, or cannot read a sample,
+        which is then named.
+        """
+        if not self._by_batch:
+            return None
+        seed_generators(0)
+        untouched = _draw()
+        seed_generators(0)
+        try:
+            samples = self.dataset.__getitems__([self.positions[at] for at in positions.tolist()])  # type: ignore[attr-defined]
+        except OSError:
+            return None
+        self._by_batch = _draw() == untouched
+        return samples if self._by_batch else None
+
+    def _fetch(self, dataset: MapDataset, position: int, index: int, epoch: int) -> Any:
         seed_generators(derived_seed(Purpose.DATASET, self.seed, epoch, index))
         try:
-            sample = dataset[self.positions[position]]
+            return dataset[self.positions[position]]
         except OSError as error:
             if error.errno not in _OF_A_FILE:
                 raise
             raise LocalError(f"{self.name(position)} cannot be read ({error.strerror or error})") from error
+
+    def _fitted(self, sample: Any, position: int, draws: Tensor | None = None) -> tuple[Tensor, int]:
+        """Fits a sample's image to the network's input, cropped at random by ``draws``; and its label."""
+        name, scale = self.name(position), self.crop_scale if draws is not None else None
         if not (isinstance(sample, tuple | list) and len(sample) == 2):
-            raise LocalError(f"{self.name(position)} must be (image, label), got {type(sample).__name__}")
+            raise LocalError(f"{name} must be (image, label), got {type(sample).__name__}")
         try:
-            return pixels_of(sample[0]), self._label(sample[1], position)
+            image, label = sample[0], self._label(sample[1], position)
+            if isinstance(image, bytes):
+                with open_image(name, image) as opened:
+                    if draws is None or scale is None:
+                        return fit_image(decode(opened, name), self.preprocessing), label
+                    return random_crop(opened, name, draws, scale, self.preprocessing), label
+            pixels = pixels_of(image)
         except (TypeError, ValueError) as error:
-            raise LocalError(f"{self.name(position)}: {error}") from error
+            raise LocalError(f"{name}: {error}") from error
+        if draws is None or scale is None:
+            return fit_image(pixels, self.preprocessing), label
+        box = random_box(*pixels.shape[:0:-1], draws, scale, self.preprocessing.get("fit", "crop"))
+        return fit_region(pixels, box, self.preprocessing), label
 
     def _label(self, label: Any, index: int) -> int:
         try:
@@ -115,6 +147,11 @@ class TorchDataset:
         return number
 
 
+def _draw() -> tuple[float, ...]:
+    """Draws a number from each generator that ``seed_generators`` seeds."""
+    return torch.rand((), dtype=torch.float64).item(), random.random(), float(np.random.rand())  # noqa: NPY002
+
+
 def pixels_of(image: Any) -> Tensor:
     """Returns the pixels of what a dataset returned, upright and in RGB, uint8 (3, height, width)."""
     if isinstance(image, Image.Image):
@@ -122,7 +159,7 @@ def pixels_of(image: Any) -> Tensor:
     if not isinstance(image, Tensor) or image.dtype != torch.uint8:
         advice = "; leave out ToTensor, ToDtype and Normalize" if isinstance(image, Tensor) else ""
         found = image.dtype if isinstance(image, Tensor) else type(image).__name__
-        raise TypeError(f"its image must be of PIL or a uint8 tensor, got {found}{advice}")
+        raise TypeError(f"its image must be of PIL, a uint8 tensor or a file's bytes, got {found}{advice}")
     if image.dim() != 3 or image.shape[0] not in (1, 3):
         raise ValueError(f"its image must be a tensor (1 or 3 channels, height, width), got {tuple(image.shape)}")
     return image.as_subclass(Tensor).cpu().expand(3, -1, -1)
@@ -158,6 +195,11 @@ def class_names_of(dataset: MapDataset) -> list[str] | None:
         return [str(label) for label in range(count)]
     labels = labels_of(dataset)
     return [str(label) for label in range(int(labels.max()) + 1)] if labels is not None and len(labels) else None
+
+
+def _fetches_batches(dataset: MapDataset) -> bool:
+    """Returns True for a dataset with ``__getitems__``; a subset's may be a loop, which would keep a batch of whole images."""
+    return _fetches_batches(dataset.dataset) if type(dataset) is Subset else hasattr(dataset, "__getitems__")
 
 
 def _unopened(dataset: MapDataset) -> MapDataset:

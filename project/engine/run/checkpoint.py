@@ -51,6 +51,7 @@ class About(TypedDict):
     lr_scheduler: dict[str, Any]
     data: RememberedData | None
     images: dict[str, int]
+    processes: int
     transforms: dict[str, list[str]]
     split_seed: int | None
     versions: dict[str, str]
@@ -85,6 +86,7 @@ def explain(trainer: Any, model: Any) -> About:
         lr_scheduler=summary["lr_scheduler"],
         data=RememberedData(class_path=type(data).__name__, init_args=dict(data.hparams)) if data else None,
         images=dict(getattr(data, "split_sizes", dict)()),
+        processes=trainer.world_size,
         transforms=getattr(data, "transforms_in_words", dict)(),
         split_seed=getattr(data, "split_seed", None),
         versions=versions(),

@@ -40,6 +40,14 @@ def changed_data(about: About, data: Any) -> str:
     return printable(f"; from here on {' and '.join(changes)}") if changes else ""
 
 
+def changed_processes(about: About, now: int) -> str:
+    """Names what another number of processes leaves exact, and what not; returns nothing where it is the same."""
+    if (before := about.get("processes", now)) == now:
+        return ""
+    exact = "order and augmentation are exact, BatchNorm's shares of a batch and the last bits of weights are not"
+    return f"; on {now} process{'es' * (now > 1)}, not {printable(before)}: {exact}"
+
+
 def changed_images(about: About, data: Any) -> str:
     """Names the splits with another number of images than the checkpoint's; returns nothing where there is none."""
     before, now = about.get("images", {}), dict(getattr(data, "split_sizes", dict)())

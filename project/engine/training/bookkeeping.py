@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
 from lightning.pytorch.utilities import rank_zero_only
-from torch import Tensor
+from torch import Tensor, distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import UserError
@@ -85,6 +85,9 @@ class Bookkeeping(Callback):
         """Has DDP send the first process's statistics of BatchNorm, which it does not within a step of several batches."""
         if isinstance(wrapper := trainer.strategy.model, DistributedDataParallel):
             wrapper.require_forward_param_sync = True
+            for buffer in wrapper.buffers() if not wrapper.broadcast_buffers else ():
+                # Lightning's broadcast is of objects; the user has DDP leave this out of each step
+                distributed.broadcast(buffer, 0)
 
     def on_test_start(self, trainer: Trainer, model: Any) -> None:
         """Notes on the terminal that metrics are of several views of each image."""

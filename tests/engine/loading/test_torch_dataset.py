@@ -40,14 +40,23 @@ def test_an_image_of_any_mode_becomes_what_it_becomes_as_a_file(tmp_path, image,
     assert torch.equal(dataset.image(0), prepare(path, dataset.preprocessing))
 
 
-def test_what_is_random_in_a_data_set_depends_on_seed_epoch_and_index_alone():
+class Fetching(Samples):
+    """Samples that are fetched together."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        self.fetched = [*getattr(self, "fetched", []), indices]
+        return [self[index] for index in indices]
+
+
+@pytest.mark.parametrize("kind", [Samples, Fetching])
+def test_what_is_random_in_a_data_set_depends_on_seed_epoch_and_index_alone(kind):
     def draw(index: int) -> tuple[torch.Tensor, int]:
         numbers = torch.rand(2).tolist() + np.random.rand(2).tolist() + [random.random()]  # noqa: NPY002
         pixels = torch.tensor([int(256 * number) for number in numbers], dtype=torch.uint8)
         return pixels.view(1, 1, 5).expand(3, 5, 5), index % 2
 
     def epoch(workers: int, epoch: int = 1, seed: int = 0, done: int = 0) -> ImageBatch:
-        data = module(Samples(draw, 40), class_names=["a", "b"], num_workers=workers, crop_scale=(1.0, 1.0), seed=seed)
+        data = module(kind(draw, 40), class_names=["a", "b"], num_workers=workers, crop_scale=(1.0, 1.0), seed=seed)
         return joined(attached(data, epoch=epoch, batches_done=done).train_dataloader())
 
     alone = epoch(0)
@@ -102,3 +111,25 @@ def test_a_file_that_the_data_set_opens_is_not_shared_with_the_workers():
     data = attached(module(Subset(opening, range(30)), class_names=["a", "b"]))
     data.splits["train"].image(0)
     assert opening.file is None
+
+
+@pytest.mark.parametrize("subset", [False, True])
+def test_a_data_set_that_fetches_batches_is_asked_for_each_once(subset):
+    fetching = Fetching(**vars(labelled(60, targets=[i % 3 for i in range(60)])))
+    given, plain = (Subset(one, range(40)) if subset else one for one in (fetching, Samples(**vars(fetching))))
+    found, expected = (joined(attached(module(one)).train_dataloader()) for one in (given, plain))
+    assert all(torch.equal(*fields) for fields in zip(found, expected, strict=True))
+    assert len(fetching.fetched) == len(found.labels) // 4
+    assert [len(batch) for batch in fetching.fetched] == [4] * len(fetching.fetched)
+
+
+def test_a_sample_that_cannot_be_fetched_with_its_batch_is_named():
+    def fetch(index: int) -> Any:
+        if index == 3:
+            raise OSError(5, "Input/output error")
+        return IMAGE, 0
+
+    dataset = attached(module(Fetching(fetch, 30), val=labelled(9), test=labelled(9), class_names=["a", "b", "c"]))
+    assert len(dataset.splits["train"].__getitems__([0, 1]).labels) == 2
+    with pytest.raises(UserError, match=r"^Fetching\[3\] cannot be read \(Input/output error\)"):
+        dataset.splits["train"].__getitems__([2, 3])

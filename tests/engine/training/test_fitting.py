@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import SGD, Adagrad, Adam
 
 from project.engine.errors import UserError
-from project.engine.run.matching import require_match
+from project.engine.run.matching import changed_processes, require_match
 from project.engine.training.fitting import require_fitting_state, require_fitting_weights
 from project.model.optimizers import fuse
 from tests.conftest import cases
@@ -93,3 +93,11 @@ def test_a_difference_is_named(changed, words):
     with pytest.raises(UserError) as caught:
         require_match(about, "some.ckpt", ImageClassifier(), CHOSEN)
     assert all(word in str(caught.value) for word in words)
+
+
+@cases("before now said", (2, 2, ""), (2, 1, "; on 1 process, not 2: "), (1, 3, "processes"))
+def test_another_number_of_processes_is_said(before, now, said):
+    about: Any = {"processes": before}
+    found = changed_processes(about, now)
+    assert said in found
+    assert bool(found) == (before != now) == ("augmentation are exact, BatchNorm's shares of a batch and" in found)
