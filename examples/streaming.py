@@ -15,10 +15,10 @@ from project.data import TorchDatasetModule
 from project.engine.loading.decode import IMAGE_SUFFIXES
 
 
-class Listing(FileIndexer):
+class Listing(FileIndexer):  # type: ignore[misc]  # where litdata is not installed
     """Lists the files at each start: litdata's would write an index into the bucket, and not see what is added later."""
 
-    def build_or_load_index(self, input_dir: str, cache_dir: str, storage_options: Any, *_: Any) -> list[Any]:
+    def build_or_load_index(self, input_dir: str, cache_dir: str, storage_options: Any, *_: Any) -> Any:
         """Lists the files."""
         return self.discover_files(input_dir, storage_options)
 

@@ -130,7 +130,8 @@ class TorchDataset:
             raise LocalError(f"{name}: {error}") from error
         if draws is None or scale is None:
             return fit_image(pixels, self.preprocessing), label
-        box = random_box(*pixels.shape[:0:-1], draws, scale, self.preprocessing.get("fit", "crop"))
+        height, width = pixels.shape[1:]
+        box = random_box(width, height, draws, scale, self.preprocessing.get("fit", "crop"))
         return fit_region(pixels, box, self.preprocessing), label
 
     def _label(self, label: Any, index: int) -> int:
