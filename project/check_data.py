@@ -61,7 +61,7 @@ def check_data(options: Namespace) -> int:
             divided = sum(len(places) > 1 for places in splits.values())
             found["groups"] = {"count": len(splits), "divided_by_file": divided}
         print(survey_table(found), flush=True)
-        if unreadable := {data.images_root / entry["file"]: entry["reason"] for entry in found["unreadable"]}:
+        if unreadable := {str(data.images_root / entry["file"]): entry["reason"] for entry in found["unreadable"]}:
             leave_out(files, unreadable)
             count = f"{len(unreadable):,} of {found['images']:,} files cannot be read as images"
             refusal = f"{count}; repair or remove them, or skip them with --data.on_bad_image skip"

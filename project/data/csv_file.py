@@ -7,6 +7,7 @@ from typing import Any
 from project.data.image_files import ImageFilesDataModule
 from project.data.splits import SPLITS
 from project.engine.errors import UserError, printable
+from project.engine.loading.paths import PathBlock
 from project.engine.loading.scan import ClassFiles, spelt
 
 
@@ -40,7 +41,7 @@ class CSVDataModule(ImageFilesDataModule):
         self.columns = {"path_column": path_column, "label_column": label_column, "split_column": split_column}
         self.columns |= {"group": self.group} if self.group is not None else {}
         self.delimiter = delimiter
-        self._groups: dict[Path, str] = {}
+        self._groups: dict[str, str] = {}
 
     @property
     def source(self) -> Path:
@@ -58,22 +59,20 @@ class CSVDataModule(ImageFilesDataModule):
         classes = sorted({label for _, label, _ in rows})
         if len(classes) < 2:
             raise self._error(f"there must be two classes at least, got {', '.join(classes) or 'none'}")
-        named: dict[str, dict[str, list[str]]] = {split: {name: [] for name in classes} for split in SPLITS}
-        for path, label, split in rows:
-            named[split or "train"][label].append(path)
-        for name, paths in named["train"].items():
-            if not paths:
+        places: dict[str, dict[str, list[int]]] = {split: {name: [] for name in classes} for split in SPLITS}
+        for place, (_, label, split) in enumerate(rows):
+            places[split or "train"][label].append(place)
+        for name, of_class in places["train"].items():
+            if not of_class:
                 raise self._error(f"the class '{printable(name)}' has no training image")
-        files = {
-            split: {name: [self.root / path for path in paths] for name, paths in of_class.items()}
-            for split, of_class in named.items()
-        }
-        given = [split for split in SPLITS if any(named[split].values())]
-        return files | self.cut(files["train"], named["train"], given)
+        every = PathBlock().add(self.root, (path for path, *_ in rows))
+        files = {split: {name: every.take(at) for name, at in named.items()} for split, named in places.items()}
+        given = [split for split in SPLITS if any(places[split].values())]
+        return files | self.cut(files["train"], self.root, given)
 
-    def group_of(self, file: Path) -> str:
+    def group_of(self, path: str) -> str:
         """The name of a file's group, from its column."""
-        return self._groups[file]
+        return self._groups[path]
 
     def _rows(self) -> list[tuple[str, str, str]]:
         """The path as it is written, the label and the split, if any, of each line."""
@@ -98,7 +97,8 @@ class CSVDataModule(ImageFilesDataModule):
                         raise self._error(f"there is no file '{printable(place)}'; {advice}", line)
                     if (first := lines.setdefault(place.resolve(), line)) != line:
                         raise self._error(f"'{printable(path)}' is in line {first}, too", line)
-                    self._groups[place] = spelt("".join(group))
+                    if group:
+                        self._groups[path] = spelt(group[0])
                     rows.append((path, spelt(label), split))
         except UnicodeDecodeError as error:
             raise self._error(f"it is not UTF-8 (byte {error.start}); save it as that") from error

@@ -7,6 +7,7 @@ from typing import Any
 from project.data.image_files import ImageFilesDataModule
 from project.data.splits import SPLITS
 from project.engine.errors import UserError, printable
+from project.engine.loading.paths import PathBlock
 from project.engine.loading.scan import ClassFiles, holds_folders, list_classes, split_meant
 
 
@@ -36,20 +37,15 @@ class FolderDataModule(ImageFilesDataModule):
             raise UserError(
                 f"--data.root: there is no folder '{root}'; it must hold one folder of images for each class"
             )
-        given = _split_folders(root)
+        given, block = _split_folders(root), PathBlock()
         places = {split: root / split for split in given} or {"train": root}
-        found = {split: list_classes(place, self.bands) for split, place in places.items()}
+        found = {split: list_classes(place, block, self.bands) for split, place in places.items()}
         for split in given[1:]:
             if odd := sorted(set(found[split]) ^ set(found["train"])):
                 raise UserError(
                     f"'{root / split}' and '{root / 'train'}' need the same classes, but differ in: {', '.join(odd)}"
                 )
-        prefix, train = f"{root / 'train' if given else root}{os.sep}", found["train"]
-        names = {
-            name: [str(file).removeprefix(prefix).replace(os.sep, "/") for file in files]
-            for name, files in train.items()
-        }
-        return found | self.cut(train, names, given)
+        return found | self.cut(found["train"], root / "train" if given else root, given)
 
 
 def _split_folders(root: Path) -> list[str]:

@@ -4,20 +4,23 @@ import re
 import shlex
 import sys
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from project.data.module import ResizedDataModule
 from project.data.splits import SPLITS, cut_classes, cut_groups
 from project.engine.errors import UnreadableFileError, UserError, listed, printable, require
 from project.engine.loading.batch import BatchDataset, ImageBatch
-from project.engine.loading.check import Facts, check_files, few, leave_out
+from project.engine.loading.check import CACHED, check_files, few, leave_out
 from project.engine.loading.files import FileDataset, mean_and_std
+from project.engine.loading.paths import joined
 from project.engine.loading.scan import ClassFiles, spelt
 from project.engine.number_types import PositiveInt
 from project.engine.preprocessing import Preprocessing
@@ -72,7 +75,8 @@ class ImageFilesDataModule(ResizedDataModule):
         self.cache = Path(cache).expanduser() if cache is not None else None
         self.tests_all = False
         self._files: dict[str, ClassFiles] = {}
-        self._facts: dict[Path, Facts] = {}
+        self._defects: dict[str, str] | None = None
+        self._facts: NDArray[Any] | None = None
         self._reported: set[Path] = set()
 
     @property
@@ -100,7 +104,7 @@ class ImageFilesDataModule(ResizedDataModule):
         if self.bands is None:
             return super().preprocessing
         if not (self.mean and self.std):  # by each process, as the model is built before processes can communicate
-            self.mean, self.std = mean_and_std([*chain(*self.files()["train"].values())], self.bands)
+            self.mean, self.std = mean_and_std(joined(self.files()["train"].values()), self.bands)
             self.hparams.update(mean=self.mean, std=self.std)  # a checkpoint remembers them
         return {**super().preprocessing, "bits": self.bands[1]}
 
@@ -122,27 +126,26 @@ class ImageFilesDataModule(ResizedDataModule):
         found = self.files() if self.images_root.is_dir() else {}
         return {split: sum(map(len, classes.values())) for split, classes in found.items()}
 
-    def cut(self, train: ClassFiles, names: dict[str, list[str]], given: Sequence[str]) -> dict[str, ClassFiles]:
-        """Cuts the splits that are not given from the training files, by the ``names`` of these or by their groups."""
+    def cut(self, train: ClassFiles, root: Path, given: Sequence[str]) -> dict[str, ClassFiles]:
+        """Cuts the splits that are not given from the training files, by their names below ``root`` or their groups."""
         fractions = {split: share for split, share in self.fractions.items() if split not in given}
         if self.folds is not None and "test" in given:
             raise UserError(f"--data.folds cuts a test set in each fold, but '{self.source}' has one already")
-        if self.group is None:
-            keys = {name: [*map(spelt, members)] for name, members in names.items()}
-        else:
-            keys = {name: [*map(self.group_of, files)] for name, files in train.items()}
+        keys: dict[str, Iterable[str]] = {name: map(spelt, files.strings(root)) for name, files in train.items()}
+        if self.group is not None:
+            keys = {name: map(self.group_of, files.strings(self.images_root)) for name, files in train.items()}
         if self.group is None and self.folds is None:
             parts = cut_classes(keys, fractions, self.split_seed)
         else:
-            parts = cut_groups(keys, fractions, self.split_seed, self.fold, self.folds or 1)
+            groups = {name: [*of_class] for name, of_class in keys.items()}
+            parts = cut_groups(groups, fractions, self.split_seed, self.fold, self.folds or 1)
         return {
-            split: {name: [train[name][place] for place in places] for name, places in classes.items()}
+            split: {name: train[name].take(places) for name, places in classes.items()}
             for split, classes in parts.items()
         }
 
-    def group_of(self, file: Path) -> str:
+    def group_of(self, path: str) -> str:
         """The name of a file's group, by the regular expression: its first parenthesis, or all that it matches."""
-        path = file.relative_to(self.images_root).as_posix()
         try:
             found = re.search(str(self.group), path)
         except re.error as error:
@@ -155,8 +158,8 @@ class ImageFilesDataModule(ResizedDataModule):
         """The splits in which each group has images."""
         found: dict[str, set[str]] = {}
         for split, classes in files.items():
-            for file in chain(*classes.values()):
-                found.setdefault(self.group_of(file), set()).add(split)
+            for path in chain.from_iterable(files.strings(self.images_root) for files in classes.values()):
+                found.setdefault(self.group_of(path), set()).add(split)
         return found
 
     def prepare_data(self) -> None:
@@ -166,13 +169,12 @@ class ImageFilesDataModule(ResizedDataModule):
             self._readable()
 
     def _check(self) -> None:
-        if not self._facts:
-            files = self._every_file()
-            facts = check_files(files, self.images_root, self.bands, sizes=self.cache is not None)
-            self._facts = dict(zip(files, facts, strict=True))
-
-    def _every_file(self) -> list[Path]:
-        return [file for classes in self.files().values() for files in classes.values() for file in files]
+        if self._defects is None:
+            files = joined(files for classes in self.files().values() for files in classes.values())
+            self._defects, found = check_files(files, self.images_root, self.bands, sizes=self.cache is not None)
+            if self.cache is not None:
+                self._facts = np.empty((int(files.rows.max()) + 1, 4), np.int64)
+                self._facts[files.rows] = np.stack([found[column] for column in CACHED], axis=1)
 
     def load(self) -> dict[str, BatchDataset]:
         """Opens the three splits."""
@@ -181,21 +183,21 @@ class ImageFilesDataModule(ResizedDataModule):
             if self.world[1] == 0:
                 self._check()
             if self.trainer is not None and self.trainer.world_size > 1:  # or each would leave out other files
-                columns = self.trainer.strategy.broadcast([*zip(*self._facts.values(), strict=True)])
-                self._facts = dict(zip(self._every_file(), map(Facts._make, zip(*columns, strict=True)), strict=True))
+                self._defects, self._facts = self.trainer.strategy.broadcast((self._defects, self._facts))
             splits = self._readable()
         if self.tests_all:
-            every = {name: [file for split in SPLITS for file in splits[split][name]] for name in self.class_names}
+            every = {name: joined(splits[split][name] for split in SPLITS) for name in self.class_names}
             splits = splits | {"test": every}
         return {split: self._dataset(split, splits[split]) for split in SPLITS}
 
     def _dataset(self, split: str, classes: ClassFiles) -> FileDataset:
-        labels = [label for label, name in enumerate(self.class_names) for _ in classes[name]]
-        files = [file for name in self.class_names for file in classes[name]]
+        files = joined(classes[name] for name in self.class_names)
+        counts = torch.tensor([len(classes[name]) for name in self.class_names])
+        labels = torch.arange(len(counts), dtype=torch.int32).repeat_interleave(counts)
         crop_scale = self.crop_scale if split == "train" else None
-        facts = [self._facts[file] for file in files] if self.cache is not None else ()
+        facts = self._facts[files.rows] if self._facts is not None else None
         dataset = FileDataset(
-            files, torch.tensor(labels), self.preprocessing, crop_scale, self.seed, self.skip_bad, self.cache, facts
+            files, labels, self.preprocessing, crop_scale, self.seed, self.skip_bad, self.cache, facts
         )
         if self.cache is not None and dataset.cache is None and self.world[1] == 0:
             _warn(f"--data.cache: '{self.cache}' has no room for the decoded {split} images; going on without")
@@ -203,11 +205,10 @@ class ImageFilesDataModule(ResizedDataModule):
 
     def _readable(self) -> dict[str, ClassFiles]:
         """The files of each split without broken ones, which are an error unless they are to be skipped."""
-        defects = sorted((file, facts.defect) for file, facts in self._facts.items() if facts.defect is not None)
-        if not defects:
+        broken = dict(sorted((self._defects or {}).items()))
+        if not broken:
             return self.files()
-        broken = dict(defects)
-        text = f"{len(broken):,} of {len(self._facts):,} files cannot be read as images"
+        text = f"{len(broken):,} of {sum(self.expected_sizes().values()):,} files cannot be read as images"
         if not self.skip_bad:
             raise UnreadableFileError(
                 f"{text}: {few(broken)}; repair or remove such files, or skip them with --data.on_bad_image skip;"

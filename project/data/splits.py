@@ -1,10 +1,11 @@
 """Splits of one collection of samples into training, validation and test sets, by hashes of the samples' names."""
 
-from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import accumulate
+
+import numpy as np
 
 from project.engine.errors import UserError
 
@@ -43,7 +44,7 @@ def stratified_split(
 
 
 def hashed_split(
-    names: Sequence[str], fractions: dict[str, float], *, seed: int, class_name: str, least: int = 1, turn: float = 0.0
+    names: Iterable[str], fractions: dict[str, float], *, seed: int, class_name: str, least: int = 1, turn: float = 0.0
 ) -> dict[str, list[int]]:
     """Cuts a class into splits by the hash of each file's own name, so that a class can grow.
 
@@ -52,21 +53,22 @@ def hashed_split(
     added; once every split has a file of its own, no file of the class moves again. With ``least`` 0, none stands in.
     The first range begins at ``turn``, in [0, 1).
     """
+    hashes = np.fromiter((int.from_bytes(_digest(seed, name, 8)) for name in names), np.uint64)
     if least:
-        _require_enough(len(names), fractions, class_name)
-    # hashes uniform in [0, 1), in steps of 2^-53, which are exact
-    hashes = [((int.from_bytes(_digest(seed, name, 8)) >> 11) * 2.0**-53 - turn) % 1.0 for name in names]
-    ranked = sorted((rank, name, position) for position, (rank, name) in enumerate(zip(hashes, names, strict=True)))
+        _require_enough(len(hashes), fractions, class_name)
+    # uniform in [0, 1), in steps of 2^-53, which are exact
+    ranks = ((hashes >> np.uint64(11)) * 2.0**-53 - turn) % 1.0
+    order = ranks.argsort(kind="stable")
     ends = [0]
     for left, limit in zip(range(len(fractions), 0, -1), accumulate(fractions.values()), strict=True):
-        below = bisect_left(ranked, limit, key=lambda rank: rank[0])
-        ends.append(min(max(below, ends[-1] + least), len(names) - least * left))
-    ranges = zip([*fractions, "train"], ends, [*ends[1:], len(names)], strict=True)
-    return {split: sorted(position for *_, position in ranked[start:end]) for split, start, end in ranges}
+        below = int(np.searchsorted(ranks, limit, sorter=order))
+        ends.append(min(max(below, ends[-1] + least), len(order) - least * left))
+    ranges = zip([*fractions, "train"], ends, [*ends[1:], len(order)], strict=True)
+    return {split: np.sort(order[start:end]).tolist() for split, start, end in ranges}
 
 
 def cut_classes(
-    names: Mapping[str, Sequence[str]], fractions: dict[str, float], seed: int, least: int = 1, turn: float = 0.0
+    names: Mapping[str, Iterable[str]], fractions: dict[str, float], seed: int, least: int = 1, turn: float = 0.0
 ) -> dict[str, dict[str, list[int]]]:
     """Cuts each class by :func:`hashed_split`: for each split and class, the positions in the class's ``names``."""
     parts = {

@@ -88,7 +88,7 @@ def test_a_folder_and_a_csv_are_cut_alike(root):
     (root / "labels.csv").write_text("\n".join(["path,label,site", *rows]))
     of_csv = CSVDataModule(str(root / "labels.csv"), group="site", split_seed=9).files()
     for split, classes in data.files().items():
-        assert {name: sorted(files) for name, files in classes.items()} == of_csv[split]
+        assert {name: sorted(files) for name, files in classes.items()} == {n: [*f] for n, f in of_csv[split].items()}
 
 
 def test_check_data_counts_groups_and_those_that_a_split_by_file_would_divide(root, capsys):

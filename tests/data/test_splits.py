@@ -134,3 +134,15 @@ def test_hashed_shares_are_about_the_fractions_and_the_test_set_does_not_depend_
     first, second = (places(names, fractions={"test": 0.1, "val": share}) for share in (0.1, 0.3))
     assert {name for name in names if first[name] == "test"} == {name for name in names if second[name] == "test"}
     assert places(names) == places(sorted(names)) != places(names, seed=1)
+
+
+@pytest.mark.parametrize(("turn", "least"), [(0.0, 1), (0.0, 0), (1 / 3, 0), (0.8, 0)])
+def test_a_split_of_many_is_that_of_a_plain_loop(turn, least):
+    names = shuffled_names(5000, seed=7)
+    ends = {"test": 0.1, "val": 0.1 + 0.1}
+    expected: dict[str, list[int]] = {"test": [], "val": [], "train": []}
+    for position, name in enumerate(names):
+        hashed = int.from_bytes(blake2b(f"3/{name}".encode(), digest_size=8).digest()) // 2**11 / 2**53
+        rank = (hashed - turn) % 1.0
+        expected[next((split for split, end in ends.items() if rank < end), "train")].append(position)
+    assert hashed_split(names, FRACTIONS, seed=3, class_name="daisy", least=least, turn=turn) == expected

@@ -2,11 +2,10 @@
 
 import contextlib
 import hashlib
-import math
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import UserError
-from .check import Stamp
+from .paths import Paths
 
 _LEFT_FREE = 2**30  # bytes of the disk that are for others
 _CHECKED = 2**32  # beside a checksum: that there is one
@@ -30,9 +29,9 @@ class ImageCache:
     image, or a power cut has left.
     """
 
-    def __init__(self, path: Path, shapes: Sequence[tuple[int, int]]) -> None:
-        self.path, self.shapes = path, list(shapes)
-        self._starts = np.cumsum([8 * len(shapes), *(3 * height * width for height, width in shapes)])
+    def __init__(self, path: Path, shapes: NDArray[np.int64]) -> None:
+        self.path, self.shapes = path, shapes
+        self._starts = np.cumsum(np.concatenate([[8 * len(shapes)], 3 * shapes.prod(axis=1)]))
         self._map: NDArray[np.uint8] | None = None
 
     def fetch(self, index: int, decode: Callable[[], Tensor]) -> Tensor:
@@ -54,25 +53,23 @@ class ImageCache:
 
 
 def open_cache(
-    folder: Path,
-    files: Sequence[Path],
-    stamps: Iterable[Stamp | None],
-    shapes: Sequence[tuple[int, int]],
-    settings: str,
+    folder: Path, files: Paths, stamps: NDArray[np.int64], shapes: NDArray[np.int64], settings: str
 ) -> ImageCache | None:
     """Makes the file or finds that of an earlier run with the same images and settings; None where it does not fit.
 
-    Image files are the same if their stamps are, and their paths below their common folder.
+    Image files are the same if their stamps, length and time of change, are, and their paths below their common folder.
     """
     key = hashlib.sha256(f"2 {settings}".encode())  # another number where the layout of the file changes
-    parts = [os.path.split(str(file)) for file in files]
-    places = {place: os.path.abspath(place) for place in {place for place, _ in parts}}
+    places = {place: os.path.abspath(place) for place in {os.path.dirname(file) for file in files.strings()}}
     above = len(os.path.commonpath(places.values()))  # which may be moved
-    rows = zip(parts, stamps, strict=True)
-    facts = (f"{places[place][above:]}\0{name}\0{stamp}" for (place, name), stamp in rows)
-    key.update("\0".join(facts).encode("utf-8", "surrogateescape"))
+    between = ""
+    for file, stamp in zip(files.strings(), stamps, strict=True):
+        place, name = os.path.split(file)
+        fact = f"{between}{places[place][above:]}\0{name}\0{(*stamp.tolist(),)}"
+        key.update(fact.encode("utf-8", "surrogateescape"))
+        between = "\0"
     path = folder / f"{key.hexdigest()[:24]}.images"
-    size = 8 * len(shapes) + sum(3 * math.prod(shape) for shape in shapes)
+    size = 8 * len(shapes) + 3 * int(shapes.prod(axis=1).sum())
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return ImageCache(path, shapes) if _allocate(path, size) else None

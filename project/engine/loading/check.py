@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import json
 import os
 import time
 from collections import Counter, defaultdict
@@ -13,7 +12,9 @@ from pathlib import Path
 from statistics import median_low
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from ..errors import UnreadableFileError, UserError, listed
@@ -22,16 +23,21 @@ from ..preprocessing import Bands
 from ..run.files import whole_file
 from ..run.progress import Progress
 from .decode import check_image, decode, named, open_image, read_bands, reason, upright_size
+from .paths import Paths, joined
 from .scan import ClassFiles
 
-_VERSION = 3  # of the record; another number where the check or the facts change
+_VERSION = 4  # of the record; another number where the check or the facts change
 _WORTH_PROCESSES = 4096  # so many new files take about as long as starting processes does
 _MOST_PROCESSES = 16
 _AT_ONCE = 64
 _UNSURE_NS = 2 * 10**9  # a file may change twice within a tick of the file system's clock
 
-Stamp = tuple[int, int]
-"""The length of a file in bytes, and when it was changed, in nanoseconds."""
+ROW = np.dtype("u8, i8, i8, i4, i4, S8, S16, S32")
+"""A file: a hash of its name, its length in bytes or -1 if it is broken, its time of change in ns, and its facts."""
+ROW.names = ("name", "length", "changed", "width", "height", "format", "mode", "pixels")
+
+CACHED = ("length", "changed", "width", "height")
+"""Facts that the cache of decoded images needs."""
 
 
 class Facts(NamedTuple):
@@ -43,51 +49,73 @@ class Facts(NamedTuple):
     format: str = ""  # of the content, whatever the file is called, as in "JPEG"
     mode: str = ""  # PIL's name of the kind of pixels, as in "RGB"
     pixels: str = ""  # a hash of the upright image in RGB, as training sees it; of the file where it is used as stored
-    stamp: Stamp | None = None  # of the file, just before; None where it was not there
+
+
+class Checked(NamedTuple):
+    """Findings about many files: why some are broken, by their paths, and a row of ``ROW`` for each file."""
+
+    defects: dict[str, str]
+    rows: NDArray[Any]
 
 
 def check_files(
-    files: Sequence[Path], root: Path, bands: Bands | None = None, sizes: bool = False, pixels: bool = False
-) -> list[Facts]:
+    files: Paths, root: Path, bands: Bands | None = None, sizes: bool = False, pixels: bool = False
+) -> Checked:
     """Checks those image files below ``root`` that are new or have changed since they were last checked.
 
     A file is the same as long as its name, its length and its time of change are. Broken ones are checked each time.
     ``sizes`` asks for widths and heights; ``pixels`` and ``bands`` decode each image in full, which finds damage inside.
     """
-    record, prefix = _record_of(f"{root}{bands or ''}"), f"{root}{os.sep}"
-    names = [str(file).removeprefix(prefix) for file in files]
+    record, rows = _record_of(f"{root}{bands or ''}"), np.zeros(len(files), ROW)
+    rows["name"] = np.fromiter(map(_hash_of, files.strings(root)), np.uint64, len(files))
     sure_before = time.time_ns() - _UNSURE_NS
-    stamps = [_stamp(file) for file in files]
-    known, nothing = _recall(record), Facts(None)
-    facts = [known.get(name, nothing) for name in names]
-    new = [
-        position
-        for position, (fact, stamp) in enumerate(zip(facts, stamps, strict=True))
-        if stamp is None or fact.stamp != stamp or (sizes and not fact.width) or (pixels and not fact.pixels)
-    ]
-    found = _look_at([files[position] for position in new], bands, sizes, pixels)
-    for position, fact in zip(new, found, strict=True):
-        facts[position] = fact._replace(stamp=stamps[position])
-    if any(facts[position].defect is None for position in new):
-        rows = zip(names, facts, strict=True)
-        sure = {n: f for n, f in rows if f.stamp is not None and f.stamp[1] < sure_before and f.defect is None}
-        _remember(record, sure)
-    return facts
+    lengths, changed = rows["length"], rows["changed"]
+    for place, file in enumerate(files.strings()):
+        lengths[place], changed[place] = _stamp(file)
+    known = _recall(record)
+    at = np.searchsorted(known["name"], rows["name"]).clip(max=len(known) - 1)
+    same = lengths >= 0
+    for column in ("name", "length", "changed"):
+        same &= rows[column] == known[column][at]
+    for asked, column in ((sizes, "width"), (pixels, "pixels")):
+        same &= known[column][at].astype(bool) | (not asked)
+    rows[same] = known[at[same]]
+    new, defects = np.flatnonzero(~same), dict[str, str]()
+    for place, fact in zip(new.tolist(), _look_at(files.take(new), bands, sizes, pixels), strict=True):
+        if fact.defect is None:
+            rows[place] = (*rows[place].tolist()[:3], *fact[1:])
+        else:
+            defects[next(files.take([place]).strings())], lengths[place] = fact.defect, -1
+    if len(defects) < len(new):
+        sure = rows[(lengths >= 0) & (changed < sure_before)]
+        _remember(record, sure[sure["name"].argsort()])
+    return Checked(defects, rows)
 
 
-def _stamp(path: Path) -> Stamp | None:
+def _stamp(path: str) -> tuple[int, int]:
     try:
         found = os.stat(path)
     except OSError:  # looking at it will tell
-        return None
+        return -1, -1
     return found.st_size, found.st_mtime_ns
+
+
+def _hash_of(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(os.fsencode(f"{_VERSION} {name}"), digest_size=8).digest())
 
 
 def _look(file: Path, bands: Bands | None, sizes: bool, pixels: bool) -> Facts:
     try:
         if bands is not None:
             size, mode = read_bands(file, bands).shape[:0:-1], f"{bands[0]} x {bands[1]} bits"
-            return Facts(None, size[0], size[1], file.suffix, mode, hashlib.blake2b(file.read_bytes()).hexdigest())
+            return Facts(
+                None,
+                size[0],
+                size[1],
+                file.suffix,
+                mode,
+                hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest(),
+            )
         check_image(file)
         if not (sizes or pixels):
             return Facts(None)
@@ -103,7 +131,7 @@ def _look(file: Path, bands: Bands | None, sizes: bool, pixels: bool) -> Facts:
         return Facts(reason(error))
 
 
-def _look_at(files: Sequence[Path], bands: Bands | None, sizes: bool, pixels: bool) -> Iterator[Facts]:
+def _look_at(files: Paths, bands: Bands | None, sizes: bool, pixels: bool) -> Iterator[Facts]:
     """Checks files in threads, and many in processes, as Python's lock keeps threads from working at the same time."""
     cores, threads = min(usable_cores(), _MOST_PROCESSES), 1 if pixels else 4
     look = partial(_look, bands=bands, sizes=sizes, pixels=pixels)
@@ -132,40 +160,35 @@ def _record_of(root: str) -> Path:
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     place = os.fsencode(os.path.abspath(root))
     name = hashlib.blake2b(place, digest_size=12).hexdigest()
-    return Path(caches, __name__.partition(".")[0], f"{name}.checked.json")
+    return Path(caches, __name__.partition(".")[0], f"{name}.checked.npy")
 
 
-def _recall(record: Path) -> dict[str, Facts]:
-    """Reads what an earlier check found, by name; nothing where the record cannot be read."""
-    try:
-        version, names, lengths, changed, *columns = json.loads(record.read_bytes())
-        if version != _VERSION or len(columns) != len(Facts._fields) - 2:
-            return {}
-        rows = zip(*columns, zip(lengths, changed, strict=True), strict=True)
-        return {name: Facts(None, *row) for name, row in zip(names, rows, strict=True)}
-    except (OSError, ValueError, TypeError):
-        return {}
+def _recall(record: Path) -> NDArray[Any]:
+    """Reads what an earlier check found, in the order of ``name``; a row of zeros where the record cannot be read."""
+    with contextlib.suppress(OSError, ValueError, EOFError):
+        known = np.load(record)
+        if known.dtype == ROW and len(known):
+            return known
+    return np.zeros(1, ROW)
 
 
-def _remember(record: Path, known: Mapping[str, Facts]) -> None:
+def _remember(record: Path, known: NDArray[Any]) -> None:
     """Replaces the record as a whole; where that cannot be, the next check looks at every file again."""
-    rows = ((name, *cast(Stamp, fact.stamp), *fact[1:-1]) for name, fact in known.items())
-    body = json.dumps([_VERSION, *zip(*rows, strict=True)])
     with contextlib.suppress(OSError):
         record.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(record) as partial_file:
-            partial_file.write_text(body)
+            np.save(partial_file, known)
 
 
-def few(broken: Mapping[Path, str]) -> str:
+def few(broken: Mapping[str, str]) -> str:
     """Names the first of some broken files, with the reasons, and counts the others."""
     return listed((f"'{file}' ({why})" for file, why in broken.items()), 3)
 
 
-def leave_out(splits: dict[str, ClassFiles], broken: Mapping[Path, str]) -> dict[str, ClassFiles]:
+def leave_out(splits: dict[str, ClassFiles], broken: Mapping[str, str]) -> dict[str, ClassFiles]:
     """Returns splits without broken files; an error if a class has nothing left to train on, or a split nothing."""
     left = {
-        split: {name: [file for file in files if file not in broken] for name, files in classes.items()}
+        split: {name: files.take([file not in broken for file in files.strings()]) for name, files in classes.items()}
         for split, classes in splits.items()
     }
     for name, files in left["train"].items():
@@ -180,19 +203,20 @@ def leave_out(splits: dict[str, ClassFiles], broken: Mapping[Path, str]) -> dict
 def survey(root: Path, splits: dict[str, ClassFiles], bands: Bands | None = None) -> dict[str, Any]:
     """Describes image files as plain data for JSON: classes, unreadable files, duplicates, sizes and kinds of images."""
     places = [
-        (file, {"file": _below(root, file), "split": split, "class": label})
+        {"file": _below(root, file), "split": split, "class": label}
         for split, classes in splits.items()
         for label, files in classes.items()
         for file in files
     ]
-    checked = check_files([file for file, _ in places], root, bands, pixels=True)
-    unreadable, facts, alike = [], [], defaultdict[str, list[dict[str, str]]](list)
-    for (_, place), found in zip(places, checked, strict=True):
-        if found.defect is not None:
-            unreadable.append({**place, "reason": found.defect})
+    files = joined(files for classes in splits.values() for files in classes.values())
+    defects, rows = check_files(files, root, bands, pixels=True)
+    unreadable, alike = [], defaultdict[bytes, list[dict[str, str]]](list)
+    for place, file, pixels in zip(places, files.strings(), rows["pixels"].tolist(), strict=True):
+        if file in defects:
+            unreadable.append({**place, "reason": defects[file]})
         else:
-            facts.append(found)
-            alike[found.pixels].append(place)
+            alike[pixels].append(place)
+    facts = rows[rows["length"] >= 0]
     return {
         "images": len(places),
         "classes": {name: {split: len(splits[split][name]) for split in splits} for name in splits["train"]},
@@ -206,10 +230,10 @@ def survey(root: Path, splits: dict[str, ClassFiles], bands: Bands | None = None
             for group in alike.values()
             if len(group) > 1
         ],
-        "width": _range([fact.width for fact in facts]),
-        "height": _range([fact.height for fact in facts]),
-        "formats": dict(Counter(fact.format for fact in facts).most_common()),
-        "modes": dict(Counter(fact.mode for fact in facts).most_common()),
+        "width": _range(facts["width"].tolist()),
+        "height": _range(facts["height"].tolist()),
+        "formats": dict(Counter(facts["format"].astype(str).tolist()).most_common()),
+        "modes": dict(Counter(facts["mode"].astype(str).tolist()).most_common()),
     }
 
 

@@ -6,7 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -16,9 +18,9 @@ from ..preprocessing import Bands, Preprocessing, bands_of, empty_images
 from ..randomness import Purpose, uniform
 from .batch import ImageBatch, split_keys
 from .cache import ImageCache, open_cache
-from .check import Facts
 from .crops import fit_image, fit_region, random_box, reduced_box, scaled_region, sufficient_size
 from .decode import decode, open_image, read_bands, reason, upright_size
+from .paths import PathBlock, Paths
 from .workers import image_loader
 
 CROP_TRIES = 10
@@ -49,30 +51,36 @@ class FileDataset:
 
     Args:
         files: The image files.
-        labels: int64 (N,).
+        labels: Integers (N,).
         preprocessing: The steps that fit images to the network's input.
         crop_scale: The smallest and largest share of an image that a random crop keeps; by default evaluation's crops.
         seed: Decides the random crops.
         skip: Serves a file that cannot be read as a black image with the label -1, which is an error otherwise.
         cache: A folder for decoded images; random crops are then of images scaled down to ``resize``.
-        facts: The facts of each file, with the sizes of images; for the cache.
+        facts: For the cache int64 (N, 4): each file's length, time of change, width and height of the image.
     """
 
     def __init__(
         self,
-        files: list[Path],
+        files: Sequence[Path],
         labels: Tensor,
         preprocessing: Preprocessing,
         crop_scale: tuple[float, float] | None = None,
         seed: int = 0,
         skip: bool = False,
         cache: Path | None = None,
-        facts: Sequence[Facts] = (),
+        facts: NDArray[np.int64] | None = None,
     ) -> None:
-        self.files, self.labels = files, labels
+        self.files = files if isinstance(files, Paths) else PathBlock().add("", map(os.fspath, files))
+        self._labels = labels
         self.preprocessing, self.crop, self.fit = preprocessing, preprocessing["crop"], preprocessing.get("fit", "crop")
         self.crop_scale, self.seed, self.skip = crop_scale, seed, skip
-        self.cache = self._open_cache(cache, facts) if cache is not None and files else None
+        self.cache = self._open_cache(cache, facts) if cache is not None and facts is not None and len(facts) else None
+
+    @property
+    def labels(self) -> Tensor:
+        """int64 (N,), or (N, classes); see :class:`ImageBatch`."""
+        return self._labels.long()
 
     def __len__(self) -> int:
         return len(self.files)
@@ -80,7 +88,7 @@ class FileDataset:
     def __getitems__(self, keys: list[int]) -> ImageBatch:
         epoch, indices = split_keys(keys, len(self))
         positions = indices % len(self)
-        labels = self.labels[positions]
+        labels = self._labels[positions].long()
         images = empty_images(len(keys), self.preprocessing)
         draws = uniform(self.seed, epoch, indices, Purpose.CROP, 4 * CROP_TRIES).view(-1, CROP_TRIES, 4)
         for row, position in enumerate(positions.tolist()):
@@ -106,9 +114,9 @@ class FileDataset:
         if self.crop_scale is None:
             return self.image(index)
         if self.cache is not None:
-            shape = self.cache.shapes[index]
-            small = self.cache.fetch(index, lambda: self._small(index, shape))
-            return fit_region(small, random_box(*shape[::-1], draws, self.crop_scale, self.fit), self.preprocessing)
+            height, width = self.cache.shapes[index].tolist()
+            small = self.cache.fetch(index, lambda: self._small(index, (height, width)))
+            return fit_region(small, random_box(width, height, draws, self.crop_scale, self.fit), self.preprocessing)
         file = self.files[index]
         if (bands := bands_of(self.preprocessing)) is not None:
             pixels = read_bands(file, bands)
@@ -120,31 +128,33 @@ class FileDataset:
     def _small(self, index: int, shape: tuple[int, int]) -> Tensor:
         file = self.files[index]
         with open_image(file) as image:
-            if self._small_shape(upright_size(image, file)) != shape:  # for which the cache has no room
+            if (
+                *self._small_shapes(np.array([upright_size(image, file)]))[0],
+            ) != shape:  # for which the cache has no room
                 raise UnreadableFileError(f"'{printable(file)}' has changed its size since it was looked at")
             pixels = decode(image, file, shape[::-1])
         return scaled_region(pixels, (0, 0, pixels.shape[2], pixels.shape[1]), shape, self.preprocessing)
 
-    def _small_shape(self, size: tuple[int, int]) -> tuple[int, int]:
-        width, height = size
-        scale = min(1.0, self.preprocessing["resize"] / min(width, height))
-        return max(1, round(height * scale)), max(1, round(width * scale))
+    def _small_shapes(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns heights and widths, (N, 2), of images of these widths and heights."""
+        scale = np.minimum(1.0, self.preprocessing["resize"] / sizes.min(axis=1, keepdims=True))
+        return np.maximum(1, np.round(sizes[:, ::-1] * scale)).astype(np.int64)
 
-    def _open_cache(self, folder: Path, facts: Sequence[Facts]) -> ImageCache | None:
+    def _open_cache(self, folder: Path, facts: NDArray[np.int64]) -> ImageCache | None:
         if self.crop_scale is None:
-            shapes = [(self.crop, self.crop)] * len(self)
+            shapes = np.full((len(self), 2), self.crop)
             settings = f"whole {sorted(self.preprocessing.items())}"
         else:
-            shapes = [self._small_shape((fact.width, fact.height)) for fact in facts]
+            shapes = self._small_shapes(facts[:, 2:])
             interpolation = self.preprocessing.get("interpolation", "bilinear")
             settings = f"shorter side {self.preprocessing['resize']} {interpolation}"
-        return open_cache(folder, self.files, (fact.stamp for fact in facts), shapes, settings)
+        return open_cache(folder, self.files, facts[:, :2], shapes, settings)
 
 
-def mean_and_std(files: Sequence[Path], bands: Bands) -> tuple[list[float], list[float]]:
+def mean_and_std(files: Paths, bands: Bands) -> tuple[list[float], list[float]]:
     """Computes each channel's mean and deviation, from 0 to 1, over at most 1,000 of the images, which count alike."""
     moments = []
-    for file in files[:: -(-len(files) // 1000)]:
+    for file in files.take(slice(None, None, -(-len(files) // 1000))):
         with suppress(UnreadableFileError):  # the check of all files will tell
             pixels = read_bands(file, bands).flatten(1).double() / (2 ** bands[1] - 1)
             moments.append(torch.stack(torch.var_mean(pixels, 1, correction=0)))

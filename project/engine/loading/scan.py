@@ -8,8 +8,9 @@ from typing import BinaryIO
 from ..errors import UserError, printable
 from ..preprocessing import Bands
 from .decode import IMAGE_SUFFIXES
+from .paths import PathBlock, Paths
 
-ClassFiles = dict[str, list[Path]]
+ClassFiles = dict[str, Paths]
 """The files of each class, by name; classes in the order of their labels."""
 
 _OF_SYSTEMS = {"__MACOSX", "@eaDir", "$RECYCLE.BIN"}  # of macOS's archives, Synology's thumbnails, Windows
@@ -76,8 +77,8 @@ def spelt(name: str) -> str:
     return name if name.isascii() else name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
-def list_classes(root: Path, bands: Bands | None = None) -> ClassFiles:
-    """Finds the images of each class, in its folder and in the folders within, at any depth."""
+def list_classes(root: Path, block: PathBlock, bands: Bands | None = None) -> ClassFiles:
+    """Adds the images of each class to a block, from its folder and the folders within, at any depth."""
     folders = []
     for entry in sorted(root.iterdir(), key=lambda path: path.name):  # paths compare without case on Windows
         if counts(entry.name) and entry.is_symlink() and not entry.exists():
@@ -85,7 +86,10 @@ def list_classes(root: Path, bands: Bands | None = None) -> ClassFiles:
         if counts(entry.name) and entry.is_dir():
             folders.append(entry)
     above = (os.path.realpath(root),)
-    classes = {spelt(folder.name): [*map(Path, walk(str(folder), None, above, bands))] for folder in folders}
+    found = ((folder, len(f"{folder}{os.sep}"), walk(str(folder), None, above, bands)) for folder in folders)
+    classes = {
+        spelt(folder.name): block.add(folder, (file[start:] for file in files)) for folder, start, files in found
+    }
     if not any(classes.values()):
         example = next(walk(str(root), bands=bands), "")
         what = f"has images (such as '{printable(Path(example).name)}'), but no class folders with images"

@@ -4,12 +4,14 @@ import os
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from project.data import FolderDataModule
 from project.engine.errors import UnreadableFileError
 from project.engine.loading.cache import open_cache
+from project.engine.loading.paths import PathBlock
 from tests.conftest import draw_image, make_folder
 from tests.data.stubs import attached
 
@@ -55,7 +57,8 @@ def test_processes_that_fill_a_file_at_once_read_what_one_alone_does(start, tmp_
 
 def test_files_that_differ_in_an_outer_folder_alone_are_told_apart(tmp_path):
     def path(*files):  # all of one length and time
-        cache = open_cache(tmp_path, files, [(9, 9)] * 2, [(4, 4)] * 2, "")
+        paths = PathBlock().add("", map(str, files))
+        cache = open_cache(tmp_path, paths, np.full((2, 2), 9), np.full((2, 2), 4), "")
         return cache and cache.path
 
     cat, dog = (tmp_path / place / "images" / "1.bmp" for place in ("cat", "dog"))
