@@ -166,7 +166,7 @@ def _record_of(root: str) -> Path:
 def _recall(record: Path) -> NDArray[Any]:
     """Reads what an earlier check found, in the order of ``name``; a row of zeros where the record cannot be read."""
     with contextlib.suppress(OSError, ValueError, EOFError):
-        known = np.load(record)
+        known: NDArray[Any] = np.load(record)
         if known.dtype == ROW and len(known):
             return known
     return np.zeros(1, ROW)

@@ -138,7 +138,8 @@ class FileDataset:
     def _small_shapes(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns heights and widths, (N, 2), of images of these widths and heights."""
         scale = np.minimum(1.0, self.preprocessing["resize"] / sizes.min(axis=1, keepdims=True))
-        return np.maximum(1, np.round(sizes[:, ::-1] * scale)).astype(np.int64)
+        shapes: NDArray[np.int64] = np.maximum(1, np.round(sizes[:, ::-1] * scale)).astype(np.int64)
+        return shapes
 
     def _open_cache(self, folder: Path, facts: NDArray[np.int64]) -> ImageCache | None:
         if self.crop_scale is None:

@@ -71,7 +71,7 @@ class Paths(Sequence[Path]):
     def strings(self, below: str | Path = "") -> Iterator[str]:
         """Yields the paths as text, as they were given; those that begin with the folder ``below``, without it."""
         prefix = os.path.join(below, "")
-        for rows in self.rows.split(_AT_ONCE):
+        for rows in torch.split(self.rows, _AT_ONCE):
             yield from (self.block.path(row, prefix) for row in rows.tolist())
 
 
