@@ -107,15 +107,9 @@ def _hash_of(name: str) -> int:
 def _look(file: Path, bands: Bands | None, sizes: bool, pixels: bool) -> Facts:
     try:
         if bands is not None:
-            size, mode = read_bands(file, bands).shape[:0:-1], f"{bands[0]} x {bands[1]} bits"
-            return Facts(
-                None,
-                size[0],
-                size[1],
-                file.suffix,
-                mode,
-                hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest(),
-            )
+            _, height, width = read_bands(file, bands).shape
+            hashed = hashlib.blake2b(file.read_bytes(), digest_size=16)
+            return Facts(None, width, height, file.suffix, f"{bands[0]} x {bands[1]} bits", hashed.hexdigest())
         check_image(file)
         if not (sizes or pixels):
             return Facts(None)
