@@ -17,8 +17,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from examples.center_loss import CenterLossClassifier
 from examples.distillation import Student
 from examples.focal_loss import FocalLoss
+from examples.lora import LoRAClassifier
 from examples.metric import BalancedAccuracy
 from examples.multilabel_csv import LabelsCSV
+from project.analysis.exported import ProbabilityNetwork
 from project.model import ImageClassifier
 from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, fit, make_folder, write_attributes, write_csv, write_pets
 from tests.data.stubs import NoiseDataModule
@@ -28,6 +30,7 @@ FILES = sorted(path for path in (ROOT / "examples").iterdir() if path.stem != "_
 LIMITS = {"multilabel": 60, "attributes": 60, "network": 10, "data": 20, "streaming": 40}  # lines; of all others 25
 QUICK = ["--trainer.max_steps=2", "--model.arch=resnet9_slim"]
 NO_PLOTS = [f"--callbacks.{name}=false" for name in ("first_batch", "confusion_matrix", "confident_mistakes")]
+VIT = {"img_size": 32, "patch_size": 8, "depth": 2, "embed_dim": 24}
 RESIZED = ["--data.image_size=32", "--data.batch_size=4", "--data.num_workers=0"]
 
 
@@ -72,6 +75,9 @@ def data_for(name: str) -> list[str]:
     elif name == "streaming":
         return [*RESIZED, f"--data.root={make_folder(Path('images'), {'rose': 12, 'tulip': 12})}"]
     else:
+        if name == "lora":
+            torch.save(vit(8).state_dict(), "vit.pth")
+            return [*TINY_DATA, *(f"--model.arch_args.{option}={value}" for option, value in VIT.items())]
         if name == "distillation":
             fit(*TINY_DATA, *TINY_TRAINER, *QUIET, *QUICK, *NO_PLOTS, "--name=NAME")
         return [] if name == "data_module" else TINY_DATA
@@ -80,7 +86,7 @@ def data_for(name: str) -> list[str]:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_the_command_of_an_example_trains(file, workplace, capsys):
-    if package := {"timm_network": "timm", "streaming": "litdata"}.get(file.stem):
+    if package := {"timm_network": "timm", "lora": "timm", "streaming": "litdata"}.get(file.stem):
         pytest.importorskip(package, reason=f"{package} is no requirement")
     given = [str(ROOT / word) if word.startswith("examples/") else word for word in options(file)]
     quick = QUICK if "arch" not in file.read_text() else QUICK[:1]
@@ -172,6 +178,38 @@ def test_a_student_learns_from_labels_and_from_its_teacher_in_equal_parts(batch)
     expected = (plain + 16 * (p * np.log(p / q)).sum(1).mean()) / 2
     assert loss_of(student, batch).item() == pytest.approx(expected, rel=1e-4)
     assert not [name for name in student.state_dict() if "teacher" in name]
+
+
+def vit(num_classes, **args):
+    """A small vision transformer of timm's."""
+    timm = pytest.importorskip("timm", reason="timm is an extra")
+    return timm.create_model("vit_tiny_patch16_224", num_classes=num_classes, **VIT | args)
+
+
+def test_lora_changes_weights_by_products_of_low_rank_which_exports_merge(workplace, batch):
+    size, data = batch.images.shape[-1], NoiseDataModule()
+    made = vit(3, img_size=size)
+    torch.save(made.state_dict(), "vit.pth")
+    model = LoRAClassifier(
+        rank=2,
+        arch="timm/vit_tiny_patch16_224",
+        arch_args=VIT | {"img_size": size},
+        weights="vit.pth",
+        class_names=data.class_names,
+        preprocessing=data.preprocessing,
+    ).eval()
+    plain, merged = model(batch.images), made.state_dict()
+    for name in [name for name in merged if name.endswith("qkv.weight")]:
+        (change,) = model.network.get_submodule(name.removesuffix(".weight")).parametrizations.weight
+        torch.nn.init.normal_(change.up)
+        assert change.down.shape[0] == 2
+        merged[name] = merged[name] + change.up.detach() @ change.down.detach()
+    trained = {name for name, parameter in model.network.named_parameters() if parameter.requires_grad}
+    assert {name.rsplit(".")[-1] for name in trained if not name.startswith("head.")} == {"up", "down"}
+    exported = ProbabilityNetwork(model).eval()
+    torch.testing.assert_close(dict(exported.network.state_dict()), dict(merged))
+    assert not torch.allclose(model(batch.images), plain)  # it is whole, and changed
+    torch.testing.assert_close(exported(batch.images), model(batch.images).softmax(1))
 
 
 def test_the_balanced_accuracy_is_scikit_learns():

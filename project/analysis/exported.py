@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
+from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
 from project.engine.preprocessing import empty_images
 from project.model import ImageClassifier
@@ -27,6 +28,8 @@ class ProbabilityNetwork(nn.Module):
     def __init__(self, model: ImageClassifier) -> None:
         super().__init__()
         self.network = deepcopy(model.network).cpu().float().to(memory_format=torch.contiguous_format)
+        for module in filter(is_parametrized, [*self.network.modules()]):  # such as LoRA's
+            _merge(module)
         self._probabilities, self._views = model.probabilities, model.test_time_augmentation
         statistics = Normalization(model.preprocessing)
         self.mean, self.std = nn.Buffer(statistics.mean), nn.Buffer(statistics.std)
@@ -38,6 +41,15 @@ class ProbabilityNetwork(nn.Module):
     def _classify(self, images: Tensor) -> Tensor:
         logits: Tensor = self.network((images.float() - self.mean) / self.std)
         return logits
+
+
+def _merge(module: Any) -> None:
+    """Keeps weights instead of what they are computed from; torch's function would change the class, which the model shares."""
+    weights = {name: nn.Parameter(getattr(module, name)) for name in module.parametrizations}
+    module.__class__ = type_before_parametrizations(module)
+    del module.parametrizations
+    for name, weight in weights.items():
+        setattr(module, name, weight)
 
 
 def trace(model: ImageClassifier) -> ExportedProgram:

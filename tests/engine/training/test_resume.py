@@ -22,6 +22,7 @@ from project.model.small_networks import Airbench
 from tests.distributed.processes import succeed
 from tests.small import load, require_same_end, rows, small, stop_at
 from tests.stress import RANDOM_TRANSFORM, SmallNetwork, outcome
+from tests.test_examples import vit
 
 STEPS = 8
 RUN, LAST = Path("runs/run"), Path("runs/run/checkpoints/last.ckpt")
@@ -133,6 +134,7 @@ ROWS = {
         f" --data.crop_padding=2 {EVERY_THIRD}",
         network=lambda num_classes: Airbench(num_classes, (8, 16, 16)),
     ),
+    "LoRA": Row("--model=examples.lora.LoRAClassifier --model.rank=2", network=vit, slow=True),
 }
 
 
@@ -151,6 +153,7 @@ def test_a_stopped_run_ends_as_if_undisturbed(workplace, row):
     for step in row.stops:
         stop_at(step, *flags, network=row.network)
         assert load(LAST)["global_step"] == step
+        assert not load(LAST)["about"]["thresholds"]  # they are of a validation with other weights
     small(*flags, network=row.network)
     require_same_end(RUN, expected, row.but)
     assert {"val/loss", "val/confusion_matrix", "test/accuracy", "train/loss", "last: optimizer_states"} <= {*expected}
