@@ -8,7 +8,9 @@ from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from PIL import Image, ImageOps
 
 from project.data import CSVDataModule
 from tests.conftest import QUIET, SLIM, TINY_TRAINER, fit, make_folder
@@ -103,6 +105,27 @@ def test_folds_classify_each_image_once_by_the_run_that_has_not_seen_it(workplac
         assert matrix == test["confusion_matrix"]
         correct += test["correct"]
     assert f"({correct} of 28)" in capsys.readouterr().out
+
+
+def test_near_duplicates_are_paired_those_in_two_classes_first(workplace, monkeypatch, capsys):
+    pytest.importorskip("imagehash", reason="imagehash is an extra")
+    generator = np.random.default_rng(0)
+    for name in ("rose", "tulip"):
+        Path("images", name).mkdir(parents=True)
+        for number in range(8):
+            coarse = Image.fromarray(generator.integers(0, 256, (6, 8, 3), dtype=np.uint8))
+            coarse.resize((160, 120), Image.Resampling.BICUBIC).save(f"images/{name}/{number}.png")
+    Path("images/rose/broken.png").write_text("no image")
+    one, two = (Image.open(f"images/rose/{number}.png") for number in (1, 2))
+    one.resize((70, 60)).save("images/rose/small.jpg")
+    ImageOps.mirror(two).save("images/tulip/mirrored.jpg", quality=50)
+    script("near_duplicates.py", monkeypatch)["main"]("images", "pairs.csv")
+    found = [{Path(row["path"]).stem, Path(row["other_path"]).stem} for row in rows("pairs.csv")]
+    assert sorted(map(sorted, found)) == [["1", "small"], ["2", "mirrored"]]
+    captured = capsys.readouterr()
+    assert "2 pairs, 1 of two labels" in captured.out
+    assert "broken.png is left out" in captured.err
+    assert Path("pairs.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.slow

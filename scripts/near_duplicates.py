@@ -1,0 +1,83 @@
+"""Finds images that are probably the same photo: ``python scripts/near_duplicates.py DATA pairs.csv``; needs imagehash.
+
+DATA is a folder or a CSV, as of ``project.check_data``, which finds equal files; this finds resized, compressed, mirrored and
+recoloured ones, too. Writes a row for each pair (distance, and path, label and split of both), those of two labels or two splits first,
+and ``pairs.png`` of the first 20 pairs. Look at them: a pair in two splits makes the metrics too good.
+
+By perceptual hashes of 64 bits (Zauner, 2010, https://www.phash.org/docs/pubs/thesis_zauner.pdf), of which a pair differs in 6 at most.
+"""
+
+import csv
+import sys
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from project.analysis.plots import image_grid
+from project.data import CSVDataModule, FolderDataModule
+from project.engine.loading.files import prepare
+from project.engine.preprocessing import Preprocessing
+
+LARGEST, SHOWN, AT_ONCE = 6, 20, 1024
+SIDES = ("path", "label", "split")
+COLUMNS = ["distance", *SIDES, *(f"other_{side}" for side in SIDES)]
+WHOLE: Preprocessing = {"resize": 160, "crop": 160, "fit": "pad", "mean": [1.0, 1.0, 1.0], "std": [1.0, 1.0, 1.0]}
+
+
+def bits(path: str) -> list[np.ndarray]:
+    """Computes the hashes of an image and of its mirror image, 64 bits each; none of a file that cannot be read."""
+    try:
+        from imagehash import phash
+    except ModuleNotFoundError:
+        sys.exit('error: this needs a package: pip install --editable ".[labels]"')
+    try:
+        with Image.open(path) as image:
+            upright = ImageOps.exif_transpose(image).convert("L")
+    except Exception as error:  # PIL raises all kinds
+        print(f"note: {path} is left out: {error}", file=sys.stderr)
+        return []
+    return [phash(view).hash.ravel().astype(np.float32) for view in (upright, ImageOps.mirror(upright))]
+
+
+def pairs(hashes: np.ndarray) -> list[tuple[int, int, int]]:
+    """Finds pairs of similar images by their hashes, float32 (N, 2, 64): distance and positions."""
+    ones, found = hashes.sum(2), []
+    for start in range(0, len(hashes), AT_ONCE):
+        some = slice(start, start + AT_ONCE)
+        both = [ones[some, :1] + ones[:, view] - 2 * hashes[some, 0] @ hashes[:, view].T for view in (0, 1)]
+        distances = np.triu(np.minimum(*both) - 65, start + 1) + 65  # each pair once: 65 is none
+        rows, columns = np.nonzero(distances <= LARGEST)
+        near = distances[rows, columns].astype(int)
+        found += zip(near.tolist(), (rows + start).tolist(), columns.tolist(), strict=True)
+    return found
+
+
+def main(data: str, output: str) -> None:
+    """Lists the pairs, and draws the first."""
+    module = CSVDataModule(data) if Path(data).is_file() else FolderDataModule(data)
+    splits = module.files()
+    images = [
+        (str(file), label, split)
+        for split, classes in splits.items()
+        for label, files in classes.items()
+        for file in files
+    ]
+    hashed = [(image, views) for image in images if (views := bits(image[0]))]
+    found = [
+        [d, *hashed[one][0], *hashed[other][0]] for d, one, other in pairs(np.array([views for _, views in hashed]))
+    ]
+    found.sort(key=lambda row: (row[2] == row[5] and row[3] == row[6], row[0]))
+    with open(output, "w", newline="") as file:
+        csv.writer(file).writerows([COLUMNS, *found])
+    labels, apart = (sum(row[at] != row[at + 3] for row in found) for at in (2, 3))
+    print(f"{output}: {len(found):,} pairs, {labels:,} of two labels, {apart:,} in two splits")
+    shown = [(d, row[at : at + 3]) for d, *row in found[:SHOWN] for at in (0, 3)]
+    titles = [f"{label}, {split}\n{distance} bits" for distance, (_, label, split) in shown]
+    image_grid([prepare(path, WHOLE) for _, (path, *_) in shown], titles).savefig(Path(output).with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python scripts/near_duplicates.py DATA pairs.csv")
+    main(*sys.argv[1:])
