@@ -1,6 +1,7 @@
 """``python -m project.predict``: label image files with a checkpoint."""
 
 import fcntl
+import math
 import signal
 import sys
 import warnings
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import Namespace
-from jsonargparse.typing import NonNegativeInt, PositiveInt
+from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, PositiveInt
 from lightning.pytorch import LightningModule, Trainer
 from torch import distributed
 from torch.utils.data import DataLoader
@@ -27,6 +28,7 @@ from project.engine.hardware import usable_cores
 from project.engine.loading.files import PathBatch, path_loader
 from project.engine.loading.scan import image_paths, listed_paths, spelt
 from project.engine.preprocessing import Bands, bands_of
+from project.engine.run.checkpoint import ABOUT, read_checkpoint
 from project.engine.run.progress import Progress, note
 from project.engine.run.rows import Row, RowWriter, ending_of, resume_rows
 from project.model import ImageClassifier
@@ -50,11 +52,12 @@ def parse(args: list[str] | None = None) -> Namespace:
     option("paths", nargs="+", type=str, help=paths)
     option("--output", type=str | None, help="A .csv or .jsonl file; by default CSV goes to standard output.")
     option("--top_k", type=PositiveInt, default=1, help="How many classes to name, best first.")
-    option(
-        "--probabilities",
-        action="store_true",
-        help="Add a column for each class; implied where images may have several.",
-    )
+    probabilities = "Add a column for each class; implied where images may have several."
+    option("--probabilities", action="store_true", help=probabilities)
+    coverage = "Add labels, a set that holds the true class of this share of images like the validation set's."
+    option("--coverage", type=float | None, help=coverage)
+    abstain = "Leave label empty where the confidence is less."
+    option("--abstain", type=ClosedUnitInterval, default=0.0, help=abstain)
     flips = "Average each image with its mirror image, if the model does not already."
     option("--flips", action="store_true", help=flips)
     option("--resume", action="store_true", help="Skip files that have a row in --output, and append.")
@@ -71,8 +74,29 @@ def columns(model: ImageClassifier, options: Namespace) -> list[str]:
     """Names the columns of the rows."""
     places = ["", *(f"_{place}" for place in range(2, options.top_k + 1))]
     best = [f"{name}{place}" for place in places for name in ("label", "confidence")]
-    shown = [f"probability_{name}" for name in model.class_names if options.probabilities]
-    return ["path", *best, *([] if model.has_one_class else ["labels"]), *shown, "error"]
+    labels = [] if model.has_one_class and options.coverage is None else ["labels"]
+    return [
+        "path",
+        *best,
+        *labels,
+        *(f"probability_{name}" for name in model.class_names if options.probabilities),
+        "error",
+    ]
+
+
+def require_threshold(model: ImageClassifier, options: Namespace) -> float:
+    """Returns the softmax that a class needs to join a set of ``--coverage``, from the checkpoint."""
+    percent = math.ceil(100 * options.coverage - 1e-9)
+    require(50 <= percent < 100, "--coverage", options.coverage, "from 0.5 to 0.99")
+    if not model.has_one_class:
+        raise UserError("--coverage: sets are for images of one class; these have labels above thresholds already")
+    if model.test_time_augmentation is not None:
+        raise UserError("--coverage: thresholds are of one view of each image, not of test-time augmentation's")
+    thresholds = read_checkpoint(options.checkpoint)[ABOUT].get("coverage")
+    threshold = thresholds.get(percent) if isinstance(thresholds, dict) else None
+    if not isinstance(threshold, float):
+        raise UserError(f"--coverage: '{options.checkpoint}' was not saved at a validation; use the run's best.ckpt")
+    return threshold
 
 
 class Labeller(LightningModule):
@@ -85,12 +109,14 @@ class Labeller(LightningModule):
         self,
         model: ImageClassifier,
         options: Namespace,
+        threshold: float,
         paths: Sequence[str] = (),
         writer: RowWriter | None = None,
         earlier: Sequence[Row] = (),
     ) -> None:
         super().__init__()
-        self.model, self._options, self._paths, self._writer = model, options, paths, writer
+        self.model, self._options, self._threshold = model, options, threshold
+        self._paths, self._writer = paths, writer
         self.progress = Progress(len(earlier) + len(paths), len(earlier), visible=writer is not None)
         self.unreadable = sum(row["error"] is not None for row in earlier)
 
@@ -110,16 +136,23 @@ class Labeller(LightningModule):
         # by logits, as they differ where probabilities are rounded to the same; of equal ones the first, as in evaluation
         probabilities, predicted = self.model.probabilities(logits), self.model.test_metrics.predicted(logits)
         scores = logits if self.model.has_one_class else probabilities
-        best = scores.argsort(dim=1, descending=True, stable=True)[:, : self._options.top_k]
+        sizes = (logits.softmax(1) >= self._threshold).sum(1)  # a set has the first classes of this order
+        best = scores.argsort(dim=1, descending=True, stable=True)[:, : max(self._options.top_k, int(sizes.max()))]
         names, rows, header = self.model.class_names, list[Row](), columns(self.model, self._options)
-        of_images = (best.tolist(), probabilities.tolist(), predicted.tolist())
-        for path, error, labels, shares, decided in zip(*batch[1:], *of_images, strict=True):
+        of_images = (best.tolist(), sizes.tolist(), probabilities.tolist(), predicted.tolist())
+        for path, error, order, size, shares, decided in zip(*batch[1:], *of_images, strict=True):
+            labels = order[: self._options.top_k]
             if path is None:
                 continue
             if error is None and not all(0 <= shares[label] <= 1 for label in labels):
                 error = "the network's output is not finite"
-            found = [cell for label in labels for cell in (names[label], shares[label])]
-            found += [] if self.model.has_one_class else [named(decided, names)]
+            found: list[Any] = [cell for label in labels for cell in (names[label], shares[label])]
+            if shares[labels[0]] < self._options.abstain:
+                found[0] = None
+            if self._options.coverage is not None:
+                found.append([names[label] for label in order[:size]])
+            elif not self.model.has_one_class:
+                found.append(named(decided, names))
             found += shares if self._options.probabilities else []
             cells = [spelt(path), *([None] * len(found) if error else found), error]
             rows.append(dict(zip(header, cells, strict=True)))
@@ -146,9 +179,10 @@ def predict(options: Namespace) -> int:
     options.probabilities = options.probabilities or not model.has_one_class
     classes = len(model.class_names)
     require(options.top_k <= classes, "--top_k", options.top_k, f"at most {classes}, the number of classes")
+    threshold = 1.0 if options.coverage is None else require_threshold(model, options)
     trainer = _trainer(options)
     if not trainer.is_global_zero:
-        return _label(trainer, Labeller(model, options))
+        return _label(trainer, Labeller(model, options, threshold))
     _require_output(options)  # here, as Lightning starts other processes when the file is there
     paths = _paths(options, bands_of(model.preprocessing))
     with _output(options, columns(model, options)) as (writer, earlier):
@@ -156,7 +190,7 @@ def predict(options: Namespace) -> int:
         for path in paths:
             done[spelt(path)] -= 1
             left += [path] if done[spelt(path)] < 0 else []
-        labeller = Labeller(model, options, left, writer, earlier)
+        labeller = Labeller(model, options, threshold, left, writer, earlier)
         code = _label(trainer, labeller)
     unreadable = f"; {labeller.unreadable:,} cannot be read, as the column 'error' says" if labeller.unreadable else ""
     place = f": {options.output}" if options.output is not None else ""

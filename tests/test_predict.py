@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from project.engine.errors import UserError
 from project.model import ImageClassifier
@@ -19,7 +20,7 @@ from tests.analysis.test_prediction import by_torchvision
 from tests.conftest import as_in_a_terminal, draw_image, evaluate, make_folder
 from tests.distributed.job import classifier, flowers, trainer
 from tests.distributed.processes import environment, succeed, torchrun
-from tests.small import one_line
+from tests.small import load, one_line
 
 CPU = ["--trainer.accelerator=cpu", "--trainer.devices=1", "--num_workers=0"]
 COMMAND = [sys.executable, "-m", "project.predict"]
@@ -82,6 +83,34 @@ def test_rows_are_what_a_plain_loop_computes(checkpoint, photos, tmp_path, flips
         assert [row["label"], row["label_2"], row["label_3"]] == [model.class_names[index] for index in best.indices]
         confidences = [float(row[name]) for name in ("confidence", "confidence_2", "confidence_3")]
         assert confidences == pytest.approx(best.values.tolist(), abs=1e-4)
+
+
+def test_sets_hold_all_classes_from_the_checkpoints_threshold_and_unsure_labels_are_empty(checkpoint, photos, tmp_path):
+    content = load(checkpoint)
+    content["about"]["thresholds"] = {90: 0.12, 91: 0.135}
+    torch.save(content, tmp_path / "own.ckpt")
+    model, sizes = ImageClassifier.load_from_checkpoint(checkpoint), set()
+    for ending, coverage, least in (("csv", 0.9, 0.12), ("jsonl", 0.905, 0.135)):
+        out = tmp_path / f"rows.{ending}"
+        label(tmp_path / "own.ckpt", photos, f"--coverage={coverage}", "--abstain=0.14", f"--output={out}")
+        found = rows(out) if ending == "csv" else [json.loads(line) for line in out.read_text().splitlines()]
+        for row in (row for row in found if not row["error"]):
+            shares = by_torchvision(model, [row["path"]], False)[1][0].softmax(0)
+            named = dict(zip(model.class_names, shares.tolist(), strict=True))
+            expected = sorted((name for name in named if named[name] >= least), key=named.get)
+            assert (json.loads(row["labels"]) if ending == "csv" else row["labels"]) == expected[::-1]
+            assert (row["label"] or "") == (expected[-1] if shares.max() >= 0.14 else "")
+            sizes.add((len(expected), row["label"] or ""))
+    assert len({size for size, _ in sizes}) > 1
+    assert {bool(name) for _, name in sizes} == {True, False}
+    label(
+        tmp_path / "own.ckpt",
+        photos,
+        "--coverage=0.9",
+        "--abstain=0.14",
+        "--resume",
+        f"--output={tmp_path / 'rows.csv'}",
+    )
 
 
 def test_rows_depend_neither_on_the_batch_size_nor_on_the_format(checkpoint, photos, tmp_path):
@@ -226,6 +255,8 @@ def test_ctrl_c_keeps_the_rows_and_two_commands_do_not_write_one_file(checkpoint
         ("--resume", "--resume needs an --output"),
         ("--trainer.devices=-2", "these --trainer options do not work here"),
         ("--flips", "there are no images in"),
+        ("--coverage=0.4", "--coverage must be from 0.5 to 0.99, got 0.4"),
+        ("--coverage=0.9", "was not saved at a validation; use the run's best.ckpt"),
     ],
 )
 def test_a_mistake_is_one_line(checkpoint, workplace, option, message, capsys):

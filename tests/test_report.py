@@ -59,7 +59,7 @@ def test_metrics_are_those_of_the_run_and_every_image_is_inside_the_file(tiny_ru
     assert all(str(link).startswith("data:") for link in links)
     images = re.findall(r"data:image/(\w+);base64,", page.read_text())
     wrong = metrics["test"]["total"] - metrics["test"]["correct"]
-    assert images.count("png") == 3
+    assert images.count("png") == 4
     assert images.count("jpeg") == min(wrong, 12) + 2 * (min(metrics["test"]["correct"], 6) + min(wrong, 6))
 
 

@@ -1,4 +1,4 @@
-"""The calibration of a model's confidence: reliability, temperature scaling, sets of classes of a given coverage."""
+"""The calibration of a model's confidence: reliability, temperature scaling, accuracy where unsure images are left out."""
 
 from typing import NamedTuple
 
@@ -49,23 +49,6 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     return 2 / (low + high)
 
 
-def conformal_threshold(probabilities: Tensor, labels: Tensor, coverage: float) -> float:
-    """Finds the probability that a class needs to join an image's prediction set.
-
-    By split conformal prediction (Angelopoulos and Bates, 2021, https://arxiv.org/abs/2107.07511, section 1), these sets
-    hold the true class of a share of at least ``coverage`` of new images, on average over such validation sets.
-
-    Args:
-        probabilities: float (N, classes), of images that the model was not trained on.
-        labels: int64 (N,), their true labels; images of negative ones are left out.
-        coverage: In (0, 1), such as 0.95.
-    """
-    known = labels >= 0
-    true = probabilities[known].gather(1, labels[known, None])[:, 0].sort().values
-    missed = int((len(true) + 1) * (1 - coverage) + 1e-9)
-    return float(true[missed - 1]) if missed else 0.0
-
-
 def reliability_figure(found: Reliability) -> Figure:
     """Draws the accuracy of each bin beside its confidence, and below how many images it has."""
     bins = len(found.counts)
@@ -79,4 +62,20 @@ def reliability_figure(found: Reliability) -> Figure:
     above.legend(loc="upper left", fontsize=8)
     below.bar(edges, found.counts.tolist(), width=1 / bins, align="edge", edgecolor="white", color="grey")
     below.set(xlabel="confidence", ylabel="images")
+    return figure
+
+
+def abstention_figure(confidence: Tensor, correct: Tensor) -> Figure:
+    """Draws the accuracy of the images that a least confidence leaves over, by their share (El-Yaniv and Wiener, 2010)."""
+    order = confidence.argsort(descending=True)
+    left = torch.arange(1, len(order) + 1)
+    accuracy = correct[order].double().cumsum(0) / left
+    figure = Figure(figsize=(4.6, 3), layout="constrained", dpi=110)
+    axes = figure.add_subplot(xlabel="share of images answered", ylabel="their accuracy", xlim=(0, 1))
+    axes.plot(left / len(order), accuracy, label="most confident first")
+    for least in (0.5, 0.7, 0.9, 0.95):
+        if count := int((confidence >= least).sum()):
+            axes.plot(count / len(order), accuracy[count - 1], "o", markersize=4, label=f"confidence from {least}")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower left", fontsize=8)
     return figure

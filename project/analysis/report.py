@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor, stack, tensor
 from torchvision.transforms.v2.functional import resize
 
-from project.analysis.calibration import reliability, reliability_figure
+from project.analysis.calibration import abstention_figure, reliability, reliability_figure
 from project.analysis.evaluation import Evaluation
 from project.analysis.gradcam import grad_cam, overlay
 from project.analysis.plots import as_rgb, class_figure, confusion_figure, curves_figure, read_curves
@@ -56,6 +56,7 @@ def image_sections(model: ImageClassifier, test: Evaluation, count: int = 12) ->
     return {
         "per_class": test.per_class,
         "reliability": _drawn(reliability_figure(reliability(*test.decisions[1:]))),
+        "abstention": _drawn(abstention_figure(test.confidence[known], test.correct[known])),
         "mistakes": _shown(model, test, wrong),
         "attention": attention,
     }

@@ -12,6 +12,11 @@ from torchmetrics import Metric
 _LOSS_UNIT = 2.0**-20  # nats
 _LARGEST_LOSS = 2.0**20  # nats; 2^23 images of it still fit 64 bits
 _BINS = 100  # of probabilities, whose inner edges are the thresholds to choose from
+_COVERAGES = torch.arange(50, 100)  # percent
+_LARGEST_LOGIT, _BINS_PER_LOGIT = (
+    14,
+    16,
+)  # of probabilities from 8e-7, each to within 6% of itself and of its distance from 1
 
 
 class Metrics(NamedTuple):
@@ -24,6 +29,7 @@ class Metrics(NamedTuple):
         top5_correct: The number of images with their class among the five best; None with five classes or fewer.
         own: The values of further metrics, by name.
         exact: The number of images with exactly their classes predicted; None where each image has one class.
+        coverage: By percent, the softmax that a class needs to join a prediction set that holds the true class so often.
         images: The number of images measured, where they may have several classes.
         thresholds: The probability above which a class is predicted, one for each class; None if that is 0.5.
         best_thresholds: Those by which each class's F1 would be greatest here.
@@ -34,6 +40,7 @@ class Metrics(NamedTuple):
     top5_correct: int | None
     own: Mapping[str, float] = MappingProxyType({})
     exact: int | None = None
+    coverage: Mapping[int, float] = MappingProxyType({})
     images: int | None = None
     thresholds: list[float] | None = None
     best_thresholds: list[float] | None = None
@@ -153,15 +160,20 @@ class CountingMetrics(Metric):
 
 
 class ClassificationMetrics(CountingMetrics):
-    """Counts the predictions of images that have one class each: that of the largest logit."""
+    """Counts the predictions of images that have one class each: that of the largest logit.
+
+    In evaluation mode, it also counts images by the probability of their true class, in bins of equal width of its logit.
+    """
 
     confusion: Tensor
     top5_hits: Tensor
+    true_shares: Tensor
 
     def __init__(self, num_classes: int) -> None:
         super().__init__(num_classes)
         self.add_integers("confusion", num_classes * num_classes + 1)
         self.add_integers("top5_hits")
+        self.add_integers("true_shares", 2 * _LARGEST_LOGIT * _BINS_PER_LOGIT)
 
     def update(self, logits: Tensor, labels: Tensor, losses: Tensor) -> None:
         """Counts labels, int64 (N,), that are not negative; of soft ones, float (N, classes), the largest share counts."""
@@ -173,12 +185,30 @@ class ClassificationMetrics(CountingMetrics):
         if self.num_classes > 5:  # a label of -1 is never among the best
             self.top5_hits += (logits.topk(5).indices == labels[:, None]).sum()
         self.count_losses(losses, counted)
+        if not self.training:
+            share = logits.float().softmax(1).gather(1, labels.clamp(min=0)[:, None])[:, 0].nan_to_num()
+            bins = (share.logit().clamp(-_LARGEST_LOGIT, _LARGEST_LOGIT) + _LARGEST_LOGIT) * _BINS_PER_LOGIT
+            last = len(self.true_shares) - 1
+            self.true_shares.scatter_add_(0, bins.long().clamp(max=last), counted.long())
 
     def results(self) -> Metrics:
         """Computes the metrics from the counts of this process."""
         confusion = self.confusion[:-1].view(self.num_classes, self.num_classes).cpu()
         top5_correct = int(self.top5_hits) if self.num_classes > 5 else None
-        return Metrics(self.mean_loss(int(confusion.sum())), confusion, top5_correct)
+        loss = self.mean_loss(int(confusion.sum()))
+        return Metrics(loss, confusion, top5_correct, coverage=self._coverage())
+
+    def _coverage(self) -> dict[int, float]:
+        """Finds the thresholds of prediction sets that hold the true class of at least that share of images like these.
+
+        By split conformal prediction (Angelopoulos and Bates, 2021, https://arxiv.org/abs/2107.07511, section 1), with the
+        probability of the class as score (Sadinle et al., 2019, https://arxiv.org/abs/1609.00451): smallest sets on average.
+        """
+        at_most = self.true_shares.cumsum(0).cpu()
+        missed = (at_most[-1] + 1) * (100 - _COVERAGES) // 100  # images whose class may be left out
+        bins = torch.searchsorted(at_most, missed)
+        shares = torch.where(bins > 0, (bins / _BINS_PER_LOGIT - _LARGEST_LOGIT).double().sigmoid(), 0)
+        return dict(zip(_COVERAGES.tolist(), shares.tolist(), strict=True)) if at_most[-1] else {}
 
 
 class MultilabelMetrics(CountingMetrics):

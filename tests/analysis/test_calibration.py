@@ -1,17 +1,12 @@
 """Calibration, compared with torchmetrics and a search over temperatures."""
 
-import re
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from project.analysis.calibration import conformal_threshold, fit_temperature, reliability, reliability_figure
-from tests.conftest import as_in_a_terminal, draw_image
+from project.analysis.calibration import abstention_figure, fit_temperature, reliability, reliability_figure
 
 
 def overconfident(count=2_000, classes=5, scale=3.0):
@@ -45,26 +40,13 @@ def test_the_temperature_is_that_of_the_least_cross_entropy(scale):
     assert fit_temperature(torch.eye(3), torch.arange(3)) == pytest.approx(1 / 20)  # where all is right, the least
 
 
-def test_prediction_sets_hold_the_true_class_as_often_as_was_asked_for():
-    logits, labels = overconfident(count=40_000)
-    shares, covered = logits.softmax(1), []
-    for of_val, of_test in zip(torch.arange(20_000).split(200), torch.arange(20_000, 40_000).split(200), strict=True):
-        threshold = conformal_threshold(shares[of_val], labels[of_val], coverage=0.9)
-        true = shares[of_val, labels[of_val]]
-        assert threshold == np.sort(true)[19]  # the 20th of 200: floor(201 / 10)
-        covered.append(float((shares[of_test, labels[of_test]] >= threshold).float().mean()))
-    assert np.mean(covered) == pytest.approx(0.9, abs=0.01)
-    assert conformal_threshold(shares[:9], labels[:9], coverage=0.95) == 0  # too few to leave any class out
-
-
-def test_the_page_names_the_classes_of_a_photo(tiny_run, workplace, capsys):
-    (workplace / "runs").mkdir()
-    (workplace / "runs" / "NAME").symlink_to(tiny_run)
-    draw_image(0.5, seed=0).save("photo.jpg")
-    page = Path(__file__).parents[2] / "docs" / "after_training.md"
-    code = next(text for text in re.findall(r"```python\n(.*?)```", page.read_text(), re.S) if "conformal" in text)
-    names: dict[str, Any] = {}
-    with as_in_a_terminal():
-        exec(code, names)
-    assert 0 <= names["threshold"] < 1
-    assert set(eval(capsys.readouterr().out)) <= set(names["model"].class_names)
+def test_the_accuracy_of_the_images_left_over_is_that_of_the_most_confident():
+    logits, labels = overconfident(count=200)
+    shares = logits.softmax(1).double().numpy()
+    confidence, correct = shares.max(1), shares.argmax(1) == labels.numpy()
+    (line, *points) = abstention_figure(torch.tensor(confidence), torch.tensor(correct)).axes[0].lines
+    for share, accuracy in (point.get_xydata()[0] for point in points):
+        least = np.sort(confidence)[::-1][round(200 * share) - 1]
+        assert accuracy == pytest.approx(correct[confidence >= least].mean())
+    assert [point.get_label() for point in points] == [f"confidence from {least}" for least in (0.5, 0.7, 0.9, 0.95)]
+    assert line.get_ydata()[-1] == pytest.approx(correct.mean())

@@ -108,6 +108,35 @@ def test_a_large_loss_is_never_reported_as_another_and_one_that_is_not_finite_sh
     assert math.isnan(measure((logits, labels, losses)).loss) == math.isnan(found)
 
 
+@pytest.mark.parametrize("percent", [50, 90, 99])
+def test_prediction_sets_hold_the_true_class_as_often_as_was_asked_for(percent):
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(40_000, 20, generator=generator)
+    labels = torch.multinomial((logits / 2).softmax(1), 1, generator=generator)[:, 0]
+    losses, shares, covered = F.cross_entropy(logits, labels, reduction="none"), logits.softmax(1), []
+    for part in torch.arange(40_000).split(400):
+        metric = ClassificationMetrics(20).eval()
+        for batch in part[:200].split(64):
+            metric.update(logits[batch], labels[batch], losses[batch])
+        metric.update(logits[:9], torch.full((9,), -1), losses[:9])  # another process's
+        threshold = metric.compute().coverage[percent]
+        true = sorted(shares[at, labels[at]].item() for at in part[:200])
+        exact = true[201 * (100 - percent) // 100 - 1]  # so many of 200 may be left out
+        assert exact * 0.94 - 1e-6 <= threshold <= exact
+        covered += [bool(shares[at, labels[at]] >= threshold) for at in part[200:]]
+    assert -0.005 <= np.mean(covered) - percent / 100 <= 0.01
+
+
+def test_too_few_images_leave_no_class_out_and_training_counts_none():
+    logits, labels, losses = (field[:9] for field in predictions(5))
+    metric = ClassificationMetrics(5)
+    metric.update(logits, labels, losses)
+    assert metric.compute().coverage == {}
+    metric.eval().update(torch.full((9, 5), math.nan), labels, losses)
+    found = metric.compute().coverage
+    assert (found[95], found[50]) == (0, 0)
+
+
 def with_metrics(**metrics: Metric):
     return classifier(type("Own", (ImageClassifier,), {"configure_metrics": lambda _: deepcopy(metrics)}))
 

@@ -38,7 +38,10 @@ class Selection(TypedDict):
 
 
 class About(TypedDict):
-    """Facts of a checkpoint about itself; ``selection`` is None where a run keeps no best one, ``images`` counts splits."""
+    """Facts of a checkpoint about itself; ``selection`` is None where a run keeps no best one, ``images`` counts splits.
+
+    ``coverage`` has the thresholds of prediction sets, by percent, where the validation set was measured with these weights.
+    """
 
     model: str
     class_names: list[str]
@@ -59,6 +62,7 @@ class About(TypedDict):
     step: int
     selection: Selection | None
     metrics: dict[str, Any]
+    coverage: dict[int, float]
 
 
 def versions() -> dict[str, str]:
@@ -94,6 +98,7 @@ def explain(trainer: Any, model: Any) -> About:
         step=trainer.global_step,
         selection=selection(trainer),
         metrics={**rates, **model.resumed_results, **measured},
+        coverage=dict(model.results["val"].coverage) if model.validated_step == trainer.global_step else {},
     )
 
 

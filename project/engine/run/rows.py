@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import UserError, printable
 
 Row = Mapping[str, Any]
-"""A value for each column: a text, a float in the precision of float32, a bool, or None."""
+"""A value for each column: a text, a list of texts, a float in the precision of float32, a bool, or None."""
 
 ENDINGS = (".csv", ".jsonl")
 
@@ -75,7 +75,8 @@ def resume_rows(file: BinaryIO, columns: Sequence[str], ending: str) -> list[Row
 
 def _csv_line(values: Sequence[Any]) -> str:
     line = io.StringIO(newline="")
-    csv.writer(line).writerow([json.dumps(value) if isinstance(value, bool) else value for value in values])
+    texts = [json.dumps(value, ensure_ascii=False) if isinstance(value, bool | list) else value for value in values]
+    csv.writer(line).writerow(texts)
     return line.getvalue().removesuffix("\r\n") + "\n"  # by which Python's writer quotes a lone carriage return, too
 
 

@@ -111,6 +111,7 @@ class Bookkeeping(Callback):
         model.results[split] = results
         if split == "val":
             model.test_metrics.thresholds = results.best_thresholds
+            model.validated_step = trainer.global_step
         for name, value in results.rates().items():
             # every process has the same results already; "max" leaves them so to the last bit, where a mean could round
             model.log(f"{split}/{name}", value, prog_bar=name == "accuracy", reduce_fx="max", sync_dist=True)

@@ -49,6 +49,7 @@ class ResumableModule(LightningModule):
         compile_network: If true, the network is compiled for training.
         results: The newest metrics of ``val`` and ``test``.
         resumed_results: The metrics in the checkpoint from which the run was resumed, as plain data.
+        validated_step: The step at which the newest metrics of ``val`` were measured.
         weights_step: The step at which the tested weights were validated; their test metrics are logged at that step, too.
     """
 
@@ -67,6 +68,7 @@ class ResumableModule(LightningModule):
         super().__init__()
         self.results: dict[str, Any] = {}
         self.resumed_results: dict[str, Any] = {}
+        self.validated_step: int | None = None
         self.weights_step: int | None = None
         self.settings: dict[str, dict[str, Any]] = {"optimizer": {}, "lr_scheduler": {}}
         self.resumed: Mapping[str, Any] | None = None
