@@ -42,7 +42,7 @@ def bits(path: str) -> list[np.ndarray]:
 
 def pairs(hashes: np.ndarray) -> list[tuple[int, int, int]]:
     """Finds pairs of similar images by their hashes, float32 (N, 2, 64): distance and positions."""
-    ones, found = hashes.sum(2), []
+    ones, found = hashes.sum(2), list[tuple[int, int, int]]()
     for start in range(0, len(hashes), AT_ONCE):
         some = slice(start, start + AT_ONCE)
         both = [ones[some, :1] + ones[:, view] - 2 * hashes[some, 0] @ hashes[:, view].T for view in (0, 1)]
@@ -74,7 +74,7 @@ def main(data: str, output: str) -> None:
     print(f"{output}: {len(found):,} pairs, {labels:,} of two labels, {apart:,} in two splits")
     shown = [(d, row[at : at + 3]) for d, *row in found[:SHOWN] for at in (0, 3)]
     titles = [f"{label}, {split}\n{distance} bits" for distance, (_, label, split) in shown]
-    image_grid([prepare(path, WHOLE) for _, (path, *_) in shown], titles).savefig(Path(output).with_suffix(".png"))
+    image_grid([prepare(str(path), WHOLE) for _, (path, *_) in shown], titles).savefig(Path(output).with_suffix(".png"))
 
 
 if __name__ == "__main__":
