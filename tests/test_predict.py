@@ -87,7 +87,7 @@ def test_rows_are_what_a_plain_loop_computes(checkpoint, photos, tmp_path, flips
 
 def test_sets_hold_all_classes_from_the_checkpoints_threshold_and_unsure_labels_are_empty(checkpoint, photos, tmp_path):
     content = load(checkpoint)
-    content["about"]["thresholds"] = {90: 0.12, 91: 0.135}
+    content["about"]["coverage"] = {90: 0.12, 91: 0.135}
     torch.save(content, tmp_path / "own.ckpt")
     model, sizes = ImageClassifier.load_from_checkpoint(checkpoint), set()
     for ending, coverage, least in (("csv", 0.9, 0.12), ("jsonl", 0.905, 0.135)):

@@ -56,7 +56,7 @@ def image_sections(model: ImageClassifier, test: Evaluation, count: int = 12) ->
     return {
         "per_class": test.per_class,
         "reliability": _drawn(reliability_figure(reliability(*test.decisions[1:]))),
-        "abstention": _drawn(abstention_figure(test.confidence[known], test.correct[known])),
+        "abstention": _drawn(abstention_figure(test.confidence[test.known], test.correct[test.known])),
         "mistakes": _shown(model, test, wrong),
         "attention": attention,
     }

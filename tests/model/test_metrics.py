@@ -4,6 +4,7 @@ import math
 import warnings
 from copy import deepcopy
 
+import numpy as np
 import pytest
 import torch
 from sklearn import metrics as sklearn
