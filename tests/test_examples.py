@@ -200,7 +200,8 @@ def test_lora_changes_weights_by_products_of_low_rank_which_exports_merge(workpl
     ).eval()
     plain, merged = model(batch.images), made.state_dict()
     for name in [name for name in merged if name.endswith("qkv.weight")]:
-        (change,) = model.network.get_submodule(name.removesuffix(".weight")).parametrizations.weight
+        layer: Any = model.network.get_submodule(name.removesuffix(".weight"))
+        (change,) = layer.parametrizations.weight
         torch.nn.init.normal_(change.up)
         assert change.down.shape[0] == 2
         merged[name] = merged[name] + change.up.detach() @ change.down.detach()

@@ -97,7 +97,7 @@ def test_sets_hold_all_classes_from_the_checkpoints_threshold_and_unsure_labels_
         for row in (row for row in found if not row["error"]):
             shares = by_torchvision(model, [row["path"]], False)[1][0].softmax(0)
             named = dict(zip(model.class_names, shares.tolist(), strict=True))
-            expected = sorted((name for name in named if named[name] >= least), key=named.get)
+            expected = sorted((name for name in named if named[name] >= least), key=named.__getitem__)
             assert (json.loads(row["labels"]) if ending == "csv" else row["labels"]) == expected[::-1]
             assert (row["label"] or "") == (expected[-1] if shares.max() >= 0.14 else "")
             sizes.add((len(expected), row["label"] or ""))

@@ -262,5 +262,13 @@ class MultilabelMetrics(CountingMetrics):
 
     def results(self) -> Metrics:
         """Computes the metrics from the counts of this process."""
-        exact, images, best = int(self.exact), int(self.images), self.best_thresholds()
-        return Metrics(self.mean_loss(images), self.confusion.cpu(), None, {}, exact, images, self.thresholds, best)
+        images = int(self.images)
+        return Metrics(
+            self.mean_loss(images),
+            self.confusion.cpu(),
+            top5_correct=None,
+            exact=int(self.exact),
+            images=images,
+            thresholds=self.thresholds,
+            best_thresholds=self.best_thresholds(),
+        )

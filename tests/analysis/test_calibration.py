@@ -44,9 +44,9 @@ def test_the_accuracy_of_the_images_left_over_is_that_of_the_most_confident():
     logits, labels = overconfident(count=200)
     shares = logits.softmax(1).double().numpy()
     confidence, correct = shares.max(1), shares.argmax(1) == labels.numpy()
-    (line, *points) = abstention_figure(torch.tensor(confidence), torch.tensor(correct)).axes[0].lines
-    for share, accuracy in (point.get_xydata()[0] for point in points):
+    line, *points = abstention_figure(torch.tensor(confidence), torch.tensor(correct)).axes[0].lines
+    for share, accuracy in (np.asarray(point.get_xydata())[0] for point in points):
         least = np.sort(confidence)[::-1][round(200 * share) - 1]
         assert accuracy == pytest.approx(correct[confidence >= least].mean())
     assert [point.get_label() for point in points] == [f"confidence from {least}" for least in (0.5, 0.7, 0.9, 0.95)]
-    assert line.get_ydata()[-1] == pytest.approx(correct.mean())
+    assert np.asarray(line.get_ydata())[-1] == pytest.approx(correct.mean())
