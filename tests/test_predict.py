@@ -113,12 +113,20 @@ def test_sets_hold_all_classes_from_the_checkpoints_threshold_and_unsure_labels_
     )
 
 
+def require_alike(some, others):
+    """Confidences may differ by rounding, as some CPUs multiply matrices of other heights by other instructions."""
+    for one, other in zip(some, others, strict=True):
+        numbers = [name for name in one if name.startswith("confidence") and one[name]]
+        assert [float(one[name]) for name in numbers] == pytest.approx([float(other[name]) for name in numbers])
+        names = [name for name in one if name not in numbers]
+        assert [one[name] for name in names] == [other[name] or "" for name in names]
+
+
 def test_rows_depend_neither_on_the_batch_size_nor_on_the_format(checkpoint, photos, tmp_path):
     label(checkpoint, photos, f"--output={tmp_path / 'one.csv'}", "--top_k=8")
     label(checkpoint, photos, f"--output={tmp_path / 'rows.jsonl'}", "--top_k=8", "--batch_size=3")
     found = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
-    texts = [{name: "" if value is None else str(value) for name, value in row.items()} for row in found]
-    assert texts == rows(tmp_path / "one.csv")
+    require_alike(rows(tmp_path / "one.csv"), found)
 
 
 def test_files_that_are_no_images_have_rows(checkpoint, photos, tmp_path, capfd):
@@ -184,7 +192,7 @@ def test_evaluate_writes_the_same_predictions_of_each_image(checkpoint, tmp_path
     assert len(set(paths)) == len(paths) == json.loads((tmp_path / "metrics.json").read_text())["total"]
     label(checkpoint, *paths, f"--output={tmp_path / 'predict.csv'}")
     labelled = rows(tmp_path / "predict.csv")
-    assert [{name: row[name] for name in labelled[0]} for row in found] == labelled
+    require_alike(labelled, found)
     assert [row["true_label"] for row in found] == [Path(path).parent.name for path in paths]
     assert [json.loads(row["correct"]) for row in found] == [row["label"] == row["true_label"] for row in found]
     correct = json.loads((tmp_path / "metrics.json").read_text())["correct"]

@@ -58,8 +58,9 @@ class Paths(Sequence[Path]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: int) -> Path:  # type: ignore[override]  # :meth:`take` is for slices
-        return Path(self.block.path(int(self.rows.numpy()[index])))  # quicker than of a tensor
+    def __getitem__(self, index: Any) -> Any:
+        row = self.rows.numpy()[index]  # quicker than of a tensor
+        return self.take(index) if isinstance(index, slice) else Path(self.block.path(int(row)))
 
     def __iter__(self) -> Iterator[Path]:
         return map(Path, self.strings())
