@@ -21,7 +21,7 @@ class AttributesCSV(LabelsCSV):
 
     def names(self, cells: dict[str, str]) -> list[str]:
         """The values of an image."""
-        return [f"{attribute}={value}" for attribute, value in cells.items() if value]
+        return [f"{attribute}={value}" for attribute, value in cells.items() if value and attribute != "split"]
 
     def mark(self, name: str, names: list[str]) -> int:
         """-1 where the attribute is not known."""

@@ -19,7 +19,7 @@ class LabelsCSV(ResizedDataModule):
     def __init__(self, file: str = "labels.csv", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.folder = Path(file).parent
-        rows = csv.DictReader(Path(file).read_text().splitlines())
+        rows = csv.DictReader(Path(file).read_text("utf-8-sig").splitlines())
         self.labels = {row.pop("path"): self.names(row) for row in rows}
 
     @property

@@ -86,15 +86,15 @@ def columns(model: ImageClassifier, options: Namespace) -> list[str]:
 
 def require_threshold(model: ImageClassifier, options: Namespace) -> float:
     """Returns the softmax that a class needs to join a set of ``--coverage``, from the checkpoint."""
+    require(0.5 <= options.coverage <= 0.99, "--coverage", options.coverage, "from 0.5 to 0.99")
     percent = math.ceil(100 * options.coverage - 1e-9)
-    require(50 <= percent < 100, "--coverage", options.coverage, "from 0.5 to 0.99")
     if not model.has_one_class:
         raise UserError("--coverage: sets are for images of one class; these have labels above thresholds already")
     if model.test_time_augmentation is not None:
         raise UserError("--coverage: thresholds are of one view of each image, not of test-time augmentation's")
     thresholds = read_checkpoint(options.checkpoint)[ABOUT].get("coverage")
     threshold = thresholds.get(percent) if isinstance(thresholds, dict) else None
-    if not isinstance(threshold, float):
+    if not (isinstance(threshold, float) and 0 <= threshold <= 1):
         raise UserError(f"--coverage: '{options.checkpoint}' was not saved at a validation; use the run's best.ckpt")
     return threshold
 
@@ -179,6 +179,12 @@ def predict(options: Namespace) -> int:
     options.probabilities = options.probabilities or not model.has_one_class
     classes = len(model.class_names)
     require(options.top_k <= classes, "--top_k", options.top_k, f"at most {classes}, the number of classes")
+    require(
+        model.has_one_class or not options.abstain,
+        "--abstain",
+        options.abstain,
+        "left out: images may have several classes",
+    )
     threshold = 1.0 if options.coverage is None else require_threshold(model, options)
     trainer = _trainer(options)
     if not trainer.is_global_zero:

@@ -164,7 +164,7 @@ def test_resuming_labels_the_files_that_have_no_row(checkpoint, photos, tmp_path
             label(*options, f"--output={out}")
         with pytest.raises(UserError, match="--resume continues what --overwrite replaces"):
             label(*options, f"--output={out}", "--resume", "--overwrite")
-        with pytest.raises(UserError, match="has other columns"):
+        with pytest.raises(UserError, match="has other rows or columns"):
             label(*options, "--top_k=3", f"--output={out}", "--resume")
         label(*options, f"--output={out}", "--resume")
     assert sum(sizes[4:]) == 23 - 5

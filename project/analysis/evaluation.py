@@ -109,7 +109,7 @@ def evaluated_rows(found: Predictions, dataset: BatchDataset, class_names: Seque
             row: dict[str, Any] = dict.fromkeys(EVALUATED)
             row["path"] = spelt(str(files[index])) if files is not None else dataset.name(index)
             if not known:
-                row["error"] = "cannot be read as an image"
+                row["error"] = "has no label, or cannot be read as an image"
             else:
                 row |= {"label": named(label, class_names), "true_label": named(target, class_names)}
                 row |= {"confidence": confidence, "correct": correct}

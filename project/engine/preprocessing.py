@@ -1,12 +1,12 @@
 """The steps that make an image a network's input, as plain data that a checkpoint remembers."""
 
 import functools
-import math
 from typing import Any, Literal, NotRequired, TypedDict, get_args
 
 import torch
 from torch import Tensor
 
+_GREATEST = 1e30  # of a mean or a deviation
 _LARGEST = 2**12  # pixels on a side: of larger ones a batch would fill the memory
 
 Fit = Literal["crop", "pad", "squash"]
@@ -57,7 +57,7 @@ def is_preprocessing(found: Any) -> bool:
         and all(isinstance(values, list | tuple) for values in statistics)
         and 0 < len(statistics[0]) == len(statistics[1]) <= 3 * (_LARGEST / sides[0]) ** 2
         and (len(statistics[0]) == 3 if "bits" not in found else any(found["bits"] is bits for bits in (8, 16)))
-        and all(isinstance(one, int | float) and math.isfinite(one) for values in statistics for one in values)
+        and all(isinstance(one, int | float) and abs(one) < _GREATEST for values in statistics for one in values)
         and min(statistics[1]) > 0
     )
 

@@ -122,7 +122,7 @@ def test_the_trainer_predicts_the_test_images_and_those_of_any_loader():
     data = SyntheticFlowersDataModule(train_size=8, val_size=8, test_size=10, image_size=SIDE, batch_size=4)
     model = ImageClassifier(data.class_names, data.preprocessing, "resnet9_slim", test_time_augmentation="flip")
     data.setup("test")
-    batches = [(batch.images, batch.labels) for batch in data.test_dataloader()]
+    batches = [(batch.images, batch.labels) for batch in data.whole_split("test")]
     assert [len(images) for images, _ in batches] == [4, 4, 2]
     alone = [images for images, _ in batches]
     for source in (data, *map(loader_of, (batches, alone, [[images] for images in alone]))):

@@ -48,7 +48,7 @@ class Facts(NamedTuple):
     height: int = 0
     format: str = ""  # of the content, whatever the file is called, as in "JPEG"
     mode: str = ""  # PIL's name of the kind of pixels, as in "RGB"
-    pixels: str = ""  # a hash of the upright image in RGB, as training sees it; of the file where it is used as stored
+    pixels: str = ""  # a hash of the image as training sees it, upright and in RGB or as stored
 
 
 class Checked(NamedTuple):
@@ -107,9 +107,12 @@ def _hash_of(name: str) -> int:
 def _look(file: Path, bands: Bands | None, sizes: bool, pixels: bool) -> Facts:
     try:
         if bands is not None:
-            _, height, width = read_bands(file, bands).shape
-            hashed = hashlib.blake2b(file.read_bytes(), digest_size=16)
-            return Facts(None, width, height, file.suffix, f"{bands[0]} x {bands[1]} bits", hashed.hexdigest())
+            stored = read_bands(file, bands)
+            hashed = hashlib.blake2b(repr(tuple(stored.shape)).encode(), digest_size=16)
+            hashed.update(stored.contiguous().numpy().data)
+            _, height, width = stored.shape
+            kind = file.suffix if file.suffix.isascii() else ""
+            return Facts(None, width, height, kind, f"{bands[0]} x {bands[1]} bits", hashed.hexdigest())
         check_image(file)
         if not (sizes or pixels):
             return Facts(None)
@@ -159,9 +162,9 @@ def _record_of(root: str) -> Path:
 
 def _recall(record: Path) -> NDArray[Any]:
     """Reads what an earlier check found, in the order of ``name``; a row of zeros where the record cannot be read."""
-    with contextlib.suppress(OSError, ValueError, EOFError):
-        known: NDArray[Any] = np.load(record)
-        if known.dtype == ROW and len(known):
+    with contextlib.suppress(Exception):  # whatever NumPy makes of a damaged file
+        known: NDArray[Any] = np.array(np.lib.format.open_memmap(record, mode="r"))
+        if known.dtype == ROW and known.ndim == 1 and len(known):
             return known
     return np.zeros(1, ROW)
 

@@ -174,7 +174,7 @@ class ReproducibleDataModule(LightningDataModule, ABC):
         return self._evaluation_loader("test")
 
     def predict_dataloader(self) -> DataLoader[ImageBatch]:
-        """Loads the test set in the same order, each image on one process alone."""
+        """Loads the test set in its own order, dealt out in turns, each image on one process alone."""
         return self._evaluation_loader("test", once=True)
 
     def whole_split(self, split: str) -> DataLoader[ImageBatch]:

@@ -3,6 +3,7 @@
 import errno
 import os
 import struct
+import tokenize
 import warnings
 import zlib
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from ..errors import LocalError, UnreadableFileError, printable
+from ..errors import LocalError, UnreadableFileError, UserError, printable
 from ..preprocessing import Bands
 
 IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
@@ -40,6 +41,7 @@ _JPEG = ("JPEG", "MPO")  # the latter has a preview or the other eye's view behi
 _ENDINGS = {"JPEG": b"\xff\xd9", "PNG": b"IEND\xaeB`\x82"}
 # what PIL raises for one damaged file or another
 _OF_PYTHON = (OSError, EOFError, ValueError, TypeError, LookupError, ArithmeticError, SyntaxError, MemoryError)
+_OF_OTHERS = (AssertionError, RuntimeError, tokenize.TokenError)  # of tifffile, imagecodecs, NumPy
 _OF_PIL = (struct.error, zlib.error, Image.DecompressionBombError, Image.DecompressionBombWarning)
 # errors of the system that are the file's own fault; PIL's own OSErrors have no number
 _OF_THE_FILE = (None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
@@ -50,7 +52,7 @@ def named(path: str | Path) -> Iterator[None]:
     """Turns whatever PIL raises into one line with the file's name; of the kind below only if it is the file's fault."""
     try:
         yield
-    except (*_OF_PYTHON, *_OF_PIL, RuntimeError) as error:  # the last of imagecodecs
+    except (*_OF_PYTHON, *_OF_PIL, *_OF_OTHERS) as error:
         if isinstance(error, OSError) and error.errno not in _OF_THE_FILE:
             raise LocalError(f"'{printable(path)}' cannot be read ({error.strerror})") from error
         text = f"'{printable(path)}' cannot be read as an image ({_why(error)}); repair the file or remove it"
@@ -128,11 +130,17 @@ def _stored(path: str | Path, bands: Bands) -> NDArray[Any]:
     if ending == ".npy":  # mapped, so that nothing is allocated; this never unpickles, nor writes to the file
         return np.lib.format.open_memmap(path, mode="c")
     if ending in (".tif", ".tiff"):
-        from tifffile import TiffFile  # few need it
+        try:
+            from tifffile import TiffFile  # few need it
+        except ModuleNotFoundError as error:
+            raise UserError(
+                'TIFF images with --data.channels need a package: pip install --editable ".[tiff]"'
+            ) from error
 
-        with TiffFile(path) as file:
+        with TiffFile(path, is_ome=False) as file:  # whose description could name other files
             first = file.series[0]
-            if first.nbytes > 3 * MAX_PIXELS:  # before that is allocated
+            stored = sum(sum(page.databytecounts) for page in first.pages if page is not None)
+            if first.nbytes > 3 * MAX_PIXELS or stored > 2 * first.nbytes + 2**20:  # before that is allocated
                 raise ValueError(f"its shape is {first.shape}")
             return np.moveaxis(first.asarray(), 0, -1) if first.axes[1:] == "YX" else first.asarray()
     with open_image(path) as image:

@@ -101,6 +101,10 @@ class TorchDataset:
             samples = self.dataset.__getitems__([self.positions[at] for at in positions.tolist()])  # type: ignore[attr-defined]
         except OSError:
             return None
+        if not (isinstance(samples, list | tuple) and len(samples) == len(positions)):
+            raise LocalError(
+                f"{type(self.dataset).__name__}.__getitems__ must return a list of {len(positions)} samples"
+            )
         self._by_batch = _draw() == untouched
         return samples if self._by_batch else None
 
@@ -200,7 +204,11 @@ def class_names_of(dataset: MapDataset) -> list[str] | None:
 
 def _fetches_batches(dataset: MapDataset) -> bool:
     """Returns True for a dataset with ``__getitems__``; a subset's may be a loop, which would keep a batch of whole images."""
-    return _fetches_batches(dataset.dataset) if type(dataset) is Subset else hasattr(dataset, "__getitems__")
+    return (
+        _fetches_batches(dataset.dataset)
+        if type(dataset) is Subset
+        else callable(getattr(dataset, "__getitems__", None))
+    )
 
 
 def _unopened(dataset: MapDataset) -> MapDataset:

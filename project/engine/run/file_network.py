@@ -63,15 +63,17 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 @contextmanager
-def limited_by(weights: Mapping[str, Tensor], class_names: Sized, arguments: Any = None) -> Iterator[None]:
+def limited_by(
+    weights: Mapping[str, Tensor], class_names: Sized, arguments: Any = None, channels: int = 0
+) -> Iterator[None]:
     """Stops a model from being built that is far larger than a checkpoint's weights, before it takes time and memory.
 
     What modules register is counted before it is initialised, with room for what a constructor replaces.
     """
     refusal = UserError("the checkpoint describes a network that is far larger than its weights; it was changed")
-    most_classes = max((max(value.shape, default=1) for value in weights.values()), default=0)
+    greatest_side = max((max(value.shape, default=1) for value in weights.values()), default=0)
     largest = max((leaf for leaf in _leaves(arguments) if isinstance(leaf, int | float)), default=0)
-    if len(class_names) > most_classes or largest > _LARGEST_ARGUMENT:
+    if max(len(class_names), channels) > greatest_side or largest > _LARGEST_ARGUMENT:
         raise refusal
     parts_left = 1000 + 20 * len(weights)
     numbers_left = 10**7 + 2 * sum(value.numel() for value in weights.values())

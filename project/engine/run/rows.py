@@ -60,14 +60,17 @@ def resume_rows(file: BinaryIO, columns: Sequence[str], ending: str) -> list[Row
     while ending == ".csv" and content.count(b'"', 0, end) % 2:  # a line break within quotation marks
         end = content.rfind(b"\n", 0, end - 1) + 1
     text = content[:end].decode(errors="replace")
-    if ending == ".csv":
-        names, *found = [*csv.reader(io.StringIO(text, newline=""))] or [columns]
-        rows: list[Row] = [dict(zip(names, (value or None for value in values), strict=False)) for values in found]
-    else:
-        rows = [json.loads(line) for line in text.split("\n")[:-1]]
-        names = list(rows[0]) if rows else columns
-    if list(names) != list(columns):
-        raise UserError(f"--resume: '{printable(file.name)}' has other columns; --overwrite begins anew")
+    try:
+        if ending == ".csv":
+            names, *found = [*csv.reader(io.StringIO(text, newline=""))] or [columns]
+            rows: list[Row] = [dict(zip(names, (value or None for value in values), strict=True)) for values in found]
+        else:
+            names, rows = columns, [json.loads(line) for line in text.split("\n")[:-1]]
+        ours = all(list(one) == list(columns) for one in (names, *rows))
+    except (ValueError, TypeError, csv.Error):
+        ours = False
+    if not ours:
+        raise UserError(f"--resume: '{printable(file.name)}' has other rows or columns; --overwrite begins anew")
     file.truncate(end)
     file.seek(end)
     return rows

@@ -278,7 +278,8 @@ class ResumableModule(LightningModule):
             signature(found).bind(**options)  # a bug further in keeps its traceback
         except TypeError as error:
             raise UserError(f"'{checkpoint_path}': {found.__name__} does not accept its options: {error}") from error
-        with limited_by(weights, options.get("class_names", ()), options.get("arch_args")):
+        channels = len(options["preprocessing"]["mean"])
+        with limited_by(weights, options.get("class_names", ()), options.get("arch_args"), channels):
             model = found(**options)
         if strict:
             require_fitting_weights(_without_loss(model.state_dict()), weights, checkpoint_path)

@@ -74,12 +74,12 @@ class EvaluationSampler(_FixedBySeed):
     The order depends on the seed alone, and its samples are dealt out in turns: the k-th global batch is the same on any
     number of devices that divides the batch size. Every process gets as many samples; where the dataset does not
     divide, the last of some processes is one that another process has as well; ``once`` leaves it out, unless a process
-    has nothing else, which Lightning refuses.
+    has nothing else, which Lightning refuses, and keeps the dataset's own order, as predictions come without indices.
     """
 
     def __init__(self, size: int, seed: int, world_size: int, rank: int, once: bool = False) -> None:
         super().__init__(cast("Dataset[int]", range(size)), num_replicas=world_size, rank=rank, seed=seed)
-        order = shuffled(size, seed, 0)
+        order = torch.arange(size) if once else shuffled(size, seed, 0)
         padding = self.total_size - size
         self._mine = torch.cat([order, order.repeat(-(-padding // size))[:padding]])[rank::world_size]
         self.repeated: int | None = int(self._mine[-1]) if rank >= world_size - padding else None
