@@ -123,6 +123,7 @@ def test_images_are_read_as_they_are_stored(tmp_path, ending, shape, bits):
             "file size",
         ),
         (b"no array", "magic string"),
+        (b"\x93NUMPY\1\0\x46\0" + b"{'descr':'|u1','fortran_order':False,'shape':(9,9,4)".ljust(70), "cannot be read"),
     ],
 )
 def test_an_array_that_is_no_such_image_is_refused_in_one_line(tmp_path, content, complaint):

@@ -264,6 +264,7 @@ def test_ctrl_c_keeps_the_rows_and_two_commands_do_not_write_one_file(checkpoint
         ("--trainer.devices=-2", "these --trainer options do not work here"),
         ("--flips", "there are no images in"),
         ("--coverage=0.4", "--coverage must be from 0.5 to 0.99, got 0.4"),
+        ("--coverage=.nan", "--coverage must be from 0.5 to 0.99, got nan"),
         ("--coverage=0.9", "was not saved at a validation; use the run's best.ckpt"),
     ],
 )

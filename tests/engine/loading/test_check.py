@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -118,11 +119,18 @@ def test_a_broken_file_is_named_at_every_start_and_leaves_the_record_alone(root)
     assert (record().stat().st_mtime_ns, record().stat().st_ino) == written  # it was read, at another time
 
 
-@pytest.mark.parametrize("length", [0, 7, -1], ids=["empty", "cut in its header", "cut at its end"])
-def test_a_record_that_cannot_be_read_is_made_anew(root, looked_at, length):
+@pytest.mark.parametrize(
+    "damage", ["empty", "cut in its header", "cut at its end", "of another kind", "of another shape"]
+)
+def test_a_record_that_cannot_be_read_is_made_anew(root, looked_at, damage):
     start(root)
     whole = record().read_bytes()
-    record().write_bytes(whole[:length])
+    known = np.load(record())
+    if "another" in damage:
+        with record().open("wb") as file:
+            np.savez(file, known) if damage == "of another kind" else np.save(file, known[None])
+    else:
+        record().write_bytes(whole[: {"empty": 0, "cut in its header": 7, "cut at its end": -1}[damage]])
     looked_at.clear()
     assert start(root) == by_hand(root)
     assert len(looked_at) == 12

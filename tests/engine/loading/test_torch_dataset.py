@@ -123,6 +123,13 @@ def test_a_data_set_that_fetches_batches_is_asked_for_each_once(subset):
     assert [len(batch) for batch in fetching.fetched] == [4] * len(fetching.fetched)
 
 
+def test_a_batch_of_another_length_is_an_error(monkeypatch):
+    monkeypatch.setattr(Fetching, "__getitems__", lambda self, indices: [self[index] for index in indices[1:]])
+    dataset = attached(module(Fetching([(IMAGE, 0)] * 30), val=labelled(9), test=labelled(9), class_names=["a", "b"]))
+    with pytest.raises(UserError, match=r"^Fetching\.__getitems__ must return a list of 2 samples"):
+        dataset.splits["train"].__getitems__([0, 1])
+
+
 def test_a_sample_that_cannot_be_fetched_with_its_batch_is_named():
     def fetch(index: int) -> Any:
         if index == 3:

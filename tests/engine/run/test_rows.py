@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from project.engine.errors import UserError
 from project.engine.run.rows import RowWriter, resume_rows
 
 COLUMNS = ["path", "label", "confidence", "correct", "error"]
@@ -56,3 +57,15 @@ def test_a_file_is_continued_wherever_it_was_cut_off(tmp_path, ending):
         assert cut.read_bytes() == whole
         counts.add(done)
     assert counts == set(range(len(ROWS) + 1))
+
+
+@pytest.mark.parametrize("line", ["", "5", "null", "{}", '{"path": "x"}', "x,y"])
+@pytest.mark.parametrize("ending", [".csv", ".jsonl"])
+def test_a_line_of_another_kind_is_refused_and_the_file_stays(tmp_path, ending, line):
+    path = tmp_path / f"rows{ending}"
+    write(path)
+    content = path.read_bytes() + f"{line}\n".encode()
+    path.write_bytes(content)
+    with open(path, "r+b") as file, pytest.raises(UserError, match="has other rows or columns"):
+        resume_rows(file, COLUMNS, ending)
+    assert path.read_bytes() == content
