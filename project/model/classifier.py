@@ -50,8 +50,7 @@ class ImageClassifier(ResumableModule):
             measure cross entropy, so that runs can be compared.
         optimizer: Any optimizer class; weight decay is kept off normalisation layers and biases.
         lr_scheduler: Any scheduler class; ``CosineWithWarmup`` and ``OneCycleLR`` last as long as training.
-        lr_scheduler_interval: Advanced: Steps the schedule after every ``epoch`` or every optimizer ``step``; by default
-            ``step`` for ``CosineWithWarmup``, ``epoch`` for all others.
+        lr_scheduler_interval: Advanced: ``epoch`` or optimizer ``step``; by default ``step`` for ``CosineWithWarmup`` alone.
         layer_decay: Advanced: Each block's learning rate is this fraction, such as 0.75, of that of the block after it.
         compile: If true, ``torch.compile`` prepares the network for training; it takes a while, and pays on GPUs. A step
             that calls ``logits_and_features`` runs uncompiled.
