@@ -63,7 +63,8 @@ def attributes_data(folder):
 @pytest.fixture(scope="module")
 def attributes(tmp_path_factory) -> Path:
     """The folder of a finished run of the classifier of attributes."""
-    root: Path = tmp_path_factory.mktemp("attributes")
+    root: Path = tmp_path_factory.mktemp("run") / "attributes"  # the split depends on the folder's name
+    root.mkdir()
     options = [*attributes_data(root), *ATTRIBUTES, *TINY_TRAINER, *QUIET, QUICK[1]]
     fit(*options, f"--trainer.default_root_dir={root}", "--name=run")
     return root / "run"
