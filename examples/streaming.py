@@ -33,7 +33,8 @@ class Images(Dataset[Any]):
         self.names = [file.path[start:] for file in self.files.items]
         folders = [name.partition("/")[0] for name in self.names]
         self.classes = sorted({*folders})
-        self.targets = [self.classes.index(folder) for folder in folders]
+        labels = {name: label for label, name in enumerate(self.classes)}
+        self.targets = [labels[folder] for folder in folders]
 
     def __len__(self) -> int:
         return len(self.names)

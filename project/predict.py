@@ -139,21 +139,23 @@ class Labeller(LightningModule):
         sizes = (logits.softmax(1) >= self._threshold).sum(1)  # a set has the first classes of this order
         best = scores.argsort(dim=1, descending=True, stable=True)[:, : max(self._options.top_k, int(sizes.max()))]
         names, rows, header = self.model.class_names, list[Row](), columns(self.model, self._options)
-        of_images = (best.tolist(), sizes.tolist(), probabilities.tolist(), predicted.tolist())
-        for path, error, order, size, shares, decided in zip(*batch[1:], *of_images, strict=True):
-            labels = order[: self._options.top_k]
+        values = probabilities.gather(1, best[:, : self._options.top_k])
+        shown = probabilities if self._options.probabilities else probabilities[:, :0]
+        of_images = (field.tolist() for field in (best, values, sizes, predicted, shown))
+        for path, error, order, confidences, size, decided, shares in zip(*batch[1:], *of_images, strict=True):
             if path is None:
                 continue
-            if error is None and not all(0 <= shares[label] <= 1 for label in labels):
+            if error is None and not all(0 <= value <= 1 for value in confidences):
                 error = "the network's output is not finite"
-            found: list[Any] = [cell for label in labels for cell in (names[label], shares[label])]
-            if shares[labels[0]] < self._options.abstain:
+            pairs = zip(order, confidences, strict=False)  # a set may have more classes
+            found: list[Any] = [cell for label, value in pairs for cell in (names[label], value)]
+            if confidences[0] < self._options.abstain:
                 found[0] = None
             if self._options.coverage is not None:
                 found.append([names[label] for label in order[:size]])
             elif not self.model.has_one_class:
                 found.append(named(decided, names))
-            found += shares if self._options.probabilities else []
+            found += shares
             cells = [spelt(path), *([None] * len(found) if error else found), error]
             rows.append(dict(zip(header, cells, strict=True)))
         return rows

@@ -45,8 +45,11 @@ def parse(args: list[str] | None = None) -> tuple[Namespace, list[str]]:
     return parser.parse_args(joined([word for word in words if word[0] in own])), others
 
 
-def measure(args: list[str]) -> tuple[Step, FitCLI]:
-    """Trains some steps on one device as ``project.fit`` does, under DDP, which tells when a bucket would be sent."""
+def measure(args: list[str], processes: int = 1) -> tuple[Step, FitCLI]:
+    """Trains some steps on one device as ``project.fit`` does, under DDP, which tells when a bucket would be sent.
+
+    A batch that so many processes cannot share is refused first.
+    """
     marks, buckets = list[list[float]](), list[list[Bucket]]()
 
     def now() -> float:
@@ -75,6 +78,7 @@ def measure(args: list[str]) -> tuple[Step, FitCLI]:
         settings += f" num_nodes=1 strategy=ddp logger=false enable_progress_bar=false default_root_dir={folder}"
         added = [f"--trainer.{setting}" for setting in settings.split()]
         cli = FitCLI([*args, *added, "--callbacks.last_checkpoint=false", "--name=measured"])
+        cli.datamodule.require_usable(processes)
         cli.run.create()  # callbacks write there
         marking = LambdaCallback(
             on_train_start=listen,
@@ -100,9 +104,8 @@ def measure(args: list[str]) -> tuple[Step, FitCLI]:
 def plan(options: Namespace, args: list[str]) -> str:
     """Measures, predicts, and returns the tables."""
     most = options.machines * options.per_machine
-    large, cli = measure(args)
+    large, _ = measure(args, most)
     whole = int(large.images)
-    cli.datamodule.require_usable(most)
     small = measure([*args, f"--data.batch_size={whole // most}"])[0] if most > 1 else large
     links = [Link(gbit * 1e9 / 8, options.latency / 1e6) for gbit in (options.within, options.between)]
     counts = sorted({2**power for power in range((most - 1).bit_length())} | {most})

@@ -9,6 +9,7 @@ By confident learning (Northcutt et al., 2021, https://arxiv.org/abs/1911.00068)
 
 import csv
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,11 @@ def find(folder: Path) -> list[list[str]]:
     return [[rows[at]["path"], rows[at]["label"], names[int(shares[at].argmax())]] for at in ranked]
 
 
+def draw(paths: Iterable[str | Path], titles: list[str], output: Path) -> None:
+    """Draws thumbnails of image files beside a CSV, in a PNG of its name."""
+    image_grid([prepare(path, WHOLE) for path in paths], titles).savefig(output.with_suffix(".png"))
+
+
 def write(path: Path, columns: list[str], rows: list[list[str]]) -> None:
     """Writes a CSV."""
     with open(path, "w", newline="") as file:
@@ -60,9 +66,8 @@ def main(folder: Path, corrected: str | None = None) -> None:
         return
     found = find(folder)
     write(folder / FOUND, ["path", "label", "suggested"], found)
-    shown = [prepare(path, WHOLE) for path, *_ in found[:SHOWN]]
     titles = [f"{label}\n{suggested}?" for _, label, suggested in found[:SHOWN]]
-    image_grid(shown, titles).savefig((folder / FOUND).with_suffix(".png"))
+    draw((path for path, *_ in found[:SHOWN]), titles, folder / FOUND)
 
 
 if __name__ == "__main__":

@@ -12,17 +12,14 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from label_errors import draw
 from PIL import Image, ImageOps
 
-from project.analysis.plots import image_grid
 from project.data import CSVDataModule, FolderDataModule
-from project.engine.loading.files import prepare
-from project.engine.preprocessing import Preprocessing
 
 LARGEST, SHOWN, AT_ONCE = 6, 20, 1024
 SIDES = ("path", "label", "split")
 COLUMNS = ["distance", *SIDES, *(f"other_{side}" for side in SIDES)]
-WHOLE: Preprocessing = {"resize": 160, "crop": 160, "fit": "pad", "mean": [1.0, 1.0, 1.0], "std": [1.0, 1.0, 1.0]}
 
 
 def bits(path: str) -> list[np.ndarray]:
@@ -74,7 +71,7 @@ def main(data: str, output: str) -> None:
     print(f"{output}: {len(found):,} pairs, {labels:,} of two labels, {apart:,} in two splits")
     shown = [(d, row[at : at + 3]) for d, *row in found[:SHOWN] for at in (0, 3)]
     titles = [f"{label}, {split}\n{distance} bits" for distance, (_, label, split) in shown]
-    image_grid([prepare(str(path), WHOLE) for _, (path, *_) in shown], titles).savefig(Path(output).with_suffix(".png"))
+    draw((str(path) for _, (path, *_) in shown), titles, Path(output))
 
 
 if __name__ == "__main__":

@@ -39,13 +39,21 @@ class Predictions(NamedTuple):
     @property
     def known(self) -> Tensor:
         """True where an image has a true label."""
-        return (self.targets >= 0).view(len(self.targets), -1).any(1)
+        return _known(self.targets)
 
     @property
     def correct(self) -> Tensor:
         """True where an image is classified correctly, in all classes that are known of it."""
-        agreed = (self.labels == self.targets) | (self.targets < 0)
-        return agreed.view(len(agreed), -1).all(1) & self.known
+        return _correct(self.labels, self.targets)
+
+
+def _known(targets: Tensor) -> Tensor:
+    return (targets >= 0).view(len(targets), -1).any(1)
+
+
+def _correct(labels: Tensor, targets: Tensor) -> Tensor:
+    agreed = (labels == targets) | (targets < 0)
+    return agreed.view(len(agreed), -1).all(1) & _known(targets)
 
 
 class CollectPredictions(Callback):
@@ -139,12 +147,18 @@ class Evaluation(NamedTuple):
     """The predicted labels."""
     confidence: Tensor
     """The probability of each image's predicted class; of several, of the least probable decision."""
-    correct: Tensor
-    """True where an image is classified correctly, in all classes that are known of it."""
-    known: Tensor
-    """True where an image has a label."""
     metrics: Metrics
     """As ``python -m project.evaluate`` reports them, the model's own included."""
+
+    @property
+    def correct(self) -> Tensor:
+        """True where an image is classified correctly, in all classes that are known of it."""
+        return _correct(self.predicted, self.labels)
+
+    @property
+    def known(self) -> Tensor:
+        """True where an image has a label."""
+        return _known(self.labels)
 
     @property
     def per_class(self) -> list[dict[str, float | int]]:
@@ -219,5 +233,5 @@ def evaluate_split(
     logits = found.logits.masked_fill(~found.known[:, None], float("nan"))
     with torch.inference_mode():
         probabilities = model.probabilities(logits.to(device)).cpu()
-    predicted = (found.labels, found.confidences, found.correct, found.known)
-    return Evaluation(images, logits, probabilities, found.targets, *predicted, model.results[measured])
+    labels = (found.targets, found.labels, found.confidences)
+    return Evaluation(images, logits, probabilities, *labels, model.results[measured])

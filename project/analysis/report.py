@@ -30,7 +30,7 @@ def render(run: Path, about: dict[str, Any], metrics: dict[str, Any], images: di
     environment.filters["printable"] = printable
     config, curves, names = run / "config.yaml", read_curves(run), metrics["class_names"]
     confusion, thresholds = tensor(metrics["test"]["confusion_matrix"]), metrics["test"].get("thresholds")
-    per_class = images.pop("per_class", None) or Metrics(0.0, confusion, None, thresholds=thresholds).per_class
+    per_class = images.get("per_class") or Metrics(0.0, confusion, None, thresholds=thresholds).per_class
     return environment.get_template("report.html").render(
         run=run.name,
         about=about,

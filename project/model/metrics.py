@@ -13,10 +13,8 @@ _LOSS_UNIT = 2.0**-20  # nats
 _LARGEST_LOSS = 2.0**20  # nats; 2^23 images of it still fit 64 bits
 _BINS = 100  # of probabilities, whose inner edges are the thresholds to choose from
 _COVERAGES = torch.arange(50, 100)  # percent
-_LARGEST_LOGIT, _BINS_PER_LOGIT = (
-    14,
-    16,
-)  # of probabilities from 8e-7, each to within 6% of itself and of its distance from 1
+# of probabilities from 8e-7, each to within 6% of itself and of its distance from 1
+_LARGEST_LOGIT, _BINS_PER_LOGIT = 14, 16
 
 
 class Metrics(NamedTuple):
@@ -205,10 +203,12 @@ class ClassificationMetrics(CountingMetrics):
         probability of the class as score (Sadinle et al., 2019, https://arxiv.org/abs/1609.00451): smallest sets on average.
         """
         at_most = self.true_shares.cumsum(0).cpu()
+        if not at_most[-1]:  # as in training
+            return {}
         missed = (at_most[-1] + 1) * (100 - _COVERAGES) // 100  # images whose class may be left out
         bins = torch.searchsorted(at_most, missed)
         shares = torch.where(bins > 0, (bins / _BINS_PER_LOGIT - _LARGEST_LOGIT).double().sigmoid(), 0)
-        return dict(zip(_COVERAGES.tolist(), shares.tolist(), strict=True)) if at_most[-1] else {}
+        return dict(zip(_COVERAGES.tolist(), shares.tolist(), strict=True))
 
 
 class MultilabelMetrics(CountingMetrics):

@@ -104,15 +104,22 @@ def _hash_of(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(os.fsencode(f"{_VERSION} {name}"), digest_size=8).digest())
 
 
+def _hash_of_pixels(image: torch.Tensor) -> str:
+    _, height, width = image.shape
+    hashed = hashlib.blake2b(repr((width, height)).encode(), digest_size=16)
+    hashed.update(image.permute(1, 2, 0).contiguous().numpy().data)
+    return hashed.hexdigest()
+
+
 def _look(file: Path, bands: Bands | None, sizes: bool, pixels: bool) -> Facts:
     try:
         if bands is not None:
             stored = read_bands(file, bands)
-            hashed = hashlib.blake2b(repr(tuple(stored.shape)).encode(), digest_size=16)
-            hashed.update(stored.contiguous().numpy().data)
             _, height, width = stored.shape
+            if not pixels:
+                return Facts(None, width, height)
             kind = file.suffix if file.suffix.isascii() else ""
-            return Facts(None, width, height, kind, f"{bands[0]} x {bands[1]} bits", hashed.hexdigest())
+            return Facts(None, width, height, kind, f"{bands[0]} x {bands[1]} bits", _hash_of_pixels(stored))
         check_image(file)
         if not (sizes or pixels):
             return Facts(None)
@@ -121,9 +128,7 @@ def _look(file: Path, bands: Bands | None, sizes: bool, pixels: bool) -> Facts:
             if not pixels:
                 return Facts(None, width, height)
             format_, mode = image.format or "", image.mode
-            hashed = hashlib.blake2b(repr((width, height)).encode(), digest_size=16)
-            hashed.update(decode(image, file).permute(1, 2, 0).contiguous().numpy().data)
-            return Facts(None, width, height, format_, mode, hashed.hexdigest())
+            return Facts(None, width, height, format_, mode, _hash_of_pixels(decode(image, file)))
     except UnreadableFileError as error:
         return Facts(reason(error))
 

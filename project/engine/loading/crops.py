@@ -80,6 +80,12 @@ def random_box(width: int, height: int, draws: Tensor, scale: tuple[float, float
     return left, upper, left + w, upper + h
 
 
+def random_region(image: Tensor, draws: Tensor, scale: tuple[float, float], preprocessing: Preprocessing) -> Tensor:
+    """Fits a region of a whole image, chosen by :func:`random_box`, to the network's input."""
+    _, height, width = image.shape
+    return fit_region(image, random_box(width, height, draws, scale, preprocessing.get("fit", "crop")), preprocessing)
+
+
 def sufficient_size(size: tuple[int, int], box: Box, preprocessing: Preprocessing) -> tuple[int, int]:
     """Width and height at which an image must be decoded, so that fitting a region of it has enough pixels."""
     (left, upper, right, lower), (height, width) = box, _region_shape(box, preprocessing)

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from ..errors import UserError, require
 from ..hardware import usable_cores
 from ..number_types import ClosedUnitInterval, NonNegativeInt, PositiveInt, plain_numbers
-from ..preprocessing import Preprocessing, empty_images
+from ..preprocessing import Preprocessing, batch_bytes
 from ..randomness import Purpose, derived_seed
 from ..training.sampler import EvaluationSampler, TrainingSampler, weighted_draw
 from .batch import ArrayDataset, BatchDataset, ImageBatch, load_once_a_machine, uncounted
@@ -202,9 +202,9 @@ class ReproducibleDataModule(LightningDataModule, ABC):
 
     def _loader(self, dataset: Any, sampler: Sampler[int], wanted: int) -> DataLoader[ImageBatch]:
         batch_size = max(1, self.batch_size // self.world[0])
-        batch_bytes = empty_images(batch_size, self.preprocessing).nbytes
+        size = batch_bytes(batch_size, self.preprocessing)
         options: dict[str, Any] = {"sampler": sampler, "pin_memory": self.pins_memory()}
-        return image_loader(dataset, batch_size, wanted, self.prefetch_factor, batch_bytes, self._devices, **options)
+        return image_loader(dataset, batch_size, wanted, self.prefetch_factor, size, self._devices, **options)
 
     def pins_memory(self) -> bool:
         """Returns True if batches are put where a GPU can fetch them by itself."""

@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ..errors import LocalError, UnreadableFileError, printable
-from ..preprocessing import Bands, Preprocessing, bands_of, empty_images
+from ..preprocessing import Bands, Preprocessing, bands_of, batch_bytes, empty_images
 from ..randomness import Purpose, uniform
 from .batch import ImageBatch, split_keys
 from .cache import ImageCache, open_cache
-from .crops import fit_image, fit_region, random_box, reduced_box, scaled_region, sufficient_size
+from .crops import fit_image, fit_region, random_box, random_region, reduced_box, scaled_region, sufficient_size
 from .decode import decode, open_image, read_bands, reason, upright_size
 from .paths import PathBlock, Paths
 from .workers import image_loader
@@ -73,7 +73,7 @@ class FileDataset:
     ) -> None:
         self.files = files if isinstance(files, Paths) else PathBlock().add("", map(os.fspath, files))
         self._labels = labels
-        self.preprocessing, self.crop, self.fit = preprocessing, preprocessing["crop"], preprocessing.get("fit", "crop")
+        self.preprocessing, self.crop = preprocessing, preprocessing["crop"]
         self.crop_scale, self.seed, self.skip = crop_scale, seed, skip
         self.cache = self._open_cache(cache, facts) if cache is not None and facts is not None and len(facts) else None
 
@@ -114,26 +114,23 @@ class FileDataset:
         if self.crop_scale is None:
             return self.image(index)
         if self.cache is not None:
-            height, width = self.cache.shapes[index].tolist()
-            small = self.cache.fetch(index, lambda: self._small(index, (height, width)))
-            return fit_region(small, random_box(width, height, draws, self.crop_scale, self.fit), self.preprocessing)
+            shape = self.cache.shapes[index].tolist()
+            small = self.cache.fetch(index, lambda: self._small(index, shape))
+            return random_region(small, draws, self.crop_scale, self.preprocessing)
         file = self.files[index]
         if (bands := bands_of(self.preprocessing)) is not None:
-            pixels = read_bands(file, bands)
-            _, height, width = pixels.shape
-            return fit_region(pixels, random_box(width, height, draws, self.crop_scale, self.fit), self.preprocessing)
+            return random_region(read_bands(file, bands), draws, self.crop_scale, self.preprocessing)
         with open_image(file) as image:
             return random_crop(image, file, draws, self.crop_scale, self.preprocessing)
 
-    def _small(self, index: int, shape: tuple[int, int]) -> Tensor:
-        file = self.files[index]
+    def _small(self, index: int, shape: list[int]) -> Tensor:
+        file, (height, width) = self.files[index], shape
         with open_image(file) as image:
-            if (
-                *self._small_shapes(np.array([upright_size(image, file)]))[0],
-            ) != shape:  # for which the cache has no room
+            (now,) = self._small_shapes(np.array([upright_size(image, file)])).tolist()
+            if now != shape:  # for which the cache has no room
                 raise UnreadableFileError(f"'{printable(file)}' has changed its size since it was looked at")
-            pixels = decode(image, file, shape[::-1])
-        return scaled_region(pixels, (0, 0, pixels.shape[2], pixels.shape[1]), shape, self.preprocessing)
+            pixels = decode(image, file, (width, height))
+        return scaled_region(pixels, (0, 0, pixels.shape[2], pixels.shape[1]), (height, width), self.preprocessing)
 
     def _small_shapes(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns heights and widths, (N, 2), of images of these widths and heights."""
@@ -206,6 +203,6 @@ def path_loader(
     paths: Sequence[str | None], preprocessing: Preprocessing, batch_size: int, workers: int, devices: int
 ) -> DataLoader[Any]:
     """Loads files in their order; ``devices`` processes of this machine do so at once, each with its own workers."""
-    batch_bytes = empty_images(batch_size, preprocessing).nbytes
+    size = batch_bytes(batch_size, preprocessing)
     dataset, pinned = PathDataset(paths, preprocessing), torch.cuda.is_available()
-    return image_loader(dataset, batch_size, workers, 2, batch_bytes, devices, pin_memory=pinned)
+    return image_loader(dataset, batch_size, workers, 2, size, devices, pin_memory=pinned)

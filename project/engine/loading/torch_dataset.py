@@ -17,7 +17,7 @@ from ..errors import LocalError, UserError
 from ..preprocessing import Preprocessing, empty_images
 from ..randomness import Purpose, derived_seed, restored_generators, seed_generators, uniform
 from .batch import ImageBatch, split_keys
-from .crops import fit_image, fit_region, random_box
+from .crops import fit_image, random_region
 from .decode import decode, open_image, upright_pixels
 from .files import CROP_TRIES, random_crop
 
@@ -119,24 +119,23 @@ class TorchDataset:
 
     def _fitted(self, sample: Any, position: int, draws: Tensor | None = None) -> tuple[Tensor, int]:
         """Fits a sample's image to the network's input, cropped at random by ``draws``; and its label."""
-        name, scale = self.name(position), self.crop_scale if draws is not None else None
+        name = self.name(position)
         if not (isinstance(sample, tuple | list) and len(sample) == 2):
             raise LocalError(f"{name} must be (image, label), got {type(sample).__name__}")
         try:
             image, label = sample[0], self._label(sample[1], position)
             if isinstance(image, bytes):
                 with open_image(name, image) as opened:
-                    if draws is None or scale is None:
-                        return fit_image(decode(opened, name), self.preprocessing), label
-                    return random_crop(opened, name, draws, scale, self.preprocessing), label
-            pixels = pixels_of(image)
+                    if draws is not None and self.crop_scale is not None:  # decoded no larger than a crop needs
+                        return random_crop(opened, name, draws, self.crop_scale, self.preprocessing), label
+                    pixels = decode(opened, name)
+            else:
+                pixels = pixels_of(image)
         except (TypeError, ValueError) as error:
             raise LocalError(f"{name}: {error}") from error
-        if draws is None or scale is None:
-            return fit_image(pixels, self.preprocessing), label
-        height, width = pixels.shape[1:]
-        box = random_box(width, height, draws, scale, self.preprocessing.get("fit", "crop"))
-        return fit_region(pixels, box, self.preprocessing), label
+        if draws is not None and self.crop_scale is not None:
+            return random_region(pixels, draws, self.crop_scale, self.preprocessing), label
+        return fit_image(pixels, self.preprocessing), label
 
     def _label(self, label: Any, index: int) -> int:
         try:
