@@ -10,12 +10,7 @@ CLASS_OPTIONS |= {"data": ImageDataModule, "model": ImageClassifier}
 
 
 class ProjectCLI(Command):
-    """A command on this package's data modules and models.
-
-    Attributes:
-        folder_class: The data module of ``--data FOLDER``.
-        progress_class: The callback that reports progress where no terminal would show a bar.
-    """
+    """A command on this package's data modules and models."""
 
     folder_class = FolderDataModule
     progress_class = ProgressLines

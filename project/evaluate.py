@@ -13,7 +13,7 @@ from project.cli import ProjectCLI
 from project.data import FolderDataModule
 from project.data.image_files import ImageFilesDataModule
 from project.engine.cli.classes import find_class
-from project.engine.cli.command import one_line_errors, quiet_libraries
+from project.engine.cli.command import one_line_errors
 from project.engine.cli.command_line import IMPORT, import_modules, split, values_of
 from project.engine.cli.help import Screen
 from project.engine.errors import UserError
@@ -24,25 +24,6 @@ from project.engine.run.settings import plain_options
 from project.model import ImageClassifier
 from project.model.pretrained import follow_preprocessing
 
-DEFAULTS: dict[str, Any] = {
-    "trainer.logger": False,
-    "trainer.enable_checkpointing": False,
-    "trainer.enable_model_summary": False,
-}
-
-SCREEN = Screen(
-    trainer=("accelerator", "devices", "num_nodes", "strategy", "precision", "limit_test_batches"),
-    data=FolderDataModule,
-    model=None,
-    examples=(
-        "python -m project.evaluate runs/mine/checkpoints/best.ckpt",
-        "python -m project.evaluate runs/mine/checkpoints/best.ckpt --split val --output val.json",
-        "python -m project.evaluate runs/mine/checkpoints/best.ckpt --data path/to/other/folder --split all",
-        "python -m project.evaluate runs/mine/checkpoints/best.ckpt --output_predictions test.csv",
-    ),
-    hidden=[f"--data.{name}" for name in ("crop_scale", "flip", "crop_padding", "cutout")],
-)
-
 
 def load_classifier(ckpt_path: str) -> ImageClassifier:
     """Builds the model that a checkpoint holds."""
@@ -52,14 +33,30 @@ def load_classifier(ckpt_path: str) -> ImageClassifier:
 class EvaluateCLI(ProjectCLI):
     """Measures a checkpoint."""
 
+    module = "project.evaluate"
+    description = "Measures a checkpoint on the data it was trained with, or on what --data says."
+    build_model = staticmethod(load_classifier)
+    defaults = dict.fromkeys(("trainer.logger", "trainer.enable_checkpointing", "trainer.enable_model_summary"), False)
+    screen = Screen(
+        trainer=("accelerator", "devices", "num_nodes", "strategy", "precision", "limit_test_batches"),
+        data=FolderDataModule,
+        model=None,
+        examples=(
+            "python -m project.evaluate runs/mine/checkpoints/best.ckpt",
+            "python -m project.evaluate runs/mine/checkpoints/best.ckpt --split val --output val.json",
+            "python -m project.evaluate runs/mine/checkpoints/best.ckpt --data path/to/other/folder --split all",
+            "python -m project.evaluate runs/mine/checkpoints/best.ckpt --output_predictions test.csv",
+        ),
+        hidden=[f"--data.{name}" for name in ("crop_scale", "flip", "crop_padding", "cutout")],
+    )
+
     def __init__(self, args: ArgsType = None) -> None:
-        description = "Measures a checkpoint on the data it was trained with, or on what --data says."
         options = list(map(str, args)) if isinstance(args, list) else sys.argv[1:]
         import_modules(values_of("--import", options))
         self._remembered = _remembered_data(options)
         self._root_is_given = any(option.startswith(("--data.root", "--data.init_args.root")) for option in options)
-        data = {"data": self._remembered} if self._remembered else {}
-        super().__init__("project.evaluate", description, load_classifier, DEFAULTS | data, SCREEN, options)
+        self.classes = {"data": self._remembered} if self._remembered else {}
+        super().__init__(options)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the checkpoint, the split and the files to write."""
@@ -167,7 +164,6 @@ def _remembered_data(options: list[str]) -> dict[str, Any]:
 
 def main() -> None:
     """Runs the command."""
-    quiet_libraries()
     with one_line_errors():
         EvaluateCLI().evaluate()
 

@@ -10,7 +10,7 @@ from torch.nn.functional import interpolate
 
 from project.analysis.exported import load_onnx, load_pt2, write_onnx, write_pt2
 from project.analysis.tables import require_writable, writing
-from project.engine.cli.command import one_line_errors, quiet_libraries
+from project.engine.cli.command import one_line_errors
 from project.engine.cli.command_line import IMPORT, import_modules
 from project.engine.cli.parser import OneLineErrorParser
 from project.engine.errors import LINES, UserError, printable
@@ -112,7 +112,6 @@ def _require_usable(output: Path, overwrite: bool) -> None:
 
 def main() -> None:
     """Runs the command."""
-    quiet_libraries()
     with one_line_errors():
         export(parse())
 

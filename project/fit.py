@@ -11,7 +11,7 @@ if __name__ == "__main__":
 
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint
-from lightning.pytorch.cli import ArgsType, LightningArgumentParser
+from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.plugins.precision import Precision
 
 import project.data as data_modules
@@ -19,10 +19,10 @@ from project.analysis.tables import summary
 from project.callbacks import BestCheckpoint, DefaultCallbacks, LastCheckpoint, MetricsCSV, StoppedError
 from project.cli import ProjectCLI
 from project.data import CIFAR10DataModule, FlowersDataModule, FolderDataModule, SyntheticFlowersDataModule
-from project.engine.cli.command import one_line_errors, quiet_libraries
+from project.engine.cli.command import one_line_errors
 from project.engine.cli.help import Screen
 from project.engine.cli.trainer import require_sound_run
-from project.engine.errors import LocalError, UserError
+from project.engine.errors import LocalError, NonFiniteError, UserError
 from project.engine.hardware import best_precision, tune_malloc
 from project.engine.run.checkpoint import ABOUT, read_checkpoint, read_newest, selection, with_atomic_writes
 from project.engine.run.folder import RunFolder, derived_name
@@ -37,45 +37,42 @@ from project.model.pretrained import follow_weights
 
 BUILT_IN = (SyntheticFlowersDataModule, FlowersDataModule, CIFAR10DataModule)
 
-DEFAULTS: dict[str, Any] = {
-    "data": "project.data.SyntheticFlowersDataModule",
-    "model": "project.model.ImageClassifier",
-    "trainer.max_epochs": 6,
-    "trainer.log_every_n_steps": 10,
-    "trainer.default_root_dir": "runs",
-    "trainer.enable_model_summary": False,
-}
-
-SCREEN = Screen(
-    trainer=(
-        *("accelerator", "devices", "num_nodes", "strategy", "precision", "max_epochs", "accumulate_grad_batches"),
-        *("gradient_clip_val", "callbacks", "fast_dev_run"),
-    ),
-    data=FolderDataModule,
-    model=ImageClassifier,
-    examples=(
-        "python -m project.fit --data path/to/folder --data.image_size 160 --name mine",
-        "python -m project.fit --config configs/cifar10_cpu.yaml --trainer.max_epochs 5",
-        "python -m project.fit --model.optimizer AdamW --model.optimizer.lr 0.001 --trainer.devices 2",
-    ),
-)
-
 
 class FitCLI(ProjectCLI):
     """Trains in a run's folder, ``self.run``."""
 
     run: RunFolder
 
-    def __init__(self, args: ArgsType = None) -> None:
-        description = "Trains a network, then tests its best checkpoint once. Without any option: on the built-in data."
-        super().__init__("project.fit", description, ImageClassifier, DEFAULTS, SCREEN, args)
+    module = "project.fit"
+    description = "Trains a network, then tests its best checkpoint once. Without any option: on the built-in data."
+    build_model = ImageClassifier
+    classes = {"data": "project.data.SyntheticFlowersDataModule", "model": "project.model.ImageClassifier"}
+    defaults = {
+        "trainer.max_epochs": 6,
+        "trainer.log_every_n_steps": 10,
+        "trainer.default_root_dir": "runs",
+        "trainer.enable_model_summary": False,
+    }
+    screen = Screen(
+        trainer=(
+            *("accelerator", "devices", "num_nodes", "strategy", "precision", "max_epochs", "accumulate_grad_batches"),
+            *("gradient_clip_val", "callbacks", "fast_dev_run"),
+        ),
+        data=FolderDataModule,
+        model=ImageClassifier,
+        examples=(
+            "python -m project.fit --data path/to/folder --data.image_size 160 --name mine",
+            "python -m project.fit --config configs/cifar10_cpu.yaml --trainer.max_epochs 5",
+            "python -m project.fit --model.optimizer AdamW --model.optimizer.lr 0.001 --trainer.devices 2",
+        ),
+    )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the run's own options, and links the model to the data."""
         super().add_arguments_to_parser(parser)
         name = "The run's folder under runs/, by default derived from data, model and time."
         monitor = "The validation metric that best.ckpt is chosen by."
-        mode = "Whether the least or the greatest of it is best; by default the metric's own: min for a loss."
+        mode = "min or max: the best value of this metric; by default the metric's own: min for a loss."
         parser.add_argument("--name", type=str | None, help=name)
         parser.add_argument("--monitor", default="val/accuracy", help=monitor)
         parser.add_argument("--mode", type=Literal["min", "max"] | None, help=mode)
@@ -90,10 +87,8 @@ class FitCLI(ProjectCLI):
         trainer = self.config.trainer
         data, model = (self.config[key].class_path.rsplit(".", 1)[-1] for key in ("data", "model"))
         arch = self.config.model.init_args.get("arch", model)  # a class of the user's own may have one of its own
-        self.run = RunFolder(trainer.default_root_dir, self.config.name or derived_name(data, arch))
+        self.run = RunFolder(trainer.default_root_dir or "runs", self.config.name or derived_name(data, arch))
         self.run.require_unfinished()
-        if trainer.callbacks and not isinstance(trainer.callbacks, list):
-            trainer.callbacks = [trainer.callbacks]
         resumed = self.run.resumable()
         follow_weights(self.config, resumed)
         plugins = trainer.plugins if isinstance(trainer.plugins, list) else [trainer.plugins]
@@ -156,8 +151,8 @@ class FitCLI(ProjectCLI):
         if isinstance(error, SystemExit):  # StoppedError, or Lightning's for Ctrl-C
             done = f" after step {step}" if isinstance(error, StoppedError) else ""
             self.note(f"\nstopped{done}{' before the first step' if discarded else f'; {advice}'}")
-        elif isinstance(error, LocalError | OSError) and not discarded:  # such as a full disk or a broken file
-            error.add_note(advice)
+        elif isinstance(error, LocalError | OSError) and not (discarded or isinstance(error, NonFiniteError)):
+            error.add_note(advice)  # such as to a full disk or a broken file
 
     def _train_and_test(self, resume: str | None) -> None:
         trainer, model, data = self.trainer, self.model, self.datamodule
@@ -216,7 +211,6 @@ class FitCLI(ProjectCLI):
 
 def main() -> None:
     """Runs the command."""
-    quiet_libraries()
     with one_line_errors():
         FitCLI().fit()
 

@@ -19,10 +19,10 @@ from torch import distributed
 from torch.utils.data import DataLoader
 
 from project.analysis.tables import named, require_writable
-from project.engine.cli.command import one_line_errors, quiet_libraries
+from project.engine.cli.command import one_line_errors
 from project.engine.cli.command_line import IMPORT, import_modules
 from project.engine.cli.parser import OneLineErrorParser
-from project.engine.cli.trainer import ExactTrainer, prepare_trainer, refused_options
+from project.engine.cli.trainer import ExactTrainer, built_trainer
 from project.engine.errors import UserError, printable, require
 from project.engine.hardware import usable_cores
 from project.engine.loading.files import PathBatch, path_loader
@@ -35,6 +35,7 @@ from project.model import ImageClassifier
 from project.model.test_time import evaluation_logits
 
 _PIPE_CLOSED = 128 + signal.SIGPIPE
+_QUIET = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary", "use_distributed_sampler")
 
 
 def parse(args: list[str] | None = None) -> Namespace:
@@ -75,13 +76,8 @@ def columns(model: ImageClassifier, options: Namespace) -> list[str]:
     places = ["", *(f"_{place}" for place in range(2, options.top_k + 1))]
     best = [f"{name}{place}" for place in places for name in ("label", "confidence")]
     labels = [] if model.has_one_class and options.coverage is None else ["labels"]
-    return [
-        "path",
-        *best,
-        *labels,
-        *(f"probability_{name}" for name in model.class_names if options.probabilities),
-        "error",
-    ]
+    shares = [f"probability_{name}" for name in model.class_names if options.probabilities]
+    return ["path", *best, *labels, *shares, "error"]
 
 
 def require_threshold(model: ImageClassifier, options: Namespace) -> float:
@@ -181,14 +177,10 @@ def predict(options: Namespace) -> int:
     options.probabilities = options.probabilities or not model.has_one_class
     classes = len(model.class_names)
     require(options.top_k <= classes, "--top_k", options.top_k, f"at most {classes}, the number of classes")
-    require(
-        model.has_one_class or not options.abstain,
-        "--abstain",
-        options.abstain,
-        "left out: images may have several classes",
-    )
+    several = "left out: images may have several classes"
+    require(model.has_one_class or not options.abstain, "--abstain", options.abstain, several)
     threshold = 1.0 if options.coverage is None else require_threshold(model, options)
-    trainer = _trainer(options)
+    trainer = built_trainer(ExactTrainer, **options.trainer, **dict.fromkeys(_QUIET, False))
     if not trainer.is_global_zero:
         return _label(trainer, Labeller(model, options, threshold))
     _require_output(options)  # here, as Lightning starts other processes when the file is there
@@ -231,14 +223,6 @@ def _require_output(options: Namespace) -> None:
         require_writable("--output", options.output)
 
 
-def _trainer(options: Namespace) -> Trainer:
-    quiet = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary", "use_distributed_sampler")
-    with refused_options():
-        trainer = ExactTrainer(**options.trainer, **dict.fromkeys(quiet, False))
-    prepare_trainer(trainer)
-    return trainer
-
-
 def _paths(options: Namespace, bands: Bands | None) -> list[str]:
     found: list[str] = []
     for name in options.paths:
@@ -270,7 +254,6 @@ def _output(options: Namespace, names: list[str]) -> Iterator[tuple[RowWriter, l
 
 def main() -> None:
     """Runs the command."""
-    quiet_libraries()
     warnings.filterwarnings("ignore", module="PIL")  # on what it gets over
     with one_line_errors():
         try:

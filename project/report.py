@@ -10,7 +10,7 @@ from project.analysis.data import open_data
 from project.analysis.evaluation import evaluate_split
 from project.analysis.report import image_sections, render
 from project.analysis.tables import chosen_output, replacing, require_writable
-from project.engine.cli.command import one_line_errors, quiet_libraries
+from project.engine.cli.command import one_line_errors
 from project.engine.cli.command_line import IMPORT, import_modules
 from project.engine.cli.parser import OneLineErrorParser
 from project.engine.errors import UserError, printable
@@ -63,7 +63,6 @@ def report(options: Namespace) -> Path:
 
 def main() -> None:
     """Runs the command."""
-    quiet_libraries()
     with one_line_errors():
         print(printable(report(parse())))
 

@@ -12,13 +12,15 @@ import torch
 from jsonargparse import Namespace
 from jsonargparse.typing import PositiveFloat, PositiveInt
 from lightning.pytorch.callbacks import LambdaCallback
+from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, distributed
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 
 from project.analysis.scaling import CHECKED, Bucket, Link, Step, bounds, forecast, server, with_batch
-from project.engine.cli.command import one_line_errors, quiet_libraries
+from project.engine.cli.command import one_line_errors
 from project.engine.cli.command_line import joined, split
 from project.engine.cli.parser import OneLineErrorParser
+from project.engine.errors import require
 from project.engine.upstream import options_of
 from project.fit import FitCLI
 
@@ -43,6 +45,15 @@ def parse(args: list[str] | None = None) -> tuple[Namespace, list[str]]:
     words = list(split(sys.argv[1:] if args is None else args))
     others = joined([word for word in words if word[0] not in own])
     return parser.parse_args(joined([word for word in words if word[0] in own])), others
+
+
+class _UnderDDP(FitCLI):
+    """Trains under DDP on one device too, with the options that ``--trainer.strategy`` has."""
+
+    def before_instantiate_classes(self) -> None:
+        super().before_instantiate_classes()
+        if self.config.trainer.strategy == "auto":
+            self.config.trainer.strategy = "ddp"
 
 
 def measure(args: list[str], processes: int = 1) -> tuple[Step, FitCLI]:
@@ -75,9 +86,11 @@ def measure(args: list[str], processes: int = 1) -> tuple[Step, FitCLI]:
     with TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*command line arguments.*")  # Lightning means those of this command
         settings = f"max_steps={_STEPS} max_epochs={_STEPS} limit_val_batches=0 accumulate_grad_batches=1 devices=1"
-        settings += f" num_nodes=1 strategy=ddp logger=false enable_progress_bar=false default_root_dir={folder}"
+        settings += f" num_nodes=1 fast_dev_run=false logger=false enable_progress_bar=false default_root_dir={folder}"
         added = [f"--trainer.{setting}" for setting in settings.split()]
-        cli = FitCLI([*args, *added, "--callbacks.last_checkpoint=false", "--name=measured"])
+        cli = _UnderDDP([*args, *added, "--callbacks.last_checkpoint=false", "--name=measured"])
+        strategy = cli.trainer.strategy
+        require(isinstance(strategy, DDPStrategy), "--trainer.strategy", type(strategy).__name__, "ddp")
         cli.datamodule.require_usable(processes)
         cli.run.create()  # callbacks write there
         marking = LambdaCallback(
@@ -140,7 +153,6 @@ def plan(options: Namespace, args: list[str]) -> str:
 
 def main() -> None:
     """Runs the command."""
-    quiet_libraries()
     with one_line_errors():
         print(plan(*parse()))
 

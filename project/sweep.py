@@ -19,7 +19,7 @@ from jsonargparse import Namespace, get_loader
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from project.analysis.tables import metrics_table
-from project.engine.cli.command import one_line_errors, quiet_libraries
+from project.engine.cli.command import one_line_errors
 from project.engine.cli.parser import OneLineErrorParser
 from project.engine.errors import UserError
 from project.engine.run.files import whole_file
@@ -220,7 +220,6 @@ to repeat it: python -m project.fit {shlex.join(self._arguments(best.params))} -
 
 def main() -> None:
     """Runs the command."""
-    quiet_libraries()
     with one_line_errors():
         sweep = Sweep(parse())
         sweep.run()

@@ -2,7 +2,8 @@
 
 Writes ``label_errors.csv`` (path, label, suggested), the most suspicious first, and ``label_errors.png`` of the first 40. Look at the
 images, and delete the lines whose label is right. ``python scripts/label_errors.py runs/NAME labels.csv`` then writes a CSV of all images
-with the labels that are left corrected, for ``--data CSVDataModule --data.file labels.csv``.
+with the labels that are left corrected, for ``--data CSVDataModule --data.file labels.csv``. ``outliers.csv`` (path, label, score) and
+``outliers.png`` have the 40 images that look least like any class.
 
 By confident learning (Northcutt et al., 2021, https://arxiv.org/abs/1911.00068): labels that out-of-fold predictions contradict.
 """
@@ -19,7 +20,7 @@ from project.analysis.plots import image_grid
 from project.engine.loading.files import prepare
 from project.engine.preprocessing import Preprocessing
 
-FOUND, SHOWN = "label_errors.csv", 40
+FOUND, OUTLIERS, SHOWN = "label_errors.csv", "outliers.csv", 40
 WHOLE: Preprocessing = {"resize": 160, "crop": 160, "fit": "pad", "mean": [1.0, 1.0, 1.0], "std": [1.0, 1.0, 1.0]}
 
 
@@ -42,6 +43,16 @@ def find(folder: Path) -> list[list[str]]:
     labels = [names.index(row["label"]) for row in rows]
     ranked = find_label_issues(np.array(labels), shares, return_indices_ranked_by="self_confidence")
     return [[rows[at]["path"], rows[at]["label"], names[int(shares[at].argmax())]] for at in ranked]
+
+
+def outliers(folder: Path) -> list[list[str]]:
+    """Finds the images that least resemble a class: path, label and a score, 0 for the most unusual, by their predictions."""
+    from cleanlab.outlier import OutOfDistribution
+
+    rows, names, shares = read(folder)
+    labels = np.array([names.index(row["label"]) for row in rows])
+    scores = OutOfDistribution().fit_score(pred_probs=shares, labels=labels, verbose=False)
+    return [[rows[at]["path"], rows[at]["label"], f"{scores[at]:.4f}"] for at in scores.argsort(kind="stable")[:SHOWN]]
 
 
 def draw(paths: Iterable[str | Path], titles: list[str], output: Path) -> None:
@@ -68,6 +79,9 @@ def main(folder: Path, corrected: str | None = None) -> None:
     write(folder / FOUND, ["path", "label", "suggested"], found)
     titles = [f"{label}\n{suggested}?" for _, label, suggested in found[:SHOWN]]
     draw((path for path, *_ in found[:SHOWN]), titles, folder / FOUND)
+    unusual = outliers(folder)
+    write(folder / OUTLIERS, ["path", "label", "score"], unusual)
+    draw((path for path, *_ in unusual), [f"{label}\n{score}" for _, label, score in unusual], folder / OUTLIERS)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,9 @@ ROWS = [
     Published("Horovod, ResNet-101, 512 P100", "resnet101", 512, 64, 1656.82 / 16, 25, 0.90),
     # Goyal et al., arXiv:1706.02677: 8 P100 and 50 Gbit/s a machine, from 8 to 256; one P100 as above, with 32 images
     Published("Goyal et al., ResNet-50, 256 P100", "resnet50", 256, 32, 195, 50, 0.90),
+    # github.com/mlcommons/training_results_v3.1, Dell XE9680, result_0: 8 H100 and 8 x 400 Gbit/s a machine, 56,430 images/s
+    # on one with 400 images a device, 100,775 on two with 200; float16 gradients are half the bytes that are taken here
+    Published("MLPerf v3.1, ResNet-50, 16 H100", "resnet50", 16, 200, 56430 / 8, 3200, 100775 / 2 / 56430),
 ]
 
 

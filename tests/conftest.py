@@ -15,10 +15,15 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
+from project import predict, report
+from project.analysis.data import open_data
+from project.data import ImageDataModule
 from project.data.drawn.drawing import draw_flowers
 from project.engine.cli.command import quiet_libraries
+from project.engine.run.checkpoint import ABOUT, read_checkpoint
 from project.evaluate import EvaluateCLI
 from project.fit import FitCLI
+from project.model import ImageClassifier
 
 # tiny tensors gain nothing from more, and threads that outnumber the cores wait for each other
 torch.set_num_threads(1)
@@ -29,6 +34,8 @@ TINY_TRAINER = ["--trainer.accelerator=cpu", "--trainer.max_epochs=1", "--traine
 QUIET = ["--trainer.enable_progress_bar=false", "--trainer.num_sanity_val_steps=0"]
 TINY = [*TINY_DATA, *TINY_TRAINER, *QUIET]
 SLIM = ["--model.arch=resnet9_slim"]
+MULTILABEL = ["--model=examples.multilabel.MultilabelClassifier", "--monitor=val/mAP"]
+PAIRS = ["--data=examples.multilabel.FlowerPairs", *TINY_DATA]
 
 
 def pytest_collection_finish() -> None:
@@ -92,26 +99,33 @@ def evaluate(*args: str) -> EvaluateCLI:
         return cli
 
 
-@pytest.fixture(autouse=True, scope="session")
-def no_arguments_of_pytest():
-    """Hides them from LightningCLI, which warns where there are two command lines."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["python"])
-        yield
+def label(*args: str | Path) -> int:
+    """Runs ``python -m project.predict`` in this process."""
+    with as_in_a_terminal():
+        one_process = ["--trainer.accelerator=cpu", "--trainer.devices=1", "--num_workers=0"]
+        return predict.predict(predict.parse([*one_process, *map(str, args)]))
+
+
+def report_of(run: Path, *args: str) -> Path:
+    """Runs ``python -m project.report`` in this process; the page."""
+    with as_in_a_terminal():
+        return report.report(report.parse([str(run), *args]))
+
+
+def opened(run: Path) -> tuple[ImageClassifier, ImageDataModule]:
+    """The model of a run's best checkpoint, and its data."""
+    best = run / "checkpoints" / "best.ckpt"
+    data = open_data(read_checkpoint(best)[ABOUT])
+    data.setup("test")
+    return ImageClassifier.load_from_checkpoint(best).eval(), data
 
 
 @pytest.fixture(autouse=True, scope="session")
-def no_cache_of_the_user(tmp_path_factory):
-    """Keeps what tests find out about their files out of the user's folder for caches."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("caches")))
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def drawn_once():
-    """Lets all tests draw a flower once; the tests of the drawing itself put it back."""
-    with flowers_drawn_once():
+def surroundings(tmp_path_factory):
+    """Keeps tests apart from the machine's user, and lets all of them draw a flower once."""
+    with pytest.MonkeyPatch.context() as patch, flowers_drawn_once():
+        patch.setattr("sys.argv", ["python"])  # LightningCLI warns where there are two command lines
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("caches")))  # for what is found out about files
         yield
 
 
@@ -137,6 +151,23 @@ def tiny_run(tmp_path_factory) -> Path:
     root: Path = tmp_path_factory.mktemp("session") / "runs"
     fit(*TINY, *SLIM, "--model.optimizer.lr=0.1", f"--trainer.default_root_dir={root}", "--name=tiny")
     return root / "tiny"
+
+
+@pytest.fixture(scope="session")
+def multilabel(tmp_path_factory) -> Path:
+    """The folder of a finished run of the multi-label classifier, with all its plots."""
+    root: Path = tmp_path_factory.mktemp("multilabel")
+    fit(*TINY, *PAIRS, *MULTILABEL, *SLIM, f"--trainer.default_root_dir={root}", "--name=run", drawn=True)
+    return root / "run"
+
+
+@pytest.fixture(scope="session")
+def attributes(tmp_path_factory) -> Path:
+    """The folder of a finished run of the classifier of attributes."""
+    root: Path = tmp_path_factory.mktemp("run") / "attributes"  # the split depends on the folder's name
+    options = [*attributes_options(root), *TINY_TRAINER, *QUIET, *SLIM]
+    fit(*options, f"--trainer.default_root_dir={root}", "--name=run")
+    return root / "run"
 
 
 @pytest.fixture
@@ -184,6 +215,15 @@ def write_attributes(file: Path) -> None:
     ]
     rows = [row if at % 4 else row.rpartition(",")[0] + "," for at, row in enumerate(rows)]
     file.write_text("\n".join(["path,species,number", *rows]))
+
+
+def attributes_options(folder: Path) -> list[str]:
+    """Makes images with two attributes; the options that train on them."""
+    make_folder(folder / "images", dict.fromkeys("abc", 32))
+    write_attributes(folder / "attributes.csv")
+    size = ["--data.image_size=32", "--data.batch_size=16", "--data.num_workers=0"]
+    data = ["--data=examples.attributes.AttributesCSV", f"--data.file={folder}/attributes.csv", *size]
+    return [*data, "--model=examples.attributes.AttributeClassifier", "--monitor=val/f1"]
 
 
 def write_pets(root: Path) -> None:

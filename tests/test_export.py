@@ -231,9 +231,8 @@ def test_the_example_quantizes_to_8_bits(place, photos, monkeypatch):
     images, expected = photos
     torch.testing.assert_close(load_onnx(place / "small.onnx")(images).double(), expected, rtol=0, atol=0.1)
     graph = onnx.load(place / "small.onnx")
-    weights = [
-        onnx.numpy_helper.to_array(one) for one in graph.graph.initializer if one.data_type == onnx.TensorProto.INT8
-    ]
+    of_8_bits = [one for one in graph.graph.initializer if one.data_type == onnx.TensorProto.INT8]
+    weights = [onnx.numpy_helper.to_array(one) for one in of_8_bits]
     assert sum(one.ndim == 4 for one in weights) == 8  # the convolutions of a ResNet-9
     assert max(np.abs(one.astype(int)).max() for one in weights) <= 64
     assert json.loads({entry.key: entry.value for entry in graph.metadata_props}["class_names"]) == NAMES

@@ -1,7 +1,6 @@
 """Memory: as much at the end of a run as at its start, and one copy of the images however many processes there are."""
 
 import json
-import os
 import re
 import tempfile
 from pathlib import Path
@@ -16,7 +15,7 @@ from project.engine.errors import UserError
 from project.engine.loading.batch import ArrayDataset, load_once_a_machine
 from tests.data.stubs import NoiseDataModule
 from tests.distributed.job import classifier, trainer
-from tests.distributed.processes import named, succeed, torchrun
+from tests.distributed.processes import forked, succeed
 from tests.small import small
 
 needs_linux = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="only Linux says it like this")
@@ -87,7 +86,7 @@ class LargeDataModule(NoiseDataModule):
 
 def open_data(out):
     """Opens a large dataset."""
-    data, one = LargeDataModule(train=300_000), trainer(int(os.environ["WORLD_SIZE"]), limit_val_batches=1)
+    data, one = LargeDataModule(train=300_000), trainer(2, limit_val_batches=1)
     one.validate(classifier(), datamodule=data, verbose=False)
     (out / f"{one.global_rank}.json").write_text(json.dumps(data.found))
 
@@ -95,15 +94,12 @@ def open_data(out):
 @needs_linux
 @pytest.mark.slow
 def test_processes_of_a_machine_share_one_copy_of_the_images(tmp_path):
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    command = torchrun(2, "tests.distributed.job", *named(open_data, tmp_path))
-    succeed(command, tmp_path, TMPDIR=str(temporary))
+    succeed(forked(2, open_data, tmp_path), tmp_path, TMPDIR=str(tmp_path))
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     assert (first["loads"], second["loads"]) == (1, 0)
     assert first["sums"] == second["sums"]
     assert max(first["kept"], second["kept"]) < first["size"] / 2
-    assert not list(temporary.glob("images-*"))
+    assert not list(tmp_path.glob("images-*"))
 
 
 def test_shared_images_are_those_that_were_loaded_and_ones_that_do_not_fit_are_refused(monkeypatch, tmp_path):

@@ -10,11 +10,9 @@ import torch
 from sklearn import metrics as sklearn
 from torchmetrics.classification import MulticlassCalibrationError, MulticlassCohenKappa
 
-from project.analysis.data import open_data
 from project.analysis.evaluation import evaluate_split
-from project.engine.run.checkpoint import ABOUT, read_checkpoint
 from project.model import ImageClassifier
-from tests.conftest import QUIET, SLIM, TINY_DATA, TINY_TRAINER, evaluate, fit, make_folder, write_attributes
+from tests.conftest import QUIET, SLIM, TINY_DATA, TINY_TRAINER, evaluate, fit, make_folder, opened
 
 RATES = ("precision", "recall", "f1", "total")
 
@@ -25,43 +23,28 @@ class Scored(ImageClassifier):
         return {"kappa": MulticlassCohenKappa(classes), "calibration": MulticlassCalibrationError(classes, n_bins=5)}
 
 
-ROWS = {  # data and model
-    "flowers": TINY_DATA,
+RUNS = {
     "flowers in two views": [*TINY_DATA, "--model.test_time_augmentation=flip"],
     "folder with own metrics": ["--data=images", "--data.image_size=32", f"--model={Scored.__module__}.Scored"],
-    "several classes": [
-        *("--data=examples.multilabel.FlowerPairs", "--model=examples.multilabel.MultilabelClassifier"),
-        *(*TINY_DATA, "--monitor=val/mAP"),
-    ],
-    "attributes": [
-        *("--data=examples.attributes.AttributesCSV", "--model=examples.attributes.AttributeClassifier"),
-        *(
-            "--data.file=attributes.csv",
-            "--data.image_size=32",
-            "--data.val_fraction=0.3",
-            "--data.batch_size=16",
-            "--monitor=val/f1",
-        ),
-    ],
 }
 
 
-@pytest.fixture(scope="module", params=ROWS)
+@pytest.fixture(scope="module", params=["tiny_run", "multilabel", "attributes", *RUNS])
 def run(request, tmp_path_factory):
+    if request.param not in RUNS:
+        yield request.getfixturevalue(request.param)
+        return
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("run"))
         make_folder(Path("images"), dict.fromkeys("abcdefgh", 12))
-        write_attributes(Path("attributes.csv"))
-        fit(*ROWS[request.param], *TINY_TRAINER, *QUIET, *SLIM, "--data.num_workers=0", "--name=run")
+        fit(*RUNS[request.param], *TINY_TRAINER, *QUIET, *SLIM, "--data.num_workers=0", "--name=run")
         yield Path("runs/run").resolve()
 
 
-def plain_loop(best: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
+def plain_loop(run: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Labels, and logits in double precision, of one image after the other."""
-    about, model = read_checkpoint(best)[ABOUT], ImageClassifier.load_from_checkpoint(best).eval()
-    data = open_data(about)
-    data.setup("test")
-    mean, std = (torch.tensor(about["preprocessing"][name]).view(3, 1, 1) for name in ("mean", "std"))
+    model, data = opened(run)
+    mean, std = (torch.tensor(model.preprocessing[name]).view(3, 1, 1) for name in ("mean", "std"))
     batch, logits = data.splits[split].__getitems__(list(range(len(data.splits[split])))), []
     for image in batch.images:
         views = [image, image.flip(2)] if split == "test" and model.test_time_augmentation else [image]
@@ -126,31 +109,29 @@ def by_hand(labels: np.ndarray, logits: np.ndarray, thresholds: Any = 0.5) -> di
     }
 
 
-def measured(run: Path, command: str, split: str) -> dict[str, Any]:
-    best = run / "checkpoints" / "best.ckpt"
+def measured(run: Path, command: str, split: str, output: Path) -> dict[str, Any]:
     if command == "fit":
         return dict(json.loads((run / "metrics.json").read_text())[split])
-    if command == "evaluate":
-        evaluate(str(best), f"--split={split}", "--data.batch_size=7", f"--output={run / 'found.json'}")
-        found = json.loads((run / "found.json").read_text())
-        return found | {"per_class": list(found["per_class"].values())}
-    model = ImageClassifier.load_from_checkpoint(best)
-    return evaluate_split(model, open_data(read_checkpoint(best)[ABOUT]), split).metrics.as_dict()
+    if command == "evaluate_split":
+        return evaluate_split(*opened(run), split).metrics.as_dict()
+    best = str(run / "checkpoints" / "best.ckpt")
+    evaluate(best, f"--split={split}", "--data.batch_size=7", f"--output={output}")
+    found = json.loads(output.read_text())
+    return found | {"per_class": list(found["per_class"].values())}
 
 
 @pytest.mark.parametrize("split", ["val", "test"])
 @pytest.mark.parametrize("command", ["fit", "evaluate", "evaluate_split"])
-def test_metrics_equal_a_plain_loop(run, request, command, split):
-    labels, logits = plain_loop(best := run / "checkpoints" / "best.ckpt", split)
-    about = read_checkpoint(best)[ABOUT]
+def test_metrics_equal_a_plain_loop(run, request, command, split, tmp_path):
+    (labels, logits), model = plain_loop(run, split), opened(run)[0]
     thresholds: Any = 0.5
-    if about["thresholds"] is not None and split == "test":
-        thresholds = np.array(list(about["thresholds"].values()))
+    if model.thresholds is not None and split == "test":
+        thresholds = np.array(list(model.thresholds.values()))
     if "attributes" in request.node.name:
-        expected = of_attributes(labels, logits, about["class_names"])
+        expected = of_attributes(labels, logits, model.class_names)
     else:
         expected = by_hand(labels, logits, thresholds)
-    found = measured(run, command, split)
+    found = measured(run, command, split, tmp_path / "found.json")
     assert found["confusion_matrix"] == expected.pop("confusion_matrix")
     for mine, other in zip(found.pop("per_class", []), expected.pop("per_class"), strict=command == "evaluate"):
         assert mine.pop("threshold", None) in (None, *np.atleast_1d(thresholds))

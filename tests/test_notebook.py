@@ -17,14 +17,11 @@ from matplotlib.figure import Figure
 from nbclient import NotebookClient
 from PIL import Image
 
-from project.analysis.data import open_data
 from project.analysis.evaluation import evaluate_split
 from project.analysis.notebook import find_checkpoint, find_runs, start
 from project.analysis.tables import metrics_table
 from project.engine.errors import UserError
-from project.engine.run.checkpoint import read_checkpoint
-from project.model import ImageClassifier
-from tests.conftest import SLIM, TINY, draw_image, fit, make_folder
+from tests.conftest import TINY, draw_image, fit, make_folder, opened
 
 NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "explore_checkpoint.ipynb"
 NOTEBOOKS = sorted(NOTEBOOK.parent.glob("*.ipynb"))
@@ -45,9 +42,6 @@ def environment(tmp_path_factory):
         patch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
         patch.delenv("CHECKPOINT", raising=False)
         yield patch
-
-
-MULTILABEL = {"data": "FlowerPairs", "model": "MultilabelClassifier"}
 
 
 def printed(outputs):
@@ -82,22 +76,13 @@ def cells_of(path, capsys):
     return shown, said
 
 
-@pytest.fixture(scope="module")
-def several(tmp_path_factory):
-    """The folder of a run whose images have several classes."""
-    root = tmp_path_factory.mktemp("several")
-    kind = [f"--{part}=examples.multilabel.{name}" for part, name in MULTILABEL.items()]
-    fit(*kind, *TINY, *SLIM, "--monitor=val/mAP", f"--trainer.default_root_dir={root}", "--name=run")
-    return root / "run"
-
-
-@pytest.mark.parametrize("run", ["tiny_run", "several"])
-def test_cells_measure_what_the_run_did_and_draw(run, request, at_work, monkeypatch, capsys):
-    tiny_run = request.getfixturevalue(run)
-    metrics = json.loads((tiny_run / "metrics.json").read_text())
+@pytest.mark.parametrize("kind", ["tiny_run", "multilabel"])
+def test_cells_measure_what_the_run_did_and_draw(kind, request, at_work, monkeypatch, capsys):
+    run = request.getfixturevalue(kind)
+    metrics = json.loads((run / "metrics.json").read_text())
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     draw_image(0.3, seed=0).save("own.png")  # beside the notebook, which works in the folder that holds runs/
-    monkeypatch.setenv("CHECKPOINT", str(tiny_run / "checkpoints" / "best.ckpt"))
+    monkeypatch.setenv("CHECKPOINT", str(run / "checkpoints" / "best.ckpt"))
     monkeypatch.setenv("IMAGE", "own.png")
     shown, said = cells_of(NOTEBOOK, capsys)
     assert said["metrics"] == metrics_table({"val": metrics["val"]})
@@ -137,10 +122,7 @@ def test_runs_are_compared_by_the_images_that_one_alone_is_right_about(environme
     runs = (tiny_run, tmp_path / "resnet")
     compared = run_with("compare_runs", RUNS=" ".join(map(str, runs)))
     require_plots(compared, "compare_runs")
-    bests = [run / "checkpoints" / "best.ckpt" for run in runs]
-    models = [ImageClassifier.load_from_checkpoint(best) for best in bests]
-    data = [open_data(read_checkpoint(best)["about"]) for best in bests]
-    rights = [evaluate_split(*pair).correct for pair in zip(models, data, strict=True)]
+    rights = [evaluate_split(*opened(run)).correct for run in runs]
     alone = [int((mine & ~other).sum()) for mine, other in (rights, rights[::-1])]
     said = printed(compared["mcnemar"])
     assert f"tiny alone is right about {alone[0]} images, resnet alone about {alone[1]}" in said

@@ -7,19 +7,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
-from project import export, predict, report
+from project import export
 from project.analysis.plots import read_curves
 from project.data import ImageDataModule
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT
 from project.engine.run.settings import subclasses
 from project.model import ImageClassifier
-from tests.conftest import SLIM, TINY, as_in_a_terminal, draw_image, evaluate, fit
-from tests.model.test_classifier import SIDE, Memory, classifier, linear, trainer
+from tests.conftest import SLIM, TINY, draw_image, evaluate, fit, label, report_of
+from tests.model.test_classifier import Memory, classifier, linear, trainer
 from tests.small import load, one_line, rows
 
 SOURCE = """
@@ -41,7 +43,6 @@ class OwnNet(SmallNetwork): pass
 class OwnFlowers(SyntheticFlowersDataModule): pass
 """
 OWN = ["--model=own_package.PackagedClassifier", "--model.arch=own_package.OwnNet", "--data=own_package.OwnFlowers"]
-ALONE = ["--trainer.accelerator=cpu", "--trainer.devices=1"]
 
 
 def forget() -> None:
@@ -89,22 +90,17 @@ def test_an_own_metric_chooses_the_best_checkpoint_and_is_printed(run, best, cap
 
 def labelled(best: Path, *args: str) -> None:
     draw_image(0.3, seed=0).save("photo.png")
-    options = [str(best), "photo.png", "--output=labels.csv", "--overwrite", "--num_workers=0", *ALONE]
-    with as_in_a_terminal():
-        assert predict.predict(predict.parse([*options, *args])) == 0
-    assert len(rows(Path("labels.csv"))) == 1
+    assert label(best, "photo.png", "--output=labels.csv", "--overwrite", *args) == 0
+    assert len(rows("labels.csv")) == 1
 
 
 def exported(best: Path, *args: str) -> None:
-    with as_in_a_terminal():
-        export.export(export.parse([str(best), "--output=own.pt2", *args]))
+    export.export(export.parse([str(best), "--output=own.pt2", *args]))
     assert Path("own.pt2").exists()
 
 
 def reported(best: Path, *args: str) -> None:
-    with as_in_a_terminal():
-        page = report.report(report.parse([str(best.parents[1]), "--output=page.html", *args]))
-    assert "Most confident mistakes" in page.read_text()
+    assert "Most confident mistakes" in report_of(best.parents[1], "--output=page.html", *args).read_text()
 
 
 def measured(best: Path, *args: str) -> None:
@@ -152,15 +148,18 @@ def test_a_class_that_fixes_its_network_resumes_and_gives_way_to_no_other_class(
 
 
 class Careless(ImageClassifier):
-    """Calls no hook that it overrides, returns nothing from its test, and builds its optimizer itself."""
+    """Calls no hook that it overrides, prints, returns nothing from its evaluation, and builds its optimizer itself."""
 
-    example_input_array = torch.zeros(2, 3, SIDE, SIDE, dtype=torch.uint8)
+    example_input_array = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
 
     def _nothing(self, *args, **kwargs) -> None:
-        pass
+        self.print("printed by the model")
 
     setup = on_fit_start = on_train_start = on_train_batch_start = on_train_batch_end = on_train_epoch_end = _nothing
     on_validation_start = on_validation_epoch_end = on_test_start = on_test_epoch_end = on_train_end = _nothing
+
+    def validation_step(self, batch, batch_idx: int):
+        super().validation_step(batch, batch_idx)
 
     def test_step(self, batch, batch_idx: int):
         super().test_step(batch, batch_idx)
@@ -169,18 +168,22 @@ class Careless(ImageClassifier):
         return torch.optim.Adadelta(self.parameters())
 
 
-def test_hooks_without_super_leave_metrics_and_checkpoints_as_they_are(tmp_path):
-    model, run = linear(Careless), trainer(max_epochs=1, log_every_n_steps=1, enable_model_summary=True)
-    run.fit(model, datamodule=Memory())
-    assert {"train/loss", "val/accuracy"} <= run.callback_metrics.keys()
-    run.save_checkpoint(tmp_path / "last.ckpt")
-    about = load(tmp_path / "last.ckpt")[ABOUT]
+def test_hooks_without_super_that_print_leave_metrics_plots_and_checkpoints_as_they_are(workplace, capsys):
+    flags = [*TINY, *SLIM, f"--model={__name__}.Careless", "--trainer.enable_progress_bar=true", "--name=run"]
+    cli = fit(*flags, drawn=True)
+    (row,) = rows(cli.run.path / "metrics.csv")
+    assert all(row[name] for name in ("train/loss", "val/accuracy"))
+    assert capsys.readouterr().out.count("printed by the model") > 10
+    about = load(cli.run.path / "checkpoints" / "last.ckpt")[ABOUT]
     assert (about["optimizer"]["name"], about["lr_scheduler"]) == ("Adadelta", {})
-    run.test(model, datamodule=Memory(), verbose=False)
-    assert model.results["test"].total == 32
-    run = trainer(max_epochs=2)
-    run.fit(linear(Careless), datamodule=Memory(), ckpt_path=tmp_path / "last.ckpt", weights_only=True)
-    assert run.current_epoch == 2
+    assert json.loads((cli.run.path / "metrics.json").read_text())["test"]["total"] == 26
+    plots = {path.stem: Image.open(path) for path in (cli.run.path / "plots").iterdir()}
+    assert set(plots) == {"curves", "confusion_matrix", "classes"}
+    for image in plots.values():
+        assert min(image.size) > 100
+        assert np.asarray(image.convert("RGB")).std() > 5
+    (cli.run.path / "metrics.json").unlink()
+    assert fit(*flags, "--trainer.max_epochs=2").trainer.current_epoch == 2
 
 
 class Broken(ImageClassifier):

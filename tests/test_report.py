@@ -8,16 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from project.analysis.data import open_data
 from project.analysis.evaluation import evaluate_split
 from project.analysis.report import image_sections, render
 from project.analysis.tables import class_table
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT, read_checkpoint
-from project.model import ImageClassifier
 from project.model.metrics import Metrics
-from project.report import parse, report
-from tests.conftest import QUIET, SLIM, TINY_TRAINER, fit, make_folder
+from tests.conftest import QUIET, SLIM, TINY_TRAINER, fit, make_folder, opened, report_of
 
 HOSTILE = "<img src=x onerror=alert(1)>&amp;"
 
@@ -44,7 +41,7 @@ def metrics(tiny_run):
 def test_metrics_are_those_of_the_run_and_every_image_is_inside_the_file(tiny_run, tmp_path, metrics):
     page = tmp_path / "report.html"
     page.symlink_to("page.html")
-    assert report(parse([str(tiny_run), f"--output={page}"])) == page
+    assert report_of(tiny_run, f"--output={page}") == page
     found = Page(page)
     for split, measured in (("test", metrics["test"]), ("validation", metrics["val"])):
         of = f"{measured['correct']} of {measured['total']}"
@@ -68,21 +65,20 @@ def test_names_from_files_are_no_markup_and_without_its_images_a_run_still_has_a
     make_folder(images, dict.fromkeys([HOSTILE, "<script>alert(2)", "c"], 10))
     data = [f"--data={images}", "--data.image_size=32", "--data.batch_size=8", "--data.num_workers=0"]
     fit(*data, *TINY_TRAINER, *QUIET, *SLIM, f"--trainer.default_root_dir={tmp_path / 'runs'}", "--name=<b>run")
-    page = Page(report(parse([str(run)])))
+    page = Page(report_of(run))
     assert HOSTILE in page.text
     assert not any("onerror" in attributes for _, attributes in page.tags)
     assert [tag for tag, _ in page.tags].count("script") == 0
     images.rename(tmp_path / "elsewhere")
-    assert "No images are shown" in Page(report(parse([str(run)]))).text
+    assert "No images are shown" in Page(report_of(run)).text
     assert "without images:" in capsys.readouterr().err
-    assert "Most confident mistakes" in Page(report(parse([str(run), f"--root={tmp_path / 'elsewhere'}"]))).text
+    assert "Most confident mistakes" in Page(report_of(run, f"--root={tmp_path / 'elsewhere'}")).text
 
 
 def test_sections_that_a_network_or_a_run_has_nothing_for_are_left_out(tiny_run, metrics):
-    checkpoint = tiny_run / "checkpoints" / "best.ckpt"
-    about, model = read_checkpoint(checkpoint)[ABOUT], ImageClassifier.load_from_checkpoint(checkpoint)
+    about, (model, data) = read_checkpoint(tiny_run / "checkpoints" / "best.ckpt")[ABOUT], opened(tiny_run)
     model.network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 8))
-    sections = image_sections(model, evaluate_split(model, open_data(about)))
+    sections = image_sections(model, evaluate_split(model, data))
     text = render(tiny_run, dict(about), metrics | {"selection": None, "val": None}, sections)
     assert "Most confident mistakes" in text
     assert "Where the network looks" not in text
@@ -94,6 +90,6 @@ def test_no_finished_run_and_a_page_that_cannot_be_written_cost_no_measuring(tin
     monkeypatch.setattr("project.report.evaluate_split", None)
     for no_run in (tmp_path, tiny_run / "checkpoints" / "best.ckpt"):
         with pytest.raises(UserError, match=r"is no finished run: it has no metrics\.json"):
-            report(parse([str(no_run)]))
+            report_of(no_run)
     with pytest.raises(UserError, match=r"--output: '.*' cannot be written"):
-        report(parse([str(tiny_run), f"--output={tmp_path / 'no' / 'page.html'}"]))
+        report_of(tiny_run, f"--output={tmp_path / 'no' / 'page.html'}")

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from project.analysis.scaling import Bucket, Link, Step, bounds, forecast, ring, server, with_batch
 from project.engine.errors import UserError
 from project.scaling import measure, parse, plan
-from tests.conftest import SLIM, TINY_DATA, TINY_TRAINER, as_in_a_terminal
+from tests.conftest import SLIM, TINY_DATA, TINY_TRAINER, as_in_a_terminal, cases
 
 ROOT = Path(__file__).parents[1]
 ARGS = [*TINY_DATA, *TINY_TRAINER, *SLIM]
@@ -46,9 +46,9 @@ def test_a_step_is_what_a_simulation_of_each_message_takes(seed):
     assert forecast(step, processes, link, accumulate=3).seconds == pytest.approx(3.5 + end + 0.1)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "processes", "seconds"),
-    [(ring, 1, 0), (ring, 2, 1.002), (ring, 4, 1.506), (server, 1, 0), (server, 2, 2.002), (server, 4, 6.002)],
+@cases(
+    "algorithm processes seconds",
+    *((ring, 1, 0), (ring, 2, 1.002), (ring, 4, 1.506), (server, 1, 0), (server, 2, 2.002), (server, 4, 6.002)),
 )
 def test_all_reduces_by_hand(algorithm, processes, seconds):
     assert algorithm(100e6, processes, Link(100e6, 0.001)) == pytest.approx(seconds)
@@ -95,7 +95,9 @@ def test_buckets_are_those_that_ddp_logs(workplace, monkeypatch):
 
     monkeypatch.setattr(DistributedDataParallel, "register_comm_hook", keep)
     with patch.dict(os.environ), as_in_a_terminal():  # Lightning adds variables
-        step, cli = measure(ARGS)
+        own = ["--trainer.strategy=DDPStrategy", "--trainer.strategy.bucket_cap_mb=1", "--trainer.fast_dev_run=true"]
+        step, cli = measure([*ARGS, *own])
+    assert len(step.buckets) > 2  # as the strategy says
     logged = built[0]._get_ddp_logging_data()["rebuilt_bucket_sizes"]
     assert [str(bucket.size) for bucket in step.buckets] == logged.split(", ")
     assert sum(bucket.size for bucket in step.buckets) == 4 * sum(one.numel() for one in cli.model.parameters())
@@ -115,13 +117,9 @@ def test_the_page_shows_what_is_predicted_of_published_trainings(capsys):
 
 @pytest.mark.slow
 def test_real_links_take_the_predicted_time():
-    lines = (
-        "import sys, torch, scaling_check as c; torch.set_num_threads(1); sys.exit(c.unavailable())",
-        (
-            "import torch, scaling_check as c; torch.set_num_threads(1); print(*[row['error'] for row in"
-            " c.check(c.alone(), 2, 100, [c.CASES[1], c.CASES[3]], 1)])"
-        ),
-    )
+    begin = "import sys, torch, scaling_check as c; torch.set_num_threads(1); "
+    checked = "c.check(c.alone(), 2, 100, [c.CASES[1], c.CASES[3]], 1)"
+    lines = (begin + "sys.exit(c.unavailable())", begin + f"print(*[row['error'] for row in {checked}])")
     env = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'scripts'}"}
     asked, found = (
         subprocess.run([sys.executable, "-c", line], env=env, capture_output=True, text=True, timeout=300)

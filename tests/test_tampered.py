@@ -5,8 +5,8 @@ import pickle
 import re
 import shutil
 import sys
-import time
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +43,10 @@ def checkpoint(tiny_run, tmp_path):
     """Writes a checkpoint of a real run with changes, and gives its path."""
 
     def write(change) -> Path:
-        content = load(tiny_run / "checkpoints" / "best.ckpt")
+        content, path = load(tiny_run / "checkpoints" / "best.ckpt"), tmp_path / "tampered.ckpt"
         change(content)
-        torch.save(content, tmp_path / "tampered.ckpt")
-        return tmp_path / "tampered.ckpt"
+        torch.save(content, path)
+        return path
 
     return write
 
@@ -56,24 +56,26 @@ INSTANTIATOR = {"_instantiator": "lightning.pytorch.cli.instantiate_module"}
 INSTANTIATOR |= {"_class_path": "project.model.classifier.ImageClassifier"}
 
 
-def test_a_checkpoint_imports_nothing(checkpoint, mark):
-    for hyper_parameters, kind, options in (
-        (INSTANTIATOR | {"optimizer": THING, "lr_scheduler": THING}, {}, {}),
-        ({"_instantiator": f"{MODULE}.Thing"}, THING, {}),
-        ({}, {}, {"image_size": THING, "load": f"{MODULE}.Thing"}),
+@cases(
+    "hyper_parameters kind options",
+    (INSTANTIATOR | {"optimizer": THING, "lr_scheduler": THING}, {}, {}),
+    ({"_instantiator": f"{MODULE}.Thing"}, THING, {}),
+    ({}, {}, {"image_size": THING, "load": f"{MODULE}.Thing"}),
+)
+def test_a_checkpoint_imports_nothing(checkpoint, mark, hyper_parameters, kind, options):
+    def change(content):
+        content["hyper_parameters"] |= hyper_parameters
+        content["about"]["data"] |= kind
+        content["about"]["data"]["init_args"] |= options
+
+    path = checkpoint(change)
+    for use in (
+        lambda: evaluate(f"{path}", "--data.image_size=32"),
+        lambda: ImageClassifier.load_from_checkpoint(path),
+        lambda: open_data(read_checkpoint(path)["about"]),
     ):
-
-        def change(content, hyper_parameters=hyper_parameters, kind=kind, options=options):
-            content["hyper_parameters"] |= hyper_parameters
-            content["about"]["data"] |= kind
-            content["about"]["data"]["init_args"] |= options
-
-        path = checkpoint(change)
-        evaluated = lambda path: evaluate(f"{path}", "--data.image_size=32")  # noqa: E731
-        opened = lambda path: open_data(read_checkpoint(path)["about"])  # noqa: E731
-        for use in (evaluated, ImageClassifier.load_from_checkpoint, opened):
-            with suppress(UserError, SystemExit):
-                use(path)
+        with suppress(UserError, SystemExit):
+            use()
     assert not mark.exists()
     assert MODULE not in sys.modules
     __import__(MODULE)  # would have left it
@@ -117,10 +119,8 @@ def test_a_checkpoint_chooses_no_network_that_downloads_imports_writes_or_fills_
     monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", lambda *args, **_: attempts.append(args))
     monkeypatch.setattr("project.engine.run.file_network._allowed", {HERE})  # as --import would
     path = checkpoint(lambda content: content["hyper_parameters"].update(said))
-    start = time.monotonic()
     with pytest.raises(UserError, match=re.escape(answer)):
         ImageClassifier.load_from_checkpoint(path)
-    assert time.monotonic() - start < 5
     assert not attempts
     assert not mark.exists()
     assert MODULE not in sys.modules
@@ -130,15 +130,9 @@ def test_a_checkpoint_chooses_no_network_that_downloads_imports_writes_or_fills_
 def test_a_checkpoint_chooses_no_place_to_write_to(checkpoint, tmp_path):
     victim = tmp_path / "victim"
 
-    def change(content) -> None:
-        init_args = {"root": str(victim), "cache": str(victim), "image_size": 32}
-        content["about"]["data"] = {"class_path": "FlowersDataModule", "init_args": init_args}
-        content["about"]["class_names"] = ["daisy", "dandelion", "roses", "sunflowers", "tulips"]
-        content["hyper_parameters"]["class_names"] = content["about"]["class_names"]
-        for name in ("weight", "bias"):
-            content["state_dict"][f"network.fc.{name}"] = content["state_dict"][f"network.fc.{name}"][:5].clone()
-
-    path = checkpoint(change)
+    init_args = {"root": str(victim), "cache": str(victim), "image_size": 32}
+    data = {"class_path": "FlowersDataModule", "init_args": init_args}
+    path = checkpoint(lambda content: content["about"].update(data=data))
     for use in (lambda: evaluate(f"{path}"), lambda: open_data(read_checkpoint(path)["about"])):
         with pytest.raises(UserError, match=r"images in '.*victim/flower_photos', which are not there; .* --data.root"):
             use()
@@ -165,35 +159,28 @@ def test_a_pickled_payload_is_refused_wherever_a_checkpoint_is_read(tiny_run, tm
         path.write_bytes(pickle.dumps(content))
     else:
         torch.save(content, path, _use_new_zipfile_serialization=write == "zip")
-    for use in (
-        lambda: evaluate(f"{path}"),
-        lambda: ImageClassifier.load_from_checkpoint(path),
-        lambda: read_checkpoint(path),
-        lambda: read_weights(path),
-        lambda: AtomicCheckpointIO(tmp_path).load_checkpoint(path),
-        lambda: fit(*TINY, f"--model.weights={path}"),
-    ):
-        with pytest.raises(UserError, match=r"payload\.ckpt' is damaged or cannot be read safely") as error:
-            use()
-        assert "\n" not in str(error.value)
+    by_command, by_weights = lambda path: evaluate(f"{path}"), lambda path: fit(*TINY, f"--model.weights={path}")
+    readers = read_checkpoint, read_weights, AtomicCheckpointIO(tmp_path).load_checkpoint
+    for use in (by_command, by_weights, ImageClassifier.load_from_checkpoint, *readers):
+        with pytest.raises(UserError, match=r"payload\.ckpt' is damaged or cannot be read safely[^\n]*$"):
+            use(path)
     assert not mark.exists()
     pickle.loads(path.read_bytes()) if write == "pickle" else torch.load(path, weights_only=False)  # would have left it
     assert mark.exists()
 
 
-@pytest.mark.parametrize(
+@cases(
     "change",
-    [{"mean": value} for value in (3, "abc", [0.5], {"class_path": "os.system"}, [NAN] * 3)]
-    + [{"crop": side, "resize": side} for side in ("32", -4, 4097)]
-    + [{"std": [0, 0, 0]}, {"std": None}, {"resize": 3}, {"fit": "stretch"}],
-    ids=str,
+    *({"mean": value} for value in (3, "abc", [0.5], {"class_path": "os.system"}, [NAN] * 3)),
+    *({"crop": side, "resize": side} for side in ("32", -4, 4097)),
+    *({"std": [0, 0, 0]}, {"std": None}, {"resize": 3}, {"fit": "stretch"}),
 )
-def test_preprocessing_that_cannot_be_is_an_error_of_one_line(tiny_run, checkpoint, change):
+def test_preprocessing_that_cannot_be_is_an_error_of_one_line(checkpoint, change):
     for part, use, answer in (
         ("hyper_parameters", ImageClassifier.load_from_checkpoint, "does not say how images are prepared"),
         ("about", read_checkpoint, "does not name its classes and preprocessing"),
     ):
-        prepared = load(tiny_run / "checkpoints" / "best.ckpt")["about"]["preprocessing"] | change
+        prepared = read_checkpoint(checkpoint(lambda _: None))["about"]["preprocessing"] | change
         path = checkpoint(lambda content, part=part, prepared=prepared: content[part].update(preprocessing=prepared))
         with pytest.raises(UserError, match=answer):
             use(path)
@@ -210,13 +197,11 @@ def test_no_control_character_of_a_checkpoint_reaches_the_terminal(checkpoint, t
         content["about"]["arch"] = CONTROL
 
     path = checkpoint(change)
-    said = one_line(lambda: evaluate(f"{path}"), capsys)
-    assert r"a\x1b[2J\r\n\u202ebanemone" in said
-    content = read_checkpoint(path)["about"]
+    assert r"a\x1b[2J\r\n\u202ebanemone" in one_line(lambda: evaluate(f"{path}"), capsys)
+    about = read_checkpoint(path)["about"]
     with pytest.raises(UserError, match=r"use --model\.arch a\\x1b\[2J\\r\\n\\u202eb, or"):
-        require_match(content, path, ImageClassifier(["a"], content["preprocessing"]), None)
-    row = {"precision": 0.0, "recall": 0.0, "f1": 0.0, "total": 1}
-    table = class_table(content["class_names"], [row] * 8)
+        require_match(about, path, ImageClassifier(["a"], about["preprocessing"]), None)
+    table = class_table(about["class_names"], [{"precision": 0.0, "recall": 0.0, "f1": 0.0, "total": 1}] * 8)
     assert len(table.splitlines()) == 9
     assert all(line.isprintable() for line in table.split("\n"))
 
@@ -254,33 +239,31 @@ def test_a_run_that_goes_on_removes_nothing_outside_its_folder(tamper, workplace
     folder, victim = workplace / LAST.parent, workplace / place
     victim.parent.mkdir(exist_ok=True)
     victim.touch() if victim.suffix else victim.mkdir()
-    path = f"{folder}/../../../{place}"
+    path, own = f"{folder}/../../../{place}", ModelCheckpoint(folder, "own", monitor="val/loss")
 
     def change(content) -> None:
         (best,) = [name for name in content["callbacks"] if "BestCheckpoint" in name]
-        own = "ModelCheckpoint{'monitor': 'val/loss', 'mode': 'min', 'every_n_train_steps': 0, 'every_n_epochs': 1,"
-        for name, worse in ((best, torch.tensor(-1.0)), (f"{own} 'train_time_interval': None}}", torch.tensor(9.0))):
+        for name, worse in ((best, torch.tensor(-1.0)), (own.state_key, torch.tensor(9.0))):
             scores = dict.fromkeys(("best_model_score", "current_score", "kth_value"), worse)
             paths = dict.fromkeys(("best_model_path", "kth_best_model_path", "last_model_path"), path)
             kept = {"dirpath": str(folder), "best_k_models": {path: worse}}
             content["callbacks"][name] = content["callbacks"][best] | scores | paths | kept
 
     tamper(change)
-    small(callbacks=[ModelCheckpoint(folder, "own", monitor="val/loss")])
+    small(callbacks=[own])
     assert (workplace / "runs" / "run" / "metrics.json").exists()
     assert victim.exists()
 
 
-CHANGES = {  # to last.ckpt or best.ckpt
+CHANGES = {
     "momentum_buffer": lambda c: c["optimizer_states"][0]["state"][0].update(momentum_buffer=torch.zeros(1)),
     "fc.bias has the shape (2,)": lambda c: c["state_dict"].update({"network.fc.bias": torch.zeros(2)}),
     "fc.bias has values that are not finite": lambda c: c["state_dict"]["network.fc.bias"].fill_(NAN),
     "is damaged or cannot be read safely": lambda c: c.update(extra=Malicious(Path("executed"))),
 }
-CASES = [*(("last", complaint) for complaint in [*CHANGES][:3]), *(("best", complaint) for complaint in [*CHANGES][1:])]
 
 
-@pytest.mark.parametrize(("name", "complaint"), CASES)
+@cases("name complaint", *product(["last"], [*CHANGES][:3]), *product(["best"], [*CHANGES][1:]))
 def test_a_run_does_not_go_on_from_what_does_not_fit(tamper, workplace, capsys, monkeypatch, name, complaint):
     tamper(CHANGES[complaint], LAST.with_name(f"{name}.ckpt"))
     with monkeypatch.context() as patch:  # the best one stays the best

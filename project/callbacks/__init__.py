@@ -4,6 +4,7 @@ from project.callbacks.cached_features import CachedFeatures
 from project.callbacks.curves import ImagesPerSecond, LearningRate, SpeedSettings
 from project.callbacks.defaults import DefaultCallbacks
 from project.callbacks.figures import ConfidentMistakesPlot, ConfusionMatrixPlot, FirstBatchPlot, PlotFiles
+from project.callbacks.freeze_parameters import FreezeParameters
 from project.callbacks.metrics_csv import MetricsCSV
 from project.callbacks.progress_lines import ProgressLines
 from project.callbacks.progressive_resizing import ProgressiveResizing
@@ -19,6 +20,7 @@ __all__ = [
     "ConfusionMatrixPlot",
     "DefaultCallbacks",
     "FirstBatchPlot",
+    "FreezeParameters",
     "ImagesPerSecond",
     "LastCheckpoint",
     "LearningRate",

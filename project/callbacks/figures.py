@@ -1,7 +1,8 @@
 """Plots of a run: in TensorBoard, and as image files in the run's folder."""
 
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor
@@ -12,9 +13,6 @@ from project.engine.number_types import PositiveInt
 from project.engine.run.files import whole_file
 from project.engine.run.folder import PLOTS
 from project.engine.run.loggers import add_figure, tensorboards
-
-if TYPE_CHECKING:  # matplotlib takes a while to import, and --help has no use for it
-    from matplotlib.figure import Figure
 
 
 class FirstBatchPlot(Callback):
@@ -28,17 +26,20 @@ class FirstBatchPlot(Callback):
         if trainer.global_step == 0 and batch_idx == 0 and tensorboards(trainer):
             batch = pl_module.as_batch(batch)
             if batch.images.numel():  # cached features come without images
-                from project.analysis.plots import image_grid
+                from project.analysis.plots import image_grid  # matplotlib takes a while to import
 
                 titles = [named(label, pl_module.class_names) for label in batch.labels[: self.count].tolist()]
                 add_figure(trainer, "train/first_batch", image_grid(batch.images[: self.count].unbind(), titles))
 
 
 class ConfusionMatrixPlot(Callback):
-    """Draws the confusion matrix of each evaluation."""
+    """Draws the confusion matrix of ten epochs at most, as many as TensorBoard shows, and of evaluations after training."""
 
     def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Draws it, if each image has one class."""
+        """Draws it, if each image has one class; it takes 0.2 s, more than some epochs."""
+        every = max(1, math.ceil((trainer.max_epochs or 1) / 10))  # -1 epochs: as long as something else allows
+        if trainer.state.fn == "fit" and (trainer.current_epoch + 1) % every:
+            return
         split = "test" if trainer.testing else "val"
         results = pl_module.results.get(split)
         if trainer.sanity_checking or not tensorboards(trainer) or results is None or results.confusion.dim() != 2:
@@ -79,11 +80,8 @@ class ConfidentMistakesPlot(Callback):
             data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit or test
             names = pl_module.class_names
             images = [data.splits["test"].image(int(found.indices[at])) for at in surest]
-            labels, targets = (
-                [named(label, names) for label in of[surest].tolist()] for of in (found.labels, found.targets)
-            )
-            chances = found.confidences[surest].tolist()
-            titles = [f"{a} {p:.0%}\nis {b}" for a, b, p in zip(labels, targets, chances, strict=True)]
+            shown = (field[surest].tolist() for field in (found.labels, found.confidences, found.targets))
+            titles = [f"{named(a, names)} {p:.0%}\nis {named(b, names)}" for a, p, b in zip(*shown, strict=True)]
             add_figure(trainer, "test/confident_mistakes", image_grid(images, titles), pl_module.weights_step)
 
 
@@ -97,17 +95,16 @@ class PlotFiles(Callback):
             return
         from project.analysis.plots import class_figure, confusion_figure, curves_figure, read_curves
 
+        figures: dict[str, Any] = {}
         run = Path(trainer.default_root_dir)
         (run / PLOTS).mkdir(exist_ok=True)
         for logger in tensorboards(trainer):
             logger.save()
-            _write(curves_figure(read_curves(run)), run / PLOTS / "curves.png")
+            figures["curves"] = curves_figure(read_curves(run))
         if test is not None and test.confusion.dim() == 2:  # there is none where images may have several classes
-            _write(confusion_figure(test.confusion, names), run / PLOTS / "confusion_matrix.png")
+            figures["confusion_matrix"] = confusion_figure(test.confusion, names)
         if test is not None and len(names) <= 100:  # bars of more cannot be read
-            _write(class_figure(test.per_class, names), run / PLOTS / "classes.png")
-
-
-def _write(figure: "Figure", path: Path) -> None:
-    with whole_file(path) as partial:
-        figure.savefig(partial, format="png")
+            figures["classes"] = class_figure(test.per_class, names)
+        for name, figure in figures.items():
+            with whole_file(run / PLOTS / f"{name}.png") as partial:
+                figure.savefig(partial, format="png")

@@ -33,23 +33,27 @@ class MetricsCSV(Callback):
         self._rows, self._validation = list(state_dict["rows"]), dict(state_dict["validation"])
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Removes rows that were written after the checkpoint."""
+        """Removes rows that were written after the checkpoint, and that of an epoch which goes on in a longer run."""
+        epochs: Any = trainer.fit_loop.epoch_progress.current
+        if self._rows and self._rows[-1]["epoch"] > epochs.processed:
+            *self._rows, row = self._rows
+            self._validation = {name: value for name, value in row.items() if name.startswith("val/")}
         self._write(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keeps the metrics of this epoch's validation."""
         if not trainer.sanity_checking:
-            self._validation = {name: value for name, value in _metrics(trainer).items() if name.startswith("val/")}
+            self._validation = _metrics(trainer, of_validation=True)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Adds a row."""
-        row = {"epoch": trainer.current_epoch + 1, "step": trainer.global_step, **_trained(trainer), **self._validation}
+        row = {"epoch": trainer.current_epoch + 1, "step": trainer.global_step, **_metrics(trainer), **self._validation}
         self._rows, self._validation = [*self._rows, row], {}
         self._write(trainer)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Adds to the last row what other callbacks logged at the end of its epoch, which Lightning computes later."""
-        late = _trained(trainer).items()
+        late = _metrics(trainer).items()
         if self._rows and not late <= self._rows[-1].items():
             # a new list, as a checkpoint that is being written may hold the old one
             self._rows = [*self._rows[:-1], {**self._rows[-1], **dict(late)}]
@@ -69,9 +73,6 @@ class MetricsCSV(Callback):
             RowWriter(file, list(empty)).write([empty | row for row in self._rows])
 
 
-def _trained(trainer: Trainer) -> dict[str, float]:
-    return {name: value for name, value in sorted(_metrics(trainer).items()) if not name.startswith("val/")}
-
-
-def _metrics(trainer: Trainer) -> dict[str, float]:
-    return {name: float(value) for name, value in trainer.callback_metrics.items() if name != _NEVER_THE_SAME}
+def _metrics(trainer: Trainer, of_validation: bool = False) -> dict[str, float]:
+    found = {name: float(value) for name, value in trainer.callback_metrics.items() if name != _NEVER_THE_SAME}
+    return {name: found[name] for name in sorted(found) if name.startswith("val/") == of_validation}

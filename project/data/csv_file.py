@@ -1,6 +1,11 @@
 """Image files that a CSV names, with a label and, where there is one, a split for each."""
 
 import csv
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -70,41 +75,47 @@ class CSVDataModule(ImageFilesDataModule):
         given = [split for split in SPLITS if any(places[split].values())]
         return files | self.cut(files["train"], self.root, given)
 
+    def find_class_names(self) -> list[str]:
+        """Reads the labels alone."""
+        return sorted({label for _, label, _ in self._rows(look=False)})
+
     def group_of(self, path: str) -> str:
         """The name of a file's group, from its column."""
         return self._groups[path]
 
-    def _rows(self) -> list[tuple[str, str, str]]:
-        """The path as it is written, the label and the split, if any, of each line."""
+    def _rows(self, look: bool = True) -> Iterator[tuple[str, str, str]]:
+        """Yields each line's path as it is written, label and split, if any; ``look`` for the files, each of which counts once."""
         if not self.file.is_file():
             raise UserError(f"--data.file: there is no file '{printable(self.file)}'")
-        lines: dict[Path, int] = {}
-        rows: list[tuple[str, str, str]] = []
+        lines: dict[str, int] = {}
+        splits: set[bool] = set()  # True where a line names one
+        real = cache(os.path.realpath)
         try:
             with self.file.open(encoding="utf-8-sig", newline="") as file:
                 reader = csv.DictReader(file, delimiter=self.delimiter, strict=True)
                 self._require_columns(reader.fieldnames or [])
                 for values in reader:
                     path, label, split, *group = (values.get(column) or "" for column in self.columns.values())
-                    label, split, line, place = label.strip(), split.strip(), reader.line_num, self.root / path
+                    label, split, line = label.strip(), split.strip(), reader.line_num
                     if None in values or not path or not label or "" in group:
                         what = f"a path, a label and a {printable(self.group)}" if group else "a path and a label"
                         raise self._error(f"it must have {what}, and no more columns than the first", line)
-                    if split not in ("", *SPLITS) or (rows and bool(split) != bool(rows[0][2])):
+                    splits.add(bool(split))
+                    if split not in ("", *SPLITS) or len(splits) > 1:
                         raise self._error(f"the split must be train, val or test, got '{printable(split)}'", line)
-                    if not place.is_file():
-                        advice = "--data.root says what paths are relative to"
-                        raise self._error(f"there is no file '{printable(place)}'; {advice}", line)
-                    if (first := lines.setdefault(place.resolve(), line)) != line:
-                        raise self._error(f"'{printable(path)}' is in line {first}, too", line)
+                    if look:
+                        if not (found := _real_path(os.path.join(self.root, path), real)):
+                            advice = "--data.root says what paths are relative to"
+                            raise self._error(f"there is no file '{printable(self.root / path)}'; {advice}", line)
+                        if (first := lines.setdefault(found, line)) != line:
+                            raise self._error(f"'{printable(path)}' is in line {first}, too", line)
                     if group:
                         self._groups[path] = spelt(group[0])
-                    rows.append((path, spelt(label), split))
+                    yield path, spelt(label), split
         except UnicodeDecodeError as error:
             raise self._error(f"it is not UTF-8 (byte {error.start}); save it as that") from error
         except csv.Error as error:
             raise self._error(str(error)) from error
-        return rows
 
     def _require_columns(self, found: Any) -> None:
         for option, column in self.columns.items():
@@ -117,3 +128,12 @@ class CSVDataModule(ImageFilesDataModule):
 
     def _error(self, text: str, line: int | None = None) -> UserError:
         return UserError(f"'{printable(self.file)}'{f', line {line}' if line is not None else ''}: {text}")
+
+
+def _real_path(path: str, real: Callable[[str], str]) -> str:
+    """The path of a file without links, or nothing where there is none; ``real`` remembers folders, as most share them."""
+    with suppress(FileNotFoundError, NotADirectoryError, ValueError):  # the last where it has a NUL
+        if stat.S_ISREG(os.lstat(path).st_mode):
+            folder, name = os.path.split(path)
+            return os.path.join(real(folder), name)
+    return os.path.realpath(path) if os.path.isfile(path) else ""

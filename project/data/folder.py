@@ -8,7 +8,7 @@ from project.data.image_files import ImageFilesDataModule
 from project.data.splits import SPLITS
 from project.engine.errors import UserError, printable
 from project.engine.loading.paths import PathBlock
-from project.engine.loading.scan import ClassFiles, holds_folders, list_classes, split_meant
+from project.engine.loading.scan import ClassFiles, class_folders, holds_folders, list_classes, spelt, split_meant
 
 
 class FolderDataModule(ImageFilesDataModule):
@@ -46,6 +46,11 @@ class FolderDataModule(ImageFilesDataModule):
                     f"'{root / split}' and '{root / 'train'}' need the same classes, but differ in: {', '.join(odd)}"
                 )
         return found | self.cut(found["train"], root / "train" if given else root, given)
+
+    def find_class_names(self) -> list[str]:
+        """Lists the class folders alone."""
+        root = self.images_root
+        return [spelt(folder.name) for folder in class_folders(root / "train" if _split_folders(root) else root)]
 
 
 def _split_folders(root: Path) -> list[str]:

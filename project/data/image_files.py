@@ -5,6 +5,7 @@ import shlex
 import sys
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -16,12 +17,13 @@ from tqdm import tqdm
 
 from project.data.module import ResizedDataModule
 from project.data.splits import SPLITS, cut_classes, cut_groups
-from project.engine.errors import UnreadableFileError, UserError, listed, printable, require
+from project.engine.errors import UnreadableFileError, UserError, first_of_machine, listed, printable, require
 from project.engine.loading.batch import BatchDataset, ImageBatch
 from project.engine.loading.check import CACHED, check_files, few, leave_out
 from project.engine.loading.files import FileDataset, mean_and_std
-from project.engine.loading.paths import joined
+from project.engine.loading.paths import joined, pack, unpack
 from project.engine.loading.scan import ClassFiles, spelt
+from project.engine.loading.share import once_a_machine
 from project.engine.number_types import PositiveInt
 from project.engine.preprocessing import Preprocessing
 
@@ -96,7 +98,19 @@ class ImageFilesDataModule(ResizedDataModule):
     @property
     def class_names(self) -> list[str]:
         """The names of the classes, sorted."""
-        return list(self.files()["train"])
+        names: list[str] = []
+        if not self._lists():
+            with suppress(OSError):  # files() explains it
+                names = self.find_class_names()
+        return names or list(self.files()["train"])
+
+    def find_class_names(self) -> list[str]:
+        """Finds the classes without listing the files, for processes that the first of their machine hands its list."""
+        return []
+
+    def _lists(self) -> bool:
+        """Returns True if this process has the list of files, or is the one of its machine that makes it."""
+        return bool(self._files) or first_of_machine()
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -122,8 +136,8 @@ class ImageFilesDataModule(ResizedDataModule):
         return self._files
 
     def expected_sizes(self) -> dict[str, int]:
-        """The number of files in each split, once they are there."""
-        found = self.files() if self.images_root.is_dir() else {}
+        """The number of files in each split, once they are there and listed."""
+        found = self.files() if self._lists() and self.images_root.is_dir() else {}
         return {split: sum(map(len, classes.values())) for split, classes in found.items()}
 
     def cut(self, train: ClassFiles, root: Path, given: Sequence[str]) -> dict[str, ClassFiles]:
@@ -177,8 +191,8 @@ class ImageFilesDataModule(ResizedDataModule):
                 self._facts[files.rows] = np.stack([found[column] for column in CACHED], axis=1)
 
     def load(self) -> dict[str, BatchDataset]:
-        """Opens the three splits."""
-        splits = self.files()
+        """Opens the three splits, of the files that the first process of this machine has listed."""
+        splits = self._files = once_a_machine(self.files, pack, unpack, self.trainer)
         if self.skip_bad or self.cache is not None:
             if self.world[1] == 0:
                 self._check()

@@ -17,6 +17,10 @@ class LocalError(UserError):
     """A UserError that one process may notice alone, so that each prints its own."""
 
 
+class NonFiniteError(LocalError):
+    """Training has met numbers that are not finite, which resuming would meet again."""
+
+
 class UnreadableFileError(LocalError):
     """A file cannot be read."""
 
@@ -40,11 +44,16 @@ def first_sentence(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0].split(". ")[0]
 
 
-def end_with_error(text: str, alone: bool = False) -> NoReturn:
-    """Ends the program with code 2 and one line, which only the first process of a machine prints, or with ``alone`` each."""
+def first_of_machine() -> bool:
+    """Returns False in all processes of a machine but the first, before they can communicate, too."""
     # Lightning's launcher and torchrun set the one, srun the other
     rank = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or "0"
-    if rank == "0" or not rank.isdecimal() or alone:
+    return rank == "0" or not rank.isdecimal()
+
+
+def end_with_error(text: str, alone: bool = False) -> NoReturn:
+    """Ends the program with code 2 and one line, which only the first process of a machine prints, or with ``alone`` each."""
+    if first_of_machine() or alone:
         sys.stderr.write(f"error: {printable(text, keep=LINES)}\n")
     else:
         _let_the_first_speak()

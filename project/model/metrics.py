@@ -1,12 +1,12 @@
 """Classification metrics as integer counts, so that they are exact however a set was cut into batches and processes."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 from torchmetrics import Metric
 
 _LOSS_UNIT = 2.0**-20  # nats
@@ -146,14 +146,26 @@ class CountingMetrics(Metric):
         """Returns the mean over so many images, in nats; NaN where any was not finite."""
         return float("nan") if self.non_finite else int(self.loss_units) * _LOSS_UNIT / max(total, 1)
 
+    def sync(self, *args: Any, **kwargs: Any) -> None:
+        """Adds up the counts of all processes at once, where torchmetrics gathers each of them from every process."""
+        sums = self._sums()
+        super().sync(*args, **kwargs | {"dist_sync_fn": lambda *_, **__: [next(sums)]})
+
+    def _sums(self) -> Iterator[Tensor]:
+        states = [cast(Tensor, state) for state in self.metric_state.values()]
+        total = torch.cat([state.flatten() for state in states])
+        distributed.all_reduce(total)  # Lightning's reduce belongs to a strategy, which a metric does not know
+        for state, part in zip(states, torch.split(total, [state.numel() for state in states]), strict=True):
+            yield part.view_as(state)
+
     def counts(self) -> dict[str, Tensor]:
         """Returns the counts since the last reset, of all processes, each of which must call this."""
         with self.sync_context():
             return {name: cast(Tensor, state).cpu().clone() for name, state in self.metric_state.items()}
 
     def set_counts(self, counts: dict[str, Tensor]) -> None:
-        """Restores the counts of all processes, in one of them."""
-        for name in self.metric_state:
+        """Restores the counts of all processes, in one of them; those that an older run did not know begin at 0."""
+        for name in self.metric_state.keys() & counts.keys():
             setattr(self, name, counts[name].to(self.device))
 
 
@@ -263,12 +275,5 @@ class MultilabelMetrics(CountingMetrics):
     def results(self) -> Metrics:
         """Computes the metrics from the counts of this process."""
         images = int(self.images)
-        return Metrics(
-            self.mean_loss(images),
-            self.confusion.cpu(),
-            top5_correct=None,
-            exact=int(self.exact),
-            images=images,
-            thresholds=self.thresholds,
-            best_thresholds=self.best_thresholds(),
-        )
+        found = Metrics(self.mean_loss(images), self.confusion.cpu(), None, exact=int(self.exact), images=images)
+        return found._replace(thresholds=self.thresholds, best_thresholds=self.best_thresholds())

@@ -64,7 +64,7 @@ def with_channels(network: nn.Module, channels: int) -> nn.Module:
 
 def is_path(arch: str) -> bool:
     """Tells the path of a callable from a name."""
-    return "." in arch and not arch.startswith(TIMM)
+    return "." in arch and all(part.isidentifier() for part in arch.split("."))
 
 
 def network_of_file(arch: str, arch_args: Any) -> str:

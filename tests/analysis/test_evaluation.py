@@ -5,13 +5,11 @@ import torch
 from scipy import stats
 
 from project.analysis.compare import differing_settings, mcnemar, seed_groups
-from project.analysis.data import open_data
 from project.analysis.evaluation import evaluate_split
 from project.analysis.prediction import predict
 from project.data import FolderDataModule
-from project.engine.run.checkpoint import read_checkpoint
 from project.model import ImageClassifier
-from tests.conftest import make_folder
+from tests.conftest import make_folder, opened
 
 
 class Upside(FolderDataModule):
@@ -25,15 +23,9 @@ class Upside(FolderDataModule):
         return batch._replace(images=batch.images.flip(3))
 
 
-@pytest.fixture
-def opened(tiny_run):
-    best = tiny_run / "checkpoints" / "best.ckpt"
-    return ImageClassifier.load_from_checkpoint(best).eval(), open_data(read_checkpoint(best)["about"])
-
-
-def test_images_go_through_the_data_modules_own_hooks(tmp_path, opened):
+def test_images_go_through_the_data_modules_own_hooks(tmp_path, tiny_run):
     make_folder(tmp_path, dict.fromkeys("abcdefgh", 8))
-    (model, _), data = opened, Upside(str(tmp_path), image_size=32, resize=32, num_workers=0, batch_size=8)
+    (model, _), data = opened(tiny_run), Upside(str(tmp_path), image_size=32, resize=32, num_workers=0, batch_size=8)
     for split in ("val", "test"):
         found = evaluate_split(model, data, split)
         images = torch.stack([found.images.image(index) for index in range(len(found.images))])
@@ -42,10 +34,10 @@ def test_images_go_through_the_data_modules_own_hooks(tmp_path, opened):
         assert found.metrics.correct == int((found.predicted == found.labels).sum())
 
 
-def test_each_image_has_its_own_prediction_and_a_broken_one_none(tmp_path, opened, monkeypatch):
+def test_each_image_has_its_own_prediction_and_a_broken_one_none(tmp_path, tiny_run, monkeypatch):
     monkeypatch.setattr(ImageClassifier, "probabilities", lambda _, logits: (logits / 4).softmax(1))
     make_folder(tmp_path / "images", dict.fromkeys("abcdefgh", 4))
-    model, _ = opened
+    model, _ = opened(tiny_run)
     like = {"image_size": 32, "resize": 32, "mean": model.preprocessing["mean"], "std": model.preprocessing["std"]}
     data = FolderDataModule(str(tmp_path / "images"), **like, num_workers=0, on_bad_image="skip")
     assert {name: data.preprocessing.get(name) for name in model.preprocessing} == model.preprocessing
@@ -64,8 +56,8 @@ def test_each_image_has_its_own_prediction_and_a_broken_one_none(tmp_path, opene
         assert float(found.confidence[index]) == pytest.approx(prediction.probability, abs=1e-6)
 
 
-def test_validation_takes_the_views_of_the_test_where_that_is_asked_for(opened):
-    model, data = opened
+def test_validation_takes_the_views_of_the_test_where_that_is_asked_for(tiny_run):
+    model, data = opened(tiny_run)
     model.test_time_augmentation = "flip"
     plain, views = (evaluate_split(model, data, "val", as_in_use=as_in_use) for as_in_use in (False, True))
     images = torch.stack([views.images.image(index) for index in range(len(views.images))])
@@ -76,8 +68,8 @@ def test_validation_takes_the_views_of_the_test_where_that_is_asked_for(opened):
     assert views.metrics.correct == int(((straight + mirrored).argmax(1) == views.labels).sum())
 
 
-def test_the_most_confident_come_first(opened):
-    found = evaluate_split(*opened)
+def test_the_most_confident_come_first(tiny_run):
+    found = evaluate_split(*opened(tiny_run))
     rows = list(zip(found.logits.softmax(1).tolist(), found.labels.tolist(), strict=True))
     wrong = [index for index, (row, label) in enumerate(rows) if row.index(max(row)) != label]
     assert found.suspects(5) == sorted(wrong, key=lambda index: (rows[index][0][rows[index][1]], index))[:5]

@@ -1,4 +1,4 @@
-"""Each default callback can be given options or be switched off, and nothing else changes; a finished run has its plots."""
+"""Each default callback can be given options or be switched off, and nothing else changes."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -9,12 +9,10 @@ import numpy as np
 import torch
 import yaml
 from lightning.pytorch import Callback
-from PIL import Image
 
-from project.callbacks import ConfidentMistakesPlot, DefaultCallbacks, LastCheckpoint
+from project.callbacks import ConfidentMistakesPlot, ConfusionMatrixPlot, DefaultCallbacks, LastCheckpoint
 from project.fit import FitCLI
-from project.model import ImageClassifier
-from tests.conftest import SLIM, TINY, fit
+from project.model.metrics import Metrics
 from tests.small import load, one_line, small, stop_at
 
 RUN = Path("runs/run")
@@ -95,33 +93,13 @@ def test_a_mistake_has_the_models_own_confidence_and_any_index(monkeypatch):
     assert np.asarray(axes.images[0].get_array()).max() == 0
 
 
-class Silent(ImageClassifier):
-    """Evaluates without returning anything, prints, and overrides hooks without calling ours."""
-
-    def validation_step(self, batch, batch_idx):
-        super().validation_step(batch, batch_idx)
-
-    def test_step(self, batch, batch_idx):
-        super().test_step(batch, batch_idx)
-
-    def on_test_start(self):
-        self.print("printed by the model")
-
-    def on_validation_epoch_end(self):
-        pass
-
-    def on_train_epoch_end(self):
-        self.print("an epoch is over")
-
-
-def test_a_run_ends_with_plots_although_its_steps_return_nothing_and_hooks_print(workplace, capsys):
-    own = ["--trainer.enable_progress_bar=true", f"--model={Silent.__module__}.Silent"]
-    fit(*TINY, *SLIM, *own, "--name=run", drawn=True)
-    said = capsys.readouterr().out
-    assert "printed by the model" in said
-    assert "an epoch is over" in said
-    plots = {path.stem: Image.open(path) for path in Path("runs/run/plots").iterdir()}
-    assert set(plots) == {"curves", "confusion_matrix", "classes"}
-    for image in plots.values():
-        assert min(image.size) > 100
-        assert np.asarray(image.convert("RGB")).std() > 5
+def test_the_confusion_matrix_is_drawn_in_ten_epochs_at_most(monkeypatch):
+    drawn: list[int] = []
+    monkeypatch.setattr("project.callbacks.figures.tensorboards", lambda _: True)
+    monkeypatch.setattr("project.callbacks.figures.add_figure", lambda trainer, *_: drawn.append(trainer.current_epoch))
+    model = SimpleNamespace(results={"val": Metrics(0.0, torch.eye(2).long(), None)}, class_names=["a", "b"])
+    trainer: Any = SimpleNamespace(state=SimpleNamespace(fn="fit"), testing=False, sanity_checking=False)
+    for trainer.max_epochs, first in ((-1, 0), (10, 0), (25, 2)):
+        for trainer.current_epoch in range(first + 1):
+            ConfusionMatrixPlot().on_validation_end(trainer, model)
+    assert drawn == [0, 0, 2]

@@ -1,6 +1,7 @@
 """A CSV of image files: what it may look like, where its images go, and what is refused with its line."""
 
 import csv
+import shutil
 
 import pytest
 import torch
@@ -46,6 +47,26 @@ def test_its_images_are_those_of_the_folder_in_the_same_splits(root):
         keys = list(range(len(data.splits[split])))
         found, expected = (module.splits[split].__getitems__(keys) for module in (data, folder))
         assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize("variable", ["LOCAL_RANK", "SLURM_LOCALID"])
+@pytest.mark.parametrize("kind", ["CSV", "folder", "folders of splits"])
+def test_processes_behind_the_first_find_classes_without_looking_for_files(tmp_path, monkeypatch, kind, variable):
+    classes = {"Ä b": 12, "a": 12, "B": 12}
+    place = write_folder(tmp_path / "train" if kind == "folders of splits" else tmp_path, classes)
+    (place / ".hidden").mkdir()
+    file = write(tmp_path / "labels.csv", rows_of(tmp_path))
+    first, other = (module(file) if kind == "CSV" else FolderDataModule(str(tmp_path)) for _ in range(2))
+    assert first.class_names == ["B", "a", "Ä b"]
+    assert sum(first.expected_sizes().values()) == 36
+    monkeypatch.setenv(variable, "1")
+    monkeypatch.setattr(other, "find", None)
+    for folder in classes:
+        shutil.rmtree(place / folder)
+        if kind != "CSV":
+            (place / folder).mkdir()
+    assert other.class_names == first.class_names
+    assert other.expected_sizes() == {}
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])

@@ -16,7 +16,7 @@ from torchvision.datasets.folder import default_loader
 from project.data import FolderDataModule, TorchDatasetModule
 from project.engine.errors import UserError
 from project.engine.loading.batch import ImageBatch
-from tests.conftest import QUIET, TINY_TRAINER, evaluate, fit
+from tests.conftest import QUIET, TINY_TRAINER, cases, evaluate, fit
 from tests.data.stubs import attached
 from tests.engine.loading.image_files import noise, write_folder
 from tests.small import load, one_line
@@ -55,9 +55,9 @@ def joined(batches: Any) -> ImageBatch:
     return ImageBatch(*(torch.cat(field) for field in zip(*batches, strict=True)))
 
 
-@pytest.mark.parametrize(
-    ("fit", "size", "loader"),  # the folder decodes larger images at a fraction of their size, as bytes are
-    [("crop", 16, default_loader), ("pad", 16, default_loader), ("squash", 8, lambda path: Path(path).read_bytes())],
+@cases(
+    "fit size loader",  # the folder decodes larger images at a fraction of their size, as bytes are
+    *(("crop", 16, default_loader), ("pad", 16, default_loader), ("squash", 8, lambda path: Path(path).read_bytes())),
 )
 def test_an_image_folder_of_torchvision_is_served_as_the_folder_is_to_the_last_bit(tmp_path, fit, size, loader):
     for split in SPLITS:
@@ -104,26 +104,24 @@ class Endless(IterableDataset[Any]):
 IMAGE = noise(20, 18)
 
 
-@pytest.mark.parametrize(
-    ("dataset", "text"),
-    [
-        (Endless(), "--data.train: Endless is not map-style"),
-        (Samples([]), "--data.train: Samples has no samples"),
-        (Samples([{"image": IMAGE}] * 30), r"must be \(image, label\), got dict"),
-        (Samples([(torch.rand(3, 8, 8), 0)] * 30), "got torch.float32; leave out ToTensor"),
-        (Samples([(np.zeros((8, 8, 3)), 0)] * 30), "must be of PIL, a uint8 tensor or a file's bytes, got ndarray"),
-        (Samples([(torch.zeros(8, 8, 3, dtype=torch.uint8), 0)] * 30), r"height, width\), got \(8, 8, 3\)$"),
-        (Samples([(torch.zeros(4, 8, 8, dtype=torch.uint8), 0)] * 30), r"got \(4, 8, 8\)"),
-        (Samples([(IMAGE.convert("L").convert("F"), 0)] * 30), "32 bits"),
-        (Samples([(IMAGE, 0.0)] * 30), "its label must be an integer, got float"),
-        (Samples([(IMAGE, 2)] * 30), "its label must be from 0 to 1, got 2; see --data.class_names"),
-        (Samples([(IMAGE, -1)] * 30), "its label must be from 0 to 1, got -1"),
-        (Samples([(IMAGE, 0)] * 30, targets=[1] * 30), "its label is 0, but the dataset's list of labels says 1"),
-        (Samples([(IMAGE, 0)] * 30, targets=[2] * 30), "has the label 2, not one from 0 to 1"),
-        (TensorDataset(torch.zeros(9, 3, 8, 8, dtype=torch.uint8)), r"must be \(image, label\), got tuple"),
-        (Samples([(b"no image", 0)] * 30), r"^'Samples\[\d+\]' cannot be read as an image \(not an image\)"),
-        (Samples(lambda index: Image.open("nowhere.png"), 30), "cannot be read .No such file"),
-    ],
+@cases(
+    "dataset text",
+    (Endless(), "--data.train: Endless is not map-style"),
+    (Samples([]), "--data.train: Samples has no samples"),
+    (Samples([{"image": IMAGE}] * 30), r"must be \(image, label\), got dict"),
+    (Samples([(torch.rand(3, 8, 8), 0)] * 30), "got torch.float32; leave out ToTensor"),
+    (Samples([(np.zeros((8, 8, 3)), 0)] * 30), "must be of PIL, a uint8 tensor or a file's bytes, got ndarray"),
+    (Samples([(torch.zeros(8, 8, 3, dtype=torch.uint8), 0)] * 30), r"height, width\), got \(8, 8, 3\)$"),
+    (Samples([(torch.zeros(4, 8, 8, dtype=torch.uint8), 0)] * 30), r"got \(4, 8, 8\)"),
+    (Samples([(IMAGE.convert("L").convert("F"), 0)] * 30), "32 bits"),
+    (Samples([(IMAGE, 0.0)] * 30), "its label must be an integer, got float"),
+    (Samples([(IMAGE, 2)] * 30), "its label must be from 0 to 1, got 2; see --data.class_names"),
+    (Samples([(IMAGE, -1)] * 30), "its label must be from 0 to 1, got -1"),
+    (Samples([(IMAGE, 0)] * 30, targets=[1] * 30), "its label is 0, but the dataset's list of labels says 1"),
+    (Samples([(IMAGE, 0)] * 30, targets=[2] * 30), "has the label 2, not one from 0 to 1"),
+    (TensorDataset(torch.zeros(9, 3, 8, 8, dtype=torch.uint8)), r"must be \(image, label\), got tuple"),
+    (Samples([(b"no image", 0)] * 30), r"^'Samples\[\d+\]' cannot be read as an image \(not an image\)"),
+    (Samples(lambda index: Image.open("nowhere.png"), 30), "cannot be read .No such file"),
 )
 def test_what_is_no_image_with_a_label_is_refused_before_training(dataset, text):
     with pytest.raises(UserError, match=text):

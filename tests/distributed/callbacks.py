@@ -1,5 +1,6 @@
 """Classes that commands of tests name: a data module and callbacks, some for processes that do not do the same."""
 
+import math
 import os
 import signal
 import time
@@ -10,14 +11,12 @@ from lightning.pytorch import Callback
 from project.data import SyntheticFlowersDataModule
 from project.engine.errors import LocalError
 from tests.conftest import SLIM
+from tests.conftest import TINY as TINY_IN_PROCESS
 
 TINY = [
-    *("--data=tests.distributed.callbacks.AnnouncingDataModule", "--data.batch_size=16", "--data.num_workers=0"),
-    *("--data.train_size=48", "--data.val_size=25", "--data.test_size=27", "--data.image_size=32"),
-    *SLIM,
-    "--model.optimizer.lr=0.001",
-    *("--trainer.accelerator=cpu", "--trainer.precision=32-true", "--trainer.max_epochs=1"),
-    *("--trainer.log_every_n_steps=1", "--trainer.num_sanity_val_steps=0", "--trainer.enable_progress_bar=false"),
+    *("--data=tests.distributed.callbacks.AnnouncingDataModule", "--data.num_workers=0", *TINY_IN_PROCESS),
+    *("--data.train_size=48", "--data.val_size=25", "--data.test_size=27"),
+    *(*SLIM, "--model.optimizer.lr=0.001", "--trainer.precision=32-true"),
 ]
 """Options of a tiny run of the real command."""
 
@@ -51,6 +50,14 @@ class Dies(Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+class InfiniteLoss(Callback):
+    """Makes the loss of the second process infinite in the third step, whose gradients stay finite."""
+
+    def on_before_backward(self, trainer, pl_module, loss) -> None:
+        if (trainer.global_rank, trainer.global_step) == (1, 2):
+            loss.data.fill_(math.inf)
+
+
 class RecordsBatches(Callback):
     """Writes down which images a process gets in a step, and kills the first process in one of them.
 
@@ -64,6 +71,18 @@ class RecordsBatches(Callback):
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx: int) -> None:
         step, rank = trainer.global_step, trainer.global_rank
         images = " ".join(map(str, batch.indices.tolist()))
+        Path("batches").mkdir(exist_ok=True)
         (Path("batches") / f"{step}.{rank} of {trainer.world_size}").write_text(images)
         if step == self.stop and trainer.is_global_zero:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class LosesMachine(Callback):
+    """A machine dies in step 2 where the environment says so; one that is alone in steps 0 and 5 waits for another."""
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx: int) -> None:
+        if trainer.global_step == 2 and "DIES" in os.environ:
+            os.killpg(os.getpgid(os.getppid()), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if trainer.global_step in (0, 5) and trainer.world_size == 1:
+            signal.pause()  # torchrun sends one

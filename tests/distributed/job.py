@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
-from torch import nn
+from torch.optim.swa_utils import update_bn
 
 from project.data import SyntheticFlowersDataModule
 from project.model import ImageClassifier
@@ -46,16 +46,7 @@ def classifier(cls: type[ImageClassifier] = ImageClassifier, **options) -> Image
     data = flowers(32, 1, 1)
     data.setup("fit")
     model = cls(data.class_names, data.preprocessing, **{"arch": "resnet9_slim", **options})
-    layers = [layer for layer in model.modules() if isinstance(layer, nn.BatchNorm2d)]
-    modes = [layer.training for layer in layers]
-    for layer in layers:
-        layer.train()
-        layer.momentum = None  # the mean over all batches
-    with torch.no_grad():
-        model(data.splits["train"].__getitems__(list(range(32))).images)
-    for layer, mode in zip(layers, modes, strict=True):
-        layer.train(mode)
-        layer.momentum = 0.1
+    update_bn([data.splits["train"].__getitems__(list(range(32))).images], model)
     return model
 
 

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -97,6 +98,26 @@ def succeed(command: Sequence[str], cwd: Path, timeout: float = 120, **extra: st
     finished = run(command, cwd, timeout, **extra)
     assert finished.code == 0, str(finished)
     return finished
+
+
+@contextlib.contextmanager
+def started(command, place, log="log", **extra):
+    """A command that runs in a process group of its own, writes to a file, and is not left behind."""
+    with open(place / log, "w") as file:
+        options: Any = {"env": environment(**extra), "stdout": file, "stderr": file, "start_new_session": True}
+        process = subprocess.Popen(command, cwd=place, **options)
+        try:
+            yield process
+        finally:
+            end([process])
+
+
+def wait_until(condition, place, patience=120.0):
+    deadline = time.monotonic() + patience
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {patience:.0f} s\n{(place / 'log').read_text()}")
+        time.sleep(0.01)
 
 
 def end(processes: list[subprocess.Popen[Any]]) -> None:

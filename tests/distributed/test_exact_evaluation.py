@@ -1,10 +1,10 @@
 """Evaluation counts every image once, on any number of processes."""
 
-import json
 import os
 import warnings
 from functools import cache, partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -43,16 +43,14 @@ def data_of(size, world_size):
     return flowers(TRAIN_SIZE, size, 4 if 4 % world_size == 0 else world_size)
 
 
-def metrics(model, split):
-    return {**model.results[split].as_dict(), "per_class": model.results[split].per_class}
+def metrics(model):
+    return {split: {**found.as_dict(), "per_class": found.per_class} for split, found in model.results.items()}
 
 
 def evaluated(model, size, world_size):
-    found = {}
-    for split, method in {"val": "validate", "test": "test"}.items():
-        getattr(trainer(world_size), method)(model, datamodule=data_of(size, world_size), verbose=False)
-        found[split] = metrics(model, split)
-    return found
+    trainer(world_size).validate(model, datamodule=data_of(size, world_size), verbose=False)
+    trainer(world_size).test(model, datamodule=data_of(size, world_size), verbose=False)
+    return metrics(model)
 
 
 class Measured(Callback):
@@ -68,7 +66,7 @@ class Measured(Callback):
     on_test_end = on_validation_end
 
 
-def fit_and_evaluate(world_size, weights, broadcast_buffers=True):
+def fit_and_evaluate(world_size, broadcast_buffers):
     """Validation in the middle of the second step, and the test after it; BatchNorm's statistics differ by process."""
     strategy: Any = DDPStrategy(broadcast_buffers=broadcast_buffers) if world_size > 1 else "auto"
     model, measured = classifier(MeasuringClassifier, optimizer=partial(SGD, lr=0.01)), Measured()
@@ -77,9 +75,15 @@ def fit_and_evaluate(world_size, weights, broadcast_buffers=True):
     one = trainer(world_size, callbacks=[measured], strategy=strategy, **steps)
     one.fit(model, datamodule=data)
     one.test(model, datamodule=data, verbose=False)
-    if one.is_global_zero:
-        torch.save(measured.weights, weights)
-    return {split: metrics(model, split) for split in ("val", "test")}
+    return {split: (found, measured.weights[split]) for split, found in metrics(model).items()}
+
+
+def collectives(model, world_size):
+    """How often a validation adds up and gathers, from its start on."""
+    spies = [patch.object(distributed, name, wraps=getattr(distributed, name)) for name in ("all_reduce", "all_gather")]
+    with spies[0] as sums, spies[1] as gathers:
+        trainer(world_size).validate(model, datamodule=data_of(12, world_size), verbose=False)
+    return [sums.call_count, gathers.call_count]
 
 
 def mistakes(model, size, world_size):
@@ -95,7 +99,7 @@ def mistakes(model, size, world_size):
 
 def predicted(model, size, world_size):
     """How many predictions all processes together return."""
-    found: Any = trainer(world_size).predict(model, datamodule=data_of(size, world_size)) or []
+    found: Any = trainer(world_size).predict(model, datamodule=data_of(size, world_size))
     count = torch.tensor(sum(map(len, found)))
     if world_size > 1:
         distributed.all_reduce(count)
@@ -109,27 +113,23 @@ def evaluate(out):
     found = {
         "exact": {size: evaluated(model, size, world_size) for size in sizes(world_size)},
         "mistakes": {size: mistakes(model, size, world_size) for size in (1, 23)},
+        "collectives": collectives(model, world_size),
         "predicted": {size: predicted(model, size, world_size) for size in (world_size, 7, 12)},
-        "fit": fit_and_evaluate(world_size, out / "fit.pt"),
-        "fit without broadcasts": fit_and_evaluate(world_size, out / "fit without broadcasts.pt", False),
+        "fit": {
+            broadcast_buffers: fit_and_evaluate(world_size, broadcast_buffers) for broadcast_buffers in (True, False)
+        },
     }
     if os.environ.get("RANK", "0") == "0":
-        (out / "metrics.json").write_text(json.dumps(found))
+        torch.save(found | {"world_size": world_size}, out / "found.pt")
 
 
 @pytest.fixture(scope="module", params=WORLD_SIZES, ids=lambda number: f"{number} processes")
-def world_size(request):
-    return request.param
-
-
-@pytest.fixture(scope="module")
-def found(world_size, tmp_path_factory):
+def found(request, tmp_path_factory):
     """The results of so many processes, in one launch."""
-    out = tmp_path_factory.mktemp("evaluation")
+    out, world_size = tmp_path_factory.mktemp("evaluation"), request.param
     by_torchrun = torchrun(world_size, "tests.distributed.job", *named(evaluate, out))  # which takes seconds longer
     succeed(by_torchrun if world_size == 3 else forked(world_size, evaluate, out), cwd=out, timeout=240)
-    weights = {file.stem: torch.load(file, weights_only=True) for file in out.glob("fit*.pt")}
-    return json.loads((out / "metrics.json").read_text()) | {"weights": weights}
+    return torch.load(out / "found.pt", weights_only=True)
 
 
 @cache
@@ -145,27 +145,29 @@ def require_equal(measured, expected):
         assert measured[name] == (pytest.approx(value, rel=1e-5, abs=1e-6) if rounded else value), name
 
 
-def test_sets_of_every_size_have_the_same_metrics_as_on_one_process(found, world_size):
-    assert [int(size) for size in found["exact"]] == sizes(world_size)
+def test_sets_of_every_size_have_the_same_metrics_as_on_one_process(found):
+    assert list(found["exact"]) == sizes(found["world_size"])
     for size, measured in found["exact"].items():
         for split in ("val", "test"):
-            require_equal(measured[split], on_one_process(int(size))[split])
-            assert measured[split]["total"] == int(size) == sum(map(sum, measured[split]["confusion_matrix"]))
-    assert found["predicted"] == {str(size): size for size in (world_size, 7, 12)}
+            require_equal(measured[split], on_one_process(size)[split])
+            assert measured[split]["total"] == size == sum(map(sum, measured[split]["confusion_matrix"]))
+    assert found["predicted"] == {size: size for size in (found["world_size"], 7, 12)}
+    # at the start, for whether anything was measured, and for all counts at once
+    assert found["collectives"] == ([3, 0] if found["world_size"] > 1 else [0, 0])
 
 
 def test_the_most_confident_mistakes_are_those_of_one_process(found):
     with warnings.catch_warnings():
         quiet()
-        expected = {size: mistakes(classifier(), int(size), 1) for size in found["mistakes"]}
+        expected = {size: mistakes(classifier(), size, 1) for size in found["mistakes"]}
     assert found["mistakes"] == expected
-    assert len(expected["23"]) == MISTAKES
+    assert len(expected[23]) == MISTAKES
 
 
-@pytest.mark.parametrize("fit", ["fit", "fit without broadcasts"])
-def test_validation_within_a_step_of_fit_and_the_test_after_it_are_exact_too(found, fit):
+@pytest.mark.parametrize("broadcast_buffers", [True, False])
+def test_validation_within_a_step_of_fit_and_the_test_after_it_are_exact_too(found, broadcast_buffers):
     """BatchNorm's statistics differ by process then: those of the first count."""
-    for split, weights in found["weights"][fit].items():
+    for split, (measured, weights) in found["fit"][broadcast_buffers].items():
         model = classifier(MeasuringClassifier)
         statistics = "network.stem.1.running_mean"
         assert not torch.equal(weights[statistics], model.state_dict()[statistics])  # it did train
@@ -173,4 +175,4 @@ def test_validation_within_a_step_of_fit_and_the_test_after_it_are_exact_too(fou
         with warnings.catch_warnings():
             quiet()
             expected = evaluated(model, FIT_SIZE, 1)
-        require_equal(found[fit][split], expected[split])
+        require_equal(measured, expected[split])

@@ -10,14 +10,14 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from project.engine.errors import UserError
 from project.engine.run.processes import EXIT_CODE
 from project.fit import FitCLI
-from tests.conftest import as_in_a_terminal
+from tests.conftest import as_in_a_terminal, cases
 from tests.distributed.callbacks import TINY
 from tests.distributed.processes import ROOT, Finished, environment, free_port, run, run_together, succeed, torchrun
 from tests.stress import differences, outcome
@@ -25,15 +25,7 @@ from tests.stress import differences, outcome
 PLOTS = ["curves.png", "confusion_matrix.png", "classes.png"]
 SCRIPTS = ROOT / "examples" / "launch"
 FIT = [sys.executable, "-m", "project.fit", *TINY]
-
-
-class Launched(NamedTuple):
-    """A run that was started in one of the ways."""
-
-    run: Path
-    metrics: Any
-    out: str
-    err: str
+STOP = ["--trainer.callbacks+=tests.small.AtStep", "--trainer.callbacks.step=1"]
 
 
 def by_slurm(place: Path, *flags: str) -> list[Finished]:
@@ -65,16 +57,16 @@ WAYS: dict[str, Callable[[Path], list[Finished]]] = {
 
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory) -> Any:
-    """Starts the run in a way, once."""
+    """Starts the run in a way, once; returns its folder, its metrics, and what it wrote."""
 
     @functools.cache
-    def launch(way: str) -> Launched:
+    def launch(way: str) -> tuple[Path, Any, str, str]:
         place: Path = tmp_path_factory.mktemp(way)
         processes = WAYS[way](place)
         assert all(process.code == 0 for process in processes), "\n".join(map(str, processes))
         (folder,) = (place / "runs").iterdir()
         out, err = "".join(process.out for process in processes), "".join(process.err for process in processes)
-        return Launched(folder, json.loads((folder / "metrics.json").read_text()), out, err)
+        return folder, json.loads((folder / "metrics.json").read_text()), out, err
 
     return launch
 
@@ -84,7 +76,7 @@ SLOW = [pytest.param(way, marks=pytest.mark.slow) for way in ("torchrun", "slurm
 
 @pytest.mark.parametrize("way", ["lightning", *SLOW])
 def test_every_way_leads_to_the_same_metrics_fills_one_folder_and_speaks_once(way, launched):
-    (folder, measured, out, err), expected = launched(way), launched("lightning").metrics
+    (folder, measured, out, err), (_, expected, *_) = launched(way), launched("lightning")
     for split, size in {"val": 25, "test": 27}.items():
         assert measured[split]["total"] == size == sum(map(sum, measured[split]["confusion_matrix"]))
         assert measured[split] == expected[split] | {"loss": pytest.approx(expected[split]["loss"], rel=1e-5)}
@@ -109,38 +101,29 @@ def errors(finished: Finished) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("launcher", "flags", "complaint"),
-    [
-        ("lightning", ["--trainer.sync_batchnorm=true"], "--trainer.sync_batchnorm: torch synchronises BatchNorm"),
-        ("torchrun", ["--data.batch_size=15"], "--data.batch_size must be a multiple of"),
-        (
-            "torchrun",
-            ["--trainer.devices=1"],
-            "--trainer.devices times --trainer.num_nodes is 1, but the launcher started 2",
-        ),
-    ],
+@cases(
+    "launcher flag complaint",
+    ("lightning", "--trainer.sync_batchnorm=true", "--trainer.sync_batchnorm: torch synchronises BatchNorm"),
+    ("torchrun", "--data.batch_size=15", "--data.batch_size must be a multiple of"),
+    ("torchrun", "--trainer.devices=1", "--trainer.devices times --trainer.num_nodes is 1, but the launcher started 2"),
 )
-def test_an_error_is_printed_once(launcher, flags, complaint, tmp_path):
-    command = [*FIT, "--trainer.devices=2", *flags]
+def test_an_error_is_printed_once(launcher, flag, complaint, tmp_path):
+    command = [*FIT, "--trainer.devices=2", flag]
     finished = run(command if launcher == "lightning" else torchrun(2, *command[2:]), tmp_path)
     assert [line.startswith(f"error: {complaint}") for line in errors(finished)] == [True], str(finished)
 
 
-def test_torchrun_must_start_as_many_processes_as_are_asked_for(workplace, monkeypatch):
-    for name in ("LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
-        monkeypatch.setenv(name, "1")
-    for name in ("RANK", "LOCAL_RANK", "GROUP_RANK"):
-        monkeypatch.setenv(name, "0")
+@cases(
+    "zero one hint",
+    ("RANK LOCAL_RANK GROUP_RANK", "LOCAL_WORLD_SIZE GROUP_WORLD_SIZE WORLD_SIZE TORCHELASTIC_RUN_ID", ""),
+    ("SLURM_PROCID SLURM_LOCALID SLURM_NODEID", "SLURM_NTASKS SLURM_JOB_NAME", "; start it with srun$"),
+)
+def test_a_launcher_must_start_as_many_processes_as_are_asked_for(workplace, monkeypatch, zero, one, hint):
+    for value, names in (("0", zero), ("1", one)):
+        for name in names.split():
+            monkeypatch.setenv(name, value)
     assert FitCLI(TINY).trainer.world_size == 1
-    with pytest.raises(UserError, match=r"^--trainer.devices times .* is 2, but the launcher started 1"):
-        FitCLI([*TINY, "--trainer.devices=2"])
-
-
-def test_slurm_must_start_as_many_tasks_as_are_asked_for(workplace, monkeypatch):
-    for name, value in {"NTASKS": "1", "JOB_NAME": "flowers", "PROCID": "0", "LOCALID": "0", "NODEID": "0"}.items():
-        monkeypatch.setenv(f"SLURM_{name}", value)
-    with pytest.raises(UserError, match=r"is 2, but the launcher started 1; start it with srun$"):
+    with pytest.raises(UserError, match=rf"^--trainer.devices times .* is 2, but the launcher started 1{hint}"):
         FitCLI([*TINY, "--trainer.devices=2"])
 
 
@@ -152,37 +135,22 @@ def test_an_srun_that_is_not_used_is_no_warning(workplace, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not shutil.which("sbatch") or bool(os.system("sinfo >/dev/null")), reason="needs a SLURM to run jobs"
-)
+@pytest.mark.skipif(not shutil.which("sbatch") or os.system("sinfo >/dev/null") > 0, reason="needs SLURM to run jobs")
 def test_a_job_of_slurm_that_is_stopped_is_queued_again_and_ends_in_the_same_weights(tmp_path):
-    stop = ["--trainer.callbacks+=tests.small.AtStep", "--trainer.callbacks.step=1"]
-    for name in ("whole", "stopped"):
-        (tmp_path / name).mkdir()
-    succeed([*FIT, "--trainer.devices=2", "--name=whole"], tmp_path / "whole")
-    place = tmp_path / "stopped"
-    job = [
-        "sbatch",
-        "--parsable",
-        "--ntasks-per-node=2",
-        "--gpus-per-node=0",
-        str(SCRIPTS / "slurm.sh"),
-        *FIT[3:],
-        *stop,
-    ]
+    succeed([*FIT, "--trainer.devices=2", "--name=whole"], tmp_path)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    number = succeed(job, place, PATH=path).out.strip()
+    job = ["sbatch", "--parsable", "--ntasks-per-node=2", "--gpus-per-node=0", str(SCRIPTS / "slurm.sh")]
+    number = succeed([*job, *FIT[3:], *STOP], tmp_path, PATH=path).out.strip()
     with contextlib.suppress(subprocess.TimeoutExpired):
         subprocess.run(["bash", "-c", f"while squeue -h -j {number} | grep -q .; do sleep 1; done"], timeout=400)
-    log = (place / f"slurm-{number}.out").read_text()
+    log = (tmp_path / f"slurm-{number}.out").read_text()
     assert log.count("stopped after step 1") == log.count(f"continuing runs/{number}") == 1, log
-    assert differences(outcome(tmp_path / "whole/runs/whole"), outcome(place / "runs" / number)) == [], log
+    assert differences(outcome(tmp_path / "runs/whole"), outcome(tmp_path / "runs" / number)) == [], log
 
 
 @pytest.mark.slow
 def test_every_task_of_slurm_that_is_stopped_asks_for_another_turn(tmp_path):
-    stop = ["--trainer.callbacks+=tests.small.AtStep", "--trainer.callbacks.step=1"]
-    assert [task.code for task in by_slurm(tmp_path, *stop)] == [EXIT_CODE, EXIT_CODE]
+    assert [task.code for task in by_slurm(tmp_path, *STOP)] == [EXIT_CODE, EXIT_CODE]
 
 
 @pytest.mark.slow

@@ -16,18 +16,12 @@ from torchvision.transforms.v2 import RandAugment
 
 from project.model.schedules import CosineWithWarmup
 from tests.conftest import flowers_drawn_once
-from tests.distributed.job import classifier, flowers, quiet
-from tests.distributed.job import trainer as quiet_trainer
+from tests.distributed.job import classifier, flowers, quiet, trainer
 from tests.distributed.processes import forked, succeed
 
 BATCH_SIZE, STEPS_PER_EPOCH = 8, 4
-ACCUMULATED, AIRBENCH = {"accumulate_grad_batches": 2}, {"arch": "airbench"}
-RUNS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "accumulated": {"trainer": ACCUMULATED},
-    "whitened": {"model": AIRBENCH},
-}
-same_runs = pytest.mark.parametrize("run", RUNS)
+RUNS = {"plain": (1, "resnet9_slim"), "accumulated, whitened": (2, "airbench")}
+"""How many batches a step has, and the network."""
 
 
 class Witness(Callback):
@@ -61,16 +55,16 @@ class LossLogger(DummyLogger):
             self.losses[kwargs["step"]] = kwargs["metrics"]["train/loss"]
 
 
-def trained(world_size, model=None, trainer=None):
+def trained(world_size, accumulate, arch):
     """The batches and losses of a run, and its first and last weights."""
-    settings: dict[str, Any] = {"optimizer": partial(SGD, lr=0.001, momentum=0.9), **(model or {})}
-    network = classifier(lr_scheduler=partial(CosineWithWarmup, warmup_epochs=0), **settings)
+    optimizer, schedule = partial(SGD, lr=0.001, momentum=0.9), partial(CosineWithWarmup, warmup_epochs=0)
+    network = classifier(arch=arch, optimizer=optimizer, lr_scheduler=schedule)
     size = BATCH_SIZE * STEPS_PER_EPOCH + 3  # what is left over belongs to no batch
     augmentation: dict[str, Any] = {"flip": True, "crop_padding": 4, "cutout": 8, "train_transforms": [RandAugment()]}
     data = flowers(size, 5, BATCH_SIZE, **augmentation, seed=1)
     witness, logger = Witness(), LossLogger()
     own = {"max_epochs": 2, "log_every_n_steps": 1, "logger": logger, "callbacks": [witness], "limit_val_batches": 0}
-    quiet_trainer(world_size, **{**own, **(trainer or {})}).fit(network, datamodule=data)
+    trainer(world_size, accumulate_grad_batches=accumulate, **own).fit(network, datamodule=data)
     weights = {name: value.clone() for name, value in network.state_dict().items()}
     return {"batches": witness.batches, "losses": logger.losses, "before": witness.before, "after": weights}
 
@@ -78,45 +72,31 @@ def trained(world_size, model=None, trainer=None):
 @flowers_drawn_once()
 def train(out):
     """Trains all on the processes that were launched, each of which writes down what it saw."""
-    found = {name: trained(int(os.environ["WORLD_SIZE"]), **options) for name, options in RUNS.items()}
+    found = {name: trained(int(os.environ["WORLD_SIZE"]), *options) for name, options in RUNS.items()}
     torch.save(found, out / f"{os.environ['RANK']}.pt")
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory):
-    out = tmp_path_factory.mktemp("two")
-    succeed(forked(2, train, out), cwd=out)
-    return [torch.load(out / f"{rank}.pt", weights_only=True) for rank in range(2)]
-
-
-@pytest.fixture(scope="module")
-def one():
-    with warnings.catch_warnings():
-        quiet()
-        return [{name: trained(1, **options) for name, options in RUNS.items()}]
 
 
 def distance(one, other):
     return sum(float((one[name].double() - other[name].double()).norm()) for name in one)
 
 
-@same_runs
-def test_every_global_batch_holds_the_same_images_augmented_to_the_same_pixels(one, two, run):
-    whole, first, second = (rank[run]["batches"] for rank in (*one, *two))
-    assert len(whole) == 2 * STEPS_PER_EPOCH
-    for batch, *parts in zip(whole, first, second, strict=True):
-        assert [len(part["images"]) for part in parts] == [BATCH_SIZE // 2] * 2
-        assert parts[0]["images"] | parts[1]["images"] == batch["images"]
-        for name in ("step", "lr"):  # no rule scales the learning rate by the number of processes
-            assert parts[0][name] == parts[1][name] == batch[name]
-
-
-@same_runs
-def test_losses_agree_step_by_step_and_training_ends_in_the_same_weights(one, two, run):
-    alone, first, second = (rank[run] for rank in (*one, *two))
-    assert len(alone["losses"]) == 2 * STEPS_PER_EPOCH // (2 if run == "accumulated" else 1)
-    assert first["losses"] == pytest.approx(alone["losses"], rel=1e-4)
-    assert distance(first["after"], second["after"]) == 0
-    moved = distance(alone["before"], alone["after"])
-    assert moved > 0.01
-    assert distance(first["after"], alone["after"]) < 1e-2 * moved
+def test_batches_hold_the_same_augmented_images_and_training_ends_in_the_same_weights(tmp_path):
+    succeed(forked(2, train, tmp_path), tmp_path)
+    first_of, second_of = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
+    for run, (accumulate, arch) in RUNS.items():
+        with warnings.catch_warnings():
+            quiet()
+            alone = trained(1, accumulate, arch)
+        first, second = first_of[run], second_of[run]
+        assert len(alone["batches"]) == 2 * STEPS_PER_EPOCH
+        for batch, *parts in zip(*(one["batches"] for one in (alone, first, second)), strict=True):
+            assert [len(part["images"]) for part in parts] == [BATCH_SIZE // 2] * 2
+            assert parts[0]["images"] | parts[1]["images"] == batch["images"]
+            for name in ("step", "lr"):  # no rule scales the learning rate by the number of processes
+                assert parts[0][name] == parts[1][name] == batch[name]
+        assert len(alone["losses"]) == 2 * STEPS_PER_EPOCH // accumulate
+        assert first["losses"] == pytest.approx(alone["losses"], rel=1e-4)
+        assert distance(first["after"], second["after"]) == 0
+        moved = distance(alone["before"], alone["after"])
+        assert moved > 0.01
+        assert distance(first["after"], alone["after"]) < 1e-2 * moved

@@ -1,36 +1,29 @@
 """What the machine offers: memory that stays with the process, huge pages, cores within a quota."""
 
-import json
 import os
-import sys
 from pathlib import Path
+
+import pytest
+import torch
 
 from project.engine import hardware
 from tests.conftest import cases
-from tests.distributed.processes import succeed
-from tests.test_memory import needs_linux
-
-# in a process of its own, as the settings cannot be taken back
-PROGRAM = """
-import json
-import torch
-from project.engine.hardware import tune_malloc
-from tests.test_memory import flags, memory
-
-tune_malloc()
-before = memory("Rss")
-tensor = torch.ones(2**26)
-found = {"before": before, "size": tensor.nbytes, "flags": flags(tensor.data_ptr() + tensor.nbytes // 2)}
-del tensor
-print(json.dumps({**found, "after": memory("Rss")}))
-"""
+from tests.distributed.forks import fork, wait
+from tests.test_memory import flags, memory, needs_linux
 
 
 @needs_linux
-def test_freed_memory_is_kept_for_the_next_step_and_large_tensors_lie_where_huge_pages_are_asked_for(tmp_path):
-    found = json.loads(succeed([sys.executable, "-c", PROGRAM], tmp_path).out)
-    assert found["after"] - found["before"] > 0.9 * found["size"]
-    assert "hg" in found["flags"] or not Path("/sys/kernel/mm/transparent_hugepage").exists()
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the child does nothing that needs a thread
+def test_freed_memory_is_kept_for_the_next_step_and_large_tensors_lie_where_huge_pages_are_asked_for():
+    def allocate() -> None:
+        hardware.tune_malloc()
+        before, tensor = memory("Rss"), torch.ones(2**26)
+        size, asked_for = tensor.nbytes, flags(tensor.data_ptr() + tensor.nbytes // 2)
+        del tensor
+        assert memory("Rss") - before > 0.9 * size
+        assert "hg" in asked_for or not Path("/sys/kernel/mm/transparent_hugepage").exists()
+
+    assert wait([fork(allocate, {})]) == [0]  # in a process of its own, as the settings cannot be taken back
 
 
 @cases(

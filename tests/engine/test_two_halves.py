@@ -6,20 +6,24 @@ import re
 import runpy
 import shutil
 import sys
+import traceback
 from importlib.util import resolve_name
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from project.engine.cli.command import one_line_errors
 from project.fit import FitCLI
-from tests.conftest import QUIET, TINY, TINY_DATA
-from tests.distributed.processes import ROOT, run, succeed
+from project.model import ImageClassifier
+from tests.conftest import SLIM, TINY
+from tests.distributed.processes import ROOT, succeed
+from tests.small import small
 
 PACKAGE = FitCLI.__module__.partition(".")[0]
 ENGINE = ROOT / PACKAGE / "engine"
 FILES = sorted(ENGINE.rglob("*.py"))
 RENAME = runpy.run_path(str(ROOT / "scripts" / "rename.py"))
-ON_CPU = ["--trainer.accelerator=cpu", "--trainer.devices=1"]
 
 MINE = f"""
 from lightning.pytorch import Callback
@@ -51,13 +55,6 @@ for args in json.loads(sys.argv[1]):
     except SystemExit as ended:
         assert not ended.code, (args, ended.code)
 """
-BUGS = f"""
-from {PACKAGE}.model import ImageClassifier
-
-class BrokenStep(ImageClassifier):
-    def training_step(self, batch, batch_idx):
-        self.log("a", "text")
-"""
 
 
 def imported(path: Path) -> set[str]:
@@ -77,11 +74,10 @@ def imported(path: Path) -> set[str]:
 def test_the_engine_imports_nothing_of_yours_and_does_not_name_the_package(path):
     ours = {module for module in imported(path) if module.partition(".")[0] == PACKAGE}
     assert {module for module in ours if not f"{module}.".startswith(f"{PACKAGE}.engine.")} == set()
-    absolute = re.findall(rf"^\s*(?:from|import) {PACKAGE}\b.*", path.read_text(), re.M)
-    named = re.findall(
-        rf".*(?:\b{PACKAGE}[./]\w|\b{PACKAGE}/|-m {PACKAGE}\b|[\"'`]{PACKAGE}[\"'`]).*", path.read_text()
-    )
-    assert [*absolute, *named, *RENAME["usages"](PACKAGE).findall(path.read_text())] == []
+    text = path.read_text()
+    absolute = re.findall(rf"^\s*(?:from|import) {PACKAGE}\b.*", text, re.M)
+    named = re.findall(rf".*(?:\b{PACKAGE}[./]\w|\b{PACKAGE}/|-m {PACKAGE}\b|[\"'`]{PACKAGE}[\"'`]).*", text)
+    assert [*absolute, *named, *RENAME["usages"](PACKAGE).findall(text)] == []
 
 
 @pytest.mark.slow
@@ -101,8 +97,7 @@ def test_classes_inside_the_package_behave_as_those_outside_over_the_engine_of_a
         own = [f"--model={module}.MyModel", f"--data={module}.MyData", f"--trainer.callbacks+={module}.MyCallback"]
         early = ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=val/mine"]
         chosen = ["--monitor=val/kappa", "--mode=max", "--callbacks.images_per_second=false"]
-        tiny = [*TINY, *ON_CPU[1:], "--model.arch=resnet9_slim"]
-        return [*tiny, *own, *early, *chosen, "--trainer.max_epochs=3", f"--name={name}"]
+        return [*TINY, *SLIM, "--trainer.devices=1", *own, *early, *chosen, "--trainer.max_epochs=3", f"--name={name}"]
 
     commands = [["--help"], options("mine", "outside"), options(f"{PACKAGE}.model.mine", "inside")]
     command = [sys.executable, "-c", RUN_EACH, json.dumps(commands)]
@@ -114,11 +109,12 @@ def test_classes_inside_the_package_behave_as_those_outside_over_the_engine_of_a
     assert "kappa" in metrics["test"]
 
 
-def test_a_bug_in_the_users_step_shows_its_whole_traceback_although_lightning_raises_it(tmp_path):
-    (tmp_path / "bugs.py").write_text(BUGS)
-    options = [*TINY_DATA, *QUIET, *ON_CPU, "--model.arch=resnet9_slim", "--model=bugs.BrokenStep"]
-    done = run([sys.executable, "-m", f"{PACKAGE}.fit", *options], tmp_path)
-    assert done.code == 1
-    assert "Traceback (most recent call last)" in done.err
-    assert re.search(r'bugs\.py", line \d+, in training_step\n\s+self.log\("a", "text"\)', done.err)
-    assert "`str` values cannot be logged" in done.err.splitlines()[-1]
+class BrokenStep(ImageClassifier):
+    def training_step(self, batch, batch_idx):
+        self.log("a", cast(Any, "text"))
+
+
+def test_a_bug_in_the_users_step_keeps_its_whole_traceback_although_lightning_raises_it(workplace):
+    with pytest.raises(Exception, match="`str` values cannot be logged") as caught, one_line_errors():
+        small(f"--model={__name__}.BrokenStep")
+    assert 'self.log("a", cast(Any, "text"))' in [frame.line for frame in traceback.extract_tb(caught.tb)]

@@ -57,9 +57,8 @@ def test_without_a_network_one_line_names_the_file_and_its_place(hub, monkeypatc
     monkeypatch.setattr("torch.hub.download_url_to_file", no_network)
     monkeypatch.setattr(timm, "create_model", no_network)
     file = r"resnet18-f37072fd\.pth"
-    with pytest.raises(
-        UserError, match=rf"^'{hub}/{file}' is .*/models/{file}' cannot be fetched \(Network is unreachable"
-    ):
+    fetched = rf"^'{hub}/{file}' is .*/models/{file}' cannot be fetched \(Network is unreachable"
+    with pytest.raises(UserError, match=fetched):
         find_weights("resnet18", "IMAGENET1K_V1").weights()
     with pytest.raises(UserError, match=r"^--model.weights: 'timm/resnet18\..*' is not in the cache and .*unreachable"):
         find_weights("timm/resnet18", "DEFAULT").weights()
@@ -144,6 +143,7 @@ def loaded(path: Path, weights, num_classes: int) -> tuple[dict[str, Any], list[
     lambda weights: {f"_orig_mod.module.{name}": value for name, value in weights.items()},
     lambda weights: {"state_dict": weights, "epoch": 3},
     lambda weights: {"model": weights, "optimizer": {"lr": 0.1}},
+    lambda weights: {"best_state_dict": {f"module.{name}": value for name, value in weights.items()}, "epoch": 7},
     lambda weights: {"state_dict": {f"network.{name}": value for name, value in weights.items()}, "about": {}},
     lambda weights: {n: v for n, v in weights.items() if not n.endswith("num_batches_tracked")},
 )
@@ -208,10 +208,8 @@ def test_a_run_keeps_what_the_weights_asked_for_and_needs_them_no_more(place, hu
         FitCLI([*TINY, freeze])
     flags = [*DATA, *ARCH, freeze, *SHORT, "--data.image_size=64", "--name=run", "--data.interpolation=bicubic"]
     fit(*flags)
-    said = capsys.readouterr().err
-    assert (
-        "starting from 'IMAGENET1K_V1 of mobilenet_v3_small', but with a new head for 3 classes (classifier.3" in said
-    )
+    start = "starting from 'IMAGENET1K_V1 of mobilenet_v3_small', but with a new head for 3 classes (classifier.3"
+    assert start in capsys.readouterr().err
     run = place / "runs" / "run"
     best = run / "checkpoints" / "best.ckpt"
     prepared = read_checkpoint(best)[ABOUT]["preprocessing"]

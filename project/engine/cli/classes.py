@@ -86,3 +86,8 @@ def accepted(cls: type) -> dict[str, Any]:
 def option_of(cls: type) -> str | None:
     """Returns the option that takes such a class, without dashes."""
     return next((key for key, base in CLASS_OPTIONS.items() if issubclass(cls, base)), None)
+
+
+def path_of(cls: type) -> str:
+    """Returns the full path of a class, by which it is imported."""
+    return f"{cls.__module__}.{cls.__qualname__}"

@@ -11,22 +11,22 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from enum import Enum
-from typing import Any, ClassVar, TextIO
+from typing import Any, TextIO
 
 import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
-from ..errors import LINES, LocalError, UserError, end_with_error, printable
+from ..errors import LINES, LocalError, UserError, end_with_error, printable, require
 from ..loading.workers import WORKER_DIED
 from ..run.progress import note
-from .classes import CLASS_OPTIONS, find_class
+from .classes import CLASS_OPTIONS, find_class, path_of
 from .command_line import arrange, values_of
 from .explain import TOO_LARGE, TRACEBACK, explain
 from .help import Screen
 from .parser import OneLineErrorParser
-from .trainer import ExactTrainer, prepare_trainer, refused_options, require_supported
+from .trainer import ExactTrainer, built_trainer, refused_options, require_supported
 
 # some classes of Lightning have a member of an enumeration as a default, which PyYAML would not write to a config
 yaml.add_multi_representer(Enum, lambda dumper, member: dumper.represent_data(member.value), Dumper=yaml.SafeDumper)
@@ -35,42 +35,37 @@ yaml.add_multi_representer(Enum, lambda dumper, member: dumper.represent_data(me
 class Command(LightningCLI):
     """Parses the options of a command, and builds its data, model and trainer.
 
-    Args:
-        command: The module that is run.
+    Attributes:
+        module: The module that is run.
         description: One sentence for ``--help``.
         build_model: The base class of models, or a function of options that returns a model.
-        defaults: Defaults of options; those of ``data`` and ``model`` are classes.
+        classes: The classes of ``data`` and ``model`` where nobody names one, by path or with ``init_args``.
+        defaults: Defaults of other options.
         screen: The contents of ``--help``.
-        args: The command line, ``sys.argv`` by default.
+        folder_class: The data module for ``--data FOLDER``.
+        progress_class: Reports progress where no terminal would show a bar.
     """
 
-    folder_class: ClassVar[type]
-    """The data module for ``--data FOLDER``."""
+    module: str
+    description: str
+    build_model: Callable[..., LightningModule]
+    classes: dict[str, Any]
+    defaults: dict[str, Any]
+    screen: Screen
+    folder_class: type
+    progress_class: type[Callback]
 
-    progress_class: ClassVar[type[Callback]]
-    """Reports progress where no terminal would show a bar."""
-
-    def __init__(
-        self,
-        command: str,
-        description: str,
-        build_model: Callable[..., LightningModule],
-        defaults: dict[str, Any],
-        screen: Screen,
-        args: ArgsType,
-    ) -> None:
-        self._classes = {key: value for key, value in defaults.items() if key in ("data", "model")}
-        self._defaults = {key: value for key, value in defaults.items() if key not in self._classes}
+    def __init__(self, args: ArgsType = None) -> None:
         super().__init__(
-            build_model,
+            self.build_model,
             CLASS_OPTIONS["data"],
             save_config_callback=None,
             trainer_class=ExactTrainer,
             seed_everything_default=0,
             parser_class=OneLineErrorParser,
-            parser_kwargs={"prog": f"python -m {command}", "description": description, "screen": screen},
+            parser_kwargs={"prog": f"python -m {self.module}", "description": self.description, "screen": self.screen},
             subclass_mode_data=True,
-            subclass_mode_model=isinstance(build_model, type),
+            subclass_mode_model=isinstance(self.build_model, type),
             args=args,
             run=False,
             auto_configure_optimizers=False,
@@ -80,7 +75,7 @@ class Command(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the command's defaults, and the link from the seed to the data."""
         parser.link_arguments("seed_everything", "data.init_args.seed")
-        parser.set_defaults(self._defaults)
+        parser.set_defaults(self.defaults)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parses a command line in whatever order it names configs, classes and arguments; see ``arrange``."""
@@ -93,10 +88,15 @@ class Command(LightningCLI):
             sys.stdout.write(parser.format_full_help())
             parser.exit()
         OneLineErrorParser.command = parser
-        arranged, config = arrange(given, self._classes, self.folder_class)
-        if "model" in self._classes:  # otherwise jsonargparse gives a model of the user's own the base's optimizer
-            parser.set_defaults({"model": {"class_path": config["model"]["class_path"], "init_args": {}}})
+        arranged, options = arrange(given, self.classes, self.folder_class)
+        if "model" in self.classes:  # otherwise jsonargparse gives a model of the user's own the base's optimizer
+            parser.set_defaults({"model": {"class_path": path_of(options["model"]), "init_args": {}}})
         self.config = parser.parse_args(arranged)
+        trainer = self.config.trainer
+        if trainer.callbacks and not isinstance(trainer.callbacks, list):
+            trainer.callbacks = [trainer.callbacks]
+        seed = self.config.seed_everything
+        require(0 <= seed < 2**32, "--seed_everything", seed, f"from 0 to {2**32 - 1}")
 
     def instantiate_classes(self) -> None:
         """Builds data, model and trainer; an error of a constructor is raised as it is, not as jsonargparse's."""
@@ -112,34 +112,27 @@ class Command(LightningCLI):
 
         try:
             self.config_init = self.parser.instantiate(self.config, instantiators=[(build, object, True)])
-        except (TypeError, ValueError):  # of jsonargparse, if the type is one of several
-            if not errors:
-                raise
-        else:
-            self.datamodule, self.model = self.config_init.data, self.config_init.model
-            self.trainer = self.instantiate_trainer()
-            return
-        raise errors[-1]  # out here, so that jsonargparse's is not its context
+            errors.clear()
+        except (TypeError, ValueError) as error:  # jsonargparse's, if the type is one of several
+            errors.insert(0, error)
+        if errors:  # out here, so that jsonargparse's is not its context
+            raise errors[-1]
+        self.datamodule, self.model = self.config_init.data, self.config_init.model
+        self.trainer = self.instantiate_trainer()
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Builds the trainer, and refuses what is not supported."""
-        self._report_progress()
-        with refused_options():
-            trainer = super().instantiate_trainer(**kwargs)
+        options, own = self.config_init.trainer, self.trainer_defaults.get("callbacks", [])
+        has_bar = any(isinstance(one, ProgressBar) for one in [*own, *(options.callbacks or [])])
+        watched = sys.stdout.isatty() and sys.stderr.isatty()
+        if not (watched or has_bar or options.enable_progress_bar is False):
+            self.trainer_defaults["callbacks"] = [*own, self.progress_class()]
+        trainer = built_trainer(super().instantiate_trainer, **kwargs)
         require_supported(trainer)
-        prepare_trainer(trainer)
         on_cpu = trainer.strategy.root_device.type == "cpu"
         if on_cpu and trainer.world_size > 1 and self.config.trainer.sync_batchnorm:
             raise UserError("--trainer.sync_batchnorm: torch synchronises BatchNorm on GPUs only")
         return trainer
-
-    def _report_progress(self) -> None:
-        options, own = self.config_init.trainer, self.trainer_defaults.get("callbacks", [])
-        given = options.callbacks or []
-        has_bar = any(isinstance(one, ProgressBar) for one in [*own, *(given if isinstance(given, list) else [given])])
-        watched = sys.stdout.isatty() and sys.stderr.isatty()
-        if not (watched or has_bar or options.enable_progress_bar is False):
-            self.trainer_defaults["callbacks"] = [*own, self.progress_class()]
 
     def say(self, text: str) -> None:
         """Prints a result once, however many processes there are."""
@@ -158,27 +151,27 @@ class LastingFile(io.FileIO):
     Messages on a full disk are lost; a result that cannot be written raises one error, and its rest is discarded.
     """
 
-    def __init__(self, descriptor: int, messages: bool) -> None:
-        super().__init__(descriptor, "wb", closefd=False)
-        self._messages = messages
+    messages = False
 
     def write(self, data: Any, /) -> int:
         """Writes or discards the data; raises OSError if a result that somebody waits for cannot be written."""
         try:
             return super().write(data)
         except OSError as error:
-            if isinstance(error, BrokenPipeError) or self._messages:
+            if isinstance(error, BrokenPipeError) or self.messages:
                 return len(memoryview(data))
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, self.fileno())
-            os.close(null)
+            with open(os.devnull, "wb") as null:
+                os.dup2(null.fileno(), self.fileno())
             raise
 
 
 def lasting(stream: Any, messages: bool = False) -> TextIO:
     """Wraps standard output or standard error so that no closed pipe and no character outside its encoding breaks it."""
-    buffer = io.BufferedWriter(LastingFile(stream.fileno(), messages))
-    return io.TextIOWrapper(buffer, stream.encoding, "backslashreplace", line_buffering=messages or stream.isatty())
+    file = LastingFile(stream.fileno(), "wb", closefd=False)
+    file.messages = messages
+    return io.TextIOWrapper(
+        io.BufferedWriter(file), stream.encoding, "backslashreplace", line_buffering=messages or stream.isatty()
+    )
 
 
 def _open_closed_streams() -> None:
@@ -197,7 +190,8 @@ def _unless_explained(failed: threading.ExceptHookArgs) -> None:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Ends the program with one line and code 2 for a mistake or a full disk; a bug keeps its traceback."""
+    """Runs a command: ends with one line and code 2 for a mistake or a full disk; a bug keeps its traceback."""
+    quiet_libraries()
     threading.excepthook = _unless_explained
     gc.freeze()  # what was imported stays, so that the collector need not look at it again
     gc.enable()

@@ -1,4 +1,4 @@
-"""Arranges a command line: configs first, in one, with the class of each option that was named last; then flags.
+"""Arranges a command line: its configs first, in one, with the class of each option that was named last; then flags.
 
 jsonargparse reads from left to right. Where a class is named after its arguments, it drops those that the class before
 does not accept, and keeps that class's defaults for those that both accept. Here it never meets a change of class.
@@ -8,19 +8,23 @@ import os
 import re
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import yaml
 from lightning.pytorch.utilities import rank_zero_only
 
-from ..errors import UserError, listed, printable
+from ..errors import UserError, first_sentence, listed, printable
 from ..run.file_network import allow_module
 from ..run.progress import note
-from .classes import CLASS_OPTIONS, accepted, find_class, unknown_class
-from .configs import dump, merged, nested, read_config
+from .classes import CLASS_OPTIONS, accepted, find_class, path_of, unknown_class
 
-_KEYS = [key for key in CLASS_OPTIONS if key != "trainer.callbacks"]  # a list, in which a class follows another
-_PATHS = {key: key.replace("model.", "model.init_args.").split(".") for key in _KEYS}
+Options = dict[str, Any]
+"""Options by their full names, such as ``model.optimizer.lr``; ``model.optimizer`` itself is the class."""
+
+CLASS_KEYS = [key for key in CLASS_OPTIONS if key != "trainer.callbacks"]  # a list, in which a class follows another
+_GROUPS = ("trainer", "callbacks", *CLASS_KEYS)
+
 FOLLOWS = {
     "model.class_names": "data.class_names",
     "model.preprocessing": "data.preprocessing",
@@ -72,18 +76,13 @@ def import_modules(modules: list[str]) -> None:
         allow_module(module)
 
 
-def arrange(args: list[str], defaults: dict[str, Any], folder: type) -> tuple[list[str], dict[str, Any]]:
+def arrange(args: list[str], classes: dict[str, Any], folder: type) -> tuple[list[str], Options]:
     """Arranges a command line so that the order of configs, classes and arguments does not matter.
 
-    Args:
-        args: The command line.
-        defaults: Classes of ``data`` and ``model`` where none is named, by path or with ``init_args``.
-        folder: The data module for ``--data FOLDER``.
-
-    Returns:
-        The command line with one config in front, and that config.
+    ``classes`` are those of ``data`` and ``model`` where nobody names one; ``folder`` is the data module for
+    ``--data FOLDER``. Returns the command line with one config in front, and the options in that config.
     """
-    configs, named, flags = list[dict[str, Any]](), list[dict[str, Any]](), list[Word]()
+    configs, named, flags = list[Options](), Options(), list[Word]()
     for name, value in split(args):
         option = re.sub(r"\.init_args(?=\.)", "", name)
         key = option.removeprefix("--").removesuffix(".class_path")
@@ -91,105 +90,171 @@ def arrange(args: list[str], defaults: dict[str, Any], folder: type) -> tuple[li
             raise UserError(f"{option} needs a value")
         if value is not None and option in ("-c", "--config"):
             configs.append(read_config(value))
-        elif value is not None and key in _KEYS:
-            named.append(nested({key: _literal(value)}))
+        elif value is not None and key in CLASS_KEYS:
+            named[key] = _read(value, option) if re.match(r"(null|true|false)$|[\[{]", value) else value
         else:
             flags.append((option, value))
-    config: dict[str, Any] = {}
-    for number, source in enumerate(configs + named):
-        config = _over(config, _with_specifications(source, folder), is_config=number < len(configs))
-    if "model" in config and "model" not in defaults:
+    options = Options()
+    for config in configs:
+        _merge(options, _with_classes(config, folder), is_config=True)
+    _merge(options, _with_classes(flat(named), folder), is_config=False)
+    given = {*options, *(option.removeprefix("--") for option, _ in flags)}
+    if "model" not in classes and any(name.partition(".")[0] == "model" for name in given):
         raise UserError("there is no option '--model' here: the checkpoint says what the model is")
-    _require_free(config, flags)
-    for key, default in _with_specifications(defaults, folder).items():
-        given = config.get(key, {})
-        same = given.get("class_path", default["class_path"]) == default["class_path"]
-        config[key] = merged(default, given) if same else given
-    if "model" in defaults:
-        _start_from_own_defaults(config["model"])
-    return joined([("--config", dump(config)), *flags]), config
-
-
-def _literal(value: str) -> Any:
-    return yaml.safe_load(value) if re.match(r"(null|true|false)$|[\[{]", value) else value
-
-
-def _with_specifications(config: dict[str, Any], folder: type) -> dict[str, Any]:
-    """Writes every class of a config as ``class_path`` and ``init_args``; what is empty says nothing."""
-    config = dict(config)
-    for key, (*outer, last) in _PATHS.items():
-        group = _at(config, outer)
-        if isinstance(group, dict) and last in group:
-            group[last] = _specification(key, group[last], folder)
-    return {name: value for name, value in config.items() if value is not None}
-
-
-def _specification(key: str, value: Any, folder: type) -> Any:
-    if isinstance(value, str) and key == "data" and find_class(key, value) is None:
-        if os.path.isdir(os.path.expanduser(value)):
-            return {"class_path": f"{folder.__module__}.{folder.__name__}", "init_args": {"root": value}}
-        if os.sep in value:
-            raise UserError(f"--data: there is no folder '{value}'")
-    if isinstance(value, str) and (not key.startswith("trainer.") or find_class(key, value)):
-        value = {"class_path": value}
-    if not isinstance(value, dict):
-        return value
-    spec = value if value.keys() <= {"class_path", "init_args", "dict_kwargs"} else {"init_args": value}
-    if "class_path" not in spec:
-        return spec
-    name = str(spec["class_path"])
-    if (cls := find_class(key, name)) is not None:
-        return spec | {"class_path": f"{cls.__module__}.{cls.__qualname__}"}
-    if key == "model.loss" and "." in name and not spec.get("init_args"):
-        return name  # a function: by its class_path, jsonargparse would call it to make the loss
-    raise UserError(unknown_class(key, name))
-
-
-def _require_free(config: dict[str, Any], flags: list[Word]) -> None:
-    """Refuses options that follow from others, which a parser would take and then override."""
-    for name, source in FOLLOWS.items():
-        key, _, argument = name.partition(".")
-        if _at(config, [key, "init_args", argument]) is not None or any(option == f"--{name}" for option, _ in flags):
+    for name, source in FOLLOWS.items():  # a parser would take them and then override them
+        if name in given and options.get(name, "") is not None:
             raise UserError(f"--{name} cannot be given: it follows from {source}")
+    known = _with_classes(flat(classes), folder)
+    same = {key for key in classes if options.get(key, known[key]) is known[key]}
+    options = {name: value for name, value in known.items() if name.partition(".")[0] in same} | options
+    if "model" in classes:
+        options = _own_defaults(options) | options
+    return joined([("--config", dump(options)), *flags]), options
 
 
-def _over(config: dict[str, Any], later: dict[str, Any], is_config: bool) -> dict[str, Any]:
-    """Merges a later config or flag, which may change a class.
+def _with_classes(options: Options, folder: type) -> Options:
+    """Finds the classes that options name; a folder of images stands for the data module that reads it."""
+    for key in CLASS_KEYS:
+        if (name := options.get(key)) is None:
+            continue
+        if cls := find_class(key, name):
+            options[key] = cls
+        elif key == "data" and os.path.isdir(os.path.expanduser(str(name))):
+            options |= {"data": folder, "data.root": name}
+        elif key == "data" and os.sep in str(name):
+            raise UserError(f"--data: there is no folder '{name}'")
+        # others are such as ``ddp``, or a loss that is a function, which jsonargparse would call if it had arguments
+        elif _arguments(options, key) or not (key.startswith("trainer.") or (key == "model.loss" and "." in str(name))):
+            raise UserError(unknown_class(key, str(name)))
+    return options
 
-    Arguments that the new class does not accept go if they repeat the old class's defaults, as in a saved config. Others
-    go with a note if a later config changes the class, such as a recipe; the parser refuses them if a flag does.
+
+def _merge(options: Options, later: Options, is_config: bool) -> None:
+    """Adds a later config, or the classes that flags name, to options; ``name+`` appends to a list."""
+    for key in CLASS_KEYS:
+        if key in later and (later[key] is not options.get(key) or later[key] is None):
+            _drop_arguments(options, key, later[key], is_config)
+    for name, value in later.items():
+        option = name.removesuffix("+")
+        before = options.get(option)
+        if isinstance(before, dict) and isinstance(value, dict):
+            value = before | value
+        elif option != name:
+            if isinstance(before, type):
+                arguments = {argument: options.pop(full) for full, argument in _arguments(options, option).items()}
+                before = {"class_path": path_of(before), "init_args": arguments}
+            value = [*_listed(before), *_listed(value)]
+        options[option] = value
+
+
+def _drop_arguments(options: Options, key: str, new: Any, is_config: bool) -> None:
+    """Drops a class's arguments that a new one does not accept and that repeat defaults, as those of a saved config do.
+
+    Others are dropped with a note if a config names the new class, such as a recipe; if a flag does, the parser refuses
+    them.
     """
-    for key, path in _PATHS.items():
-        before, now = _at(config, path), _at(later, path)
-        if not (isinstance(before, dict) and isinstance(now, dict) and "class_path" in now and "init_args" in before):
+    old, lost = options.get(key), list[str]()
+    defaults = flat({key: accepted(old)}) if isinstance(old, type) else {}
+    for name, argument in _arguments(options, key).items():
+        if isinstance(new, type) and argument in accepted(new):
             continue
-        old, new = find_class(key, before.get("class_path")), find_class(key, now["class_path"])
-        if new is None or new is old:
-            continue
-        defaults = accepted(old) if old is not None else {}
-        foreign = {name: value for name, value in before["init_args"].items() if name not in accepted(new)}
-        given = [name for name, value in foreign.items() if name not in defaults or value != defaults[name]]
-        if given and is_config:
-            rank_zero_only(note)(f"--{key}: {new.__name__} does not accept {listed(given)} of an earlier config")
-        for name in foreign:
-            if is_config or name not in given:
-                del before["init_args"][name]
-    return merged(config, later)
+        is_given = isinstance(new, type) and options[name] != defaults.get(name, ...)
+        if is_config or not is_given:
+            del options[name]
+        if is_config and is_given:
+            lost.append(argument)
+    if lost:
+        names = listed(dict.fromkeys(lost))
+        rank_zero_only(note)(f"--{key}: {new.__name__} does not accept {names} of an earlier config")
 
 
-def _at(config: Any, path: list[str]) -> Any:
-    for name in path:
-        config = config.get(name) if isinstance(config, dict) else None
-    return config
+def _arguments(options: Options, key: str) -> dict[str, str]:
+    """Returns the options of a class by their full names, with the argument of the class that each belongs to."""
+    names = (name for name in options if name.startswith(f"{key}."))
+    return {name: name.removeprefix(f"{key}.").partition(".")[0] for name in names}
 
 
-def _start_from_own_defaults(model: dict[str, Any]) -> None:
-    """Adds the defaults of classes other than the model's own, such as another optimizer, whose arguments would stay."""
-    for name, default in accepted(find_class("model", model["class_path"]) or object).items():
-        spec, key = _at(model, ["init_args", name]), f"model.{name}"
-        if key in _KEYS and isinstance(spec, dict) and isinstance(default, dict) and "class_path" in spec:
-            cls = find_class(key, spec["class_path"])
-            if cls is not None and cls is not find_class(key, default["class_path"]):
-                replaced = default.get("init_args", {})
-                own = {option: value for option, value in accepted(cls).items() if option in replaced}
-                spec["init_args"] = own | spec.get("init_args", {})
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _own_defaults(options: Options) -> Options:
+    """Returns defaults of classes other than the model's own, such as another optimizer, whose arguments would stay."""
+    found: Options = {}
+    for name, default in accepted(options["model"]).items():
+        key = f"model.{name}"
+        cls = options.get(key) if key in CLASS_KEYS else None
+        if isinstance(cls, type) and isinstance(default, dict) and cls is not find_class(key, default["class_path"]):
+            replaced = default.get("init_args", {})
+            found |= {f"{key}.{own}": value for own, value in accepted(cls).items() if own in replaced}
+    return found
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads ``1e-3`` as the number that it is in YAML 1.2, a date as text, and refuses a key that is given twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [str(key.value).removesuffix("+") for key, _ in node.value]
+        for (key, _), name in zip(node.value, names, strict=True):
+            if name != "<<" and names.count(name) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"'{name}' is given twice", key.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith("timestamp")]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def _read(text: str, name: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_Loader)  # a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UserError(f"{name}{line}: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"{name} cannot be read: {first_sentence(error)}") from error
+
+
+def read_config(path: str) -> Options:
+    """Reads a config file, or YAML text that starts with a brace; an empty one is an empty dict."""
+    name, text = ("--config", path) if path.lstrip().startswith("{") else (path, None)
+    try:
+        values = _read(text or Path(path).read_text("utf-8-sig"), name)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--config: '{path}' cannot be read: {first_sentence(error)}") from error
+    if values is not None and not isinstance(values, dict):
+        raise UserError(f"{name}: expected 'option: value', got '{values}'")
+    return flat(values or {})
+
+
+def flat(values: dict[Any, Any], group: str = "") -> Options:
+    """Names options in full, as flags do: ``model: {init_args: {arch: x}}`` becomes ``model.arch: x``."""
+    options: Options = {}
+    for key, value in values.items():
+        parts = f"{group}.{key}".split(".")
+        name = ".".join(part for part in parts if part not in ("", "class_path", "init_args"))
+        if isinstance(value, dict) and name in _GROUPS:
+            options |= flat(value, name)
+        elif value is not None and name in ("trainer", "callbacks"):
+            raise UserError(f"--config: {name} must hold options, got '{value}'")
+        elif value is not None or "." in name or name not in _GROUPS:  # a group without options says nothing
+            options[name] = value
+    return options
+
+
+def dump(options: Options) -> str:
+    """Formats options as YAML on one line, with every text quoted so that none is read as a number."""
+    config: dict[str, Any] = {}
+    for name, value in sorted(options.items()):  # a class comes before its arguments
+        (*groups, last), place = name.split("."), config
+        for depth, group in enumerate(groups, start=1):
+            place = place.setdefault(group, {})
+            if ".".join(groups[:depth]) in CLASS_KEYS and last != "dict_kwargs":
+                place = place.setdefault("init_args", {})
+        place[last] = {"class_path": path_of(value)} if isinstance(value, type) else value
+    return yaml.safe_dump(config, default_style='"', default_flow_style=True, width=10**9, allow_unicode=True).strip()

@@ -6,7 +6,7 @@ from dataclasses import is_dataclass
 from difflib import get_close_matches
 from typing import Any, ClassVar, NoReturn, get_args, get_type_hints
 
-from jsonargparse import set_parsing_settings
+from jsonargparse import Namespace, set_parsing_settings
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.cli import LightningArgumentParser
@@ -19,16 +19,15 @@ from .classes import CLASS_OPTIONS, accepted, candidates, option_of, unknown_cla
 from .command_line import FOLLOWS
 from .help import Screen, class_help, short_help
 
+_MISSING = r'the following arguments are required: ([^,]+)|Parser key "([^"]+)":\s+Expected .*Got value: None'
 _USUAL = ("--data.", "--model.optimizer.", "--trainer.max_", "--seed")
 
 
 class OneLineErrorParser(LightningArgumentParser):
     """Says what is wrong in one line, with the nearest valid names, and exits with code 2.
 
-    jsonargparse makes one for each class that an option takes, too. Options are not abbreviated.
-
-    Args:
-        screen: The contents of ``--help``; by default all options.
+    jsonargparse makes one for each class that an option takes, too. Options are not abbreviated. ``screen`` has the
+    contents of ``--help``, by default all options.
     """
 
     command: ClassVar["OneLineErrorParser"]
@@ -64,6 +63,14 @@ class OneLineErrorParser(LightningArgumentParser):
                 action.default = "none"
         return added
 
+    def validate(self, namespace: Namespace, *args: Any, **kwargs: Any) -> None:
+        """Refuses null where a class takes a number or a text alone; jsonargparse takes it for not given."""
+        super().validate(namespace, *args, **kwargs)
+        for action in options_of(self) if self._class else ():
+            if isinstance(action.default, float | int | str) and namespace.get(action.dest, action.default) is None:
+                null = Namespace({action.dest: None})  # type: ignore[no-untyped-call]  # of jsonargparse
+                super().validate(null, skip_unset=False, skip_required=True)
+
     def format_help(self, formatter: argparse.HelpFormatter | None = None) -> str:
         """Returns the text of ``--help``."""
         return short_help(self, self.screen) if self.screen else super().format_help(formatter)
@@ -75,34 +82,27 @@ class OneLineErrorParser(LightningArgumentParser):
         return "\n".join([super().format_help(), *(class_help(*one) for one in [*classes, *self.callbacks.items()])])
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Prints a message of jsonargparse in one line and exits."""
-        end_with_error(self.explain(message))
-
-    def explain(self, message: str) -> str:
-        """Rewords one of jsonargparse's messages: unknown, missing, or a bad value."""
+        """Rewords a message of jsonargparse in one line, unknown, missing or a bad value, and exits."""
         if found := re.match(r"unrecognized arguments: ([^\s=]+)", message):
-            return self._unknown(found[1])
-        if found := re.match(r"(?:Group '(\S+)' does not accept option|Option) '([^']+)'", message):
-            return self._unknown(f"--{'.'.join(filter(None, found.groups()))}")
-        missing = r'the following arguments are required: ([^,]+)|Parser key "([^"]+)":\s+Expected .*Got value: None'
-        if found := re.match(missing, message):
-            name = found[1] or found[2]
-            if name in [action.dest for action in options_of(self) if not action.option_strings]:
-                return f"{name.upper()} is missing, as in: {self.prog} {name.upper()}; see --help"
-            return f"{self._in_full(name)} is required" + (f" by {self._class.__name__}" if self._class else "")
-        if found := re.match(r'Parser key "([^"]+)"', message):
-            return self._bad_value(self._in_full(found[1]), message)
-        return " ".join(message.split())
+            text = self._unknown(found[1])
+        elif found := re.match(r"(?:Group '(\S+)' does not accept option|Option) '([^']+)'", message):
+            text = self._unknown(f"--{'.'.join(filter(None, found.groups()))}")
+        elif found := re.match(_MISSING, message):
+            text = self._missing(found[1] or found[2])
+        elif found := re.match(r'Parser key "([^"]+)"', message):
+            text = self._bad_value(self._in_full(found[1]), message)
+        else:
+            text = " ".join(message.split())
+        end_with_error(text)
 
     def _unknown(self, option: str) -> str:
-        name, cls = option.removeprefix("--").removesuffix("+"), self._class
+        name, cls, key = option.removeprefix("--").removesuffix("+"), self._class, self._key
         if cls is None:
             return f"there is no option '{option}'{self.did_you_mean(option)}"
-        prefix = f"--{key}." if (key := option_of(cls)) else ""
-        text = f"{f'{prefix}{name}: ' if prefix else ''}{cls.__name__} has no option '{name}'"
+        text = f"{f'--{key}.{name}: ' if key else ''}{cls.__name__} has no option '{name}'"
         if nearest := get_close_matches(name, accepted(cls), n=1, cutoff=0.75):
-            return f"{text}; did you mean {prefix}{nearest[0]}?"
-        if having := [other.__name__ for other in candidates(key) if name in accepted(other)] if key else []:
+            return f"{text}; did you mean {f'--{key}.' if key else ''}{nearest[0]}?"
+        if having := [one.__name__ for one in candidates(key) if name in accepted(one)] if key in CLASS_OPTIONS else []:
             return f"{text}; {listed(having[:3])} {'has' if len(having) == 1 else 'have'} it"
         return f"{text}{self.command.did_you_mean(option)}"
 
@@ -113,6 +113,11 @@ class OneLineErrorParser(LightningArgumentParser):
             known += [f"--{key}.{name}" for key in CLASS_OPTIONS for cls in candidates(key) for name in accepted(cls)]
         nearest = nearest_option(option, [name for name in known if name[2:] not in FOLLOWS])
         return f"; did you mean {nearest}?" if nearest else "; --help-all lists what there is"
+
+    def _missing(self, name: str) -> str:
+        if name in [action.dest for action in options_of(self) if not action.option_strings]:
+            return f"{name.upper()} is missing, as in: {self.prog} {name.upper()}; see --help"
+        return f"{self._in_full(name)} is required" + (f" by {self._class.__name__}" if self._class else "")
 
     def _bad_value(self, option: str, message: str) -> str:
         key = option.removeprefix("--")
@@ -131,12 +136,16 @@ class OneLineErrorParser(LightningArgumentParser):
         lines = [line for line in re.split(r"[\s-]*\n[\s-]*", message) if line and not line.startswith(frame)]
         return f"{option}: {lines[0] if lines else ' '.join(message.split())}"
 
+    @property
+    def _key(self) -> str | None:
+        """The option that takes this class, without dashes, if there is one."""
+        return (self.command.callbacks.get(self._class) or option_of(self._class)) if self._class else None
+
     def _in_full(self, name: str) -> str:
         """Returns the option for an argument of the class."""
         if self._class is None:
             return f"--{name.removeprefix('--').replace('.init_args', '')}"
-        key = self.command.callbacks.get(self._class) or option_of(self._class)
-        return f"--{key}.{name}" if key else f"{self._class.__name__}'s {name}"
+        return f"--{self._key}.{name}" if self._key else f"{self._class.__name__}'s {name}"
 
 
 def nearest_option(option: str, known: list[str]) -> str | None:

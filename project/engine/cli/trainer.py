@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -87,8 +87,13 @@ def refused_options(what: str = "these --trainer options do not work here") -> I
         raise UserError(f"{what}: {' '.join(str(error).split())}") from error
 
 
-def prepare_trainer(trainer: Trainer) -> None:
-    """Makes evaluation exact in float32 and processes end together; refuses a launcher's other number of processes."""
+def built_trainer(build: Callable[..., Trainer], **options: Any) -> Trainer:
+    """Builds a trainer and prepares it; refuses options that Lightning refuses, and a launcher's other number of processes.
+
+    Evaluation is exact in float32, and processes end together.
+    """
+    with refused_options():
+        trainer = build(**options)
     torch.backends.cudnn.allow_tf32 = False  # evaluation is in float32, which this would round to 10 bits
     started, wanted = _started()[0], trainer.num_devices * trainer.num_nodes
     by_slurm = isinstance(getattr(trainer.strategy, "cluster_environment", None), SLURMEnvironment)
@@ -101,6 +106,7 @@ def prepare_trainer(trainer: Trainer) -> None:
         trainer.val_check_interval = math.inf
     disable_signal_handling(trainer)
     watch_processes(trainer.strategy.launcher)
+    return trainer
 
 
 def require_supported(trainer: Trainer) -> None:

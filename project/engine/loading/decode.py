@@ -106,29 +106,32 @@ def decode(image: Image.Image, path: str | Path, least: tuple[int, int] | None =
             least = least[::-1] if least is not None and turn in _LYING else least
             pixels = _decode_jpeg(image, _reduction(image.size, least))
             if pixels is not None:
-                found = torch.from_numpy(pixels).permute(2, 0, 1)
-                upright = found.transpose(1, 2) if turn in _LYING else found
-                return upright.flip(_MIRRORED[turn]) if turn in _MIRRORED else upright
+                return _turned(torch.from_numpy(pixels).permute(2, 0, 1), turn)
         return upright_pixels(image)
 
 
+def _turned(pixels: Tensor, turn: Any) -> Tensor:
+    upright = pixels.transpose(1, 2) if turn in _LYING else pixels
+    return upright.flip(_MIRRORED[turn]) if turn in _MIRRORED else upright
+
+
 def read_bands(path: str | Path, bands: Bands) -> Tensor:
-    """Reads an image as it is stored, (channels, height, width); an error if it has other channels or bits."""
+    """Reads an image as it is stored, but upright, (channels, height, width); an error if it has other channels or bits."""
     with named(path):
-        found = _stored(path, bands)
+        found, turn = _stored(path, bands)
         pixels = found if found.ndim > 2 else found[..., None]
         if pixels.shape[2:] != bands[:1] or pixels.dtype != f"uint{bands[1]}":
             stored = f"{found.dtype} {found.shape}, not uint{bands[1]} (height, width, {bands[0]})"
             raise ValueError(f"it is {stored}; see --data.channels and --data.bits")
         if pixels.nbytes > 3 * MAX_PIXELS or not 0 < max(pixels.shape[:2]) <= _LONGEST * min(pixels.shape[:2]):
             raise ValueError(f"its shape is {found.shape}")
-        return torch.from_numpy(pixels).permute(2, 0, 1)
+        return _turned(torch.from_numpy(pixels).permute(2, 0, 1), turn)
 
 
-def _stored(path: str | Path, bands: Bands) -> NDArray[Any]:
+def _stored(path: str | Path, bands: Bands) -> tuple[NDArray[Any], Any]:
     ending = os.path.splitext(path)[1].lower()
     if ending == ".npy":  # mapped, so that nothing is allocated; this never unpickles, nor writes to the file
-        return np.lib.format.open_memmap(path, mode="c")
+        return np.lib.format.open_memmap(path, mode="c"), 1
     if ending in (".tif", ".tiff"):
         try:
             from tifffile import TiffFile  # few need it
@@ -142,12 +145,14 @@ def _stored(path: str | Path, bands: Bands) -> NDArray[Any]:
             stored = sum(sum(page.databytecounts) for page in first.pages if page is not None)
             if first.nbytes > 3 * MAX_PIXELS or stored > 2 * first.nbytes + 2**20:  # before that is allocated
                 raise ValueError(f"its shape is {first.shape}")
-            return np.moveaxis(first.asarray(), 0, -1) if first.axes[1:] == "YX" else first.asarray()
+            pixels, turn = first.asarray(), file.pages.first.tags.valueof(_EXIF_ORIENTATION, 1)
+            return (np.moveaxis(pixels, 0, -1) if first.axes[1:] == "YX" else pixels), turn
     with open_image(path) as image:
         if ";16" in str(getattr(image, "tile", "")) and image.mode != "I;16":  # of which PIL would keep 8 bits
             raise ValueError("PIL reads 8 of its 16 bits; save it as TIFF or .npy")
-        grey = "L" if bands == (1, 8) and image.mode != "I;16" else None
-        return np.array(ImageOps.exif_transpose(image).convert(grey))
+        # of more bits than 8, PIL would clip what is above 255
+        grey = "L" if bands == (1, 8) and image.mode not in ("I;16", "I", "F") else None
+        return np.array(image.convert(grey)), _orientation(image)
 
 
 def upright_pixels(image: Image.Image) -> Tensor:

@@ -2,16 +2,20 @@
 
 import os
 from array import array
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-_CODEC = ("utf-8", "surrogateescape")  # in which Python keeps any name
+CODEC = ("utf-8", "surrogateescape")
+"""The codec that keeps any name of a file."""
+
 _AT_ONCE = 2**16
+_ARRAYS = {"_text": torch.uint8, "_ends": torch.uint32, "_firsts": torch.uint32}
 
 
 class PathBlock:
@@ -22,7 +26,7 @@ class PathBlock:
 
     def __init__(self) -> None:
         self._folders: list[str] = []
-        self._firsts: list[int] = []  # rows, one for each folder
+        self._firsts = array("I")  # rows, one for each folder
         self._text, self._ends = bytearray(), array("I", [0])
 
     def add(self, folder: str | Path, names: Iterable[str]) -> "Paths":
@@ -31,22 +35,24 @@ class PathBlock:
         self._folders.append(os.path.join(folder, ""))
         self._firsts.append(first)
         for name in names:
-            self._text += name.encode(*_CODEC)
+            self._text += name.encode(*CODEC)
             self._ends.append(len(self._text))
         return Paths(self, torch.arange(first, len(self._ends) - 1, dtype=torch.int32))
 
-    def path(self, row: int, below: str = "") -> str:
-        """The path of a row, without the beginning ``below`` of its folder."""
-        name = str(self._text[self._ends[row] : self._ends[row + 1]], *_CODEC)
-        folder = self._folders[bisect_right(self._firsts, row) - 1]
-        return name if name.startswith(os.sep) else folder.removeprefix(below) + name
+    def paths(self, rows: NDArray[np.int32], below: str = "") -> Iterator[str]:
+        """Yields the paths of rows, without the beginning ``below`` of their folders."""
+        ends, text, folders = np.frombuffer(self._ends, np.uint32), self._text, self._folders
+        of = np.frombuffer(self._firsts, np.uint32).searchsorted(rows, "right") - 1
+        for start, end, folder in zip(ends[rows].tolist(), ends[rows + 1].tolist(), of.tolist(), strict=True):
+            name = str(text[start:end], *CODEC)
+            yield name if name.startswith(os.sep) else folders[folder].removeprefix(below) + name
 
     def __getstate__(self) -> dict[str, Any]:  # as tensors, which torch maps from a file
-        text, ends = torch.frombuffer(self._text, dtype=torch.uint8), torch.frombuffer(self._ends, dtype=torch.uint32)
-        return self.__dict__ | {"_text": text, "_ends": ends}
+        arrays = {name: torch.frombuffer(getattr(self, name), dtype=dtype) for name, dtype in _ARRAYS.items()}
+        return self.__dict__ | arrays
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state | {name: state[name].numpy() for name in ("_text", "_ends")}
+        self.__dict__ |= state | {name: state[name].numpy() for name in _ARRAYS}
 
 
 class Paths(Sequence[Path]):
@@ -59,8 +65,9 @@ class Paths(Sequence[Path]):
         return len(self.rows)
 
     def __getitem__(self, index: Any) -> Any:
-        row = self.rows.numpy()[index]  # quicker than of a tensor
-        return self.take(index) if isinstance(index, slice) else Path(self.block.path(int(row)))
+        if isinstance(index, slice):
+            return self.take(index)
+        return Path(*self.block.paths(self.rows.numpy()[[index]]))
 
     def __iter__(self) -> Iterator[Path]:
         return map(Path, self.strings())
@@ -73,7 +80,23 @@ class Paths(Sequence[Path]):
         """Yields the paths as text, as they were given; those that begin with the folder ``below``, without it."""
         prefix = os.path.join(below, "")
         for rows in torch.split(self.rows, _AT_ONCE):
-            yield from (self.block.path(row, prefix) for row in rows.tolist())
+            yield from self.block.paths(rows.numpy(), prefix)
+
+
+def pack(files: Mapping[str, Mapping[str, Paths]]) -> Any:
+    """Returns the files of each class in each split, all of one block, as tensors and plain data."""
+    every = [paths for classes in files.values() for paths in classes.values()]
+    both = joined(every)
+    names = {split: [*classes] for split, classes in files.items()}
+    return both.block.__getstate__(), both.rows, [len(paths) for paths in every], names
+
+
+def unpack(content: Any) -> dict[str, dict[str, Paths]]:
+    """Makes the files of each class in each split from what :func:`pack` returned."""
+    state, rows, counts, names = content
+    block, parts = PathBlock(), iter(torch.split(rows, counts))
+    block.__setstate__(state)
+    return {split: {name: Paths(block, next(parts)) for name in classes} for split, classes in names.items()}
 
 
 def joined(parts: Iterable[Paths]) -> Paths:

@@ -35,14 +35,14 @@ def walk(
         if note is not None:
             note(f"'{folder}' leads back to a folder that it is in, and is left out")
         return
-    files, folders, suffixes = [], [], IMAGE_SUFFIXES | ({".npy"} if bands else set())
+    files, folders, suffixes = [], [], (*IMAGE_SUFFIXES, *([".npy"] if bands else []))
     try:
         with os.scandir(folder) as entries:  # asks nothing more of the disk for an ordinary file
             for entry in entries:
                 link = entry.is_symlink()  # one to itself would be an error
                 if os.path.isdir(entry.path) if link else entry.is_dir():
                     folders.append(entry.name)
-                elif os.path.splitext(entry.name)[1].lower() in suffixes:
+                elif entry.name.lstrip(".").lower().endswith(suffixes):
                     dead = link and not os.path.exists(entry.path)
                     if dead or (os.path.isfile(entry.path) if link else entry.is_file()):
                         files.append(entry.name)
@@ -77,21 +77,30 @@ def spelt(name: str) -> str:
     return name if name.isascii() else name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
-def list_classes(root: Path, block: PathBlock, bands: Bands | None = None) -> ClassFiles:
-    """Adds the images of each class to a block, from its folder and the folders within, at any depth."""
+def class_folders(root: Path) -> list[Path]:
+    """Lists the folders of classes, sorted by name on every system."""
     folders = []
     for entry in sorted(root.iterdir(), key=lambda path: path.name):  # paths compare without case on Windows
         if counts(entry.name) and entry.is_symlink() and not entry.exists():
             raise UserError(f"'{printable(entry)}' is a link that leads nowhere; repair or remove it")
         if counts(entry.name) and entry.is_dir():
             folders.append(entry)
+    return folders
+
+
+def list_classes(root: Path, block: PathBlock, bands: Bands | None = None) -> ClassFiles:
+    """Adds the images of each class to a block, from its folder and the folders within, at any depth."""
     above = (os.path.realpath(root),)
-    found = ((folder, len(f"{folder}{os.sep}"), walk(str(folder), None, above, bands)) for folder in folders)
+    found = (
+        (folder, len(f"{folder}{os.sep}"), walk(str(folder), None, above, bands)) for folder in class_folders(root)
+    )
     classes = {
         spelt(folder.name): block.add(folder, (file[start:] for file in files)) for folder, start, files in found
     }
     if not any(classes.values()):
         example = next(walk(str(root), bands=bands), "")
+        if not example and any(walk(str(root), bands=(1, 8))):
+            raise UserError(f"--data.root: '{printable(root)}' has .npy files alone, which need --data.channels")
         what = f"has images (such as '{printable(Path(example).name)}'), but no class folders with images"
         raise UserError(
             f"--data.root: '{printable(root)}' {what if example else 'has no images'}; it must hold one folder for each"

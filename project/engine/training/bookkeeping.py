@@ -113,8 +113,9 @@ class Bookkeeping(Callback):
             model.test_metrics.thresholds = results.best_thresholds
             model.validated_step = trainer.global_step
         for name, value in results.rates().items():
-            # every process has the same results already; "max" leaves them so to the last bit, where a mean could round
-            model.log(f"{split}/{name}", value, prog_bar=name == "accuracy", reduce_fx="max", sync_dist=True)
+            # every process has the same results and logs them, so none is sent; "max" does not round, as a mean could
+            same: dict[str, Any] = {"sync_dist": True, "rank_zero_only": True, "reduce_fx": "max"}
+            model.log(f"{split}/{name}", value, prog_bar=name == "accuracy", **same)
 
 
 def _training_settings(trainer: Trainer) -> dict[str, dict[str, Any]]:

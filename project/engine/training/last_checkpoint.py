@@ -90,6 +90,10 @@ class LastCheckpoint(Callback):
         if trainer.training:  # where Lightning clears the metrics once more before it trains
             self._resumed = True
             self._metrics = checkpoint[_METRICS]
+            states = [checkpoint["callbacks"].get(early.state_key, {}) for early in trainer.early_stopping_callbacks]
+            trainer.should_stop = any(state.get("stopping_reason_message") for state in states)
+            if not trainer.should_stop and (trainer.max_steps < 0 or checkpoint["global_step"] < trainer.max_steps):
+                _reopen_epoch(checkpoint["loops"]["fit_loop"])
 
     def _agree(self, trainer: Trainer, between_epochs: bool) -> Action:
         """Returns what all processes do now; they agree between epochs and about once a second, not in each step."""
@@ -131,3 +135,16 @@ class LastCheckpoint(Callback):
             environment = getattr(trainer.strategy, "cluster_environment", None)
             launched = trainer.local_rank > 0 and isinstance(environment, LightningEnvironment)
             raise StoppedError(0 if launched else EXIT_CODE)
+
+
+def _reopen_epoch(progress: dict[str, Any]) -> None:
+    """Makes the end of training one between two steps: a longer run would lose the rest of its epoch, or the next one."""
+    epochs, batches = progress["epoch_progress"], progress["epoch_loop.batch_progress"]
+    if epochs["current"]["processed"] < epochs["current"]["started"]:
+        return  # it is one already
+    batches["total"]["ready"] += 1
+    if batches["is_last_batch"]:
+        batches.update(current=dict.fromkeys(batches["current"], 0), is_last_batch=False)
+    else:
+        for counts in (epochs["current"], epochs["total"]):
+            counts["processed"] = counts["completed"] = counts["started"] - 1

@@ -12,7 +12,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 
-from ..errors import UserError, printable, require
+from ..errors import NonFiniteError, UserError, printable, require
 from ..preprocessing import Preprocessing, is_preprocessing
 from ..run.checkpoint import ABOUT, About, explain, read_checkpoint
 from ..run.file_network import limited_by
@@ -218,6 +218,12 @@ class ResumableModule(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds the model's options, the checkpoint's description of itself, and open counts: plain data and tensors."""
+        for name, value in checkpoint["state_dict"].items():
+            if isinstance(value, Tensor) and not value.isfinite().all():
+                raise NonFiniteError(
+                    f"{name} has values that are not finite after step {self.global_step}; the checkpoints are from before;"
+                    " try a lower --model.optimizer.lr, under another --name"
+                )
         checkpoint["hyper_parameters"] = plain_options(self.hparams, type(self))
         checkpoint[ABOUT] = explain(self.trainer, self)
         checkpoint["counts"] = self.train_metrics.counts()

@@ -10,7 +10,7 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 from torch import Tensor, distributed
 from torch.optim import Optimizer
 
-from ..errors import LocalError, UserError, listed
+from ..errors import NonFiniteError, UserError, listed
 from ..run.loggers import is_logged
 
 
@@ -112,7 +112,7 @@ class StopOnNonFinite(Callback):
             raise UserError(f"{stopped}: the loss of another process is not finite")
         losses = " and ".join(f"{loss.item():.4g}" for loss, _ in seen)
         cause = f"the loss is {losses}" if mine else "the gradient is not finite"
-        raise LocalError(
+        raise NonFiniteError(
             f"{stopped}: {cause} in process {trainer.global_rank}{_images(trainer, seen)}; the checkpoints are from"
             " before; try a lower --model.optimizer.lr, under another --name"
         )

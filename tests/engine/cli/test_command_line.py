@@ -1,9 +1,9 @@
 """What was given to a class is kept, in whatever order; ``--help`` fits two screens and is written by the docstrings."""
 
 import inspect
+import re
 import shlex
 from functools import cache
-from itertools import permutations
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch.optim import Adam, AdamW
 
 from project.data import CIFAR10DataModule, FolderDataModule, ImageDataModule
-from project.engine.cli.configs import read_config
+from project.engine.cli.command_line import read_config
 from project.engine.cli.trainer import ExactTrainer
 from project.engine.loading.data_module import ReproducibleDataModule
 from project.evaluate import EvaluateCLI
@@ -45,8 +45,6 @@ class OwnModel(ImageClassifier):
 
     Args:
         gamma: An option of one's own.
-        layer_decay: Another default.
-        optimizer: Another default.
         kwargs: As of ImageClassifier.
     """
 
@@ -61,35 +59,60 @@ class OwnModel(ImageClassifier):
         super().__init__(*args, layer_decay=layer_decay, optimizer=optimizer, **kwargs)  # type: ignore[misc]
 
 
+def values(words: str, expected: str) -> list[dict[str, Any]]:
+    """The expected values, and those of the same options by the names that flags have; a class is its name."""
+
+    def plain(found: Any) -> Any:
+        if isinstance(found, list | tuple):
+            return [plain(one) for one in found]
+        return found.class_path.rpartition(".")[2] if "class_path" in str(found) else found
+
+    wanted, found, config = yaml.safe_load(expected), {}, parse(*split(words))
+    for name in wanted:
+        option: Any = config
+        for part in name.split("."):
+            option = option.init_args[part] if "class_path" in option else option[part]
+        found[name] = plain(option)
+    return [found, wanted]
+
+
+def split(words: str) -> list[str]:
+    return re.split(" (?=--)", words)
+
+
 OWN_MODEL = f"{__name__}.OwnModel"
-MODEL = [f"--model={OWN_MODEL}", "--model.gamma=2", "--model.arch=resnet34", "--model.optimizer.eps=0.1"]
-CONFIG = "data: {class_path: project.data.SyntheticFlowersDataModule, init_args: {batch_size: 8, image_size: 48}}"
-DATA = "--data=FolderDataModule --data.root=x --data.image_size=32 --config=c.yaml"
-ADAMW = "--model.optimizer=AdamW --model.optimizer.lr=0.003 --model.optimizer.betas=[0.8,0.9]"
-IN_FULL = ADAMW.replace("r=A", "r.class_path=torch.optim.A").replace("r.lr", "r.init_args.lr")
-OPTIMIZER = {"class_path": "torch.optim.AdamW", "init_args.lr": 0.003, "init_args.betas": (0.8, 0.9)}
-LOGGER = "--trainer.logger=CSVLogger --trainer.logger.save_dir=x"
-
-
-@cases(
-    "words place expected",
-    (DATA, "data.init_args", {"root": "x", "image_size": 32, "batch_size": 8, "on_bad_image": "error"}),
-    (ADAMW, "model.init_args.optimizer", {**OPTIMIZER, "init_args.weight_decay": 0.01}),
-    (IN_FULL, "model.init_args.optimizer", OPTIMIZER),
-    (" ".join(MODEL), "model.init_args", {"gamma": 2.0, "layer_decay": 0.2, "arch": "resnet34"}),
-    (" ".join(MODEL), "model.init_args.optimizer.init_args", {"lr": 0.25, "eps": 0.1}),
-    (LOGGER, "trainer.logger.init_args", {"save_dir": "x"}),
+MODEL = f"--model={OWN_MODEL} --model.gamma=2 --model.arch=resnet34 --model.optimizer.eps=0.1"
+DATA = (
+    "--config={data: {class_path: project.data.SyntheticFlowersDataModule, init_args: {batch_size: 8, image_size: 48}}}"
 )
-def test_options_are_kept_in_any_order(words, place, expected, workplace):
-    (workplace / "c.yaml").write_text(CONFIG)
-    words = words.split()
-    rotations = [[*words[first:], *words[:first]] for first in range(len(words))]  # each pair in both orders
-    for order in [*rotations, words[::-1]]:
-        found = parse(*order)[place]
-        assert {name: found[name] for name in expected} == expected
+ADAMW = "--model.optimizer=AdamW --model.optimizer.lr=0.003 --model.optimizer.betas=[0.8,0.9]"
+STEPS = "lr_scheduler: {class_path: StepLR, init_args: {step_size: 3}}"
+STEPPED = "model.lr_scheduler: StepLR, model.lr_scheduler.step_size: 3, model.arch: resnet34, model.optimizer.lr: 0.001"
+KEPT = f"""
+{DATA} --data=FolderDataModule --data.root=x --data.image_size=32 -> data.root: x, data.image_size: 32, data.batch_size: 8
+{ADAMW} -> model.optimizer: AdamW, model.optimizer.betas: [0.8, 0.9], model.optimizer.weight_decay: 0.01
+{ADAMW.replace("r=A", "r.class_path=torch.optim.A").replace("r.lr", "r.init_args.lr")} -> model.optimizer.lr: 0.003
+{MODEL} -> model.gamma: 2.0, model.layer_decay: 0.2, model.optimizer.lr: 0.25, model.optimizer.eps: 0.1
+--trainer.logger=CSVLogger --trainer.logger.save_dir=x -> trainer.logger.save_dir: x
+--model.arch=resnet34 --model.optimizer=AdamW --model.lr_scheduler=StepLR --model.lr_scheduler.step_size=3 -> {STEPPED}
+--config={{model: {{arch: resnet34, optimizer: AdamW, {STEPS}}}}} -> {STEPPED}
+--config={{model: {{class_path: ImageClassifier, init_args: {{optimizer: AdamW, {STEPS}}}, arch: resnet34}}}} -> {STEPPED}
+--config={{model: {{init_args: {{arch: resnet34, optimizer.class_path: AdamW, {STEPS}}}}}}} -> {STEPPED}
+--config={{model: {{{STEPS}}}}} --model.lr_scheduler=null -> model.lr_scheduler: null
+""".strip().splitlines()
 
 
-def test_a_newly_named_class_starts_from_its_own_defaults(workplace):
+@cases("row", *KEPT)
+def test_options_are_kept_in_any_order_of_configs_classes_and_arguments(row):
+    words, expected = row.split(" -> ")
+    given = split(words)
+    rotations = [[*given[first:], *given[:first]] for first in range(len(given))]  # each pair in both orders
+    for order in [*rotations, given[::-1]]:
+        found, wanted = values(" ".join(order), f"{{{expected}}}")
+        assert found == wanted
+
+
+def test_a_newly_named_class_starts_from_its_own_defaults():
     for key, cls in (("model.optimizer", AdamW), ("data", CIFAR10DataModule)):
         found = vars(parse(f"--{key}={cls.__name__}")[key.replace("model.", "model.init_args.")].init_args)
         for name, parameter in inspect.signature(cls).parameters.items():
@@ -97,72 +120,47 @@ def test_a_newly_named_class_starts_from_its_own_defaults(workplace):
                 assert found[name] == parameter.default
 
 
-STEPS = "lr_scheduler: {class_path: StepLR, init_args: {step_size: 3}}"
-
-
-@cases(
-    "text",
-    f"model: {{arch: resnet34, optimizer: AdamW, {STEPS}}}",
-    "model: {optimizer.class_path: AdamW, arch: resnet34, lr_scheduler.class_path: StepLR,"
-    " lr_scheduler.init_args.step_size: 3}",
-    f"model: {{class_path: ImageClassifier, init_args: {{arch: resnet34, optimizer: AdamW, {STEPS}}}}}",
-    f"model: {{init_args: {{arch: resnet34, optimizer: AdamW, {STEPS}}}}}",
+A = "--config={trainer: {max_epochs: 1}, model: {layer_decay: 0.1, arch: resnet34, arch_args: {a: 1}}}"
+B = "--config={trainer.max_epochs: 2, model.arch: resnet50, model.arch_args: {b: 2}}"
+SGD = (
+    "--config={model.optimizer: {class_path: torch.optim.SGD, init_args: {lr: 0.3, weight_decay: 0.2, dampening: 0.0}}}"
 )
-def test_a_config_may_name_the_class_or_leave_it_out(workplace, text):
-    (workplace / "c.yaml").write_text(text)
-    flags = ["--model.lr_scheduler=StepLR", "--model.lr_scheduler.step_size=3", "--model.optimizer=AdamW"]
-    model = parse("--config=c.yaml").model
-    assert model == parse("--model=ImageClassifier", "--model.arch=resnet34", *flags).model
-    assert model.init_args.optimizer.init_args.lr == 0.001  # torch's own
-    assert parse("--config=c.yaml", "--model.lr_scheduler=null").model.init_args.lr_scheduler is None
+MOMENTUM = SGD.replace("dampening: 0.0", "momentum: 0.8")
+NOTE = "--model.optimizer: AdamW does not accept momentum of an earlier config"
+V2, LR = "torchvision.transforms.v2", "--config={model: {optimizer: {class_path: AdamW, init_args: {lr: 0.01}}}}"
+AUGMENT = f"--config={{data: {{class_path: CIFAR10DataModule, init_args: {{train_transforms: [{V2}.RandAugment]}}}}}}"
+MORE = f"--config={{data: {{train_transforms+: [{{class_path: {V2}.RandomErasing}}]}}, trainer.callbacks+: Timer}}"
+LATER = f"""
+{A} --trainer.max_epochs=3 {B} -> trainer.max_epochs: 3, model.arch: resnet50, model.layer_decay: 0.1, model.arch_args: {{a: 1, b: 2}}
+{B} {A} -> trainer.max_epochs: 1, model.arch: resnet34, model.layer_decay: 0.1
+{SGD} {LR} -> model.optimizer: AdamW, model.optimizer.lr: 0.01, model.optimizer.weight_decay: 0.2
+{SGD} --config={{model.optimizer: AdamW}} -> model.optimizer: AdamW, model.optimizer.lr: 0.3
+{MOMENTUM} {LR} -> model.optimizer: AdamW, model.optimizer.lr: 0.01 -> {NOTE}
+{MOMENTUM} --config={{model.optimizer: AdamW}} -> model.optimizer: AdamW, model.optimizer.weight_decay: 0.2 -> {NOTE}
+{LR} {MOMENTUM} -> model.optimizer: SGD, model.optimizer.momentum: 0.8
+{AUGMENT} {MORE} --data.train_transforms+={V2}.Identity -> data.train_transforms: [RandAugment, RandomErasing, Identity]
+{AUGMENT} --config={{data.train_transforms+: {V2}.Identity}} -> data.train_transforms: [RandAugment, Identity]
+{MORE} --trainer.callbacks+=DeviceStatsMonitor -> trainer.callbacks: [Timer, DeviceStatsMonitor]
+{MORE} -> data.train_transforms: [RandomErasing], trainer.callbacks: [Timer]
+--config={{trainer.logger: {{class_path: CSVLogger, init_args: {{name: a}}}}}} --config={{trainer.logger+: CometLogger}} -> trainer.logger: [CSVLogger, CometLogger]
+--trainer.logger=false -> trainer.logger: false
+""".strip().splitlines()  # noqa: E501
 
 
-def test_flags_win_over_configs_and_later_configs_over_earlier_ones_wherever_they_stand(workplace):
-    (workplace / "a.yaml").write_text("{trainer: {max_epochs: 1}, model: {layer_decay: 0.1, arch: resnet34}}")
-    (workplace / "b.yaml").write_text("{trainer.max_epochs: 2, model.arch: resnet50}")
-    for order in permutations(["--trainer.max_epochs=3", "--config=a.yaml", "--config=b.yaml"]):
-        config = parse(*order)
-        later = "resnet50" if order.index("--config=b.yaml") > order.index("--config=a.yaml") else "resnet34"
-        found = config.trainer.max_epochs, config.model.init_args.arch, config.model.init_args.layer_decay
-        assert found == (3, later, 0.1)
-
-
-def test_a_later_config_names_another_class_and_keeps_what_it_accepts(workplace, capsys):
-    """What only repeats the old class's default goes silently, anything else that it does not accept with a note."""
-    text = "model.optimizer: {class_path: torch.optim.SGD, init_args: {lr: 0.3, weight_decay: 0.2, dampening: 0.0%s}}"
-    (workplace / "base.yaml").write_text(text % "")
-    (workplace / "momentum.yaml").write_text(text % ", momentum: 0.8")
-    for later in ("model: {optimizer: {class_path: AdamW, init_args: {lr: 0.01}}}", "model.optimizer: AdamW"):
-        (workplace / "later.yaml").write_text(later)
-        optimizer = parse("--config=base.yaml", "--config=later.yaml").model.init_args.optimizer
-        assert optimizer.class_path.endswith("AdamW")
-        given = optimizer.init_args
-        assert (given.lr, given.weight_decay) == (0.01 if "0.01" in later else 0.3, 0.2)
-        parse("--config=momentum.yaml", "--config=later.yaml")
-        assert capsys.readouterr().err == "--model.optimizer: AdamW does not accept momentum of an earlier config\n"
-    optimizer = parse("--config=later.yaml", "--config=momentum.yaml").model.init_args.optimizer
-    assert (optimizer.class_path.endswith("SGD"), optimizer.init_args.momentum) == (True, 0.8)
-
-
-def test_a_list_with_a_plus_adds_to_what_earlier_configs_give(workplace):
-    of, base = "torchvision.transforms.v2", "class_path: CIFAR10DataModule"
-    (workplace / "base.yaml").write_text(f"data: {{{base}, init_args: {{train_transforms: [{of}.RandAugment]}}}}")
-    erasing = f"{{class_path: {of}.RandomErasing, init_args: {{p: 0.1}}}}"
-    (workplace / "more.yaml").write_text(f"data: {{train_transforms+: [{erasing}]}}\ntrainer.callbacks+: Timer")
-    (workplace / "one.yaml").write_text(f"data.train_transforms+: {of}.Identity")
-    flags = [f"--data.train_transforms+={of}.ColorJitter", "--trainer.callbacks+=DeviceStatsMonitor"]
-    config = parse("--config=base.yaml", "--config=more.yaml", "--config=one.yaml", *flags)
-    transforms = config.data.init_args.train_transforms
-    names = [spec.class_path.rpartition(".")[2] for spec in (*transforms, *config.trainer.callbacks)]
-    assert names == ["RandAugment", "RandomErasing", "Identity", "ColorJitter", "Timer", "DeviceStatsMonitor"]
-    assert transforms[1].init_args.p == 0.1
-    alone = parse("--config=more.yaml")
-    assert (len(alone.data.init_args.train_transforms), len(alone.trainer.callbacks)) == (1, 1)
+@cases("row", *LATER)
+def test_flags_win_over_later_configs_these_over_earlier_ones_and_a_plus_adds_to_a_list(row, capsys):
+    """What only repeats an old class's default goes silently, anything else that a new one does not accept with a note."""
+    command()
+    capsys.readouterr()
+    words, expected, *notes = row.split(" -> ")
+    found, wanted = values(words, f"{{{expected}}}")
+    assert found == wanted
+    assert capsys.readouterr().err.splitlines() == notes
 
 
 def test_the_saved_config_of_a_run_can_be_used_with_another_class(workplace):
     """It holds every option of every class: what only the old class has goes where it is that class's own default."""
-    given = [*MODEL, "--model.loss=CrossEntropyLoss", "--model.loss.label_smoothing=0.3"]
+    given = [*split(MODEL), "--model.loss=CrossEntropyLoss", "--model.loss.label_smoothing=0.3"]
     command().parser.save(parse("--data.image_size=40", *given), "saved.yaml", skip_unset=False)
     assert parse("--config=saved.yaml").model == parse(*given).model
     assert "train_size" in yaml.safe_load((workplace / "saved.yaml").read_text())["data"]["init_args"]
@@ -180,7 +178,6 @@ def test_a_folder_is_taken_for_what_it_holds(workplace, args):
 
 
 def test_each_of_several_loggers_gets_what_follows_it():
-    assert parse("--trainer.logger=false").trainer.logger is False
     for first in ("--trainer.logger=CSVLogger", "--trainer.logger+=CSVLogger"):
         args = (first, "--trainer.logger.name=a", "--trainer.logger+=CometLogger", "--trainer.logger.prefix=b")
         csv, comet = (one.init_args for one in parse(*args).trainer.logger)

@@ -41,6 +41,8 @@ extra -> there is no option 'extra'
 --data=FlowrsDataModule -> there is no ImageDataModule 'FlowrsDataModule'; did you mean FlowersDataModule
 --data=torch.nn.Linear -> --data: there is no ImageDataModule 'torch.nn.Linear'
 --data=./nowhere -> --data: there is no folder './nowhere'
+--config={{trainer: 3}} -> --config: trainer must hold options, got '3'
+--model.optimizer={{ -> --model.optimizer, line 1: expected the node content
 --config={{data: {{class_path: 3}}}} -> --data: there is no ImageDataModule '3'
 --model=resnet18 -> --model: there is no ImageClassifier 'resnet18'; did you mean --model.arch resnet18?
 --config={{model.loss: {{class_path: os.getpid, init_args: {{a: 3}}}}}} -> --model.loss: there is no Module 'os.getpid'
@@ -52,6 +54,9 @@ extra -> there is no option 'extra'
 --model.lr_scheduler=ReduceLROnPlateau -> --model.lr_scheduler.monitor is required by ReduceLROnPlateau
 --model.optimizer.lr -> --model.optimizer.lr needs a value
 --data.batch_size=many -> --data.batch_size: expected PositiveInt, not 'many'
+--data.batch_size=null -> --data.batch_size: Not of type PositiveInt
+--data.split_seed=null -> --data.split_seed is required by
+--seed_everything=-1 -> --seed_everything must be from 0 to 4294967295, got -1
 --model.optimizer.lr=high -> --model.optimizer.lr: expected float, not 'high'
 --trainer.limit_val_batches=many -> --trainer.limit_val_batches: expected int or float, not 'many'
 --model.test_time_augmentation= -> _augmentation: expected flip, flip_and_shift, not ''

@@ -3,8 +3,11 @@
 import errno
 import json
 import os
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -31,8 +34,9 @@ def served(data):
     return {split: {str(file) for file in dataset.files} for split, dataset in data.splits.items()}
 
 
-def transferred(data, batches):
-    return [data.on_before_batch_transfer(batch, 0) for batch in batches]
+def transferred(data, split="train"):
+    batches = getattr(data, f"{split}_dataloader")()
+    return joined([data.on_before_batch_transfer(batch, 0) for batch in batches])
 
 
 @pytest.fixture
@@ -81,15 +85,14 @@ def test_a_file_that_vanishes_in_training_is_named_where_it_is_an_error(root, nu
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_file_that_breaks_in_training_leaves_its_batch_and_the_others_as_they_were(root, num_workers, capsys):
     data = attached(module(root, num_workers=num_workers, batch_size=8), epoch=2)
-    whole = joined(transferred(data, data.train_dataloader()))
+    whole = transferred(data)
     gone, deep = data.splits["train"].files[5], data.splits["train"].files[9]
     gone.unlink()
     damage_deep_inside(deep)
     for _ in range(2):
-        rest = joined(transferred(data, data.train_dataloader()))
         kept = torch.tensor([index not in (5, 9) for index in whole.indices.tolist()])
         assert int(kept.sum()) == len(whole.indices) - 2
-        assert all(torch.equal(field[kept], left) for field, left in zip(whole, rest, strict=True))
+        assert all(torch.equal(field[kept], left) for field, left in zip(whole, transferred(data), strict=True))
     warnings = capsys.readouterr().err.splitlines()
     assert len(warnings) == 2
     assert all(any(f"'{file}' cannot be read" in line for line in warnings) for file in (gone, deep))
@@ -103,9 +106,8 @@ def test_in_evaluation_a_file_that_breaks_is_not_counted_and_is_named_once(root,
     gone, expected = data.splits[split].files[2], dict(enumerate(data.splits[split].labels.tolist())) | {2: -1}
     gone.unlink()
     for _ in range(2):
-        batch = joined(transferred(data, getattr(data, f"{split}_dataloader")()))
-        labels = dict(zip(batch.indices.tolist(), batch.labels.tolist(), strict=True))
-        assert labels == expected
+        batch = transferred(data, split)
+        assert dict(zip(batch.indices.tolist(), batch.labels.tolist(), strict=True)) == expected
         place = batch.indices.tolist().index(2)
         assert not batch.images[place].any()
         assert data.on_after_batch_transfer(batch, 0).labels[place] == -1
@@ -117,7 +119,7 @@ def test_a_training_batch_without_a_readable_image_ends_the_run(root):
     for file in data.splits["train"].files:
         file.unlink()
     with pytest.raises(UnreadableFileError, match=f"no image of a training batch of 4 can be read; is '{root}'"):
-        transferred(data, data.train_dataloader())
+        transferred(data)
 
 
 class Mean(LightningModule):
@@ -135,9 +137,10 @@ class Mean(LightningModule):
 
 
 def skip(folder):
-    """Trains on image files of which the first process, it alone, cannot read some."""
+    """Trains on image files that the first process alone can list and check, and of which it alone cannot read some."""
     rank, module_of_checks = int(os.environ["RANK"]), cast(Any, check)
     whole = module_of_checks.check_image
+    tempfile.tempdir = str(folder / "temporary")
 
     def look(file):
         if rank == 0 and file.name.endswith("1.jpg"):
@@ -145,31 +148,46 @@ def skip(folder):
         whole(file)
 
     module_of_checks.check_image = look
-    data = module(folder / "images", val_fraction=0.3, test_fraction=0.3)
+    data: Any = module(folder / "images", val_fraction=0.3, test_fraction=0.3)
+    assert data.class_names == ["a", "b"]
+    if rank == 1:
+        data.find = data._check = None
+        assert data.expected_sizes() == {}
     trainer(2, max_epochs=2).fit(Mean(), datamodule=data)
-    splits: Any = data.splits
-    files = {split: [file.name for file in dataset.files] for split, dataset in splits.items()}
-    (folder / f"{rank}.json").write_text(json.dumps(files))
+    files = {split: [str(file) for file in dataset.files] for split, dataset in data.splits.items()}
+    address = data.splits["train"].files.block.__getstate__()["_text"].data_ptr()
+    (folder / f"{rank}.json").write_text(json.dumps([files, mapped_file(address)]))
 
 
-def test_all_processes_leave_out_the_files_that_the_first_cannot_read(tmp_path):
+def mapped_file(address):
+    """The file that this process's memory shows at an address, as Linux names it."""
+    for line in Path("/proc/self/maps").read_text().splitlines() if sys.platform == "linux" else []:
+        span, *_, name = line.split(maxsplit=5)
+        first, end = (int(number, 16) for number in span.split("-"))
+        if first <= address < end:
+            return name
+    return None
+
+
+def test_all_processes_take_the_list_of_the_first_without_the_files_that_it_cannot_read(tmp_path):
     """If each decided for itself, their data sets would differ in length, and the run would wait for ever."""
-    make_folder(tmp_path / "images", {"a": 20, "b": 20})
+    root = make_folder(tmp_path / "images", {"a": 20, "b": 20})
+    (tmp_path / "temporary").mkdir()
     succeed(forked(2, skip, tmp_path), tmp_path, timeout=100)
-    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    (first, mapped), (second, other) = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     assert first == second
-    assert sum(map(len, first.values())) == 36
-    assert not any(name.endswith("1.jpg") for names in first.values() for name in names)
+    names = {file for files in first.values() for file in files}
+    assert names == {str(file) for file in root.rglob("*.jpg") if not file.name.endswith("1.jpg")}
+    assert not list((tmp_path / "temporary").glob("images-*"))
+    if sys.platform == "linux":
+        assert mapped == other == f"{tmp_path}/temporary/{Path(mapped).name}"
+        assert mapped.endswith(" (deleted)")
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.EACCES, errno.EIO])
 def test_an_error_of_the_system_is_no_broken_image(root, monkeypatch, code):
     data = attached(module(root))
-
-    def failing(*_args, **_options):
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr("PIL.Image.open", failing)
+    monkeypatch.setattr("PIL.Image.open", Mock(side_effect=OSError(code, os.strerror(code))))
     monkeypatch.setenv("XDG_CACHE_HOME", str(root / ".nothing"))
     for look in (module(root).prepare_data, lambda: next(iter(data.train_dataloader()))):
         with pytest.raises(LocalError, match=rf"jpg' cannot be read \({os.strerror(code)}\)") as caught:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from project.engine.loading.files import FileDataset
-from project.engine.loading.paths import PathBlock, joined
+from project.engine.loading.paths import PathBlock, joined, pack, unpack
 
 NAMES = [
     "1.jpg",
@@ -25,8 +25,11 @@ def test_a_block_has_the_paths_of_a_plain_list(tmp_path, saved):
     block, folders = PathBlock(), [tmp_path / "daisy", tmp_path / "rose"]
     paths = joined([block.add(folder, iter([*NAMES, ELSEWHERE])) for folder in folders])
     if saved:
-        torch.save(paths, tmp_path / "paths")
-        paths = torch.load(tmp_path / "paths", mmap=True, weights_only=False)
+        files = {"train": {"a": paths.take([*range(3)]), "b": paths.take(slice(3, None))}, "val": {"a": paths.take([])}}
+        torch.save(pack(files), tmp_path / "paths")
+        found = unpack(torch.load(tmp_path / "paths", mmap=True, weights_only=True))
+        assert [[*classes] for classes in found.values()] == [["a", "b"], ["a"]]
+        paths = joined(files for classes in found.values() for files in classes.values())
     expected = [folder / name for folder in folders for name in [*NAMES, ELSEWHERE]]
     assert [*paths] == [paths[index] for index in range(len(paths))] == expected
     assert paths[-1] == expected[-1]

@@ -3,6 +3,7 @@
 import os
 from io import BytesIO
 from itertools import chain
+from typing import Any
 
 import pytest
 import torch
@@ -10,8 +11,8 @@ from torchvision.datasets import ImageFolder
 
 from project.analysis.plots import confusion_figure
 from project.engine.errors import UserError
-from project.engine.loading.files import FileDataset
 from project.engine.loading.scan import image_paths, listed_paths
+from tests.conftest import cases
 from tests.data.stubs import attached
 from tests.data.test_folder import epoch_of, found, listing, module
 from tests.engine.loading.image_files import write_folder
@@ -31,11 +32,11 @@ def test_any_name_of_a_folder_or_a_file_will_do(tmp_path, name):
 def test_files_at_any_depth_of_a_class_folder_are_those_that_torchvision_finds(tmp_path):
     names = ("a", "a/field", "a/field/far/away", "a/field.jpg", "b", "b/field", "only below/sub")
     root = write_folder(tmp_path, dict.fromkeys(names, 3))
-    data = attached(module(root))
+    data, expected = attached(module(root)), ImageFolder(str(root))
     (root / "a" / "notes.txt").touch()
-    assert data.class_names == (expected := ImageFolder(str(root))).classes
-    of_splits = [dataset for dataset in data.splits.values() if isinstance(dataset, FileDataset)]
-    ours = [pair for data in of_splits for pair in zip(map(str, data.files), data.labels.tolist(), strict=True)]
+    assert data.class_names == expected.classes
+    splits: Any = data.splits.values()
+    ours = [pair for split in splits for pair in zip(map(str, split.files), split.labels.tolist(), strict=True)]
     assert sorted(ours) == sorted(expected.samples)
 
 
@@ -82,21 +83,19 @@ def test_a_class_whose_name_is_not_utf8_has_a_name_that_can_be_drawn_and_written
     confusion_figure(torch.eye(2, dtype=torch.int64), data.class_names).savefig(BytesIO())
 
 
-@pytest.mark.parametrize(
-    ("folders", "message"),
-    [
-        (["train", "val"], "look like splits, not classes; call .* 'train', with a folder for each class inside"),
-        (["Training/a", "Training/b", "Testing/a", "Testing/b"], "look like splits, not classes"),
-        ([""], r"has images \(such as 'image 0.jpg'\), but no class folders with images; it must hold one folder"),
-        (["train/a", "train/b", "Test/a", "Test/b"], "Test' would be ignored.*call it 'test'"),
-        (["train/a", "train/b", "testing/a", "testing/b"], "testing' would be ignored.*call it 'test'"),
-        (["train/a", "train/b", "Val/a", "Val/b"], "Val' would be ignored.*call it 'val'"),
-        (["train/a", "train/b", "Validation/a", "Validation/b"], "Validation' would be ignored.*call it 'val'"),
-        (["train/a", "train/b", "TRAINING/a"], "TRAINING' would be ignored.*beside 'train'; move one of them away"),
-    ],
+@cases(
+    "folders message",
+    ("train val", "look like splits, not classes; call .* 'train', with a folder for each class inside"),
+    ("Training/a Training/b Testing/a Testing/b", "look like splits, not classes"),
+    (".", r"has images \(such as 'image 0.jpg'\), but no class folders with images; it must hold one folder"),
+    ("train/a train/b Test/a Test/b", "Test' would be ignored.*call it 'test'"),
+    ("train/a train/b testing/a testing/b", "testing' would be ignored.*call it 'test'"),
+    ("train/a train/b Val/a Val/b", "Val' would be ignored.*call it 'val'"),
+    ("train/a train/b Validation/a Validation/b", "Validation' would be ignored.*call it 'val'"),
+    ("train/a train/b TRAINING/a", "TRAINING' would be ignored.*beside 'train'; move one of them away"),
 )
 def test_folders_that_are_neither_classes_nor_splits_are_recognised(tmp_path, folders, message):
-    root = write_folder(tmp_path / "root", dict.fromkeys(folders, 5))
+    root = write_folder(tmp_path / "root", dict.fromkeys(folders.split(), 5))
     with pytest.raises(UserError, match=message):
         module(root).files()
 

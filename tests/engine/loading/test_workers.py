@@ -6,10 +6,10 @@ import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader
 
 from project.engine.loading import workers
@@ -19,10 +19,8 @@ from tests.small import one_line
 
 
 def test_a_batch_for_which_there_is_no_room_is_an_error_and_not_lost(monkeypatch):
-    def no_room(tensor: Tensor) -> None:
-        raise RuntimeError("unable to allocate shared memory")
-
-    monkeypatch.setattr(Tensor, "share_memory_", no_room)
+    no_room = Mock(side_effect=RuntimeError("unable to allocate shared memory"))
+    monkeypatch.setattr("torch.Tensor.share_memory_", no_room)
     data: Any = ArrayDataset(torch.zeros(8, 3, 4, 4, dtype=torch.uint8), torch.arange(8), "image")
     with pytest.raises(RuntimeError, match="unable to allocate shared memory"):
         list(DataLoader(data, batch_size=4, num_workers=1, collate_fn=workers.share_batch, timeout=60))
@@ -67,7 +65,4 @@ def test_a_worker_that_was_killed_is_one_line(capsys):
 
 
 def test_too_many_open_files_is_one_line(capsys):
-    def run_out() -> None:
-        raise OSError(24, "Too many open files")
-
-    assert "ulimit -n" in one_line(run_out, capsys)
+    assert "ulimit -n" in one_line(Mock(side_effect=OSError(24, "Too many open files")), capsys)

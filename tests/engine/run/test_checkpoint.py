@@ -1,12 +1,12 @@
 """A checkpoint is written whole or not at all, and read safely or refused in one line; a run then resumes from the one before."""
 
-import errno
 import os
 import random
 import re
 import string
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -48,11 +48,10 @@ def test_a_path_that_is_no_file_is_named(tmp_path, name):
 
 def test_a_text_file_is_refused_whatever_it_says(tmp_path):
     path = tmp_path / "notes.ckpt"
-    for first in string.printable:
-        for rest in ("", "1\n2\n"):
-            path.write_text(first + rest)
-            with pytest.raises(UserError, match=r"notes\.ckpt' is damaged"):
-                read_checkpoint(path)
+    for text in [*string.printable, *(f"{first}1\n2\n" for first in string.printable)]:
+        path.write_text(text)
+        with pytest.raises(UserError, match=r"notes\.ckpt' is damaged"):
+            read_checkpoint(path)
 
 
 @pytest.mark.parametrize("legacy", [False, True])
@@ -90,8 +89,8 @@ def flip(path: Path, bit: int) -> None:
 
 
 def test_damage_is_noticed_or_has_changed_nothing(tmp_path, whole):
-    content, dice, noticed = (whole / "checkpoints" / "last.ckpt").read_bytes(), random.Random(0), 0
-    path, expected = tmp_path / "damaged.ckpt", load(whole / "checkpoints" / "last.ckpt")
+    path, last = tmp_path / "damaged.ckpt", whole / "checkpoints" / "last.ckpt"
+    content, expected, dice, noticed = last.read_bytes(), load(last), random.Random(0), 0
     for _ in range(400):
         path.write_bytes(content)
         flip(path, dice.randrange(8 * len(content)))
@@ -113,12 +112,9 @@ def test_a_run_resumes_from_the_checkpoint_before_a_damaged_one_and_keeps_it(wor
     stop_at(6, EVERY_STEP)
     flip_a_weight(LAST)
     before = PREVIOUS.read_bytes()
-
-    def fail(*_, **__):
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(AtomicCheckpointIO, "save_checkpoint", fail)  # the first one after the run resumes
+        # the first one after the run resumes
+        patch.setattr(AtomicCheckpointIO, "save_checkpoint", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(SystemExit):
             small(EVERY_STEP)
     assert PREVIOUS.read_bytes() == before
@@ -137,9 +133,6 @@ def test_two_damaged_checkpoints_are_an_error_of_one_line(workplace, capsys):
     assert not (CHECKPOINTS.parent / "metrics.json").exists()
 
 
-FULL = Path("/dev/full")
-
-
 def save(content: object, path: Path) -> None:
     AtomicCheckpointIO(path.parent).save_checkpoint({"content": content}, path)
 
@@ -148,21 +141,11 @@ def names(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir())
 
 
-def fill_disk(patch: pytest.MonkeyPatch, name: str) -> None:
-    """Lets the disk be full for checkpoints of this name."""
-    full = lambda path, mode: open(FULL if path.name == f".{name}.partial.ckpt" else path, mode)  # noqa: E731, SIM115
-    patch.setattr("project.engine.run.checkpoint.open", full, raising=False)
-
-
-@pytest.mark.parametrize("when", ["save", "fsync"])
+@pytest.mark.parametrize("when", ["torch.save", "os.fsync"])
 def test_an_interrupted_write_leaves_the_earlier_file_and_nothing_else(tmp_path, monkeypatch, when):
     path = tmp_path / "last.ckpt"
     save(1, path)
-
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr({"save": torch, "fsync": os}[when], when, interrupt)
+    monkeypatch.setattr(when, Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         save(2, path)
     assert load(path) == {"content": 1}
@@ -183,11 +166,8 @@ def test_bytes_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("links", [True, False], ids=["hard links", "none"])
 def test_the_earlier_file_is_kept_under_another_name(tmp_path, monkeypatch, links):
-    def refuse(*_, **__):
-        raise OSError(errno.EPERM, "Operation not permitted")
-
     if not links:
-        monkeypatch.setattr(os, "link", refuse)
+        monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError))
     path, earlier = tmp_path / "last.ckpt", tmp_path / "previous.ckpt"
     for left in (".last.partial.ckpt", ".previous.ckpt.partial"):  # by a killed process
         (tmp_path / left).write_text("a part")
@@ -214,17 +194,20 @@ def test_files_written_elsewhere_can_be_replaced(tmp_path):
     assert {path.name for path in tmp_path.rglob("*.*")} == {"theirs.ckpt", "config.yaml", "link.ckpt"}
 
 
-@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full, which Linux has")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which Linux has")
 @pytest.mark.parametrize("name", ["last", "best"])
-def test_a_run_resumes_after_the_disk_was_full(workplace, capsys, name):
-    small("--trainer.default_root_dir=whole")
+def test_a_run_resumes_after_the_disk_was_full(workplace, whole, monkeypatch, capsys, name):
     stop_at(3, "--callbacks.last_checkpoint.every_n_steps=2")
-    before = (CHECKPOINTS / "last.ckpt").read_bytes()
-    with pytest.MonkeyPatch.context() as patch:
-        fill_disk(patch, name)
-        said = one_line(lambda: small("--callbacks.last_checkpoint.every_n_steps=1"), capsys)
+    before = LAST.read_bytes()
+
+    def full_for_this(path, mode):
+        return open("/dev/full" if path.name == f".{name}.partial.ckpt" else path, mode)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("project.engine.run.checkpoint.open", full_for_this, raising=False)
+        said = one_line(lambda: small(EVERY_STEP), capsys)
     assert "cannot write: No space left on device; make room; to resume, run the same command with --name run" in said
     assert names(CHECKPOINTS) == ["last.ckpt", "previous.ckpt"]
-    assert name == "best" or (CHECKPOINTS / "last.ckpt").read_bytes() == before
+    assert name == "best" or LAST.read_bytes() == before
     small()
-    require_same_end(Path("runs/run"), outcome(Path("whole/run")))
+    require_same_end(Path("runs/run"), outcome(whole))

@@ -4,17 +4,16 @@ import errno
 import json
 import os
 import platform
-import subprocess
-import sys
+import signal
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from project.engine.errors import UserError
 from project.engine.run.folder import RunFolder
 from tests.conftest import cases
-
-ROOT = Path(__file__).parents[3]
+from tests.distributed.forks import fork, wait
 
 
 @pytest.fixture
@@ -34,13 +33,11 @@ def test_a_name_that_is_not_one_folder_is_refused(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["with space", "Größe", "...", ".hidden", "é" * 127 + "x"])
 def test_any_other_name_is_a_folder_in_the_root_with_nothing_but_checkpoints_and_a_lock(tmp_path, monkeypatch, name):
-    def refuse(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
-
     for _ in range(2):
         RunFolder(tmp_path, name).create()
         assert files(tmp_path) == {name, f"{name}/checkpoints", f"{name}/.lock"}
-        monkeypatch.setattr("fcntl.lockf", refuse)  # a file system without locks is no obstacle
+        # a file system without locks is no obstacle
+        monkeypatch.setattr("fcntl.lockf", Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
 
 
 def test_a_folder_with_a_checkpoint_or_of_someone_else_is_not_discarded(tmp_path, run):
@@ -90,24 +87,23 @@ def test_a_run_is_finished_when_its_metrics_are_written(run):
             refused()
 
 
-HOLD = """
-import sys
-from project.engine.run.folder import RunFolder
-
-RunFolder(*sys.argv[1:]).create()
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the child does nothing that needs a thread
 def test_a_folder_in_which_another_process_trains_is_refused_until_that_ends(run):
-    command = [sys.executable, "-c", HOLD, str(run.path.parent), run.name]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
+    reading, writing = os.pipe()
+
+    def hold() -> None:
+        run.create()
+        os.write(writing, b"held")
+        signal.pause()
+
+    holder = fork(hold, {})
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        assert pipe.read(4) == b"held"
         for _ in range(2):
-            with pytest.raises(UserError, match=rf"trained by process {holder.pid} on .*; choose another --name"):
+            with pytest.raises(UserError, match=rf"trained by process {holder} on .*; choose another --name"):
                 run.create()
-        holder.kill()
+        os.kill(holder, signal.SIGKILL)
+        assert wait([holder]) == [-signal.SIGKILL]
     run.create()  # over what the other wrote into the lock
     assert (run.path / ".lock").read_text() == f"process {os.getpid()} on {platform.node()}\n"

@@ -18,6 +18,17 @@ from tests.test_fit import events
 BEST = Path("runs/run/checkpoints/best.ckpt")
 
 
+def pretend(patch: pytest.MonkeyPatch, losses, accuracies) -> None:
+    """Lets the validations find these, and then the test."""
+    measured, rates = zip(losses, accuracies, strict=True), Metrics.rates
+
+    def pretended(metrics):
+        return dict(zip(("loss", "accuracy"), next(measured), strict=True)) if metrics.total else rates(metrics)
+
+    patch.setattr(Metrics, "rates", pretended)
+    patch.setattr(Metrics, "as_dict", lambda metrics: {"f1": 0.0, "loss": 0.0})
+
+
 @cases(
     "flags losses step selection",
     ([], [3.0, 1.0, 2.0], 12, ("val/accuracy", "max")),
@@ -27,12 +38,6 @@ BEST = Path("runs/run/checkpoints/best.ckpt")
     ([], [math.nan, math.nan, 1.0], 12, ("val/accuracy", "max")),
 )
 def test_the_best_with_a_finite_loss_is_tested_once(workplace, monkeypatch, capsys, flags, losses, step, selection):
-    measured = iter([*zip(losses, [0.25, 0.5, 0.75], strict=True), (9.0, 0.1)])  # the last is the test's
-    rates = Metrics.rates
-
-    def pretend(metrics):
-        return dict(zip(("loss", "accuracy"), next(measured), strict=True)) if metrics.total else rates(metrics)
-
     tested: list[dict[str, torch.Tensor]] = []
 
     def remember(model):
@@ -40,8 +45,7 @@ def test_the_best_with_a_finite_loss_is_tested_once(workplace, monkeypatch, caps
 
     with monkeypatch.context() as patch:
         patch.setattr(ImageClassifier, "on_test_start", remember)
-        patch.setattr(Metrics, "rates", pretend)
-        patch.setattr(Metrics, "as_dict", lambda metrics: {"f1": 0.0, "loss": 0.0})
+        pretend(patch, [*losses, 9.0], [0.25, 0.5, 0.75, 0.1])
         small("--trainer.max_epochs=3", *flags)
     best, last, said = load(BEST), load(BEST.with_name("last.ckpt")), capsys.readouterr()
     assert (best["global_step"], last["global_step"]) == (step, 12)
@@ -91,10 +95,7 @@ def test_the_mode_is_the_metrics_own_or_is_asked_for(metric, mode, expected):
 
 
 def test_early_stopping_watches_the_same_unless_told_otherwise_and_stops_after_its_patience(workplace, monkeypatch):
-    losses = iter([3.0, 1.0, 2.0, 2.0, 9.0])  # the last is the test's
-    rates = Metrics.rates
-    monkeypatch.setattr(Metrics, "rates", lambda found: {"loss": next(losses)} if found.total else rates(found))
-    monkeypatch.setattr(Metrics, "as_dict", lambda found: {"f1": 0.0, "loss": 0.0})
+    pretend(monkeypatch, [3.0, 1.0, 2.0, 2.0, 9.0], [0.5] * 5)
     own = ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=train/loss"]
     stopping = ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.patience=2", "--monitor=val/loss"]
     cli = small(*own, "--trainer.callbacks.patience=9", *stopping, "--trainer.max_epochs=9")

@@ -28,8 +28,7 @@ def test_whoever_stops_a_run_is_told_how_to_resume_it_at_the_very_end_too(workpl
     assert (RUN / "metrics.json").exists()
 
 
-@pytest.mark.parametrize("step", [3, 4])
-def test_samples_that_were_trained_on_are_not_loaded_again(workplace, monkeypatch, step):
+def test_samples_that_were_trained_on_are_not_loaded_again(workplace, monkeypatch):
     served: list[int] = []  # the keys of training samples
     serve = ArrayDataset.__getitems__
 
@@ -38,13 +37,14 @@ def test_samples_that_were_trained_on_are_not_loaded_again(workplace, monkeypatc
         return serve(dataset, wanted)
 
     monkeypatch.setattr(ArrayDataset, "__getitems__", remember)
-    small("--trainer.default_root_dir=whole")
+    small("--name=whole")
     whole = served.copy()
     assert len(whole) == 16 * STEPS
-    stop_at(step)
-    served.clear()
-    small()
-    assert served == whole[16 * step :]
+    for step in (3, 4):
+        stop_at(step, f"--name=stopped {step}")
+        served.clear()
+        small(f"--name=stopped {step}")
+        assert served == whole[16 * step :]
 
 
 class Clock(Callback):

@@ -9,6 +9,7 @@ from lightning.pytorch import Callback
 
 from project.engine.training.non_finite import StopOnNonFinite
 from project.model.metrics import ClassificationMetrics, Metrics
+from tests.conftest import cases
 from tests.small import small
 
 
@@ -31,14 +32,12 @@ class OnMeta(Callback):
             raise EnoughError
 
 
-@pytest.mark.parametrize(
+@cases(
     "flags",
-    [
-        ["--trainer.enable_progress_bar=true", "--trainer.callbacks+=TQDMProgressBar"],
-        ["--data.batch_transforms+=torchvision.transforms.v2.MixUp", "--trainer.accumulate_grad_batches=2"],
-        ["--model.optimizer=project.model.Muon", "--trainer.gradient_clip_val=1", "--data.crop_padding=2"],
-        ["--data.device_cache=true", "--trainer.precision=bf16-mixed", "--model.loss.class_weights=balanced"],
-    ],
+    ["--trainer.enable_progress_bar=true", "--trainer.callbacks+=TQDMProgressBar"],
+    ["--data.batch_transforms+=torchvision.transforms.v2.MixUp", "--trainer.accumulate_grad_batches=2"],
+    ["--model.optimizer=project.model.Muon", "--trainer.gradient_clip_val=1", "--data.crop_padding=2"],
+    ["--data.device_cache=true", "--trainer.precision=bf16-mixed", "--model.loss.class_weights=balanced"],
 )
 def test_a_step_reads_nothing_from_its_device(workplace, monkeypatch, flags):
     monkeypatch.setattr(torch, "get_device_module", lambda _: SimpleNamespace(manual_seed=lambda seed: None))

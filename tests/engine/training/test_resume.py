@@ -1,6 +1,6 @@
 """A run that is stopped resumes, and ends in the same bits as one that was not: weights, optimizer, metrics, curves.
 
-Two processes are in tests/distributed/test_stopping.py, which torchrun starts again, kills at any moment in
+Two processes are in tests/distributed/test_stopping.py and test_elastic.py, which torchrun starts again, kills at any moment in
 tests/stress.py, devices in tests/test_gpu.py.
 """
 
@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -48,12 +48,15 @@ class NoisyFlowers(SyntheticFlowersDataModule):
 class NoisyClassifier(ImageClassifier):
     """Overrides the hook that our data modules leave to the model, and the step."""
 
+    drawn: ClassVar[list[float]] = []
+
     def transfer_batch_to_device(self, batch, device, dataloader_idx: int):
         batch = super().transfer_batch_to_device(batch, device, dataloader_idx)
         return batch._replace(images=noise(batch.images))
 
     def training_step(self, batch, batch_idx: int):
-        return super().training_step(batch, batch_idx) * (1 + random.random())
+        self.drawn.append(random.random())
+        return super().training_step(batch, batch_idx) * (1 + self.drawn[-1])
 
 
 class Fails(Callback):
@@ -76,9 +79,11 @@ class Row(NamedTuple):
     slow: bool = False
     fails: Iterable[int] = ()  # in these epochs, before it is stopped
     but: str = "?"  # what need not be the same
+    ends: Iterable[int] = ()  # those of the stops at which its training was to end, then
 
 
 PLATEAU = "--model.lr_scheduler=ReduceLROnPlateau --model.lr_scheduler.monitor=val/loss --model.lr_scheduler.patience=0"
+NOISY = f"--data={__name__}.NoisyFlowers --model={__name__}.NoisyClassifier"
 EVERY_THIRD = "--trainer.log_every_n_steps=3"
 SMALL_BATCHES = f"{EVERY_THIRD} --data.batch_size=8"
 IN_PAIRS = f"{SMALL_BATCHES} --trainer.accumulate_grad_batches=2"
@@ -107,12 +112,21 @@ ROWS = {
         ' --trainer.callbacks.scheduling={"1":2} --model.lr_scheduler_interval=epoch',
         slow=True,
     ),
-    "until a step": Row(f"{EVERY_THIRD} --trainer.max_epochs=null --trainer.max_steps=8 {PLATEAU}", slow=True),
-    "one cycle": Row(
+    # the first is within an epoch, the second is its last
+    "until a step, and until later ones": Row(
+        f"{EVERY_THIRD} --trainer.max_epochs=null --trainer.max_steps=10 {PLATEAU}", (1, 2, 4, 6, 9), ends=(2, 4, 6)
+    ),
+    # before its test
+    "stopped early within an epoch": Row(
+        "--trainer.max_epochs=6 --trainer.val_check_interval=3 --trainer.callbacks+=EarlyStopping"
+        " --trainer.callbacks.patience=1 --trainer.callbacks.min_delta=5",
+        (7,),
+    ),
+    "one cycle, double precision": Row(
         "--model.lr_scheduler=OneCycleLR --model.lr_scheduler.max_lr=0.4 --model.lr_scheduler_interval=step"
+        " --trainer.precision=64-true"
     ),
     "AdamW, a learning rate that falls": Row(f"{PLATEAU} --model.optimizer=AdamW --trainer.max_epochs=3", slow=True),
-    "double precision": Row("--trainer.precision=64-true"),
     "a dynamic loss scale": Row(f"{SCALED} {SCALER}.init_scale=64 {SCALER}.growth_interval=3", (5,)),
     "an average that starts late": Row(f"{EMA} --trainer.callbacks.update_starting_at_step=4", (3, 6)),
     # before averaging, while there is one, and between it and the statistics, in the epoch of which nothing is scheduled,
@@ -126,9 +140,7 @@ ROWS = {
         " --data.train_transforms+=tests.engine.loading.test_transforms.of_numpy"
         f" {MIXED}.MixUp --data.batch_transforms.alpha=0.2 {MIXED}.CutMix"
     ),
-    "a data module and a model that draw in hooks": Row(
-        f"--data={__name__}.NoisyFlowers --model={__name__}.NoisyClassifier {IN_PAIRS} --trainer.val_check_interval=3"
-    ),
+    "a data module and a model that draw in hooks": Row(f"{NOISY} {IN_PAIRS} --trainer.val_check_interval=3"),
     "Airbench, Muon, alternating flips": Row(
         "--model.optimizer=project.model.Muon --model.test_time_augmentation=flip_and_shift --data.flip=alternating"
         f" --data.crop_padding=2 {EVERY_THIRD}",
@@ -151,12 +163,19 @@ def test_a_stopped_run_ends_as_if_undisturbed(workplace, row):
             small(*flags, network=row.network, callbacks=[Fails(epoch)])
         assert (len(rows(RUN / "metrics.csv")), load(LAST)["global_step"] < 4 * epoch) == (epoch, True)
     for step in row.stops:
-        stop_at(step, *flags, network=row.network)
+        stop_at(step, *flags, *[f"--trainer.max_steps={step}"] * (step in row.ends), network=row.network)
         assert load(LAST)["global_step"] == step
         assert not load(LAST)["about"]["thresholds"]  # they are of a validation with other weights
     small(*flags, network=row.network)
     require_same_end(RUN, expected, row.but)
     assert {"val/loss", "val/confusion_matrix", "test/accuracy", "train/loss", "last: optimizer_states"} <= {*expected}
+
+
+@pytest.mark.filterwarnings("ignore:.*You have overridden.*")
+def test_no_two_batches_draw_alike(workplace):
+    NoisyClassifier.drawn.clear()
+    small(*NOISY.split())
+    assert len(set(NoisyClassifier.drawn)) == len(NoisyClassifier.drawn) == STEPS
 
 
 def last_line(place: Path, *options: str) -> str:

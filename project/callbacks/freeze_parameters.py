@@ -1,0 +1,30 @@
+"""Freezing parameters by their names, wherever they are in a network."""
+
+import re
+from typing import Any
+
+from lightning.pytorch import Callback, Trainer
+
+from project.engine.errors import UserError
+
+
+class FreezeParameters(Callback):
+    """Freezes the network's parameters whose names a regular expression matches, beside those of ``--model.freeze``.
+
+    On a CPU, a wide depthwise convolution's gradient can take longer than the rest of its block; in fine-tuning, the
+    layers around it learn as much without (``conv_dw`` in timm's EfficientNets).
+
+    Args:
+        pattern: Searched for in each name, such as ``conv_dw`` or ``blocks.0.*bias``.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        """Freezes them before the optimizer takes its parameters."""
+        found = [value for name, value in pl_module.network.named_parameters() if re.search(self.pattern, name)]
+        if not found:
+            raise UserError(f"FreezeParameters: '{self.pattern}' matches no parameter of {pl_module.arch}")
+        for parameter in found:
+            parameter.requires_grad_(False)
