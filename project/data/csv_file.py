@@ -60,7 +60,7 @@ class CSVDataModule(ImageFilesDataModule):
 
     def find(self) -> dict[str, ClassFiles]:
         """Reads the file, and cuts what splits it does not name from the training images."""
-        rows = sorted(self._rows())
+        rows = sorted(self._with_files())
         classes = sorted({label for _, label, _ in rows})
         if len(classes) < 2:
             raise self._error(f"there must be two classes at least, got {', '.join(classes) or 'none'}")
@@ -77,19 +77,29 @@ class CSVDataModule(ImageFilesDataModule):
 
     def find_class_names(self) -> list[str]:
         """Reads the labels alone."""
-        return sorted({label for _, label, _ in self._rows(look=False)})
+        return sorted({label for _, _, label, _ in self._rows()})
 
     def group_of(self, path: str) -> str:
         """The name of a file's group, from its column."""
         return self._groups[path]
 
-    def _rows(self, look: bool = True) -> Iterator[tuple[str, str, str]]:
-        """Yields each line's path as it is written, label and split, if any; ``look`` for the files, each of which counts once."""
+    def _with_files(self) -> Iterator[tuple[str, str, str]]:
+        """Yields each line's path as it is written, label and split, if any, where there is its file, and no line before has it."""
+        lines: dict[str, int] = {}
+        real = cache(os.path.realpath)
+        for line, path, label, split in self._rows():
+            if not (found := _real_path(os.path.join(self.root, path), real)):
+                advice = "--data.root says what paths are relative to"
+                raise self._error(f"there is no file '{printable(self.root / path)}'; {advice}", line)
+            if (first := lines.setdefault(found, line)) != line:
+                raise self._error(f"'{printable(path)}' is in line {first}, too", line)
+            yield path, label, split
+
+    def _rows(self) -> Iterator[tuple[int, str, str, str]]:
+        """Yields each line's number, path as it is written, label and split, if any."""
         if not self.file.is_file():
             raise UserError(f"--data.file: there is no file '{printable(self.file)}'")
-        lines: dict[str, int] = {}
         splits: set[bool] = set()  # True where a line names one
-        real = cache(os.path.realpath)
         try:
             with self.file.open(encoding="utf-8-sig", newline="") as file:
                 reader = csv.DictReader(file, delimiter=self.delimiter, strict=True)
@@ -103,15 +113,9 @@ class CSVDataModule(ImageFilesDataModule):
                     splits.add(bool(split))
                     if split not in ("", *SPLITS) or len(splits) > 1:
                         raise self._error(f"the split must be train, val or test, got '{printable(split)}'", line)
-                    if look:
-                        if not (found := _real_path(os.path.join(self.root, path), real)):
-                            advice = "--data.root says what paths are relative to"
-                            raise self._error(f"there is no file '{printable(self.root / path)}'; {advice}", line)
-                        if (first := lines.setdefault(found, line)) != line:
-                            raise self._error(f"'{printable(path)}' is in line {first}, too", line)
                     if group:
                         self._groups[path] = spelt(group[0])
-                    yield path, spelt(label), split
+                    yield line, path, spelt(label), split
         except UnicodeDecodeError as error:
             raise self._error(f"it is not UTF-8 (byte {error.start}); save it as that") from error
         except csv.Error as error:
