@@ -125,6 +125,7 @@ def surroundings(tmp_path_factory):
     """Keeps tests apart from the machine's user, and lets all of them draw a flower once."""
     with pytest.MonkeyPatch.context() as patch, flowers_drawn_once():
         patch.setattr("sys.argv", ["python"])  # LightningCLI warns where there are two command lines
+        patch.setenv("OMP_NUM_THREADS", "1")  # or Lightning gives a strategy's process as many as there are cores
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("caches")))  # for what is found out about files
         yield
 
