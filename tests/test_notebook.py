@@ -12,7 +12,6 @@ from pathlib import Path
 import nbformat
 import numpy as np
 import pytest
-import torch
 from matplotlib.figure import Figure
 from nbclient import NotebookClient
 from PIL import Image
@@ -39,7 +38,6 @@ def environment(tmp_path_factory):
         for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
             patch.setenv(name, str(tmp_path_factory.mktemp(name)))
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        patch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
         patch.delenv("CHECKPOINT", raising=False)
         yield patch
 

@@ -17,7 +17,7 @@ RATES = {"precision": "precision", "recall": "recall", "f1": "F1", "average_prec
 
 def summary(run: RunFolder, metrics: dict[str, Any], own_images: bool = False, own_modules: Sequence[str] = ()) -> str:
     """Lists a run's metrics, its best checkpoint, and what to do next; with ``own_modules``, which commands import."""
-    own = "  your own images   python -m project.fit --data FolderDataModule --data.root FOLDER"
+    own = "  your own images   python -m project.fit --data FOLDER"
     best, chosen = shlex.quote(str(run.best)), metrics["selection"]
     sets = {"validation": "val", "test": "test"}
     modules = ",".join(own_modules)
