@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
@@ -11,10 +10,15 @@ from torchmetrics import Metric
 
 _LOSS_UNIT = 2.0**-20  # nats
 _LARGEST_LOSS = 2.0**20  # nats; 2^23 images of it still fit 64 bits
-_BINS = 100  # of probabilities, whose inner edges are the thresholds to choose from
 _COVERAGES = torch.arange(50, 100)  # percent
-# of probabilities from 8e-7, each to within 6% of itself and of its distance from 1
-_LARGEST_LOGIT, _BINS_PER_LOGIT = 14, 16
+# bins of probabilities from 8e-7: their edges lie 3% of a small probability apart, or of its distance from 1; near 0.5, 0.008
+_LARGEST_LOGIT, _BINS_PER_LOGIT = 14, 32
+_BINS = 2 * _LARGEST_LOGIT * _BINS_PER_LOGIT
+
+
+def _edges(device: torch.device | None = None) -> Tensor:
+    """Returns the inner edges of the bins, as logits; they are exact, and the middle one is 0."""
+    return torch.arange(1, _BINS, device=device) / _BINS_PER_LOGIT - _LARGEST_LOGIT
 
 
 class Metrics(NamedTuple):
@@ -36,9 +40,9 @@ class Metrics(NamedTuple):
     loss: float
     confusion: Tensor
     top5_correct: int | None
-    own: Mapping[str, float] = MappingProxyType({})
+    own: Mapping[str, float] = {}
     exact: int | None = None
-    coverage: Mapping[int, float] = MappingProxyType({})
+    coverage: Mapping[int, float] = {}
     images: int | None = None
     thresholds: list[float] | None = None
     best_thresholds: list[float] | None = None
@@ -89,10 +93,9 @@ class Metrics(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Returns rates beside the counts they come from, as plain data."""
-        top5 = {} if self.top5_correct is None else {"top5_correct": self.top5_correct}
-        counts = {"correct": self.correct, "total": self.total, **top5}
-        thresholds = {} if self.thresholds is None else {"thresholds": self.thresholds}
-        return {**self.rates(), **counts, **thresholds, "confusion_matrix": self.confusion.tolist()}
+        counts = {"correct": self.correct, "total": self.total, "top5_correct": self.top5_correct}
+        found = self.rates() | counts | {"thresholds": self.thresholds, "confusion_matrix": self.confusion.tolist()}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 class CountingMetrics(Metric):
@@ -183,7 +186,7 @@ class ClassificationMetrics(CountingMetrics):
         super().__init__(num_classes)
         self.add_integers("confusion", num_classes * num_classes + 1)
         self.add_integers("top5_hits")
-        self.add_integers("true_shares", 2 * _LARGEST_LOGIT * _BINS_PER_LOGIT)
+        self.add_integers("true_shares", _BINS)
 
     def update(self, logits: Tensor, labels: Tensor, losses: Tensor) -> None:
         """Counts labels, int64 (N,), that are not negative; of soft ones, float (N, classes), the largest share counts."""
@@ -197,9 +200,8 @@ class ClassificationMetrics(CountingMetrics):
         self.count_losses(losses, counted)
         if not self.training:
             share = logits.float().softmax(1).gather(1, labels.clamp(min=0)[:, None])[:, 0].nan_to_num()
-            bins = (share.logit().clamp(-_LARGEST_LOGIT, _LARGEST_LOGIT) + _LARGEST_LOGIT) * _BINS_PER_LOGIT
-            last = len(self.true_shares) - 1
-            self.true_shares.scatter_add_(0, bins.long().clamp(max=last), counted.long())
+            bins = torch.bucketize(share.logit(), _edges(share.device), right=True)
+            self.true_shares.scatter_add_(0, bins, counted.long())
 
     def results(self) -> Metrics:
         """Computes the metrics from the counts of this process."""
@@ -218,8 +220,8 @@ class ClassificationMetrics(CountingMetrics):
         if not at_most[-1]:  # as in training
             return {}
         missed = (at_most[-1] + 1) * (100 - _COVERAGES) // 100  # images whose class may be left out
-        bins = torch.searchsorted(at_most, missed)
-        shares = torch.where(bins > 0, (bins / _BINS_PER_LOGIT - _LARGEST_LOGIT).double().sigmoid(), 0)
+        lower_edges = torch.cat([torch.tensor([0.0]), _edges().double().sigmoid()])
+        shares = lower_edges[torch.searchsorted(at_most, missed)]
         return dict(zip(_COVERAGES.tolist(), shares.tolist(), strict=True))
 
 
@@ -228,6 +230,7 @@ class MultilabelMetrics(CountingMetrics):
 
     Training and validation count at 0.5. The test, and all use after training, take the threshold of each class by which
     its F1 was greatest on the validation set (``SCut`` in Yang, 2001; see Lipton et al., 2014, https://arxiv.org/abs/1402.1892).
+    It is searched in evaluation mode, which counts images by the probability of each class, in bins of equal width of its logit.
     """
 
     has_one_class: ClassVar[bool] = False
@@ -245,32 +248,32 @@ class MultilabelMetrics(CountingMetrics):
 
     def update(self, logits: Tensor, labels: Tensor, losses: Tensor) -> None:
         """Counts labels, (N, classes), from 0 to 1, which are rounded; negative ones are unknown and not counted."""
-        known, true, predicted = labels >= 0, labels > 0.5, self.predicted(logits) > 0
-        for row, has in enumerate((~true, true)):
-            for column, said in enumerate((~predicted, predicted)):
-                self.confusion[:, row, column] += (has & said & known).sum(0)
-        counted = known.any(1)
-        self.images += counted.sum()
+        known, true, predicted = labels >= 0, (labels > 0.5).long(), self.predicted(logits)
+        counted, row = known.any(1), 2 * torch.arange(self.num_classes, device=labels.device) + true
+        self.confusion.view(-1).scatter_add_(0, (2 * row + predicted).flatten(), known.flatten().long())
         self.exact += (((true == predicted) | ~known).all(1) & counted).sum()
-        bins = (logits.float().sigmoid() * _BINS).ceil().long().sub(1).clamp(0, _BINS - 1)
-        cells = (2 * torch.arange(self.num_classes, device=bins.device) + true) * _BINS + bins
-        self.histogram.scatter_add_(0, cells.flatten(), known.flatten().long())
+        self.images += counted.sum()
         self.count_losses(losses, counted)
+        if not self.training:
+            cells = row * _BINS + torch.bucketize(logits.float(), _edges(logits.device))
+            self.histogram.scatter_add_(0, cells.flatten(), known.flatten().long())
 
     def predicted(self, logits: Tensor) -> Tensor:
         """Returns 1 for each class above its threshold, int64 (N, classes)."""
         if self.thresholds is None:
             return (logits > 0).long()
-        return (logits > torch.tensor(self.thresholds).logit().to(logits.device, non_blocking=True)).long()
+        edges = torch.tensor(self.thresholds, dtype=torch.float64).logit().float()  # exactly those that were chosen
+        return (logits > edges.to(logits.device, non_blocking=True)).long()
 
     def best_thresholds(self) -> list[float] | None:
-        """Finds the hundredth above which each class's F1 is greatest; of equal ones that nearest to 0.5."""
-        above = self.histogram.view(-1, 2, _BINS).cpu().flip(2).cumsum(2).flip(2)[:, :, 1:].double()
-        hits, said, true = above[:, 1], above.sum(1), self.confusion[:, 1].sum(1, keepdim=True).cpu()
-        edges = torch.arange(1, _BINS)
-        order = (2 * edges - _BINS).abs().argsort(stable=True)  # of equal values, argmax takes the first
-        f1 = (2 * hits / (said + true).clamp(min=1))[:, order]
-        return [int(edges[order[at]]) / _BINS for at in f1.argmax(1)]
+        """Finds the edge of a bin above which each class's F1 is greatest; of equal ones that nearest to 0.5."""
+        counts = self.histogram.view(-1, 2, _BINS).cpu()
+        above = counts.flip(2).cumsum(2).flip(2)[:, :, 1:].double()
+        f1 = 2 * above[:, 1] / (above.sum(1) + counts[:, 1].sum(1, keepdim=True)).clamp(min=1)
+        edges = _edges().double()
+        order = edges.abs().argsort(stable=True)  # of equal values, argmax takes the first
+        found: list[float] = edges[order[f1[:, order].argmax(1)]].sigmoid().tolist()
+        return found
 
     def results(self) -> Metrics:
         """Computes the metrics from the counts of this process."""
