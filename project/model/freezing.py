@@ -63,16 +63,14 @@ def blocks(network: nn.Module) -> list[list[str]]:
         groups: dict[int, list[str]] = import_timm().models.group_parameters(network, matcher)
         return [groups[depth] for depth in sorted(groups)]
     known = {name for name, _ in network.named_parameters()}  # one name for what two modules share
-    found: list[list[str]] = []
-    first: list[str] = []
+    found: list[list[str]] = [[]]
+    has_layer = False
     for names, is_layer in _parts(network, "", _size(network) / 2):
-        own = [name for name in names if name in known]
-        if is_layer:
-            found.append(first + own)
-            first = []
-        else:
-            (found[-1] if found else first).extend(own)
-    return found or [first]
+        if is_layer and has_layer:
+            found.append([])
+        found[-1] += [name for name in names if name in known]
+        has_layer |= is_layer
+    return found
 
 
 def _parts(module: nn.Module, name: str, half: float) -> Iterator[tuple[list[str], bool]]:

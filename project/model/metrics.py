@@ -22,30 +22,20 @@ def _edges(device: torch.device | None = None) -> Tensor:
 
 
 class Metrics(NamedTuple):
-    """Metrics of a whole set.
+    """Metrics of a whole set."""
 
-    Attributes:
-        loss: Mean loss, by default cross entropy in nats; NaN where any image's was not finite, or above 2^20.
-        confusion: int64 (classes, classes) on the CPU; rows are the true classes, columns the predicted ones. Where an
-            image may have several classes, (classes, 2, 2), with [[neither, predicted alone], [true alone, both]].
-        top5_correct: The number of images with their class among the five best; None with five classes or fewer.
-        own: The values of further metrics, by name.
-        exact: The number of images with exactly their classes predicted; None where each image has one class.
-        coverage: By percent, the softmax that a class needs to join a prediction set that holds the true class so often.
-        images: The number of images measured, where they may have several classes.
-        thresholds: The probability above which a class is predicted, one for each class; None if that is 0.5.
-        best_thresholds: Those by which each class's F1 would be greatest here.
-    """
-
-    loss: float
+    loss: float  # mean, by default cross entropy in nats; NaN where any image's was not finite, or above 2^20
+    # int64 (classes, classes) on the CPU, with a row for each true class; where an image may have several classes,
+    # (classes, 2, 2), with [[neither, predicted alone], [true alone, both]]
     confusion: Tensor
-    top5_correct: int | None
-    own: Mapping[str, float] = {}
-    exact: int | None = None
+    top5_correct: int | None  # images with their class among the five best; None with five classes or fewer
+    own: Mapping[str, float] = {}  # further metrics, by name
+    exact: int | None = None  # images with exactly their classes predicted; None where each image has one class
+    # by percent, the softmax that a class needs to join a prediction set that holds the true class so often
     coverage: Mapping[int, float] = {}
-    images: int | None = None
-    thresholds: list[float] | None = None
-    best_thresholds: list[float] | None = None
+    images: int | None = None  # how many were measured, where they may have several classes
+    thresholds: list[float] | None = None  # the probability above which each class is predicted; None if that is 0.5
+    best_thresholds: list[float] | None = None  # those by which each class's F1 would be greatest here
 
     @property
     def total(self) -> int:

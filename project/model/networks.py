@@ -77,14 +77,13 @@ def find_builder(arch: str) -> Callable[..., nn.Module]:
     if arch in _SMALL:
         return _SMALL[arch]
     if arch.startswith(TIMM):
-        return partial(_timm_network, timm_name(arch))
+        create = import_timm().create_model
+        defaults = [one.default for one in signature(create).parameters.values() if one.default is not one.empty]
+        return partial(create, timm_name(arch), *defaults)  # which arch_args can then not set, and so read no weights
     if arch in torchvision_names():
         return partial(_torchvision_network, arch)
     if not is_path(arch):
-        names = [*_SMALL, *torchvision_names()]
-        with suppress(UserError):  # timm may not be installed
-            names += [TIMM + name for name in import_timm().list_models()]
-        raise _unknown(arch, names)
+        raise _unknown(arch)
     module, _, name = arch.rpartition(".")
     try:
         make: Callable[..., nn.Module] = getattr(import_module(module), name)
@@ -111,14 +110,6 @@ def _torchvision_network(arch: str, num_classes: int, stem: str = "imagenet", **
     return network
 
 
-def _timm_network(name: str, num_classes: int, **args: Any) -> nn.Module:
-    """Builds a network with all of timm's own arguments as they are by default, so that ``arch_args`` reads no weights."""
-    create = import_timm().create_model
-    parameters = signature(create).parameters.values()
-    defaults = {known.name: known.default for known in parameters if known.default is not known.empty}
-    return cast(nn.Module, create(name, **defaults, num_classes=num_classes, **args))
-
-
 def import_timm() -> Any:
     """Imports timm, or names the package to install."""
     try:
@@ -130,15 +121,17 @@ def import_timm() -> Any:
 def timm_name(arch: str) -> str:
     """Returns NAME of ``timm/NAME``; raises an error if timm has no such network, or if it ends with a tag of weights."""
     name, _, tag = arch.removeprefix(TIMM).partition(".")
-    known = import_timm().list_models()
-    if name not in known:  # nor may a name make timm look elsewhere, as ``hf_hub:`` does
-        raise _unknown(arch, [TIMM + found for found in known])
+    if name not in import_timm().list_models():  # nor may a name make timm look elsewhere, as ``hf_hub:`` does
+        raise _unknown(arch)
     if tag:
         raise UserError(f"--model.arch {printable(arch)}: name the weights apart: {TIMM}{name} --model.weights {tag}")
     return name
 
 
-def _unknown(arch: str, names: list[str]) -> UserError:
+def _unknown(arch: str) -> UserError:
+    names = [*_SMALL, *torchvision_names()]
+    with suppress(UserError):  # timm may not be installed
+        names += [TIMM + name for name in import_timm().list_models()]
     begun = [found for found in names if found.startswith((arch, TIMM + arch))]
     nearest = listed(begun or get_close_matches(arch, names, n=3) or names, 8, "or")
     return UserError(f"--model.arch: there is no network '{printable(arch)}'; did you mean {nearest}?")
@@ -151,14 +144,10 @@ def head(network: nn.Module, num_classes: int) -> dict[str, nn.Module]:
     """
     if hasattr(network, "get_classifier"):
         found = cast(Any, network).get_classifier()
-        layers = found if isinstance(found, tuple) else (found,)
-        return {name: module for name, module in network.named_modules() if any(module is layer for layer in layers)}
-    fitting = [
-        (name, layer)
-        for name, layer in network.named_modules()
-        if (isinstance(layer, nn.Linear) and layer.out_features == num_classes)
-        or (isinstance(layer, nn.Conv2d) and layer.out_channels == num_classes)
-    ]
+        heads = found if isinstance(found, tuple) else (found,)
+        return {name: layer for name, layer in network.named_modules() if layer in heads}
+    layers = [(name, layer) for name, layer in network.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    fitting = [(name, layer) for name, layer in layers if len(layer.weight) == num_classes]
     if not fitting:
         raise UserError(
             f"--model.arch: {type(network).__name__} has no linear or convolutional layer with {num_classes} outputs,"

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +17,7 @@ from torchvision.models import get_model_weights  # type: ignore[attr-defined]  
 from project.engine.errors import UserError, first_sentence, listed, printable
 from project.engine.preprocessing import Preprocessing, bands_of
 from project.engine.run.checkpoint import ABOUT, read_checkpoint, read_weights
-from project.engine.run.files import fetch_file, one_at_a_time
+from project.engine.run.files import fetch_file
 from project.engine.run.progress import note
 from project.engine.training.fitting import require_finite
 from project.model.networks import INCEPTIONS, TIMM, find_builder, head, import_timm, timm_name, torchvision_names
@@ -43,12 +44,11 @@ def find_weights(arch: str, weights: str) -> Pretrained:
         is_unique = _HASH.search(name)  # unlike the many files that are called best.ckpt
         folder = _hub_folder() if is_unique else _hub_folder() / sha256(weights.encode()).hexdigest()[:16]
         return _in_file(folder / name, weights, url=weights)
-    names = []
+    names: list[str] = []
     if arch in torchvision_names():
-        names = [member.name for member in get_model_weights(arch)]
-    elif arch.startswith(TIMM):
-        names = [name.partition(".")[2] for name in import_timm().list_pretrained(f"{timm_name(arch)}.*")]
-    names = ["DEFAULT", *names] if names else []
+        names = sorted(get_model_weights(arch).__members__)
+    elif arch.startswith(TIMM) and (tagged := import_timm().list_pretrained(f"{timm_name(arch)}.*")):
+        names = ["DEFAULT", *(name.partition(".")[2] for name in tagged)]
     if weights in names:
         return _of_timm(arch, weights) if arch.startswith(TIMM) else _of_torchvision(arch, weights)
     path = Path(weights).expanduser()
@@ -74,24 +74,25 @@ def _in_file(path: Path, source: str, url: str | None = None) -> Pretrained:
 
     def preprocessing() -> Preprocessing | None:
         file = fetched()
-        try:
+        with suppress(UserError):  # it is not a checkpoint of ours, or will be refused when its weights are read
             return cast(Preprocessing, read_checkpoint(file)[ABOUT]["preprocessing"])
-        except UserError:  # it is not a checkpoint of ours, or will be refused when its weights are read
-            return None
+        return None
 
     return Pretrained(source, lambda: read_weights(fetched()), preprocessing)
 
 
 def _of_torchvision(arch: str, name: str) -> Pretrained:
     entry: Any = get_model_weights(arch)[name]
-    preset, half = entry.transforms(), [0.5] * 3  # which torchvision's inceptions make of other numbers
+    preset = entry.transforms()
+    # torchvision's inceptions turn other numbers into these
+    mean, std = [[0.5] * 3] * 2 if arch in INCEPTIONS else [preset.mean, preset.std]
     preprocessing = Preprocessing(
         resize=preset.resize_size[0],
         crop=preset.crop_size[0],
         fit="crop",
         interpolation=preset.interpolation.value,
-        mean=half if arch in INCEPTIONS else list(preset.mean),
-        std=half if arch in INCEPTIONS else list(preset.std),
+        mean=list(mean),
+        std=list(std),
     )
     file = _in_file(_hub_folder() / Path(urlsplit(entry.url).path).name, f"{entry.name} of {arch}", entry.url)
     return file._replace(preprocessing=lambda: preprocessing)
@@ -107,8 +108,7 @@ def _of_timm(arch: str, tag: str) -> Pretrained:
         import_module("huggingface_hub").utils.logging.set_verbosity_error()  # it reports each of many failed attempts
         note(f"fetching {place}, unless it is in the cache")
         try:
-            with one_at_a_time(_hub_folder() / f"timm-{name}"):
-                return cast(Mapping[str, Tensor], timm.create_model(name, pretrained=True).state_dict())
+            return cast(Mapping[str, Tensor], timm.create_model(name, pretrained=True).state_dict())
         except Exception as error:  # of the hub, of the network, of the file
             raise UserError(
                 f"--model.weights: '{place}' is not in the cache and cannot be fetched ({first_sentence(error)}); connect to"
