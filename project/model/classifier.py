@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from torch.optim import SGD
 from torchmetrics import Metric
 
-from project.engine.errors import require
 from project.engine.preprocessing import Preprocessing, empty_images
 from project.engine.training.module import ResumableModule
 from project.model.freezing import evaluate_frozen, freeze_layers
@@ -57,9 +56,6 @@ class ImageClassifier(ResumableModule):
         test_time_augmentation: Averages the logits of several views of each image in testing, predicting and exporting:
             ``flip``, the image and its mirror image; ``flip_and_shift``, also both of them moved by a pixel.
         exact_evaluation: Advanced: True evaluates in float32, false in training's precision; by default false in GPUs' training.
-
-    Attributes:
-        train_image_size: The size in pixels to which training images are resized on the device; None keeps their own.
     """
 
     metrics_class: ClassVar[type[CountingMetrics]] = ClassificationMetrics
@@ -86,14 +82,13 @@ class ImageClassifier(ResumableModule):
     ) -> None:
         super().__init__()
         self.save_hyperparameters(ignore=self.not_saved, logger=False)
-        require(0 < layer_decay <= 1, "--model.layer_decay", layer_decay, "above 0, at most 1")
         self.class_names, self.preprocessing = list(class_names), preprocessing
-        self.arch, self.arch_args, num_classes = arch, arch_args, len(self.class_names)
+        self.arch, self.arch_args = arch, arch_args
         self.criterion = copy.deepcopy(loss)
         self.optimizer, self.layer_decay, self.exact_evaluation = optimizer, layer_decay, exact_evaluation
         self.lr_scheduler, self.lr_scheduler_interval = lr_scheduler, lr_scheduler_interval
         self.compile_network, self.test_time_augmentation = compile, test_time_augmentation
-        black = empty_images(2, preprocessing).zero_()
+        black, num_classes = empty_images(2, preprocessing).zero_(), len(class_names)
         self.network = with_channels(build_network(arch, num_classes, arch_args), black.shape[1])
         self.memory_format = detect_memory_format(self.network, arch, num_classes, black)
         if weights is not None:
@@ -103,7 +98,7 @@ class ImageClassifier(ResumableModule):
             freeze_layers(self.network, freeze, num_classes)
         self.normalization = Normalization(preprocessing)
         self.add_metrics(*(self.metrics_class(num_classes) for _ in range(3)))
-        self.train_image_size: int | None = None
+        self.train_image_size: int | None = None  # pixels, to which training images are resized, or as they are
 
     def forward(self, images: Tensor) -> Tensor:
         """Normalises images, uint8 or uint16 (N, channels, height, width), and returns their logits, float (N, classes)."""
@@ -115,12 +110,7 @@ class ImageClassifier(ResumableModule):
         return logits
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Returns each image's training loss, float (N,), whose mean over the images of all devices is minimised.
-
-        Args:
-            logits: float (N, classes).
-            labels: int64 (N,), or soft labels, float (N, classes).
-        """
+        """Returns each image's loss, float (N,), by labels, int64 (N,) or soft, float (N, classes); training minimises its mean."""
         losses: Tensor = self.criterion(logits, labels)
         return losses
 
@@ -197,4 +187,4 @@ class ImageClassifier(ResumableModule):
         images = self.as_batch(batch).images
         whiten(self.network, lambda: self.normalization(images, like=next(self.network.parameters())), self.trainer)
 
-    network_of_file = staticmethod(network_of_file)
+    network_of_file = staticmethod(network_of_file)  # checks the network that a checkpoint names

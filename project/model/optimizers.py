@@ -10,7 +10,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import nn
 from torch.optim import Optimizer
 
-from project.engine.errors import UserError
+from project.engine.errors import UserError, require
 from project.model.freezing import blocks
 
 LR_SCALE = "lr_scale"
@@ -19,6 +19,7 @@ LR_SCALE = "lr_scale"
 
 def build_optimizer(make: OptimizerCallable, model: LightningModule, layer_decay: float = 1.0) -> Optimizer:
     """Builds the optimizer of all parameters of a model that require gradients, those outside of its ``network`` too."""
+    require(0 < layer_decay <= 1, "--model.layer_decay", layer_decay, "above 0, at most 1")
     network = cast(nn.Module, model.network)
     inside = set(network.parameters())
     others = [parameter for parameter in model.parameters() if parameter not in inside]

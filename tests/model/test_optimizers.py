@@ -52,9 +52,14 @@ def test_the_features_of_a_compiled_network_are_those_of_each_batch():
         torch.testing.assert_close(logits, model(batch.images))
 
 
-def test_what_an_optimizer_does_not_accept_is_one_line():
-    with pytest.raises(UserError, match=r"--model\.optimizer: Invalid learning rate: -1"):
-        trainer(max_epochs=1).fit(linear(optimizer=partial(SGD, lr=-1)), datamodule=Memory())
+@cases(
+    "options text",
+    ({"optimizer": partial(SGD, lr=-1)}, r"--model\.optimizer: Invalid learning rate: -1"),
+    ({"layer_decay": 1.5}, r"--model\.layer_decay must be above 0, at most 1, got 1\.5"),
+)
+def test_what_an_optimizer_does_not_accept_is_one_line(options, text):
+    with pytest.raises(UserError, match=text):
+        trainer(max_epochs=1).fit(linear(**options), datamodule=Memory())
 
 
 def random(*shape: int, seed: int) -> torch.Tensor:
