@@ -101,11 +101,6 @@ def test_a_fit_command_is_accepted(command, place, without_initialisation):
     FitCLI([*words(command), *ONE_CPU])
 
 
-@pytest.mark.parametrize("command", FENCED)
-def test_a_fit_command_that_downloads_has_options_that_exist(command, place):
-    assert parse_fit(*words(command)).model
-
-
 @pytest.mark.parametrize(
     "command", [pytest.param(one, marks=[pytest.mark.slow] * (one not in commands(PAGES[0]))) for one in TRAINING]
 )
@@ -232,14 +227,6 @@ def test_the_python_page_trains_evaluates_and_predicts(workplace, capsys):
     assert json.loads(Path("flowers.test.metrics.json").read_text())["accuracy"] == pytest.approx(float(measured))
 
 
-MY_PACKAGE = """
-from examples.focal_loss import FocalLoss
-from project.model import ImageClassifier
-
-class MyClassifier(ImageClassifier):
-    def __init__(self, *args, gamma: float = 2.0, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-"""
 OF_FOLDERS = re.compile(r"--data\.(on_bad_image|cache|fold|crop_scale|fit|image_size|mean)")
 
 
@@ -250,17 +237,13 @@ def inline_options() -> list[str]:
     return sorted({span for span in spans if span.startswith(ours) and " " in span})
 
 
-@pytest.mark.parametrize("options", inline_options())
-def test_options_within_the_text_are_accepted(options, monkeypatch, capsys, tmp_path):
+@pytest.mark.parametrize("options", [*inline_options(), *FENCED])
+def test_options_within_the_text_and_of_commands_that_download_are_accepted(options, monkeypatch):
     monkeypatch.chdir(ROOT)
-    if "my_package" in options:
-        (tmp_path / "my_package.py").write_text(MY_PACKAGE)
-        monkeypatch.syspath_prepend(tmp_path)
     data = ["--data=FolderDataModule", "--data.root=images"] if OF_FOLDERS.match(options) else []
-    monkeypatch.setattr(sys, "argv", ["fit", *data, *shlex.split(options.replace("FOLDER", "docs")), "--print_config"])
     with pytest.raises(SystemExit) as stop:
-        FitCLI()
-    assert stop.value.code == 0, capsys.readouterr().err
+        parse_fit(*data, *words(options, "docs"), "--print_config")
+    assert stop.value.code == 0
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("make ")])

@@ -27,10 +27,6 @@ SMALLEST = [  # of each family, for what takes time
 TIMMS = ["hrnet_w18_small", "vit_tiny_patch16_224", "efficientvit_b0", "levit_128s", "tf_efficientnet_lite0"]
 
 
-def built(*args):
-    return build_network(*args)
-
-
 @pytest.mark.parametrize(
     "arch",
     [
@@ -40,7 +36,7 @@ def built(*args):
 )
 def test_the_head_of_a_network_is_what_depends_on_the_number_of_classes(arch):
     with torch.device("cpu" if "regnet" in arch else "meta"):  # RegNets compute their widths
-        few, many = built(arch, 11), built(arch, 13)
+        few, many = build_network(arch, 11), build_network(arch, 13)
     shapes = [{name: value.shape for name, value in network.state_dict().items()} for network in (few, many)]
     differing = {name for name in shapes[0] if shapes[0][name] != shapes[1][name]}
     found = {f"{name}.{inner}" for name, layer in head(few, 11).items() for inner, _ in layer.named_parameters()}
@@ -53,7 +49,7 @@ def test_the_head_of_a_network_is_what_depends_on_the_number_of_classes(arch):
 def test_a_network_of_any_family_computes_the_same_in_the_memory_format_that_it_gets(arch):
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        network = built(arch, 5)
+        network = build_network(arch, 5)
     plain = deepcopy(network).eval()
     size = 224 if arch == "swin_t" else 64
     assert detect_memory_format(network, arch, 5, torch.zeros(2, 3, size, size)) is torch.channels_last
@@ -82,7 +78,7 @@ class Tiny(nn.Module):
 
 
 def test_a_network_that_takes_one_memory_format_alone_gets_that_and_lazy_layers_their_shapes():
-    network = built(f"{__name__}.Tiny", 5)
+    network: Any = build_network(f"{__name__}.Tiny", 5)
     network.norm.eval()
     assert detect_memory_format(network, "Tiny", 5, torch.zeros(2, 3, 16, 16)) is torch.contiguous_format
     assert network.head.weight.shape == (5, 4 * 7 * 7)
@@ -107,7 +103,7 @@ def failing(num_classes, fail_later=False):
 @cases(
     "arch args complaint",
     ("no_such_package.Net", {}, r"cannot be imported \(No module named 'no_such_package'\)"),
-    (f"{__name__}.built", {}, r"built does not accept num_classes=5 \(.*num_classes"),
+    (f"{__name__}.images_of", {}, r"images_of does not accept num_classes=5 \(.*num_classes"),
     (f"{__name__}.of_other_width", {}, r"must return logits of shape \(2, 5\), got a shape of \(2, 6\)"),
     (f"{__name__}.failing", {"depth": 3}, r"failing does not accept .*depth=3 \(.*unexpected"),
     ("inception_v3", {}, r"inception_v3 does not accept images of 8 pixels \(.*; choose another --data\.image_size"),
@@ -123,23 +119,23 @@ def failing(num_classes, fail_later=False):
 )
 def test_a_network_that_cannot_be_used_is_an_error_of_one_line(arch, args, complaint):
     with pytest.raises(UserError, match=complaint) as error:
-        detect_memory_format(built(arch, 5, args), arch, 5, torch.zeros(2, 3, 8, 8))
+        detect_memory_format(build_network(arch, 5, args), arch, 5, torch.zeros(2, 3, 8, 8))
     assert "\n" not in str(error.value)
 
 
 def test_a_bug_in_a_network_of_the_users_keeps_its_traceback():
     arch = f"{__name__}.failing"
     with pytest.raises(RuntimeError, match="a bug of the user's"):
-        built(arch, 5)
+        build_network(arch, 5)
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
-        detect_memory_format(built(arch, 5, {"fail_later": True}), arch, 5, torch.zeros(2, 3, 8, 8))
+        detect_memory_format(build_network(arch, 5, {"fail_later": True}), arch, 5, torch.zeros(2, 3, 8, 8))
 
 
 @pytest.mark.parametrize(("stem", "side"), [("cifar", 32), ("imagenet", 8)])
 def test_the_cifar_stem_keeps_the_resolution_and_is_drawn_as_torchvision_draws_convolutions(stem, side):
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        network = built("resnet18", 2, {"stem": stem})
+        network: Any = build_network("resnet18", 2, {"stem": stem})
     found = network.maxpool(network.conv1(torch.empty(2, 3, 32, 32)))
     assert found.shape == (2, 64, side, side)
     weight = network.conv1.weight

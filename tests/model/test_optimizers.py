@@ -101,6 +101,7 @@ def test_muon_trains_a_new_head_from_zero_and_all_else_as_torchs_adamw_does():
 
 
 RATE = 0.02
+BEFORE: dict[str, Any] = {"optimizer": partial(SGD, lr=RATE, momentum=0.9)}
 
 
 def rates_in(seen: list[list[float]]) -> Callback:
@@ -112,11 +113,11 @@ def rates_in(seen: list[list[float]]) -> Callback:
     return LambdaCallback(on_before_optimizer_step=note, on_train_end=note)
 
 
-def train(schedule, interval=None, callbacks=(), **options) -> tuple[list[list[float]], Any]:
+def train(schedule, interval=None, callbacks=(), resume=None, model=BEFORE, **options) -> tuple[list[list[float]], Any]:
     seen: list[list[float]] = []
     run = trainer(limit_val_batches=0, callbacks=[rates_in(seen), *callbacks], **options)
-    model = linear(optimizer=partial(SGD, lr=RATE), lr_scheduler=schedule, lr_scheduler_interval=interval)
-    run.fit(model, datamodule=Memory(batch_size=7))
+    module = linear(lr_scheduler=schedule, lr_scheduler_interval=interval, **model)
+    run.fit(module, datamodule=Memory(batch_size=7), ckpt_path=resume, weights_only=True)
     return seen, run
 
 
@@ -184,39 +185,28 @@ def test_what_a_schedule_does_not_accept_is_one_line(schedule, options, text):
         train(schedule, **{"max_epochs": 1} | options)
 
 
-BEFORE: dict[str, Any] = {"optimizer": partial(SGD, lr=0.1, momentum=0.9)}
-
-
-def fit(path, resume=None, max_epochs: int = 2, **options) -> list[float]:
-    """Trains, saves a checkpoint, and returns the rates of the steps that were taken."""
-    run = trainer(max_epochs=max_epochs, limit_val_batches=0, callbacks=[rates_in(seen := list[list[float]]())])
-    run.fit(linear(**BEFORE | options), datamodule=Memory(), ckpt_path=resume, weights_only=True)
-    run.save_checkpoint(path)
-    return [rates[0] for rates in seen]
-
-
 @cases(
     "before now text",
-    ({}, {"optimizer": partial(AdamW, lr=0.1)}, "--model.optimizer SGD, .* got AdamW"),
-    ({}, {"optimizer": partial(SGD, lr=0.2, momentum=0.9)}, r"--model\.optimizer's lr 0\.1, .* got 0\.2"),
-    ({}, {"lr_scheduler": partial(CosineWithWarmup, lrf=0.5)}, r"--model\.lr_scheduler's lrf 0\.01, .* got 0\.5"),
+    (CosineWithWarmup, {"optimizer": partial(AdamW, lr=RATE)}, "--model.optimizer SGD, .* got AdamW"),
+    (CosineWithWarmup, {"optimizer": partial(SGD, lr=1, momentum=0.9)}, r"optimizer's lr 0\.02, .* got 1"),
+    (CosineWithWarmup, partial(CosineWithWarmup, lrf=0.5), r"--model\.lr_scheduler's lrf 0\.01, .* got 0\.5"),
     (
-        {"lr_scheduler": partial(MultiStepLR, milestones=[1, 3])},
-        {"lr_scheduler": partial(MultiStepLR, milestones=[1, 4])},
+        partial(MultiStepLR, milestones=[1, 3]),
+        partial(MultiStepLR, milestones=[1, 4]),
         r"milestones \[\[1, 1\], \[3, 1\]\], .* got \[\[1, 1\], \[4, 1\]\]",
     ),
-    ({}, {"layer_decay": 0.5}, "lr_scale None"),
+    (CosineWithWarmup, {**BEFORE, "layer_decay": 0.5}, "lr_scale None"),
 )
 def test_other_settings_are_one_line_that_names_the_way(tmp_path, before, now, text):
-    fit(tmp_path / "last.ckpt", **before)
+    train(before, max_epochs=2)[1].save_checkpoint(last := tmp_path / "last.ckpt")
+    changed = {"schedule": before, "model": now} if isinstance(now, dict) else {"schedule": now}
     with pytest.raises(UserError, match=rf"^this run was trained with .*{text}.*--model\.weights .*last\.ckpt --name"):
-        fit(tmp_path / "new.ckpt", tmp_path / "last.ckpt", max_epochs=3, **before | now)
+        train(**changed, resume=last, max_epochs=3)
 
 
 @cases("make", CosineWithWarmup, partial(OneCycleLR, max_lr=0.4), Falling)
 def test_a_longer_run_stretches_its_schedule(tmp_path, make):
-    options = {"lr_scheduler": make, "lr_scheduler_interval": "step"}
-    fit(tmp_path / "last.ckpt", **options)
-    resumed = fit(tmp_path / "longer.ckpt", tmp_path / "last.ckpt", max_epochs=4, **options)
-    whole = fit(tmp_path / "whole.ckpt", max_epochs=4, **options)
-    assert resumed[1:] == pytest.approx(whole[5:])  # the first was set at the end of the shorter run
+    train(make, "step", max_epochs=2)[1].save_checkpoint(last := tmp_path / "last.ckpt")
+    found = (train(make, "step", max_epochs=4, resume=path)[0] for path in (last, None))
+    resumed, whole = ([rates[0] for rates in seen] for seen in found)
+    assert resumed[1:] == pytest.approx(whole[11:])  # the first was set at the end of the shorter run
