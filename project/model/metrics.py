@@ -157,9 +157,10 @@ class CountingMetrics(Metric):
             return {name: cast(Tensor, state).cpu().clone() for name, state in self.metric_state.items()}
 
     def set_counts(self, counts: dict[str, Tensor]) -> None:
-        """Restores the counts of all processes, in one of them; those that an older run did not know begin at 0."""
-        for name in self.metric_state.keys() & counts.keys():
-            setattr(self, name, counts[name].to(self.device))
+        """Restores the counts of all processes, in one of them; those that an older run counted otherwise begin at 0."""
+        for name, state in self.metric_state.items():
+            if name in counts and counts[name].shape == cast(Tensor, state).shape:
+                setattr(self, name, counts[name].to(self.device))
 
 
 class ClassificationMetrics(CountingMetrics):
@@ -174,28 +175,27 @@ class ClassificationMetrics(CountingMetrics):
 
     def __init__(self, num_classes: int) -> None:
         super().__init__(num_classes)
-        self.add_integers("confusion", num_classes * num_classes + 1)
+        self.add_integers("confusion", num_classes, num_classes)
         self.add_integers("top5_hits")
         self.add_integers("true_shares", _BINS)
 
     def update(self, logits: Tensor, labels: Tensor, losses: Tensor) -> None:
         """Counts labels, int64 (N,), that are not negative; of soft ones, float (N, classes), the largest share counts."""
         labels = labels.argmax(1) if labels.dim() == 2 else labels
-        counted = labels >= 0
-        nowhere = self.num_classes * self.num_classes  # the extra last cell takes what is not counted
-        cells = torch.where(counted, labels * self.num_classes + self.predicted(logits), nowhere)
-        self.confusion.scatter_add_(0, cells, torch.ones_like(cells))
+        counted, true = labels >= 0, labels.clamp(min=0)
+        cells = true * self.num_classes + self.predicted(logits)
+        self.confusion.view(-1).scatter_add_(0, cells, counted.long())
         if self.num_classes > 5:  # a label of -1 is never among the best
             self.top5_hits += (logits.topk(5).indices == labels[:, None]).sum()
         self.count_losses(losses, counted)
         if not self.training:
-            share = logits.float().softmax(1).gather(1, labels.clamp(min=0)[:, None])[:, 0].nan_to_num()
+            share = logits.float().softmax(1).gather(1, true[:, None])[:, 0].nan_to_num()
             bins = torch.bucketize(share.logit(), _edges(share.device), right=True)
             self.true_shares.scatter_add_(0, bins, counted.long())
 
     def results(self) -> Metrics:
         """Computes the metrics from the counts of this process."""
-        confusion = self.confusion[:-1].view(self.num_classes, self.num_classes).cpu()
+        confusion = self.confusion.cpu()
         top5_correct = int(self.top5_hits) if self.num_classes > 5 else None
         loss = self.mean_loss(int(confusion.sum()))
         return Metrics(loss, confusion, top5_correct, coverage=self._coverage())
@@ -262,8 +262,7 @@ class MultilabelMetrics(CountingMetrics):
         f1 = 2 * above[:, 1] / (above.sum(1) + counts[:, 1].sum(1, keepdim=True)).clamp(min=1)
         edges = _edges().double()
         order = edges.abs().argsort(stable=True)  # of equal values, argmax takes the first
-        found: list[float] = edges[order[f1[:, order].argmax(1)]].sigmoid().tolist()
-        return found
+        return edges[order[f1[:, order].argmax(1)]].sigmoid().tolist()
 
     def results(self) -> Metrics:
         """Computes the metrics from the counts of this process."""
