@@ -81,7 +81,8 @@ class ResNet9(nn.Module):
 
 class _Residual(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
-        return x + cast(Tensor, super().forward(x))
+        branch: Tensor = super().forward(x)  # type: ignore[no-untyped-call]  # of torch
+        return x + branch
 
 
 def _residual_group(channels: int, width: int) -> nn.Sequential:
