@@ -1,9 +1,11 @@
 """Draws the pictures of docs/ that need no run: ``python scripts/pictures.py``, from the repository's root."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import get_args
 
 import torch
+from matplotlib import style
 from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
@@ -28,28 +30,30 @@ def builtin() -> None:
     Image.fromarray(grid.permute(1, 2, 0).numpy()).save("docs/flowers.jpg", quality=88)
 
 
-def row(images: Sequence[Tensor], titles: Sequence[str], file: str) -> None:
-    """Writes images, uint8 (3, height, width), side by side with their titles."""
-    widths = [image.shape[2] / image.shape[1] for image in images]
-    figure = Figure(figsize=(1.5 * sum(widths), 1.75), layout="constrained")
-    for axes, image, title in zip(figure.subplots(1, len(images), width_ratios=widths), images, titles, strict=True):
+def table(images: Sequence[Tensor], titles: Sequence[str], file: str, columns: int = 4) -> None:
+    """Writes images, uint8 (3, height, width), in rows with their titles."""
+    widths = [image.shape[2] / image.shape[1] for image in images[:columns]]
+    rows = len(images) // columns
+    figure = Figure(figsize=(1.5 * sum(widths), 1.8 * rows), layout="constrained")
+    places = figure.subplots(rows, columns, width_ratios=widths)
+    for axes, image, title in zip(places.flat, images, titles, strict=True):
         axes.imshow(image.permute(1, 2, 0).numpy())
-        axes.set_title(title, fontsize=9)
+        axes.set_title(title, fontsize=12)
         axes.axis("off")
-    figure.savefig(f"docs/{file}", dpi=110, facecolor="white", pil_kwargs={"quality": 88})
+    figure.savefig(f"docs/{file}", dpi=110, pil_kwargs={"quality": 88})
 
 
 def fits(flowers: Tensor) -> None:
-    """Writes ``fit.jpg``: a wide image as each ``--data.fit`` shows it to the network."""
+    """Writes ``fit.webp``: a wide image as each ``--data.fit`` shows it to the network."""
     wide = torch.cat([flowers[0], flowers[1]], dim=2)
     recipes = [
         Preprocessing(resize=SIDE * 8 // 7, crop=SIDE, fit=fit, mean=[0.5] * 3, std=[1.0] * 3) for fit in get_args(Fit)
     ]
-    row([wide, *(fit_image(wide, recipe) for recipe in recipes)], ["the file", *get_args(Fit)], "fit.jpg")
+    table([wide, *(fit_image(wide, recipe) for recipe in recipes)], ["the file", *get_args(Fit)], "fit.webp")
 
 
 def augmentations(flowers: Tensor) -> None:
-    """Writes ``augmentation.jpg``: what each kind of augmentation does to a flower."""
+    """Writes ``augmentation.webp``: what each kind of augmentation does to a flower."""
     flower, pair = flowers[2], flowers[[2, 3]]
     recipe = Preprocessing(resize=SIDE, crop=SIDE, mean=[0.5] * 3, std=[1.0] * 3)
     box = random_box(SIDE, SIDE, torch.tensor([[0.1, 0.5, 0.7, 0.3]]), (0.35, 1.0))
@@ -61,7 +65,7 @@ def augmentations(flowers: Tensor) -> None:
     pasted = v2.CutMix(alpha=5.0, num_classes=2)(pair.float(), labels)[0][0]
     shown = [flower, fit_region(flower, box, recipe), flower.flip(-1), covered, randomly, trivially, blended, pasted]
     titles = ["the image", "crop", "flip", "cutout", "RandAugment", "TrivialAugment", "MixUp", "CutMix"]
-    row([image.to(torch.uint8) for image in shown], titles, "augmentation.jpg")
+    table([image.to(torch.uint8) for image in shown], titles, "augmentation.webp")
 
 
 def main() -> None:
@@ -73,4 +77,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    style.use(Path(__file__).with_name("pages.mplstyle"))
     main()

@@ -23,6 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from matplotlib import style
 from matplotlib.figure import Figure
 from torch import Tensor, distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
@@ -229,7 +230,7 @@ def draw(step: Step, rows: Sequence[dict[str, Any]], counts: Sequence[int]) -> F
             *([images / count * alone for images in bounds(step, count, link(rate))] for count in counts), strict=True
         )
         axes.fill_between(counts, *band, color="C0", alpha=0.2, linewidth=0, label="ring: nothing to all hidden")
-        axes.axvspan(CHECKED, counts[-1], color="black", alpha=0.06, linewidth=0, label="a guess")
+        axes.axvspan(CHECKED, counts[-1], color="grey", alpha=0.12, linewidth=0, label="a guess")
         axes.set(title=title, xlabel="processes", ylabel="efficiency", ylim=(0, 1.05))
         axes.set_xscale("log", base=2)
         axes.set_xticks(counts, list(map(str, counts)))
@@ -252,7 +253,8 @@ def main(table: Path, plot: Path) -> None:
         writer = csv.DictWriter(file, rows[0].keys())
         writer.writeheader()
         writer.writerows(rows)
-    draw(step, rows, [2**power for power in range(7)]).savefig(plot, dpi=100)
+    with style.context(Path(__file__).with_name("pages.mplstyle")):
+        draw(step, rows, [2**power for power in range(7)]).savefig(plot, dpi=100)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import statistics
 from itertools import groupby
 from pathlib import Path
 
+from matplotlib import style
 from matplotlib.figure import Figure
 from seeds import Curve, curve
 
@@ -50,7 +51,7 @@ def draw(ways: dict[str, list[Curve]], label: str) -> Figure:
         axes.fill_between(times, lowest, highest, color=line.get_color(), alpha=0.2, linewidth=0)
     axes.set(xlabel=label, ylabel="validation accuracy in %", xlim=(0, None))
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False, loc="lower right")
+    axes.legend(loc="lower right")
     return figure
 
 
@@ -64,7 +65,8 @@ def main(args: list[str] | None = None) -> None:
     grouped = groupby(sorted(given.runs), key=lambda run: run.name.rpartition("_")[0])
     ways = {name: [curve(run, given.steps) for run in members] for name, members in grouped}
     print(table(ways, "steps" if given.steps else "s"))
-    draw(ways, "optimizer steps" if given.steps else "training time in seconds").savefig(given.plot, dpi=100)
+    with style.context(Path(__file__).with_name("pages.mplstyle")):
+        draw(ways, "optimizer steps" if given.steps else "training time in seconds").savefig(given.plot, dpi=100)
 
 
 if __name__ == "__main__":

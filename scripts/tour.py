@@ -2,8 +2,10 @@
 
 import io
 import sys
+from pathlib import Path
 
 import torch
+from matplotlib import style
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -22,8 +24,8 @@ WIDTH, SHOWN, THUMBNAILS = 1200, 8, 40
 def drawn(figure: Figure, width: int) -> Image.Image:
     """A figure in that many pixels."""
     file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=200, bbox_inches="tight", facecolor="white")
-    image = Image.open(file).convert("RGB")
+    figure.savefig(file, format="png", dpi=200, bbox_inches="tight")
+    image = Image.open(file)
     return image.resize((width, round(image.height * width / image.width)), Image.Resampling.LANCZOS)
 
 
@@ -31,16 +33,16 @@ def pasted(rows: list[list[Figure]], file: str) -> None:
     """Writes rows of figures as one image."""
     parts = [[drawn(figure, WIDTH // len(row)) for figure in row] for row in rows]
     heights = [max(part.height for part in row) for row in parts]
-    page = Image.new("RGB", (WIDTH, sum(heights)), "white")
+    page = Image.new("RGBA", (WIDTH, sum(heights)))
     for top, row in zip([sum(heights[:i]) for i in range(len(rows))], parts, strict=True):
         for column, part in enumerate(row):
             page.paste(part, (column * WIDTH // len(row), top))
-    page.save(file, quality=85, optimize=True)
+    page.save(file, quality=85)
     print(file)
 
 
 def main(run: str) -> None:
-    """Writes ``tour.jpg``: curves, features, mistakes; and ``classes.jpg``: confusion, calibration, Grad-CAM."""
+    """Writes ``tour.webp``: curves, features, mistakes; and ``classes.webp``: confusion, calibration, Grad-CAM."""
     checkpoint = f"{run}/checkpoints/best.ckpt"
     model = ImageClassifier.load_from_checkpoint(checkpoint)
     test = evaluate_split(model, open_data(read_checkpoint(checkpoint)[ABOUT]))
@@ -54,12 +56,13 @@ def main(run: str) -> None:
     mistakes = image_grid(list(images[chosen]), titles, columns=SHOWN)
     attention = image_grid([overlay(images[i], cam) for i, cam in zip(chosen, cams, strict=True)], columns=SHOWN)
     overview = [curves_figure(read_curves(run)), projection_figure(points, test.labels, names, near)]
-    pasted([overview, [mistakes]], f"{run}/tour.jpg")
+    pasted([overview, [mistakes]], f"{run}/tour.webp")
     confusion = torch.zeros(len(names), len(names), dtype=torch.int64)
     confusion.index_put_((test.labels, test.predicted), torch.tensor(1), accumulate=True)
     calibration = reliability_figure(reliability(test.probabilities, test.labels))
-    pasted([[confusion_figure(confusion, names), calibration], [mistakes], [attention]], f"{run}/classes.jpg")
+    pasted([[confusion_figure(confusion, names), calibration], [mistakes], [attention]], f"{run}/classes.webp")
 
 
 if __name__ == "__main__":
+    style.use(Path(__file__).with_name("pages.mplstyle"))
     main(sys.argv[1])

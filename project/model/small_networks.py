@@ -12,22 +12,23 @@ _EPS = 5e-4  # keeps directions in which patches hardly differ from being blown 
 
 
 class Airbench(nn.Module):
-    """A whitening layer, six convolutions without residual connections, and a head; for images of about 32 pixels.
+    """A whitening layer, three groups of convolutions, and a head; for images of about 32 pixels.
 
     After Jordan, 2024, https://arxiv.org/abs/2404.00498: each convolution begins as nearly the identity, and scales of
     BatchNorm are not trained.
 
     Args:
         num_classes: The width of the head.
-        widths: The channels of each of the three groups of two convolutions.
+        widths: The channels of each group of two convolutions.
+        residual: Adds a third convolution to each group, and a residual connection around its last two.
     """
 
-    def __init__(self, num_classes: int, widths: tuple[int, int, int] = (64, 256, 256)) -> None:
+    def __init__(self, num_classes: int, widths: tuple[int, int, int] = (64, 256, 256), residual: bool = False) -> None:
         super().__init__()
         self.stem = nn.Sequential(WhiteningConv2d(3, 2), nn.GELU())
-        self.layer1 = _group(24, widths[0])
-        self.layer2 = _group(widths[0], widths[1])
-        self.layer3 = _group(widths[1], widths[2])
+        self.layer1 = _group(24, widths[0], residual)
+        self.layer2 = _group(widths[0], widths[1], residual)
+        self.layer3 = _group(widths[1], widths[2], residual)
         self.fc = nn.Linear(widths[2], num_classes, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -37,17 +38,15 @@ class Airbench(nn.Module):
         return logits
 
 
-def _group(channels: int, width: int) -> nn.Sequential:
-    group = nn.Sequential(
-        _convolution(channels, width),
-        nn.MaxPool2d(2),
-        nn.BatchNorm2d(width, momentum=0.4),  # running statistics follow quickly, as a few epochs have few steps
-        nn.GELU(),
-        _convolution(width, width),
-        nn.BatchNorm2d(width, momentum=0.4),
-        nn.GELU(),
-    )
-    for layer in group:
+def _group(channels: int, width: int, residual: bool) -> nn.Sequential:
+    def normalized() -> nn.BatchNorm2d:
+        return nn.BatchNorm2d(width, momentum=0.4)  # running statistics follow quickly, as a few epochs have few steps
+
+    rest: list[nn.Module] = [_convolution(width, width), normalized()]
+    if residual:
+        rest = [_Residual(*rest, nn.GELU(), _convolution(width, width), normalized())]
+    group = nn.Sequential(_convolution(channels, width), nn.MaxPool2d(2), normalized(), nn.GELU(), *rest, nn.GELU())
+    for layer in group.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.dirac_(layer.weight.data[: layer.in_channels])  # the first kernels begin by copying a channel each
         elif isinstance(layer, nn.BatchNorm2d):
@@ -68,9 +67,9 @@ class ResNet9(nn.Module):
     def __init__(self, num_classes: int, width: int) -> None:
         super().__init__()
         self.stem = _block(3, width)
-        self.layer1 = nn.Sequential(_block(width, 2 * width, nn.MaxPool2d(2)), _Residual(2 * width))
+        self.layer1 = _residual_group(width, 2 * width)
         self.layer2 = _block(2 * width, 4 * width, nn.MaxPool2d(2))
-        self.layer3 = nn.Sequential(_block(4 * width, 8 * width, nn.MaxPool2d(2)), _Residual(8 * width))
+        self.layer3 = _residual_group(4 * width, 8 * width)
         self.fc = nn.Linear(8 * width, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -80,13 +79,16 @@ class ResNet9(nn.Module):
         return logits
 
 
-class _Residual(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.branch = nn.Sequential(_block(width, width), _block(width, width))
-
+class _Residual(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
-        return x + cast(Tensor, self.branch(x))
+        branch: Tensor = super().forward(x)  # type: ignore[no-untyped-call]  # of torch
+        return x + branch
+
+
+def _residual_group(channels: int, width: int) -> nn.Sequential:
+    return nn.Sequential(
+        _block(channels, width, nn.MaxPool2d(2)), _Residual(_block(width, width), _block(width, width))
+    )
 
 
 def _block(channels: int, width: int, *pool: nn.Module) -> nn.Sequential:

@@ -163,6 +163,13 @@ def test_airbench_is_the_papers_network_whose_convolutions_begin_by_copying_thei
     torch.testing.assert_close(network.layer1[0](x)[:, :24], x)
 
 
+def test_the_larger_airbench_has_ten_convolutions_and_its_groups_add_their_first_to_their_last_two():
+    network, x = Airbench(10, (8, 16, 16), residual=True).eval(), torch.randn(2, 8, 8, 8)
+    layers: Any = list(network.layer1)
+    assert sum(isinstance(layer, nn.Conv2d) for layer in network.modules()) == 10
+    torch.testing.assert_close(nn.Sequential(*layers[4:])(x), layers[5](x + nn.Sequential(*layers[4])(x)))
+
+
 def test_the_whitened_output_is_white_and_the_layer_is_set_once():
     network, images = Airbench(5, (8, 8, 8)), images_of()
     one_device = SimpleNamespace(reduce=lambda tensor, reduce_op: tensor, broadcast=lambda tensor: tensor)

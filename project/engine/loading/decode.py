@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -133,14 +134,7 @@ def _stored(path: str | Path, bands: Bands) -> tuple[NDArray[Any], Any]:
     if ending == ".npy":  # mapped, so that nothing is allocated; this never unpickles, nor writes to the file
         return np.lib.format.open_memmap(path, mode="c"), 1
     if ending in (".tif", ".tiff"):
-        try:
-            from tifffile import TiffFile  # few need it
-        except ModuleNotFoundError as error:
-            raise UserError(
-                'TIFF images with --data.channels need a package: pip install --editable ".[tiff]"'
-            ) from error
-
-        with TiffFile(path, is_ome=False) as file:  # whose description could name other files
+        with _extra("tifffile").TiffFile(path, is_ome=False) as file:  # whose description could name other files
             first = file.series[0]
             stored = sum(sum(page.databytecounts) for page in first.pages if page is not None)
             if first.nbytes > 3 * MAX_PIXELS or stored > 2 * first.nbytes + 2**20:  # before that is allocated
@@ -149,10 +143,20 @@ def _stored(path: str | Path, bands: Bands) -> tuple[NDArray[Any], Any]:
             return (np.moveaxis(pixels, 0, -1) if first.axes[1:] == "YX" else pixels), turn
     with open_image(path) as image:
         if ";16" in str(getattr(image, "tile", "")) and image.mode != "I;16":  # of which PIL would keep 8 bits
-            raise ValueError("PIL reads 8 of its 16 bits; save it as TIFF or .npy")
+            if image.format != "PNG":
+                raise ValueError("PIL reads 8 of its 16 bits; save it as PNG, TIFF or .npy")
+            return _extra("imagecodecs").png_decode(Path(path).read_bytes()), _orientation(image)
         # of more bits than 8, PIL would clip what is above 255
         grey = "L" if bands == (1, 8) and image.mode not in ("I;16", "I", "F") else None
         return np.array(image.convert(grey)), _orientation(image)
+
+
+def _extra(package: str) -> Any:
+    try:
+        return import_module(package)  # few need it
+    except ModuleNotFoundError as error:
+        text = f'--data.channels: such images need the package {package}: pip install --editable ".[tiff]"'
+        raise UserError(text) from error
 
 
 def upright_pixels(image: Image.Image) -> Tensor:
