@@ -55,17 +55,15 @@ def lines(file: Path) -> int:
 
 def data_for(name: str) -> list[str]:
     """Makes what an example needs in the current folder; further options."""
+    if name in ("csv", "multilabel_csv", "attributes"):
+        files = sorted(make_folder(Path("images"), {"rose": 8, "tulip": 8}).glob("*/*"))
     if name == "csv":
-        make_folder(Path("images"), {"rose": 8, "tulip": 8})
         write_csv(Path())
     elif name == "multilabel_csv":
-        make_folder(Path("images"), {"rose": 8, "tulip": 8})
-        parities = {path: "odd" if int(path.stem) % 2 else "" for path in sorted(Path("images").glob("*/*"))}
-        rows = [f"{path},{path.parent.name} {odd}" for path, odd in parities.items()]
+        rows = [f"{path},{path.parent.name} {'odd' if int(path.stem) % 2 else ''}" for path in files]
         Path("labels.csv").write_text("\n".join(["path,labels", *rows]))
         return [*RESIZED, *LARGE_SETS]
     elif name == "attributes":
-        make_folder(Path("images"), {"rose": 8, "tulip": 8})
         write_attributes(Path("labels.csv"))
         return [*RESIZED, *LARGE_SETS]
     elif name == "npz_dataset":

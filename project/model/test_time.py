@@ -45,15 +45,15 @@ def mean_logits(classify: Callable[[Tensor], Tensor], images: Tensor, views: Vie
     """
     if views is None:
         return classify(images)
-    logits = _with_mirror_image(classify, images)
+
+    def with_mirror_image(view: Tensor) -> Tensor:
+        return (classify(view) + classify(view.flip(3))) / 2
+
+    logits = with_mirror_image(images)
     if views == "flip":
         return logits
     require(views == "flip_and_shift", "--model.test_time_augmentation", views, "flip or flip_and_shift")
     wide = torch.cat([images[..., 1:2], images, images[..., -2:-1]], dim=3)
     padded = torch.cat([wide[:, :, 1:2], wide, wide[:, :, -2:-1]], dim=2)
-    moved = [_with_mirror_image(classify, part) for part in (padded[:, :, :-2, :-2], padded[:, :, 2:, 2:])]
+    moved = [with_mirror_image(part) for part in (padded[:, :, :-2, :-2], padded[:, :, 2:, 2:])]
     return (logits + (moved[0] + moved[1]) / 2) / 2
-
-
-def _with_mirror_image(classify: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-    return (classify(images) + classify(images.flip(3))) / 2
