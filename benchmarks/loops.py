@@ -24,6 +24,7 @@ from project.model.optimizers import build_optimizer
 from project.model.schedules import CosineWithWarmup
 
 TUTORIAL, PLAIN, OURS = "plain loop, as in tutorials", "plain loop, our settings", "ours, through Lightning"
+IN_TRAINING = "ours, in training's precision"
 _MEAN, _STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 
@@ -100,10 +101,10 @@ class RandomImagesDataModule(ImageDataModule):
 def variants(work: Work, device: torch.device, training: bool) -> dict[str, Measure]:
     """Measures images per second of training or of evaluation."""
     data = images_for(work, device)
-    plain: dict[str, Measure] = {PLAIN: lambda _: plain_loop(work, data, device)[0]} if training else {}
     return {
         TUTORIAL: lambda _: tutorial_loop(work, data, device, training),
-        **plain,
+        **({PLAIN: lambda _: plain_loop(work, data, device)[0]} if training else {}),
+        **({} if training else {IN_TRAINING: lambda _: through_lightning(work, device, training, exact=False)[0]}),
         OURS: lambda _: through_lightning(work, device, training)[0],
     }
 
@@ -158,7 +159,9 @@ def plain_loop(work: Work, data: RandomImagesDataModule, device: torch.device) -
     return clock.rate(work.batch_size), model
 
 
-def through_lightning(work: Work, device: torch.device, training: bool) -> tuple[float, ImageClassifier]:
+def through_lightning(
+    work: Work, device: torch.device, training: bool, exact: bool = True
+) -> tuple[float, ImageClassifier]:
     """Trains or validates as ``project.fit`` does, and prints nothing; returns the speed and the model."""
     clock = StepClock(work.warmup, work.steps, device)
     with TemporaryDirectory() as folder, open(os.devnull, "w") as null, redirect_stdout(null), redirect_stderr(null):
@@ -169,7 +172,7 @@ def through_lightning(work: Work, device: torch.device, training: bool) -> tuple
                 *(f"--data.size={work.images}", f"--data.image_size={work.image_size}"),
                 *(f"--data.batch_size={work.batch_size}", f"--model.arch={work.arch}"),
                 *(f"--model.arch_args={json.dumps(work.arch_args)}", "--trainer.max_epochs=1"),
-                *(f"--trainer.accelerator={device.type}", "--trainer.devices=1"),
+                *(f"--trainer.accelerator={device.type}", "--trainer.devices=1", f"--model.exact_evaluation={exact}"),
                 f"--trainer.log_every_n_steps={min(10, work.steps)}",  # the default, or once in so few steps
             ]
         )

@@ -11,7 +11,17 @@ import torch
 import benchmarks.__main__ as command
 from benchmarks import loops
 from benchmarks.loading import loading_variants
-from benchmarks.loops import OURS, PLAIN, TUTORIAL, Work, images_for, plain_loop, through_lightning, variants
+from benchmarks.loops import (
+    IN_TRAINING,
+    OURS,
+    PLAIN,
+    TUTORIAL,
+    Work,
+    images_for,
+    plain_loop,
+    through_lightning,
+    variants,
+)
 from benchmarks.timing import StepClock, in_turns, ratios
 from project.model.networks import build_network
 from tests.conftest import as_in_a_terminal
@@ -50,13 +60,17 @@ def test_every_variant_is_printed_and_written(tmp_path, monkeypatch, capsys):
     def sections(device, folder):
         yield "loading", loading_variants(folder, count=6, batch_size=2, image_size=16)
         yield "training", variants(WORK, device, training=True)
+        yield "evaluating", variants(WORK, device, training=False)
         yield "starting", {"nothing": lambda round_: command.seconds_to_run(["-c", "pass"], round_)}
 
     monkeypatch.setattr(command, "sections", sections)
     with as_in_a_terminal():
         command.main([f"--output={tmp_path / 'found.json'}", "--rounds=2"])
     found = json.loads((tmp_path / "found.json").read_text())["sections"]
-    assert list(found["training"]) == [TUTORIAL, PLAIN, OURS]
+    assert [list(found[kind]) for kind in ("training", "evaluating")] == [
+        [TUTORIAL, PLAIN, OURS],
+        [TUTORIAL, IN_TRAINING, OURS],
+    ]
     assert all(len(values) == 2 and min(values) > 0 for section in found.values() for values in section.values())
     printed = capsys.readouterr().out
     expected = statistics.median(a / b for a, b in zip(found["training"][OURS], found["training"][PLAIN], strict=True))
