@@ -12,12 +12,14 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import torch
 from jsonargparse import Namespace
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, PositiveInt
 from lightning.pytorch import LightningModule, Trainer
 from torch import distributed
 from torch.utils.data import DataLoader
 
+from project.analysis.prediction import choices, ranked, several_labels
 from project.analysis.tables import named, require_writable
 from project.engine.cli.command import one_line_errors
 from project.engine.cli.command_line import IMPORT, import_modules
@@ -74,8 +76,9 @@ def parse(args: list[str] | None = None) -> Namespace:
 def columns(model: ImageClassifier, options: Namespace) -> list[str]:
     """Names the columns of the rows."""
     places = ["", *(f"_{place}" for place in range(2, options.top_k + 1))]
-    best = [f"{name}{place}" for place in places for name in ("label", "confidence")]
-    labels = [] if model.has_one_class and options.coverage is None else ["labels"]
+    attributes = [f"_{name}" if name else "" for name in choices(model)]
+    best = [f"{cell}{name}{place}" for name in attributes for place in places for cell in ("label", "confidence")]
+    labels = ["labels"] if several_labels(model) or options.coverage is not None else []
     shares = [f"probability_{name}" for name in model.class_names if options.probabilities]
     return ["path", *best, *labels, *shares, "error"]
 
@@ -85,7 +88,7 @@ def require_threshold(model: ImageClassifier, options: Namespace) -> float:
     require(0.5 <= options.coverage <= 0.99, "--coverage", options.coverage, "from 0.5 to 0.99")
     percent = math.ceil(100 * options.coverage - 1e-9)
     if not model.has_one_class:
-        raise UserError("--coverage: sets are for images of one class; these have labels above thresholds already")
+        raise UserError("--coverage: sets are for images of one class; these have several labels or attributes")
     if model.test_time_augmentation is not None:
         raise UserError("--coverage: thresholds are of one view of each image, not of test-time augmentation's")
     thresholds = read_checkpoint(options.checkpoint)[ABOUT].get("coverage")
@@ -128,30 +131,32 @@ class Labeller(LightningModule):
 
     def predict_step(self, batch: PathBatch) -> list[Row]:
         """Makes a row for each file."""
-        logits = evaluation_logits(self.model, batch.images).float()
-        # by logits, as they differ where probabilities are rounded to the same; of equal ones the first, as in evaluation
-        probabilities, predicted = self.model.probabilities(logits), self.model.test_metrics.predicted(logits)
-        scores = logits if self.model.has_one_class else probabilities
-        sizes = (logits.softmax(1) >= self._threshold).sum(1)  # a set has the first classes of this order
-        best = scores.argsort(dim=1, descending=True, stable=True)[:, : max(self._options.top_k, int(sizes.max()))]
-        names, rows, header = self.model.class_names, list[Row](), columns(self.model, self._options)
-        values = probabilities.gather(1, best[:, : self._options.top_k])
-        shown = probabilities if self._options.probabilities else probabilities[:, :0]
-        of_images = (field.tolist() for field in (best, values, sizes, predicted, shown))
-        for path, error, order, confidences, size, decided, shares in zip(*batch[1:], *of_images, strict=True):
+        model, options, names, rows = self.model, self._options, self.model.class_names, list[Row]()
+        logits = evaluation_logits(model, batch.images).float()
+        probabilities, header = model.probabilities(logits), columns(model, options)
+        values = {position: name for choice in choices(model).values() for name, position in choice.items()}
+        orders = ranked(model, logits, probabilities)
+        best = torch.cat([order[:, : options.top_k] for order in orders], 1)
+        labels: list[Any] = [[] for _ in logits]
+        if options.coverage is not None:
+            sizes = (logits.softmax(1) >= self._threshold).sum(1)  # a set has the first classes of the order
+            order = orders[0][:, : int(sizes.max())]
+            sets = zip(order.tolist(), sizes.tolist(), strict=True)
+            labels = [[[names[position] for position in first[:size]]] for first, size in sets]
+        elif several_labels(model):
+            labels = [[named(decided, names)] for decided in model.test_metrics.predicted(logits).tolist()]
+        shown = probabilities if options.probabilities else probabilities[:, :0]
+        of_images = (best.tolist(), probabilities.gather(1, best).tolist(), labels, shown.tolist())
+        for path, error, positions, confidences, further, shares in zip(*batch[1:], *of_images, strict=True):
             if path is None:
                 continue
             if error is None and not all(0 <= value <= 1 for value in confidences):
                 error = "the network's output is not finite"
-            pairs = zip(order, confidences, strict=False)  # a set may have more classes
-            found: list[Any] = [cell for label, value in pairs for cell in (names[label], value)]
-            if confidences[0] < self._options.abstain:
-                found[0] = None
-            if self._options.coverage is not None:
-                found.append([names[label] for label in order[:size]])
-            elif not self.model.has_one_class:
-                found.append(named(decided, names))
-            found += shares
+            found: list[Any] = []
+            for place, (position, confidence) in enumerate(zip(positions, confidences, strict=True)):
+                unsure = place % options.top_k == 0 and confidence < options.abstain
+                found += [None if unsure else values[position], confidence]
+            found += [*further, *shares]
             cells = [spelt(path), *([None] * len(found) if error else found), error]
             rows.append(dict(zip(header, cells, strict=True)))
         return rows
@@ -174,11 +179,12 @@ def predict(options: Namespace) -> int:
     model = ImageClassifier.load_from_checkpoint(options.checkpoint)
     if options.flips and model.test_time_augmentation is None:
         model.test_time_augmentation = "flip"
-    options.probabilities = options.probabilities or not model.has_one_class
-    classes = len(model.class_names)
+    several = several_labels(model)
+    options.probabilities = options.probabilities or several
+    classes = min(map(len, choices(model).values()))
     require(options.top_k <= classes, "--top_k", options.top_k, f"at most {classes}, the number of classes")
-    several = "left out: images may have several classes"
-    require(model.has_one_class or not options.abstain, "--abstain", options.abstain, several)
+    left_out = "left out: images may have several classes"
+    require(not several or not options.abstain, "--abstain", options.abstain, left_out)
     threshold = 1.0 if options.coverage is None else require_threshold(model, options)
     trainer = built_trainer(ExactTrainer, **options.trainer, **dict.fromkeys(_QUIET, False))
     if not trainer.is_global_zero:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor, distributed
+from torch.nn import functional as F
 from torchmetrics.functional.classification import multilabel_average_precision
 
 from project.analysis.tables import named
@@ -149,6 +150,8 @@ class Evaluation(NamedTuple):
     """The probability of each image's predicted class; of several, of the least probable decision."""
     metrics: Metrics
     """As ``python -m project.evaluate`` reports them, the model's own included."""
+    attributes: dict[str, dict[str, int]]
+    """The model's."""
 
     @property
     def correct(self) -> Tensor:
@@ -173,12 +176,26 @@ class Evaluation(NamedTuple):
 
     @property
     def decisions(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits, probabilities and labels of what is known; of several classes, each is a choice between 0 and 1."""
+        """Logits, probabilities and labels of what is known; of several classes, each is a choice between 0 and 1.
+
+        Of attributes, each is a choice among its classes, and those with fewer are filled up with impossible ones.
+        """
         if self.labels.dim() == 1:
             return self.logits[self.known], self.probabilities[self.known], self.labels[self.known]
+        if self.attributes:
+            parts = map(self._decisions_of, self.attributes.values())
+            logits, probabilities, labels = map(torch.cat, zip(*parts, strict=True))
+            return logits, probabilities, labels
         chosen, p = self.labels >= 0, self.probabilities
         logits = torch.stack([torch.zeros_like(self.logits), self.logits], dim=2)
         return logits[chosen], torch.stack([1 - p, p], dim=2)[chosen], self.labels[chosen]
+
+    def _decisions_of(self, attribute: dict[str, int]) -> tuple[Tensor, Tensor, Tensor]:
+        positions = [*attribute.values()]
+        share, label = self.labels[:, positions].max(1)
+        known, missing = share > 0, (0, max(map(len, self.attributes.values())) - len(positions))
+        logits, probabilities = (values[known][:, positions] for values in (self.logits, self.probabilities))
+        return F.pad(logits, missing, value=-1e4), F.pad(probabilities, missing), label[known]
 
     def confident(self, correct: bool, count: int) -> list[int]:
         """Finds the images classified correctly, or wrongly, with the greatest confidence."""
@@ -234,4 +251,4 @@ def evaluate_split(
     with torch.inference_mode():
         probabilities = model.probabilities(logits.to(device)).cpu()
     labels = (found.targets, found.labels, found.confidences)
-    return Evaluation(images, logits, probabilities, *labels, model.results[measured])
+    return Evaluation(images, logits, probabilities, *labels, model.results[measured], model.attributes)
