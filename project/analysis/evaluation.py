@@ -2,7 +2,8 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
@@ -24,37 +25,44 @@ EVALUATED = ["path", "label", "confidence", "error", "true_label", "correct"]
 _AT_ONCE = 2**12
 
 
-class Predictions(NamedTuple):
-    """Predictions for the images of a split, each once, in the order of the dataset; labels are as the dataset's."""
+@dataclass
+class Predictions:
+    """Predictions for the images of a split, each once, in the order of the dataset, on the CPU.
+
+    The true label of a file that cannot be read is -1, and its prediction means nothing. If images may have several classes,
+    labels are int64 (N, classes): 1 for each class, -1 for unknown ones.
+    """
 
     indices: Tensor
     """Positions in the dataset, int64 (N,)."""
-    targets: Tensor
-    """The true labels; -1 where a file cannot be read."""
     labels: Tensor
-    confidences: Tensor
-    """The probabilities of the predicted labels; of several classes, the least probable decision's."""
+    """The true labels."""
+    predicted: Tensor
+    """The predicted labels."""
+    confidence: Tensor
+    """The probability of each image's predicted class; of several, of the least probable decision."""
     logits: Tensor
     """float32 (N, classes), or (N, 0) where they were not kept."""
 
     @property
     def known(self) -> Tensor:
-        """True where an image has a true label."""
-        return _known(self.targets)
+        """True where an image has a label."""
+        return _known(self.labels)
 
     @property
     def correct(self) -> Tensor:
         """True where an image is classified correctly, in all classes that are known of it."""
-        return _correct(self.labels, self.targets)
+        agreed = (self.predicted == self.labels) | (self.labels < 0)
+        return agreed.view(len(agreed), -1).all(1) & self.known
+
+    def confident(self, correct: bool, count: int) -> list[int]:
+        """Finds the images classified correctly, or wrongly, with the greatest confidence."""
+        positions = (self.known & (self.correct == correct)).nonzero().flatten()
+        return positions[self.confidence[positions].argsort(descending=True, stable=True)][:count].tolist()
 
 
-def _known(targets: Tensor) -> Tensor:
-    return (targets >= 0).view(len(targets), -1).any(1)
-
-
-def _correct(labels: Tensor, targets: Tensor) -> Tensor:
-    agreed = (labels == targets) | (targets < 0)
-    return agreed.view(len(agreed), -1).all(1) & _known(targets)
+def _known(labels: Tensor) -> Tensor:
+    return (labels >= 0).view(len(labels), -1).any(1)
 
 
 class CollectPredictions(Callback):
@@ -63,7 +71,7 @@ class CollectPredictions(Callback):
     def __init__(self, with_logits: bool = False) -> None:
         self.with_logits = with_logits
         self.predictions: Predictions | None = None
-        self._batches: list[Predictions] = []
+        self._batches: list[list[Tensor]] = []
 
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
@@ -72,11 +80,10 @@ class CollectPredictions(Callback):
         if not isinstance(outputs, Tensor):
             raise UserError(f"predictions of each image need a {type(pl_module).__name__} whose steps return logits")
         logits = outputs.float()
-        labels = getattr(pl_module, "test_metrics" if trainer.testing else "val_metrics").predicted(logits)
-        confidences = _probability(pl_module.probabilities(logits), labels)
+        predicted = getattr(pl_module, "test_metrics" if trainer.testing else "val_metrics").predicted(logits)
+        confidence = _probability(pl_module.probabilities(logits), predicted)
         kept = logits if self.with_logits else logits[:, :0]
-        found = (batch.indices, batch.labels, labels, confidences, kept)
-        self._batches.append(Predictions(*(field.cpu() for field in found)))
+        self._batches.append([field.cpu() for field in (batch.indices, batch.labels, predicted, confidence, kept)])
 
     on_validation_batch_end = on_test_batch_end
 
@@ -89,13 +96,11 @@ class CollectPredictions(Callback):
             mine = [_gathered(field.to(pl_module.device), trainer) for field in mine]
         if not trainer.is_global_zero:
             return
-        found = Predictions(*mine)
+        indices, labels, *_ = mine
         # another process counts an image whose label is -1 here, unless nobody could read it
-        order = (2 * found.indices + ~found.known).argsort()
-        indices = found.indices[order]
-        first = torch.ones_like(indices, dtype=torch.bool)
-        first[1:] = indices[1:] != indices[:-1]
-        self.predictions = Predictions(*(field[order][first] for field in found))
+        order = (2 * indices + ~_known(labels)).argsort()
+        first = indices[order].diff(prepend=torch.tensor([-1])) > 0
+        self.predictions = Predictions(*(field[order][first] for field in mine))
 
     on_validation_epoch_end = on_test_epoch_end
 
@@ -110,11 +115,10 @@ def _gathered(mine: Tensor, trainer: Trainer) -> Tensor:
 def evaluated_rows(found: Predictions, dataset: BatchDataset, class_names: Sequence[str]) -> Iterator[list[Row]]:
     """Makes a row for each image of the split, in blocks."""
     files = getattr(dataset, "files", None)
-    for start in range(0, len(found.indices), _AT_ONCE):
-        fields = (*found[:4], found.known, found.correct)
-        block = [field[start : start + _AT_ONCE].tolist() for field in fields]
+    fields = (found.indices, found.labels, found.predicted, found.confidence, found.known, found.correct)
+    for block in zip(*(torch.split(field, _AT_ONCE) for field in fields), strict=True):
         rows: list[Row] = []
-        for index, target, label, confidence, known, correct in zip(*block, strict=True):
+        for index, target, label, confidence, known, correct in zip(*(part.tolist() for part in block), strict=True):
             row: dict[str, Any] = dict.fromkeys(EVALUATED)
             row["path"] = spelt(str(files[index])) if files is not None else dataset.name(index)
             if not known:
@@ -133,35 +137,16 @@ def _probability(probabilities: Tensor, labels: Tensor) -> Tensor:
     return torch.where(labels > 0, probabilities, 1 - probabilities).where(labels >= 0, 1).amin(1)
 
 
-class Evaluation(NamedTuple):
-    """A model's predictions for the images of a split, in their order, on the CPU.
+@dataclass
+class Evaluation(Predictions):
+    """A model's predictions for all images of a split; where a file cannot be read, logits and probabilities are NaN."""
 
-    Of a file that cannot be read, the label is -1, logits and probabilities are NaN, and the prediction means nothing.
-    If images may have several classes, labels are int64 (N, classes): 1 for each class, -1 for unknown ones.
-    """
-
-    images: BatchDataset
-    logits: Tensor
     probabilities: Tensor
-    labels: Tensor
-    predicted: Tensor
-    """The predicted labels."""
-    confidence: Tensor
-    """The probability of each image's predicted class; of several, of the least probable decision."""
+    images: BatchDataset
     metrics: Metrics
     """As ``python -m project.evaluate`` reports them, the model's own included."""
     attributes: dict[str, dict[str, int]]
     """The model's."""
-
-    @property
-    def correct(self) -> Tensor:
-        """True where an image is classified correctly, in all classes that are known of it."""
-        return _correct(self.predicted, self.labels)
-
-    @property
-    def known(self) -> Tensor:
-        """True where an image has a label."""
-        return _known(self.labels)
 
     @property
     def per_class(self) -> list[dict[str, float | int]]:
@@ -196,11 +181,6 @@ class Evaluation(NamedTuple):
         known, missing = share > 0, (0, max(map(len, self.attributes.values())) - len(positions))
         logits, probabilities = (values[known][:, positions] for values in (self.logits, self.probabilities))
         return F.pad(logits, missing, value=-1e4), F.pad(probabilities, missing), label[known]
-
-    def confident(self, correct: bool, count: int) -> list[int]:
-        """Finds the images classified correctly, or wrongly, with the greatest confidence."""
-        positions = (self.known & (self.correct == correct)).nonzero().flatten()
-        return positions[self.confidence[positions].argsort(descending=True, stable=True)][:count].tolist()
 
     def suspects(self, count: int) -> list[int]:
         """Finds the wrongly classified images whose label is least probable, perhaps label errors."""
@@ -247,8 +227,13 @@ def evaluate_split(
     found = collect.predictions
     if found is None or measured not in model.results:
         raise UserError(f"the {measured}_step of {type(model).__name__} measures nothing")
-    logits = found.logits.masked_fill(~found.known[:, None], float("nan"))
+    found.logits = found.logits.masked_fill(~found.known[:, None], float("nan"))
     with torch.inference_mode():
-        probabilities = model.probabilities(logits.to(device)).cpu()
-    labels = (found.targets, found.labels, found.confidences)
-    return Evaluation(images, logits, probabilities, *labels, model.results[measured], model.attributes)
+        probabilities = model.probabilities(found.logits.to(device)).cpu()
+    return Evaluation(
+        **vars(found),
+        probabilities=probabilities,
+        images=images,
+        metrics=model.results[measured],
+        attributes=model.attributes,
+    )
