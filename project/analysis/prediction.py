@@ -38,7 +38,7 @@ def predict(model: ImageClassifier, paths: Sequence[str | Path], batch_size: int
         with torch.inference_mode():
             logits = evaluation_logits(model, images.to(model.device)).float()
         probabilities = model.probabilities(logits)
-        best = torch.stack([order[:, 0] for order in ranked(model, logits, probabilities)], 1)
+        best = torch.stack([order[:, 0] for order in ranked(model, logits, probabilities).values()], 1)
         for positions, row in zip(best.tolist(), probabilities.tolist(), strict=True):
             label = " ".join(model.class_names[position] for position in positions)
             by_name = dict(zip(model.class_names, row, strict=True))
@@ -56,11 +56,11 @@ def choices(model: ImageClassifier) -> dict[str, dict[str, int]]:
     return model.attributes or {"": {name: position for position, name in enumerate(model.class_names)}}
 
 
-def ranked(model: ImageClassifier, logits: Tensor, probabilities: Tensor) -> list[Tensor]:
+def ranked(model: ImageClassifier, logits: Tensor, probabilities: Tensor) -> dict[str, Tensor]:
     """Sorts the positions of each choice's classes, the most probable first, int64 (N, classes)."""
     # by logits, as they differ where probabilities are rounded to the same; of equal ones the first, as in evaluation
-    scores, orders = probabilities if several_labels(model) else logits, list[Tensor]()
-    for values in choices(model).values():
+    scores, orders = probabilities if several_labels(model) else logits, dict[str, Tensor]()
+    for attribute, values in choices(model).items():
         positions = torch.tensor([*values.values()], device=scores.device)
-        orders.append(positions[scores[:, positions].argsort(dim=1, descending=True, stable=True)])
+        orders[attribute] = positions[scores[:, positions].argsort(dim=1, descending=True, stable=True)]
     return orders
