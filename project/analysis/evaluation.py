@@ -119,14 +119,11 @@ def evaluated_rows(found: Predictions, dataset: BatchDataset, class_names: Seque
     for block in zip(*(torch.split(field, _AT_ONCE) for field in fields), strict=True):
         rows: list[Row] = []
         for index, target, label, confidence, known, correct in zip(*(part.tolist() for part in block), strict=True):
-            row: dict[str, Any] = dict.fromkeys(EVALUATED)
-            row["path"] = spelt(str(files[index])) if files is not None else dataset.name(index)
+            cells: list[Any] = [named(label, class_names), confidence, None, named(target, class_names), correct]
             if not known:
-                row["error"] = "has no label, or cannot be read as an image"
-            else:
-                row |= {"label": named(label, class_names), "true_label": named(target, class_names)}
-                row |= {"confidence": confidence, "correct": correct}
-            rows.append(row)
+                cells = [None, None, "has no label, or cannot be read as an image", None, None]
+            path = spelt(str(files[index])) if files is not None else dataset.name(index)
+            rows.append(dict(zip(EVALUATED, [path, *cells], strict=True)))
         yield rows
 
 
