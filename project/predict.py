@@ -19,6 +19,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, distributed
 from torch.utils.data import DataLoader
 
+from project.analysis.evaluation import QUIET
 from project.analysis.prediction import choices, ranked, several_labels
 from project.analysis.tables import named, require_writable
 from project.engine.cli.command import one_line_errors
@@ -37,7 +38,6 @@ from project.model import ImageClassifier
 from project.model.test_time import evaluation_logits
 
 _PIPE_CLOSED = 128 + signal.SIGPIPE
-_QUIET = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary", "use_distributed_sampler")
 
 
 def parse(args: list[str] | None = None) -> Namespace:
@@ -179,7 +179,7 @@ def predict(options: Namespace) -> int:
     require(not (several and options.abstain), "--abstain", options.abstain, left_out)
     options.probabilities = options.probabilities or several
     options.threshold = None if options.coverage is None else coverage_threshold(options, model)
-    trainer = built_trainer(ExactTrainer, **options.trainer, **dict.fromkeys(_QUIET, False))
+    trainer = built_trainer(ExactTrainer, **options.trainer, **QUIET, use_distributed_sampler=False)
     if not trainer.is_global_zero:
         return _label(trainer, Labeller(model, options))
     _require_output(options)  # here, as Lightning starts other processes when the file is there

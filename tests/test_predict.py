@@ -243,15 +243,8 @@ def test_two_processes_write_the_rows_of_one_and_resume_after_a_kill(checkpoint,
 @pytest.mark.slow
 def test_ctrl_c_keeps_the_rows_and_two_commands_do_not_write_one_file(checkpoint, photos, tmp_path):
     paths, out = [str(photos / "1.png")] * 400, tmp_path / "rows.csv"
-    command = [
-        *COMMAND,
-        str(checkpoint),
-        *paths,
-        f"--output={out}",
-        "--batch_size=1",
-        "--trainer.accelerator=cpu",
-        "--num_workers=1",
-    ]
+    options = [f"--output={out}", "--batch_size=1", "--trainer.accelerator=cpu", "--num_workers=1"]
+    command = [*COMMAND, str(checkpoint), *paths, *options]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment())
     while written_lines(out) < 4:
         assert process.poll() is None

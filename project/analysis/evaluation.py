@@ -22,6 +22,8 @@ from project.model import ImageClassifier
 from project.model.metrics import Metrics
 
 EVALUATED = ["path", "label", "confidence", "error", "true_label", "correct"]
+QUIET: Any = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+"""Options of a trainer that leaves nothing behind."""
 _AT_ONCE = 2**12
 
 
@@ -211,10 +213,7 @@ def evaluate_split(
                 accelerator="gpu" if device.type == "cuda" else device.type,
                 devices=1 if device.index is None else [device.index],
                 callbacks=[collect],
-                logger=False,
-                enable_checkpointing=False,
-                enable_progress_bar=False,
-                enable_model_summary=False,
+                **QUIET,
             )
             evaluate = trainer.test if measured == "test" else trainer.validate
             evaluate(model, datamodule=data, verbose=False)
