@@ -166,10 +166,10 @@ def trace(model: ImageClassifier) -> ExportedProgram:
 
 
 def metadata(model: ImageClassifier) -> dict[str, str]:
-    """Returns class names, their thresholds and preprocessing for an exported file: text as it is, all else as JSON."""
+    """Returns class names, thresholds, attributes and preprocessing for an exported file: text as it is, all else as JSON."""
     defaults = {"fit": "crop", "interpolation": "bilinear", "antialias": True}
-    thresholds = {} if model.thresholds is None else {"thresholds": model.thresholds}
-    about = {**defaults, "class_names": model.class_names, **thresholds, **model.preprocessing}
+    some = {name: found for name in ("thresholds", "attributes") if (found := getattr(model, name))}
+    about = {**defaults, "class_names": model.class_names, **some, **model.preprocessing}
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in about.items()}
 
 

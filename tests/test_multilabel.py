@@ -46,6 +46,8 @@ def test_each_attribute_has_one_value_and_its_probabilities(attributes, tmp_path
         assert (predicted[:, part].argmax(1) == shares[:, part].argmax(1)).all()
     assert "No images are shown" not in report_of(attributes, f"--output={tmp_path / 'page.html'}").read_text()
     assert model.thresholds is None
+    named = {"number": {"even": 0, "odd": 1}, "species": {"a": 2, "b": 3, "c": 4}}
+    assert json.loads(metadata(model)["attributes"]) == named
     test = evaluate_split(model, data)  # whose calibration is that of the choices among an attribute's values
     logits, chosen, labels = test.decisions
     assert len(labels) == int((test.labels == 1).sum())
