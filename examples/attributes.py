@@ -3,9 +3,6 @@
 python -m project.fit --data examples.attributes.AttributesCSV --model examples.attributes.AttributeClassifier --monitor val/f1
 """
 
-from collections import Counter
-from itertools import islice
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -25,12 +22,16 @@ class AttributesCSV(LabelsCSV):
 
     def mark(self, name: str, names: list[str]) -> int:
         """-1 where the attribute is not known."""
-        return int(name in names) if name.split("=")[0] in sizes(names) else -1
+        return int(name in names) if name.split("=")[0] in values(names) else -1
 
 
-def sizes(class_names: list[str]) -> Counter[str]:
-    """The number of values of each attribute."""
-    return Counter(name.split("=")[0] for name in class_names)
+def values(class_names: list[str]) -> dict[str, dict[str, int]]:
+    """The position of each attribute's values."""
+    found: dict[str, dict[str, int]] = {}
+    for position, name in enumerate(class_names):
+        attribute, _, value = name.partition("=")
+        found.setdefault(attribute, {})[value] = position
+    return found
 
 
 class AttributeAccuracy(MulticlassAccuracy):
@@ -64,19 +65,21 @@ class AttributeClassifier(ImageClassifier):
 
     metrics_class = AttributeMetrics
 
+    @property
+    def attributes(self) -> dict[str, dict[str, int]]:
+        """Those that ``project.predict`` gives a value and a confidence each."""
+        return values(self.class_names)
+
     def add_metrics(self, *metrics: AttributeMetrics) -> None:
         """Tells them which columns belong together."""
-        self.sizes = [*sizes(self.class_names).values()]
+        self.sizes = [*map(len, self.attributes.values())]
         for one in metrics:
             one.sizes = self.sizes
         super().add_metrics(*metrics)
 
     def configure_metrics(self) -> dict[str, Metric]:
         """Adds the accuracy of each attribute."""
-        found, columns = dict[str, Metric](), iter(range(len(self.class_names)))
-        for name, size in sizes(self.class_names).items():
-            found[name] = AttributeAccuracy(list(islice(columns, size)))
-        return found
+        return {name: AttributeAccuracy([*columns.values()]) for name, columns in self.attributes.items()}
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Those of each attribute's values, which add up to 1, float (N, classes)."""

@@ -12,12 +12,15 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import torch
 from jsonargparse import Namespace
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, PositiveInt
 from lightning.pytorch import LightningModule, Trainer
-from torch import distributed
+from torch import Tensor, distributed
 from torch.utils.data import DataLoader
 
+from project.analysis.evaluation import QUIET
+from project.analysis.prediction import choices, ranked, several_labels
 from project.analysis.tables import named, require_writable
 from project.engine.cli.command import one_line_errors
 from project.engine.cli.command_line import IMPORT, import_modules
@@ -35,7 +38,6 @@ from project.model import ImageClassifier
 from project.model.test_time import evaluation_logits
 
 _PIPE_CLOSED = 128 + signal.SIGPIPE
-_QUIET = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary", "use_distributed_sampler")
 
 
 def parse(args: list[str] | None = None) -> Namespace:
@@ -71,24 +73,40 @@ def parse(args: list[str] | None = None) -> Namespace:
     return parser.parse_args(args)
 
 
-def columns(model: ImageClassifier, options: Namespace) -> list[str]:
-    """Names the columns of the rows."""
-    places = ["", *(f"_{place}" for place in range(2, options.top_k + 1))]
-    best = [f"{name}{place}" for place in places for name in ("label", "confidence")]
-    labels = [] if model.has_one_class and options.coverage is None else ["labels"]
-    shares = [f"probability_{name}" for name in model.class_names if options.probabilities]
-    return ["path", *best, *labels, *shares, "error"]
+def cells(model: ImageClassifier, options: Namespace, logits: Tensor, probabilities: Tensor) -> dict[str, list[Any]]:
+    """Returns what rows say of images, by column; of no images, the names of these columns."""
+    names, found = model.class_names, dict[str, list[Any]]()
+    orders = ranked(model, logits, probabilities)
+    for attribute, order in orders.items():
+        values = {position: value for value, position in choices(model)[attribute].items()}
+        best = order[:, : options.top_k]
+        places = zip(best.T.tolist(), probabilities.gather(1, best).T.tolist(), strict=True)
+        for place, (positions, shares) in enumerate(places, 1):
+            name = (f"_{attribute}" if attribute else "") + (f"_{place}" if place > 1 else "")
+            least = options.abstain if place == 1 else 0.0
+            pairs = zip(positions, shares, strict=True)
+            found[f"label{name}"] = [values[position] if share >= least else None for position, share in pairs]
+            found[f"confidence{name}"] = shares
+    if options.coverage is not None:
+        sizes = (logits.softmax(1) >= options.threshold).sum(1)
+        sets = zip(orders[""].tolist(), sizes.tolist(), strict=True)
+        found["labels"] = [[names[position] for position in order[:size]] for order, size in sets]
+    elif several_labels(model):
+        found["labels"] = [named(decided, names) for decided in model.test_metrics.predicted(logits).tolist()]
+    if options.probabilities:
+        found |= {f"probability_{name}": shares for name, shares in zip(names, probabilities.T.tolist(), strict=True)}
+    return found
 
 
-def require_threshold(model: ImageClassifier, options: Namespace) -> float:
+def coverage_threshold(options: Namespace, model: ImageClassifier) -> float:
     """Returns the softmax that a class needs to join a set of ``--coverage``, from the checkpoint."""
     require(0.5 <= options.coverage <= 0.99, "--coverage", options.coverage, "from 0.5 to 0.99")
-    percent = math.ceil(100 * options.coverage - 1e-9)
     if not model.has_one_class:
-        raise UserError("--coverage: sets are for images of one class; these have labels above thresholds already")
+        raise UserError("--coverage: sets are for images of one class; these have several labels or attributes")
     if model.test_time_augmentation is not None:
         raise UserError("--coverage: thresholds are of one view of each image, not of test-time augmentation's")
-    thresholds = read_checkpoint(options.checkpoint)[ABOUT].get("coverage")
+    thresholds: Any = read_checkpoint(options.checkpoint)[ABOUT].get("coverage")
+    percent = math.ceil(100 * options.coverage - 1e-9)
     threshold = thresholds.get(percent) if isinstance(thresholds, dict) else None
     if not (isinstance(threshold, float) and 0 <= threshold <= 1):
         raise UserError(f"--coverage: '{options.checkpoint}' was not saved at a validation; use the run's best.ckpt")
@@ -105,14 +123,12 @@ class Labeller(LightningModule):
         self,
         model: ImageClassifier,
         options: Namespace,
-        threshold: float,
         paths: Sequence[str] = (),
         writer: RowWriter | None = None,
         earlier: Sequence[Row] = (),
     ) -> None:
         super().__init__()
-        self.model, self._options, self._threshold = model, options, threshold
-        self._paths, self._writer = paths, writer
+        self.model, self._options, self._paths, self._writer = model, options, paths, writer
         self.progress = Progress(len(earlier) + len(paths), len(earlier), visible=writer is not None)
         self.unreadable = sum(row["error"] is not None for row in earlier)
 
@@ -129,31 +145,14 @@ class Labeller(LightningModule):
     def predict_step(self, batch: PathBatch) -> list[Row]:
         """Makes a row for each file."""
         logits = evaluation_logits(self.model, batch.images).float()
-        # by logits, as they differ where probabilities are rounded to the same; of equal ones the first, as in evaluation
-        probabilities, predicted = self.model.probabilities(logits), self.model.test_metrics.predicted(logits)
-        scores = logits if self.model.has_one_class else probabilities
-        sizes = (logits.softmax(1) >= self._threshold).sum(1)  # a set has the first classes of this order
-        best = scores.argsort(dim=1, descending=True, stable=True)[:, : max(self._options.top_k, int(sizes.max()))]
-        names, rows, header = self.model.class_names, list[Row](), columns(self.model, self._options)
-        values = probabilities.gather(1, best[:, : self._options.top_k])
-        shown = probabilities if self._options.probabilities else probabilities[:, :0]
-        of_images = (field.tolist() for field in (best, values, sizes, predicted, shown))
-        for path, error, order, confidences, size, decided, shares in zip(*batch[1:], *of_images, strict=True):
-            if path is None:
-                continue
-            if error is None and not all(0 <= value <= 1 for value in confidences):
-                error = "the network's output is not finite"
-            pairs = zip(order, confidences, strict=False)  # a set may have more classes
-            found: list[Any] = [cell for label, value in pairs for cell in (names[label], value)]
-            if confidences[0] < self._options.abstain:
-                found[0] = None
-            if self._options.coverage is not None:
-                found.append([names[label] for label in order[:size]])
-            elif not self.model.has_one_class:
-                found.append(named(decided, names))
-            found += shares
-            cells = [spelt(path), *([None] * len(found) if error else found), error]
-            rows.append(dict(zip(header, cells, strict=True)))
+        probabilities, rows = self.model.probabilities(logits), list[Row]()
+        found = cells(self.model, self._options, logits, probabilities)
+        finite = probabilities.isfinite().all(1).tolist()
+        for at, (path, error) in enumerate(zip(batch.paths, batch.errors, strict=True)):
+            error = error or (None if finite[at] else "the network's output is not finite")
+            if path is not None:
+                labels = {name: None if error else column[at] for name, column in found.items()}
+                rows.append({"path": spelt(path), **labels, "error": error})
         return rows
 
     def on_predict_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
@@ -174,23 +173,25 @@ def predict(options: Namespace) -> int:
     model = ImageClassifier.load_from_checkpoint(options.checkpoint)
     if options.flips and model.test_time_augmentation is None:
         model.test_time_augmentation = "flip"
-    options.probabilities = options.probabilities or not model.has_one_class
-    classes = len(model.class_names)
+    several, classes = several_labels(model), min(map(len, choices(model).values()))
     require(options.top_k <= classes, "--top_k", options.top_k, f"at most {classes}, the number of classes")
-    several = "left out: images may have several classes"
-    require(model.has_one_class or not options.abstain, "--abstain", options.abstain, several)
-    threshold = 1.0 if options.coverage is None else require_threshold(model, options)
-    trainer = built_trainer(ExactTrainer, **options.trainer, **dict.fromkeys(_QUIET, False))
+    left_out = "left out: images may have several classes"
+    require(not (several and options.abstain), "--abstain", options.abstain, left_out)
+    options.probabilities = options.probabilities or several
+    options.threshold = None if options.coverage is None else coverage_threshold(options, model)
+    trainer = built_trainer(ExactTrainer, **options.trainer, **QUIET, use_distributed_sampler=False)
     if not trainer.is_global_zero:
-        return _label(trainer, Labeller(model, options, threshold))
+        return _label(trainer, Labeller(model, options))
     _require_output(options)  # here, as Lightning starts other processes when the file is there
     paths = _paths(options, bands_of(model.preprocessing))
-    with _output(options, columns(model, options)) as (writer, earlier):
+    nothing = torch.empty(0, len(model.class_names))
+    columns = ["path", *cells(model, options, nothing, nothing), "error"]
+    with _output(options, columns) as (writer, earlier):
         done, left = Counter(row["path"] for row in earlier), []
         for path in paths:
             done[spelt(path)] -= 1
             left += [path] if done[spelt(path)] < 0 else []
-        labeller = Labeller(model, options, threshold, left, writer, earlier)
+        labeller = Labeller(model, options, left, writer, earlier)
         code = _label(trainer, labeller)
     unreadable = f"; {labeller.unreadable:,} cannot be read, as the column 'error' says" if labeller.unreadable else ""
     place = f": {options.output}" if options.output is not None else ""

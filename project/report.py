@@ -1,15 +1,24 @@
 """``python -m project.report``: one HTML page about a run, with every image inside it."""
 
+import base64
+import io
 import json
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from jsonargparse import Namespace
+from matplotlib.figure import Figure
+from PIL import Image
+from torch import Tensor, stack, tensor
+from torchvision.transforms.v2.functional import resize
 
+from project.analysis.calibration import abstention_figure, reliability, reliability_figure
 from project.analysis.data import open_data
-from project.analysis.evaluation import evaluate_split
-from project.analysis.report import image_sections, render
-from project.analysis.tables import chosen_output, replacing, require_writable
+from project.analysis.evaluation import Evaluation, evaluate_split
+from project.analysis.gradcam import grad_cam, overlay
+from project.analysis.plots import as_rgb, class_figure, confusion_figure, curves_figure, read_curves
+from project.analysis.tables import RATES, chosen_output, named, own_metrics, replacing, require_writable
 from project.engine.cli.command import one_line_errors
 from project.engine.cli.command_line import IMPORT, import_modules
 from project.engine.cli.parser import OneLineErrorParser
@@ -17,6 +26,9 @@ from project.engine.errors import UserError, printable
 from project.engine.run.checkpoint import ABOUT, read_checkpoint
 from project.engine.run.progress import note
 from project.model import ImageClassifier
+from project.model.metrics import Metrics
+
+_THUMBNAIL = 160  # pixels
 
 
 def parse(args: list[str] | None = None) -> Namespace:
@@ -59,6 +71,80 @@ def report(options: Namespace) -> Path:
     with replacing("--output", output) as target:
         target.write_text(page, "utf-8", "backslashreplace")  # as its header says, wherever it is written
     return output
+
+
+def render(run: Path, about: dict[str, Any], metrics: dict[str, Any], images: dict[str, Any]) -> str:
+    """Fills the page, with the sections of images or the reason that there are none as ``missing``; escapes all text."""
+    loader = PackageLoader(f"{__package__}.analysis", "templates")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.filters["printable"] = printable
+    config, curves, names = run / "config.yaml", read_curves(run), metrics["class_names"]
+    confusion, thresholds = tensor(metrics["test"]["confusion_matrix"]), metrics["test"].get("thresholds")
+    per_class = images.get("per_class") or Metrics(0.0, confusion, None, thresholds=thresholds).per_class
+    return environment.get_template("report.html").render(
+        run=run.name,
+        about=about,
+        metrics=metrics,
+        own=own_metrics({split: metrics[split] for split in ("test", "val") if metrics[split]}),
+        config=config.read_text("utf-8", "backslashreplace") if config.exists() else "",
+        curves=_drawn(curves_figure(curves)) if curves else None,
+        confusion=_drawn(confusion_figure(confusion, names)) if confusion.dim() == 2 else None,
+        class_bars=_drawn(class_figure(per_class, names)) if confusion.dim() == 3 else None,
+        rates={rate: heading for rate, heading in RATES.items() if rate in per_class[0]},
+        classes=list(zip(names, per_class, strict=True)),
+        **{"missing": None} | images,
+    )
+
+
+def image_sections(model: ImageClassifier, test: Evaluation, count: int = 12) -> dict[str, Any]:
+    """Makes the reliability diagram, ``count`` confident mistakes, and Grad-CAM of some right and wrong predictions."""
+    wrong, right = test.confident(correct=False, count=count), test.confident(correct=True, count=count // 2)
+    try:
+        attention = _shown(model, test, [*right, *wrong[: count // 2]], with_cam=True)
+    except ValueError:  # no layer's output has spatial dimensions
+        attention = []
+    return {
+        "per_class": test.per_class,
+        "reliability": _drawn(reliability_figure(reliability(*test.decisions[1:]))),
+        "abstention": _drawn(abstention_figure(test.confidence[test.known], test.correct[test.known])),
+        "mistakes": _shown(model, test, wrong),
+        "attention": attention,
+    }
+
+
+def _shown(
+    model: ImageClassifier, test: Evaluation, indices: list[int], with_cam: bool = False
+) -> list[dict[str, Any]]:
+    """Describes images for the page, pixels and Grad-CAM as ``data:`` URLs."""
+    found = []
+    for index in indices:
+        image = test.images.image(index)
+        cam = _encoded(overlay(image, grad_cam(model, stack([image]))[0])) if with_cam else None
+        found.append(
+            {
+                "source": _encoded(as_rgb(image)),
+                "name": printable(test.images.name(index)),
+                "label": named(test.labels[index].tolist(), model.class_names),
+                "predicted": named(test.predicted[index].tolist(), model.class_names),
+                "right": bool(test.correct[index]),
+                "confidence": float(test.confidence[index]),
+                "cam": cam,
+            }
+        )
+    return found
+
+
+def _encoded(image: Tensor) -> str:
+    small = resize(image, [_THUMBNAIL], antialias=True) if max(image.shape[1:]) > _THUMBNAIL else image
+    file = io.BytesIO()
+    Image.fromarray(small.permute(1, 2, 0).numpy()).save(file, "jpeg", quality=88)
+    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def _drawn(figure: Figure) -> str:
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def main() -> None:

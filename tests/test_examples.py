@@ -20,7 +20,7 @@ from examples.focal_loss import FocalLoss
 from examples.lora import LoRAClassifier
 from examples.metric import BalancedAccuracy
 from examples.multilabel_csv import LabelsCSV
-from project.analysis.exported import ProbabilityNetwork
+from project.export import ProbabilityNetwork
 from project.model import ImageClassifier
 from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, fit, make_folder, write_attributes, write_csv, write_pets
 from tests.data.stubs import NoiseDataModule

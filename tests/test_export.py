@@ -24,13 +24,12 @@ import torch
 from PIL import Image
 
 from project import export as command
-from project.analysis.exported import load_onnx, load_pt2, write_onnx, write_pt2
 from project.engine.errors import UserError
 from project.engine.loading.crops import fit_image
 from project.engine.loading.decode import decode, open_image
 from project.engine.preprocessing import Fit, Preprocessing
 from project.engine.run.checkpoint import ABOUT
-from project.export import export, generated_images, parse
+from project.export import export, generated_images, load_onnx, load_pt2, parse, write_onnx, write_pt2
 from project.model import ImageClassifier
 from tests.analysis.test_prediction import by_torchvision
 from tests.conftest import cases, draw_image

@@ -10,11 +10,14 @@ import pytest
 import torch
 from scipy.special import expit, softmax
 from sklearn.metrics import average_precision_score, f1_score
+from torch.nn import functional as F
 
-from project.analysis.exported import metadata, trace
+from project.analysis.calibration import fit_temperature
+from project.analysis.evaluation import evaluate_split
 from project.analysis.prediction import predict
 from project.engine.errors import UserError
 from project.engine.loading.files import prepare
+from project.export import metadata, trace
 from tests.conftest import (
     MULTILABEL,
     PAIRS,
@@ -33,7 +36,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_each_attribute_has_one_value_and_its_probabilities(attributes, tmp_path):
-    model, _ = opened(attributes)
+    model, data = opened(attributes)
     logits = torch.randn(20, 5, generator=torch.Generator().manual_seed(0))
     assert model.class_names == ["number=even", "number=odd", "species=a", "species=b", "species=c"]
     shares, predicted = model.probabilities(logits).numpy(), model.test_metrics.predicted(logits).numpy()
@@ -43,13 +46,24 @@ def test_each_attribute_has_one_value_and_its_probabilities(attributes, tmp_path
         assert (predicted[:, part].argmax(1) == shares[:, part].argmax(1)).all()
     assert "No images are shown" not in report_of(attributes, f"--output={tmp_path / 'page.html'}").read_text()
     assert model.thresholds is None
+    named = {"number": {"even": 0, "odd": 1}, "species": {"a": 2, "b": 3, "c": 4}}
+    assert json.loads(metadata(model)["attributes"]) == named
+    test = evaluate_split(model, data)  # whose calibration is that of the choices among an attribute's values
+    logits, chosen, labels = test.decisions
+    assert len(labels) == int((test.labels == 1).sum())
+    torch.testing.assert_close(logits.softmax(1), chosen)
+    expected = model.loss(test.logits[test.known] / 2, test.labels[test.known]).sum()
+    torch.testing.assert_close(F.cross_entropy(logits / 2, labels, reduction="sum"), expected)
+    tried = torch.logspace(-1.3, 1.3, 2_000)
+    best = tried[torch.stack([F.cross_entropy(logits / one, labels) for one in tried]).argmin()]
+    assert fit_temperature(logits, labels) == pytest.approx(float(best), rel=0.02)
 
 
 def test_a_report_of_a_multi_label_run_has_its_own_metric_and_its_classes_and_mistakes(multilabel, tmp_path):
     page = report_of(multilabel, f"--output={tmp_path / 'page.html'}").read_text()
     test = json.loads((multilabel / "metrics.json").read_text())["test"]
     assert f"<b>{test['mAP']:.4f}</b><span>mAP, test" in page
-    assert "An image may have several classes; it is correct where all of them are." in page
+    assert "An image may have several classes; it is correct where all that are known of it are." in page
     assert "Confusion matrix</h2>" not in page
     assert 'alt="Rates of each class"' in page
     assert page.count('alt="Grad-CAM"') > 0

@@ -81,7 +81,7 @@ def cells_of(path, capsys):
     return shown, said
 
 
-@pytest.mark.parametrize("kind", ["tiny_run", "multilabel"])
+@pytest.mark.parametrize("kind", ["tiny_run", "multilabel", "attributes"])
 def test_cells_measure_what_the_run_did_and_draw(kind, request, at_work, monkeypatch, capsys):
     run = request.getfixturevalue(kind)
     metrics = json.loads((run / "metrics.json").read_text())

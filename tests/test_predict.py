@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 import torch
 
+from project.analysis.prediction import predict
 from project.engine.errors import UserError
 from project.model import ImageClassifier
 from project.predict import Labeller
@@ -100,6 +102,34 @@ def test_sets_hold_all_classes_from_the_checkpoints_threshold_and_unsure_labels_
         label(*command, "--resume")
     assert len({size for size, _ in sizes}) > 1
     assert {bool(name) for _, name in sizes} == {True, False}
+
+
+@cases("ending", "csv", "jsonl")
+def test_each_attribute_has_a_value_and_a_confidence(attributes, photos, tmp_path, ending):
+    best, out = attributes / "checkpoints" / "best.ckpt", tmp_path / f"rows.{ending}"
+    model, files, shares = ImageClassifier.load_from_checkpoint(best), sorted(photos.rglob("*.png")), []
+    for file in files:
+        logits = by_torchvision(model, [file])[1][0]
+        parts = {"number": zip(["even", "odd"], logits[:2].softmax(0).tolist(), strict=True)}
+        parts["species"] = zip(["a", "b", "c"], logits[2:].softmax(0).tolist(), strict=True)
+        shares.append({name: sorted(part, key=lambda pair: -pair[1])[:2] for name, part in parts.items()})
+    least = median(part[0][1] for of_image in shares for part in of_image.values()) + 1e-5
+    options = ["--import=examples.attributes", "--top_k=2", f"--abstain={least}", f"--output={out}"]
+    assert label(best, *files, *options) == 0
+    for file, expected, row in zip(files, shares, read(out), strict=True):
+        assert row.pop("path") == str(file)
+        for name, ((value, share), (second, next_share)) in expected.items():
+            assert (row.pop(f"label_{name}") or "") == (value if share >= least else "")
+            assert row.pop(f"label_{name}_2") == second
+            found = [float(row.pop(f"confidence_{name}{place}")) for place in ("", "_2")]
+            assert found == pytest.approx([share, next_share], abs=1e-4)
+        assert not row.pop("error")
+        assert not row
+    for expected, in_python in zip(shares, predict(model, files), strict=True):
+        assert in_python.label == " ".join(f"{name}={part[0][0]}" for name, part in expected.items())
+        assert in_python.probability == pytest.approx(min(part[0][1] for part in expected.values()), abs=1e-4)
+    with pytest.raises(UserError, match="--coverage: sets are for images of one class"):
+        label(best, *files, "--import=examples.attributes", "--coverage=0.9")
 
 
 def test_files_that_are_no_images_have_rows(checkpoint, photos, tmp_path, capfd):
@@ -213,15 +243,8 @@ def test_two_processes_write_the_rows_of_one_and_resume_after_a_kill(checkpoint,
 @pytest.mark.slow
 def test_ctrl_c_keeps_the_rows_and_two_commands_do_not_write_one_file(checkpoint, photos, tmp_path):
     paths, out = [str(photos / "1.png")] * 400, tmp_path / "rows.csv"
-    command = [
-        *COMMAND,
-        str(checkpoint),
-        *paths,
-        f"--output={out}",
-        "--batch_size=1",
-        "--trainer.accelerator=cpu",
-        "--num_workers=1",
-    ]
+    options = [f"--output={out}", "--batch_size=1", "--trainer.accelerator=cpu", "--num_workers=1"]
+    command = [*COMMAND, str(checkpoint), *paths, *options]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment())
     while written_lines(out) < 4:
         assert process.poll() is None

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from project.analysis.evaluation import evaluate_split
-from project.analysis.report import image_sections, render
 from project.analysis.tables import class_table
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT, read_checkpoint
 from project.model.metrics import Metrics
+from project.report import image_sections, render
 from tests.conftest import QUIET, SLIM, TINY_TRAINER, fit, make_folder, opened, report_of
 
 HOSTILE = "<img src=x onerror=alert(1)>&amp;"

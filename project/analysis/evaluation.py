@@ -2,11 +2,13 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor, distributed
+from torch.nn import functional as F
 from torchmetrics.functional.classification import multilabel_average_precision
 
 from project.analysis.tables import named
@@ -20,40 +22,49 @@ from project.model import ImageClassifier
 from project.model.metrics import Metrics
 
 EVALUATED = ["path", "label", "confidence", "error", "true_label", "correct"]
+QUIET: Any = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+"""Options of a trainer that leaves nothing behind."""
 _AT_ONCE = 2**12
 
 
-class Predictions(NamedTuple):
-    """Predictions for the images of a split, each once, in the order of the dataset; labels are as the dataset's."""
+@dataclass
+class Predictions:
+    """Predictions for the images of a split, each once, in the order of the dataset, on the CPU.
+
+    The true label of a file that cannot be read is -1, and its prediction means nothing. If images may have several classes,
+    labels are int64 (N, classes): 1 for each class, -1 for unknown ones.
+    """
 
     indices: Tensor
     """Positions in the dataset, int64 (N,)."""
-    targets: Tensor
-    """The true labels; -1 where a file cannot be read."""
     labels: Tensor
-    confidences: Tensor
-    """The probabilities of the predicted labels; of several classes, the least probable decision's."""
+    """The true labels."""
+    predicted: Tensor
+    """The predicted labels."""
+    confidence: Tensor
+    """The probability of each image's predicted class; of several, of the least probable decision."""
     logits: Tensor
     """float32 (N, classes), or (N, 0) where they were not kept."""
 
     @property
     def known(self) -> Tensor:
-        """True where an image has a true label."""
-        return _known(self.targets)
+        """True where an image has a label."""
+        return _known(self.labels)
 
     @property
     def correct(self) -> Tensor:
         """True where an image is classified correctly, in all classes that are known of it."""
-        return _correct(self.labels, self.targets)
+        agreed = (self.predicted == self.labels) | (self.labels < 0)
+        return agreed.view(len(agreed), -1).all(1) & self.known
+
+    def confident(self, correct: bool, count: int) -> list[int]:
+        """Finds the images classified correctly, or wrongly, with the greatest confidence."""
+        positions = (self.known & (self.correct == correct)).nonzero().flatten()
+        return positions[self.confidence[positions].argsort(descending=True, stable=True)][:count].tolist()
 
 
-def _known(targets: Tensor) -> Tensor:
-    return (targets >= 0).view(len(targets), -1).any(1)
-
-
-def _correct(labels: Tensor, targets: Tensor) -> Tensor:
-    agreed = (labels == targets) | (targets < 0)
-    return agreed.view(len(agreed), -1).all(1) & _known(targets)
+def _known(labels: Tensor) -> Tensor:
+    return (labels >= 0).view(len(labels), -1).any(1)
 
 
 class CollectPredictions(Callback):
@@ -62,7 +73,7 @@ class CollectPredictions(Callback):
     def __init__(self, with_logits: bool = False) -> None:
         self.with_logits = with_logits
         self.predictions: Predictions | None = None
-        self._batches: list[Predictions] = []
+        self._batches: list[list[Tensor]] = []
 
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
@@ -71,11 +82,10 @@ class CollectPredictions(Callback):
         if not isinstance(outputs, Tensor):
             raise UserError(f"predictions of each image need a {type(pl_module).__name__} whose steps return logits")
         logits = outputs.float()
-        labels = getattr(pl_module, "test_metrics" if trainer.testing else "val_metrics").predicted(logits)
-        confidences = _probability(pl_module.probabilities(logits), labels)
+        predicted = getattr(pl_module, "test_metrics" if trainer.testing else "val_metrics").predicted(logits)
+        confidence = _probability(pl_module.probabilities(logits), predicted)
         kept = logits if self.with_logits else logits[:, :0]
-        found = (batch.indices, batch.labels, labels, confidences, kept)
-        self._batches.append(Predictions(*(field.cpu() for field in found)))
+        self._batches.append([field.cpu() for field in (batch.indices, batch.labels, predicted, confidence, kept)])
 
     on_validation_batch_end = on_test_batch_end
 
@@ -88,13 +98,11 @@ class CollectPredictions(Callback):
             mine = [_gathered(field.to(pl_module.device), trainer) for field in mine]
         if not trainer.is_global_zero:
             return
-        found = Predictions(*mine)
+        indices, labels, *_ = mine
         # another process counts an image whose label is -1 here, unless nobody could read it
-        order = (2 * found.indices + ~found.known).argsort()
-        indices = found.indices[order]
-        first = torch.ones_like(indices, dtype=torch.bool)
-        first[1:] = indices[1:] != indices[:-1]
-        self.predictions = Predictions(*(field[order][first] for field in found))
+        order = (2 * indices + ~_known(labels)).argsort()
+        first = indices[order].diff(prepend=torch.tensor([-1])) > 0
+        self.predictions = Predictions(*(field[order][first] for field in mine))
 
     on_validation_epoch_end = on_test_epoch_end
 
@@ -109,19 +117,15 @@ def _gathered(mine: Tensor, trainer: Trainer) -> Tensor:
 def evaluated_rows(found: Predictions, dataset: BatchDataset, class_names: Sequence[str]) -> Iterator[list[Row]]:
     """Makes a row for each image of the split, in blocks."""
     files = getattr(dataset, "files", None)
-    for start in range(0, len(found.indices), _AT_ONCE):
-        fields = (*found[:4], found.known, found.correct)
-        block = [field[start : start + _AT_ONCE].tolist() for field in fields]
+    fields = (found.indices, found.labels, found.predicted, found.confidence, found.known, found.correct)
+    for block in zip(*(torch.split(field, _AT_ONCE) for field in fields), strict=True):
         rows: list[Row] = []
-        for index, target, label, confidence, known, correct in zip(*block, strict=True):
-            row: dict[str, Any] = dict.fromkeys(EVALUATED)
-            row["path"] = spelt(str(files[index])) if files is not None else dataset.name(index)
+        for index, target, label, confidence, known, correct in zip(*(part.tolist() for part in block), strict=True):
+            cells: list[Any] = [named(label, class_names), confidence, None, named(target, class_names), correct]
             if not known:
-                row["error"] = "has no label, or cannot be read as an image"
-            else:
-                row |= {"label": named(label, class_names), "true_label": named(target, class_names)}
-                row |= {"confidence": confidence, "correct": correct}
-            rows.append(row)
+                cells = [None, None, "has no label, or cannot be read as an image", None, None]
+            path = spelt(str(files[index])) if files is not None else dataset.name(index)
+            rows.append(dict(zip(EVALUATED, [path, *cells], strict=True)))
         yield rows
 
 
@@ -132,33 +136,16 @@ def _probability(probabilities: Tensor, labels: Tensor) -> Tensor:
     return torch.where(labels > 0, probabilities, 1 - probabilities).where(labels >= 0, 1).amin(1)
 
 
-class Evaluation(NamedTuple):
-    """A model's predictions for the images of a split, in their order, on the CPU.
+@dataclass
+class Evaluation(Predictions):
+    """A model's predictions for all images of a split; where a file cannot be read, logits and probabilities are NaN."""
 
-    Of a file that cannot be read, the label is -1, logits and probabilities are NaN, and the prediction means nothing.
-    If images may have several classes, labels are int64 (N, classes): 1 for each class, -1 for unknown ones.
-    """
-
-    images: BatchDataset
-    logits: Tensor
     probabilities: Tensor
-    labels: Tensor
-    predicted: Tensor
-    """The predicted labels."""
-    confidence: Tensor
-    """The probability of each image's predicted class; of several, of the least probable decision."""
+    images: BatchDataset
     metrics: Metrics
     """As ``python -m project.evaluate`` reports them, the model's own included."""
-
-    @property
-    def correct(self) -> Tensor:
-        """True where an image is classified correctly, in all classes that are known of it."""
-        return _correct(self.predicted, self.labels)
-
-    @property
-    def known(self) -> Tensor:
-        """True where an image has a label."""
-        return _known(self.labels)
+    attributes: dict[str, dict[str, int]]
+    """The model's."""
 
     @property
     def per_class(self) -> list[dict[str, float | int]]:
@@ -173,17 +160,26 @@ class Evaluation(NamedTuple):
 
     @property
     def decisions(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits, probabilities and labels of what is known; of several classes, each is a choice between 0 and 1."""
+        """Logits, probabilities and labels of what is known; of several classes, each is a choice between 0 and 1.
+
+        Of attributes, each is a choice among its classes, and those with fewer are filled up with impossible ones.
+        """
         if self.labels.dim() == 1:
             return self.logits[self.known], self.probabilities[self.known], self.labels[self.known]
+        if self.attributes:
+            parts = map(self._decisions_of, self.attributes.values())
+            logits, probabilities, labels = map(torch.cat, zip(*parts, strict=True))
+            return logits, probabilities, labels
         chosen, p = self.labels >= 0, self.probabilities
         logits = torch.stack([torch.zeros_like(self.logits), self.logits], dim=2)
         return logits[chosen], torch.stack([1 - p, p], dim=2)[chosen], self.labels[chosen]
 
-    def confident(self, correct: bool, count: int) -> list[int]:
-        """Finds the images classified correctly, or wrongly, with the greatest confidence."""
-        positions = (self.known & (self.correct == correct)).nonzero().flatten()
-        return positions[self.confidence[positions].argsort(descending=True, stable=True)][:count].tolist()
+    def _decisions_of(self, attribute: dict[str, int]) -> tuple[Tensor, Tensor, Tensor]:
+        positions = [*attribute.values()]
+        share, label = self.labels[:, positions].max(1)
+        known, missing = share > 0, (0, max(map(len, self.attributes.values())) - len(positions))
+        logits, probabilities = (values[known][:, positions] for values in (self.logits, self.probabilities))
+        return F.pad(logits, missing, value=-1e4), F.pad(probabilities, missing), label[known]
 
     def suspects(self, count: int) -> list[int]:
         """Finds the wrongly classified images whose label is least probable, perhaps label errors."""
@@ -217,10 +213,7 @@ def evaluate_split(
                 accelerator="gpu" if device.type == "cuda" else device.type,
                 devices=1 if device.index is None else [device.index],
                 callbacks=[collect],
-                logger=False,
-                enable_checkpointing=False,
-                enable_progress_bar=False,
-                enable_model_summary=False,
+                **QUIET,
             )
             evaluate = trainer.test if measured == "test" else trainer.validate
             evaluate(model, datamodule=data, verbose=False)
@@ -230,8 +223,13 @@ def evaluate_split(
     found = collect.predictions
     if found is None or measured not in model.results:
         raise UserError(f"the {measured}_step of {type(model).__name__} measures nothing")
-    logits = found.logits.masked_fill(~found.known[:, None], float("nan"))
+    found.logits = found.logits.masked_fill(~found.known[:, None], float("nan"))
     with torch.inference_mode():
-        probabilities = model.probabilities(logits.to(device)).cpu()
-    labels = (found.targets, found.labels, found.confidences)
-    return Evaluation(images, logits, probabilities, *labels, model.results[measured])
+        probabilities = model.probabilities(found.logits.to(device)).cpu()
+    return Evaluation(
+        **vars(found),
+        probabilities=probabilities,
+        images=images,
+        metrics=model.results[measured],
+        attributes=model.attributes,
+    )

@@ -14,8 +14,8 @@ from project.analysis.plots import as_rgb
 from project.model import ImageClassifier
 
 
-def grad_cam(model: ImageClassifier, images: Tensor, labels: Tensor | None = None) -> Tensor:
-    """Computes how much each place of an image speaks for a class, in evaluation mode.
+def grad_cam(model: ImageClassifier, images: Tensor) -> Tensor:
+    """Computes how much each place of an image speaks for the class that the model predicts, in evaluation mode.
 
     It uses the last layer whose output has spatial dimensions (a feature map or the tokens of image patches) with a
     gradient at more than one place. So it needs no layer's name and works with any network.
@@ -23,16 +23,13 @@ def grad_cam(model: ImageClassifier, images: Tensor, labels: Tensor | None = Non
     Args:
         model: On any device.
         images: (N, channels, size, size).
-        labels: int64 (N,), the classes to look for; by default those that the model predicts.
 
     Returns:
         float (N, size, size) in [0, 1], on the CPU; all 0 where nothing speaks for the class.
     """
     model.eval()
     with torch.enable_grad(), _outputs(model.network) as outputs:
-        logits = model(images.to(model.device))
-        labels = logits.argmax(1) if labels is None else labels.to(logits.device)
-        score = logits.gather(1, labels[:, None]).sum()
+        score = model(images.to(model.device)).amax(1).sum()
         gradients = torch.autograd.grad(score, outputs, allow_unused=True) if outputs else ()
     for output, gradient in zip(reversed(outputs), reversed(gradients), strict=True):
         if gradient is None:

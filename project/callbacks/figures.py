@@ -72,15 +72,13 @@ class ConfidentMistakesPlot(Callback):
         found, self._collect.predictions = self._collect.predictions, None
         if found is None or not tensorboards(trainer):
             return
-        wrong = (found.known & ~found.correct).nonzero().flatten()
-        surest = wrong[found.confidences[wrong].argsort(descending=True, stable=True)][: self.count].tolist()
-        if surest:
+        if surest := found.confident(correct=False, count=self.count):
             from project.analysis.plots import image_grid
 
             data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit or test
             names = pl_module.class_names
             images = [data.splits["test"].image(int(found.indices[at])) for at in surest]
-            shown = (field[surest].tolist() for field in (found.labels, found.confidences, found.targets))
+            shown = (field[surest].tolist() for field in (found.predicted, found.confidence, found.labels))
             titles = [f"{named(a, names)} {p:.0%}\nis {named(b, names)}" for a, p, b in zip(*shown, strict=True)]
             add_figure(trainer, "test/confident_mistakes", image_grid(images, titles), pl_module.weights_step)
 

@@ -163,6 +163,11 @@ class ImageClassifier(ResumableModule):
         return logits.softmax(1)
 
     @property
+    def attributes(self) -> dict[str, dict[str, int]]:
+        """The values of each attribute, one of which an image has, by the positions of their classes; by default none."""
+        return {}
+
+    @property
     def network_head(self) -> Any:
         """The network's last layer, which maps features to logits: linear, or a 1x1 convolution."""
         (layer,) = head(self.network, len(self.class_names)).values()

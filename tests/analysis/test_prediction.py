@@ -16,6 +16,7 @@ from project.engine.errors import UserError
 from project.engine.preprocessing import Fit, Preprocessing
 from project.model import ImageClassifier
 from tests.conftest import draw_image
+from tests.distributed.job import classifier
 
 v2: Any = import_module("torchvision.transforms.v2")  # its names are not declared for types
 
@@ -45,29 +46,22 @@ def by_torchvision(model: ImageClassifier, paths: Sequence[str | Path], flips: b
     return images, torch.stack(logits).mean(0)
 
 
-def untrained(fit: Fit = "crop") -> ImageClassifier:
-    torch.manual_seed(0)
-    preprocessing: Preprocessing = {
-        "resize": 36, "crop": 32, "fit": fit, "mean": [0.4, 0.5, 0.6], "std": [0.2, 0.25, 0.3]
-    }  # fmt: skip
-    return ImageClassifier(["a", "b", "c"], preprocessing, arch="resnet9_slim")
-
-
 @pytest.mark.parametrize("fit", ["crop", "pad", "squash"])
 def test_predictions_are_those_of_torchvisions_transforms(fit: Fit, tmp_path):
-    model, paths = untrained(fit), [tmp_path / f"{number}.png" for number in range(5)]
+    model, paths = classifier(), [tmp_path / f"{number}.png" for number in range(5)]
+    model.preprocessing |= {"resize": 36, "fit": fit}
     for number, path in enumerate(paths):
         draw_image(number / 5, seed=number, size=(50 + 9 * number, 61)).save(path)
     expected = by_torchvision(model, paths)[1].softmax(1)
     found = predict(model, paths, batch_size=2)
     for prediction, row in zip(found, expected, strict=True):
         assert list(prediction.probabilities.values()) == pytest.approx(row.tolist(), abs=1e-4)
-        assert prediction.label == "abc"[int(row.argmax())]
+        assert prediction.label == model.class_names[int(row.argmax())]
         assert prediction.probability == max(prediction.probabilities.values())
 
 
 def test_a_file_that_is_no_image_is_named(tmp_path):
     (tmp_path / "notes.jpg").write_text("no image")
     with pytest.raises(UserError, match=r"notes\.jpg"):
-        predict(untrained(), [tmp_path / "notes.jpg"])
-    assert predict(untrained(), []) == []
+        predict(classifier(), [tmp_path / "notes.jpg"])
+    assert predict(classifier(), []) == []

@@ -16,10 +16,10 @@ from torch.nn.utils import parameters_to_vector
 from torch.optim import SGD
 from torch.utils.data import DataLoader
 
-from project.analysis.exported import ProbabilityNetwork
 from project.callbacks import StopOnNonFinite
 from project.data import SyntheticFlowersDataModule
 from project.engine.errors import UserError
+from project.export import ProbabilityNetwork
 from project.model import ImageClassifier
 from project.model.normalize import resized
 from project.model.test_time import Views, mean_logits
