@@ -182,8 +182,7 @@ def _own_defaults(options: Options) -> Options:
     """Returns defaults of classes other than the model's own, such as another optimizer, whose arguments would stay."""
     found: Options = {}
     for name, default in accepted(options["model"]).items():
-        key = f"model.{name}"
-        cls = options.get(key) if key in CLASS_KEYS else None
+        key, cls = f"model.{name}", options.get(f"model.{name}")
         if isinstance(cls, type) and isinstance(default, dict) and cls is not find_class(key, default["class_path"]):
             replaced = default.get("init_args", {})
             found |= {f"{key}.{own}": value for own, value in accepted(cls).items() if own in replaced}
@@ -194,20 +193,17 @@ class _Loader(yaml.SafeLoader):
     """Reads ``1e-3`` as the number that it is in YAML 1.2, a date as text, and refuses a key that is given twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        names = [str(key.value).removesuffix("+") for key, _ in node.value]
-        for (key, _), name in zip(node.value, names, strict=True):
-            if name != "<<" and names.count(name) > 1:
+        given = set[str]()
+        for key, _ in node.value:
+            if (name := str(key.value).removesuffix("+")) in given - {"<<"}:
                 raise yaml.constructor.ConstructorError(None, None, f"'{name}' is given twice", key.start_mark)
+            given.add(name)
         return super().construct_mapping(node, deep)
 
 
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith("timestamp")]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
+_NUMBER = re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+0123456789"))
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda _, node: str(node.value))
 
 
 def _read(text: str, name: str) -> Any:
@@ -239,11 +235,14 @@ def flat(values: dict[Any, Any], group: str = "") -> Options:
         parts = f"{group}.{key}".split(".")
         name = ".".join(part for part in parts if part not in ("", "class_path", "init_args"))
         if isinstance(value, dict) and name in _GROUPS:
-            options |= flat(value, name)
+            found = flat(value, name)
         elif value is not None and name in ("trainer", "callbacks"):
             raise UserError(f"--config: {name} must hold options, got '{value}'")
-        elif value is not None or "." in name or name not in _GROUPS:  # a group without options says nothing
-            options[name] = value
+        else:  # a group without options says nothing
+            found = {} if value is None and "." not in name and name in _GROUPS else {name: value}
+        for twice in {one.removesuffix("+") for one in options} & {one.removesuffix("+") for one in found}:
+            raise UserError(f"--config: '{twice}' is given twice")
+        options |= found
     return options
 
 

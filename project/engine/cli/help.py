@@ -1,14 +1,13 @@
-"""The text of ``--help``, which fits a screen or two, and of ``--help-all``; both come from signatures and docstrings.
+"""The text of ``--help``, which fits a screen or two; it comes from signatures and docstrings.
 
 An option whose description begins with ``Advanced:`` is shown by ``--help-all`` alone.
 """
 
-import argparse
-import inspect
 import re
 import shutil
 import textwrap
-from collections.abc import Iterable, Sequence
+from argparse import SUPPRESS
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from lightning.pytorch.cli import LightningArgumentParser
@@ -17,15 +16,7 @@ from ..upstream import options_of
 from .classes import CLASS_OPTIONS, candidates, class_parser
 from .command_line import FOLLOWS
 
-_GROUPS = {"help", "data", "model", "trainer", "callbacks"}
-
-
-class Option(NamedTuple):
-    """An option as it is typed, its default, and its description."""
-
-    name: str
-    default: object
-    text: str
+_GROUPS = {"--help", "--data", "--model", "--trainer", "--callbacks"}
 
 
 class Screen(NamedTuple):
@@ -48,70 +39,48 @@ class Screen(NamedTuple):
 
 def short_help(parser: LightningArgumentParser, screen: Screen) -> str:
     """Returns the options that most people need."""
-    own = {option.name: option for option in _options(parser)}
-    switches = [name.removeprefix("--callbacks.") for name in own if name.startswith("--callbacks.")]
-    trainer = [own[f"--trainer.{name}"] for name in screen.trainer]
-    if switches:
-        trainer.append(Option("--callbacks.NAME false", None, f"Switches a callback off: {', '.join(switches)}"))
+    width = min(max(shutil.get_terminal_size((110, 24)).columns, 80), 110)
+    own, skipped = _lines(parser, width), {*(f"--{name}" for name in FOLLOWS), *screen.hidden}
+    usual = {
+        key: [
+            line for name, line in _lines(class_parser(cls, key), width).items() if name not in {f"--{key}", *skipped}
+        ]
+        for key, cls in (("data", screen.data), ("model", screen.model))
+        if cls
+    }
+    switches = ", ".join(name.removeprefix("--callbacks.") for name in own if name.startswith("--callbacks."))
+    switch = _line("--callbacks.NAME false", f"Switches a callback off: {switches}", width)
     modules = ", ".join(cls.__name__ for cls in candidates("data") if cls is not screen.data)
     sections = {
-        "command": [own[name] for name in own if "." not in name and name[2:] not in _GROUPS],
-        f"data; --data takes a folder, or {modules}": _usual(screen.data, "data", screen.hidden),
-        "model; --model takes a class of your own": _usual(screen.model, "model") if screen.model else [],
-        "trainer, the options used most": trainer,
+        "command": [line for name, line in own.items() if "." not in name and name not in _GROUPS],
+        f"data; --data takes a folder, or {modules}": usual["data"],
+        "model; --model takes a class of your own": usual.get("model", []),
+        "trainer, the options used most": [own[f"--trainer.{name}"] for name in screen.trainer]
+        + [switch] * bool(switches),
     }
     usage = " ".join([parser.prog, *(name for name in own if name.isupper()), "[--OPTION VALUE ...]"])
-    lines = [f"usage: {usage}", "", *textwrap.wrap(parser.description or "", _width())]
+    lines = [f"usage: {usage}", "", *textwrap.wrap(parser.description or "", width)]
     for title, options in sections.items():
         if options:
-            lines += ["", *textwrap.wrap(f"{title}:", _width()), *map(_line, options)]
+            lines += ["", *textwrap.wrap(f"{title}:", width), *options]
     lines += ["", "examples:", *(f"  {example}" for example in screen.examples), ""]
     return "\n".join([*lines, f"All options: {parser.prog} --help-all", ""])
 
 
-def class_help(cls: type, key: str) -> str:
-    """Returns all options of a class, in full."""
-    lines = [f"--{key} {cls.__name__}: {_first_sentence(inspect.getdoc(cls) or '')}"]
-    for option in _options(class_parser(cls), f"--{key}."):
-        text = option.text.removeprefix("Advanced: ")
-        lines += [f"  {option.name}{_default(option)}"]
-        lines += textwrap.wrap(text, _width(), initial_indent=" " * 6, subsequent_indent=" " * 6)
-    return "\n".join(lines) + "\n"
-
-
-def _usual(cls: type, key: str, hidden: Sequence[str] = ()) -> list[Option]:
-    options = _options(class_parser(cls), f"--{key}.")
-    skipped = {*(f"--{name}" for name in FOLLOWS), *hidden}
-    return [one for one in options if one.name not in skipped and not one.text.startswith("Advanced:")]
-
-
-def _options(parser: LightningArgumentParser, prefix: str = "--") -> Iterable[Option]:
+def _lines(parser: LightningArgumentParser, width: int) -> dict[str, str]:
+    """Returns the line of each option by its name; advanced ones have none."""
+    lines: dict[str, str] = {}
     for action in options_of(parser):
-        name = f"{prefix}{action.dest}" if action.option_strings else action.dest.upper()
-        if action.help != argparse.SUPPRESS and not name.endswith(".help"):
-            yield Option(name, action.default, _plain(action.help or ""))
+        name, text = f"--{action.dest}" if action.option_strings else action.dest.upper(), action.help or ""
+        if text != SUPPRESS and not text.startswith("Advanced:") and not name.endswith(".help"):
+            default = str(action.default).lower() if isinstance(action.default, bool) else str(action.default)
+            is_shown = action.default not in (None, SUPPRESS) and len(default) <= 12 and name[2:] not in CLASS_OPTIONS
+            lines[name] = _line(f"{name} {default}" if is_shown else name, text, width)
+    return lines
 
 
-def _line(option: Option) -> str:
-    head = f"  {option.name}{_default(option)}"
-    return f"{head:<38} {textwrap.shorten(_first_sentence(option.text), _width() - 39, placeholder=' …')}"
-
-
-def _default(option: Option) -> str:
-    if option.default in (None, argparse.SUPPRESS) or option.name.removeprefix("--") in CLASS_OPTIONS:
-        return ""
-    value = str(option.default).lower() if isinstance(option.default, bool) else str(option.default)
-    return f" {value}" if len(value) <= 12 else ""
-
-
-def _first_sentence(text: str) -> str:
-    return re.split(r"(?<=[\w`)])[.;](?:\s|$)|:$", _plain(text), maxsplit=1)[0]
-
-
-def _plain(text: str) -> str:
+def _line(head: str, text: str, width: int) -> str:
+    """Formats an option with the first sentence of its description, without markup."""
     text = re.sub(r":\w+:`~?([^`]*)`", lambda found: found[1].rsplit(".")[-1], " ".join(text.split()))
-    return re.sub(r"\s*\((?:type|required|default)[^()]*(?:\([^()]*\))?[^()]*\)$", "", text.replace("``", ""))
-
-
-def _width() -> int:
-    return min(max(shutil.get_terminal_size((110, 24)).columns, 80), 110)
+    text = re.split(r"(?<=[\w`)])[.;](?:\s|$)|:$", text.replace("``", ""), maxsplit=1)[0]
+    return f"  {head:<36} {textwrap.shorten(text, width - 39, placeholder=' …')}"

@@ -94,6 +94,7 @@ def built_trainer(build: Callable[..., Trainer], **options: Any) -> Trainer:
     """
     with refused_options():
         trainer = build(**options)
+    require_supported(trainer)
     torch.backends.cudnn.allow_tf32 = False  # evaluation is in float32, which this would round to 10 bits
     started, wanted = _started()[0], trainer.num_devices * trainer.num_nodes
     by_slurm = isinstance(getattr(trainer.strategy, "cluster_environment", None), SLURMEnvironment)
