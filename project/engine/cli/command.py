@@ -177,13 +177,6 @@ def lasting(stream: Any, messages: bool = False) -> TextIO:
     return io.TextIOWrapper(io.BufferedWriter(file), stream.encoding, "backslashreplace", line_buffering=flushed)
 
 
-def _open_closed_streams() -> None:
-    """Opens /dev/null for each stream that was closed, as by ``>&-`` or a daemon: a checkpoint could take its number."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # takes the lowest number that is free, and lasts
-
-
 def _unless_explained(failed: threading.ExceptHookArgs) -> None:
     """Prints what ended a thread, but not a full disk in TensorBoard's: the main thread meets that too, and says it."""
     if not (isinstance(failed.exc_value, OSError) and explain(failed.exc_value)):
@@ -197,7 +190,9 @@ def one_line_errors() -> Iterator[None]:
     threading.excepthook = _unless_explained
     gc.freeze()  # what was imported stays, so that the collector need not look at it again
     gc.enable()
-    _open_closed_streams()
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed, as by a daemon: a checkpoint could take its number
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # takes the lowest number that is free, and lasts
     if sys.stdout is sys.__stdout__ and sys.stderr is sys.__stderr__:  # unless a test or a notebook has replaced them
         sys.stdout, sys.stderr = lasting(sys.stdout), lasting(sys.stderr, messages=True)
     try:

@@ -6,7 +6,6 @@ does not accept, and keeps that class's defaults for those that both accept. Her
 
 import os
 import re
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -34,31 +33,22 @@ FOLLOWS = {
 
 _WITHOUT_VALUE = re.compile(r"-h|--help|--help-all|--print_config.*|.+\.help")
 
-Word = tuple[str, str | None]
-"""An option and its value; the option is empty for a positional argument."""
 
-
-def split(args: list[str]) -> Iterator[Word]:
-    """Splits a command line as argparse does where no option takes more than one value."""
-    words = iter(args)
-    for word in words:
-        option, equals, value = word.partition("=")
-        if not word.startswith("-"):
-            yield "", word
-        elif equals or _WITHOUT_VALUE.fullmatch(option):
-            yield option, value if equals else None
-        else:
-            yield option, next(words, None)
-
-
-def joined(words: list[Word]) -> list[str]:
-    """Writes options and values as a command line again."""
-    return [f"{option}={value}" if option and value is not None else option or str(value) for option, value in words]
+def whole_words(args: list[str]) -> list[str]:
+    """Writes each option and its value as one word, as argparse reads them where no option takes more than one value."""
+    words, rest = list[str](), iter(args)
+    for word in rest:
+        if word.startswith("-") and "=" not in word and not _WITHOUT_VALUE.fullmatch(word):
+            if (value := next(rest, None)) is None:
+                raise UserError(f"{word} needs a value")
+            word = f"{word}={value}"
+        words.append(word)
+    return words
 
 
 def values_of(option: str, args: list[str]) -> list[str]:
     """Returns the values that a command line gives to an option, in order."""
-    return [value for name, value in split(args) if name == option and value is not None]
+    return [word.removeprefix(f"{option}=") for word in whole_words(args) if word.startswith(f"{option}=")]
 
 
 _HELP = "Module of your own that defines the checkpoint's model, network or data module; may be repeated."
@@ -82,23 +72,22 @@ def arrange(args: list[str], classes: dict[str, Any], folder: type) -> tuple[lis
     ``classes`` are those of ``data`` and ``model`` where nobody names one; ``folder`` is the data module for
     ``--data FOLDER``. Returns the command line with one config in front, and the options in that config.
     """
-    configs, named, flags = list[Options](), Options(), list[Word]()
-    for name, value in split(args):
-        option = re.sub(r"\.init_args(?=\.)", "", name)
+    configs, named, flags = list[Options](), Options(), list[str]()
+    for word in whole_words(args):
+        option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
+        option = option.replace(".init_args.", ".")
         key = option.removeprefix("--").removesuffix(".class_path")
-        if value is None and not _WITHOUT_VALUE.fullmatch(option):
-            raise UserError(f"{option} needs a value")
-        if value is not None and option in ("-c", "--config"):
+        if option in ("-c", "--config"):
             configs.append(read_config(value))
-        elif value is not None and key in CLASS_KEYS:
+        elif key in CLASS_KEYS:
             named[key] = _read(value, option) if re.match(r"(null|true|false)$|[\[{]", value) else value
         else:
-            flags.append((option, value))
+            flags.append(f"{option}{equals}{value}")
     options = Options()
     for config in configs:
         _merge(options, _with_classes(config, folder), is_config=True)
     _merge(options, _with_classes(flat(named), folder), is_config=False)
-    given = {*options, *(option.removeprefix("--") for option, _ in flags)}
+    given = {*options, *(flag.removeprefix("--").partition("=")[0] for flag in flags)}
     if "model" not in classes and any(name.partition(".")[0] == "model" for name in given):
         raise UserError("there is no option '--model' here: the checkpoint says what the model is")
     for name, source in FOLLOWS.items():  # a parser would take them and then override them
@@ -109,7 +98,7 @@ def arrange(args: list[str], classes: dict[str, Any], folder: type) -> tuple[lis
     options = {name: value for name, value in known.items() if name.partition(".")[0] in same} | options
     if "model" in classes:
         options = _own_defaults(options) | options
-    return joined([("--config", dump(options)), *flags]), options
+    return [f"--config={dump(options)}", *flags], options
 
 
 def _with_classes(options: Options, folder: type) -> Options:

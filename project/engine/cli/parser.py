@@ -98,7 +98,10 @@ class OneLineErrorParser(LightningArgumentParser):
         elif found := re.match(r"(?:Group '(\S+)' does not accept option|Option) '([^']+)'", message):
             text = self._unknown(f"--{'.'.join(filter(None, found.groups()))}")
         elif found := re.match(_MISSING, message):
-            text = self._missing(found[1] or found[2])
+            name, by = found[1] or found[2], f" by {self._class.__name__}" if self._class else ""
+            text = f"{self._in_full(name)} is required{by}"
+            if name in [action.dest for action in options_of(self) if not action.option_strings]:
+                text = f"{name.upper()} is missing, as in: {self.prog} {name.upper()}; see --help"
         elif found := re.match(r'Parser key "([^"]+)"', message):
             text = self._bad_value(self._in_full(found[1]), message)
         else:
@@ -127,11 +130,6 @@ class OneLineErrorParser(LightningArgumentParser):
         if not nearest:
             return "; --help-all lists what there is"
         return f"; did you mean {min(nearest, key=lambda name: (not name.startswith(_USUAL), _last(name) != wanted))}?"
-
-    def _missing(self, name: str) -> str:
-        if name in [action.dest for action in options_of(self) if not action.option_strings]:
-            return f"{name.upper()} is missing, as in: {self.prog} {name.upper()}; see --help"
-        return f"{self._in_full(name)} is required" + (f" by {self._class.__name__}" if self._class else "")
 
     def _bad_value(self, option: str, message: str) -> str:
         key = option.removeprefix("--")
