@@ -15,7 +15,7 @@ from project.data.image_files import ImageFilesDataModule
 from project.engine.cli.classes import find_class
 from project.engine.cli.command import one_line_errors
 from project.engine.cli.command_line import IMPORT, import_modules, values_of, whole_words
-from project.engine.cli.help import Screen
+from project.engine.cli.parser import Screen
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT, About, read_checkpoint
 from project.engine.run.matching import require_same_classes

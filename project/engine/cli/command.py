@@ -24,8 +24,7 @@ from ..run.progress import note
 from .classes import CLASS_OPTIONS, find_class, path_of
 from .command_line import arrange, values_of
 from .explain import TOO_LARGE, TRACEBACK, explain
-from .help import Screen
-from .parser import OneLineErrorParser
+from .parser import OneLineErrorParser, Screen
 from .trainer import ExactTrainer, built_trainer, refused_options
 
 # some classes of Lightning have a member of an enumeration as a default, which PyYAML would not write to a config
@@ -97,15 +96,11 @@ class Command(LightningCLI):
         self.config = parser.parse_args(arranged)
         OneLineErrorParser.command = None
         trainer, seed = self.config.trainer, self.config.seed_everything
+        accumulated = trainer.accumulate_grad_batches
         if trainer.callbacks and not isinstance(trainer.callbacks, list):
             trainer.callbacks = [trainer.callbacks]
         require(0 <= seed < 2**32, "--seed_everything", seed, f"from 0 to {2**32 - 1}")
-        require(
-            trainer.accumulate_grad_batches > 0,
-            "--trainer.accumulate_grad_batches",
-            trainer.accumulate_grad_batches,
-            "above 0",
-        )
+        require(accumulated > 0, "--trainer.accumulate_grad_batches", accumulated, "above 0")
 
     def instantiate_classes(self) -> None:
         """Builds data, model and trainer; an error of a constructor is raised as it is, not as jsonargparse's."""

@@ -119,10 +119,25 @@ def _with_classes(options: Options, folder: type) -> Options:
 
 
 def _merge(options: Options, later: Options, is_config: bool) -> None:
-    """Adds a later config, or the classes that flags name, to options; ``name+`` appends to a list."""
+    """Adds a later config, or the classes that flags name, to options; ``name+`` appends to a list.
+
+    What a new class does not accept is dropped where it repeats the old one's default, as in a saved config. The rest is
+    dropped with a note if a config names the new class, such as a recipe; if a flag does, the parser refuses it.
+    """
     for key in CLASS_KEYS:
-        if key in later and (later[key] is not options.get(key) or later[key] is None):
-            _drop_arguments(options, key, later[key], is_config)
+        old: Any = options.get(key)
+        if (new := later.get(key, old)) is old:
+            continue
+        known = accepted(new) if isinstance(new, type) else {}
+        defaults = flat({key: accepted(old)}) if isinstance(old, type) else {}
+        foreign = {name: argument for name, argument in _arguments(options, key).items() if argument not in known}
+        changed = {name: foreign[name] for name in foreign if options[name] != defaults.get(name, ...)}
+        given = changed if isinstance(new, type) else {}
+        for name in foreign if is_config else foreign.keys() - given.keys():
+            del options[name]
+        if given and is_config:
+            lost = listed(dict.fromkeys(given.values()))
+            rank_zero_only(note)(f"--{key}: {new.__name__} does not accept {lost} of an earlier config")
     for name, value in later.items():
         option = name.removesuffix("+")
         before = options.get(option)
@@ -134,27 +149,6 @@ def _merge(options: Options, later: Options, is_config: bool) -> None:
                 before = {"class_path": path_of(before), "init_args": arguments}
             value = [*_listed(before), *_listed(value)]
         options[option] = value
-
-
-def _drop_arguments(options: Options, key: str, new: Any, is_config: bool) -> None:
-    """Drops a class's arguments that a new one does not accept and that repeat defaults, as those of a saved config do.
-
-    Others are dropped with a note if a config names the new class, such as a recipe; if a flag does, the parser refuses
-    them.
-    """
-    old, lost = options.get(key), list[str]()
-    defaults = flat({key: accepted(old)}) if isinstance(old, type) else {}
-    for name, argument in _arguments(options, key).items():
-        if isinstance(new, type) and argument in accepted(new):
-            continue
-        is_given = isinstance(new, type) and options[name] != defaults.get(name, ...)
-        if is_config or not is_given:
-            del options[name]
-        if is_config and is_given:
-            lost.append(argument)
-    if lost:
-        names = listed(dict.fromkeys(lost))
-        rank_zero_only(note)(f"--{key}: {new.__name__} does not accept {names} of an earlier config")
 
 
 def _arguments(options: Options, key: str) -> dict[str, str]:

@@ -1,10 +1,17 @@
-"""The command line's parser: LightningCLI's own, with messages of one line that name what was meant."""
+"""The command line's parser: LightningCLI's own, with messages of one line, and a help that fits a screen or two.
+
+Both come from signatures and docstrings. An option whose description begins with ``Advanced:`` is shown by ``--help-all``
+alone.
+"""
 
 import argparse
 import re
+import shutil
+import textwrap
+from collections.abc import Sequence
 from dataclasses import is_dataclass
 from difflib import get_close_matches
-from typing import Any, ClassVar, NoReturn, get_args, get_type_hints
+from typing import Any, ClassVar, NamedTuple, NoReturn, get_args, get_type_hints
 
 from jsonargparse import Namespace, set_parsing_settings
 from lightning.pytorch import Callback
@@ -17,7 +24,6 @@ from ..errors import end_with_error, listed
 from ..upstream import options_of
 from .classes import CLASS_OPTIONS, accepted, candidates, class_parser, unknown_class
 from .command_line import FOLLOWS
-from .help import Screen, short_help
 
 _MISSING = (
     r"""the following arguments are required: ([^,]+)|Parser key "([^"]+)":[\s\S]*(?:value: None|not 'NoneType')$"""
@@ -25,6 +31,27 @@ _MISSING = (
 _UNKNOWN_CLASS = r"path string: (\S+)|class_path '([^']+)'|not correspond[\s\S]*value: (\S+)\s*$"
 _FRAME = ("Does not", "Subtypes", "Errors", "Given", "Expected a")
 _USUAL = ("--data.", "--model.optimizer.", "--trainer.max_", "--seed")
+
+
+_GROUPS = {"--help", "--data", "--model", "--trainer", "--callbacks"}
+
+
+class Screen(NamedTuple):
+    """The contents of ``--help``.
+
+    Attributes:
+        trainer: Options of the Trainer, without ``--trainer.``.
+        data: The data module whose options are shown.
+        model: The model whose options are shown, if any.
+        examples: Command lines.
+        hidden: Options that the command has no use for.
+    """
+
+    trainer: Sequence[str]
+    data: type
+    model: type | None
+    examples: Sequence[str]
+    hidden: Sequence[str] = ()
 
 
 class OneLineErrorParser(LightningArgumentParser):
@@ -166,3 +193,54 @@ def _last(option: str) -> str:
 def _readable(kind: str) -> str:
     kind = re.sub(r"<class '(?:\w+\.)*(\w+)'>|typing\.Literal\[(.+)\]", r"\1\2", kind).replace("'", "")
     return "a list as [A,B]" if kind in ("tuple", "list") else kind
+
+
+def short_help(parser: LightningArgumentParser, screen: Screen) -> str:
+    """Returns the options that most people need."""
+    width = min(max(shutil.get_terminal_size((110, 24)).columns, 80), 110)
+    own, skipped = _lines(parser, width), {*(f"--{name}" for name in FOLLOWS), *screen.hidden}
+    usual = {
+        key: [
+            line for name, line in _lines(class_parser(cls, key), width).items() if name not in {f"--{key}", *skipped}
+        ]
+        for key, cls in (("data", screen.data), ("model", screen.model))
+        if cls
+    }
+    switches = ", ".join(name.removeprefix("--callbacks.") for name in own if name.startswith("--callbacks."))
+    switch = _line("--callbacks.NAME false", f"Switches a callback off: {switches}", width)
+    modules = ", ".join(cls.__name__ for cls in candidates("data") if cls is not screen.data)
+    sections = {
+        "command": [line for name, line in own.items() if "." not in name and name not in _GROUPS],
+        f"data; --data takes a folder, or {modules}": usual["data"],
+        "model; --model takes a class of your own": usual.get("model", []),
+        "trainer, the options used most": [own[f"--trainer.{name}"] for name in screen.trainer]
+        + [switch] * bool(switches),
+    }
+    usage = " ".join([parser.prog, *(name for name in own if name.isupper()), "[--OPTION VALUE ...]"])
+    lines = [f"usage: {usage}", "", *textwrap.wrap(parser.description or "", width)]
+    for title, options in sections.items():
+        if options:
+            lines += ["", *textwrap.wrap(f"{title}:", width), *options]
+    lines += ["", "examples:", *(f"  {example}" for example in screen.examples), ""]
+    return "\n".join([*lines, f"All options: {parser.prog} --help-all", ""])
+
+
+def _lines(parser: LightningArgumentParser, width: int) -> dict[str, str]:
+    """Returns the line of each option by its name; advanced ones have none."""
+    lines: dict[str, str] = {}
+    for action in options_of(parser):
+        name, text = f"--{action.dest}" if action.option_strings else action.dest.upper(), action.help or ""
+        if text != argparse.SUPPRESS and not text.startswith("Advanced:") and not name.endswith(".help"):
+            default = str(action.default).lower() if isinstance(action.default, bool) else str(action.default)
+            is_shown = (
+                action.default not in (None, argparse.SUPPRESS) and len(default) <= 12 and name[2:] not in CLASS_OPTIONS
+            )
+            lines[name] = _line(f"{name} {default}" if is_shown else name, text, width)
+    return lines
+
+
+def _line(head: str, text: str, width: int) -> str:
+    """Formats an option with the first sentence of its description, without markup."""
+    text = re.sub(r":\w+:`~?([^`]*)`", lambda found: found[1].rsplit(".")[-1], " ".join(text.split()))
+    text = re.split(r"(?<=[\w`)])[.;](?:\s|$)|:$", text.replace("``", ""), maxsplit=1)[0]
+    return f"  {head:<36} {textwrap.shorten(text, width - 39, placeholder=' …')}"
