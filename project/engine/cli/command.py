@@ -32,10 +32,7 @@ yaml.add_multi_representer(Enum, lambda dumper, member: dumper.represent_data(me
 
 
 class _ConstructorError(BaseException):
-    """Carries an exception of a constructor past jsonargparse, which would raise one of its own in its place."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
+    """Carries its cause, an error of a constructor, past jsonargparse, which would raise its own instead."""
 
 
 class Command(LightningCLI):
@@ -110,13 +107,13 @@ class Command(LightningCLI):
                 with refused_options(cls.__name__) if cls.__module__.startswith("lightning.") else nullcontext():
                     return cls(*args, **kwargs)
             except Exception as error:
-                raise _ConstructorError(error) from None
+                raise _ConstructorError from error
 
         failed = None
         try:
             self.config_init = self.parser.instantiate(self.config, instantiators=[(build, object, True)])
         except _ConstructorError as found:
-            failed = found.error
+            failed = found.__cause__
         if failed:  # out here, so that the other is not its context
             raise failed
         self.datamodule, self.model = self.config_init.data, self.config_init.model
