@@ -14,8 +14,8 @@ from project.data import FolderDataModule
 from project.data.image_files import ImageFilesDataModule
 from project.engine.cli.classes import find_class
 from project.engine.cli.command import one_line_errors
-from project.engine.cli.command_line import IMPORT, import_modules, split, values_of
-from project.engine.cli.help import Screen
+from project.engine.cli.command_line import IMPORT, import_modules, values_of, whole_words
+from project.engine.cli.parser import Screen
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT, About, read_checkpoint
 from project.engine.run.matching import require_same_classes
@@ -145,8 +145,8 @@ class EvaluateCLI(ProjectCLI):
 
 def _remembered_data(options: list[str]) -> dict[str, Any]:
     """Returns the data that the checkpoint of the command line was trained with, as the default of ``--data``."""
-    given = dict(split(options))  # the last of several
-    ckpt_path, data = given.get(""), given.get("--data")
+    *_, ckpt_path = (None, *(word for word in whole_words(options) if not word.startswith("-")))
+    *_, data = (None, *values_of("--data", options))
     if ckpt_path is None:  # the parser says that it is required
         return {}
     about: About = read_checkpoint(ckpt_path)[ABOUT]

@@ -20,7 +20,7 @@ from project.callbacks import BestCheckpoint, DefaultCallbacks, LastCheckpoint, 
 from project.cli import ProjectCLI
 from project.data import CIFAR10DataModule, FlowersDataModule, FolderDataModule, SyntheticFlowersDataModule
 from project.engine.cli.command import one_line_errors
-from project.engine.cli.help import Screen
+from project.engine.cli.parser import Screen
 from project.engine.cli.trainer import require_sound_run
 from project.engine.errors import LocalError, NonFiniteError, UserError
 from project.engine.hardware import best_precision, tune_malloc

@@ -18,7 +18,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hoo
 
 from project.analysis.scaling import CHECKED, Bucket, Link, Step, bounds, forecast, server, with_batch
 from project.engine.cli.command import one_line_errors
-from project.engine.cli.command_line import joined, split
+from project.engine.cli.command_line import whole_words
 from project.engine.cli.parser import OneLineErrorParser
 from project.engine.errors import require
 from project.engine.upstream import options_of
@@ -42,9 +42,9 @@ def parse(args: list[str] | None = None) -> tuple[Namespace, list[str]]:
     option("--within", type=PositiveFloat, default=100.0, help="Gbit/s between devices of a machine.")
     option("--latency", type=PositiveFloat, default=30.0, help="Microseconds that a message takes beside its bytes.")
     own = {name for action in options_of(parser) for name in action.option_strings}
-    words = list(split(sys.argv[1:] if args is None else args))
-    others = joined([word for word in words if word[0] not in own])
-    return parser.parse_args(joined([word for word in words if word[0] in own])), others
+    words = whole_words(sys.argv[1:] if args is None else args)
+    others = [word for word in words if word.partition("=")[0] not in own]
+    return parser.parse_args([word for word in words if word not in others]), others
 
 
 class _UnderDDP(FitCLI):

@@ -1,6 +1,7 @@
 """Options that take a class: which classes there are, and what each accepts."""
 
 import inspect
+from argparse import SUPPRESS
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
@@ -39,37 +40,37 @@ def candidates(key: str) -> list[type]:
 
 def find_class(key: str, name: object) -> type | None:
     """Finds the one class of a path, or of a name among imported subclasses, as jsonargparse does; else None."""
-    if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
+    base, (module, _, last) = CLASS_OPTIONS[key], str(name).rpartition(".")
+    if not all(part.isidentifier() for part in str(name).split(".")):
         return None
-    module, _, last = name.rpartition(".")
+    named = [cls for cls in subclasses(base) if cls.__name__ == last and not inspect.isabstract(cls)]
     if module:
         try:
-            found = [getattr(import_module(module), last)]
+            named = [getattr(import_module(module), last)]
         except (ModuleNotFoundError, AttributeError):
             return None
-    else:
-        found = [cls for cls in subclasses(CLASS_OPTIONS[key]) if cls.__name__ == last and not inspect.isabstract(cls)]
-    found = [cls for cls in found if isinstance(cls, type) and issubclass(cls, CLASS_OPTIONS[key])]
-    found = [cls for cls in found if all(issubclass(cls, other) for other in found)]  # Lightning has its own of some
-    return found[0] if found else None
+    found = [cls for cls in named if isinstance(cls, type) and issubclass(cls, base)]
+    # Lightning has its own of some of torch's classes
+    return next((cls for cls in found if all(issubclass(cls, other) for other in found)), None)
 
 
 def unknown_class(key: str, name: str) -> str:
-    """Formats the message about a class that there is not, with the nearest names."""
-    names = {cls.__name__ for cls in candidates(key)}
-    same = [known for known in names if known.lower() == name.lower()]
-    nearest = same or get_close_matches(name.rsplit(".")[-1], names, n=3, cutoff=0.6)
-    nearest = nearest or ([f"--model.arch {name}"] if key == "model" else [])
-    own = f"; name your own with its module, as in my_module.{name}" if name.isidentifier() else ""
-    meant = f"; did you mean {' or '.join(nearest)}?" if nearest else own
+    """Formats the message about a class that there is not, with the nearest name."""
+    names = {cls.__name__.lower(): cls.__name__ for cls in candidates(key)}
+    if nearest := get_close_matches(name.rpartition(".")[2].lower(), names, n=1):
+        meant = f"; did you mean {names[nearest[0]]}?"
+    elif key == "model":
+        meant = f"; did you mean --model.arch {name}?"
+    else:
+        meant = f"; name your own with its module, as in my_module.{name}" if name.isidentifier() else ""
     return f"--{key}: there is no {CLASS_OPTIONS[key].__name__} '{name}'{meant}"
 
 
-def class_parser(cls: type) -> LightningArgumentParser:
+def class_parser(cls: type, key: str | None = None) -> LightningArgumentParser:
     """Builds a parser of what a class accepts, and of what the classes accept to which it passes ``**kwargs``."""
-    parser = LightningArgumentParser(exit_on_error=False)
+    parser = LightningArgumentParser(exit_on_error=False, add_help=False, usage=SUPPRESS, description="")
     given: set[str | int] = {1} if issubclass(cls, Optimizer | LRScheduler) else set()  # the model gives the first
-    parser.add_class_arguments(cls, skip=given, fail_untyped=False)
+    parser.add_class_arguments(cls, key, skip=given, fail_untyped=False)
     return parser
 
 
@@ -81,11 +82,6 @@ def accepted(cls: type) -> dict[str, Any]:
     except ValueError:  # as of some of Lightning's callbacks
         return {}
     return defaults
-
-
-def option_of(cls: type) -> str | None:
-    """Returns the option that takes such a class, without dashes."""
-    return next((key for key, base in CLASS_OPTIONS.items() if issubclass(cls, base)), None)
 
 
 def path_of(cls: type) -> str:

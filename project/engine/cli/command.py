@@ -24,36 +24,35 @@ from ..run.progress import note
 from .classes import CLASS_OPTIONS, find_class, path_of
 from .command_line import arrange, values_of
 from .explain import TOO_LARGE, TRACEBACK, explain
-from .help import Screen
-from .parser import OneLineErrorParser
-from .trainer import ExactTrainer, built_trainer, refused_options, require_supported
+from .parser import OneLineErrorParser, Screen
+from .trainer import ExactTrainer, built_trainer, refused_options
 
 # some classes of Lightning have a member of an enumeration as a default, which PyYAML would not write to a config
 yaml.add_multi_representer(Enum, lambda dumper, member: dumper.represent_data(member.value), Dumper=yaml.SafeDumper)
 
 
-class Command(LightningCLI):
-    """Parses the options of a command, and builds its data, model and trainer.
+class _ConstructorError(BaseException):
+    """Carries its cause, an error of a constructor, past jsonargparse, which would raise its own instead."""
 
-    Attributes:
-        module: The module that is run.
-        description: One sentence for ``--help``.
-        build_model: The base class of models, or a function of options that returns a model.
-        classes: The classes of ``data`` and ``model`` where nobody names one, by path or with ``init_args``.
-        defaults: Defaults of other options.
-        screen: The contents of ``--help``.
-        folder_class: The data module for ``--data FOLDER``.
-        progress_class: Reports progress where no terminal would show a bar.
-    """
+
+class Command(LightningCLI):
+    """Parses the options of a command, and builds its data, model and trainer."""
 
     module: str
+    """The module that is run."""
     description: str
-    build_model: Callable[..., LightningModule]
-    classes: dict[str, Any]
-    defaults: dict[str, Any]
+    """One sentence for ``--help``, of which ``screen`` has the contents."""
     screen: Screen
+    build_model: Callable[..., LightningModule]
+    """The base class of models, or a function of options that returns a model."""
+    classes: dict[str, Any]
+    """The classes of ``data`` and ``model`` where nobody names one, by path or with ``init_args``."""
+    defaults: dict[str, Any]
+    """Defaults of other options."""
     folder_class: type
+    """The data module for ``--data FOLDER``."""
     progress_class: type[Callback]
+    """Reports progress where no terminal would show a bar."""
 
     def __init__(self, args: ArgsType = None) -> None:
         super().__init__(
@@ -87,36 +86,36 @@ class Command(LightningCLI):
                     find_class(key, name)  # imports it, so that it is shown
             sys.stdout.write(parser.format_full_help())
             parser.exit()
-        OneLineErrorParser.command = parser
         arranged, options = arrange(given, self.classes, self.folder_class)
         if "model" in self.classes:  # otherwise jsonargparse gives a model of the user's own the base's optimizer
             parser.set_defaults({"model": {"class_path": path_of(options["model"]), "init_args": {}}})
+        OneLineErrorParser.command = parser
         self.config = parser.parse_args(arranged)
-        trainer = self.config.trainer
+        OneLineErrorParser.command = None
+        trainer, seed = self.config.trainer, self.config.seed_everything
+        accumulated = trainer.accumulate_grad_batches
         if trainer.callbacks and not isinstance(trainer.callbacks, list):
             trainer.callbacks = [trainer.callbacks]
-        seed = self.config.seed_everything
         require(0 <= seed < 2**32, "--seed_everything", seed, f"from 0 to {2**32 - 1}")
+        require(accumulated > 0, "--trainer.accumulate_grad_batches", accumulated, "above 0")
 
     def instantiate_classes(self) -> None:
         """Builds data, model and trainer; an error of a constructor is raised as it is, not as jsonargparse's."""
-        errors: list[Exception] = []
 
         def build(cls: type, *args: Any, **kwargs: Any) -> Any:
             try:
                 with refused_options(cls.__name__) if cls.__module__.startswith("lightning.") else nullcontext():
                     return cls(*args, **kwargs)
             except Exception as error:
-                errors.append(error)
-                raise
+                raise _ConstructorError from error
 
+        failed = None
         try:
             self.config_init = self.parser.instantiate(self.config, instantiators=[(build, object, True)])
-            errors.clear()
-        except (TypeError, ValueError) as error:  # jsonargparse's, if the type is one of several
-            errors.insert(0, error)
-        if errors:  # out here, so that jsonargparse's is not its context
-            raise errors[-1]
+        except _ConstructorError as found:
+            failed = found.__cause__
+        if failed:  # out here, so that the other is not its context
+            raise failed
         self.datamodule, self.model = self.config_init.data, self.config_init.model
         self.trainer = self.instantiate_trainer()
 
@@ -128,7 +127,6 @@ class Command(LightningCLI):
         if not (watched or has_bar or options.enable_progress_bar is False):
             self.trainer_defaults["callbacks"] = [*own, self.progress_class()]
         trainer = built_trainer(super().instantiate_trainer, **kwargs)
-        require_supported(trainer)
         on_cpu = trainer.strategy.root_device.type == "cpu"
         if on_cpu and trainer.world_size > 1 and self.config.trainer.sync_batchnorm:
             raise UserError("--trainer.sync_batchnorm: torch synchronises BatchNorm on GPUs only")
@@ -151,35 +149,24 @@ class LastingFile(io.FileIO):
     Messages on a full disk are lost; a result that cannot be written raises one error, and its rest is discarded.
     """
 
-    messages = False
+    may_be_lost = False
 
     def write(self, data: Any, /) -> int:
         """Writes or discards the data; raises OSError if a result that somebody waits for cannot be written."""
         try:
             return super().write(data)
         except OSError as error:
-            if isinstance(error, BrokenPipeError) or self.messages:
+            if isinstance(error, BrokenPipeError) or self.may_be_lost:
                 return len(memoryview(data))
-            with open(os.devnull, "wb") as null:
-                os.dup2(null.fileno(), self.fileno())
+            self.may_be_lost = True
             raise
 
 
 def lasting(stream: Any, messages: bool = False) -> TextIO:
     """Wraps standard output or standard error so that no closed pipe and no character outside its encoding breaks it."""
     file = LastingFile(stream.fileno(), "wb", closefd=False)
-    file.messages = messages
-    return io.TextIOWrapper(
-        io.BufferedWriter(file), stream.encoding, "backslashreplace", line_buffering=messages or stream.isatty()
-    )
-
-
-def _open_closed_streams() -> None:
-    """Opens /dev/null for each stream that was closed, as by ``>&-`` or a daemon: a checkpoint could take its number."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:
-            descriptor = os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
-            setattr(sys, name, open(descriptor, "w" if number else "r", closefd=False))  # noqa: SIM115  # it lasts
+    file.may_be_lost, flushed = messages, messages or stream.isatty()
+    return io.TextIOWrapper(io.BufferedWriter(file), stream.encoding, "backslashreplace", line_buffering=flushed)
 
 
 def _unless_explained(failed: threading.ExceptHookArgs) -> None:
@@ -195,7 +182,9 @@ def one_line_errors() -> Iterator[None]:
     threading.excepthook = _unless_explained
     gc.freeze()  # what was imported stays, so that the collector need not look at it again
     gc.enable()
-    _open_closed_streams()
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed, as by a daemon: a checkpoint could take its number
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # takes the lowest number that is free, and lasts
     if sys.stdout is sys.__stdout__ and sys.stderr is sys.__stderr__:  # unless a test or a notebook has replaced them
         sys.stdout, sys.stderr = lasting(sys.stdout), lasting(sys.stderr, messages=True)
     try:

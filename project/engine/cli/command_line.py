@@ -6,7 +6,6 @@ does not accept, and keeps that class's defaults for those that both accept. Her
 
 import os
 import re
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -34,31 +33,22 @@ FOLLOWS = {
 
 _WITHOUT_VALUE = re.compile(r"-h|--help|--help-all|--print_config.*|.+\.help")
 
-Word = tuple[str, str | None]
-"""An option and its value; the option is empty for a positional argument."""
 
-
-def split(args: list[str]) -> Iterator[Word]:
-    """Splits a command line as argparse does where no option takes more than one value."""
-    words = iter(args)
-    for word in words:
-        option, equals, value = word.partition("=")
-        if not word.startswith("-"):
-            yield "", word
-        elif equals or _WITHOUT_VALUE.fullmatch(option):
-            yield option, value if equals else None
-        else:
-            yield option, next(words, None)
-
-
-def joined(words: list[Word]) -> list[str]:
-    """Writes options and values as a command line again."""
-    return [f"{option}={value}" if option and value is not None else option or str(value) for option, value in words]
+def whole_words(args: list[str]) -> list[str]:
+    """Writes each option and its value as one word, as argparse reads them where no option takes more than one value."""
+    words, rest = list[str](), iter(args)
+    for word in rest:
+        if word.startswith("-") and "=" not in word and not _WITHOUT_VALUE.fullmatch(word):
+            if (value := next(rest, None)) is None:
+                raise UserError(f"{word} needs a value")
+            word = f"{word}={value}"
+        words.append(word)
+    return words
 
 
 def values_of(option: str, args: list[str]) -> list[str]:
     """Returns the values that a command line gives to an option, in order."""
-    return [value for name, value in split(args) if name == option and value is not None]
+    return [word.removeprefix(f"{option}=") for word in whole_words(args) if word.startswith(f"{option}=")]
 
 
 _HELP = "Module of your own that defines the checkpoint's model, network or data module; may be repeated."
@@ -82,23 +72,22 @@ def arrange(args: list[str], classes: dict[str, Any], folder: type) -> tuple[lis
     ``classes`` are those of ``data`` and ``model`` where nobody names one; ``folder`` is the data module for
     ``--data FOLDER``. Returns the command line with one config in front, and the options in that config.
     """
-    configs, named, flags = list[Options](), Options(), list[Word]()
-    for name, value in split(args):
-        option = re.sub(r"\.init_args(?=\.)", "", name)
+    configs, named, flags = list[Options](), Options(), list[str]()
+    for word in whole_words(args):
+        option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
+        option = option.replace(".init_args.", ".")
         key = option.removeprefix("--").removesuffix(".class_path")
-        if value is None and not _WITHOUT_VALUE.fullmatch(option):
-            raise UserError(f"{option} needs a value")
-        if value is not None and option in ("-c", "--config"):
+        if option in ("-c", "--config"):
             configs.append(read_config(value))
-        elif value is not None and key in CLASS_KEYS:
+        elif key in CLASS_KEYS:
             named[key] = _read(value, option) if re.match(r"(null|true|false)$|[\[{]", value) else value
         else:
-            flags.append((option, value))
+            flags.append(f"{option}{equals}{value}")
     options = Options()
     for config in configs:
         _merge(options, _with_classes(config, folder), is_config=True)
     _merge(options, _with_classes(flat(named), folder), is_config=False)
-    given = {*options, *(option.removeprefix("--") for option, _ in flags)}
+    given = {*options, *(flag.removeprefix("--").partition("=")[0] for flag in flags)}
     if "model" not in classes and any(name.partition(".")[0] == "model" for name in given):
         raise UserError("there is no option '--model' here: the checkpoint says what the model is")
     for name, source in FOLLOWS.items():  # a parser would take them and then override them
@@ -109,7 +98,7 @@ def arrange(args: list[str], classes: dict[str, Any], folder: type) -> tuple[lis
     options = {name: value for name, value in known.items() if name.partition(".")[0] in same} | options
     if "model" in classes:
         options = _own_defaults(options) | options
-    return joined([("--config", dump(options)), *flags]), options
+    return [f"--config={dump(options)}", *flags], options
 
 
 def _with_classes(options: Options, folder: type) -> Options:
@@ -130,10 +119,25 @@ def _with_classes(options: Options, folder: type) -> Options:
 
 
 def _merge(options: Options, later: Options, is_config: bool) -> None:
-    """Adds a later config, or the classes that flags name, to options; ``name+`` appends to a list."""
+    """Adds a later config, or the classes that flags name, to options; ``name+`` appends to a list.
+
+    What a new class does not accept is dropped where it repeats the old one's default, as in a saved config. The rest is
+    dropped with a note if a config names the new class, such as a recipe; if a flag does, the parser refuses it.
+    """
     for key in CLASS_KEYS:
-        if key in later and (later[key] is not options.get(key) or later[key] is None):
-            _drop_arguments(options, key, later[key], is_config)
+        old: Any = options.get(key)
+        if (new := later.get(key, old)) is old:
+            continue
+        known = accepted(new) if isinstance(new, type) else {}
+        defaults = flat({key: accepted(old)}) if isinstance(old, type) else {}
+        foreign = {name: argument for name, argument in _arguments(options, key).items() if argument not in known}
+        changed = {name: foreign[name] for name in foreign if options[name] != defaults.get(name, ...)}
+        given = changed if isinstance(new, type) else {}
+        for name in foreign if is_config else foreign.keys() - given.keys():
+            del options[name]
+        if given and is_config:
+            lost = listed(dict.fromkeys(given.values()))
+            rank_zero_only(note)(f"--{key}: {new.__name__} does not accept {lost} of an earlier config")
     for name, value in later.items():
         option = name.removesuffix("+")
         before = options.get(option)
@@ -145,27 +149,6 @@ def _merge(options: Options, later: Options, is_config: bool) -> None:
                 before = {"class_path": path_of(before), "init_args": arguments}
             value = [*_listed(before), *_listed(value)]
         options[option] = value
-
-
-def _drop_arguments(options: Options, key: str, new: Any, is_config: bool) -> None:
-    """Drops a class's arguments that a new one does not accept and that repeat defaults, as those of a saved config do.
-
-    Others are dropped with a note if a config names the new class, such as a recipe; if a flag does, the parser refuses
-    them.
-    """
-    old, lost = options.get(key), list[str]()
-    defaults = flat({key: accepted(old)}) if isinstance(old, type) else {}
-    for name, argument in _arguments(options, key).items():
-        if isinstance(new, type) and argument in accepted(new):
-            continue
-        is_given = isinstance(new, type) and options[name] != defaults.get(name, ...)
-        if is_config or not is_given:
-            del options[name]
-        if is_config and is_given:
-            lost.append(argument)
-    if lost:
-        names = listed(dict.fromkeys(lost))
-        rank_zero_only(note)(f"--{key}: {new.__name__} does not accept {names} of an earlier config")
 
 
 def _arguments(options: Options, key: str) -> dict[str, str]:
@@ -182,8 +165,7 @@ def _own_defaults(options: Options) -> Options:
     """Returns defaults of classes other than the model's own, such as another optimizer, whose arguments would stay."""
     found: Options = {}
     for name, default in accepted(options["model"]).items():
-        key = f"model.{name}"
-        cls = options.get(key) if key in CLASS_KEYS else None
+        key, cls = f"model.{name}", options.get(f"model.{name}")
         if isinstance(cls, type) and isinstance(default, dict) and cls is not find_class(key, default["class_path"]):
             replaced = default.get("init_args", {})
             found |= {f"{key}.{own}": value for own, value in accepted(cls).items() if own in replaced}
@@ -194,20 +176,17 @@ class _Loader(yaml.SafeLoader):
     """Reads ``1e-3`` as the number that it is in YAML 1.2, a date as text, and refuses a key that is given twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        names = [str(key.value).removesuffix("+") for key, _ in node.value]
-        for (key, _), name in zip(node.value, names, strict=True):
-            if name != "<<" and names.count(name) > 1:
+        given = set[str]()
+        for key, _ in node.value:
+            if (name := str(key.value).removesuffix("+")) in given - {"<<"}:
                 raise yaml.constructor.ConstructorError(None, None, f"'{name}' is given twice", key.start_mark)
+            given.add(name)
         return super().construct_mapping(node, deep)
 
 
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith("timestamp")]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
+_NUMBER = re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+0123456789"))
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda _, node: str(node.value))
 
 
 def _read(text: str, name: str) -> Any:
@@ -239,11 +218,14 @@ def flat(values: dict[Any, Any], group: str = "") -> Options:
         parts = f"{group}.{key}".split(".")
         name = ".".join(part for part in parts if part not in ("", "class_path", "init_args"))
         if isinstance(value, dict) and name in _GROUPS:
-            options |= flat(value, name)
+            found = flat(value, name)
         elif value is not None and name in ("trainer", "callbacks"):
             raise UserError(f"--config: {name} must hold options, got '{value}'")
-        elif value is not None or "." in name or name not in _GROUPS:  # a group without options says nothing
-            options[name] = value
+        else:  # a group without options says nothing
+            found = {} if value is None and "." not in name and name in _GROUPS else {name: value}
+        for twice in {one.removesuffix("+") for one in options} & {one.removesuffix("+") for one in found}:
+            raise UserError(f"--config: '{twice}' is given twice")
+        options |= found
     return options
 
 

@@ -12,7 +12,6 @@ from ..loading.workers import WORKER_DIED
 
 LOST = "another process of this run has ended; it says why, unless the system killed it"
 TOO_LARGE = "the GPU has too little memory for this; a smaller batch_size needs less"
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _ROOT = (__package__ or "").partition(".")[0]
 TRACEBACK = f"{_ROOT.upper()}_TRACEBACK"
 """The variable that shows tracebacks of explained errors too, named after the package."""
@@ -34,7 +33,13 @@ def _text_of(error: BaseException) -> str | None:
         # torch passes an error of a loader worker on with the worker's traceback in front of it
         return re.split(r"[\w.]+\.engine\.errors\.\w+: ", str(error))[-1].strip()
     if isinstance(error, OSError):
-        return _of_system(error)
+        name = f" '{os.fsdecode(error.filename)}'" if isinstance(error.filename, str | bytes) else ""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            return f"cannot write{name}: {error.strerror}; make room"
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
+            return f"{error.strerror}; raise the limit (ulimit -n, ulimit -u), or use fewer workers (num_workers)"
+        if error.errno in (errno.EACCES, errno.EPERM):
+            return f"no permission{name}: {error.strerror}"
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] != _ROOT:
         place = traceback.extract_tb(error.__traceback__)[-1:]
         where = f" ({place[0].filename}, line {place[0].lineno})" if place and place[0].filename[0] != "<" else ""
@@ -46,15 +51,4 @@ def _text_of(error: BaseException) -> str | None:
         return None if re.search("signal: (Aborted|Segmentation fault)", str(error)) else WORKER_DIED
     if isinstance(error, RuntimeError) and re.search("Connection (closed|reset) by peer", str(error)):
         return LOST
-    return None
-
-
-def _of_system(error: OSError) -> str | None:
-    name = f" '{os.fsdecode(error.filename)}'" if isinstance(error.filename, str | bytes) else ""
-    if error.errno in _NO_ROOM:
-        return f"cannot write{name}: {error.strerror}; make room"
-    if error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
-        return f"{error.strerror}; raise the limit (ulimit -n, ulimit -u), or use fewer workers (num_workers)"
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return f"no permission{name}: {error.strerror}"
     return None

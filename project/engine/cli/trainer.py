@@ -94,6 +94,7 @@ def built_trainer(build: Callable[..., Trainer], **options: Any) -> Trainer:
     """
     with refused_options():
         trainer = build(**options)
+    require_supported(trainer)
     torch.backends.cudnn.allow_tf32 = False  # evaluation is in float32, which this would round to 10 bits
     started, wanted = _started()[0], trainer.num_devices * trainer.num_nodes
     by_slurm = isinstance(getattr(trainer.strategy, "cluster_environment", None), SLURMEnvironment)
@@ -110,26 +111,22 @@ def built_trainer(build: Callable[..., Trainer], **options: Any) -> Trainer:
 
 
 def require_supported(trainer: Trainer) -> None:
-    """Refuses what would measure or save something else than all weights of the run that was planned."""
+    """Refuses what aborts, or measures or saves something else than all weights of the run; notes what is not exact."""
     strategy: Strategy = trainer.strategy
     if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
         name = type(strategy).__name__
         raise UserError(f"--trainer.strategy {name} does not keep all weights on each device; use ddp")
     if strategy.launcher is not None and not hasattr(strategy.launcher, "cluster_environment"):
         raise UserError("--trainer.strategy: processes that are forked cannot hand their metrics back; use ddp")
-    if isinstance(strategy, DDPStrategy):
-        _require_working_communication(strategy, trainer.accumulate_grad_batches)
     for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
         if isinstance(callback, BatchSizeFinder | LearningRateFinder):  # they change a run after it was planned
             name = type(callback).__name__
             raise UserError(f"--trainer.callbacks: {name} searches in Python alone, as docs/change_it.md shows")
-
-
-def _require_working_communication(strategy: DDPStrategy, accumulated: int) -> None:
-    """Refuses what aborts the process, and notes what is ignored or not exact."""
+    if not isinstance(strategy, DDPStrategy):
+        return
     hook, state, static_graph = communication_of(strategy)
     powers = type(state).__name__ == "PowerSGDState"
-    if static_graph and accumulated > 1:
+    if static_graph and trainer.accumulate_grad_batches > 1:
         raise UserError(
             "--trainer.strategy.static_graph aborts with --trainer.accumulate_grad_batches; drop one of them"
         )
@@ -157,7 +154,6 @@ def require_sound_run(
     modes = {"train/loss": "min", "train/accuracy": "max"} | best | {monitor.monitor: monitor.mode}
     for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
         metric, mode = getattr(callback, "monitor", None), getattr(callback, "mode", None)
-        wanted = modes.get(str(metric))
-        if mode in ("min", "max") and wanted not in (None, mode):
+        if mode in ("min", "max") and (wanted := modes.get(str(metric)) or mode) != mode:
             name = type(callback).__name__
             raise UserError(f"{name} has mode {mode}, but {wanted} of '{metric}' is best; give it mode {wanted}")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from lightning.pytorch.cli import OptimizerCallable
+from torch import nn
 from torch.optim import Adam, AdamW
 
 from project.data import CIFAR10DataModule, FolderDataModule, ImageDataModule
@@ -98,7 +99,7 @@ KEPT = f"""
 --config={{model: {{arch: resnet34, optimizer: AdamW, {STEPS}}}}} -> {STEPPED}
 --config={{model: {{class_path: ImageClassifier, init_args: {{optimizer: AdamW, {STEPS}}}, arch: resnet34}}}} -> {STEPPED}
 --config={{model: {{init_args: {{arch: resnet34, optimizer.class_path: AdamW, {STEPS}}}}}}} -> {STEPPED}
---config={{model: {{{STEPS}}}}} --model.lr_scheduler=null -> model.lr_scheduler: null
+--config={{trainer: {{logger: {{class_path: CSVLogger, init_args: {{name: a}}}}}}}} --trainer.logger=null -> trainer.logger: null
 """.strip().splitlines()
 
 
@@ -110,6 +111,12 @@ def test_options_are_kept_in_any_order_of_configs_classes_and_arguments(row):
     for order in [*rotations, given[::-1]]:
         found, wanted = values(" ".join(order), f"{{{expected}}}")
         assert found == wanted
+
+
+def test_a_model_of_ones_own_is_built_with_its_own_defaults(workplace):
+    built: Any = FitCLI([f"--model={OWN_MODEL}", "--trainer.accelerator=cpu"]).model
+    optimizer = built.optimizer(nn.Linear(1, 1).parameters())
+    assert (type(optimizer), optimizer.defaults["lr"], optimizer.defaults["eps"]) == (Adam, 0.25, 0.5)
 
 
 def test_a_newly_named_class_starts_from_its_own_defaults():
@@ -246,7 +253,7 @@ def test_the_rest_and_a_class_of_ones_own_are_in_help_all(capsys):
     own = {f"--data.{name}" for name in inspect.signature(CIFAR10DataModule).parameters}
     assert own - {"--data.kwargs"} <= names(text)
     assert "--model OwnModel: A model of one's own" in text
-    assert "--model.gamma 1.0\n      An option of one's own." in text
+    assert re.search(r"--model.gamma GAMMA\s+An option of one's own. \(type: float, default: 1.0\)", text)
 
 
 def test_evaluate_shows_what_it_takes(capsys):

@@ -54,7 +54,13 @@ extra -> there is no option 'extra'
 --model.lr_scheduler=ReduceLROnPlateau -> --model.lr_scheduler.monitor is required by ReduceLROnPlateau
 --model.optimizer.lr -> --model.optimizer.lr needs a value
 --data.batch_size=many -> --data.batch_size: expected PositiveInt, not 'many'
---data.batch_size=null -> --data.batch_size: Not of type PositiveInt
+--data.batch_size=null -> --data.batch_size is required by SyntheticFlowersDataModule
+--model.optimizer=null -> --model.optimizer is required by ImageClassifier
+--config={{model: {{loss: null}}}} -> --model.loss is required by ImageClassifier
+--model.lr_scheduler=null -> --model.lr_scheduler is required by ImageClassifier
+--trainer.accumulate_grad_batches=0 -> --trainer.accumulate_grad_batches must be above 0, got 0
+--config={{data.batch_size: 8, data: {{batch_size: 4}}}} -> --config: 'data.batch_size' is given twice
+--config={{model: {{arch: a, init_args: {{arch: b}}}}}} -> --config: 'model.arch' is given twice
 --data.split_seed=null -> --data.split_seed is required by
 --seed_everything=-1 -> --seed_everything must be from 0 to 4294967295, got -1
 --model.optimizer.lr=high -> --model.optimizer.lr: expected float, not 'high'
@@ -162,6 +168,7 @@ WRONG = """
 --trainer.barebones=true -> Logging can impact raw speed
 --trainer.callbacks+=LearningRateFinder -> LearningRateFinder searches in Python alone
 --trainer.strategy=DDPStrategy --trainer.strategy.static_graph=true --trainer.accumulate_grad_batches=2 -> static_graph aborts
+--trainer.strategy=ddp_spawn -> processes that are forked cannot hand their metrics back; use ddp
 --trainer.accelerator=gpuu -> these --trainer options do not work here
 --data.batch_size=4000 -> --data.batch_size must be at most
 --data=broken --data.image_size=16 --data.batch_size=2 -> cannot be read as images
