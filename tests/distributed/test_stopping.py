@@ -140,11 +140,13 @@ def test_where_the_first_process_is_killed_the_others_die():
     os.close(reading)
 
 
-def test_the_first_process_leaves_none_behind(monkeypatch):
-    monkeypatch.setattr("project.engine.run.processes._PATIENCE", 0.1)
-    processes = [subprocess.Popen(["sh", "-c", script]) for script in ("exit 0", "exec sleep 600")]
+def test_the_first_process_leaves_none_behind_and_waits_for_all_at_once(monkeypatch):
+    monkeypatch.setattr("project.engine.run.processes._PATIENCE", 1.0)
+    processes = [subprocess.Popen(["sh", "-c", script]) for script in ("exit 0", *["exec sleep 600"] * 7)]
+    began = time.monotonic()
     _end_processes(SimpleNamespace(procs=processes))
-    assert [process.returncode for process in processes] == [0, -signal.SIGKILL]
+    assert time.monotonic() - began < 4
+    assert [process.returncode for process in processes] == [0, *[-signal.SIGKILL] * 7]
 
 
 @pytest.mark.parametrize("number", StopRequest.SIGNALS)
