@@ -16,7 +16,7 @@ from lightning.pytorch.plugins.precision import Precision
 
 import project.data as data_modules
 from project.analysis.tables import summary
-from project.callbacks import BestCheckpoint, DefaultCallbacks, LastCheckpoint, MetricsCSV, StoppedError
+from project.callbacks import DefaultCallbacks, MetricsCSV
 from project.cli import ProjectCLI
 from project.data import CIFAR10DataModule, FlowersDataModule, FolderDataModule, SyntheticFlowersDataModule
 from project.engine.cli.command import one_line_errors
@@ -27,9 +27,9 @@ from project.engine.hardware import best_precision, tune_malloc
 from project.engine.run.checkpoint import ABOUT, read_checkpoint, read_newest, selection, with_atomic_writes
 from project.engine.run.folder import RunFolder, derived_name
 from project.engine.run.loggers import class_of, loggers_of, place_in_folder, rewind
-from project.engine.run.matching import changed_data, changed_processes, require_match
-from project.engine.training.best_checkpoint import chosen_monitor, evaluate_best, watch_validation
-from project.engine.training.last_checkpoint import CURVES
+from project.engine.training.best_checkpoint import BestCheckpoint, chosen_monitor, evaluate_best, watch_validation
+from project.engine.training.fitting import changed_data, changed_processes, require_match
+from project.engine.training.last_checkpoint import CURVES, LastCheckpoint, StoppedError
 from project.engine.training.lightning_fixes import DelayedAveraging, LogInterval
 from project.model import ImageClassifier
 from project.model.networks import is_path

@@ -19,7 +19,7 @@ from project.analysis.data import open_data
 from project.analysis.tables import class_table
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import AtomicCheckpointIO, read_checkpoint, read_weights
-from project.engine.run.matching import require_match
+from project.engine.training.fitting import require_match
 from project.model import ImageClassifier
 from project.model.pretrained import find_weights
 from tests.conftest import TINY, cases, evaluate, fit

@@ -10,7 +10,8 @@ import torch
 import yaml
 from lightning.pytorch import Callback
 
-from project.callbacks import ConfidentMistakesPlot, ConfusionMatrixPlot, DefaultCallbacks, LastCheckpoint
+from project.callbacks import ConfidentMistakesPlot, ConfusionMatrixPlot, DefaultCallbacks
+from project.engine.training.last_checkpoint import LastCheckpoint
 from project.fit import FitCLI
 from project.model.metrics import Metrics
 from tests.small import load, one_line, small, stop_at

@@ -17,9 +17,9 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader
 
 from project.analysis.exported import ProbabilityNetwork
-from project.callbacks import StopOnNonFinite
 from project.data import SyntheticFlowersDataModule
 from project.engine.errors import UserError
+from project.engine.training.non_finite import StopOnNonFinite
 from project.model import ImageClassifier
 from project.model.normalize import resized
 from project.model.test_time import Views, mean_logits

@@ -23,24 +23,13 @@ from .files import whole_file
 ABOUT = "about"
 
 
-class RememberedData(TypedDict):
-    """The class of the data module, without a module to import, and its options."""
-
-    class_path: str
-    init_args: dict[str, Any]
-
-
-class Selection(TypedDict):
-    """The metric that the best checkpoint of a run is chosen by, and whether ``min`` or ``max`` of it is best."""
-
-    monitor: str
-    mode: str
-
-
 class About(TypedDict):
-    """Facts of a checkpoint about itself; ``selection`` is None where a run keeps no best one, ``images`` counts splits.
+    """Facts of a checkpoint about itself.
 
-    ``coverage`` has the thresholds of prediction sets, by percent, where the validation set was measured with these weights.
+    ``data`` has the name of the data module's class, without a module to import, as ``class_path`` and its options as
+    ``init_args``; ``images`` counts splits; ``selection`` has the ``monitor`` and ``mode`` by which the best checkpoint is
+    chosen, if there is one; ``coverage`` has the thresholds of prediction sets, by percent, where the validation set was
+    measured with these weights.
     """
 
     model: str
@@ -52,7 +41,7 @@ class About(TypedDict):
     loss: dict[str, Any]
     optimizer: dict[str, Any]
     lr_scheduler: dict[str, Any]
-    data: RememberedData | None
+    data: dict[str, Any] | None
     images: dict[str, int]
     processes: int
     transforms: dict[str, list[str]]
@@ -60,7 +49,7 @@ class About(TypedDict):
     versions: dict[str, str]
     epoch: int
     step: int
-    selection: Selection | None
+    selection: dict[str, str] | None
     metrics: dict[str, Any]
     coverage: dict[int, float]
 
@@ -88,7 +77,7 @@ def explain(trainer: Any, model: Any) -> About:
         loss=summary["loss"],
         optimizer=summary["optimizer"],
         lr_scheduler=summary["lr_scheduler"],
-        data=RememberedData(class_path=type(data).__name__, init_args=dict(data.hparams)) if data else None,
+        data={"class_path": type(data).__name__, "init_args": dict(data.hparams)} if data else None,
         images=dict(getattr(data, "split_sizes", dict)()),
         processes=trainer.world_size,
         transforms=getattr(data, "transforms_in_words", dict)(),
@@ -102,10 +91,10 @@ def explain(trainer: Any, model: Any) -> About:
     )
 
 
-def selection(trainer: Any) -> Selection | None:
+def selection(trainer: Any) -> dict[str, str] | None:
     """Returns how ``best.ckpt`` is chosen; None where no callback of the trainer does so."""
     keepers = (found for found in trainer.checkpoint_callbacks if getattr(found, "filename", None) == "best")
-    return next((Selection(monitor=found.monitor, mode=found.mode) for found in keepers if found.monitor), None)
+    return next(({"monitor": found.monitor, "mode": found.mode} for found in keepers if found.monitor), None)
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:

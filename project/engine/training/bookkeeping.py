@@ -146,16 +146,15 @@ def _restart_epoch(trainer: Trainer, model: LightningModule) -> None:
     """
     if not trainer.fit_loop.restarted_mid_epoch:
         return
-    (optimizer,) = trainer.optimizers
     weights = {name: value.clone() for name, value in model.state_dict().items()}
-    groups = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+    settings = [(group, dict(group)) for optimizer in trainer.optimizers for group in optimizer.param_groups]
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
     for callback in callbacks:
         if isinstance(callback, GradientAccumulationScheduler | StochasticWeightAveraging):
             callback.on_train_epoch_start(trainer, model)
     model.load_state_dict(weights)
-    for group, settings in zip(optimizer.param_groups, groups, strict=True):
-        group.update(settings)
+    for group, before in settings:
+        group.update(before)
 
 
 def _distinct(values: list[Any]) -> Any:

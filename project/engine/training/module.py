@@ -16,12 +16,11 @@ from ..errors import NonFiniteError, UserError, printable, require
 from ..preprocessing import Preprocessing, is_preprocessing
 from ..run.checkpoint import ABOUT, About, explain, read_checkpoint
 from ..run.file_network import limited_by
-from ..run.matching import changed_images
 from ..run.progress import note
 from ..run.settings import imported_class, is_plain, plain_options
 from ..upstream import trainer_of
 from .bookkeeping import Bookkeeping
-from .fitting import require_fitting_weights
+from .fitting import changed_images, require_fitting_weights
 from .lightning_fixes import require_supported
 
 _TAKEN = {"loss", "accuracy", "top5", "f1", "correct", "total", "top5_correct", "confusion_matrix", "per_class", "step"}

@@ -10,8 +10,12 @@ from torch import nn
 from torch.optim import SGD, Adagrad, Adam
 
 from project.engine.errors import UserError
-from project.engine.run.matching import changed_processes, require_match
-from project.engine.training.fitting import require_fitting_state, require_fitting_weights
+from project.engine.training.fitting import (
+    changed_processes,
+    require_fitting_state,
+    require_fitting_weights,
+    require_match,
+)
 from project.model.optimizers import fuse
 from tests.conftest import cases
 from tests.small import one_line, small, stop_at
