@@ -44,7 +44,7 @@ def test_each_can_be_switched_off_alone():
 def test_a_run_without_any_ends_with_its_last_weights(workplace, capsys):
     cli = small(*OFF)
     own = [one for one in callbacks_of(cli) if type(one).__module__.startswith("project.")]
-    assert kinds(own) == {"Bookkeeping", "DelayedAveraging", "LogInterval"}
+    assert kinds(own) == {"Bookkeeping"}
     assert [path.name for path in (RUN / "checkpoints").iterdir()] == ["best.ckpt"]
     assert not (RUN / "plots").exists()
     best = load(RUN / "checkpoints" / "best.ckpt")

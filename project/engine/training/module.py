@@ -19,9 +19,8 @@ from ..run.file_network import limited_by
 from ..run.progress import note
 from ..run.settings import imported_class, is_plain, plain_options
 from ..upstream import trainer_of
-from .bookkeeping import Bookkeeping
+from .bookkeeping import Bookkeeping, require_supported
 from .fitting import changed_images, require_fitting_weights
-from .lightning_fixes import require_supported
 
 _TAKEN = {"loss", "accuracy", "top5", "f1", "correct", "total", "top5_correct", "confusion_matrix", "per_class", "step"}
 
