@@ -132,7 +132,7 @@ def test_where_the_first_process_is_killed_the_others_die():
     first = fork(start_another, {})
     os.close(writing)
     assert os.read(reading, 7) == b"watched"
-    os.kill(first, signal.SIGKILL)
+    first.kill()
     assert wait([first]) == [-signal.SIGKILL]
     ended, _, _ = select.select([reading], [], [], 15)  # as nobody is left that could write
     assert ended
@@ -147,18 +147,6 @@ def test_the_first_process_leaves_none_behind_and_waits_for_all_at_once(monkeypa
     _end_processes(SimpleNamespace(procs=processes))
     assert time.monotonic() - began < 4
     assert [process.returncode for process in processes] == [0, *[-signal.SIGKILL] * 7]
-
-
-@pytest.mark.parametrize("number", StopRequest.SIGNALS)
-def test_a_signal_is_noted_and_afterwards_does_what_it_did_before(number):
-    before, request = [signal.getsignal(one) for one in StopRequest.SIGNALS], StopRequest()
-    request.listen()
-    assert not request.made
-    os.kill(os.getpid(), number)
-    assert request.made
-    for _ in range(2):
-        request.ignore()
-        assert [signal.getsignal(one) for one in StopRequest.SIGNALS] == before
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the child does nothing that needs a thread
