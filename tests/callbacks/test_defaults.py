@@ -14,7 +14,7 @@ from project.callbacks import ConfidentMistakesPlot, ConfusionMatrixPlot, Defaul
 from project.engine.training.last_checkpoint import LastCheckpoint
 from project.fit import FitCLI
 from project.model.metrics import Metrics
-from tests.small import load, one_line, small, stop_at
+from tests.small import load, small
 
 RUN = Path("runs/run")
 NAMES = [field.name for field in fields(DefaultCallbacks)]
@@ -66,13 +66,6 @@ def test_options_of_one_reach_it_and_the_runs_config(workplace):
     kept = yaml.safe_load((RUN / "config.yaml").read_text())["callbacks"]
     assert kept["last_checkpoint"] == {"every_minutes": 7.0, "every_n_steps": 5}
     assert not kept["first_batch"]
-
-
-def test_what_was_saved_is_not_trained_over_by_a_command_that_cannot_resume(workplace, capsys):
-    stop_at(3)
-    line = one_line(lambda: small("--callbacks.last_checkpoint=false"), capsys)
-    assert "resumes with --callbacks.last_checkpoint alone" in line
-    assert load(RUN / "checkpoints" / "last.ckpt")["global_step"] == 3
 
 
 def test_a_mistake_has_the_models_own_confidence_and_any_index(monkeypatch):
