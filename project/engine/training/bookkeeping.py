@@ -67,7 +67,7 @@ class Bookkeeping(Callback):
     def on_train_start(self, trainer: Trainer, model: Any) -> None:
         """Gives a resumed schedule the length of this run; logs the settings of a new one."""
         self._log_every = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
-        self._waiting = [one for one in _callbacks(trainer) if isinstance(one, WeightAveraging)]
+        self._waiting = [one for one in trainer.callbacks if isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
         for schedule, lengths in self._lengths:
             schedule.update(lengths)
         _restart_epoch(trainer, model)
@@ -98,6 +98,10 @@ class Bookkeeping(Callback):
             # on the CPU, where a progress bar reads them in each step without waiting for the device
             values = {"train/loss": torch.tensor(results.loss), "train/accuracy": torch.tensor(results.accuracy)}
             model.log_dict(values, prog_bar=True)
+
+    def on_train_end(self, trainer: Trainer, model: Any) -> None:
+        """Leaves the interval between logs as it was given."""
+        trainer.log_every_n_steps = self._log_every  # type: ignore[attr-defined]
 
     def on_validation_start(self, trainer: Trainer, model: Any) -> None:
         """Has DDP send the first process's statistics of BatchNorm, which it does not within a step of several batches."""
@@ -166,16 +170,12 @@ def _restart_epoch(trainer: Trainer, model: LightningModule) -> None:
         return
     weights = {name: value.clone() for name, value in model.state_dict().items()}
     settings = [(group, dict(group)) for optimizer in trainer.optimizers for group in optimizer.param_groups]
-    for callback in _callbacks(trainer):
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
         if isinstance(callback, GradientAccumulationScheduler | StochasticWeightAveraging):
             callback.on_train_epoch_start(trainer, model)
     model.load_state_dict(weights)
     for group, before in settings:
         group.update(before)
-
-
-def _callbacks(trainer: Trainer) -> list[Callback]:
-    return list(trainer.callbacks)  # type: ignore[attr-defined]  # set by a connector
 
 
 def _distinct(values: list[Any]) -> Any:

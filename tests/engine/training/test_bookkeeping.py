@@ -29,6 +29,7 @@ def test_every_epoch_is_logged_however_many_steps_it_has(every, changes):
     run = trainer(max_epochs=3, limit_val_batches=0, log_every_n_steps=every, callbacks=callbacks)
     run.fit(linear(lr_scheduler_interval="epoch"), datamodule=Memory())
     assert logged == ({0, 1, 2} if every else set())
+    assert run.log_every_n_steps == every  # as the next training with this trainer may be longer
 
 
 def real(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
