@@ -18,9 +18,9 @@ from project.engine.cli.command_line import IMPORT, import_modules, values_of, w
 from project.engine.cli.parser import Screen
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT, About, read_checkpoint
-from project.engine.run.matching import require_same_classes
 from project.engine.run.rows import RowWriter, ending_of
 from project.engine.run.settings import plain_options
+from project.engine.training.fitting import require_same_classes
 from project.model import ImageClassifier
 from project.model.pretrained import follow_preprocessing
 

@@ -16,7 +16,7 @@ from lightning.pytorch.plugins.precision import Precision
 
 import project.data as data_modules
 from project.analysis.tables import summary
-from project.callbacks import BestCheckpoint, DefaultCallbacks, LastCheckpoint, MetricsCSV, StoppedError
+from project.callbacks import DefaultCallbacks, MetricsCSV
 from project.cli import ProjectCLI
 from project.data import CIFAR10DataModule, FlowersDataModule, FolderDataModule, SyntheticFlowersDataModule
 from project.engine.cli.command import one_line_errors
@@ -27,10 +27,9 @@ from project.engine.hardware import best_precision, tune_malloc
 from project.engine.run.checkpoint import ABOUT, read_checkpoint, read_newest, selection, with_atomic_writes
 from project.engine.run.folder import RunFolder, derived_name
 from project.engine.run.loggers import class_of, loggers_of, place_in_folder, rewind
-from project.engine.run.matching import changed_data, changed_processes, require_match
-from project.engine.training.best_checkpoint import chosen_monitor, evaluate_best, watch_validation
-from project.engine.training.last_checkpoint import CURVES
-from project.engine.training.lightning_fixes import DelayedAveraging, LogInterval
+from project.engine.training.best_checkpoint import BestCheckpoint, chosen_monitor, evaluate_best, watch_validation
+from project.engine.training.fitting import changed_data, changed_processes, require_match
+from project.engine.training.last_checkpoint import CURVES, LastCheckpoint, StoppedError
 from project.model import ImageClassifier
 from project.model.networks import is_path
 from project.model.pretrained import follow_weights
@@ -105,7 +104,7 @@ class FitCLI(ProjectCLI):
         added: list[Callback] = self.config_init.trainer.callbacks or []
         self.monitor = chosen_monitor(self.config.monitor, self.config.mode, self.model.monitors())
         watch_validation(added, self.config.trainer.callbacks or [], self.monitor)
-        own = self.trainer_defaults["callbacks"] = [LogInterval(), *self._callbacks(), DelayedAveraging(added)]
+        own = self.trainer_defaults["callbacks"] = self._callbacks()
         if not any(isinstance(callback, Checkpoint) for callback in (*own, *added)):
             kwargs["enable_checkpointing"] = False  # otherwise Lightning adds a ModelCheckpoint
         kwargs["default_root_dir"] = self.run.path  # Lightning looks here for SLURM's checkpoints of this run, too
@@ -115,7 +114,7 @@ class FitCLI(ProjectCLI):
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
         # these come first: they save at the start of a batch or an epoch, before other callbacks log anything there
         callbacks.sort(key=lambda callback: not isinstance(callback, LastCheckpoint | MetricsCSV))
-        self._keeps_last = isinstance(callbacks[0], LastCheckpoint)
+        self._keeps_last = any(isinstance(callback, LastCheckpoint) for callback in callbacks)
         self._keep_best = next((callback for callback in callbacks if isinstance(callback, BestCheckpoint)), None)
         return trainer
 

@@ -84,7 +84,9 @@ def _train(args: list[str]) -> None:
         FitCLI(args).fit()
 
 
-def attempt(folder, scenario, after=None, number=signal.SIGKILL, whom=0, once_saved=False) -> tuple[list[int], bool]:
+def attempt(
+    folder, scenario, after=None, number=signal.SIGKILL, whom=0, once_saved=False
+) -> tuple[list[int | None], bool]:
     """Starts or continues the training in ``folder``, and sends a signal ``after`` so many seconds to one process.
 
     With ``once_saved``, the seconds begin when there is a checkpoint. The exit codes of all processes, negative for a
@@ -92,24 +94,21 @@ def attempt(folder, scenario, after=None, number=signal.SIGKILL, whom=0, once_sa
     """
     args = [*SMALL, *scenario, f"--trainer.default_root_dir={folder.parent}", f"--name={folder.name}"]
     log = folder.with_suffix(".log")
-    pids = [fork(lambda: _train(args), variables, log) for variables in launched(processes_of(scenario))]
+    processes = [fork(lambda: _train(args), variables, log) for variables in launched(processes_of(scenario))]
     disturbed = False
     if after is not None:
-        while once_saved and _lives(pids[whom]) and not (folder / "checkpoints" / "last.ckpt").exists():
+        victim = processes[whom]
+        while once_saved and victim.is_alive() and not (folder / "checkpoints" / "last.ckpt").exists():
             time.sleep(0.01)
         time.sleep(after)
-        disturbed = _lives(pids[whom])
+        disturbed = victim.is_alive()
         if disturbed:
-            os.kill(pids[whom], number)
-    return wait(pids), disturbed
+            os.kill(int(victim.pid or 0), number)
+    return wait(processes), disturbed
 
 
 def processes_of(scenario: list[str]) -> int:
     return 2 if TWO in scenario else 1
-
-
-def _lives(pid: int) -> bool:
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
 
 def outcome(run: Path) -> dict[str, Any]:

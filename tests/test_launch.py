@@ -16,7 +16,7 @@ TRAIN_JOB, TASK = (yaml.safe_load((LAUNCH / name).read_text()) for name in ("tra
 SCRIPTS = {"slurm": (LAUNCH / "slurm.sh").read_text(), "sky": TASK["run"]}
 
 
-@pytest.mark.parametrize(("code", "requeued"), [(0, ""), (75, "requeue 7\n"), (143, "requeue 7\n"), (2, "")])
+@pytest.mark.parametrize(("code", "requeued"), [(0, ""), *((code, "requeue 7\n") for code in (75, 138, 143)), (2, "")])
 def test_slurms_batch_script_asks_for_another_turn_after_a_stop_alone(code, requeued):
     stubs = f'srun() {{ return {code}; }}\nscontrol() {{ echo "$@"; }}\n'
     script = ["bash", "-c", stubs + SCRIPTS["slurm"]]

@@ -19,7 +19,7 @@ from project.analysis.data import open_data
 from project.analysis.tables import class_table
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import AtomicCheckpointIO, read_checkpoint, read_weights
-from project.engine.run.matching import require_match
+from project.engine.training.fitting import require_match
 from project.model import ImageClassifier
 from project.model.pretrained import find_weights
 from tests.conftest import TINY, cases, evaluate, fit
@@ -117,7 +117,7 @@ def test_a_checkpoint_chooses_no_network_that_downloads_imports_writes_or_fills_
     for name in ("socket.socket.connect", "torch.hub.load_state_dict_from_url"):
         monkeypatch.setattr(name, lambda *args, **_: attempts.append(args))
     monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", lambda *args, **_: attempts.append(args))
-    monkeypatch.setattr("project.engine.run.file_network._allowed", {HERE})  # as --import would
+    monkeypatch.setattr("project.engine.run.settings._allowed", {HERE})  # as --import would
     path = checkpoint(lambda content: content["hyper_parameters"].update(said))
     with pytest.raises(UserError, match=re.escape(answer)):
         ImageClassifier.load_from_checkpoint(path)

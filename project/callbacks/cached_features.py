@@ -69,14 +69,12 @@ class CachedFeatures(Callback):
         if self._features:  # there are none outside of training
             self._batch = self._features["val"][batch.indices % len(self._features["val"])]
 
-    def teardown(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+    def teardown(self, trainer: Trainer, pl_module: Any, *_: Any, **__: Any) -> None:
         """Gives the model its own ``forward`` back."""
         self._features = {}
         vars(pl_module).pop("forward", None)
 
-    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
-        """Gives the model its own ``forward`` back."""
-        self.teardown(trainer, pl_module, "fit")
+    on_exception = teardown
 
     def _compute(self, model: Any, batches: Any, progress: Progress) -> Tensor:
         found: list[Tensor] = []

@@ -1,29 +1,32 @@
-"""Curves of learning rate and speed, and the settings that decide the speed."""
+"""Curves of learning rate and speed."""
 
 import time
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
-from project.engine.hardware import describe
 from project.engine.run.loggers import is_logged
 from project.engine.run.progress import note
 from project.model.optimizers import LR_SCALE
 
 
-class SpeedSettings(Callback):
-    """Prints the settings that decide the speed, once Lightning has chosen them."""
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Prints them before training."""
-        if stage == "fit" and trainer.is_global_zero:
-            data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
-            note(describe(trainer, pl_module, data))
-
-
 class ImagesPerSecond(Callback):
     """Logs ``train/images_per_second``, all devices together, loading included, validation left out."""
+
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        """Prints the settings that decide the speed, once Lightning has chosen them."""
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
+        if stage != "fit" or data is None or not trainer.is_global_zero:
+            return
+        layout = str(pl_module.memory_format).removeprefix("torch.")
+        compiled = "compiled" if pl_module.compile_network else "not compiled"
+        threads = "1 thread" if torch.get_num_threads() == 1 else f"{torch.get_num_threads()} threads"
+        memory = "pinned" if data.pins_memory() else "not pinned"
+        each = f"{data.workers()} per device, 1 thread each, {data.prefetch_factor} batches ahead, {memory}"
+        workers = each if data.workers() else "none"
+        note(f"{trainer.precision}, {layout}, {compiled}, {threads}; loader workers: {workers}")
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the clock."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lightning.pytorch import Callback
 
-from project.callbacks.curves import ImagesPerSecond, LearningRate, SpeedSettings
+from project.callbacks.curves import ImagesPerSecond, LearningRate
 from project.callbacks.figures import ConfidentMistakesPlot, ConfusionMatrixPlot, FirstBatchPlot, PlotFiles
 from project.callbacks.metrics_csv import MetricsCSV
 from project.engine.training.best_checkpoint import BestCheckpoint
@@ -25,8 +25,7 @@ class DefaultCallbacks:
         stop_on_non_finite: Stops before a loss or gradient that is not finite reaches the weights.
         seed_each_batch: Makes random numbers of a step resumable; without it, dropout resumes with others.
         learning_rate: Draws the learning rate as a curve.
-        images_per_second: Draws the speed of training as a curve.
-        speed_settings: Prints the settings that decide the speed.
+        images_per_second: Draws the speed of training as a curve, and prints the settings that decide it.
         first_batch: Draws the first training batch as the network sees it.
         confusion_matrix: Draws the confusion matrix of each evaluation.
         confident_mistakes: Draws the test images that were classified wrongly with the greatest confidence.
@@ -40,7 +39,6 @@ class DefaultCallbacks:
     seed_each_batch: bool = True
     learning_rate: bool = True
     images_per_second: bool = True
-    speed_settings: bool = True
     first_batch: FirstBatchPlot | bool = True
     confusion_matrix: bool = True
     confident_mistakes: ConfidentMistakesPlot | bool = True
@@ -53,7 +51,6 @@ class DefaultCallbacks:
             (self.last_checkpoint, LastCheckpoint),
             (self.learning_rate, LearningRate),
             (self.images_per_second, ImagesPerSecond),
-            (self.speed_settings, SpeedSettings),
             (self.first_batch, FirstBatchPlot),
             (self.confusion_matrix, ConfusionMatrixPlot),
             (self.confident_mistakes, ConfidentMistakesPlot),

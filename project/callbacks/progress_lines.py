@@ -34,10 +34,6 @@ class ProgressLines(ProgressBar):
         """Stops writing; Lightning calls it in all processes but the first."""
         self.is_enabled = False
 
-    def enable(self) -> None:
-        """Writes again."""
-        self.is_enabled = True
-
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the clock of the remaining time, and that of an epoch, as a run may resume within one."""
         self._training_began, self._first_step = self._clock(), trainer.global_step

@@ -42,10 +42,8 @@ class ProgressiveResizing(Callback):
         done = trainer.global_step / self._total_steps
         pl_module.train_image_size = self.image_size(done, batch.images.shape[-1])
 
-    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: Any, *_: Any, **__: Any) -> None:
         """Leaves the model as it was."""
         pl_module.train_image_size = None
 
-    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
-        """Leaves the model as it was."""
-        self.on_train_end(trainer, pl_module)
+    on_exception = on_train_end

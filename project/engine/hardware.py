@@ -5,10 +5,8 @@ import mmap
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch
-from lightning.pytorch import Trainer
 
 from .upstream import cpu_computes_in_bfloat16
 
@@ -60,17 +58,6 @@ def _quota(level: Path, name: str) -> int | None:
         return max(1, -(-int(quota) // int(period[0]))) if int(quota) > 0 else None
     except (OSError, ValueError):  # no such file, or "max"
         return None
-
-
-def describe(trainer: Trainer, model: Any, data: Any) -> str:
-    """Describes the settings that decide the speed, in one line."""
-    workers = data.workers()
-    memory = "pinned" if data.pins_memory() else "not pinned"
-    each = f"{workers} per device, 1 thread each, {data.prefetch_factor} batches ahead, {memory}"
-    layout = str(model.memory_format).removeprefix("torch.")
-    threads = "1 thread" if torch.get_num_threads() == 1 else f"{torch.get_num_threads()} threads"
-    compiled = "compiled" if model.compile_network else "not compiled"
-    return f"{trainer.precision}, {layout}, {compiled}, {threads}; loader workers: {each if workers else 'none'}"
 
 
 def best_precision(accelerator: str) -> str:

@@ -15,7 +15,7 @@ from torchvision.models import get_model, list_models  # type: ignore[attr-defin
 from torchvision.models.resnet import ResNet
 
 from project.engine.errors import UserError, first_sentence, listed, printable
-from project.engine.run.file_network import allow_module, own_network
+from project.engine.run.settings import allow_module, own_network
 from project.model.small_networks import Airbench, ResNet9
 
 TIMM = "timm/"

@@ -10,14 +10,14 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import LambdaCallback
 
-from project.callbacks import ProgressiveResizing, StoppedError
+from project.callbacks import ProgressiveResizing
 from project.data import FolderDataModule
 from project.engine.errors import UserError
 from project.engine.loading.files import FileDataset
 from tests.conftest import cases, make_folder
 from tests.distributed.job import classifier, flowers, trainer
-from tests.small import AtStep, load, small
-from tests.stress import SmallNetwork, differences, outcome
+from tests.small import load, small
+from tests.stress import SmallNetwork
 
 PLAIN = ["--data.flip=false", "--data.crop_scale=null", "--data.image_size=32", "--data.batch_size=8"]
 FOLDER = ["--data=FolderDataModule", "--data.root=images", "--data.num_workers=0", *PLAIN]
@@ -61,14 +61,6 @@ def test_the_numbers_are_those_of_computing_the_backbone_each_time_and_each_imag
     for split in ("val", "test"):
         assert found[split]["loss"] == pytest.approx(expected[split]["loss"], abs=1e-5)
         assert found[split]["confusion_matrix"] == expected[split]["confusion_matrix"]
-
-
-def test_a_resumed_run_ends_in_the_same_bits(place):
-    small(*CACHED, "--trainer.default_root_dir=whole", data=FOLDER)
-    with pytest.raises(StoppedError):
-        small(*CACHED, data=FOLDER, callbacks=[AtStep(6)])
-    small(*CACHED, data=FOLDER)
-    assert not differences(outcome(Path("whole/run")), outcome(Path("runs/run")))
 
 
 def test_parameters_that_a_pattern_matches_stay_as_they_are_and_others_do_not(workplace):

@@ -10,10 +10,11 @@ import torch
 import yaml
 from lightning.pytorch import Callback
 
-from project.callbacks import ConfidentMistakesPlot, ConfusionMatrixPlot, DefaultCallbacks, LastCheckpoint
+from project.callbacks import ConfidentMistakesPlot, ConfusionMatrixPlot, DefaultCallbacks
+from project.engine.training.last_checkpoint import LastCheckpoint
 from project.fit import FitCLI
 from project.model.metrics import Metrics
-from tests.small import load, one_line, small, stop_at
+from tests.small import load, small
 
 RUN = Path("runs/run")
 NAMES = [field.name for field in fields(DefaultCallbacks)]
@@ -43,7 +44,7 @@ def test_each_can_be_switched_off_alone():
 def test_a_run_without_any_ends_with_its_last_weights(workplace, capsys):
     cli = small(*OFF)
     own = [one for one in callbacks_of(cli) if type(one).__module__.startswith("project.")]
-    assert kinds(own) == {"Bookkeeping", "DelayedAveraging", "LogInterval"}
+    assert kinds(own) == {"Bookkeeping"}
     assert [path.name for path in (RUN / "checkpoints").iterdir()] == ["best.ckpt"]
     assert not (RUN / "plots").exists()
     best = load(RUN / "checkpoints" / "best.ckpt")
@@ -65,13 +66,6 @@ def test_options_of_one_reach_it_and_the_runs_config(workplace):
     kept = yaml.safe_load((RUN / "config.yaml").read_text())["callbacks"]
     assert kept["last_checkpoint"] == {"every_minutes": 7.0, "every_n_steps": 5}
     assert not kept["first_batch"]
-
-
-def test_what_was_saved_is_not_trained_over_by_a_command_that_cannot_resume(workplace, capsys):
-    stop_at(3)
-    line = one_line(lambda: small("--callbacks.last_checkpoint=false"), capsys)
-    assert "resumes with --callbacks.last_checkpoint alone" in line
-    assert load(RUN / "checkpoints" / "last.ckpt")["global_step"] == 3
 
 
 def test_a_mistake_has_the_models_own_confidence_and_any_index(monkeypatch):

@@ -5,12 +5,12 @@
 
 import math
 import os
-import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from multiprocessing import get_context
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 
 import torch
@@ -37,13 +37,10 @@ def launched(processes: int) -> list[dict[str, str]]:
     return [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0"} for rank in range(processes)]
 
 
-def fork(work: Callable[[], None], variables: Mapping[str, str], log: Path | None = None) -> int:
-    """Starts a process with further environment variables that does some work, and writes to ``log``; returns its number."""
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
+def fork(work: Callable[[], None], variables: Mapping[str, str], log: Path | None = None) -> ForkProcess:
+    """Starts a process with further environment variables that does some work, and writes to ``log``."""
+
+    def life() -> None:
         os.setpgid(0, 0)
         if log is not None:
             output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -51,30 +48,22 @@ def fork(work: Callable[[], None], variables: Mapping[str, str], log: Path | Non
             os.dup2(output, 2)
         os.environ.update(variables)
         work()
-        code = 0
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        os._exit(code)
+
+    process = get_context("fork").Process(target=life)
+    process.start()
+    return process
 
 
-def wait(pids: list[int], patience: float = 5.0) -> list[int]:
+def wait(processes: list[ForkProcess], patience: float = 5.0) -> list[int | None]:
     """The exit codes; like every launcher, it ends the other processes some time after one has failed."""
-    codes: dict[int, int] = {}
     end = math.inf
-    while len(codes) < len(pids):
-        for pid in set(pids) - set(codes):
-            found, status = os.waitpid(pid, os.WNOHANG)
-            if found:
-                codes[pid] = os.waitstatus_to_exitcode(status)
-                end = min(end, time.monotonic() + patience) if codes[pid] else end
-            elif time.monotonic() > end:
-                os.kill(pid, signal.SIGKILL)
+    while any(process.is_alive() for process in processes):
+        if any(process.exitcode for process in processes):
+            end = min(end, time.monotonic() + patience)
+        for process in processes if time.monotonic() > end else ():
+            process.kill()
         time.sleep(0.01)
-    return [codes[pid] for pid in pids]
+    return [process.exitcode for process in processes]
 
 
 def main() -> None:
@@ -82,8 +71,8 @@ def main() -> None:
     processes, module, name, folder = sys.argv[1:]
     job = getattr(import_module(module), name)
     prepare()
-    pids = [fork(lambda: job(Path(folder)), variables) for variables in launched(int(processes))]
-    sys.exit(max(map(abs, wait(pids))))
+    forks = [fork(lambda: job(Path(folder)), variables) for variables in launched(int(processes))]
+    sys.exit(max(abs(code or 0) for code in wait(forks)))
 
 
 if __name__ == "__main__":

@@ -18,15 +18,11 @@ from project.data import SyntheticFlowersDataModule
 from project.model import ImageClassifier
 
 
-def quiet() -> None:
+def trainer(world_size: int, **options) -> Trainer:
+    """A quiet trainer on that many processes, which torchrun has started."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     known = "not have many workers|in eval mode at the start|LeafSpec|recommended to use `self.log.*sync_dist"
     warnings.filterwarnings("ignore", message=f".*({known}).*")
-
-
-def trainer(world_size: int, **options) -> Trainer:
-    """A trainer on that many processes, which torchrun has started."""
-    quiet()
     off = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     devices = {"accelerator": "cpu", "devices": world_size, "strategy": "ddp" if world_size > 1 else "auto"}
     short: dict[str, Any] = {"num_sanity_val_steps": 0, "max_epochs": 1}

@@ -60,37 +60,27 @@ def forked(processes: int, job: Callable[..., Any], folder: Path) -> list[str]:
 def run_together(
     commands: Sequence[tuple[Sequence[str], Mapping[str, str]]], cwd: Path, timeout: float = 120
 ) -> list[Finished]:
-    """Runs commands, each with its environment, side by side to their ends.
+    """Runs commands, each with further environment variables, side by side to their ends.
 
-    Fails the test, with all that they wrote, where one takes longer than ``timeout`` seconds. Whatever they started is
-    ended with them.
+    Fails the test, with all that they wrote, where one takes longer than ``timeout`` seconds.
     """
-    logs = [(cwd / f".{number}.out", cwd / f".{number}.err") for number in range(len(commands))]
-    processes: list[subprocess.Popen[Any]] = []
-    late = False
-    try:
-        for (command, env), (out, err) in zip(commands, logs, strict=True):
-            with open(out, "w") as stdout, open(err, "w") as stderr:
-                processes.append(
-                    subprocess.Popen(command, env=env, cwd=cwd, stdout=stdout, stderr=stderr, start_new_session=True)
-                )
-        for process in processes:
-            process.wait(timeout)
-    except subprocess.TimeoutExpired:
-        late = True
-    finally:
-        end(processes)
-    finished = [
-        Finished(process.returncode, out.read_text(), err.read_text())
-        for process, (out, err) in zip(processes, logs, strict=True)
-    ]
+    logs = [(f".{number}.out", f".{number}.err") for number in range(len(commands))]
+    with contextlib.ExitStack() as stack:
+        pairs = zip(commands, logs, strict=True)
+        processes = [stack.enter_context(started(command, cwd, *log, **extra)) for (command, extra), log in pairs]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            for process in processes:
+                process.wait(timeout)
+        late = any(process.poll() is None for process in processes)
+    outputs = [[(cwd / name).read_text() for name in log] for log in logs]
+    finished = [Finished(process.returncode, *texts) for process, texts in zip(processes, outputs, strict=True)]
     if late:
         pytest.fail(f"not finished after {timeout:.0f} s\n" + "\n".join(map(str, finished)))
     return finished
 
 
 def run(command: Sequence[str], cwd: Path, timeout: float = 120, **extra: str) -> Finished:
-    (finished,) = run_together([(command, environment(**extra))], cwd, timeout)
+    (finished,) = run_together([(command, extra)], cwd, timeout)
     return finished
 
 
@@ -101,15 +91,17 @@ def succeed(command: Sequence[str], cwd: Path, timeout: float = 120, **extra: st
 
 
 @contextlib.contextmanager
-def started(command, place, log="log", **extra):
-    """A command that runs in a process group of its own, writes to a file, and is not left behind."""
-    with open(place / log, "w") as file:
-        options: Any = {"env": environment(**extra), "stdout": file, "stderr": file, "start_new_session": True}
-        process = subprocess.Popen(command, cwd=place, **options)
+def started(
+    command: Sequence[str], place: Path, out: str = "log", err: str | None = None, **extra: str
+) -> Iterator[subprocess.Popen[Any]]:
+    """A command that runs in a process group of its own, writes to files, and is not left behind, nor what it starts."""
+    with open(place / out, "w") as stdout, open(place / (err or os.devnull), "w") as stderr:
+        options: Any = {"env": environment(**extra), "stdout": stdout, "stderr": stderr if err else stdout}
+        process = subprocess.Popen(command, cwd=place, start_new_session=True, **options)
         try:
             yield process
         finally:
-            end([process])
+            end(process)
 
 
 def wait_until(condition, place, patience=120.0):
@@ -120,14 +112,12 @@ def wait_until(condition, place, patience=120.0):
         time.sleep(0.01)
 
 
-def end(processes: list[subprocess.Popen[Any]]) -> None:
-    """Kills process groups, and the groups that torchrun gave its workers."""
-    groups = {descendant for process in processes if process.poll() is None for descendant in descendants(process.pid)}
-    for group in groups | {process.pid for process in processes}:
+def end(process: subprocess.Popen[Any]) -> None:
+    """Kills a process group, and the groups that torchrun gave its workers."""
+    for group in {process.pid, *(descendants(process.pid) if process.poll() is None else ())}:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
-    for process in processes:
-        process.wait()
+    process.wait()
 
 
 def descendants(pid: int) -> Iterator[int]:

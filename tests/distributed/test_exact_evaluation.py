@@ -1,7 +1,6 @@
 """Evaluation counts every image once, on any number of processes."""
 
 import os
-import warnings
 from functools import cache, partial
 from typing import Any
 from unittest.mock import patch
@@ -17,7 +16,7 @@ from torchmetrics.classification import MulticlassAveragePrecision, MulticlassCa
 from project.callbacks import ConfidentMistakesPlot
 from project.model import ImageClassifier
 from tests.conftest import flowers_drawn_once
-from tests.distributed.job import classifier, flowers, quiet, trainer
+from tests.distributed.job import classifier, flowers, trainer
 from tests.distributed.processes import forked, named, succeed, torchrun
 
 WORLD_SIZES = [2, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 3, 5))]
@@ -134,9 +133,7 @@ def found(request, tmp_path_factory):
 
 @cache
 def on_one_process(size):
-    with warnings.catch_warnings():
-        quiet()
-        return evaluated(classifier(), size, 1)
+    return evaluated(classifier(), size, 1)
 
 
 def require_equal(measured, expected):
@@ -157,9 +154,7 @@ def test_sets_of_every_size_have_the_same_metrics_as_on_one_process(found):
 
 
 def test_the_most_confident_mistakes_are_those_of_one_process(found):
-    with warnings.catch_warnings():
-        quiet()
-        expected = {size: mistakes(classifier(), size, 1) for size in found["mistakes"]}
+    expected = {size: mistakes(classifier(), size, 1) for size in found["mistakes"]}
     assert found["mistakes"] == expected
     assert len(expected[23]) == MISTAKES
 
@@ -172,7 +167,4 @@ def test_validation_within_a_step_of_fit_and_the_test_after_it_are_exact_too(fou
         statistics = "network.stem.1.running_mean"
         assert not torch.equal(weights[statistics], model.state_dict()[statistics])  # it did train
         model.load_state_dict(weights)
-        with warnings.catch_warnings():
-            quiet()
-            expected = evaluated(model, FIT_SIZE, 1)
-        require_equal(measured, expected[split])
+        require_equal(measured, evaluated(model, FIT_SIZE, 1)[split])

@@ -19,7 +19,7 @@ from project.engine.run.processes import EXIT_CODE
 from project.fit import FitCLI
 from tests.conftest import as_in_a_terminal, cases
 from tests.distributed.callbacks import TINY
-from tests.distributed.processes import ROOT, Finished, environment, free_port, run, run_together, succeed, torchrun
+from tests.distributed.processes import ROOT, Finished, free_port, run, run_together, succeed, torchrun
 from tests.stress import differences, outcome
 
 PLOTS = ["curves.png", "confusion_matrix.png", "classes.png"]
@@ -34,7 +34,7 @@ def by_slurm(place: Path, *flags: str) -> list[Finished]:
     job |= {"NNODES": "1", "NODEID": "0", "NTASKS": "2", "NTASKS_PER_NODE": "2"}
     job |= {"STEP_ID": "0", "STEP_NUM_TASKS": "2", "STEP_NUM_NODES": "1"}
     common = {"MASTER_PORT": str(free_port()), **{f"SLURM_{name}": value for name, value in job.items()}}
-    tasks = [environment(**common, SLURM_PROCID=task, SLURM_LOCALID=task) for task in "01"]
+    tasks = [{**common, "SLURM_PROCID": task, "SLURM_LOCALID": task} for task in "01"]
     return run_together([([*FIT, *flags], task) for task in tasks], place)
 
 
@@ -44,7 +44,7 @@ def by_two_machines(place: Path) -> list[Finished]:
     options = ["--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1", f"--master-port={port}"]
     launcher = [sys.executable, "-m", "torch.distributed.run", *options]
     commands = [[*launcher, f"--node-rank={rank}", *FIT[1:]] for rank in range(2)]
-    return run_together([(command, environment()) for command in commands], place)
+    return run_together([(command, {}) for command in commands], place)
 
 
 WAYS: dict[str, Callable[[Path], list[Finished]]] = {

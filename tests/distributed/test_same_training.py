@@ -1,7 +1,6 @@
 """Training is the same on one process and on two: batches, augmentation, losses, weights."""
 
 import os
-import warnings
 import zlib
 from functools import partial
 from typing import Any
@@ -16,7 +15,7 @@ from torchvision.transforms.v2 import RandAugment
 
 from project.model.schedules import CosineWithWarmup
 from tests.conftest import flowers_drawn_once
-from tests.distributed.job import classifier, flowers, quiet, trainer
+from tests.distributed.job import classifier, flowers, trainer
 from tests.distributed.processes import forked, succeed
 
 BATCH_SIZE, STEPS_PER_EPOCH = 8, 4
@@ -84,9 +83,7 @@ def test_batches_hold_the_same_augmented_images_and_training_ends_in_the_same_we
     succeed(forked(2, train, tmp_path), tmp_path)
     first_of, second_of = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
     for run, (accumulate, arch) in RUNS.items():
-        with warnings.catch_warnings():
-            quiet()
-            alone = trained(1, accumulate, arch)
+        alone = trained(1, accumulate, arch)
         first, second = first_of[run], second_of[run]
         assert len(alone["batches"]) == 2 * STEPS_PER_EPOCH
         for batch, *parts in zip(*(one["batches"] for one in (alone, first, second)), strict=True):

@@ -16,9 +16,9 @@ from torch.nn.utils import parameters_to_vector
 from torch.optim import SGD
 from torch.utils.data import DataLoader
 
-from project.callbacks import StopOnNonFinite
 from project.data import SyntheticFlowersDataModule
 from project.engine.errors import UserError
+from project.engine.training.non_finite import StopOnNonFinite
 from project.export import ProbabilityNetwork
 from project.model import ImageClassifier
 from project.model.normalize import resized

@@ -14,8 +14,8 @@ import yaml
 from lightning.pytorch.utilities import rank_zero_only
 
 from ..errors import UserError, first_sentence, listed, printable
-from ..run.file_network import allow_module
 from ..run.progress import note
+from ..run.settings import allow_module
 from .classes import CLASS_OPTIONS, accepted, find_class, path_of, unknown_class
 
 Options = dict[str, Any]

@@ -11,58 +11,20 @@ import zipfile
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from ..errors import UserError, first_sentence
-from ..preprocessing import Preprocessing, is_preprocessing
+from ..preprocessing import is_preprocessing
 from .files import whole_file
 
 ABOUT = "about"
 
 
-class RememberedData(TypedDict):
-    """The class of the data module, without a module to import, and its options."""
-
-    class_path: str
-    init_args: dict[str, Any]
-
-
-class Selection(TypedDict):
-    """The metric that the best checkpoint of a run is chosen by, and whether ``min`` or ``max`` of it is best."""
-
-    monitor: str
-    mode: str
-
-
-class About(TypedDict):
-    """Facts of a checkpoint about itself; ``selection`` is None where a run keeps no best one, ``images`` counts splits.
-
-    ``coverage`` has the thresholds of prediction sets, by percent, where the validation set was measured with these weights.
-    """
-
-    model: str
-    class_names: list[str]
-    preprocessing: Preprocessing
-    thresholds: dict[str, float] | None  # by class, where an image may have several
-    arch: str
-    arch_args: dict[str, Any]
-    loss: dict[str, Any]
-    optimizer: dict[str, Any]
-    lr_scheduler: dict[str, Any]
-    data: RememberedData | None
-    images: dict[str, int]
-    processes: int
-    transforms: dict[str, list[str]]
-    split_seed: int | None
-    versions: dict[str, str]
-    epoch: int
-    step: int
-    selection: Selection | None
-    metrics: dict[str, Any]
-    coverage: dict[int, float]
+About = dict[str, Any]
+"""Facts of a checkpoint about itself, see :func:`explain`."""
 
 
 def versions() -> dict[str, str]:
@@ -72,11 +34,15 @@ def versions() -> dict[str, str]:
 
 
 def explain(trainer: Any, model: Any) -> About:
-    """Collects the facts of a checkpoint about itself, as plain data."""
+    """Collects the facts of a checkpoint about itself, as plain data.
+
+    ``thresholds`` are by class, where an image may have several. ``data`` names a class without a module to import.
+    ``images`` counts splits. ``coverage`` has the thresholds of prediction sets, by percent, where the validation set was
+    measured with these weights.
+    """
     data = getattr(trainer, "datamodule", None)
     rates = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("train/")}
     measured = {split: metrics.as_dict() for split, metrics in model.results.items()}
-    summary = model.training_summary()
     training = trainer.state.fn == "fit" and not trainer.state.finished  # afterwards Lightning counts on
     return About(
         model=type(model).__name__,
@@ -85,10 +51,8 @@ def explain(trainer: Any, model: Any) -> About:
         thresholds=model.thresholds,
         arch=model.arch,
         arch_args=model.arch_args or {},
-        loss=summary["loss"],
-        optimizer=summary["optimizer"],
-        lr_scheduler=summary["lr_scheduler"],
-        data=RememberedData(class_path=type(data).__name__, init_args=dict(data.hparams)) if data else None,
+        **model.training_summary(),
+        data={"class_path": type(data).__name__, "init_args": dict(data.hparams)} if data else None,
         images=dict(getattr(data, "split_sizes", dict)()),
         processes=trainer.world_size,
         transforms=getattr(data, "transforms_in_words", dict)(),
@@ -102,18 +66,14 @@ def explain(trainer: Any, model: Any) -> About:
     )
 
 
-def selection(trainer: Any) -> Selection | None:
+def selection(trainer: Any) -> dict[str, str] | None:
     """Returns how ``best.ckpt`` is chosen; None where no callback of the trainer does so."""
     keepers = (found for found in trainer.checkpoint_callbacks if getattr(found, "filename", None) == "best")
-    return next((Selection(monitor=found.monitor, mode=found.mode) for found in keepers if found.monitor), None)
+    return next(({"monitor": found.monitor, "mode": found.mode} for found in keepers if found.monitor), None)
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Reads a checkpoint of this project onto the CPU without executing anything it says.
-
-    Raises:
-        UserError: The file is missing, is damaged, holds more than plain data, or was not written by this project.
-    """
+    """Reads a checkpoint of this project, and no other file, onto the CPU without executing anything it says."""
     checkpoint: dict[str, Any] = _read(path)
     about = checkpoint.get(ABOUT) if isinstance(checkpoint, dict) and "state_dict" in checkpoint else None
     needed = {"class_names", "arch", "arch_args", "epoch", "step", "metrics", "data", "preprocessing"}

@@ -58,7 +58,10 @@ def hard_link(path: Path, name: str) -> None:
         except OSError:  # some file systems have no hard links
             path.replace(path.with_name(name))
         else:
-            linked.replace(path.with_name(name))
+            linked.replace(
+                path.with_name(name)
+            )  # which does nothing, and leaves it, where that is the same file already
+            linked.unlink(missing_ok=True)
 
 
 def one_at_a_time(path: Path) -> FileLock:

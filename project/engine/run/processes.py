@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from types import FrameType
 from typing import Any
 
@@ -15,7 +16,7 @@ from .progress import note
 EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, try again
 _FIRST_PID = "LOCAL_RANK_0_PID"  # in the environment of what the first process starts
 _PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
-_PATIENCE = 5.0  # seconds for a process to end by itself
+_PATIENCE = 5.0  # seconds for processes to end by themselves
 
 
 class StopRequest:
@@ -74,9 +75,10 @@ def _die_with(parent: int) -> None:
 
 def _end_processes(launcher: Any) -> None:
     """Ends what Lightning has started and forgets where the first process fails: on GPUs they would wait for it."""
+    deadline = time.monotonic() + _PATIENCE
     for process in launcher.procs:
         try:
-            process.wait(_PATIENCE)
+            process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

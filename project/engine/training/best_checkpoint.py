@@ -71,9 +71,8 @@ class BestCheckpoint(ModelCheckpoint):
         """Returns True if the metrics are the best so far."""
         loss = trainer.callback_metrics.get("val/loss")
         if loss is not None and not loss.isfinite():
-            if trainer.is_global_zero:
-                at = f"epoch {trainer.current_epoch + 1}, step {trainer.global_step}"
-                note(f"the validation loss is {loss.item():.4g} at {at}: no candidate for best.ckpt")
+            at = f"epoch {trainer.current_epoch + 1}, step {trainer.global_step}"
+            rank_zero_only(note)(f"the validation loss is {loss.item():.4g} at {at}: no candidate for best.ckpt")
             return False
         return super().check_monitor_top_k(trainer, current)
 

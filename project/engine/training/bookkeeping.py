@@ -1,21 +1,28 @@
-"""Logging at the right steps, and resuming: what a classifier's trainer does beside training."""
+"""Logging at the right steps, resuming, and averages of weights: what a classifier's trainer does beside training."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any, Literal
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
+from lightning.pytorch.callbacks import (
+    BackboneFinetuning,
+    GradientAccumulationScheduler,
+    StochasticWeightAveraging,
+    WeightAveraging,
+)
 from lightning.pytorch.utilities import rank_zero_only
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..errors import UserError
+from ..errors import UserError, listed
 from ..run.checkpoint import ABOUT
 from ..run.loggers import is_logged, log_settings
 from ..run.progress import note
 from ..run.settings import is_plain
+from ..upstream import follow_until_averaging
 from .fitting import require_fitting_state, require_same_settings
 
 _LENGTHS = ("total_steps", "warmup_steps", "_schedule_phases")
@@ -23,6 +30,9 @@ _LENGTHS = ("total_steps", "warmup_steps", "_schedule_phases")
 
 _HOW = ("params", "initial_lr", "foreach", "fused", "capturable", "differentiable", "maximize")
 """Settings of an optimizer that say how it computes, not what, or that are said elsewhere."""
+
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class Bookkeeping(Callback):
@@ -56,6 +66,8 @@ class Bookkeeping(Callback):
 
     def on_train_start(self, trainer: Trainer, model: Any) -> None:
         """Gives a resumed schedule the length of this run; logs the settings of a new one."""
+        self._log_every = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
+        self._waiting = [one for one in trainer.callbacks if isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
         for schedule, lengths in self._lengths:
             schedule.update(lengths)
         _restart_epoch(trainer, model)
@@ -65,12 +77,18 @@ class Bookkeeping(Callback):
             log_settings(trainer, settings, [name.removeprefix("val/") for name in model.monitors()])
 
     def on_train_batch_start(self, trainer: Trainer, model: Any, batch: Any, batch_idx: int) -> None:
-        """Lets a new network see its first batch."""
+        """Lets a new network see its first batch; logs at least once an epoch, unless ``log_every_n_steps`` is 0."""
         if trainer.global_step == 0:
             model.start_from_batch(batch)
+        steps = trainer.num_training_batches / trainer.accumulate_grad_batches  # which other callbacks may change
+        trainer.log_every_n_steps = math.ceil(min(self._log_every, steps))  # type: ignore[attr-defined]
 
     def on_train_batch_end(self, trainer: Trainer, model: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Logs the mean over the steps since the last time; a log on every step would cost more than the metrics do."""
+        """Logs the mean over the steps since the last time; a log on every step would cost more than the metrics do.
+
+        Averages of weights that have not started stay at the newest weights, where Lightning's stay at the initial ones.
+        """
+        self._waiting = [averaging for averaging in self._waiting if follow_until_averaging(averaging, model)]
         if batch_idx == trainer.current_epoch == 0 and not outputs and model.automatic_optimization:
             raise UserError(f"{type(model).__name__}.training_step must return the loss, as in: return losses.mean()")
         metrics = model.train_metrics
@@ -80,6 +98,10 @@ class Bookkeeping(Callback):
             # on the CPU, where a progress bar reads them in each step without waiting for the device
             values = {"train/loss": torch.tensor(results.loss), "train/accuracy": torch.tensor(results.accuracy)}
             model.log_dict(values, prog_bar=True)
+
+    def on_train_end(self, trainer: Trainer, model: Any) -> None:
+        """Leaves the interval between logs as it was given."""
+        trainer.log_every_n_steps = self._log_every  # type: ignore[attr-defined]
 
     def on_validation_start(self, trainer: Trainer, model: Any) -> None:
         """Has DDP send the first process's statistics of BatchNorm, which it does not within a step of several batches."""
@@ -146,16 +168,14 @@ def _restart_epoch(trainer: Trainer, model: LightningModule) -> None:
     """
     if not trainer.fit_loop.restarted_mid_epoch:
         return
-    (optimizer,) = trainer.optimizers
     weights = {name: value.clone() for name, value in model.state_dict().items()}
-    groups = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
-    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
-    for callback in callbacks:
+    settings = [(group, dict(group)) for optimizer in trainer.optimizers for group in optimizer.param_groups]
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
         if isinstance(callback, GradientAccumulationScheduler | StochasticWeightAveraging):
             callback.on_train_epoch_start(trainer, model)
     model.load_state_dict(weights)
-    for group, settings in zip(optimizer.param_groups, groups, strict=True):
-        group.update(settings)
+    for group, before in settings:
+        group.update(before)
 
 
 def _distinct(values: list[Any]) -> Any:
@@ -175,3 +195,26 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
     found = {name: plain(value) for name, value in values.items()}
     return {name: value for name, value in found.items() if is_plain(value)}
+
+
+def require_supported(callbacks: Sequence[Callback], network: nn.Module) -> None:
+    """Refuses such callbacks before training; frozen layers of the network are in evaluation mode."""
+    averaging = [one for one in callbacks if isinstance(one, WeightAveraging | StochasticWeightAveraging)]
+    if len(averaging) > 1:
+        names = [type(one).__name__ for one in averaging]
+        raise UserError(
+            f"--trainer.callbacks: {listed(names)} each average the weights, and a run keeps one average; keep the first"
+            f" and drop {listed(names[1:])}, such as a recipe like ema.yaml"
+        )
+    frozen = any(isinstance(module, _BATCH_NORMS) and not module.training for module in network.modules())
+    for callback in callbacks:
+        if type(callback) is BackboneFinetuning:  # BatchNorm's statistics move, too (Lightning #21901, #15062)
+            raise UserError(
+                "BackboneFinetuning: a resumed run would freeze again what was unfrozen; train in two runs, as"
+                " docs/training.md shows, the first with --model.freeze backbone"
+            )
+        if isinstance(callback, StochasticWeightAveraging) and frozen:
+            raise UserError(
+                "StochasticWeightAveraging: it resets the running statistics of BatchNorm, and those of frozen layers would"
+                " stay so; freeze nothing, or average with EMAWeightAveraging"
+            )

@@ -15,14 +15,11 @@ from torchmetrics import Metric, MetricCollection
 from ..errors import NonFiniteError, UserError, printable, require
 from ..preprocessing import Preprocessing, is_preprocessing
 from ..run.checkpoint import ABOUT, About, explain, read_checkpoint
-from ..run.file_network import limited_by
-from ..run.matching import changed_images
 from ..run.progress import note
-from ..run.settings import imported_class, is_plain, plain_options
+from ..run.settings import imported_class, is_plain, limited_by, plain_options
 from ..upstream import trainer_of
-from .bookkeeping import Bookkeeping
-from .fitting import require_fitting_weights
-from .lightning_fixes import require_supported
+from .bookkeeping import Bookkeeping, require_supported
+from .fitting import changed_images, require_fitting_weights
 
 _TAKEN = {"loss", "accuracy", "top5", "f1", "correct", "total", "top5_correct", "confusion_matrix", "per_class", "step"}
 
@@ -116,11 +113,9 @@ class ResumableModule(LightningModule):
         self.test_metrics.thresholds = found
 
     def as_batch(self, batch: Any) -> Any:
-        """Returns a batch with ``images`` and ``labels``; a plain loader's pairs become one.
+        """Returns a batch with ``images`` and ``labels``, which fit the metrics; a plain loader's pairs become one.
 
-        Raises:
-            UserError: The labels do not fit the metrics, or a data module's loader is used without the data module: then
-                nothing augments images, and several processes count the same ones.
+        Without their data module, nothing would augment a data module's batches, and several processes count the same.
         """
         trainer = trainer_of(self)
         if trainer is not None and trainer.datamodule is None and hasattr(batch, "indices"):  # type: ignore[attr-defined]

@@ -28,9 +28,6 @@ class StopOnNonFinite(Callback):
     Args:
         patience: How many steps in a row a loss scaler may skip; from its first scale, 2^16, it needs at most 16 to get
             down to 1.
-
-    Attributes:
-        skipped: How many steps the loss scaler has skipped.
     """
 
     def __init__(self, patience: int = 20) -> None:

@@ -29,15 +29,9 @@ class TrainingSampler(_FixedBySeed):
     samples out in turns, so the k-th global batch is the same on any number of devices. What is left of an epoch after
     the last whole batch is not used in that epoch.
 
-    Args:
-        size: The number of samples of the dataset.
-        batch_size: The global batch size, a multiple of ``world_size`` and at most ``size``.
-        seed: The seed of the run.
-        position: Tells the epoch and the number of batches of it that are done, when iteration begins.
-        world_size: The number of processes.
-        rank: The rank of this process.
-        same_each_epoch: Gives every epoch the order of the first, as for ``overfit_batches``.
-        draw: Chooses the samples of an epoch by its number; by default it has all of them once.
+    ``batch_size`` is the global one, a multiple of ``world_size`` and at most ``size``. When iteration begins, ``position``
+    tells the epoch and the number of its batches that are done. ``draw`` chooses the samples of an epoch by its number,
+    in place of all once.
     """
 
     def __init__(

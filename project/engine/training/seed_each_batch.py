@@ -17,9 +17,6 @@ class SeedEachBatch(Callback):
     ``on_before_batch_transfer`` of the data module or the model, so that is wrapped while training lasts; a subclass may
     override it and need not call the one that it overrides. Evaluation is seeded once, by (seed, process), as it always
     runs as a whole: hooks that draw there show each validation the same.
-
-    Args:
-        seed: The seed of the run.
     """
 
     def __init__(self, seed: int) -> None:
@@ -54,11 +51,9 @@ class SeedEachBatch(Callback):
 
     on_test_epoch_start = on_validation_epoch_start
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         """Leaves the hooks as they were."""
         while self._wrapped:
             del self._wrapped.pop().on_before_batch_transfer
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Leaves the hooks as they were."""
-        self.on_train_end(trainer, pl_module)
+    on_exception = on_train_end

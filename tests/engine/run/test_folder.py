@@ -101,9 +101,9 @@ def test_a_folder_in_which_another_process_trains_is_refused_until_that_ends(run
     with open(reading, "rb") as pipe:
         assert pipe.read(4) == b"held"
         for _ in range(2):
-            with pytest.raises(UserError, match=rf"trained by process {holder} on .*; choose another --name"):
+            with pytest.raises(UserError, match=rf"trained by process {holder.pid} on .*; choose another --name"):
                 run.create()
-        os.kill(holder, signal.SIGKILL)
+        holder.kill()
         assert wait([holder]) == [-signal.SIGKILL]
     run.create()  # over what the other wrote into the lock
     assert (run.path / ".lock").read_text() == f"process {os.getpid()} on {platform.node()}\n"

@@ -11,7 +11,7 @@ from project.engine.training.best_checkpoint import Monitor, chosen_monitor
 from project.model import ImageClassifier
 from project.model.metrics import Metrics
 from tests.conftest import cases
-from tests.small import load, one_line, small, stop_at
+from tests.small import load, one_line, small
 from tests.stress import differences
 from tests.test_fit import events
 
@@ -65,14 +65,6 @@ def test_the_best_with_a_finite_loss_is_tested_once(workplace, monkeypatch, caps
 def test_a_run_that_ends_before_its_first_step_has_no_best_checkpoint(workplace, capsys):
     assert "training ended before its first step" in one_line(lambda: small("--trainer.max_time=00:00:00:00"), capsys)
     assert list(workplace.rglob("*.ckpt")) == []
-
-
-def test_a_resumed_run_keeps_its_monitor(workplace, capsys):
-    stop_at(6)
-    line = one_line(lambda: small("--monitor=val/loss"), capsys)
-    assert "chooses best.ckpt by val/accuracy, max, but the command by val/loss, min" in line
-    assert "but the command by nothing" in one_line(lambda: small("--callbacks.best_checkpoint=false"), capsys)
-    small("--monitor=val/accuracy", "--mode=max")
 
 
 @cases(

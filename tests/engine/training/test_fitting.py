@@ -1,6 +1,7 @@
 """A checkpoint that does not fit the command, its weights or its optimizer is refused by name before it is loaded."""
 
 import string
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,12 +11,18 @@ from torch import nn
 from torch.optim import SGD, Adagrad, Adam
 
 from project.engine.errors import UserError
-from project.engine.run.matching import changed_processes, require_match
-from project.engine.training.fitting import require_fitting_state, require_fitting_weights
+from project.engine.training.fitting import (
+    changed_processes,
+    require_fitting_state,
+    require_fitting_weights,
+    require_match,
+)
 from project.model.optimizers import fuse
 from tests.conftest import cases
-from tests.small import one_line, small, stop_at
+from tests.small import load, one_line, small, stop_at
 from tests.stress import SmallNetwork
+
+LAST = Path("runs/run/checkpoints/last.ckpt")
 
 
 def trained(cls, options, outputs):
@@ -35,11 +42,18 @@ def test_an_optimizers_state_fits_it_and_none_of_other_shapes(cls, options):
         require_fitting_state(optimizer, other.state_dict(), "last.ckpt")
 
 
-def test_a_resumed_run_trains_the_same_parameters(workplace, capsys):
+def test_a_run_resumes_with_its_own_parameters_monitor_and_last_checkpoint_alone(workplace, capsys):
     torch.save(SmallNetwork(8).state_dict(), "weights.pth")
-    stop_at(1, "--model.weights=weights.pth")
-    said = one_line(lambda: small("--model.weights=weights.pth", "--model.freeze=conv2"), capsys)
-    assert "does not fit this optimizer: it trained 8 parameters, and now there are 5; --model.freeze" in said
+    stop_at(3, "--model.weights=weights.pth")
+    for flag, complaint in (
+        ("--model.freeze=conv2", "this optimizer: it trained 8 parameters, and now there are 5; --model.freeze"),
+        ("--monitor=val/loss", "chooses best.ckpt by val/accuracy, max, but the command by val/loss, min"),
+        ("--callbacks.best_checkpoint=false", "but the command by nothing"),
+        ("--callbacks.last_checkpoint=false", "resumes with --callbacks.last_checkpoint alone"),
+    ):
+        assert complaint in one_line(lambda flag=flag: small("--model.weights=weights.pth", flag), capsys)
+        assert load(LAST)["global_step"] == 3
+    small("--model.weights=weights.pth", "--monitor=val/accuracy", "--mode=max")
 
 
 @cases(
@@ -64,10 +78,9 @@ def test_weights_that_do_not_fit_are_named(name, value, complaint):
 
 def test_a_run_resumes_that_had_counted_less(workplace):
     stop_at(3)
-    last = "runs/run/checkpoints/last.ckpt"
-    older = torch.load(last, weights_only=True)
+    older = load(LAST)
     del older["counts"]["true_shares"]
-    torch.save(older, last)
+    torch.save(older, LAST)
     small()
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from lightning.pytorch import Callback
 
 from project.engine.loading.batch import ArrayDataset
 from project.engine.run.checkpoint import AtomicCheckpointIO
+from project.engine.run.processes import StopRequest
 from tests.conftest import cases
 from tests.small import load, small, stop_at
 
@@ -17,12 +17,12 @@ STEPS = 8
 RUN, EVERY = Path("runs/run"), "--callbacks.last_checkpoint.every"
 
 
-@pytest.mark.parametrize(("number", "step"), [(signal.SIGTERM, 3), (signal.SIGINT, STEPS)])
+@cases("number step", *((number, STEPS if number == signal.SIGINT else 3) for number in StopRequest.SIGNALS))
 def test_whoever_stops_a_run_is_told_how_to_resume_it_at_the_very_end_too(workplace, capsys, number, step):
-    before = signal.getsignal(number)
+    before = [signal.getsignal(one) for one in StopRequest.SIGNALS]
     assert stop_at(step, number=number).code == 75
     assert f"stopped after step {step}; to resume, run the same command with --name run" in capsys.readouterr().err
-    assert signal.getsignal(number) == before
+    assert [signal.getsignal(one) for one in StopRequest.SIGNALS] == before
     assert not (RUN / "metrics.json").exists()
     small()
     assert (RUN / "metrics.json").exists()

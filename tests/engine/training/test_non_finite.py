@@ -10,7 +10,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import EMAWeightAveraging
 from torch import Tensor
 
-from project.callbacks import StoppedError
+from project.engine.training.last_checkpoint import StoppedError
 from project.engine.training.non_finite import _non_finite
 from project.model import ImageClassifier
 from tests.conftest import cases, make_folder

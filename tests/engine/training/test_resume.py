@@ -146,6 +146,10 @@ ROWS = {
         f" --data.crop_padding=2 {EVERY_THIRD}",
         network=lambda num_classes: Airbench(num_classes, (8, 16, 16)),
     ),
+    "cached features": Row(
+        "--model.freeze=backbone --model.weights=weights.pth --data.flip=false --data.crop_padding=0 --data.cutout=0"
+        " --trainer.callbacks+=project.callbacks.CachedFeatures"
+    ),
     "LoRA": Row("--model=examples.lora.LoRAClassifier --model.rank=2", network=vit, slow=True),
 }
 
@@ -156,6 +160,7 @@ ROWS = {
 )
 def test_a_stopped_run_ends_as_if_undisturbed(workplace, row):
     flags = row.flags.split()
+    torch.save(SmallNetwork(8).state_dict(), "weights.pth")  # for the row that needs some
     small(*flags, "--trainer.default_root_dir=whole", network=row.network)
     expected = outcome(Path("whole/run"))
     for epoch in row.fails:

@@ -9,7 +9,6 @@ from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, LambdaCallback
 
 from project.engine.run.loggers import is_logged
-from project.engine.training.lightning_fixes import LogInterval
 from tests.conftest import cases, evaluate
 from tests.engine.training.test_resume import SWA
 from tests.model.test_classifier import Memory, linear, trainer
@@ -26,10 +25,11 @@ def test_every_epoch_is_logged_however_many_steps_it_has(every, changes):
     witness = LambdaCallback(
         on_train_batch_end=lambda trainer, *_: logged.add(trainer.current_epoch) if is_logged(trainer) else None
     )
-    callbacks = [LogInterval(), GradientAccumulationScheduler(changes), witness]
+    callbacks = [GradientAccumulationScheduler(changes), witness]
     run = trainer(max_epochs=3, limit_val_batches=0, log_every_n_steps=every, callbacks=callbacks)
     run.fit(linear(lr_scheduler_interval="epoch"), datamodule=Memory())
     assert logged == ({0, 1, 2} if every else set())
+    assert run.log_every_n_steps == every  # as the next training with this trainer may be longer
 
 
 def real(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

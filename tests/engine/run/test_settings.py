@@ -1,4 +1,4 @@
-"""What a checkpoint names"""
+"""A checkpoint names networks, classes and settings; none of them is imported, or far larger than the file."""
 
 import sys
 from collections.abc import Callable
@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from project.engine.errors import UserError
-from project.engine.run.file_network import allow_module, limited_by
-from project.engine.run.settings import imported_class, plain_options
+from project.engine.run.settings import allow_module, imported_class, limited_by, plain_options
 from project.model import ImageClassifier
 from project.model.networks import build_network, network_of_file
 from tests.conftest import cases
@@ -38,7 +37,7 @@ shallow = partial(Deep, depth=1)
 def allowed(monkeypatch) -> set[str]:
     """The modules that the user has named; none yet."""
     names: set[str] = set()
-    monkeypatch.setattr("project.engine.run.file_network._allowed", names)
+    monkeypatch.setattr("project.engine.run.settings._allowed", names)
     return names
 
 
