@@ -1,7 +1,9 @@
 """Memory: as much at the end of a run as at its start, and one copy of the images however many processes there are."""
 
+import io
 import json
 import re
+import resource
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,8 +13,11 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import LambdaCallback
 
+from project.data import FolderDataModule
 from project.engine.errors import UserError
-from project.engine.loading.batch import ArrayDataset, load_once_a_machine
+from project.engine.loading.batch import ArrayDataset
+from project.engine.loading.paths import PathBlock
+from project.engine.loading.share import once_a_machine
 from tests.data.stubs import NoiseDataModule
 from tests.distributed.job import classifier, trainer
 from tests.distributed.processes import forked, succeed
@@ -62,6 +67,27 @@ def test_loader_workers_share_one_copy_of_the_images():
     loader._shutdown_workers()  # or they end in another test, whenever Python collects garbage
 
 
+class ListedDataModule(FolderDataModule):
+    """Files with names as ImageNet's, none of which exists."""
+
+    def find(self):
+        block, names = PathBlock(), [f"n{number:08}" for number in range(1440764, 1440864)]
+        files = {
+            name: block.add(self.root / name, (f"{name}_{number}.JPEG" for number in range(300))) for name in names
+        }
+        return self.cut(files, self.root, ())
+
+
+def test_a_list_of_files_takes_its_names_and_12_bytes_an_image(tmp_path):
+    """So at most 40 for names like ImageNet's, in one piece for all classes; a list of paths takes ten times as much."""
+    data = ListedDataModule(str(tmp_path))
+    data.setup("fit")
+    torch.save((data.files(), data.splits), kept := io.BytesIO())
+    names = sum(len(file.name) for classes in data.files().values() for file in classes.paths)
+    assert kept.tell() < names + 13 * 30_000
+    assert data.splits["train"].labels.dtype == torch.int64
+
+
 class LargeDataModule(NoiseDataModule):
     """Enough noise to stand out against what a process needs anyway."""
 
@@ -108,13 +134,17 @@ def test_shared_images_are_those_that_were_loaded_and_ones_that_do_not_fit_are_r
     strategy = SimpleNamespace(broadcast=lambda name: name, barrier=lambda: None)
     first_of_two: Any = SimpleNamespace(strategy=strategy, node_rank=0, local_rank=0)
     expected = NoiseDataModule().load()
-    found = load_once_a_machine(NoiseDataModule().load, first_of_two)
+    found = once_a_machine(NoiseDataModule().load, first_of_two)
     assert list(found) == list(expected)
     for split, data in found.items():
         assert torch.equal(data.images, expected[split].images)
         assert torch.equal(data.labels, expected[split].labels)
         assert data.name(3) == expected[split].name(3)
-    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10))
-    with pytest.raises(UserError, match=f"'{tmp_path}' has no room for the 0 MB of images .* TMPDIR"):
-        load_once_a_machine(NoiseDataModule().load, first_of_two)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))  # as a full disk would
+    try:
+        with pytest.raises(UserError, match=f"'{tmp_path}' does not take the images .* TMPDIR"):
+            once_a_machine(NoiseDataModule().load, first_of_two)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not list(tmp_path.iterdir())

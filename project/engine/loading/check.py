@@ -23,8 +23,7 @@ from ..preprocessing import Bands
 from ..run.files import whole_file
 from ..run.progress import Progress
 from .decode import check_image, decode, named, open_image, read_bands, reason, upright_size
-from .paths import CODEC, Paths, joined
-from .scan import ClassFiles
+from .paths import CODEC, ClassFiles, Paths, joined
 
 _VERSION = 4  # of the record; another number where the check or the facts change
 _WORTH_PROCESSES = 4096  # so many new files take about as long as starting processes does
@@ -189,22 +188,24 @@ def few(broken: Mapping[str, str]) -> str:
     return listed((f"'{file}' ({why})" for file, why in broken.items()), 3)
 
 
-def leave_out(splits: dict[str, ClassFiles], broken: Mapping[str, str]) -> dict[str, ClassFiles]:
+def leave_out(splits: Mapping[str, ClassFiles], broken: Mapping[str, str]) -> dict[str, ClassFiles]:
     """Returns splits without broken files; an error if a class has nothing left to train on, or a split nothing."""
     left = {
-        split: {name: files.take([file not in broken for file in files.strings()]) for name, files in classes.items()}
+        split: ClassFiles(
+            {name: files.take([file not in broken for file in files.strings()]) for name, files in classes.items()}
+        )
         for split, classes in splits.items()
     }
     for name, files in left["train"].items():
         if not files:
             raise UserError(f"class '{name}' has no training image that can be read: {few(broken)}")
     for split, classes in left.items():
-        if not any(classes.values()):
+        if not classes.paths:
             raise UserError(f"{split} has no image that can be read: {few(broken)}")
     return left
 
 
-def survey(root: Path, splits: dict[str, ClassFiles], bands: Bands | None = None) -> dict[str, Any]:
+def survey(root: Path, splits: Mapping[str, ClassFiles], bands: Bands | None = None) -> dict[str, Any]:
     """Describes image files as plain data for JSON: classes, unreadable files, duplicates, sizes and kinds of images."""
     places = [
         {"file": _below(root, file), "split": split, "class": label}
@@ -212,7 +213,7 @@ def survey(root: Path, splits: dict[str, ClassFiles], bands: Bands | None = None
         for label, files in classes.items()
         for file in files
     ]
-    files = joined(files for classes in splits.values() for files in classes.values())
+    files = joined(classes.paths for classes in splits.values())
     defects, rows = check_files(files, root, bands, pixels=True)
     unreadable, alike = [], defaultdict[bytes, list[dict[str, str]]](list)
     for place, file, pixels in zip(places, files.strings(), rows["pixels"].tolist(), strict=True):

@@ -10,9 +10,6 @@ from ..preprocessing import Bands
 from .decode import IMAGE_SUFFIXES
 from .paths import PathBlock, Paths
 
-ClassFiles = dict[str, Paths]
-"""The files of each class, by name; classes in the order of their labels."""
-
 _OF_SYSTEMS = {"__MACOSX", "@eaDir", "$RECYCLE.BIN"}  # of macOS's archives, Synology's thumbnails, Windows
 _SPLIT_NAMES = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -88,7 +85,7 @@ def class_folders(root: Path) -> list[Path]:
     return folders
 
 
-def list_classes(root: Path, block: PathBlock, bands: Bands | None = None) -> ClassFiles:
+def list_classes(root: Path, block: PathBlock, bands: Bands | None = None) -> dict[str, Paths]:
     """Adds the images of each class to a block, from its folder and the folders within, at any depth."""
     above = (os.path.realpath(root),)
     found = (
