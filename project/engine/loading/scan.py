@@ -77,7 +77,7 @@ def spelt(name: str) -> str:
 def class_folders(root: Path) -> list[Path]:
     """Lists the folders of classes, sorted by name on every system."""
     folders = []
-    for entry in sorted(root.iterdir(), key=lambda path: path.name):  # paths compare without case on Windows
+    for entry in sorted(root.iterdir()):
         if counts(entry.name) and entry.is_symlink() and not entry.exists():
             raise UserError(f"'{printable(entry)}' is a link that leads nowhere; repair or remove it")
         if counts(entry.name) and entry.is_dir():

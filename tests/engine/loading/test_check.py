@@ -63,8 +63,8 @@ def record():
 def start(root, **options):
     """The row of every file, but for the hash of its name."""
     files = PathBlock().add(root, (str(file.relative_to(root)) for file in files_in(root)))
-    rows = check_files(files, root, **{"sizes": True} | options).rows.tolist()
-    return {file: row[1:] for file, row in zip(files, rows, strict=True)}
+    _, rows = check_files(files, root, **{"sizes": True} | options)
+    return {file: row[1:] for file, row in zip(files, rows.tolist(), strict=True)}
 
 
 def by_hand(root, sizes=True):
