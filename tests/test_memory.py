@@ -1,7 +1,6 @@
 """Memory: as much at the end of a run as at its start, and one copy of the images however many processes there are."""
 
 import io
-import json
 import re
 import resource
 import tempfile
@@ -19,8 +18,6 @@ from project.engine.loading.batch import ArrayDataset
 from project.engine.loading.paths import PathBlock
 from project.engine.loading.share import once_a_machine
 from tests.data.stubs import NoiseDataModule
-from tests.distributed.job import classifier, trainer
-from tests.distributed.processes import forked, succeed
 from tests.small import small
 
 needs_linux = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="only Linux says it like this")
@@ -86,46 +83,6 @@ def test_a_list_of_files_takes_its_names_and_12_bytes_an_image(tmp_path):
     names = sum(len(file.name) for classes in data.files().values() for file in classes.paths)
     assert kept.tell() < names + 13 * 30_000
     assert data.splits["train"].labels.dtype == torch.int64
-
-
-class LargeDataModule(NoiseDataModule):
-    """Enough noise to stand out against what a process needs anyway."""
-
-    loads = 0
-
-    def load(self):
-        self.loads += 1
-        return super().load()
-
-    def setup(self, stage):
-        """Measures what opening the datasets adds to this process's memory, when each has seen every page."""
-        assert self.trainer is not None
-        before = private_memory()
-        super().setup(stage)
-        splits: Any = self.splits
-        sums = {split: int(data.images.sum()) for split, data in splits.items()}
-        self.trainer.strategy.barrier()
-        kept = private_memory() - before
-        self.found = {"loads": self.loads, "kept": kept, "sums": sums, "size": splits["train"].images.nbytes}
-        self.trainer.strategy.barrier()
-
-
-def open_data(out):
-    """Opens a large dataset."""
-    data, one = LargeDataModule(train=300_000), trainer(2, limit_val_batches=1)
-    one.validate(classifier(), datamodule=data, verbose=False)
-    (out / f"{one.global_rank}.json").write_text(json.dumps(data.found))
-
-
-@needs_linux
-@pytest.mark.slow
-def test_processes_of_a_machine_share_one_copy_of_the_images(tmp_path):
-    succeed(forked(2, open_data, tmp_path), tmp_path, TMPDIR=str(tmp_path))
-    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
-    assert (first["loads"], second["loads"]) == (1, 0)
-    assert first["sums"] == second["sums"]
-    assert max(first["kept"], second["kept"]) < first["size"] / 2
-    assert not list(tmp_path.glob("images-*"))
 
 
 def test_shared_images_are_those_that_were_loaded_and_ones_that_do_not_fit_are_refused(monkeypatch, tmp_path):

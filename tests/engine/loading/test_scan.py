@@ -37,7 +37,9 @@ def test_files_at_any_depth_of_a_class_folder_are_those_that_torchvision_finds(t
     assert data.class_names == expected.classes
     splits: Any = data.splits.values()
     ours = [pair for split in splits for pair in zip(map(str, split.files), split.labels.tolist(), strict=True)]
-    assert sorted(ours) == sorted(expected.samples)
+    assert sorted(ours) == sorted(expected.samples)  # each in one split
+    assert list(data.splits) == ["train", "val", "test"]
+    assert all({*split.labels.tolist()} == {*range(len(expected.classes))} for split in splits)
 
 
 def test_a_file_keeps_its_split_when_folders_within_its_class_come(tmp_path):
