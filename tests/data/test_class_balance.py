@@ -37,9 +37,6 @@ def test_a_draw_depends_on_seed_and_epoch_alone_and_mixes_the_classes():
     assert tuple(draw(seed=2, epoch=3).tolist()) == drawn[2, 3]
     (places,) = torch.where(LABELS[draw() % 96] == 3)
     assert int(places.max() - places.min()) > 30
-
-
-def test_several_classes_an_image_are_refused():
     with pytest.raises(UserError, match=r"class_balance needs images of one class each"):
         weighted_draw(torch.ones(4, 2), 2, 1.0, 0, 0)
 

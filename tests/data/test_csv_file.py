@@ -110,6 +110,11 @@ def test_a_file_that_cannot_be_read_as_a_table_is_refused(root):
         module(root / "labels.csv").files()
     with pytest.raises(UserError, match=r"line 1: there is no column 'path' among a, b.*--data.path_column"):
         module(write(root / "labels.csv", [], ("a", "b"))).files()
+    grouped = write(root / "labels.csv", [(*row, "") for row in rows_of(root)], ("path", "label", "site"))
+    with pytest.raises(UserError, match="line 2: it must have a path, a label and a site"):
+        module(grouped, group="site").files()
+    with pytest.raises(UserError, match=r"line 1: there is no column 'place' among .*; --data\.group names it"):
+        module(grouped, group="place").files()
     (root / "labels.csv").write_text("[" + '{"path":"a.jpg"},' * 999 + "]")
     with pytest.raises(UserError, match="no column 'path' among") as caught:
         module(root / "labels.csv").files()
