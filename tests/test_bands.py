@@ -116,18 +116,14 @@ def npy(header: str) -> bytes:
     (npy("{'descr':'|u1','fortran_order':False,'shape':(2048,2048,4)}"), "file size"),
     (npy("{'descr':'|u1','fortran_order':False,'shape':(9,9,4)"), "cannot be read"),
     (b"no array", "magic string"),
+    (b"P5 2 1 4095\n\x0f\xff\x01\x02", "it is int32"),  # its 12 bits are not clipped to 8
 )
-def test_an_array_that_is_no_such_image_is_refused_in_one_line(tmp_path, content, complaint):
-    path = tmp_path / "image.npy"
+def test_what_is_no_such_image_is_refused_in_one_line(tmp_path, content, complaint):
+    grey = str(content).startswith("b'P5")
+    path, bands = tmp_path / f"image.{'ppm' if grey else 'npy'}", (1 if grey else 4, 8)
     path.write_bytes(content) if isinstance(content, bytes) else np.save(path, content, allow_pickle=True)
-    with pytest.raises(UnreadableFileError, match=rf"^'[^\n]*image.npy' [^\n]*{complaint}[^\n]*$"):
-        read_bands(path, (4, 8))
-
-
-def test_the_12_bits_of_a_grey_image_are_not_clipped_to_8(tmp_path):
-    (tmp_path / "image.ppm").write_bytes(b"P5 2 1 4095\n\x0f\xff\x01\x02")
-    with pytest.raises(UnreadableFileError, match="it is int32"):
-        read_bands(tmp_path / "image.ppm", (1, 8))
+    with pytest.raises(UnreadableFileError, match=rf"^'[^\n]*image.\w+' [^\n]*{complaint}[^\n]*$"):
+        read_bands(path, bands)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 4, 7])

@@ -5,6 +5,7 @@ import torch
 
 from project.data import FolderDataModule
 from project.engine.errors import UserError
+from project.engine.loading.batch import make_keys
 from tests.conftest import cases
 from tests.data.stubs import attached
 from tests.engine.loading.image_files import noise, smooth, write_folder
@@ -68,8 +69,9 @@ def test_a_random_crop_depends_on_seed_epoch_and_index_alone(tmp_path):
     assert torch.equal(backwards.images.flip(0), images)
     assert backwards.indices.tolist() == list(range(size))[::-1]
     assert torch.equal(torch.cat([dataset.__getitems__([key]).images for key in keys]), images)
+    again = make_keys(5, torch.arange(size, 2 * size), size).tolist()  # where an epoch takes the images once more
     others = dataset.__getitems__(list(range(size))), attached(module(root, seed=1)).splits["train"].__getitems__(keys)
-    for other in others:
+    for other in (*others, dataset.__getitems__(again)):
         assert not (other.images == images).flatten(1).all(1).any()
 
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 import torch
 from lightning.pytorch import LightningModule
+from torchvision.transforms import v2
 
 from project.data import FolderDataModule
 from project.engine.errors import UserError
@@ -28,6 +29,7 @@ def epochs(data, loader):
 @pytest.mark.parametrize("split", ["val", "test"])
 def test_evaluation_shows_the_images_as_they_are_always_in_the_same_order(split):
     options: dict[str, Any] = {"batch_size": 4, "crop_padding": 3, "cutout": 4}
+    options |= {"batch_transforms": [v2.MixUp()], "train_transforms": [v2.RandAugment()], "num_workers": 0}
     data, again = (attached(NoiseDataModule(**options, seed=of), epoch=of, training=False) for of in (0, 1))
     batches = epochs(data, getattr(data, f"{split}_dataloader")())
     images, labels, indices = by_index(*batches)

@@ -11,8 +11,6 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule
-from torch.nn import functional as F
 
 from project.data import FolderDataModule
 from project.engine.errors import LocalError, UnreadableFileError, UserError
@@ -20,7 +18,7 @@ from project.engine.loading import check
 from tests.conftest import cases, make_folder
 from tests.data.stubs import NoiseDataModule, attached
 from tests.data.test_torch_dataset import joined
-from tests.distributed.job import trainer
+from tests.distributed.job import classifier, trainer
 from tests.distributed.processes import forked, succeed
 from tests.engine.loading.image_files import damage_deep_inside, write_folder
 
@@ -122,20 +120,6 @@ def test_a_training_batch_without_a_readable_image_ends_the_run(root):
         transferred(data)
 
 
-class Mean(LightningModule):
-    """Predicts the label from the mean colour."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(3, 2)
-
-    def training_step(self, batch, _):
-        return F.cross_entropy(self.layer(batch.images.float().mean((2, 3))), batch.labels)
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.001)
-
-
 def skip(folder):
     """Trains on image files that the first process alone can list and check, and of which it alone cannot read some.
 
@@ -156,7 +140,7 @@ def skip(folder):
     if rank == 1:
         data.find = data._check = None
         assert data.expected_sizes() == {}
-    (one := trainer(2, max_epochs=2)).fit(Mean(), datamodule=data)
+    (one := trainer(2, max_epochs=2)).fit(classifier(), datamodule=data)
     images: Any = NoiseDataModule()
     images.trainer = one
     if rank == 1:

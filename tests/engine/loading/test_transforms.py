@@ -161,14 +161,6 @@ def test_draws_depend_on_the_batch_alike_on_all_devices_and_leave_others_alone()
     assert len(shares - {0.0, 1.0}) == 2  # the same two on all devices
 
 
-def test_evaluation_sees_images_as_they_are():
-    both: dict[str, Any] = {"batch_transforms": [v2.MixUp()], "train_transforms": [v2.RandAugment()]}
-    data = attached(NoiseDataModule(**both, **OFF), training=False)
-    batch = epochs(data, data.val_dataloader())[0]
-    assert batch.labels.dtype == torch.int64
-    assert torch.equal(batch.images, data.splits["val"].images[batch.indices])
-
-
 def test_soft_labels_give_mean_cross_entropy_and_count_against_the_largest_share():
     batch, data = first_batch(v2.MixUp()), NoiseDataModule()
     smooth = CrossEntropy(label_smoothing=0.2)
