@@ -4,7 +4,7 @@ import re
 import shlex
 import sys
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.lib.recfunctions import structured_to_unstructured
 from numpy.typing import NDArray
 from tqdm import tqdm
 
@@ -19,7 +20,7 @@ from project.data.module import ResizedDataModule
 from project.data.splits import SPLITS, cut_classes, cut_groups
 from project.engine.errors import UnreadableFileError, UserError, first_of_machine, listed, printable, require
 from project.engine.loading.batch import BatchDataset, ImageBatch
-from project.engine.loading.check import CACHED, check_files, few, leave_out
+from project.engine.loading.check import check_files, few, leave_out
 from project.engine.loading.files import FileDataset, mean_and_std
 from project.engine.loading.paths import ClassFiles, Paths, joined
 from project.engine.loading.scan import spelt
@@ -145,9 +146,8 @@ class ImageFilesDataModule(ResizedDataModule):
         fractions = {split: share for split, share in self.fractions.items() if split not in given}
         if self.folds is not None and "test" in given:
             raise UserError(f"--data.folds cuts a test set in each fold, but '{self.source}' has one already")
-        keys: dict[str, Iterable[str]] = {name: map(spelt, files.strings(root)) for name, files in train.items()}
-        if self.group is not None:
-            keys = {name: map(self.group_of, files.strings(self.images_root)) for name, files in train.items()}
+        key, below = (spelt, root) if self.group is None else (self.group_of, self.images_root)
+        keys = {name: map(key, files.strings(below)) for name, files in train.items()}
         if self.group is None and self.folds is None:
             parts = cut_classes(keys, fractions, self.split_seed)
         else:
@@ -188,7 +188,7 @@ class ImageFilesDataModule(ResizedDataModule):
             self._defects, found = check_files(files, self.images_root, self.bands, sizes=self.cache is not None)
             if self.cache is not None:
                 self._facts = np.empty((int(files.rows.max()) + 1, 4), np.int64)
-                self._facts[files.rows] = np.stack([found[column] for column in CACHED], axis=1)
+                self._facts[files.rows] = structured_to_unstructured(found[["length", "changed", "width", "height"]])
 
     def load(self) -> dict[str, BatchDataset]:
         """Opens the three splits, of the files that the first process of this machine has listed."""

@@ -1,13 +1,11 @@
 import multiprocessing
 import sys
-import warnings
 from collections import defaultdict
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule
 from torchvision.transforms import v2
 
 from project.data import FolderDataModule
@@ -17,7 +15,7 @@ from project.engine.loading.workers import LazyDataLoader
 from tests.conftest import cases
 from tests.data.stubs import NoiseDataModule, attached
 from tests.data.stubs import trainer as stub_trainer
-from tests.distributed.job import trainer
+from tests.distributed.job import classifier, trainer
 from tests.distributed.processes import run
 from tests.small import load, small
 
@@ -63,38 +61,26 @@ def test_each_option_changes_training_images_and_no_label(option):
         assert (batch.images.float() - mean).abs().max() <= 0.5001
 
 
-class Witness(LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.automatic_optimization = False
-        self.seen = defaultdict(list)
-
-    def configure_optimizers(self):
-        return None
-
-    def training_step(self, batch, batch_idx):
-        self.seen["train", self.current_epoch] += batch.indices.tolist()
-
-    def validation_step(self, batch, batch_idx):
-        self.seen["val", self.current_epoch] += batch.indices.tolist()
-
-
 class SortedDataModule(NoiseDataModule):
-    """Images of one class after the other, as a folder of classes has them."""
+    """Images of one class after the other, as a folder of classes has them; keeps what each epoch has seen."""
 
     def load(self):
+        self.seen = defaultdict(list)
         own = super().load().items()
         return {split: ArrayDataset(data.images, data.labels.sort().values, split) for split, data in own}
+
+    def on_before_batch_transfer(self, batch, dataloader_idx):
+        one: Any = self.trainer
+        self.seen[self.split_in_use, one.current_epoch] += batch.indices.tolist()
+        return batch
 
 
 @pytest.mark.parametrize("limits", [{"limit_val_batches": 2}, {"overfit_batches": 2}], ids=str)
 def test_a_part_of_sorted_data_is_a_shuffle_of_all_classes_and_the_same_each_epoch(limits):
-    data, model = SortedDataModule(val=60, batch_size=8), Witness()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*returned `None`.*")
-        trainer(1, max_epochs=3, **limits).fit(model, datamodule=data)
+    data: Any = SortedDataModule(val=60, batch_size=8)
+    trainer(1, max_epochs=3, **limits).fit(classifier(), datamodule=data)
     for split in ("train", "val") if "overfit_batches" in limits else ("val",):
-        first, *others = (model.seen[split, epoch] for epoch in range(3))
+        first, *others = (data.seen[split, epoch] for epoch in range(3))
         assert len(first) == 16
         assert all(other == first for other in others)
         assert set(data.splits[split].labels[first].tolist()) == {0, 1, 2}

@@ -41,9 +41,6 @@ ROW.names = ("name", "length", "changed", "width", "height", "format", "mode", "
 _COLUMNS = ["name", "length", "changed"]
 _STAMP = np.dtype([(column, ROW[column]) for column in _COLUMNS])
 
-CACHED = ("length", "changed", "width", "height")
-"""Facts that the cache of decoded images needs."""
-
 
 def check_files(
     files: Paths, root: Path, bands: Bands | None = None, sizes: bool = False, pixels: bool = False

@@ -18,16 +18,14 @@ from project.engine.loading.check import check_files
 from project.engine.loading.decode import check_image
 from project.engine.loading.paths import PathBlock
 from tests.data.stubs import attached
-from tests.engine.loading.image_files import noise, write_folder
+from tests.engine.loading.image_files import noise, turned, write_folder
 
 
 @pytest.fixture
 def root(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     root = write_folder(tmp_path / "images", {"a": 6, "b": 5})
-    exif = Image.Exif()
-    exif[0x0112] = 6  # the image lies on its side
-    noise(20, 10).save(root / "b" / "turned.jpg", exif=exif)
+    noise(20, 10).save(root / "b" / "turned.jpg", exif=turned(6))
     for file in files_in(root):
         age(file)
     return root
