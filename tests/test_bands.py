@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,8 +107,7 @@ def npy(header: str) -> bytes:
     return b"\x93NUMPY\1\0\x46\0" + header.encode().ljust(70)
 
 
-@cases(
-    "content complaint",
+ARRAYS: list[tuple[Any, str]] = [
     (np.zeros((9, 9, 3), np.uint8), r"uint8 \(9, 9, 3\), not uint8 \(height, width, 4\); see --data.channels"),
     (np.zeros((9, 9, 4), np.uint16), r"uint16 \(9, 9, 4\), not uint8"),
     (np.zeros((1, 1001, 4), np.uint8), "its shape is"),
@@ -116,13 +116,19 @@ def npy(header: str) -> bytes:
     (npy("{'descr':'|u1','fortran_order':False,'shape':(2048,2048,4)}"), "file size"),
     (npy("{'descr':'|u1','fortran_order':False,'shape':(9,9,4)"), "cannot be read"),
     (b"no array", "magic string"),
-    (b"P5 2 1 4095\n\x0f\xff\x01\x02", "it is int32"),  # its 12 bits are not clipped to 8
+]
+TWELVE_BITS = b"P5 2 1 4095\n\x0f\xff\x01\x02"  # which PIL would clip to 8
+
+
+@cases(
+    "content complaint name bands",
+    *((*row, "a.npy", (4, 8)) for row in ARRAYS),
+    (TWELVE_BITS, "it is int32", "a.ppm", (1, 8)),
 )
-def test_what_is_no_such_image_is_refused_in_one_line(tmp_path, content, complaint):
-    grey = str(content).startswith("b'P5")
-    path, bands = tmp_path / f"image.{'ppm' if grey else 'npy'}", (1 if grey else 4, 8)
+def test_what_is_no_such_image_is_refused_in_one_line(tmp_path, content, complaint, name, bands):
+    path = tmp_path / name
     path.write_bytes(content) if isinstance(content, bytes) else np.save(path, content, allow_pickle=True)
-    with pytest.raises(UnreadableFileError, match=rf"^'[^\n]*image.\w+' [^\n]*{complaint}[^\n]*$"):
+    with pytest.raises(UnreadableFileError, match=rf"^'[^\n]*{name}' [^\n]*{complaint}[^\n]*$"):
         read_bands(path, bands)
 
 
