@@ -4,6 +4,7 @@ import json
 import struct
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -123,8 +124,7 @@ def npy(header: str) -> bytes:
     return b"\x93NUMPY\1\0\x46\0" + header.encode().ljust(70)
 
 
-@cases(
-    "content complaint",
+ARRAYS: list[tuple[Any, str]] = [
     (np.zeros((9, 9, 3), np.uint8), r"uint8 \(9, 9, 3\), not uint8 \(height, width, 4\); see --data.channels"),
     (np.zeros((9, 9, 4), np.uint16), r"uint16 \(9, 9, 4\), not uint8"),
     (np.zeros((1, 1001, 4), np.uint8), "its shape is"),
@@ -133,18 +133,20 @@ def npy(header: str) -> bytes:
     (npy("{'descr':'|u1','fortran_order':False,'shape':(2048,2048,4)}"), "file size"),
     (npy("{'descr':'|u1','fortran_order':False,'shape':(9,9,4)"), "cannot be read"),
     (b"no array", "magic string"),
+]
+TWELVE_BITS = b"P5 2 1 4095\n\x0f\xff\x01\x02"  # which PIL would clip to 8
+
+
+@cases(
+    "content complaint name bands",
+    *((*row, "a.npy", (4, 8)) for row in ARRAYS),
+    (TWELVE_BITS, "it is int32", "a.ppm", (1, 8)),
 )
-def test_an_array_that_is_no_such_image_is_refused_in_one_line(tmp_path, content, complaint):
-    path = tmp_path / "image.npy"
+def test_what_is_no_such_image_is_refused_in_one_line(tmp_path, content, complaint, name, bands):
+    path = tmp_path / name
     path.write_bytes(content) if isinstance(content, bytes) else np.save(path, content, allow_pickle=True)
-    with pytest.raises(UnreadableFileError, match=rf"^'[^\n]*image.npy' [^\n]*{complaint}[^\n]*$"):
-        read_bands(path, (4, 8))
-
-
-def test_the_12_bits_of_a_grey_image_are_not_clipped_to_8(tmp_path):
-    (tmp_path / "image.ppm").write_bytes(b"P5 2 1 4095\n\x0f\xff\x01\x02")
-    with pytest.raises(UnreadableFileError, match="it is int32"):
-        read_bands(tmp_path / "image.ppm", (1, 8))
+    with pytest.raises(UnreadableFileError, match=rf"^'[^\n]*{name}' [^\n]*{complaint}[^\n]*$"):
+        read_bands(path, bands)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 4, 7])

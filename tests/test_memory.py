@@ -1,7 +1,8 @@
 """Memory: as much at the end of a run as at its start, and one copy of the images however many processes there are."""
 
-import json
+import io
 import re
+import resource
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,11 +12,12 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import LambdaCallback
 
+from project.data import FolderDataModule
 from project.engine.errors import UserError
-from project.engine.loading.batch import ArrayDataset, load_once_a_machine
+from project.engine.loading.batch import ArrayDataset
+from project.engine.loading.paths import PathBlock
+from project.engine.loading.share import once_a_machine
 from tests.data.stubs import NoiseDataModule
-from tests.distributed.job import classifier, trainer
-from tests.distributed.processes import forked, succeed
 from tests.small import small
 
 needs_linux = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="only Linux says it like this")
@@ -62,44 +64,25 @@ def test_loader_workers_share_one_copy_of_the_images():
     loader._shutdown_workers()  # or they end in another test, whenever Python collects garbage
 
 
-class LargeDataModule(NoiseDataModule):
-    """Enough noise to stand out against what a process needs anyway."""
+class ListedDataModule(FolderDataModule):
+    """Files with names as ImageNet's, none of which exists."""
 
-    loads = 0
-
-    def load(self):
-        self.loads += 1
-        return super().load()
-
-    def setup(self, stage):
-        """Measures what opening the datasets adds to this process's memory, when each has seen every page."""
-        assert self.trainer is not None
-        before = private_memory()
-        super().setup(stage)
-        splits: Any = self.splits
-        sums = {split: int(data.images.sum()) for split, data in splits.items()}
-        self.trainer.strategy.barrier()
-        kept = private_memory() - before
-        self.found = {"loads": self.loads, "kept": kept, "sums": sums, "size": splits["train"].images.nbytes}
-        self.trainer.strategy.barrier()
+    def find(self):
+        block, names = PathBlock(), [f"n{number:08}" for number in range(1440764, 1440864)]
+        files = {
+            name: block.add(self.root / name, (f"{name}_{number}.JPEG" for number in range(300))) for name in names
+        }
+        return self.cut(files, self.root, ())
 
 
-def open_data(out):
-    """Opens a large dataset."""
-    data, one = LargeDataModule(train=300_000), trainer(2, limit_val_batches=1)
-    one.validate(classifier(), datamodule=data, verbose=False)
-    (out / f"{one.global_rank}.json").write_text(json.dumps(data.found))
-
-
-@needs_linux
-@pytest.mark.slow
-def test_processes_of_a_machine_share_one_copy_of_the_images(tmp_path):
-    succeed(forked(2, open_data, tmp_path), tmp_path, TMPDIR=str(tmp_path))
-    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
-    assert (first["loads"], second["loads"]) == (1, 0)
-    assert first["sums"] == second["sums"]
-    assert max(first["kept"], second["kept"]) < first["size"] / 2
-    assert not list(tmp_path.glob("images-*"))
+def test_a_list_of_files_takes_its_names_and_12_bytes_an_image(tmp_path):
+    """So at most 40 for names like ImageNet's, in one piece for all classes; a list of paths takes ten times as much."""
+    data = ListedDataModule(str(tmp_path))
+    data.setup("fit")
+    torch.save((data.files(), data.splits), kept := io.BytesIO())
+    names = sum(len(file.name) for classes in data.files().values() for file in classes.paths)
+    assert kept.tell() < names + 13 * 30_000
+    assert data.splits["train"].labels.dtype == torch.int64
 
 
 def test_shared_images_are_those_that_were_loaded_and_ones_that_do_not_fit_are_refused(monkeypatch, tmp_path):
@@ -108,13 +91,17 @@ def test_shared_images_are_those_that_were_loaded_and_ones_that_do_not_fit_are_r
     strategy = SimpleNamespace(broadcast=lambda name: name, barrier=lambda: None)
     first_of_two: Any = SimpleNamespace(strategy=strategy, node_rank=0, local_rank=0)
     expected = NoiseDataModule().load()
-    found = load_once_a_machine(NoiseDataModule().load, first_of_two)
+    found = once_a_machine(NoiseDataModule().load, first_of_two)
     assert list(found) == list(expected)
     for split, data in found.items():
         assert torch.equal(data.images, expected[split].images)
         assert torch.equal(data.labels, expected[split].labels)
         assert data.name(3) == expected[split].name(3)
-    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10))
-    with pytest.raises(UserError, match=f"'{tmp_path}' has no room for the 0 MB of images .* TMPDIR"):
-        load_once_a_machine(NoiseDataModule().load, first_of_two)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))  # as a full disk would
+    try:
+        with pytest.raises(UserError, match=f"'{tmp_path}' does not take the images .* TMPDIR"):
+            once_a_machine(NoiseDataModule().load, first_of_two)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not list(tmp_path.iterdir())

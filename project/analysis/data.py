@@ -9,7 +9,7 @@ from project.data import ImageDataModule
 from project.data.image_files import ImageFilesDataModule
 from project.data.splits import SPLITS
 from project.engine.errors import UserError, printable
-from project.engine.loading.scan import ClassFiles
+from project.engine.loading.paths import ClassFiles
 from project.engine.run.checkpoint import About
 from project.engine.run.settings import imported_class, plain_options
 

@@ -12,8 +12,8 @@ from typing import Any
 from project.data.image_files import ImageFilesDataModule
 from project.data.splits import SPLITS
 from project.engine.errors import UserError, printable
-from project.engine.loading.paths import PathBlock
-from project.engine.loading.scan import ClassFiles, spelt
+from project.engine.loading.paths import PathBlock, Paths
+from project.engine.loading.scan import spelt
 
 
 class CSVDataModule(ImageFilesDataModule):
@@ -58,7 +58,7 @@ class CSVDataModule(ImageFilesDataModule):
         """The folder that paths in the file are relative to."""
         return self.root
 
-    def find(self) -> dict[str, ClassFiles]:
+    def find(self) -> dict[str, dict[str, Paths]]:
         """Reads the file, and cuts what splits it does not name from the training images."""
         rows = sorted(self._with_files())
         classes = sorted({label for _, label, _ in rows})

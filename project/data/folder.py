@@ -7,8 +7,8 @@ from typing import Any
 from project.data.image_files import ImageFilesDataModule
 from project.data.splits import SPLITS
 from project.engine.errors import UserError, printable
-from project.engine.loading.paths import PathBlock
-from project.engine.loading.scan import ClassFiles, class_folders, holds_folders, list_classes, spelt, split_meant
+from project.engine.loading.paths import PathBlock, Paths
+from project.engine.loading.scan import class_folders, holds_folders, list_classes, spelt, split_meant
 
 
 class FolderDataModule(ImageFilesDataModule):
@@ -30,7 +30,7 @@ class FolderDataModule(ImageFilesDataModule):
         """The folder that holds the classes or the splits."""
         return self.root
 
-    def find(self) -> dict[str, ClassFiles]:
+    def find(self) -> dict[str, dict[str, Paths]]:
         """Lists the class folders, and cuts what splits are not there from the training images."""
         root = self.images_root
         if not root.is_dir():

@@ -4,7 +4,7 @@ import re
 import shlex
 import sys
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.lib.recfunctions import structured_to_unstructured
 from numpy.typing import NDArray
 from tqdm import tqdm
 
@@ -19,10 +20,10 @@ from project.data.module import ResizedDataModule
 from project.data.splits import SPLITS, cut_classes, cut_groups
 from project.engine.errors import UnreadableFileError, UserError, first_of_machine, listed, printable, require
 from project.engine.loading.batch import BatchDataset, ImageBatch
-from project.engine.loading.check import CACHED, check_files, few, leave_out
+from project.engine.loading.check import check_files, few, leave_out
 from project.engine.loading.files import FileDataset, mean_and_std
-from project.engine.loading.paths import joined, pack, unpack
-from project.engine.loading.scan import ClassFiles, spelt
+from project.engine.loading.paths import ClassFiles, Paths, joined
+from project.engine.loading.scan import spelt
 from project.engine.loading.share import once_a_machine
 from project.engine.number_types import PositiveInt
 from project.engine.preprocessing import Preprocessing
@@ -92,7 +93,7 @@ class ImageFilesDataModule(ResizedDataModule):
         return self.source
 
     @abstractmethod
-    def find(self) -> dict[str, ClassFiles]:
+    def find(self) -> Mapping[str, Mapping[str, Paths]]:
         """Finds the files of each class in each split."""
 
     @property
@@ -118,7 +119,7 @@ class ImageFilesDataModule(ResizedDataModule):
         if self.bands is None:
             return super().preprocessing
         if not (self.mean and self.std):  # by each process, as the model is built before processes can communicate
-            self.mean, self.std = mean_and_std(joined(self.files()["train"].values()), self.bands)
+            self.mean, self.std = mean_and_std(self.files()["train"].paths, self.bands)
             self.hparams.update(mean=self.mean, std=self.std)  # a checkpoint remembers them
         return {**super().preprocessing, "bits": self.bands[1]}
 
@@ -132,22 +133,21 @@ class ImageFilesDataModule(ResizedDataModule):
             for group, splits in self.splits_of_groups(found).items() if self.group is not None else ():
                 if len(splits) > 1:
                     raise UserError(f"--data.group: '{printable(group)}' has images in {listed(sorted(splits))}")
-            self._files = {split: found[split] for split in SPLITS}
+            self._files = {split: ClassFiles(found[split]) for split in SPLITS}
         return self._files
 
     def expected_sizes(self) -> dict[str, int]:
         """The number of files in each split, once they are there and listed."""
         found = self.files() if self._lists() and self.images_root.is_dir() else {}
-        return {split: sum(map(len, classes.values())) for split, classes in found.items()}
+        return {split: len(classes.paths) for split, classes in found.items()}
 
-    def cut(self, train: ClassFiles, root: Path, given: Sequence[str]) -> dict[str, ClassFiles]:
+    def cut(self, train: Mapping[str, Paths], root: Path, given: Sequence[str]) -> dict[str, dict[str, Paths]]:
         """Cuts the splits that are not given from the training files, by their names below ``root`` or their groups."""
         fractions = {split: share for split, share in self.fractions.items() if split not in given}
         if self.folds is not None and "test" in given:
             raise UserError(f"--data.folds cuts a test set in each fold, but '{self.source}' has one already")
-        keys: dict[str, Iterable[str]] = {name: map(spelt, files.strings(root)) for name, files in train.items()}
-        if self.group is not None:
-            keys = {name: map(self.group_of, files.strings(self.images_root)) for name, files in train.items()}
+        key, below = (spelt, root) if self.group is None else (self.group_of, self.images_root)
+        keys = {name: map(key, files.strings(below)) for name, files in train.items()}
         if self.group is None and self.folds is None:
             parts = cut_classes(keys, fractions, self.split_seed)
         else:
@@ -168,7 +168,7 @@ class ImageFilesDataModule(ResizedDataModule):
             raise UserError(f"--data.group: '{self.group}' finds nothing in '{printable(path)}'")
         return spelt(found[min(1, found.re.groups)] or "")
 
-    def splits_of_groups(self, files: Mapping[str, ClassFiles]) -> dict[str, set[str]]:
+    def splits_of_groups(self, files: Mapping[str, Mapping[str, Paths]]) -> dict[str, set[str]]:
         """The splits in which each group has images."""
         found: dict[str, set[str]] = {}
         for split, classes in files.items():
@@ -184,15 +184,15 @@ class ImageFilesDataModule(ResizedDataModule):
 
     def _check(self) -> None:
         if self._defects is None:
-            files = joined(files for classes in self.files().values() for files in classes.values())
+            files = joined(classes.paths for classes in self.files().values())
             self._defects, found = check_files(files, self.images_root, self.bands, sizes=self.cache is not None)
             if self.cache is not None:
                 self._facts = np.empty((int(files.rows.max()) + 1, 4), np.int64)
-                self._facts[files.rows] = np.stack([found[column] for column in CACHED], axis=1)
+                self._facts[files.rows] = structured_to_unstructured(found[["length", "changed", "width", "height"]])
 
     def load(self) -> dict[str, BatchDataset]:
         """Opens the three splits, of the files that the first process of this machine has listed."""
-        splits = self._files = once_a_machine(self.files, pack, unpack, self.trainer)
+        splits = self._files = once_a_machine(self.files, self.trainer)
         if self.skip_bad or self.cache is not None:
             if self.world[1] == 0:
                 self._check()
@@ -201,12 +201,13 @@ class ImageFilesDataModule(ResizedDataModule):
             splits = self._readable()
         if self.tests_all:
             every = {name: joined(splits[split][name] for split in SPLITS) for name in self.class_names}
-            splits = splits | {"test": every}
+            splits = splits | {"test": ClassFiles(every)}
         return {split: self._dataset(split, splits[split]) for split in SPLITS}
 
     def _dataset(self, split: str, classes: ClassFiles) -> FileDataset:
-        files = joined(classes[name] for name in self.class_names)
-        counts = torch.tensor([len(classes[name]) for name in self.class_names])
+        if self.class_names != [*classes]:  # a subclass may have an order of its own
+            classes = ClassFiles({name: classes[name] for name in self.class_names})
+        files, counts = classes.paths, torch.tensor([*classes.counts.values()])
         labels = torch.arange(len(counts), dtype=torch.int32).repeat_interleave(counts)
         crop_scale = self.crop_scale if split == "train" else None
         facts = self._facts[files.rows] if self._facts is not None else None

@@ -17,15 +17,8 @@ def stratified_split(
 ) -> dict[str, list[int]]:
     """Sends exactly the same share of every class to each split, for a dataset that does not grow.
 
-    Args:
-        names: A name for each sample, unique among its class.
-        labels: The class of each sample.
-        fractions: The share of each split that is cut off, in (0, 1); the rest is ``train``.
-        seed: Another seed gives another split.
-        class_names: The names of the classes, for an error.
-
-    Returns:
-        The positions of each split's samples, ascending: the same on every machine and in any order of listing.
+    ``fractions`` are the shares of the splits that are cut off ``train``, in (0, 1); each of ``names`` is unique among
+    its class. Returns the positions of each split's samples, ascending: the same in any order of listing.
     """
     members: dict[int, list[int]] = defaultdict(list)
     for position, label in enumerate(labels):

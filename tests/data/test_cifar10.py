@@ -90,6 +90,12 @@ def test_class_names_are_known_beforehand_and_are_those_of_the_folders(tmp_path)
     before = data.class_names
     photos(tmp_path)
     assert before == data.class_names == list(data.files()["train"]) == CLASSES
+    data.class_names = CLASSES[::-1]
+    data.setup("fit")
+    labels = {
+        file.parent.name: label for file, label in zip(data.splits["val"].files, data.splits["val"].labels, strict=True)
+    }
+    assert labels == {name: label for label, name in enumerate(CLASSES[::-1])}
 
 
 def test_the_archive_is_fetched_and_checked(tmp_path, monkeypatch):

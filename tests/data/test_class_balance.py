@@ -5,12 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from project.data import FolderDataModule
 from project.engine.errors import UserError
 from project.engine.loading.batch import make_keys, split_keys
 from project.engine.training.sampler import TrainingSampler, weighted_draw
 from tests.data.stubs import NoiseDataModule, attached
-from tests.engine.loading.image_files import write_folder
 
 COUNTS = torch.tensor([70, 20, 5, 1])
 LABELS = torch.arange(4).repeat_interleave(COUNTS)[torch.randperm(96, generator=torch.Generator().manual_seed(0))]
@@ -37,9 +35,6 @@ def test_a_draw_depends_on_seed_and_epoch_alone_and_mixes_the_classes():
     assert tuple(draw(seed=2, epoch=3).tolist()) == drawn[2, 3]
     (places,) = torch.where(LABELS[draw() % 96] == 3)
     assert int(places.max() - places.min()) > 30
-
-
-def test_several_classes_an_image_are_refused():
     with pytest.raises(UserError, match=r"class_balance needs images of one class each"):
         weighted_draw(torch.ones(4, 2), 2, 1.0, 0, 0)
 
@@ -82,14 +77,3 @@ def test_the_data_module_evens_out_and_augments_an_image_anew_each_time(device_c
     for image, index in zip(images, indices.tolist(), strict=True):
         views.setdefault(index % 60, set()).add(image.numpy().tobytes())
     assert max(map(len, views.values())) >= 4  # shifted and mirrored
-
-
-def test_files_are_cropped_anew_when_they_come_again_and_alike_in_any_batch(tmp_path):
-    root = write_folder(tmp_path, {"a": 40, "b": 4}, size=(60, 40))
-    data: Any = attached(FolderDataModule(str(root), image_size=32, num_workers=0, batch_size=32, class_balance=1.0))
-    (batch,) = data.train_dataloader()
-    size, rare = len(data.splits["train"]), batch.labels == 1
-    assert len({image.numpy().tobytes() for image in batch.images[rare]}) == int(rare.sum()) > 8
-    for image, index in zip(batch.images, batch.indices, strict=True):
-        (key,) = make_keys(0, index[None], size).tolist()
-        assert torch.equal(data.splits["train"].__getitems__([key]).images[0], image)

@@ -79,14 +79,6 @@ def test_spellings_of_spreadsheets_are_read(root, encoding, options):
     assert listed(data) == listed(module(write(root / "plain.csv", rows)))
 
 
-def test_named_splits_are_taken_and_others_cut(root):
-    rows = [(path, label, "test" if path.endswith(" 1.jpg") else "train") for path, label in rows_of(root)]
-    files = module(write(root / "labels.csv", rows, ("path", "label", "split"))).files()
-    assert {file.name for names in files["test"].values() for file in names} == {"image 1.jpg"}
-    assert all(files["val"].values())
-    assert sum(len(names) for of in files.values() for names in of.values()) == len(rows)
-
-
 @cases(
     "change text",
     (lambda rows: [*rows, (rows[0][0], "rose", "")], "line 26: 'daisy/image 0.jpg' is in line 2, too"),
@@ -110,6 +102,11 @@ def test_a_file_that_cannot_be_read_as_a_table_is_refused(root):
         module(root / "labels.csv").files()
     with pytest.raises(UserError, match=r"line 1: there is no column 'path' among a, b.*--data.path_column"):
         module(write(root / "labels.csv", [], ("a", "b"))).files()
+    grouped = write(root / "labels.csv", [(*row, "") for row in rows_of(root)], ("path", "label", "site"))
+    with pytest.raises(UserError, match="line 2: it must have a path, a label and a site"):
+        module(grouped, group="site").files()
+    with pytest.raises(UserError, match=r"line 1: there is no column 'place' among .*; --data\.group names it"):
+        module(grouped, group="place").files()
     (root / "labels.csv").write_text("[" + '{"path":"a.jpg"},' * 999 + "]")
     with pytest.raises(UserError, match="no column 'path' among") as caught:
         module(root / "labels.csv").files()
@@ -123,10 +120,13 @@ OTHERWISE = [("subset", {"split_column": "Subset"}), ("Split", {}), ("SPLIT", {}
 
 
 @pytest.mark.parametrize(("column", "options"), OTHERWISE)
-def test_a_column_of_splits_that_is_called_otherwise_is_not_ignored(root, column, options):
+def test_a_column_of_splits_is_followed_and_one_that_is_called_otherwise_not_ignored(root, column, options):
     rows = [(*row, "test" if number % 2 else "train") for number, row in enumerate(rows_of(root))]
     file = write(root / "labels.csv", rows, ("path", "label", column))
     wanted = options.get("split_column", "split")
     with pytest.raises(UserError, match=f"no column '{wanted}' among path, label, {column};.*--data.split_column"):
         module(file, **options).files()
-    assert module(file, split_column=column).files()["test"]
+    files = module(file, split_column=column).files()
+    assert sorted(files["test"].paths) == [root / path for path, _, split in rows if split == "test"]
+    assert all(files["val"].values())
+    assert sum(len(classes.paths) for classes in files.values()) == len(rows)

@@ -1,11 +1,11 @@
 import warnings
-from itertools import chain
 
 import pytest
 import torch
 
 from project.data import FolderDataModule
 from project.engine.errors import UserError
+from project.engine.loading.batch import make_keys
 from tests.conftest import cases
 from tests.data.stubs import attached
 from tests.engine.loading.image_files import noise, smooth, write_folder
@@ -32,14 +32,6 @@ def epoch_of(loader):
     return [torch.cat(field) for field in zip(*batches, strict=True)]
 
 
-def test_every_file_lands_in_exactly_one_split(tmp_path):
-    root = write_folder(tmp_path, CLASSES)
-    splits = found(root)
-    assert list(splits) == ["train", "val", "test"]
-    assert sorted(chain(*splits.values())) == listing(root)
-    assert all({name.split("/")[0] for name in files} == set(CLASSES) for files in splits.values())
-
-
 @pytest.mark.parametrize(("given", "cut"), [("val test", ""), ("val", "test"), ("test", "val")])
 def test_given_splits_are_taken_as_they_are_and_others_cut_from_the_training_images(tmp_path, given, cut):
     write_folder(tmp_path / "train", CLASSES)
@@ -51,19 +43,13 @@ def test_given_splits_are_taken_as_they_are_and_others_cut_from_the_training_ima
     assert not cut or {name.split("/")[1] for name in splits[cut]} == set(CLASSES)
 
 
-@pytest.mark.parametrize("split", ["train", "val"])
-def test_the_number_of_workers_changes_nothing(tmp_path, split):
+def test_workers_change_nothing_and_load_a_whole_split_in_order_where_training_asks_for_indices_alone(tmp_path):
     root = write_folder(tmp_path, CLASSES)
-    loaded = [attached(module(root, num_workers=count), epoch=3) for count in (0, 2)]
-    alone, helped = (epoch_of(getattr(data, f"{split}_dataloader")()) for data in loaded)
-    size = sum(len(files) for files in module(root).files()[split].values())
-    assert len(alone[1]) == (size // 4 * 4 if split == "train" else size) > 0
-    for first, second in zip(alone, helped, strict=True):
-        assert torch.equal(first, second)
-
-
-def test_a_whole_split_is_loaded_by_workers_in_order_where_training_asks_for_indices_alone(tmp_path):
-    data = attached(module(write_folder(tmp_path, CLASSES), num_workers=2, crop_scale=None))
+    data, alone = (attached(module(root, num_workers=count), epoch=3) for count in (2, 0))
+    for split, left in {"train": len(data.splits["train"]) % 4, "val": 0}.items():
+        found, expected = (epoch_of(getattr(one, f"{split}_dataloader")()) for one in (data, alone))
+        assert len(found[1]) == len(data.splits[split]) - left > 0
+        assert all(map(torch.equal, found, expected))
     data.serve_indices(("train",))
     loader = data.whole_split("train")
     assert loader.num_workers == 2
@@ -83,8 +69,9 @@ def test_a_random_crop_depends_on_seed_epoch_and_index_alone(tmp_path):
     assert torch.equal(backwards.images.flip(0), images)
     assert backwards.indices.tolist() == list(range(size))[::-1]
     assert torch.equal(torch.cat([dataset.__getitems__([key]).images for key in keys]), images)
+    again = make_keys(5, torch.arange(size, 2 * size), size).tolist()  # where an epoch takes the images once more
     others = dataset.__getitems__(list(range(size))), attached(module(root, seed=1)).splits["train"].__getitems__(keys)
-    for other in others:
+    for other in (*others, dataset.__getitems__(again)):
         assert not (other.images == images).flatten(1).all(1).any()
 
 

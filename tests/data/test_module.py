@@ -1,13 +1,12 @@
 import multiprocessing
 import sys
-import warnings
 from collections import defaultdict
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule
+from torchvision.transforms import v2
 
 from project.data import FolderDataModule
 from project.engine.errors import UserError
@@ -16,7 +15,7 @@ from project.engine.loading.workers import LazyDataLoader
 from tests.conftest import cases
 from tests.data.stubs import NoiseDataModule, attached
 from tests.data.stubs import trainer as stub_trainer
-from tests.distributed.job import trainer
+from tests.distributed.job import classifier, trainer
 from tests.distributed.processes import run
 from tests.small import load, small
 
@@ -28,6 +27,7 @@ def epochs(data, loader):
 @pytest.mark.parametrize("split", ["val", "test"])
 def test_evaluation_shows_the_images_as_they_are_always_in_the_same_order(split):
     options: dict[str, Any] = {"batch_size": 4, "crop_padding": 3, "cutout": 4}
+    options |= {"batch_transforms": [v2.MixUp()], "train_transforms": [v2.RandAugment()], "num_workers": 0}
     data, again = (attached(NoiseDataModule(**options, seed=of), epoch=of, training=False) for of in (0, 1))
     batches = epochs(data, getattr(data, f"{split}_dataloader")())
     images, labels, indices = by_index(*batches)
@@ -37,11 +37,6 @@ def test_evaluation_shows_the_images_as_they_are_always_in_the_same_order(split)
     assert torch.equal(indices, torch.arange(len(dataset)))
     for first, second in zip(batches, epochs(again, getattr(again, f"{split}_dataloader")()), strict=True):
         require_equal(first, second)
-
-
-def training_batches(world_size=1, **options):
-    data = attached(NoiseDataModule(**{"batch_size": 12} | options), world_size=world_size)
-    return epochs(data, data.train_dataloader())
 
 
 def by_index(*batches):
@@ -54,53 +49,38 @@ def require_equal(first, second):
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
 
-@pytest.mark.parametrize("option", [{"flip": True}, {"crop_padding": 2}, {"cutout": 4}, {}], ids=str)
+@pytest.mark.parametrize("option", [{"flip": True}, {"crop_padding": 2}, {"cutout": 4}, {"cutout": 100}, {}], ids=str)
 def test_each_option_changes_training_images_and_no_label(option):
     data = attached(NoiseDataModule(**{"batch_size": 60, "flip": False} | option))
     (batch,) = epochs(data, data.train_dataloader())
     train = data.splits["train"]
     assert torch.equal(batch.images, train.images[batch.indices]) == (not option)
     assert torch.equal(batch.labels, train.labels[batch.indices])
-
-
-def test_cutout_covers_with_the_mean_colour():
-    (batch,) = training_batches(batch_size=60, cutout=100)
-    mean = (torch.tensor([0.1, 0.5, 0.9]) * 255).view(1, 3, 1, 1)
-    assert (batch.images.float() - mean).abs().max() <= 0.5001
-
-
-class Witness(LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.automatic_optimization = False
-        self.seen = defaultdict(list)
-
-    def configure_optimizers(self):
-        return None
-
-    def training_step(self, batch, batch_idx):
-        self.seen["train", self.current_epoch] += batch.indices.tolist()
-
-    def validation_step(self, batch, batch_idx):
-        self.seen["val", self.current_epoch] += batch.indices.tolist()
+    if option.get("cutout") == 100:  # all is covered, with the mean colour
+        mean = (torch.tensor([0.1, 0.5, 0.9]) * 255).view(1, 3, 1, 1)
+        assert (batch.images.float() - mean).abs().max() <= 0.5001
 
 
 class SortedDataModule(NoiseDataModule):
-    """Images of one class after the other, as a folder of classes has them."""
+    """Images of one class after the other, as a folder of classes has them; keeps what each epoch has seen."""
 
     def load(self):
+        self.seen = defaultdict(list)
         own = super().load().items()
         return {split: ArrayDataset(data.images, data.labels.sort().values, split) for split, data in own}
+
+    def on_before_batch_transfer(self, batch, dataloader_idx):
+        one: Any = self.trainer
+        self.seen[self.split_in_use, one.current_epoch] += batch.indices.tolist()
+        return batch
 
 
 @pytest.mark.parametrize("limits", [{"limit_val_batches": 2}, {"overfit_batches": 2}], ids=str)
 def test_a_part_of_sorted_data_is_a_shuffle_of_all_classes_and_the_same_each_epoch(limits):
-    data, model = SortedDataModule(val=60, batch_size=8), Witness()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*returned `None`.*")
-        trainer(1, max_epochs=3, **limits).fit(model, datamodule=data)
+    data: Any = SortedDataModule(val=60, batch_size=8)
+    trainer(1, max_epochs=3, **limits).fit(classifier(), datamodule=data)
     for split in ("train", "val") if "overfit_batches" in limits else ("val",):
-        first, *others = (model.seen[split, epoch] for epoch in range(3))
+        first, *others = (data.seen[split, epoch] for epoch in range(3))
         assert len(first) == 16
         assert all(other == first for other in others)
         assert set(data.splits[split].labels[first].tolist()) == {0, 1, 2}
@@ -136,14 +116,18 @@ def test_numbers_within_bounds_are_plain_in_a_checkpoint(workplace):
 
 
 @cases(
-    "options text",
-    ({"batch_size": 61}, "batch_size must be at most 60"),
-    ({"crop_padding": 12}, "crop_padding must be below 12"),
-    ({"batch_size": 10, "world_size": 3}, "batch_size must be a multiple of 3, the number of devices, such as 9"),
+    "options world_size text",
+    ({"batch_size": 61}, 1, "batch_size must be at most 60"),
+    ({"crop_padding": 12}, 1, "crop_padding must be below 12"),
+    ({"batch_size": 10}, 3, "batch_size must be a multiple of 3, the number of devices, such as 9"),
 )
-def test_options_that_images_or_devices_do_not_allow_are_refused_by_name(options, text):
+def test_options_that_images_or_devices_do_not_allow_are_refused_by_name(options, world_size, text):
+    def train():
+        data = attached(NoiseDataModule(**{"batch_size": 12} | options), world_size=world_size)
+        epochs(data, data.train_dataloader())
+
     with pytest.raises(UserError, match=rf"--data\.{text}"):
-        training_batches(**options)
+        train()
 
 
 def test_an_example_input_of_a_model_passes_the_transfer_hooks(tmp_path):

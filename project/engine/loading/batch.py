@@ -1,13 +1,9 @@
 """Batches of images, the protocol of datasets that serve whole batches, and the dataset of images in memory."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
-from lightning.pytorch import Trainer
 from torch import Tensor
-
-from .share import once_a_machine
 
 _EPOCHS = 2**24  # more than any run has
 
@@ -92,17 +88,3 @@ class ArrayDataset:
     def name(self, index: int) -> str:
         """The set's name and the image's number in it."""
         return f"{self.names} {index}"
-
-
-def load_once_a_machine(
-    load: Callable[[], Mapping[str, ArrayDataset]], trainer: Trainer | None
-) -> Mapping[str, ArrayDataset]:
-    """Loads datasets in the first process of each machine, and lets all of its processes see the same memory."""
-
-    def pack(splits: Mapping[str, ArrayDataset]) -> Any:
-        return {split: (data.images, data.labels, data.names) for split, data in splits.items()}
-
-    def unpack(found: Any) -> Mapping[str, ArrayDataset]:
-        return {split: ArrayDataset(*content) for split, content in found.items()}
-
-    return once_a_machine(load, pack, unpack, trainer)

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from statistics import median_low
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -23,8 +23,7 @@ from ..preprocessing import Bands
 from ..run.files import whole_file
 from ..run.progress import Progress
 from .decode import check_image, decode, named, open_image, read_bands, reason, upright_size
-from .paths import CODEC, Paths, joined
-from .scan import ClassFiles
+from .paths import CODEC, ClassFiles, Paths, joined
 
 _VERSION = 4  # of the record; another number where the check or the facts change
 _WORTH_PROCESSES = 4096  # so many new files take about as long as starting processes does
@@ -33,37 +32,22 @@ _AT_ONCE = 64
 _UNSURE_NS = 2 * 10**9  # a file may change twice within a tick of the file system's clock
 
 ROW = np.dtype("u8, i8, i8, i4, i4, S8, S16, S32")
-"""A file: a hash of its name, its length in bytes or -1 if it is broken, its time of change in ns, and its facts."""
+"""A file: a hash of its name, its length in bytes or -1 if it is broken, its time of change in ns, and its facts.
+
+These are the size of the upright image; and where all of it was decoded its format, whatever the file is called, PIL's
+name of the kind of its pixels, and a hash of the image as training sees it.
+"""
 ROW.names = ("name", "length", "changed", "width", "height", "format", "mode", "pixels")
 _COLUMNS = ["name", "length", "changed"]
 _STAMP = np.dtype([(column, ROW[column]) for column in _COLUMNS])
 
-CACHED = ("length", "changed", "width", "height")
-"""Facts that the cache of decoded images needs."""
-
-
-class Facts(NamedTuple):
-    """Findings about one file; ``format``, ``mode`` and ``pixels`` only where all of it was decoded."""
-
-    defect: str | None  # the reason why it cannot be read as an image, and then the rest is empty
-    width: int = 0  # of the upright image, in pixels; 0 where nobody asked
-    height: int = 0
-    format: str = ""  # of the content, whatever the file is called, as in "JPEG"
-    mode: str = ""  # PIL's name of the kind of pixels, as in "RGB"
-    pixels: str = ""  # a hash of the image as training sees it, upright and in RGB or as stored
-
-
-class Checked(NamedTuple):
-    """Findings about many files: why some are broken, by their paths, and a row of ``ROW`` for each file."""
-
-    defects: dict[str, str]
-    rows: NDArray[Any]
-
 
 def check_files(
     files: Paths, root: Path, bands: Bands | None = None, sizes: bool = False, pixels: bool = False
-) -> Checked:
+) -> tuple[dict[str, str], NDArray[Any]]:
     """Checks those image files below ``root`` that are new or have changed since they were last checked.
+
+    Returns why some are broken, by their paths, and a row of ``ROW`` for each file.
 
     A file is the same as long as its name, its length and its time of change are. Broken ones are checked each time.
     ``sizes`` asks for widths and heights; ``pixels`` and ``bands`` decode each image in full, which finds damage inside.
@@ -82,15 +66,15 @@ def check_files(
     rows[new] = np.zeros(1, ROW)
     rows[_COLUMNS] = stamps
     lengths, changed = rows["length"], rows["changed"]
-    for place, fact in zip(new.tolist(), _look_at(files.take(new), bands, sizes, pixels), strict=True):
-        if fact.defect is None:
-            rows[place] = (*rows[place].tolist()[:3], *fact[1:])
+    for place, found in zip(new.tolist(), _look_at(files.take(new), bands, sizes, pixels), strict=True):
+        if isinstance(found, str):
+            defects[next(files.take([place]).strings())], lengths[place] = found, -1
         else:
-            defects[next(files.take([place]).strings())], lengths[place] = fact.defect, -1
+            rows[place] = (*rows[place].tolist()[:3], *found)
     if len(defects) < len(new):
         sure = rows[(lengths >= 0) & (changed < sure_before)]
         _remember(record, sure[sure["name"].argsort()])
-    return Checked(defects, rows)
+    return defects, rows
 
 
 def _stamps(files: Paths, below: str) -> Iterator[tuple[int, int, int]]:
@@ -113,29 +97,30 @@ def _hash_of_pixels(image: torch.Tensor) -> str:
     return hashed.hexdigest()
 
 
-def _look(file: Path, bands: Bands | None, sizes: bool, pixels: bool) -> Facts:
+def _look(file: Path, bands: Bands | None, sizes: bool, pixels: bool) -> Any:
+    """Returns the facts of a file's row as far as they are asked for, or the reason why it cannot be read."""
+    width = height = 0
+    kind = mode = hashed = ""
     try:
         if bands is not None:
             stored = read_bands(file, bands)
             _, height, width = stored.shape
-            if not pixels:
-                return Facts(None, width, height)
-            kind = file.suffix if file.suffix.isascii() else ""
-            return Facts(None, width, height, kind, f"{bands[0]} x {bands[1]} bits", _hash_of_pixels(stored))
+            if pixels:
+                kind, mode = file.suffix if file.suffix.isascii() else "", f"{bands[0]} x {bands[1]} bits"
+                hashed = _hash_of_pixels(stored)
+            return width, height, kind, mode, hashed
         check_image(file)
-        if not (sizes or pixels):
-            return Facts(None)
-        with open_image(file) as image, named(file):
-            width, height = upright_size(image, file)
-            if not pixels:
-                return Facts(None, width, height)
-            format_, mode = image.format or "", image.mode
-            return Facts(None, width, height, format_, mode, _hash_of_pixels(decode(image, file)))
+        if sizes or pixels:
+            with open_image(file) as image, named(file):
+                width, height = upright_size(image, file)
+                if pixels:
+                    kind, mode, hashed = image.format or "", image.mode, _hash_of_pixels(decode(image, file))
+        return width, height, kind, mode, hashed
     except UnreadableFileError as error:
-        return Facts(reason(error))
+        return reason(error)
 
 
-def _look_at(files: Paths, bands: Bands | None, sizes: bool, pixels: bool) -> Iterator[Facts]:
+def _look_at(files: Paths, bands: Bands | None, sizes: bool, pixels: bool) -> Iterator[Any]:
     """Checks files in threads, and many in processes, as Python's lock keeps threads from working at the same time."""
     cores, threads = min(usable_cores(), _MOST_PROCESSES), 1 if pixels else 4
     look = partial(_look, bands=bands, sizes=sizes, pixels=pixels)
@@ -154,7 +139,7 @@ def _look_at(files: Paths, bands: Bands | None, sizes: bool, pixels: bool) -> It
             yield from facts
 
 
-def _look_in_threads(threads: int, look: Any, files: Sequence[Path]) -> list[Facts]:
+def _look_in_threads(threads: int, look: Any, files: Sequence[Path]) -> list[Any]:
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(look, files))
 
@@ -189,30 +174,32 @@ def few(broken: Mapping[str, str]) -> str:
     return listed((f"'{file}' ({why})" for file, why in broken.items()), 3)
 
 
-def leave_out(splits: dict[str, ClassFiles], broken: Mapping[str, str]) -> dict[str, ClassFiles]:
+def leave_out(splits: Mapping[str, ClassFiles], broken: Mapping[str, str]) -> dict[str, ClassFiles]:
     """Returns splits without broken files; an error if a class has nothing left to train on, or a split nothing."""
     left = {
-        split: {name: files.take([file not in broken for file in files.strings()]) for name, files in classes.items()}
+        split: ClassFiles(
+            {name: files.take([file not in broken for file in files.strings()]) for name, files in classes.items()}
+        )
         for split, classes in splits.items()
     }
     for name, files in left["train"].items():
         if not files:
             raise UserError(f"class '{name}' has no training image that can be read: {few(broken)}")
     for split, classes in left.items():
-        if not any(classes.values()):
+        if not classes.paths:
             raise UserError(f"{split} has no image that can be read: {few(broken)}")
     return left
 
 
-def survey(root: Path, splits: dict[str, ClassFiles], bands: Bands | None = None) -> dict[str, Any]:
+def survey(root: Path, splits: Mapping[str, ClassFiles], bands: Bands | None = None) -> dict[str, Any]:
     """Describes image files as plain data for JSON: classes, unreadable files, duplicates, sizes and kinds of images."""
     places = [
-        {"file": _below(root, file), "split": split, "class": label}
+        {"file": file, "split": split, "class": label}
         for split, classes in splits.items()
         for label, files in classes.items()
-        for file in files
+        for file in files.strings(root)
     ]
-    files = joined(files for classes in splits.values() for files in classes.values())
+    files = joined(classes.paths for classes in splits.values())
     defects, rows = check_files(files, root, bands, pixels=True)
     unreadable, alike = [], defaultdict[bytes, list[dict[str, str]]](list)
     for place, file, pixels in zip(places, files.strings(), rows["pixels"].tolist(), strict=True):
@@ -239,10 +226,6 @@ def survey(root: Path, splits: dict[str, ClassFiles], bands: Bands | None = None
         "formats": dict(Counter(facts["format"].astype(str).tolist()).most_common()),
         "modes": dict(Counter(facts["mode"].astype(str).tolist()).most_common()),
     }
-
-
-def _below(root: Path, file: Path) -> str:
-    return (file.relative_to(root) if file.is_relative_to(root) else file).as_posix()
 
 
 def _range(values: list[int]) -> dict[str, int] | None:

@@ -16,7 +16,8 @@ from ..number_types import ClosedUnitInterval, NonNegativeInt, PositiveInt, plai
 from ..preprocessing import Preprocessing, batch_bytes
 from ..randomness import Purpose, derived_seed
 from ..training.sampler import EvaluationSampler, TrainingSampler, weighted_draw
-from .batch import ArrayDataset, BatchDataset, ImageBatch, load_once_a_machine, uncounted
+from .batch import ArrayDataset, BatchDataset, ImageBatch, uncounted
+from .share import once_a_machine
 from .transforms import TransformedDataset, describe, transform_batch
 from .workers import image_loader
 
@@ -144,7 +145,7 @@ class ReproducibleDataModule(LightningDataModule, ABC):
         """Opens the datasets once; every stage serves images, until :meth:`serve_indices` declines them."""
         self.serve_indices(())
         if not self.splits:
-            self.splits = load_once_a_machine(cast(Any, self.load), self.trainer) if self.in_memory else self.load()
+            self.splits = once_a_machine(self.load, self.trainer) if self.in_memory else self.load()
         if stage == "fit":
             self.require_usable(self.world[0])
 

@@ -3,6 +3,7 @@
 import os
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -83,24 +84,27 @@ class Paths(Sequence[Path]):
             yield from self.block.paths(rows.numpy(), prefix)
 
 
-def pack(files: Mapping[str, Mapping[str, Paths]]) -> Any:
-    """Returns the files of each class in each split, all of one block, as tensors and plain data."""
-    every = [paths for classes in files.values() for paths in classes.values()]
-    both = joined(every)
-    names = {split: [*classes] for split, classes in files.items()}
-    return both.block.__getstate__(), both.rows, [len(paths) for paths in every], names
-
-
-def unpack(content: Any) -> dict[str, dict[str, Paths]]:
-    """Makes the files of each class in each split from what :func:`pack` returned."""
-    state, rows, counts, names = content
-    block, parts = PathBlock(), iter(torch.split(rows, counts))
-    block.__setstate__(state)
-    return {split: {name: Paths(block, next(parts)) for name in classes} for split, classes in names.items()}
-
-
 def joined(parts: Iterable[Paths]) -> Paths:
     """All of these paths, which must be of one block."""
     blocks, rows = zip(*((part.block, part.rows) for part in parts), strict=True)
     (block,) = {*blocks}
     return Paths(block, torch.cat(rows))
+
+
+class ClassFiles(Mapping[str, Paths]):
+    """The files of each class of a split, by its name, in the order of their labels; and ``paths``, those of all."""
+
+    def __init__(self, classes: Mapping[str, Paths]) -> None:
+        self.paths = joined(classes.values())
+        self.counts = {name: len(files) for name, files in classes.items()}
+        self._ends = dict(zip(classes, accumulate(self.counts.values()), strict=True))
+
+    def __getitem__(self, name: str) -> Paths:
+        end = self._ends[name]
+        return self.paths.take(slice(end - self.counts[name], end))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.counts)
+
+    def __len__(self) -> int:
+        return len(self.counts)

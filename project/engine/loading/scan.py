@@ -10,9 +10,6 @@ from ..preprocessing import Bands
 from .decode import IMAGE_SUFFIXES
 from .paths import PathBlock, Paths
 
-ClassFiles = dict[str, Paths]
-"""The files of each class, by name; classes in the order of their labels."""
-
 _OF_SYSTEMS = {"__MACOSX", "@eaDir", "$RECYCLE.BIN"}  # of macOS's archives, Synology's thumbnails, Windows
 _SPLIT_NAMES = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -80,7 +77,7 @@ def spelt(name: str) -> str:
 def class_folders(root: Path) -> list[Path]:
     """Lists the folders of classes, sorted by name on every system."""
     folders = []
-    for entry in sorted(root.iterdir(), key=lambda path: path.name):  # paths compare without case on Windows
+    for entry in sorted(root.iterdir()):
         if counts(entry.name) and entry.is_symlink() and not entry.exists():
             raise UserError(f"'{printable(entry)}' is a link that leads nowhere; repair or remove it")
         if counts(entry.name) and entry.is_dir():
@@ -88,7 +85,7 @@ def class_folders(root: Path) -> list[Path]:
     return folders
 
 
-def list_classes(root: Path, block: PathBlock, bands: Bands | None = None) -> ClassFiles:
+def list_classes(root: Path, block: PathBlock, bands: Bands | None = None) -> dict[str, Paths]:
     """Adds the images of each class to a block, from its folder and the folders within, at any depth."""
     above = (os.path.realpath(root),)
     found = (

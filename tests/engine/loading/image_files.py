@@ -41,6 +41,13 @@ def damage_deep_inside(path: Path) -> None:
     path.write_bytes(data)
 
 
+def turned(orientation: int) -> Image.Exif:
+    """EXIF data that say how an image lies."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
+
+
 def save(image, path, **options):
     image.save(path, **options)
     return path

@@ -11,16 +11,14 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule
-from torch.nn import functional as F
 
 from project.data import FolderDataModule
 from project.engine.errors import LocalError, UnreadableFileError, UserError
 from project.engine.loading import check
 from tests.conftest import cases, make_folder
-from tests.data.stubs import attached
+from tests.data.stubs import NoiseDataModule, attached
 from tests.data.test_torch_dataset import joined
-from tests.distributed.job import trainer
+from tests.distributed.job import classifier, trainer
 from tests.distributed.processes import forked, succeed
 from tests.engine.loading.image_files import damage_deep_inside, write_folder
 
@@ -122,22 +120,11 @@ def test_a_training_batch_without_a_readable_image_ends_the_run(root):
         transferred(data)
 
 
-class Mean(LightningModule):
-    """Predicts the label from the mean colour."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(3, 2)
-
-    def training_step(self, batch, _):
-        return F.cross_entropy(self.layer(batch.images.float().mean((2, 3))), batch.labels)
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.001)
-
-
 def skip(folder):
-    """Trains on image files that the first process alone can list and check, and of which it alone cannot read some."""
+    """Trains on image files that the first process alone can list and check, and of which it alone cannot read some.
+
+    Then opens images that lie in memory, which the first process alone can load.
+    """
     rank, module_of_checks = int(os.environ["RANK"]), cast(Any, check)
     whole = module_of_checks.check_image
     tempfile.tempdir = str(folder / "temporary")
@@ -153,10 +140,16 @@ def skip(folder):
     if rank == 1:
         data.find = data._check = None
         assert data.expected_sizes() == {}
-    trainer(2, max_epochs=2).fit(Mean(), datamodule=data)
+    (one := trainer(2, max_epochs=2)).fit(classifier(), datamodule=data)
+    images: Any = NoiseDataModule()
+    images.trainer = one
+    if rank == 1:
+        images.load = None
+    images.setup("validate")
     files = {split: [str(file) for file in dataset.files] for split, dataset in data.splits.items()}
     address = data.splits["train"].files.block.__getstate__()["_text"].data_ptr()
-    (folder / f"{rank}.json").write_text(json.dumps([files, mapped_file(address)]))
+    maps = mapped_file(address), mapped_file(images.splits["val"].images.data_ptr())
+    (folder / f"{rank}.json").write_text(json.dumps([files, int(images.splits["val"].images.sum()), maps]))
 
 
 def mapped_file(address):
@@ -169,18 +162,19 @@ def mapped_file(address):
     return None
 
 
-def test_all_processes_take_the_list_of_the_first_without_the_files_that_it_cannot_read(tmp_path):
+def test_all_processes_see_the_list_and_the_images_of_the_first_without_files_that_it_cannot_read(tmp_path):
     """If each decided for itself, their data sets would differ in length, and the run would wait for ever."""
     root = make_folder(tmp_path / "images", {"a": 20, "b": 20})
     (tmp_path / "temporary").mkdir()
     succeed(forked(2, skip, tmp_path), tmp_path, timeout=100)
-    (first, mapped), (second, other) = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     assert first == second
-    names = {file for files in first.values() for file in files}
+    names = {file for files in first[0].values() for file in files}
+    assert first[1] == int(NoiseDataModule().load()["val"].images.sum())
     assert names == {str(file) for file in root.rglob("*.jpg") if not file.name.endswith("1.jpg")}
     assert not list((tmp_path / "temporary").glob("images-*"))
-    if sys.platform == "linux":
-        assert mapped == other == f"{tmp_path}/temporary/{Path(mapped).name}"
+    for mapped in first[2] if sys.platform == "linux" else ():
+        assert mapped == f"{tmp_path}/temporary/{Path(mapped).name}"
         assert mapped.endswith(" (deleted)")
 
 

@@ -34,8 +34,10 @@ def epoch(dataset, number=0):
     return dataset.__getitems__([number * len(dataset) + index for index in range(len(dataset))]).images
 
 
-def test_a_second_epoch_and_a_second_run_need_no_file(start):
+def test_a_second_epoch_and_a_second_run_need_no_file_and_the_room_is_taken_before_the_first(start):
     first, second = start(), start()
+    room = first.cache.path.stat()
+    assert room.st_blocks * 512 >= room.st_size == sum(8 + 3 * height * width for height, width in first.cache.shapes)
     cropped = epoch(first)
     for file in first.files:
         file.rename(file.with_suffix(".gone"))
@@ -87,12 +89,8 @@ def test_an_image_of_which_a_part_was_lost_is_decoded_again(start):
         assert torch.equal(epoch(start()), whole)
 
 
-def fill_disk(monkeypatch):
-    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
-
-
 def test_where_it_does_not_fit_that_is_said_and_images_are_decoded(start, tmp_path, monkeypatch, capsys):
-    fill_disk(monkeypatch)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
     train = start()
     assert "has no room for the decoded train images; going on without" in capsys.readouterr().err
     assert torch.equal(epoch(train), epoch(start(cache=None)))
@@ -107,17 +105,11 @@ def test_a_whole_file_is_used_and_stays_where_the_disk_is_full_by_now(start, mon
         size = path.stat().st_size
         os.truncate(path, 0)
         os.truncate(path, size)
-    fill_disk(monkeypatch)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
     second = start()
     assert capsys.readouterr().err == ""
     assert second.cache.path == path
     assert torch.equal(epoch(second), whole)
-
-
-def test_the_room_is_taken_before_the_first_image(start):
-    cache = start().cache
-    found = cache.path.stat()
-    assert found.st_blocks * 512 >= found.st_size == sum(8 + 3 * height * width for height, width in cache.shapes)
 
 
 def test_a_file_that_takes_another_size_after_the_check_is_named(start):

@@ -18,16 +18,14 @@ from project.engine.loading.check import check_files
 from project.engine.loading.decode import check_image
 from project.engine.loading.paths import PathBlock
 from tests.data.stubs import attached
-from tests.engine.loading.image_files import noise, write_folder
+from tests.engine.loading.image_files import noise, turned, write_folder
 
 
 @pytest.fixture
 def root(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     root = write_folder(tmp_path / "images", {"a": 6, "b": 5})
-    exif = Image.Exif()
-    exif[0x0112] = 6  # the image lies on its side
-    noise(20, 10).save(root / "b" / "turned.jpg", exif=exif)
+    noise(20, 10).save(root / "b" / "turned.jpg", exif=turned(6))
     for file in files_in(root):
         age(file)
     return root
@@ -63,8 +61,8 @@ def record():
 def start(root, **options):
     """The row of every file, but for the hash of its name."""
     files = PathBlock().add(root, (str(file.relative_to(root)) for file in files_in(root)))
-    rows = check_files(files, root, **{"sizes": True} | options).rows.tolist()
-    return {file: row[1:] for file, row in zip(files, rows, strict=True)}
+    _, rows = check_files(files, root, **{"sizes": True} | options)
+    return {file: row[1:] for file, row in zip(files, rows.tolist(), strict=True)}
 
 
 def by_hand(root, sizes=True):

@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from project.engine.errors import UnreadableFileError
 from project.engine.loading.decode import MAX_PIXELS, check_image, open_image, read_bands, upright_size
 from tests.conftest import cases
-from tests.engine.loading.image_files import decoded, difference, noise, save, smooth
+from tests.engine.loading.image_files import decoded, difference, noise, save, smooth, turned
 
 SUFFIXES = ["jpg", "png", "bmp", "gif", "ppm", "tif", "webp"]
 
@@ -33,12 +33,6 @@ def claiming_png(width: int, height: int) -> bytes:
 def tiff(mode: str) -> bytes:
     smooth(64, 48).convert(mode).save(file := BytesIO(), format="TIFF")
     return file.getvalue()
-
-
-def turned(orientation: int) -> Image.Exif:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return exif
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "tif"])

@@ -16,11 +16,9 @@ from project.engine.loading.files import prepare
 from tests.conftest import cases
 from tests.data.stubs import attached
 from tests.data.test_torch_dataset import IMAGE, Samples, joined, labelled, module
-from tests.engine.loading.image_files import save, smooth
+from tests.engine.loading.image_files import save, smooth, turned
 
 GREY = smooth(30, 24).convert("L")
-TURNED = Image.Exif()
-TURNED[0x0112] = 6
 
 
 @pytest.mark.parametrize("suffix", ["png", "tif"])
@@ -30,7 +28,7 @@ TURNED[0x0112] = 6
     (smooth(30, 24).convert("RGBA"), {}),
     (smooth(30, 24).quantize(16), {}),
     (Image.fromarray((np.asarray(GREY).astype(np.uint16) << 8) + 99), {}),
-    (smooth(30, 24), {"exif": TURNED}),
+    (smooth(30, 24), {"exif": turned(6)}),
 )
 def test_an_image_of_any_mode_becomes_what_it_becomes_as_a_file(tmp_path, image, options, suffix):
     path = save(image, tmp_path / f"image.{suffix}", **options)

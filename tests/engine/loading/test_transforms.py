@@ -146,7 +146,7 @@ def test_a_batch_is_what_torchvision_makes_of_it_in_float64(transform, tolerance
     assert torch.equal(mixed.indices, plain.indices)
 
 
-def test_draws_depend_on_the_batch_and_leave_others_alone():
+def test_draws_depend_on_the_batch_alike_on_all_devices_and_leave_others_alone():
     torch.manual_seed(5)
     first_batch()  # a loader draws one number
     expected = torch.rand(3)
@@ -156,20 +156,9 @@ def test_draws_depend_on_the_batch_and_leave_others_alone():
     again, other = first_batch(v2.MixUp()), first_batch(v2.MixUp(), done=2)
     require_equal(first, again)
     assert set(map(float, first.labels.flatten())) != set(map(float, other.labels.flatten()))
-
-
-def test_all_devices_draw_alike():
     labels = [first_batch(v2.MixUp(), world_size=2, rank=rank).labels for rank in range(2)]
     shares = {round(float(share), 6) for share in torch.cat(labels).flatten()}
-    assert len(shares - {0.0, 1.0}) == 2  # the same two
-
-
-def test_evaluation_sees_images_as_they_are():
-    both: dict[str, Any] = {"batch_transforms": [v2.MixUp()], "train_transforms": [v2.RandAugment()]}
-    data = attached(NoiseDataModule(**both, **OFF), training=False)
-    batch = epochs(data, data.val_dataloader())[0]
-    assert batch.labels.dtype == torch.int64
-    assert torch.equal(batch.images, data.splits["val"].images[batch.indices])
+    assert len(shares - {0.0, 1.0}) == 2  # the same two on all devices
 
 
 def test_soft_labels_give_mean_cross_entropy_and_count_against_the_largest_share():

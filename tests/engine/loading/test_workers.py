@@ -50,7 +50,7 @@ def test_the_limit_on_open_files_is_raised_and_never_lowered():
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= soft
 
 
-def test_a_worker_that_was_killed_is_one_line(capsys):
+def test_a_worker_that_was_killed_and_too_many_open_files_are_one_line(capsys):
     data = NoiseDataModule(num_workers=1, batch_size=8)
     data.setup("fit")
 
@@ -62,7 +62,4 @@ def test_a_worker_that_was_killed_is_one_line(capsys):
         signal.pause()  # where all were there already
 
     assert one_line(kill, capsys).startswith("error: a process that loads images has died")
-
-
-def test_too_many_open_files_is_one_line(capsys):
     assert "ulimit -n" in one_line(Mock(side_effect=OSError(24, "Too many open files")), capsys)
