@@ -42,10 +42,11 @@ def _group(channels: int, width: int, residual: bool) -> nn.Sequential:
     def normalized() -> nn.BatchNorm2d:
         return nn.BatchNorm2d(width, momentum=0.4)  # running statistics follow quickly, as a few epochs have few steps
 
+    first = [_convolution(channels, width), nn.MaxPool2d(2), normalized(), nn.GELU()]
     rest: list[nn.Module] = [_convolution(width, width), normalized()]
     if residual:
         rest = [_Residual(*rest, nn.GELU(), _convolution(width, width), normalized())]
-    group = nn.Sequential(_convolution(channels, width), nn.MaxPool2d(2), normalized(), nn.GELU(), *rest, nn.GELU())
+    group = nn.Sequential(*first, *rest, nn.GELU())
     for layer in group.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.dirac_(layer.weight.data[: layer.in_channels])  # the first kernels begin by copying a channel each
