@@ -169,9 +169,10 @@ def test_a_scaling_command_is_true(command, place):
     assert [line.split()[:2] for line in table.splitlines()[6:9]] == [["1", "1"], ["2", "2"], ["4", "4"]]
 
 
-def test_the_command_that_trains_folds_has_options_that_exist(workplace, without_initialisation):
-    make_folder(workplace / "images", dict.fromkeys("ab", 80))
-    (command,) = (command for command in COMMANDS if "scripts/folds.py" in command)
+@pytest.mark.parametrize("command", [command for command in COMMANDS if "scripts/folds.py" in command])
+def test_the_command_that_trains_folds_has_options_that_exist(command, workplace, without_initialisation):
+    for file in [*make_folder(workplace / "images", dict.fromkeys("ab", 80)).rglob("*.jpg")]:
+        file.rename(file.with_name(f"patient{file.name}"))
     _, _, _, folds, *options = words(command.replace("configs", str(ROOT / "configs")))
     no_download = ["--model.weights=null", "--model.freeze=null"]
     command_line = FitCLI([*options, f"--data.folds={folds}", "--data.fold=1", *no_download, *ONE_CPU])
