@@ -204,7 +204,7 @@ def test_the_python_page_trains_evaluates_and_predicts(workplace, capsys):
 
 
 OF_FOLDERS = re.compile(r"--data\.(on_bad_image|cache|fold|crop_scale|fit|image_size|mean)")
-INLINE = re.findall(r"`((?:--trainer\.|--model\.|--data|--seed|--config configs)[^`]* [^`]*)`", TEXT)
+INLINE = re.findall(r"`((?=[^`]* )(?:--trainer\.|--model\.|--data|--seed|--config configs)[^`]+)`", TEXT)
 FENCED = re.findall(r"^python -m project.fit [^#\n]*", TEXT, re.M)
 
 
