@@ -204,12 +204,11 @@ def write_csv(folder: Path) -> None:
 
 def write_attributes(file: Path) -> None:
     """A CSV of the images in ``images`` with two attributes, each of which is not known of some."""
-    paths = [*enumerate(sorted((file.parent / "images").rglob("*.jpg")))]
-    rows = [
-        f"{path},{path.parent.name if at % 5 else ''},{'odd' if int(path.stem) % 2 else 'even'}" for at, path in paths
-    ]
-    rows = [row if at % 4 else row.rpartition(",")[0] + "," for at, row in enumerate(rows)]
-    file.write_text("\n".join(["path,species,number", *rows]))
+    rows = ["path,species,number"]
+    for at, path in enumerate(sorted((file.parent / "images").rglob("*.jpg"))):
+        number = "odd" if int(path.stem) % 2 else "even"
+        rows.append(f"{path},{path.parent.name if at % 5 else ''},{number if at % 4 else ''}")
+    file.write_text("\n".join(rows))
 
 
 def attributes_options(folder: Path) -> list[str]:

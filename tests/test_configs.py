@@ -1,6 +1,5 @@
 """Every committed config trains; recipes add up and name their sources."""
 
-import json
 import re
 import shutil
 import sys
@@ -15,7 +14,7 @@ from tests.conftest import ONE_CPU, ROOT, SMALL_FILES, fit, make_folder
 from tests.data.test_cifar10 import write_cifar10
 from tests.distributed.processes import succeed
 from tests.engine.cli.test_command_line import parse
-from tests.small import load
+from tests.small import load, read_json
 
 CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path.parent.name != "sweeps")
 # a compiler works for a while, and a process of its own imports everything
@@ -62,7 +61,7 @@ def test_a_config_trains_on_its_own_kind_of_data(config, workplace, monkeypatch)
     else:
         fit(*args)
     assert load(Path("runs/run/checkpoints/best.ckpt"))["global_step"] == 1
-    assert json.loads(Path("runs/run/metrics.json").read_text())["test"]["total"] > 0
+    assert read_json("runs/run/metrics.json")["test"]["total"] > 0
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)

@@ -1,6 +1,5 @@
 """Every command that the README and the docs show is run here, shortened, or parsed; their links and site are whole."""
 
-import json
 import os
 import re
 import shlex
@@ -23,6 +22,7 @@ from tests import conftest
 from tests.conftest import ONE_CPU, QUIET, ROOT, TINY_DATA, TINY_TRAINER, evaluate, fit, make_folder
 from tests.data.test_cifar10 import write_cifar10
 from tests.engine.cli.test_command_line import parse as parse_fit
+from tests.small import read_json
 from tests.test_configs import TINY
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -200,7 +200,7 @@ def test_the_python_page_trains_evaluates_and_predicts(workplace, capsys):
     exec(find.replace("train_size=640", sizes).replace("update_attr", "num_training=9, update_attr"), {})
     assert "--model.optimizer.lr" in capsys.readouterr().out
     evaluate("flowers.ckpt")
-    assert json.loads(Path("flowers.test.metrics.json").read_text())["accuracy"] == pytest.approx(float(measured))
+    assert read_json("flowers.test.metrics.json")["accuracy"] == pytest.approx(float(measured))
 
 
 OF_FOLDERS = re.compile(r"--data\.(on_bad_image|cache|fold|crop_scale|fit|image_size|mean)")

@@ -1,6 +1,5 @@
 """The promises of ``python -m project.evaluate``, and of ``python -m project.report``, whose page shows what was measured."""
 
-import json
 import re
 import shutil
 from html.parser import HTMLParser
@@ -19,7 +18,7 @@ from project.model.metrics import Metrics
 from project.report import image_sections, render
 from tests.conftest import QUIET, SLIM, SMALL_FILES, TINY_TRAINER, evaluate, fit, make_folder, opened, report_of
 from tests.engine.loading.image_files import write_folder
-from tests.small import load
+from tests.small import load, read_json
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def right(model, files):
 
 def test_a_checkpoint_alone_is_measured_into_a_table_and_a_file_beside_it(checkpoint, tmp_path, capsys):
     evaluate(f"{checkpoint}", "--split=val")  # that the metrics are those of the run is in test_metrics_by_hand.py
-    rows = json.loads((tmp_path / "alone.val.metrics.json").read_text())["per_class"]
+    rows = read_json(tmp_path / "alone.val.metrics.json")["per_class"]
     assert list(rows) == load(checkpoint)[ABOUT]["class_names"]
     assert class_table(list(rows), list(rows.values())) in capsys.readouterr().out
 
@@ -45,7 +44,7 @@ def test_other_images_of_the_same_classes_can_be_measured(checkpoint, tmp_path, 
     root = make_folder(tmp_path / "images", dict.fromkeys(names, 5))
     data = ["--data=FolderDataModule", f"--data.root={root}", *SMALL_FILES]
     evaluate(f"{checkpoint}", *data, "--data.batch_size=8", "--data.resize=36", "--data.interpolation=bicubic")
-    written = json.loads((tmp_path / "alone.test.metrics.json").read_text())
+    written = read_json(tmp_path / "alone.test.metrics.json")
     assert written["total"] == len(names)
     assert written["data"]["class_path"] == "FolderDataModule"
     assert written["data"]["init_args"].items() >= {"root": str(root), "resize": 36}.items()
@@ -72,7 +71,7 @@ def test_all_images_of_another_folder_can_be_measured_but_no_training_images_by_
     with pytest.raises(UserError, match="image files"):
         evaluate(f"{checkpoint}", "--data=SyntheticFlowersDataModule", "--split=all")
     cli = evaluate(*options, f"--data={root / 'test'}")
-    written, count = json.loads(output.read_text()), right(cli.model, sorted((root / "test").rglob("*.*")))
+    written, count = read_json(output), right(cli.model, sorted((root / "test").rglob("*.*")))
     assert (written["split"], written["correct"], written["total"]) == ("all", count, 3 * len(names))
     said = capsys.readouterr()
     assert f"({count}/{3 * len(names)})" in said.out
@@ -92,7 +91,7 @@ def test_images_are_fitted_as_the_checkpoint_says_or_not_at_all(checkpoint, tmp_
     with pytest.raises(UserError, match=r"fitted by pad, .* get crop; see --data\.fit"):
         evaluate(*options, "--data.fit=crop")
     cli: Any = evaluate(*options)
-    measured = json.loads((tmp_path / "alone.test.metrics.json").read_text())
+    measured = read_json(tmp_path / "alone.test.metrics.json")
     assert measured["correct"] == right(cli.model, cli.datamodule.splits["test"].files)
 
 
@@ -116,13 +115,8 @@ class Page(HTMLParser):
         self.text += data
 
 
-@pytest.fixture
-def metrics(tiny_run):
-    return json.loads((tiny_run / "metrics.json").read_text())
-
-
-def test_a_reports_metrics_are_those_of_the_run_and_every_image_is_inside_the_file(tiny_run, tmp_path, metrics):
-    page = tmp_path / "report.html"
+def test_a_reports_metrics_are_those_of_the_run_and_every_image_is_inside_the_file(tiny_run, tmp_path):
+    metrics, page = read_json(tiny_run / "metrics.json"), tmp_path / "report.html"
     page.symlink_to("page.html")
     assert report_of(tiny_run, f"--output={page}") == page
     found = Page(page)
@@ -157,7 +151,8 @@ def test_names_from_files_are_no_markup_and_without_its_images_a_run_still_has_a
     assert "Most confident mistakes" in Page(report_of(run, f"--root={tmp_path / 'elsewhere'}")).text
 
 
-def test_sections_that_a_network_or_a_run_has_nothing_for_are_left_out(tiny_run, metrics):
+def test_sections_that_a_network_or_a_run_has_nothing_for_are_left_out(tiny_run):
+    metrics = read_json(tiny_run / "metrics.json")
     about, (model, data) = load(tiny_run / "checkpoints" / "best.ckpt")[ABOUT], opened(tiny_run)
     model.network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 8))
     sections = image_sections(model, evaluate_split(model, data))

@@ -1,6 +1,5 @@
 """The promises of ``python -m project.fit``."""
 
-import json
 import shlex
 import shutil
 from collections import Counter
@@ -21,7 +20,7 @@ from project.engine.run.checkpoint import ABOUT
 from project.engine.training.bookkeeping import Bookkeeping
 from project.fit import FitCLI
 from tests.conftest import SLIM, TINY, fit, make_folder
-from tests.small import load, small, stop_at
+from tests.small import load, read_json, small, stop_at
 from tests.stress import differences, outcome
 
 
@@ -39,7 +38,7 @@ def test_a_run_leaves_exactly_the_files_that_the_design_names(tiny_run):
 @pytest.mark.parametrize("name", ["best", "last"])
 def test_a_checkpoint_explains_itself_and_loads_safely(tiny_run, name):
     about = load(tiny_run / "checkpoints" / f"{name}.ckpt")[ABOUT]
-    assert about["class_names"] == json.loads((tiny_run / "metrics.json").read_text())["class_names"]
+    assert about["class_names"] == read_json(tiny_run / "metrics.json")["class_names"]
     assert about["preprocessing"]["crop"] == 32
     assert (about["arch"], about["arch_args"], about["split_seed"]) == ("resnet9_slim", {}, 0)
     assert about["versions"]["torch"] == torch.__version__.split("+")[0]
@@ -75,7 +74,7 @@ def test_tensorboards_own_reader_finds_the_hyperparameters_and_the_final_metrics
     expected = {"optimizer.name": "SGD", "optimizer.lr": 0.1, "batch_size": 16, "image_size": 32, "max_epochs": 1}
     assert {name: settings[name] for name in expected} == expected
     found = {value.name.tag: value.value for value in group.metric_values}
-    metrics = json.loads((tiny_run / "metrics.json").read_text())
+    metrics = read_json(tiny_run / "metrics.json")
     for split in ("val", "test"):
         for name in ("accuracy", "loss", "f1", "top5"):
             assert found.pop(f"{split}/{name}") == pytest.approx(metrics[split][name], rel=1e-6)
@@ -84,13 +83,12 @@ def test_tensorboards_own_reader_finds_the_hyperparameters_and_the_final_metrics
 
 def test_the_saved_config_repeats_the_run(tiny_run, workplace):
     fit("--config", str(tiny_run / "config.yaml"), "--trainer.default_root_dir=runs", "--name=again")
-    first, again = (json.loads((run / "metrics.json").read_text()) for run in (tiny_run, workplace / "runs" / "again"))
-    assert first == again
+    assert read_json("runs/again/metrics.json") == read_json(tiny_run / "metrics.json")
 
 
 def test_weights_saved_after_training_are_of_its_last_epoch(workplace):
     small("--trainer.max_epochs=5", "--trainer.max_steps=2")  # of four an epoch
-    metrics = json.loads((workplace / "runs" / "run" / "metrics.json").read_text())
+    metrics = read_json("runs/run/metrics.json")
     assert (metrics["epoch"], metrics["step"]) == (1, 2)
 
 

@@ -1,7 +1,6 @@
 """A classifier, a network, metrics and data of the user's own, through every command."""
 
 import gc
-import json
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -23,7 +22,7 @@ from project.engine.run.settings import subclasses
 from project.model import ImageClassifier
 from tests.conftest import SLIM, TINY, cases, draw_image, evaluate, fit, label, report_of
 from tests.model.test_classifier import Memory, classifier, linear, trainer
-from tests.small import load, one_line, rows
+from tests.small import load, one_line, read_json, rows
 
 SOURCE = """
 from torchmetrics.classification import MulticlassCalibrationError, MulticlassCohenKappa
@@ -78,12 +77,12 @@ def best(run) -> Iterator[Path]:
 
 def test_an_own_metric_chooses_the_best_checkpoint_and_is_printed(run, best, capsys):
     curve = read_curves(run)["val/calibration_error"]
-    about, metrics = load(best)[ABOUT], json.loads((run / "metrics.json").read_text())
+    about, metrics = load(best)[ABOUT], read_json(run / "metrics.json")
     assert about["selection"] == metrics["selection"] == {"monitor": "val/calibration_error", "mode": "min"}
     assert about["step"] == metrics["step"] == 1 + min(curve, key=lambda step: curve[step])
     assert len(set(curve.values())) == 4
     evaluate(str(best), "--output=m.json", "--import=own_package")
-    measured = json.loads(Path("m.json").read_text())
+    measured = read_json("m.json")
     for name in ("kappa", "calibration_error"):
         assert measured[name] == pytest.approx(metrics["test"][name], abs=1e-6)
     assert ["kappa", f"{measured['kappa']:.4f}"] in [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -164,7 +163,7 @@ def test_hooks_without_super_that_print_leave_metrics_plots_and_checkpoints_as_t
     assert capsys.readouterr().out.count("printed by the model") > 10
     about = load(cli.run.path / "checkpoints" / "last.ckpt")[ABOUT]
     assert (about["optimizer"]["name"], about["lr_scheduler"]) == ("Adadelta", {})
-    assert json.loads((cli.run.path / "metrics.json").read_text())["test"]["total"] == 26
+    assert read_json(cli.run.path / "metrics.json")["test"]["total"] == 26
     plots = {path.stem: Image.open(path).convert("RGB") for path in (cli.run.path / "plots").iterdir()}
     assert set(plots) == {"curves", "confusion_matrix", "classes"}
     assert all(min(image.size) > 100 and np.asarray(image).std() > 5 for image in plots.values())
