@@ -25,11 +25,15 @@ from project.evaluate import EvaluateCLI
 from project.fit import FitCLI
 from project.model import ImageClassifier
 
+ROOT = Path(__file__).parents[1]
+
 # tiny tensors gain nothing from more, and threads that outnumber the cores wait for each other
 torch.set_num_threads(1)
 
+ONE_CPU = ["--trainer.accelerator=cpu", "--trainer.devices=1"]
 TINY_DATA = ["--data.train_size=64", "--data.val_size=24", "--data.test_size=26"]
 TINY_DATA += ["--data.image_size=32", "--data.batch_size=16"]
+SMALL_FILES = ["--data.image_size=32", "--data.num_workers=0"]
 TINY_TRAINER = ["--trainer.accelerator=cpu", "--trainer.max_epochs=1", "--trainer.log_every_n_steps=1"]
 QUIET = ["--trainer.enable_progress_bar=false", "--trainer.num_sanity_val_steps=0"]
 TINY = [*TINY_DATA, *TINY_TRAINER, *QUIET]
@@ -43,21 +47,19 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-_FLOWERS: dict[str, Tensor] = {}
-
-
-def _flowers(labels: Tensor, indices: Tensor, **options) -> Tensor:
-    key = str((labels.tolist(), indices.tolist(), options))
-    if key not in _FLOWERS:
-        _FLOWERS[key] = draw_flowers(labels, indices, **options)
-    return _FLOWERS[key].clone()
-
-
 @contextmanager
 def flowers_drawn_once() -> Iterator[None]:
     """Keeps the flowers that runs have drawn for the next ones: to draw them takes a quarter of a tiny run."""
+    drawn: dict[str, Tensor] = {}
+
+    def flowers(labels: Tensor, indices: Tensor, **options) -> Tensor:
+        key = str((labels.tolist(), indices.tolist(), options))
+        if key not in drawn:
+            drawn[key] = draw_flowers(labels, indices, **options)
+        return drawn[key].clone()
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("project.data.drawn.module.draw_flowers", _flowers)
+        patch.setattr("project.data.drawn.module.draw_flowers", flowers)
         yield
 
 
@@ -94,7 +96,7 @@ def fit(*args: str, drawn: bool = False) -> FitCLI:
 
 def evaluate(*args: str) -> EvaluateCLI:
     with as_in_a_terminal():
-        cli = EvaluateCLI([*args, *QUIET[:1], "--trainer.accelerator=cpu", "--trainer.devices=1"])
+        cli = EvaluateCLI([*args, *QUIET[:1], *ONE_CPU])
         cli.evaluate()
         return cli
 
@@ -102,8 +104,7 @@ def evaluate(*args: str) -> EvaluateCLI:
 def label(*args: str | Path) -> int:
     """Runs ``python -m project.predict`` in this process."""
     with as_in_a_terminal():
-        one_process = ["--trainer.accelerator=cpu", "--trainer.devices=1", "--num_workers=0"]
-        return predict.predict(predict.parse([*one_process, *map(str, args)]))
+        return predict.predict(predict.parse([*ONE_CPU, "--num_workers=0", *map(str, args)]))
 
 
 def report_of(run: Path, *args: str) -> Path:
@@ -122,27 +123,20 @@ def opened(run: Path) -> tuple[ImageClassifier, ImageDataModule]:
 
 @pytest.fixture(autouse=True, scope="session")
 def surroundings(tmp_path_factory):
-    """Keeps tests apart from the machine's user, and lets all of them draw a flower once."""
-    with pytest.MonkeyPatch.context() as patch, flowers_drawn_once():
-        patch.setattr("sys.argv", ["python"])  # LightningCLI warns where there are two command lines
-        patch.setenv("OMP_NUM_THREADS", "1")  # or Lightning gives a strategy's process as many as there are cores
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("caches")))  # for what is found out about files
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def built_once():
-    """Builds one parser for all commands that train, which takes a tenth of a small run; it keeps nothing of a command."""
+    """Keeps tests apart from the machine's user, and lets all of them draw a flower and build a parser once."""
     build, parsers = FitCLI.setup_parser, dict[type, Any]()
 
     def setup_parser(cli: FitCLI, *args) -> None:
-        if type(cli) not in parsers:
+        if type(cli) not in parsers:  # to build one takes a tenth of a small run; it keeps nothing of a command
             build(cli, *args)
             parsers[type(cli)] = cli.parser
         cli.parser = parsers[type(cli)]
 
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, flowers_drawn_once():
         patch.setattr(FitCLI, "setup_parser", setup_parser)
+        patch.setattr("sys.argv", ["python"])  # LightningCLI warns where there are two command lines
+        patch.setenv("OMP_NUM_THREADS", "1")  # or Lightning gives a strategy's process as many as there are cores
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("caches")))  # for what is found out about files
         yield
 
 
@@ -210,21 +204,19 @@ def write_csv(folder: Path) -> None:
 
 def write_attributes(file: Path) -> None:
     """A CSV of the images in ``images`` with two attributes, each of which is not known of some."""
-    paths = [*enumerate(sorted((file.parent / "images").rglob("*.jpg")))]
-    rows = [
-        f"{path},{path.parent.name if at % 5 else ''},{'odd' if int(path.stem) % 2 else 'even'}" for at, path in paths
-    ]
-    rows = [row if at % 4 else row.rpartition(",")[0] + "," for at, row in enumerate(rows)]
-    file.write_text("\n".join(["path,species,number", *rows]))
+    rows = ["path,species,number"]
+    for at, path in enumerate(sorted((file.parent / "images").rglob("*.jpg"))):
+        number = "odd" if int(path.stem) % 2 else "even"
+        rows.append(f"{path},{path.parent.name if at % 5 else ''},{number if at % 4 else ''}")
+    file.write_text("\n".join(rows))
 
 
 def attributes_options(folder: Path) -> list[str]:
     """Makes images with two attributes; the options that train on them."""
     make_folder(folder / "images", dict.fromkeys("abc", 32))
     write_attributes(folder / "attributes.csv")
-    size = ["--data.image_size=32", "--data.batch_size=16", "--data.num_workers=0"]
-    data = ["--data=examples.attributes.AttributesCSV", f"--data.file={folder}/attributes.csv", *size]
-    return [*data, "--model=examples.attributes.AttributeClassifier", "--monitor=val/f1"]
+    data = ["--data=examples.attributes.AttributesCSV", f"--data.file={folder}/attributes.csv", *SMALL_FILES]
+    return [*data, "--data.batch_size=16", "--model=examples.attributes.AttributeClassifier", "--monitor=val/f1"]
 
 
 def write_pets(root: Path) -> None:

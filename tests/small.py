@@ -1,6 +1,7 @@
 """Runs of the real command that take no time, with a small network."""
 
 import csv
+import json
 import os
 import signal
 from pathlib import Path
@@ -66,6 +67,10 @@ def one_line(command, capsys) -> str:
     assert line.startswith("error: ")
     assert not [note for note in notes if note.startswith(("error", "Traceback")) or "Warning" in note]
     return str(line)
+
+
+def read_json(path: Path | str) -> Any:
+    return json.loads(Path(path).read_text())
 
 
 def load(path: Path):

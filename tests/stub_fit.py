@@ -19,8 +19,7 @@ if options["kind"] == "broken":
 run, lr, epochs = root / name, float(options["lr"]), int(options["epochs"])
 run.mkdir(exist_ok=True)
 for epoch in range(1, epochs + 1):
-    values = [n * (1 - abs(lr - 0.3)) / epochs for n in range(1, epoch + 1)]
-    rows = [f"{n},{value!r}\n" for n, value in enumerate(values)]
+    rows = [f"{n},{(n + 1) * (1 - abs(lr - 0.3)) / epochs!r}\n" for n in range(epoch)]
     (run / "partial").write_text("epoch,val/accuracy\n" + "".join(rows))
     (run / "partial").replace(run / "metrics.csv")
     stop_at = root / "stop_at"

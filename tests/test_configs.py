@@ -1,10 +1,7 @@
 """Every committed config trains; recipes add up and name their sources."""
 
-import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,15 +10,17 @@ import torch
 from torchvision.models import resnet18
 
 from project.data.flowers import FlowersDataModule
-from tests.conftest import fit, make_folder
+from tests.conftest import ONE_CPU, ROOT, SMALL_FILES, fit, make_folder
 from tests.data.test_cifar10 import write_cifar10
+from tests.distributed.processes import succeed
 from tests.engine.cli.test_command_line import parse
+from tests.small import load, read_json
 
-ROOT = Path(__file__).parents[1]
 CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path.parent.name != "sweeps")
-LONG = ("compile: true", "strategy")  # a compiler works for a while, and a process of its own imports everything
+# a compiler works for a while, and a process of its own imports everything
+LONG = [path for path in CONFIGS if re.search("compile: true|strategy", path.read_text())]
 RECIPES = [path for path in CONFIGS if path.parent.name == "recipes"]
-FILES = ["--data.image_size=32", "--data.batch_size=4", "--data.num_workers=0"]
+FILES = [*SMALL_FILES, "--data.batch_size=4"]
 WEIGHTS = ["--model.weights=weights.pth"]
 TINY = {
     "FlowersDataModule": FILES,
@@ -39,12 +38,8 @@ SMALLER = {  # where a recipe would take long
 }
 
 
-def is_long(path):
-    return any(word in path.read_text() for word in LONG)
-
-
 @pytest.mark.parametrize(
-    "config", [pytest.param(one, marks=[pytest.mark.slow] * is_long(one), id=one.stem) for one in CONFIGS]
+    "config", [pytest.param(one, marks=[pytest.mark.slow] * (one in LONG), id=one.stem) for one in CONFIGS]
 )
 def test_a_config_trains_on_its_own_kind_of_data(config, workplace, monkeypatch):
     make_folder(workplace / "data" / "flower_photos", dict.fromkeys(FlowersDataModule().class_names, 4))
@@ -58,22 +53,20 @@ def test_a_config_trains_on_its_own_kind_of_data(config, workplace, monkeypatch)
     if WEIGHTS[0] in TINY[kind]:
         torch.save(resnet18().state_dict(), "weights.pth")  # in place of those that would be downloaded
     with_compiler = [] if any(map(shutil.which, ("c++", "g++", "clang++"))) else ["--model.compile=false"]
-    on_one_cpu = ["--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.enable_progress_bar=false"]
     smaller = [*TINY[kind], *(option for word, option in SMALLER.items() if word in text)]
-    args = [*base, f"--config={config}", *smaller, *on_one_cpu, "--trainer.max_steps=1", *with_compiler, "--name=run"]
+    once = [*ONE_CPU, "--trainer.enable_progress_bar=false", "--trainer.max_steps=1", "--name=run"]
+    args = [*base, f"--config={config}", *smaller, *once, *with_compiler]
     if "strategy" in text:  # leaves a process group behind
-        command = [sys.executable, "-m", "project.fit", *args]
-        subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, timeout=120)
+        succeed([sys.executable, "-m", "project.fit", *args], workplace)
     else:
         fit(*args)
-    checkpoint = torch.load("runs/run/checkpoints/best.ckpt", weights_only=True)
-    assert checkpoint["global_step"] == 1
-    assert json.loads(Path("runs/run/metrics.json").read_text())["test"]["total"] > 0
+    assert load(Path("runs/run/checkpoints/best.ckpt"))["global_step"] == 1
+    assert read_json("runs/run/metrics.json")["test"]["total"] > 0
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_names_its_source(recipe):
-    comment = "".join(line for line in recipe.read_text().splitlines() if line.startswith("#"))
+    comment = "".join(re.findall("^#.*", recipe.read_text(), re.M))
     assert re.search(r"\b(19|20)\d\d\b|references/classification", comment)
     assert "https://" in comment
 

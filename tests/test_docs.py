@@ -1,6 +1,5 @@
 """Every command that the README and the docs show is run here, shortened, or parsed; their links and site are whole."""
 
-import json
 import os
 import re
 import shlex
@@ -8,44 +7,26 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 from lightning.pytorch import Trainer
 
 from benchmarks.__main__ import parser as parse_benchmarks
-from project import scaling
-from project.check_data import check_data
-from project.check_data import parse as parse_check_data
+from project import check_data, export, report, scaling, sweep
 from project.data import SyntheticFlowersDataModule
 from project.data.flowers import FlowersDataModule
-from project.export import parse as parse_export
 from project.fit import FitCLI
-from project.report import parse as parse_report
-from project.sweep import parse as parse_sweep
-from project.sweep import read_file
-from tests.conftest import (
-    QUIET,
-    TINY_DATA,
-    TINY_TRAINER,
-    as_in_a_terminal,
-    draw_image,
-    evaluate,
-    fit,
-    label,
-    make_folder,
-    write_csv,
-    write_pets,
-)
+from tests import conftest
+from tests.conftest import ONE_CPU, QUIET, ROOT, TINY_DATA, TINY_TRAINER, evaluate, fit, make_folder
 from tests.data.test_cifar10 import write_cifar10
 from tests.engine.cli.test_command_line import parse as parse_fit
+from tests.small import read_json
 from tests.test_configs import TINY
 
-ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-ONE_CPU = ["--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.num_nodes=1"]
-TINY_FILES = TINY["FlowersDataModule"]
+HERE = [*ONE_CPU, "--trainer.num_nodes=1"]
 NETWORK = ["--model.arch=resnet9_slim", "--model.arch_args=null"]
 
 
@@ -58,10 +39,8 @@ def commands(page: Path) -> list[str]:
 COMMANDS = sorted({command for page in PAGES for command in commands(page)})
 FITS = [command for command in COMMANDS if "-m project.fit" in command]
 PRINTING = [command for command in FITS if "--help" in command or "--print_config" in command]
-FENCED = sorted(
-    {line for page in PAGES for line in re.findall(r"^python -m project.fit [^#\n]*", page.read_text(), re.M)}
-)
 TRAINING = [command for command in FITS if command not in PRINTING]
+TEXT = "".join(page.read_text() for page in PAGES)
 
 
 def named(module: str):
@@ -76,19 +55,33 @@ def words(command: str, folder: str = "images") -> list[str]:
 
 def shortened(command: str) -> list[str]:
     """The options of a command, with others behind them that make it short enough for a test."""
-    args = words(command.split(">")[0])
-    data = TINY_FILES if re.search("flowers|--data FOLDER|FolderData|TorchDataset|CSV", command) else TINY_DATA
-    data = TINY["CIFAR10DataModule"] if "cifar10" in command else data
+    files = re.search("flowers|--data FOLDER|FolderData|TorchDataset|CSV", command)
+    data = TINY["CIFAR10DataModule"] if "cifar10" in command else TINY["FlowersDataModule"] if files else TINY_DATA
     finer = ["--trainer.callbacks.multiple=8"] if "ProgressiveResizing" in command else []  # for smaller images
     network = [] if "nets.TinyNet" in command else NETWORK
-    return [*args, *finer, *data, *TINY_TRAINER, *QUIET, *ONE_CPU, "--trainer.max_steps=1", *network]
+    own = words(command.split(">")[0])
+    return [*own, *finer, *data, *TINY_TRAINER, *QUIET, *HERE, "--trainer.max_steps=1", *network]
 
 
 def write_images(folder: Path) -> None:
     """Photos of eight patients in each of three classes, and a CSV of them."""
     for file in sorted(make_folder(folder / "images", dict.fromkeys("abc", 8)).rglob("*.jpg")):
         file.rename(file.with_name(f"patient{file.name}"))
-    write_csv(folder)
+    conftest.write_csv(folder)
+
+
+@pytest.fixture
+def place(workplace, monkeypatch) -> Path:
+    """A folder with all that the commands name."""
+    (workplace / "configs").symlink_to(ROOT / "configs")
+    write_images(workplace)
+    make_folder(workplace / "data" / "flower_photos", dict.fromkeys(FlowersDataModule().class_names, 4))
+    write_cifar10(workplace / "data", monkeypatch)
+    conftest.write_pets(workplace / "data" / "oxford-iiit-pet")
+    (code,) = re.findall(r"```python\n(# nets.py\n.*?)```", (ROOT / "docs" / "change_it.md").read_text(), re.S)
+    (workplace / "nets.py").write_text(code)
+    monkeypatch.syspath_prepend(workplace)
+    return workplace
 
 
 def test_the_pages_show_commands():
@@ -98,7 +91,7 @@ def test_the_pages_show_commands():
 
 @pytest.mark.parametrize("command", TRAINING)
 def test_a_fit_command_is_accepted(command, place, without_initialisation):
-    FitCLI([*words(command), *ONE_CPU])
+    FitCLI([*words(command), *HERE])
 
 
 @pytest.mark.parametrize(
@@ -110,27 +103,12 @@ def test_a_fit_command_trains(command, place):
     assert list(place.glob("runs/*/metrics.json"))
 
 
-@pytest.fixture
-def place(workplace, monkeypatch) -> Path:
-    """A folder with all that the commands name."""
-    (workplace / "configs").symlink_to(ROOT / "configs")
-    write_images(workplace)
-    make_folder(workplace / "data" / "flower_photos", dict.fromkeys(FlowersDataModule().class_names, 4))
-    write_cifar10(workplace / "data", monkeypatch)
-    write_pets(workplace / "data" / "oxford-iiit-pet")
-    (code,) = re.findall(r"```python\n(# nets.py\n.*?)```", (ROOT / "docs" / "change_it.md").read_text(), re.S)
-    (workplace / "nets.py").write_text(code)
-    monkeypatch.syspath_prepend(workplace)
-    return workplace
-
-
 @pytest.mark.parametrize("command", PRINTING)
 def test_a_command_that_only_prints_is_true(command, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["fit", *shortened(command)[:1]])
-    with pytest.raises(SystemExit) as stop:
+    with pytest.raises(SystemExit, match=r"^0$"):
         FitCLI()
-    assert stop.value.code == 0
-    assert "--trainer.max_epochs" in (printed := capsys.readouterr().out) or "max_epochs: 6" in printed
+    assert re.search("--trainer.max_epochs|max_epochs: 6", capsys.readouterr().out)
 
 
 @named("evaluate")
@@ -144,7 +122,7 @@ def test_an_evaluate_command_is_true(command, tiny_run, tmp_path, monkeypatch):
 @named("check_data")
 def test_a_check_data_command_is_true(command, workplace, monkeypatch, capsys):
     write_images(workplace)
-    assert check_data(parse_check_data(words(command))) == 0
+    assert check_data.check_data(check_data.parse(words(command))) == 0
     data = "CSVDataModule --data.file labels.csv" if "csv" in command else "FolderDataModule --data.root images"
     assert f"python -m project.fit --data {data}" in capsys.readouterr().out
     assert Path("found.json").exists() == ("--output" in command)
@@ -155,15 +133,14 @@ def test_a_predict_command_is_true(command, tiny_run, workplace, capfd):
     (workplace / "runs").mkdir()
     (workplace / "runs" / "NAME").symlink_to(tiny_run)
     make_folder(workplace / "photos", {"holiday": 3})
-    args = words(command.replace(" - ", " photos "))
-    assert label(*args) == 0
+    assert conftest.label(*words(command.replace(" - ", " photos "))) == 0
     written = "".join(file.read_text() for file in workplace.glob("labels.[cj]*")) or capfd.readouterr().out
     assert written.count("photos/holiday/") == 3
 
 
 @named("scaling")
 def test_a_scaling_command_is_true(command, place):
-    with patch.dict(os.environ), as_in_a_terminal():  # Lightning adds variables
+    with patch.dict(os.environ), conftest.as_in_a_terminal():  # Lightning adds variables
         smaller = [*TINY["CIFAR10DataModule"], *TINY_TRAINER, *NETWORK, "--data.batch_size=8"]
         table = scaling.plan(*scaling.parse([*words(command), *smaller]))
     assert [line.split()[:2] for line in table.splitlines()[6:9]] == [["1", "1"], ["2", "2"], ["4", "4"]]
@@ -175,17 +152,17 @@ def test_the_command_that_trains_folds_has_options_that_exist(command, workplace
         file.rename(file.with_name(f"patient{file.name}"))
     _, _, _, folds, *options = words(command.replace("configs", str(ROOT / "configs")))
     no_download = ["--model.weights=null", "--model.freeze=null"]
-    command_line = FitCLI([*options, f"--data.folds={folds}", "--data.fold=1", *no_download, *ONE_CPU])
-    assert cast(Any, command_line.datamodule).files()
+    data: Any = FitCLI([*options, f"--data.folds={folds}", "--data.fold=1", *no_download, *HERE]).datamodule
+    assert data.files()
 
 
 PARSERS: dict[str, Any] = {
-    "project.export": parse_export,
-    "project.report": parse_report,
-    "project.sweep": lambda args: read_file(parse_sweep(args).file),
-    "benchmarks": lambda args: parse_benchmarks().parse_args(args),
+    "project.export": export.parse,
+    "project.report": report.parse,
+    "project.sweep": lambda args: sweep.read_file(sweep.parse(args).file),
+    "benchmarks": parse_benchmarks().parse_args,
 }
-BENCHMARKS = {line for page in PAGES for line in re.findall(r"python -m benchmarks\b[^`\n]*", page.read_text())}
+BENCHMARKS = re.findall(r"python -m benchmarks\b[^`\n]*", TEXT)
 PARSED = [one for one in sorted({*COMMANDS, *BENCHMARKS}) if one.split()[2:3] and one.split()[2] in PARSERS]
 
 
@@ -198,7 +175,7 @@ def test_a_command_that_is_not_run_here_is_accepted(command, monkeypatch):
 def test_the_page_of_sweeps_shows_a_file_that_can_be_searched(workplace):
     (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "training.md").read_text(), re.S)
     Path("sweep.yaml").write_text(text)
-    assert list(read_file("sweep.yaml")[1]) == ["model.optimizer.lr", "data.batch_size"]
+    assert list(sweep.read_file("sweep.yaml")[1]) == ["model.optimizer.lr", "data.batch_size"]
 
 
 def test_the_python_page_trains_evaluates_and_predicts(workplace, capsys):
@@ -207,44 +184,37 @@ def test_the_python_page_trains_evaluates_and_predicts(workplace, capsys):
     names: dict[str, Any] = {}
     used: dict[str, Any] = {}
     sizes = "train_size=64, val_size=24, test_size=26"
-    smaller = train.replace("train_size=640", f"{sizes}, batch_size=16")
-    draw_image(0.5, seed=0, size=(70, 50)).save("photo.jpg")
-    with as_in_a_terminal():
-        exec(smaller.replace("max_epochs=2", "max_epochs=1, accelerator='cpu', devices=1, log_every_n_steps=1"), names)
+    train = train.replace("train_size=640", f"{sizes}, batch_size=16")
+    conftest.draw_image(0.5, seed=0, size=(70, 50)).save("photo.jpg")
+    with conftest.as_in_a_terminal():
+        exec(train.replace("max_epochs=2", "max_epochs=1, accelerator='cpu', devices=1, log_every_n_steps=1"), names)
         measured = names["trainer"].callback_metrics["test/accuracy"]
         exec(use, used)
-    printed, *_ = capsys.readouterr().out.split()[-1:]
-    exec(own, own_names := {"data": names["data"]})
+    data = names["data"]
+    assert capsys.readouterr().out.split()[-1] in data.class_names
+    assert used["data"].hparams == data.hparams
+    exec(own, own_names := {"data": data})
     own_run = Trainer(fast_dev_run=1, accelerator="cpu", enable_progress_bar=False)
-    own_model = own_names["WithPenalty"](names["data"].class_names, names["data"].preprocessing)
-    own_run.fit(own_model, datamodule=names["data"])
+    own_run.fit(own_names["WithPenalty"](data.class_names, data.preprocessing), datamodule=data)
     for long, short in {"batch_size=64": "batch_size=8", "init_val=64": "init_val=8", "trials=2": "trials=1"}.items():
         find = find.replace(long, short)
     exec(find.replace("train_size=640", sizes).replace("update_attr", "num_training=9, update_attr"), {})
     assert "--model.optimizer.lr" in capsys.readouterr().out
-    assert printed in names["data"].class_names
-    assert used["data"].hparams == names["data"].hparams
     evaluate("flowers.ckpt")
-    assert json.loads(Path("flowers.test.metrics.json").read_text())["accuracy"] == pytest.approx(float(measured))
+    assert read_json("flowers.test.metrics.json")["accuracy"] == pytest.approx(float(measured))
 
 
 OF_FOLDERS = re.compile(r"--data\.(on_bad_image|cache|fold|crop_scale|fit|image_size|mean)")
+INLINE = re.findall(r"`((?=[^`]* )(?:--trainer\.|--model\.|--data|--seed|--config configs)[^`]+)`", TEXT)
+FENCED = re.findall(r"^python -m project.fit [^#\n]*", TEXT, re.M)
 
 
-def inline_options() -> list[str]:
-    """The options that stand within a sentence or a table, as in ``--trainer.devices 2``."""
-    spans = [span for page in PAGES for span in re.findall(r"`(--[^`]+)`", page.read_text())]
-    ours = ("--trainer.", "--model.", "--data", "--seed", "--config configs")
-    return sorted({span for span in spans if span.startswith(ours) and " " in span})
-
-
-@pytest.mark.parametrize("options", [*inline_options(), *FENCED])
+@pytest.mark.parametrize("options", sorted({*INLINE, *FENCED}))
 def test_options_within_the_text_and_of_commands_that_download_are_accepted(options, monkeypatch):
     monkeypatch.chdir(ROOT)
     data = ["--data=FolderDataModule", "--data.root=images"] if OF_FOLDERS.match(options) else []
-    with pytest.raises(SystemExit) as stop:
+    with pytest.raises(SystemExit, match=r"^0$"):
         parse_fit(*data, *words(options, "docs"), "--print_config")
-    assert stop.value.code == 0
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("make ")])
@@ -252,18 +222,13 @@ def test_make_knows_its_targets(command):
     subprocess.run([*shlex.split(command), "--dry-run"], cwd=ROOT, check=True, capture_output=True)
 
 
-def test_every_link_leads_somewhere():
-    for page in PAGES:
-        ours = r"\]\((?!http|\.\./\.\./)([^)#]+)"  # the latter are GitHub's own pages
-        for link in re.findall(ours, page.read_text()):
-            assert (page.parent / link).exists(), f"{page.name} links to {link}"
-
-
-def test_every_file_that_a_page_names_is_there():
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_and_every_file_that_a_page_names_leads_somewhere(page):
+    ours = r"\]\((?!http|\.\./\.\./)([^)#]+)"  # the latter are GitHub's own pages
+    assert [link for link in re.findall(ours, page.read_text()) if not (page.parent / link).exists()] == []
     folders = [ROOT, ROOT / "project" / "engine", ROOT / "tests"]
-    for page in PAGES:
-        for name in re.findall(r"`([\w/]+/\w+\.(?:py|yaml|md))`", page.read_text()):
-            assert any((folder / name).exists() for folder in folders), f"{page.name} names {name}"
+    for name in re.findall(r"`([\w/]+/\w+\.(?:py|yaml|md))`", page.read_text()):
+        assert any((folder / name).exists() for folder in folders), name
 
 
 @pytest.mark.slow

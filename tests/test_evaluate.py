@@ -1,18 +1,24 @@
-"""The promises of ``python -m project.evaluate``."""
+"""The promises of ``python -m project.evaluate``, and of ``python -m project.report``, whose page shows what was measured."""
 
-import json
+import re
 import shutil
+from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from project.analysis.evaluation import evaluate_split
 from project.analysis.prediction import predict
 from project.analysis.tables import class_table
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT
-from tests.conftest import evaluate, make_folder
+from project.model.metrics import Metrics
+from project.report import image_sections, render
+from tests.conftest import QUIET, SLIM, SMALL_FILES, TINY_TRAINER, evaluate, fit, make_folder, opened, report_of
 from tests.engine.loading.image_files import write_folder
+from tests.small import load, read_json
 
 
 @pytest.fixture
@@ -28,32 +34,32 @@ def right(model, files):
 
 def test_a_checkpoint_alone_is_measured_into_a_table_and_a_file_beside_it(checkpoint, tmp_path, capsys):
     evaluate(f"{checkpoint}", "--split=val")  # that the metrics are those of the run is in test_metrics_by_hand.py
-    rows = json.loads((tmp_path / "alone.val.metrics.json").read_text())["per_class"]
-    assert list(rows) == torch.load(checkpoint, weights_only=True)[ABOUT]["class_names"]
+    rows = read_json(tmp_path / "alone.val.metrics.json")["per_class"]
+    assert list(rows) == load(checkpoint)[ABOUT]["class_names"]
     assert class_table(list(rows), list(rows.values())) in capsys.readouterr().out
 
 
 def test_other_images_of_the_same_classes_can_be_measured(checkpoint, tmp_path, capsys):
-    names = torch.load(checkpoint, weights_only=True)[ABOUT]["class_names"]
+    names = load(checkpoint)[ABOUT]["class_names"]
     root = make_folder(tmp_path / "images", dict.fromkeys(names, 5))
-    data = ["--data=FolderDataModule", f"--data.root={root}", "--data.image_size=32", "--data.num_workers=0"]
+    data = ["--data=FolderDataModule", f"--data.root={root}", *SMALL_FILES]
     evaluate(f"{checkpoint}", *data, "--data.batch_size=8", "--data.resize=36", "--data.interpolation=bicubic")
-    written = json.loads((tmp_path / "alone.test.metrics.json").read_text())
+    written = read_json(tmp_path / "alone.test.metrics.json")
     assert written["total"] == len(names)
     assert written["data"]["class_path"] == "FolderDataModule"
     assert written["data"]["init_args"].items() >= {"root": str(root), "resize": 36}.items()
-    note = "images are scaled to 36 pixels, bicubic; in training it was 32 pixels, bilinear"
-    assert note in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "images are scaled to 36 pixels, bicubic; in training it was 32 pixels, bilinear" in said
 
 
 def test_all_images_of_another_folder_can_be_measured_but_no_training_images_by_any_name(checkpoint, tmp_path, capsys):
     root, output = tmp_path / "images", tmp_path / "alone.all.metrics.json"
-    content = torch.load(checkpoint, weights_only=True)
+    content = load(checkpoint)
     content[ABOUT]["data"] = {"class_path": "FolderDataModule", "init_args": {"root": str(root), "image_size": 32}}
     torch.save(content, checkpoint)
     names = content[ABOUT]["class_names"]
-    for split, count in (("train", 5), ("test", 3)):
-        make_folder(root / split, dict.fromkeys(names, count))
+    make_folder(root / "train", dict.fromkeys(names, 5))
+    make_folder(root / "test", dict.fromkeys(names, 3))
     (tmp_path / "link").symlink_to(root / "train")
     files = [f"{file},{file.parent.name}" for file in sorted((root / "train").glob("*/*"))]
     (tmp_path / "images.csv").write_text("\n".join(["path,label", *files]))
@@ -65,7 +71,7 @@ def test_all_images_of_another_folder_can_be_measured_but_no_training_images_by_
     with pytest.raises(UserError, match="image files"):
         evaluate(f"{checkpoint}", "--data=SyntheticFlowersDataModule", "--split=all")
     cli = evaluate(*options, f"--data={root / 'test'}")
-    written, count = json.loads(output.read_text()), right(cli.model, sorted((root / "test").rglob("*.*")))
+    written, count = read_json(output), right(cli.model, sorted((root / "test").rglob("*.*")))
     assert (written["split"], written["correct"], written["total"]) == ("all", count, 3 * len(names))
     said = capsys.readouterr()
     assert f"({count}/{3 * len(names)})" in said.out
@@ -76,27 +82,96 @@ def test_all_images_of_another_folder_can_be_measured_but_no_training_images_by_
 
 
 def test_images_are_fitted_as_the_checkpoint_says_or_not_at_all(checkpoint, tmp_path):
-    content = torch.load(checkpoint, weights_only=True)
+    content = load(checkpoint)
     for said in (content[ABOUT], content["hyper_parameters"]):
         said["preprocessing"] |= {"fit": "pad"}
     torch.save(content, checkpoint)
     root = write_folder(tmp_path / "images", dict.fromkeys(content[ABOUT]["class_names"], 5), size=(48, 20))
-    data = ["--data=FolderDataModule", f"--data.root={root}", "--data.num_workers=0"]
+    options = [f"{checkpoint}", f"--data={root}", "--data.num_workers=0", "--data.batch_size=8"]
     with pytest.raises(UserError, match=r"fitted by pad, .* get crop; see --data\.fit"):
-        evaluate(f"{checkpoint}", *data, "--data.batch_size=8", "--data.fit=crop")
-    cli = evaluate(f"{checkpoint}", *data, "--data.batch_size=8")
-    splits: Any = cli.datamodule.splits
-    measured = json.loads((tmp_path / "alone.test.metrics.json").read_text())
-    assert measured["correct"] == right(cli.model, splits["test"].files)
+        evaluate(*options, "--data.fit=crop")
+    cli: Any = evaluate(*options)
+    measured = read_json(tmp_path / "alone.test.metrics.json")
+    assert measured["correct"] == right(cli.model, cli.datamodule.splits["test"].files)
 
 
 def test_other_classes_are_refused(checkpoint, tmp_path):
     root = make_folder(tmp_path / "images", {"blue": 5, "red": 5})
     with pytest.raises(UserError, match=r"knows the 8 classes anemone, .* but the data has the 2 classes blue and red"):
-        evaluate(f"{checkpoint}", "--data=FolderDataModule", f"--data.root={root}")
+        evaluate(f"{checkpoint}", f"--data={root}")
 
 
-def test_metrics_that_cannot_be_written_cost_no_measuring(checkpoint, tmp_path, monkeypatch):
+class Page(HTMLParser):
+    def __init__(self, path):
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_a_reports_metrics_are_those_of_the_run_and_every_image_is_inside_the_file(tiny_run, tmp_path):
+    metrics, page = read_json(tiny_run / "metrics.json"), tmp_path / "report.html"
+    page.symlink_to("page.html")
+    assert report_of(tiny_run, f"--output={page}") == page
+    found = Page(page)
+    for split, measured in (("test", metrics["test"]), ("validation", metrics["val"])):
+        of = f"{measured['correct']} of {measured['total']}"
+        assert f"{100 * measured['accuracy']:.2f}%{split} accuracy, {of}" in found.text
+    confusion = Metrics(0.0, torch.tensor(metrics["test"]["confusion_matrix"]), None)
+    rows = class_table(metrics["class_names"], confusion.per_class).splitlines()[1:]
+    shown = "".join(found.text.split())
+    places = [shown.index("".join(row.split())) for row in sorted(rows, key=lambda row: float(row.split()[-2]))]
+    assert places == sorted(places)
+    assert f"Best on the validation set in epoch {metrics['epoch']}, by val/accuracy" in found.text
+    for _, tag in found.tags:
+        assert all(str(tag[name]).startswith("data:") for name in ("src", "href", "srcset") if name in tag)
+    images = re.findall(r"data:image/(\w+);base64,", page.read_text())
+    wrong = metrics["test"]["total"] - metrics["test"]["correct"]
+    assert images.count("png") == 4
+    assert images.count("jpeg") == min(wrong, 12) + 2 * (min(metrics["test"]["correct"], 6) + min(wrong, 6))
+
+
+def test_names_from_files_are_no_markup_and_without_its_images_a_run_still_has_a_page(tmp_path, capsys):
+    images, run, hostile = tmp_path / "images", tmp_path / "runs" / "<b>run", "<img src=x onerror=alert(1)>&amp;"
+    make_folder(images, dict.fromkeys([hostile, "<script>alert(2)", "c"], 10))
+    options = [f"--data={images}", *SMALL_FILES, "--data.batch_size=8", *TINY_TRAINER, *QUIET, *SLIM]
+    fit(*options, f"--trainer.default_root_dir={tmp_path / 'runs'}", "--name=<b>run")
+    page = Page(report_of(run))
+    assert hostile in page.text
+    assert not any(tag == "script" or "onerror" in attributes for tag, attributes in page.tags)
+    images.rename(tmp_path / "elsewhere")
+    assert "No images are shown" in Page(report_of(run)).text
+    assert "without images:" in capsys.readouterr().err
+    assert "Most confident mistakes" in Page(report_of(run, f"--root={tmp_path / 'elsewhere'}")).text
+
+
+def test_sections_that_a_network_or_a_run_has_nothing_for_are_left_out(tiny_run):
+    metrics = read_json(tiny_run / "metrics.json")
+    about, (model, data) = load(tiny_run / "checkpoints" / "best.ckpt")[ABOUT], opened(tiny_run)
+    model.network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 8))
+    sections = image_sections(model, evaluate_split(model, data))
+    text = render(tiny_run, dict(about), metrics | {"selection": None, "val": None}, sections)
+    assert "Most confident mistakes" in text
+    assert "Where the network looks" not in text
+    assert "validation accuracy" not in text
+    assert f"The last, after step {metrics['step']}." in text
+
+
+def test_no_finished_run_and_a_file_that_cannot_be_written_cost_no_measuring(
+    tiny_run, checkpoint, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("project.report.evaluate_split", None)
     monkeypatch.setattr("lightning.pytorch.Trainer.test", None)
+    for no_run in (tmp_path, tiny_run / "checkpoints" / "best.ckpt"):
+        with pytest.raises(UserError, match=r"is no finished run: it has no metrics\.json"):
+            report_of(no_run)
+    with pytest.raises(UserError, match=r"--output: '.*' cannot be written"):
+        report_of(tiny_run, f"--output={tmp_path / 'no' / 'page.html'}")
     with pytest.raises(UserError, match=r"--output: '.*' cannot be written"):
         evaluate(f"{checkpoint}", f"--output={tmp_path / 'no' / 'out.json'}")

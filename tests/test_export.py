@@ -1,12 +1,9 @@
 """The promises of ``python -m project.export``, and the code of docs/after_training.md."""
 
 import json
-import os
 import re
 import runpy
 import shutil
-import signal
-import socket
 import subprocess
 import sys
 from base64 import b64encode
@@ -14,7 +11,6 @@ from copy import deepcopy
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -32,14 +28,18 @@ from project.engine.run.checkpoint import ABOUT
 from project.export import export, generated_images, load_onnx, load_pt2, parse, write_onnx, write_pt2
 from project.model import ImageClassifier
 from tests.analysis.test_prediction import by_torchvision
-from tests.conftest import cases, draw_image
+from tests.conftest import ROOT, cases, draw_image
 from tests.distributed.job import classifier
-from tests.small import one_line
+from tests.distributed.processes import free_port, started, wait_until
+from tests.small import load, one_line
 
 NAMES = ["daisy", 'a "quoted" name', "comma, name", "向日葵", "{}", "line\nend", "null", " "]
 LOADERS = {".onnx": load_onnx, ".pt2": load_pt2}
-ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "examples" / "deploy"
+
+
+def run(checkpoint: Path, output: Path, *args: str) -> None:
+    export(parse([str(checkpoint), f"--output={output}", *args]))
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +54,10 @@ def place(tiny_run, tmp_path_factory) -> Path:
     shutil.copy(DEPLOY / "prepare.py", folder)
     trained = tiny_run / "checkpoints" / "best.ckpt"
     _, logits = by_torchvision(ImageClassifier.load_from_checkpoint(trained), sorted((folder / "photos").iterdir()))
-    scale = 2 / logits.std()  # probabilities neither all alike nor all 0 and 1
-    found = torch.load(trained, weights_only=True)
+    found = load(trained)
     found[ABOUT]["class_names"] = found["hyper_parameters"]["class_names"] = NAMES
     for name in ("weight", "bias"):
-        found["state_dict"][f"network.fc.{name}"] *= scale
+        found["state_dict"][f"network.fc.{name}"] *= 2 / logits.std()  # probabilities neither all alike nor all 0 and 1
     torch.save(found, folder / "odd.ckpt")
     for suffix in LOADERS:
         run(folder / "odd.ckpt", folder / f"model{suffix}", f"--images={folder / 'photos'}")
@@ -66,13 +65,8 @@ def place(tiny_run, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(params=LOADERS)
-def exported(request, place) -> Path:
-    path: Path = place / f"model{request.param}"
-    return path
-
-
-def run(checkpoint: Path, output: Path, *args: str) -> None:
-    export(parse([str(checkpoint), f"--output={output}", *args]))
+def exported(request, place: Path) -> Path:
+    return place / f"model{request.param}"
 
 
 @pytest.fixture(scope="module")
@@ -93,10 +87,9 @@ def test_probabilities_are_those_of_the_checkpoint_in_any_batch(exported, photos
 
 
 def test_the_file_says_what_it_needs_to_be_used(exported, place):
-    about = torch.load(place / "odd.ckpt", weights_only=True)[ABOUT]["preprocessing"]
+    about = load(place / "odd.ckpt")[ABOUT]["preprocessing"]
     if exported.suffix == ".onnx":
-        session = onnxruntime.InferenceSession(exported)
-        found = session.get_modelmeta().custom_metadata_map
+        found = (session := onnxruntime.InferenceSession(exported)).get_modelmeta().custom_metadata_map
         assert [(put.name, put.type, put.shape) for put in (*session.get_inputs(), *session.get_outputs())] == [
             ("images", "tensor(uint8)", ["batch", 3, about["crop"], about["crop"]]),
             ("probabilities", "tensor(float)", ["batch", len(NAMES)]),
@@ -105,8 +98,7 @@ def test_the_file_says_what_it_needs_to_be_used(exported, place):
         found = dict.fromkeys(["class_names", *about, "fit", "interpolation", "antialias"], "")
         torch.export.load(exported, extra_files=found)
     assert json.loads(found["class_names"]) == NAMES
-    names = ("resize", "crop", "mean", "std")
-    assert {name: json.loads(found[name]) for name in names} == {name: about[name] for name in names}
+    assert all(json.loads(found[name]) == about[name] for name in ("resize", "crop", "mean", "std"))
     assert [found[name] for name in ("fit", "interpolation", "antialias")] == ["crop", "bilinear", "true"]
     content = exported.read_bytes()  # which names no file of this machine
     assert str(Path(command.__file__).parents[1]).encode() not in content
@@ -161,15 +153,22 @@ class HardNet(torch.nn.Sequential):
         super().__init__(torch.nn.Conv2d(3, 16, 5, stride=4), *hard, torch.nn.BatchNorm2d(16), *head)
 
 
-def test_hard_sigmoids_are_written_as_operators_that_all_runtimes_know(tmp_path):
-    model, path = classifier(arch=f"{__name__}.HardNet").eval(), tmp_path / "model.onnx"
+@pytest.fixture
+def written(arch, tmp_path) -> tuple[Path, torch.Tensor, torch.Tensor]:
+    """The ONNX file of an untrained network, images, and the probabilities that the network gives them."""
+    model, path = classifier(arch=arch).eval(), tmp_path / "model.onnx"
     write_onnx(model, path)
+    images = generated_images(model.preprocessing)
+    with torch.inference_mode():
+        return path, images, model(images).softmax(1)
+
+
+@pytest.mark.parametrize("arch", [f"{__name__}.HardNet"])
+def test_hard_sigmoids_are_written_as_operators_that_all_runtimes_know(written):
+    path, images, expected = written
     operators = [node.op_type for node in onnx.load(path).graph.node]
     assert "HardSigmoid" not in operators
     assert "Clip" in operators
-    images = generated_images(model.preprocessing)
-    with torch.inference_mode():
-        expected = model(images).softmax(1)
     assert expected.std(0).max() > 0.1
     torch.testing.assert_close(load_onnx(path)(images), expected, rtol=0, atol=5e-6)
 
@@ -177,14 +176,9 @@ def test_hard_sigmoids_are_written_as_operators_that_all_runtimes_know(tmp_path)
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("cv2") is None, reason="OpenCV is not installed; pip install opencv-python-headless")
 @pytest.mark.parametrize("arch", ["resnet18", "mobilenet_v3_small", "timm/lcnet_050", "timm/ghostnet_100"])
-def test_opencv_computes_what_the_checkpoint_does(arch, tmp_path):
-    cv2: Any = import_module("cv2")
-    model = classifier(arch=arch).eval()
-    images = generated_images(model.preprocessing)
-    write_onnx(model, tmp_path / "model.onnx")
-    found = cv2.dnn.readNetFromONNX(str(tmp_path / "model.onnx"))
-    with torch.inference_mode():
-        expected = model(images).softmax(1)
+def test_opencv_computes_what_the_checkpoint_does(written):
+    path, images, expected = written
+    found = import_module("cv2").dnn.readNetFromONNX(str(path))
     for image, probabilities in zip(images, expected, strict=True):
         found.setInput(image[None].numpy())
         np.testing.assert_allclose(found.forward()[0], probabilities, atol=3e-5)
@@ -193,21 +187,18 @@ def test_opencv_computes_what_the_checkpoint_does(arch, tmp_path):
 @pytest.mark.parametrize("fit", ["crop", "pad", "squash"])
 @pytest.mark.parametrize("crop", [32, 33])
 def test_the_example_prepares_images_as_evaluation_does(tmp_path, fit: Fit, crop):
-    preprocessing: Preprocessing = {
-        "resize": 37, "crop": crop, "fit": fit, "mean": [0.4, 0.5, 0.6], "std": [0.2, 0.2, 0.2]
-    }  # fmt: skip
-    names = runpy.run_path(str(DEPLOY / "prepare.py"))
+    preprocessing = Preprocessing(resize=37, crop=crop, fit=fit, mean=[0.4, 0.5, 0.6], std=[0.2, 0.2, 0.2])
+    prepare = runpy.run_path(str(DEPLOY / "prepare.py"))["prepare"]
     about = {"interpolation": "bilinear", **preprocessing}
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in about.items()}
     turned = Image.Exif()
     turned[0x0112] = 6
-    sizes = [(40, 32), (32, 40), (37, 37), (500, 333), (333, 500), (91, 20), (36, 36), (64, 47)]
-    for number, size in enumerate(sizes):
+    for number, size in enumerate([(40, 32), (32, 40), (37, 37), (500, 333), (333, 500), (91, 20), (36, 36), (64, 47)]):
         image, path = draw_image(number / 8, seed=number, size=size), tmp_path / f"{number}.jpg"
         (image.convert("L") if number == 2 else image).save(path, exif=turned if number % 3 == 0 else Image.Exif())
         with open_image(path) as opened:
             expected = fit_image(decode(opened, path), preprocessing).numpy()
-        found = names["prepare"](Image.open(path), texts)
+        found = prepare(Image.open(path), texts)
         assert (found.dtype, found.shape) == (np.uint8, expected.shape)
         assert np.abs(found.astype(int) - expected).max() <= 1, (fit, size)
 
@@ -218,9 +209,8 @@ def test_a_photo_is_labelled_without_this_project(place, photos, script):
     command = [sys.executable, "-c", guard + (DEPLOY / script).read_text()]
     found = subprocess.run(command, cwd=place, capture_output=True, text=True, check=True)
     label, probability = found.stdout.rstrip("\n").rsplit(" ", 1)
-    expected = photos[1][3]
-    assert label == NAMES[expected.argmax()]
-    assert float(probability) == pytest.approx(expected.max().item(), abs=0.02)  # a pixel may differ by 1 of 255
+    assert label == NAMES[photos[1][3].argmax()]
+    assert float(probability) == pytest.approx(photos[1][3].max().item(), abs=0.02)  # a pixel may differ by 1 of 255
 
 
 def test_the_example_quantizes_to_8_bits(place, photos, monkeypatch):
@@ -230,8 +220,8 @@ def test_the_example_quantizes_to_8_bits(place, photos, monkeypatch):
     images, expected = photos
     torch.testing.assert_close(load_onnx(place / "small.onnx")(images).double(), expected, rtol=0, atol=0.1)
     graph = onnx.load(place / "small.onnx")
-    of_8_bits = [one for one in graph.graph.initializer if one.data_type == onnx.TensorProto.INT8]
-    weights = [onnx.numpy_helper.to_array(one) for one in of_8_bits]
+    weights = [onnx.numpy_helper.to_array(one) for one in graph.graph.initializer]
+    weights = [one for one in weights if one.dtype == np.int8]
     assert sum(one.ndim == 4 for one in weights) == 8  # the convolutions of a ResNet-9
     assert max(np.abs(one.astype(int)).max() for one in weights) <= 64
     assert json.loads({entry.key: entry.value for entry in graph.metadata_props}["class_names"]) == NAMES
@@ -241,24 +231,18 @@ def test_the_example_quantizes_to_8_bits(place, photos, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("litserve") is None, reason="LitServe is not installed; pip install litserve")
 def test_the_server_is_right_under_load_and_refuses_what_is_broken(place, tmp_path, capsys):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    shutil.copy(place / "model.onnx", tmp_path)
-    shutil.copy(DEPLOY / "prepare.py", tmp_path)
+    port = free_port()
+    for file in (place / "model.onnx", DEPLOY / "prepare.py"):
+        shutil.copy(file, tmp_path)
     (tmp_path / "serve.py").write_text((DEPLOY / "serve.py").read_text().replace("port=8000", f"port={port}"))
     photo = (place / "photo.jpg").read_bytes()
     script, url = runpy.run_path(str(ROOT / "scripts" / "load_test.py")), f"http://127.0.0.1:{port}/predict"
-    pipe: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    with subprocess.Popen([sys.executable, "serve.py"], cwd=tmp_path, start_new_session=True, **pipe) as server:
-        try:
-            assert server.stdout is not None
-            assert any("startup complete" in line for line in server.stdout)
-            images = [b64encode(content).decode() for content in (photo, b"no image" * 99, photo[:500])]
-            bodies = [json.dumps({"image": image}).encode() for image in (*images, "A" * 11_000_000)]
-            answers = [script["ask"](url, body) for body in (*bodies, b"{")]
-            assert [answer.status for answer in answers] == [200, 400, 400, 413, 422]
-            assert sum(answers[0].content.values()) == pytest.approx(1, abs=1e-5)
-            assert script["main"]([url, str(place / "photos"), "--requests=300", "--concurrency=64"]) == 0
-            assert "wrong    0" in capsys.readouterr().out
-        finally:
-            os.killpg(server.pid, signal.SIGKILL)  # its workers, too, which do not end with it
+    with started([sys.executable, "serve.py"], tmp_path):
+        wait_until(lambda: "startup complete" in (tmp_path / "log").read_text(), tmp_path)
+        images = [b64encode(content).decode() for content in (photo, b"no image" * 99, photo[:500])]
+        bodies = [json.dumps({"image": image}).encode() for image in (*images, "A" * 11_000_000)]
+        answers = [script["ask"](url, body) for body in (*bodies, b"{")]
+        assert [answer.status for answer in answers] == [200, 400, 400, 413, 422]
+        assert sum(answers[0].content.values()) == pytest.approx(1, abs=1e-5)
+        assert script["main"]([url, str(place / "photos"), "--requests=300", "--concurrency=64"]) == 0
+        assert "wrong    0" in capsys.readouterr().out

@@ -1,7 +1,7 @@
 """A classifier, a network, metrics and data of the user's own, through every command."""
 
 import gc
-import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,9 +20,9 @@ from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT
 from project.engine.run.settings import subclasses
 from project.model import ImageClassifier
-from tests.conftest import SLIM, TINY, draw_image, evaluate, fit, label, report_of
+from tests.conftest import SLIM, TINY, cases, draw_image, evaluate, fit, label, report_of
 from tests.model.test_classifier import Memory, classifier, linear, trainer
-from tests.small import load, one_line, rows
+from tests.small import load, one_line, read_json, rows
 
 SOURCE = """
 from torchmetrics.classification import MulticlassCalibrationError, MulticlassCohenKappa
@@ -77,53 +77,40 @@ def best(run) -> Iterator[Path]:
 
 def test_an_own_metric_chooses_the_best_checkpoint_and_is_printed(run, best, capsys):
     curve = read_curves(run)["val/calibration_error"]
-    about, metrics = load(best)[ABOUT], json.loads((run / "metrics.json").read_text())
+    about, metrics = load(best)[ABOUT], read_json(run / "metrics.json")
     assert about["selection"] == metrics["selection"] == {"monitor": "val/calibration_error", "mode": "min"}
     assert about["step"] == metrics["step"] == 1 + min(curve, key=lambda step: curve[step])
     assert len(set(curve.values())) == 4
     evaluate(str(best), "--output=m.json", "--import=own_package")
-    measured = json.loads(Path("m.json").read_text())
+    measured = read_json("m.json")
     for name in ("kappa", "calibration_error"):
         assert measured[name] == pytest.approx(metrics["test"][name], abs=1e-6)
     assert ["kappa", f"{measured['kappa']:.4f}"] in [line.split() for line in capsys.readouterr().out.splitlines()]
 
 
-def labelled(best: Path, *args: str) -> None:
+@cases(
+    "output command content",
+    ("metrics.json", evaluate, b'"kappa"'),
+    ("labels.csv", lambda best, *args: label(best, "photo.png", *args), rb"^[^\n]+\nphoto\.png,[^\n]+,\s*$"),
+    ("own.pt2", lambda *args: export.export(export.parse([*args])), b""),
+    ("page.html", lambda best, *args: report_of(Path(best).parents[1], *args), b"Most confident mistakes"),
+)
+def test_each_command_opens_the_checkpoint_where_its_module_is_imported(best, capsys, output, command, content):
     draw_image(0.3, seed=0).save("photo.png")
-    assert label(best, "photo.png", "--output=labels.csv", "--overwrite", *args) == 0
-    assert len(rows("labels.csv")) == 1
-
-
-def exported(best: Path, *args: str) -> None:
-    export.export(export.parse([str(best), "--output=own.pt2", *args]))
-    assert Path("own.pt2").exists()
-
-
-def reported(best: Path, *args: str) -> None:
-    assert "Most confident mistakes" in report_of(best.parents[1], "--output=page.html", *args).read_text()
-
-
-def measured(best: Path, *args: str) -> None:
-    evaluate(str(best), "--output=metrics.json", *args)
-
-
-@pytest.mark.parametrize("command", [measured, labelled, exported, reported])
-def test_each_command_opens_the_checkpoint_where_its_module_is_imported(best, capsys, command: Callable[..., Any]):
-    line = one_line(lambda: command(best), capsys)
-    assert "give --import with the module that defines it" in line
-    assert "'own_packages' cannot be imported" in one_line(lambda: command(best, "--import=own_packages"), capsys)
-    command(best, "--import=own_package")
+    options = [str(best), f"--output={output}"]
+    assert "give --import with the module that defines it" in one_line(lambda: command(*options), capsys)
+    wrong = one_line(lambda: command(*options, "--import=own_packages"), capsys)
+    assert "'own_packages' cannot be imported" in wrong
+    command(*options, "--import=own_package")
     assert "without images" not in capsys.readouterr().err
-
-
-Report = Callable[..., Any]
+    assert re.search(content, Path(output).read_bytes())
 
 
 class FixedClassifier(ImageClassifier):
     """Has a network of its own choice, and two options."""
 
     def __init__(
-        self, class_names: list[str], preprocessing: Any, gamma: int = 1, report: Report | None = None
+        self, class_names: list[str], preprocessing: Any, gamma: int = 1, report: Callable[..., Any] | None = None
     ) -> None:
         super().__init__(class_names, preprocessing, arch="resnet9_slim")
         self.gamma = gamma
@@ -133,17 +120,17 @@ def test_a_class_that_fixes_its_network_resumes_and_gives_way_to_no_other_class(
     flags = [f"--model={__name__}.FixedClassifier", "--model.gamma=3", "--model.report=builtins.print"]
     run = fit(*TINY, *flags).run.path
     assert "fixedclassifier" in run.name.lower()
-    line = one_line(lambda: fit(*TINY, *flags, "--model.lr_scheduler.lrf=0.1"), capsys)
-    assert "FixedClassifier has no option 'lr_scheduler" in line
+    wrong = one_line(lambda: fit(*TINY, *flags, "--model.lr_scheduler.lrf=0.1"), capsys)
+    assert "FixedClassifier has no option 'lr_scheduler" in wrong
     (run / "metrics.json").unlink()
     further = ["--trainer.max_epochs=2", f"--name={run.name}"]
     with pytest.raises(UserError, match=r"holds a FixedClassifier, but this command asks for ImageClassifier"):
         fit(*TINY, *SLIM, *further)
     assert fit(*TINY, *flags, *further).trainer.global_step == 8
     best = run / "checkpoints" / "best.ckpt"
+    loaded: Any = ImageClassifier.load_from_checkpoint(best)
     # what could name code is left out
     assert load(best)["hyper_parameters"].keys() == {"class_names", "preprocessing", "gamma"}
-    loaded: Any = ImageClassifier.load_from_checkpoint(best)
     assert (type(loaded), loaded.gamma) == (FixedClassifier, 3)
 
 
@@ -176,12 +163,10 @@ def test_hooks_without_super_that_print_leave_metrics_plots_and_checkpoints_as_t
     assert capsys.readouterr().out.count("printed by the model") > 10
     about = load(cli.run.path / "checkpoints" / "last.ckpt")[ABOUT]
     assert (about["optimizer"]["name"], about["lr_scheduler"]) == ("Adadelta", {})
-    assert json.loads((cli.run.path / "metrics.json").read_text())["test"]["total"] == 26
-    plots = {path.stem: Image.open(path) for path in (cli.run.path / "plots").iterdir()}
+    assert read_json(cli.run.path / "metrics.json")["test"]["total"] == 26
+    plots = {path.stem: Image.open(path).convert("RGB") for path in (cli.run.path / "plots").iterdir()}
     assert set(plots) == {"curves", "confusion_matrix", "classes"}
-    for image in plots.values():
-        assert min(image.size) > 100
-        assert np.asarray(image.convert("RGB")).std() > 5
+    assert all(min(image.size) > 100 and np.asarray(image).std() > 5 for image in plots.values())
     (cli.run.path / "metrics.json").unlink()
     assert fit(*flags, "--trainer.max_epochs=2").trainer.current_epoch == 2
 

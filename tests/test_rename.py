@@ -2,16 +2,15 @@
 
 import runpy
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import ONE_CPU, ROOT
 from tests.distributed.processes import succeed
 
-ROOT = Path(__file__).parents[1]
 RENAME = runpy.run_path(str(ROOT / "scripts" / "rename.py"))
 OLD = RENAME["current_name"](ROOT)
 NEW = f"{OLD}_renamed"  # there is no such folder, whatever the package is called by now
@@ -22,8 +21,6 @@ TESTS = [
     "tests/engine/test_upstream.py",
     "tests/test_examples.py::test_the_balanced_accuracy_is_scikit_learns",  # imports all of examples/
 ]
-
-
 MADE = [".ruff_cache/0.17.5/16195891569215303216", "env/lib/site.py"]
 
 
@@ -33,10 +30,10 @@ def renamed(tmp_path_factory) -> Path:
     root: Path = tmp_path_factory.mktemp("rename") / "repository"
     root.mkdir()
     for path in ROOT.iterdir():
-        if path.is_dir() and path.name not in RENAME["NOT_OURS"] and not path.name.endswith("_cache"):
+        if path.is_file():
+            shutil.copy(path, root)
+        elif path.name not in RENAME["NOT_OURS"] and not path.name.endswith("_cache"):
             shutil.copytree(path, root / path.name)
-        elif path.is_file():
-            shutil.copy(path, root / path.name)
     for made in MADE:
         (root / made).parent.mkdir(parents=True)
         (root / made).write_bytes(b"import project \x89")
@@ -66,10 +63,9 @@ def test_the_tests_pass_under_the_new_name(renamed):
 
 @pytest.mark.slow
 def test_a_checkpoint_from_before_still_loads(renamed, tiny_run, tmp_path):
-    output, device = tmp_path / "metrics.json", ["--trainer.accelerator=cpu", "--trainer.devices=1"]
-    checkpoint = f"{tiny_run / 'checkpoints' / 'best.ckpt'}"
-    python("-m", f"{NEW}.evaluate", checkpoint, f"--output={output}", *device, root=renamed)
-    assert output.exists()
+    options = [f"{tiny_run / 'checkpoints' / 'best.ckpt'}", f"--output={tmp_path / 'metrics.json'}", *ONE_CPU]
+    python("-m", f"{NEW}.evaluate", *options, root=renamed)
+    assert (tmp_path / "metrics.json").exists()
 
 
 @pytest.mark.parametrize("name", ["Flower-net", "class", "json", "torch", "tests", "FlowerNet"])
@@ -86,7 +82,7 @@ def test_a_wheel_holds_every_file_of_the_package(tmp_path):
         shutil.copy(ROOT / name, source)
     files = {str(path.relative_to(source)) for path in (source / "project").rglob("*") if path.is_file()}
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--wheel-dir", str(tmp_path)]
-    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(source)], check=True, timeout=300)
+    python("-m", "pip", "wheel", *options, str(source), root=tmp_path)
     (wheel,) = tmp_path.glob("*.whl")
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert packed == files

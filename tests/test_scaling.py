@@ -3,9 +3,7 @@
 import os
 import random
 import runpy
-import subprocess
 import sys
-from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -14,9 +12,9 @@ from torch.nn.parallel import DistributedDataParallel
 from project.analysis.scaling import Bucket, Link, Step, bounds, forecast, ring, server, with_batch
 from project.engine.errors import UserError
 from project.scaling import measure, parse, plan
-from tests.conftest import SLIM, TINY_DATA, TINY_TRAINER, as_in_a_terminal, cases
+from tests.conftest import ROOT, SLIM, TINY_DATA, TINY_TRAINER, as_in_a_terminal, cases
+from tests.distributed.processes import Finished, run
 
-ROOT = Path(__file__).parents[1]
 ARGS = [*TINY_DATA, *TINY_TRAINER, *SLIM]
 STEP = Step(32, 0.1, 0.3, 0.05, 0.01, (Bucket(4e6, 0.1), Bucket(25e6, 0.2), Bucket(9e6, 0.3)))
 LINK = Link(1e8, 1e-4)
@@ -62,8 +60,7 @@ def test_one_process_takes_the_measured_step_and_more_bandwidth_is_never_slower(
             rates = [forecast(STEP, processes, Link(10**power, 1e-4), algorithm).rate for power in range(6, 12)]
             assert rates == sorted(rates)
             assert rates[-1] < processes * 32 / 0.45
-    low, high = bounds(STEP, 8, LINK)
-    found = forecast(STEP, 8, LINK)
+    (low, high), found = bounds(STEP, 8, LINK), forecast(STEP, 8, LINK)
     assert low < found.rate < high
     assert 0 < found.hidden < 1
     assert found.rate < forecast(STEP, 8, LINK, compression=0.5).rate < forecast(STEP, 8, LINK, accumulate=4).rate
@@ -97,10 +94,10 @@ def test_buckets_are_those_that_ddp_logs(workplace, monkeypatch):
     with patch.dict(os.environ), as_in_a_terminal():  # Lightning adds variables
         own = ["--trainer.strategy=DDPStrategy", "--trainer.strategy.bucket_cap_mb=1", "--trainer.fast_dev_run=true"]
         step, cli = measure([*ARGS, *own])
-    assert len(step.buckets) > 2  # as the strategy says
-    logged = built[0]._get_ddp_logging_data()["rebuilt_bucket_sizes"]
-    assert [str(bucket.size) for bucket in step.buckets] == logged.split(", ")
-    assert sum(bucket.size for bucket in step.buckets) == 4 * sum(one.numel() for one in cli.model.parameters())
+    sizes = [bucket.size for bucket in step.buckets]
+    assert len(sizes) > 2  # as the strategy says
+    assert ", ".join(map(str, sizes)) == built[0]._get_ddp_logging_data()["rebuilt_bucket_sizes"]
+    assert sum(sizes) == 4 * sum(one.numel() for one in cli.model.parameters())
     assert 0 < step.buckets[0].ready < step.buckets[-1].ready <= step.backward
     assert not list(workplace.iterdir())
 
@@ -116,16 +113,14 @@ def test_the_page_shows_what_is_predicted_of_published_trainings(capsys):
 
 
 @pytest.mark.slow
-def test_real_links_take_the_predicted_time():
-    begin = "import sys, torch, scaling_check as c; torch.set_num_threads(1); "
-    checked = "c.check(c.alone(), 2, 100, [c.CASES[1], c.CASES[3]], 1)"
-    lines = (begin + "sys.exit(c.unavailable())", begin + f"print(*[row['error'] for row in {checked}])")
-    env = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'scripts'}"}
-    asked, found = (
-        subprocess.run([sys.executable, "-c", line], env=env, capture_output=True, text=True, timeout=300)
-        for line in lines
-    )
-    if asked.returncode:
-        pytest.skip(asked.stderr.strip())
-    assert all(abs(float(error.rstrip("%"))) < 15 for error in found.stdout.split()), found.stdout + found.stderr
-    assert len(found.stdout.split()) == 2
+def test_real_links_take_the_predicted_time(tmp_path):
+    def output(code: str) -> Finished:
+        code = f"import sys, torch, scaling_check as c; torch.set_num_threads(1); {code}"
+        return run([sys.executable, "-c", code], tmp_path, timeout=300, PYTHONPATH=f"{ROOT}:{ROOT / 'scripts'}")
+
+    asked = output("sys.exit(c.unavailable())")
+    if asked.code:
+        pytest.skip(asked.err.strip())
+    found = output("print(*[row['error'] for row in c.check(c.alone(), 2, 100, [c.CASES[1], c.CASES[3]], 1)])")
+    assert all(abs(float(error.rstrip("%"))) < 15 for error in found.out.split()), str(found)
+    assert len(found.out.split()) == 2

@@ -3,9 +3,7 @@
 import csv
 import fcntl
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,9 +11,9 @@ import pytest
 from project import sweep
 from project.engine.errors import UserError
 from project.engine.training.best_checkpoint import Monitor
-from tests.conftest import TINY_DATA, TINY_TRAINER, cases
+from tests.conftest import ROOT, SLIM, TINY_DATA, TINY_TRAINER, cases
+from tests.distributed.processes import started, succeed, wait_until
 
-ROOT = Path(__file__).parents[1]
 SPACE = "command: --epochs=3\noptions:\n  lr: {low: 0.01, high: 1.0, log: true}\n  kind: {choices: [a, b]}\n"
 
 
@@ -38,27 +36,23 @@ def table(name: str = "lr") -> list[list[str]]:
     return list(csv.reader(Path("runs", name, "trials.csv").read_text().splitlines()))
 
 
-def started() -> list[str]:
-    return Path("runs/lr/started").read_text().split()
-
-
 def test_a_sweep_finds_the_best_and_prunes_below_the_median_of_complete_trials(stub):
     found = run("--n_trials=14")
     heading, *rows = table()
     assert heading == ["trial", "state", "val/accuracy", "lr", "kind"]
     assert [int(row[0]) for row in rows] == list(range(14))
     assert {row[1] for row in rows} == {"complete", "pruned"}
-    first_five = [-abs(float(row[3]) - 0.3) for row in rows[:5]]
-    for row in rows:  # Curves are straight lines, so one that is pruned lies below the median from the start.
-        if row[1] == "pruned":
+    ends = [1 - abs(float(row[3]) - 0.3) for row in rows]
+    for row, end in zip(rows, ends, strict=True):
+        if row[1] == "pruned":  # curves are straight lines, so it lies below the median from the start
             assert int(row[0]) >= 5
-            assert -abs(float(row[3]) - 0.3) < max(first_five)
+            assert end < max(ends[:5])
         else:
-            assert float(row[2]) == pytest.approx(1 - abs(float(row[3]) - 0.3))
-    best = min(rows, key=lambda row: abs(float(row[3]) - 0.3))
+            assert float(row[2]) == pytest.approx(end)
+    best = rows[ends.index(max(ends))]
     assert f"best: trial_{int(best[0]):03d}" in found
     assert f"project.fit --epochs=3 --lr={best[3]}" in found
-    assert started() == [f"trial_{number:03d}" for number in range(14)]
+    assert Path("runs/lr/started").read_text().split() == [f"trial_{number:03d}" for number in range(14)]
 
 
 def test_a_stopped_sweep_resumes_with_the_trials_of_an_undisturbed_one(stub, capsys):
@@ -111,17 +105,14 @@ def test_a_mistake_in_the_file_is_one_line(text, message, workplace):
 
 @pytest.mark.slow
 def test_a_sweep_of_real_runs_is_stopped_and_resumed(workplace):
-    small = [*TINY_DATA, "--data.num_workers=0", *TINY_TRAINER, "--model.arch=resnet9_slim", "--trainer.max_epochs=3"]
-    Path("lr.yaml").write_text(f"command: {' '.join(small)}\noptions: {{model.optimizer.lr: {{low: 0.01, high: 0.5}}}}")
+    small = " ".join([*TINY_DATA, "--data.num_workers=0", *TINY_TRAINER, *SLIM, "--trainer.max_epochs=3"])
+    Path("lr.yaml").write_text(f"command: {small}\noptions: {{model.optimizer.lr: {{low: 0.01, high: 0.5}}}}")
     command = [sys.executable, "-m", "project.sweep", "lr.yaml", "--n_trials=2"]
-    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, env=environment) as stopped:
-        while not Path("runs/lr/trial_000/metrics.csv").exists():  # in the second of three epochs
-            assert stopped.poll() is None
-            time.sleep(0.05)
+    with started(command, workplace) as stopped:
+        wait_until(Path("runs/lr/trial_000/metrics.csv").exists, workplace)  # in the second of three epochs
         stopped.send_signal(signal.SIGTERM)
-    assert stopped.returncode == 75
-    assert "best: trial_" in subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        assert stopped.wait(120) == 75
+    assert "best: trial_" in succeed(command, workplace).out
     assert "continuing" in Path("runs/lr/trial_000.log").read_text()
     assert [row[:2] for row in table()[1:]] == [["0", "complete"], ["1", "complete"]]
 
