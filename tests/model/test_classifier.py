@@ -43,12 +43,12 @@ def loader_of(batches: list[Any]) -> DataLoader[Any]:
 class Memory(LightningDataModule):
     """Noisy images, each class of a colour of its own."""
 
-    def __init__(self, batch_size=16, count=32, classes=3):
+    def __init__(self, batch_size=16):
         super().__init__()
         self.batch_size = batch_size
-        self.labels = torch.arange(count) % classes
+        self.labels = torch.arange(32) % 3
         colours = 150 * torch.eye(3)[self.labels, :, None, None] + 40
-        noise = 25 * torch.randn(count, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+        noise = 25 * torch.randn(32, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
         self.images = (colours + noise).clamp(0, 255).to(torch.uint8)
 
     def batches(self):
@@ -111,9 +111,8 @@ def test_loaders_of_a_data_module_are_refused_without_it():
     data.setup("fit")
     model = ImageClassifier(data.class_names, data.preprocessing)
     for name in ("fit", "validate", "test"):
-        with pytest.raises(
-            UserError, match=rf"^a data module's loaders need .* trainer\.{name}\(model, datamodule=data\)$"
-        ):
+        way = rf"trainer\.{name}\(model, datamodule=data\)"
+        with pytest.raises(UserError, match=rf"^a data module's loaders need .* {way}$"):
             getattr(trainer(max_epochs=1), name)(model, data.val_dataloader())
 
 
@@ -184,8 +183,7 @@ def test_a_smaller_image_is_the_one_of_pil_and_another_stays():
 
 
 def test_predicting_testing_and_exporting_take_means_over_views_and_validation_does_not():
-    model = classifier(test_time_augmentation="flip_and_shift").eval()
-    images = make_images(4)
+    model, images = classifier(test_time_augmentation="flip_and_shift").eval(), make_images(4)
     with torch.no_grad():
         exact = model(images)
         expected = mean_logits(model, images, "flip_and_shift")
