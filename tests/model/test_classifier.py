@@ -292,7 +292,7 @@ def test_a_run_resumes_with_any_loss_and_its_checkpoint_needs_it_no_more(workpla
     monkeypatch.syspath_prepend(workplace)
     run = fit(*TINY, *SLIM, *flags, "--name=own").run
     assert load(run.best)[ABOUT]["loss"] == described
-    (run.path / "metrics.json").unlink()
+    run.metrics.unlink()
     assert fit("--config=runs/own/config.yaml", "--trainer.max_epochs=2", "--name=own").trainer.global_step == 8
     del sys.modules["own_losses"]
     evaluate(str(run.best))
