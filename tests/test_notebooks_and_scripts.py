@@ -195,9 +195,7 @@ def test_the_table_of_seeds_has_mean_and_spread(tiny_run, script, capsys):
     assert float(training.split()[2]) > 0
 
 
-def test_curves_show_each_way_to_train_and_the_first_epoch_that_reaches_an_accuracy(
-    tiny_run, workplace, script, capsys
-):
+def test_curves_show_each_way_to_train_and_when_it_first_reaches_an_accuracy(tiny_run, workplace, script, capsys):
     runs = [shutil.copytree(tiny_run, name, ignore=NO_WEIGHTS) for name in ("one_0", "one_1", "other_0")]
     defined = script("time_to_accuracy.py")
     defined["main"](["curves.png", *runs])

@@ -77,9 +77,8 @@ def test_curves_are_drawn_from_whatever_was_logged_at_whole_steps(curves, panels
     drawn = [[np.asarray(line.get_xydata()) for line in axes.lines] for axes in figure.axes]
     drawn = [[points.tolist() for points in found if len(points) and points[:, 1].any()] for found in drawn]
     for name in panels:
-        assert [list(point) for point in sorted(curves[name].items())] in [
-            points for found in drawn for points in found
-        ]
+        expected = [list(point) for point in sorted(curves[name].items())]
+        assert expected in [points for found in drawn for points in found]
     for axes in (axes for axes, found in zip(figure.axes, drawn, strict=True) if found):
         assert (axes.get_xticks() == axes.get_xticks().round()).all()
     if "train/loss" in curves:

@@ -170,15 +170,6 @@ def test_the_whitened_output_is_white_and_the_layer_is_set_once():
     torch.testing.assert_close(output[12:], -output[:12])
 
 
-NETWORKS = {  # how many blocks, counted by eye: the stem, residual blocks or layers, the head
-    "resnet18": 1 + 8 + 1,
-    "convnext_tiny": 1 + 18 + 3 + 1,
-    "mobilenet_v3_small": 1 + 11 + 1 + 2,
-    "vit_b_32": 1 + 12 + 1,
-    "squeezenet1_1": 1 + 8 + 1,
-}
-
-
 def order_of_use(network: nn.Module, side: int) -> list[str]:
     """The names of parameters in the order in which the network's layers compute."""
     names = {module: name for name, module in network.named_modules()}
@@ -193,11 +184,18 @@ def order_of_use(network: nn.Module, side: int) -> list[str]:
     return used
 
 
-@pytest.mark.parametrize("arch", NETWORKS)
-def test_each_parameter_is_in_one_block_and_blocks_compute_one_after_the_other(arch):
+@cases(
+    "arch count",  # how many blocks, counted by eye: the stem, residual blocks or layers, the head
+    ("resnet18", 1 + 8 + 1),
+    ("convnext_tiny", 1 + 18 + 3 + 1),
+    ("mobilenet_v3_small", 1 + 11 + 1 + 2),
+    ("vit_b_32", 1 + 12 + 1),
+    ("squeezenet1_1", 1 + 8 + 1),
+)
+def test_each_parameter_is_in_one_block_and_blocks_compute_one_after_the_other(arch, count):
     with torch.device("meta"):  # shapes are all that it takes
         listed = blocks(network := build_network(arch, 3))
-    assert len(listed) == NETWORKS[arch]
+    assert len(listed) == count
     assert sorted(name for names in listed for name in names) == sorted(name for name, _ in network.named_parameters())
     depth = {name: number for number, names in enumerate(listed) for name in names}
     used = [depth[name] for name in order_of_use(network, 224 if "vit" in arch else 64)]

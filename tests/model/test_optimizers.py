@@ -77,16 +77,6 @@ def test_the_features_of_a_compiled_network_are_those_of_each_batch():
         torch.testing.assert_close(logits, model(images))
 
 
-@cases(
-    "options text",
-    ({"optimizer": partial(SGD, lr=-1)}, r"--model\.optimizer: Invalid learning rate: -1"),
-    ({"layer_decay": 1.5}, r"--model\.layer_decay must be above 0, at most 1, got 1\.5"),
-)
-def test_what_an_optimizer_does_not_accept_is_one_line(options, text):
-    with pytest.raises(UserError, match=text):
-        trainer(max_epochs=1).fit(linear(**options), datamodule=Memory())
-
-
 def random(*shape: int, seed: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
@@ -202,8 +192,10 @@ def test_one_cycle_without_a_length_is_as_long_as_training_and_keeps_one_of_its_
     (CosineWithWarmup, {"max_epochs": -1}, r"know where training ends; set --trainer\.max_epochs or"),
     (CosineWithWarmup, {"max_epochs": 2, "callbacks": CHANGING}, "add --model.lr_scheduler_interval epoch"),
     (partial(CosineWithWarmup, lrf=2), {}, r"--model\.lr_scheduler\.lrf must be from 0 to 1, got 2"),
+    (None, {"model": {"optimizer": partial(SGD, lr=-1)}}, r"--model\.optimizer: Invalid learning rate: -1"),
+    (None, {"model": {"layer_decay": 1.5}}, r"--model\.layer_decay must be above 0, at most 1, got 1\.5"),
 )
-def test_what_a_schedule_does_not_accept_is_one_line(schedule, options, text):
+def test_what_a_schedule_or_an_optimizer_does_not_accept_is_one_line(schedule, options, text):
     with pytest.raises(UserError, match=text):
         train(schedule, **{"max_epochs": 1} | options)
 

@@ -180,21 +180,18 @@ def weights(workplace, hub) -> Path:
     return file
 
 
-def parsed(*args: str):
-    """A command's data options and preprocessing, and nothing trained."""
-    cli = FitCLI([*ARCH, *TINY_TRAINER, *args])
-    return cli.config.data.init_args, cli.model.preprocessing
-
-
 def test_preprocessing_follows_the_weights_unless_it_is_given(weights, tiny_run):
+    def parsed(*args: str):
+        cli = FitCLI([*ARCH, *TINY_TRAINER, *args])
+        return cli.config.data.init_args, cli.model.preprocessing
+
     options, found = parsed(*DATA)
     assert found == find_weights("mobilenet_v3_small", "IMAGENET1K_V1").preprocessing()
     assert (options.image_size, options.resize, options.interpolation) == (224, 256, "bilinear")
     _, found = parsed(*DATA, "--data.image_size=64", "--data.mean=[0.1,0.2,0.3]")
     assert (found["crop"], found["resize"]) == (64, 73)
     assert (found["mean"], found["std"]) == ([0.1, 0.2, 0.3], [0.229, 0.224, 0.225])
-    ours = tiny_run / "checkpoints" / "best.ckpt"
-    options, found = parsed("--data.train_size=16", *SLIM, f"--model.weights={ours}")
+    options, found = parsed("--data.train_size=16", *SLIM, f"--model.weights={tiny_run}/checkpoints/best.ckpt")
     assert (options.image_size, found["mean"]) == (32, [0.5, 0.5, 0.5])
 
 
