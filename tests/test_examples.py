@@ -35,6 +35,7 @@ NO_PLOTS = [f"--callbacks.{name}=false" for name in ("first_batch", "confusion_m
 VIT = {"img_size": 32, "patch_size": 8, "depth": 2, "embed_dim": 24}
 RESIZED = ["--data.image_size=32", "--data.batch_size=4", "--data.num_workers=0"]
 LARGE_SETS = ["--data.val_fraction=0.3", "--data.test_fraction=0.3"]  # some of each label in both
+ABOUT: Any = {"class_names": NoiseDataModule.class_names, "preprocessing": NoiseDataModule.preprocessing}
 
 
 def data_for(name: str) -> list[str]:
@@ -123,9 +124,6 @@ def test_the_focal_loss_is_its_formula(gamma):
 @pytest.fixture
 def batch():
     return NoiseDataModule().load()["train"].__getitems__([*range(12)])
-
-
-ABOUT: Any = {"class_names": NoiseDataModule.class_names, "preprocessing": NoiseDataModule.preprocessing}
 
 
 def loss_of(model, batch):

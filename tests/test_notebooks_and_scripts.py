@@ -34,6 +34,7 @@ PLOTS = {
     "compare_runs": "curves losses differences",
     "explore_data": "balance samples augmentation errors",
 }
+NO_WEIGHTS = shutil.ignore_patterns("*.ckpt")  # to copy a run without what takes most of its room
 
 
 @pytest.fixture(scope="module")
@@ -174,9 +175,6 @@ def test_runs_of_the_same_name_have_their_folders(at_work, monkeypatch):
         find_runs()
     monkeypatch.setenv("RUNS", "here/run there/run")
     assert list(find_runs()) == ["here/run", "there/run"]
-
-
-NO_WEIGHTS = shutil.ignore_patterns("*.ckpt")  # to copy a run without what takes most of its room
 
 
 @pytest.fixture

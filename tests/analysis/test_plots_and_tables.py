@@ -23,6 +23,7 @@ from tests.conftest import cases
 
 RATES = ["precision", "recall", "f1"]
 HARD_NAMES = ["μαργαρίτα", "ромашка", "100%", "a_b^c", "$x_{$", "\\frac", "x" * 255, "\udcff\udcfe", "a\tb\x1b[2J"]
+CURVES = {name: {step: 1 - step / 30 for step in (3, 1, 2)} for name in ("train/loss", "val/accuracy", "learning_rate")}
 
 
 def rows(count):
@@ -60,9 +61,6 @@ def test_a_grid_shows_every_image_as_it_is(count, titled):
     for axes, image in zip(figure.axes, images, strict=True):
         assert (np.asarray(axes.images[0].get_array()) == image.permute(1, 2, 0).numpy()).all()
     assert [axes.get_title() for axes in figure.axes] == (titles or [""] * count)
-
-
-CURVES = {name: {step: 1 - step / 30 for step in (3, 1, 2)} for name in ("train/loss", "val/accuracy", "learning_rate")}
 
 
 @cases(

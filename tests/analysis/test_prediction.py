@@ -28,11 +28,13 @@ from project.data import FolderDataModule
 from project.engine.errors import UserError
 from project.engine.preprocessing import Fit, Preprocessing
 from project.model import ImageClassifier
-from tests.conftest import draw_image, make_folder, opened
+from tests.conftest import cases, draw_image, make_folder, opened
 from tests.distributed.job import classifier
 from tests.model.test_classifier import PREPROCESSING, make_images
 
 v2: Any = import_module("torchvision.transforms.v2")  # its names are not declared for types
+IMAGES = make_images(2, side=64)
+EMBEDDINGS = torch.randn(200, 16, generator=torch.Generator().manual_seed(0)) * torch.linspace(1, 3, 16)
 
 
 def prepared(image: Image.Image, about: Preprocessing) -> Tensor:
@@ -169,9 +171,6 @@ def test_what_differs_is_named_as_on_the_command_line_and_runs_that_differ_in_se
     assert seed_groups({"a": first, "b": second, "again": again}) == [["a", "again"], ["b"]]
 
 
-IMAGES = make_images(2, side=64)
-
-
 def with_network(network):
     model = ImageClassifier(["a", "b", "c"], PREPROCESSING, arch="resnet9_slim")
     model.network = network
@@ -194,19 +193,18 @@ def by_formula(model, layer, to_map):
     return torch.stack(cams)
 
 
-NETWORKS = {
-    "resnet": (lambda: resnet18(num_classes=3), "layer4", lambda x: x),
-    "squeezenet": (lambda: squeezenet1_1(num_classes=3), "classifier.2", lambda x: x),
-    "vision transformer": (
+@cases(
+    "build layer to_map",
+    (lambda: resnet18(num_classes=3), "layer4", lambda x: x),
+    (lambda: squeezenet1_1(num_classes=3), "classifier.2", lambda x: x),
+    (
         lambda: VisionTransformer(64, 16, num_layers=2, num_heads=2, hidden_dim=32, mlp_dim=64, num_classes=3),
         "encoder.layers.encoder_layer_1.ln_1",
         lambda x: x[:, 1:].transpose(1, 2).unflatten(2, (4, 4)),
     ),
-    "swin": (lambda: SwinTransformer([4, 4], 24, [2, 2], [2, 2], [7, 7], num_classes=3), "permute", lambda x: x),
-}
-
-
-@pytest.mark.parametrize(("build", "layer", "to_map"), NETWORKS.values(), ids=NETWORKS)
+    (lambda: SwinTransformer([4, 4], 24, [2, 2], [2, 2], [7, 7], num_classes=3), "permute", lambda x: x),
+    ids=["resnet", "squeezenet", "vision transformer", "swin"],
+)
 def test_grad_cam_is_that_of_the_last_layer_with_places_of_any_network(build, layer, to_map):
     torch.manual_seed(1)
     model = with_network(build())
@@ -235,9 +233,6 @@ def test_an_embedding_is_what_the_head_sees():
     assert found.shape == (2, 512)
     with torch.no_grad():
         torch.testing.assert_close(model.network.get_submodule("fc")(found), model(IMAGES))
-
-
-EMBEDDINGS = torch.randn(200, 16, generator=torch.Generator().manual_seed(0)) * torch.linspace(1, 3, 16)
 
 
 def test_neighbours_are_those_of_scikit_learn():

@@ -21,6 +21,14 @@ from project.model.schedules import build_schedule
 from tests.conftest import cases
 from tests.model.test_classifier import Memory, linear, trainer
 
+RATE = 0.02
+BEFORE: dict[str, Any] = {"optimizer": partial(SGD, lr=RATE, momentum=0.9)}
+CHANGING = [GradientAccumulationScheduler({0: 1, 1: 2})]
+NO_WARMUP = partial(CosineWithWarmup, warmup_epochs=0)
+SHORT = partial(CosineWithWarmup, warmup_epochs=0.4)
+EARLY, LATE = (partial(MultiStepLR, milestones=[1, last]) for last in (3, 4))
+HALVING = partial(StepLR, step_size=1, gamma=0.5)
+
 
 @cases("cls asked", (SGD, {"fused": False}), (SGD, {"foreach": True}), (SGD, {"differentiable": True}), (RMSprop, {}))
 def test_steps_are_fused_unless_another_way_was_asked_for(cls, asked):
@@ -115,10 +123,6 @@ def test_muon_trains_a_new_head_from_zero_and_all_else_as_torchs_adamw_does():
         torch.testing.assert_close(one, other)
 
 
-RATE = 0.02
-BEFORE: dict[str, Any] = {"optimizer": partial(SGD, lr=RATE, momentum=0.9)}
-
-
 def train(schedule, interval=None, callbacks=(), resume=None, model=BEFORE, **options) -> tuple[list[list[float]], Any]:
     """The learning rates of every optimizer step, and those after the last."""
     seen: list[list[float]] = []
@@ -151,16 +155,14 @@ class Falling(LRScheduler):
         return [rate * (1 - self.last_epoch / self.total_steps) for rate in self.base_lrs]
 
 
-CHANGING = [GradientAccumulationScheduler({0: 1, 1: 2})]
-NO_WARMUP = partial(CosineWithWarmup, warmup_epochs=0)
-MOST, SHORT = (partial(CosineWithWarmup, warmup_epochs=epochs) for epochs in (1.5, 0.4))
-EARLY, LATE = (partial(MultiStepLR, milestones=[1, last]) for last in (3, 4))
-HALVING = partial(StepLR, step_size=1, gamma=0.5)
-
-
 @cases(
     "schedule interval options factors",  # 32 images in batches of 7 are 5 batches, and with accumulation 3 steps, in an epoch
-    (MOST, None, {"max_epochs": 4, "accumulate_grad_batches": 2}, cosine(12, 4)),
+    (
+        partial(CosineWithWarmup, warmup_epochs=1.5),
+        None,
+        {"max_epochs": 4, "accumulate_grad_batches": 2},
+        cosine(12, 4),
+    ),
     (CosineWithWarmup, None, {"max_epochs": 3}, cosine(15, 5)),
     (CosineWithWarmup, None, {"max_epochs": 3, "max_steps": 8}, cosine(8, 4)),
     (SHORT, None, {"max_epochs": -1, "max_steps": 8}, cosine(8, 2)),

@@ -25,6 +25,9 @@ from project.model.pretrained import find_weights, load_weights, start_from
 from tests.conftest import QUIET, SLIM, TINY, TINY_TRAINER, cases, evaluate, fit, make_folder
 from tests.model.test_classifier import make_images
 
+ARCH = ["--model.arch=mobilenet_v3_small", "--model.weights=IMAGENET1K_V1"]
+DATA = ["--data=FolderDataModule", "--data.root=images", "--data.batch_size=4", "--data.num_workers=0"]
+
 
 @pytest.fixture(autouse=True)
 def hub(tmp_path, monkeypatch) -> Path:
@@ -165,10 +168,6 @@ def test_weights_that_do_not_fit_are_listed(tmp_path, change, complaint):
     change(weights)
     with pytest.raises(UserError, match=complaint):
         loaded(tmp_path / "weights.pth", dict(weights), 7)
-
-
-ARCH = ["--model.arch=mobilenet_v3_small", "--model.weights=IMAGENET1K_V1"]
-DATA = ["--data=FolderDataModule", "--data.root=images", "--data.batch_size=4", "--data.num_workers=0"]
 
 
 @pytest.fixture
