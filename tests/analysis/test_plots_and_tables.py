@@ -53,10 +53,9 @@ def test_a_confusion_matrix_shows_true_rows_and_their_counts():
     assert texts == {((0, 0), "6"), ((1, 0), "2"), ((0, 2), "1"), ((2, 2), "3")}
 
 
-@pytest.mark.parametrize(("count", "titled"), [(1, True), (9, False)])
-def test_a_grid_shows_every_image_as_it_is(count, titled):
+@cases("count titles", (1, ["image 0"]), (9, []))
+def test_a_grid_shows_every_image_as_it_is(count, titles):
     images = torch.randint(0, 256, (count, 3, 12, 10), dtype=torch.uint8)
-    titles = [f"image {number}" for number in range(count)] if titled else []
     require_drawn(figure := image_grid(list(images), titles))
     for axes, image in zip(figure.axes, images, strict=True):
         assert (np.asarray(axes.images[0].get_array()) == image.permute(1, 2, 0).numpy()).all()

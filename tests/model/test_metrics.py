@@ -99,13 +99,12 @@ def test_images_that_another_process_counts_are_left_out_whatever_their_loss(bat
 
 
 def test_counts_of_a_checkpoint_are_restored_except_where_an_older_run_counted_otherwise():
-    before, after = (ClassificationMetrics(10) for _ in range(2))
+    before, after, fresh = (ClassificationMetrics(10) for _ in range(3))
     before.update(*predictions(10))
     after.set_counts(before.counts())
     assert same(after.results(), before.results())
-    after = ClassificationMetrics(10)
-    after.set_counts(before.counts() | {"confusion": torch.ones(101, dtype=torch.int64)})
-    assert (after.results().total, after.loss_units) == (0, before.loss_units)
+    fresh.set_counts(before.counts() | {"confusion": torch.ones(101, dtype=torch.int64)})
+    assert (fresh.results().total, fresh.loss_units) == (0, before.loss_units)
 
 
 @pytest.mark.parametrize("value", [1e-4, 80.0, 1e5, 1e13, 3e38, math.inf, -math.inf, math.nan])
