@@ -6,6 +6,7 @@ import re
 import shlex
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from project.export import ProbabilityNetwork
 from project.model import ImageClassifier
 from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, fit, make_folder, write_attributes, write_csv, write_pets
 from tests.data.stubs import NoiseDataModule
+from tests.small import load
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted(path for path in (ROOT / "examples").iterdir() if path.stem != "__init__" and path.is_file())
@@ -33,61 +35,43 @@ NO_PLOTS = [f"--callbacks.{name}=false" for name in ("first_batch", "confusion_m
 VIT = {"img_size": 32, "patch_size": 8, "depth": 2, "embed_dim": 24}
 RESIZED = ["--data.image_size=32", "--data.batch_size=4", "--data.num_workers=0"]
 LARGE_SETS = ["--data.val_fraction=0.3", "--data.test_fraction=0.3"]  # some of each label in both
-
-
-def options(file: Path) -> list[str]:
-    """Those of the command that a file shows at its top."""
-    (command,) = re.findall(r"^(?:# )?python -m project\.fit (.*)$", file.read_text(), re.M)
-    return shlex.split(command)
-
-
-def lines(file: Path) -> int:
-    """How many lines a file has without blank ones, comments and docstrings."""
-    text = file.read_text()
-    stripped = [line.strip() for line in text.splitlines()]
-    ours = {number for number, line in enumerate(stripped, 1) if line and not line.startswith("#")}
-    if file.suffix == ".py":
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-                ours -= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
-    return len(ours)
+ABOUT: Any = {"class_names": NoiseDataModule.class_names, "preprocessing": NoiseDataModule.preprocessing}
 
 
 def data_for(name: str) -> list[str]:
     """Makes what an example needs in the current folder; further options."""
-    if name in ("csv", "multilabel_csv", "attributes"):
-        files = sorted(make_folder(Path("images"), {"rose": 8, "tulip": 8}).glob("*/*"))
+    if name in ("csv", "multilabel_csv", "attributes", "streaming"):
+        files = sorted(make_folder(Path("images"), {"rose": 12, "tulip": 12}).glob("*/*"))
     if name == "csv":
         write_csv(Path())
     elif name == "multilabel_csv":
         rows = [f"{path},{path.parent.name} {'odd' if int(path.stem) % 2 else ''}" for path in files]
         Path("labels.csv").write_text("\n".join(["path,labels", *rows]))
-        return [*RESIZED, *LARGE_SETS]
     elif name == "attributes":
         write_attributes(Path("labels.csv"))
-        return [*RESIZED, *LARGE_SETS]
     elif name == "npz_dataset":
         pixels = np.random.default_rng(0).integers(0, 256, (24, 28, 28, 3), dtype=np.uint8)
         np.savez("FILE.npz", train_images=pixels, train_labels=np.arange(24)[:, None] % 3)
     elif name == "torchvision_data":
         write_pets(Path("data/oxford-iiit-pet"))
     elif name == "streaming":
-        return [*RESIZED, f"--data.root={make_folder(Path('images'), {'rose': 12, 'tulip': 12})}"]
+        return [*RESIZED, "--data.root=images"]
+    elif name == "lora":
+        torch.save(vit(8).state_dict(), "vit.pth")
+        return [*TINY_DATA, *(f"--model.arch_args.{option}={value}" for option, value in VIT.items())]
     else:
-        if name == "lora":
-            torch.save(vit(8).state_dict(), "vit.pth")
-            return [*TINY_DATA, *(f"--model.arch_args.{option}={value}" for option, value in VIT.items())]
         if name == "distillation":
             fit(*TINY_DATA, *TINY_TRAINER, *QUIET, *QUICK, *NO_PLOTS, "--name=NAME")
         return [] if name == "data_module" else TINY_DATA
-    return RESIZED
+    return [*RESIZED, *(LARGE_SETS if name in ("multilabel_csv", "attributes") else [])]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_the_command_of_an_example_trains(file, workplace, capsys):
     if package := {"timm_network": "timm", "lora": "timm", "streaming": "litdata"}.get(file.stem):
         pytest.importorskip(package, reason=f"{package} is no requirement")
-    given = [str(ROOT / word) if word.startswith("examples/") else word for word in options(file)]
+    (command,) = re.findall(r"^(?:# )?python -m project\.fit (.*)$", file.read_text(), re.M)
+    given = [str(ROOT / word) if word.startswith("examples/") else word for word in shlex.split(command)]
     quick = QUICK if "arch" not in file.read_text() else QUICK[:1]
     few = [f"--trainer.limit_{split}_batches=2" for split in ("val", "test")]
     fit(*given, *data_for(file.stem), *TINY_TRAINER, *QUIET, *quick, *few, *NO_PLOTS, "--name=run")
@@ -96,29 +80,31 @@ def test_the_command_of_an_example_trains(file, workplace, capsys):
     if file.stem == "callback":
         assert [point.step for point in EventAccumulator("runs/run").Reload().Scalars("train/gradient_norm")] == [0, 1]
     if file.stem == "center_loss":
-        weights = torch.load("runs/run/checkpoints/last.ckpt", weights_only=True)["state_dict"]
-        assert weights["centers"].abs().sum() > 0
+        assert load(Path("runs/run/checkpoints/last.ckpt"))["state_dict"]["centers"].abs().sum() > 0
     if file.stem == "metric":
         assert "best.ckpt --import examples.metric\n" in capsys.readouterr().out
         assert metrics["selection"]["monitor"] == "val/balanced_accuracy"
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_the_page_counts_the_lines_of_an_example(file):
-    limit = next((limit for name, limit in LIMITS.items() if name in file.stem), 25)
-    assert lines(file) <= limit
+def test_the_page_counts_the_lines_of_an_example_without_blank_ones_comments_and_docstrings(file):
+    stripped = [line.strip() for line in file.read_text().splitlines()]
+    lines = {number for number, line in enumerate(stripped, 1) if line and not line.startswith("#")}
+    for node in ast.walk(ast.parse(file.read_text() if file.suffix == ".py" else "")):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            lines -= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    assert len(lines) <= next((limit for name, limit in LIMITS.items() if name in file.stem), 25)
     pages = [(ROOT / page).read_text() for page in ("README.md", "docs/change_it.md")]
     rows = [row for page in pages for row in page.splitlines() if row.startswith("|")]
     (row,) = [row for row in rows if f"](examples/{file.name})" in row or f"| `examples/{file.name}` |" in row]
-    assert row.split("|")[3].strip() == str(lines(file))
+    assert row.split("|")[3].strip() == str(len(lines))
 
 
 def test_the_labels_of_a_csv_are_those_of_the_files_that_it_names(workplace):
     data_for("multilabel_csv")
     data = LabelsCSV(image_size=32)
     assert data.class_names == ["odd", "rose", "tulip"]
-    splits = data.load()
-    for split in splits.values():
+    for split in (splits := data.load()).values():
         kinds = [(int(file.stem) % 2, file.parent.name) for file in split.files]
         assert split.labels.tolist() == [[odd, name == "rose", name == "tulip"] for odd, name in kinds]
     assert sorted(file for split in splits.values() for file in split.files) == sorted(Path("images").glob("*/*"))
@@ -129,8 +115,7 @@ def test_the_focal_loss_is_its_formula(gamma):
     generator = torch.Generator().manual_seed(0)
     logits, labels = torch.randn(50, 7, generator=generator), torch.randint(7, (50,), generator=generator)
     shares = torch.rand(50, 7, generator=generator).softmax(1)
-    exact = np.exp(logits.double().numpy())
-    p = exact / exact.sum(1, keepdims=True)
+    p = softmax(logits.double().numpy(), 1)
     costs = -((1 - p) ** gamma) * np.log(p)
     np.testing.assert_allclose(FocalLoss(gamma)(logits, labels), costs[range(50), labels], rtol=1e-5)
     np.testing.assert_allclose(FocalLoss(gamma)(logits, shares), (shares.double().numpy() * costs).sum(1), rtol=1e-5)
@@ -141,22 +126,16 @@ def batch():
     return NoiseDataModule().load()["train"].__getitems__([*range(12)])
 
 
-def small(kind, **options):
-    about = {"class_names": NoiseDataModule.class_names, "preprocessing": NoiseDataModule.preprocessing}
-    return kind(arch="resnet9_slim", **about, **options)
-
-
 def loss_of(model, batch):
     """The mean loss of a training step, of which the network classified each image once."""
-    calls: list[Any] = []
-    model.network.register_forward_hook(lambda *_: calls.append(1))
+    model.network.register_forward_hook(counted := Mock(return_value=None))
     found = model.eval().training_step(batch, 0)
-    assert len(calls) == 1
+    counted.assert_called_once()
     return found
 
 
 def test_center_loss_is_its_formula_and_trains_its_centres(batch):
-    model = small(CenterLossClassifier, center_weight=0.1)
+    model = CenterLossClassifier(center_weight=0.1, arch="resnet9_slim", **ABOUT)
     torch.nn.init.normal_(model.centers)
     logits, features = model.eval().logits_and_features(batch.images)
     gaps = (features - model.centers[batch.labels]).detach().double().numpy()
@@ -169,7 +148,7 @@ def test_center_loss_is_its_formula_and_trains_its_centres(batch):
 
 
 def test_a_student_learns_from_labels_and_from_its_teacher_in_equal_parts(batch):
-    student, teacher = map(small, (Student, ImageClassifier))
+    student, teacher = (kind(arch="resnet9_slim", **ABOUT) for kind in (Student, ImageClassifier))
     student.__dict__["teachers"] = [teacher.eval()]
     logits, wanted = (model.eval()(batch.images).detach().double().numpy() for model in (student, teacher))
     plain = student.loss(torch.tensor(logits), batch.labels).mean().item()
@@ -186,18 +165,11 @@ def vit(num_classes, **args):
 
 
 def test_lora_changes_weights_by_products_of_low_rank_which_exports_merge(workplace, batch):
-    size, data = batch.images.shape[-1], NoiseDataModule()
-    made = vit(3, img_size=size)
-    torch.save(made.state_dict(), "vit.pth")
-    model = LoRAClassifier(
-        rank=2,
-        arch="timm/vit_tiny_patch16_224",
-        arch_args=VIT | {"img_size": size},
-        weights="vit.pth",
-        class_names=data.class_names,
-        preprocessing=data.preprocessing,
-    ).eval()
-    plain, merged = model(batch.images), made.state_dict()
+    args = VIT | {"img_size": batch.images.shape[-1]}
+    torch.save(merged := vit(3, **args).state_dict(), "vit.pth")
+    network: Any = {"arch": "timm/vit_tiny_patch16_224", "arch_args": args, "weights": "vit.pth"}
+    model = LoRAClassifier(rank=2, **network, **ABOUT).eval()
+    plain = model(batch.images)
     for name in [name for name in merged if name.endswith("qkv.weight")]:
         layer: Any = model.network.get_submodule(name.removesuffix(".weight"))
         (change,) = layer.parametrizations.weight

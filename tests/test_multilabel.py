@@ -18,21 +18,9 @@ from project.analysis.prediction import predict
 from project.engine.errors import UserError
 from project.engine.loading.files import prepare
 from project.export import metadata, trace
-from tests.conftest import (
-    MULTILABEL,
-    PAIRS,
-    TINY_DATA,
-    attributes_options,
-    draw_image,
-    evaluate,
-    label,
-    opened,
-    report_of,
-)
+from tests.conftest import MULTILABEL, PAIRS, attributes_options, draw_image, evaluate, label, opened, report_of
 from tests.small import require_same_end, rows, small, stop_at
 from tests.stress import outcome
-
-ROOT = Path(__file__).parents[1]
 
 
 def test_each_attribute_has_one_value_and_its_probabilities(attributes, tmp_path):
@@ -54,8 +42,7 @@ def test_each_attribute_has_one_value_and_its_probabilities(attributes, tmp_path
     torch.testing.assert_close(logits.softmax(1), chosen)
     expected = model.loss(test.logits[test.known] / 2, test.labels[test.known]).sum()
     torch.testing.assert_close(F.cross_entropy(logits / 2, labels, reduction="sum"), expected)
-    tried = torch.logspace(-1.3, 1.3, 2_000)
-    best = tried[torch.stack([F.cross_entropy(logits / one, labels) for one in tried]).argmin()]
+    best = min(torch.logspace(-1.3, 1.3, 2_000), key=lambda tried: F.cross_entropy(logits / tried, labels))
     assert fit_temperature(logits, labels) == pytest.approx(float(best), rel=0.02)
 
 
@@ -68,15 +55,14 @@ def test_a_report_of_a_multi_label_run_has_its_own_metric_and_its_classes_and_mi
     assert 'alt="Rates of each class"' in page
     assert page.count('alt="Grad-CAM"') > 0
     model, data = opened(multilabel)
-    split, thresholds = data.splits["test"], model.thresholds
+    split = data.splits["test"]
     with torch.no_grad():
         shares = model(torch.stack([split.image(at) for at in range(len(split))])).sigmoid()
-    assert thresholds is not None
-    assert list(thresholds) == model.class_names
-    for at, name in enumerate(model.class_names):
-        precision = average_precision_score(split.labels[:, at], shares[:, at])
-        f1 = f1_score(split.labels[:, at], shares[:, at] > thresholds[name], zero_division=0)
-        assert f"<td>{f1:.4f}</td><td>{precision:.4f}</td><td>{thresholds[name]:.4f}</td>" in page
+    assert model.thresholds is not None
+    assert list(model.thresholds) == model.class_names
+    for labels, own, threshold in zip(split.labels.T, shares.T, model.thresholds.values(), strict=True):
+        precision, f1 = average_precision_score(labels, own), f1_score(labels, own > threshold, zero_division=0)
+        assert f"<td>{f1:.4f}</td><td>{precision:.4f}</td><td>{threshold:.4f}</td>" in page
 
 
 def test_predictions_and_exports_are_sigmoids_and_name_the_classes_above_their_thresholds(multilabel, tmp_path):
@@ -107,7 +93,7 @@ def test_multi_label_evaluation_on_two_devices_says_what_the_run_said(example, r
     checkpoint, output = str(run / "checkpoints" / "best.ckpt"), tmp_path / "test.json"
     given = [checkpoint, f"--import=examples.{example}", f"--output={output}"]
     command = [sys.executable, "-m", "project.evaluate", *given, "--trainer.accelerator=cpu", "--trainer.devices=2"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     expected, found = json.loads((run / "metrics.json").read_text())["test"], json.loads(output.read_text())
     assert found["correct"] == expected["correct"]
@@ -137,7 +123,7 @@ def test_predictions_of_each_image_name_all_its_classes(multilabel, tmp_path):
 
 def test_labels_of_one_class_and_balancing_are_refused_by_a_model_of_several(workplace):
     with pytest.raises(UserError, match=r"the labels are of one class an image; see examples/multilabel_csv\.py"):
-        small(*MULTILABEL, data=TINY_DATA)
+        small(*MULTILABEL)
     assert not Path("runs/run").exists()
     with pytest.raises(UserError, match="needs images of one class each"):
         small(*MULTILABEL, "--model.loss.class_weights=balanced", data=PAIRS)

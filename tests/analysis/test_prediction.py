@@ -1,4 +1,4 @@
-"""Image files are labelled as torchvision's transforms and the network would."""
+"""Predictions of files and splits are those of torchvision and the network; Grad-CAM, embeddings, runs compared by them."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -6,19 +6,35 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor
+from scipy import stats
+from sklearn.decomposition import PCA
+from sklearn.neighbors import NearestNeighbors
+from torch import Tensor, nn
+from torchvision.models.resnet import resnet18
+from torchvision.models.squeezenet import squeezenet1_1
+from torchvision.models.swin_transformer import SwinTransformer
+from torchvision.models.vision_transformer import VisionTransformer
 
+from project.analysis.compare import differing_settings, mcnemar, seed_groups
+from project.analysis.embeddings import embed, nearest, project
+from project.analysis.evaluation import evaluate_split
+from project.analysis.gradcam import grad_cam
 from project.analysis.prediction import predict
+from project.data import FolderDataModule
 from project.engine.errors import UserError
 from project.engine.preprocessing import Fit, Preprocessing
 from project.model import ImageClassifier
-from tests.conftest import draw_image
+from tests.conftest import cases, draw_image, make_folder, opened
 from tests.distributed.job import classifier
+from tests.model.test_classifier import PREPROCESSING, make_images
 
 v2: Any = import_module("torchvision.transforms.v2")  # its names are not declared for types
+IMAGES = make_images(2, side=64)
+EMBEDDINGS = torch.randn(200, 16, generator=torch.Generator().manual_seed(0)) * torch.linspace(1, 3, 16)
 
 
 def prepared(image: Image.Image, about: Preprocessing) -> Tensor:
@@ -30,9 +46,7 @@ def prepared(image: Image.Image, about: Preprocessing) -> Tensor:
     left, upper = ((crop - size) // 2 for size in (scaled.shape[2], scaled.shape[1]))
     right, lower = crop - scaled.shape[2] - left, crop - scaled.shape[1] - upper
     colour = [round(255 * mean) for mean in about["mean"]]
-    whole = v2.Pad([left, upper, right, lower], fill=colour) if fit == "pad" else v2.CenterCrop(crop)
-    found: Tensor = whole(scaled)
-    return found
+    return v2.Pad([left, upper, right, lower], fill=colour)(scaled) if fit == "pad" else v2.CenterCrop(crop)(scaled)
 
 
 def by_torchvision(model: ImageClassifier, paths: Sequence[str | Path], flips: bool = False) -> tuple[Tensor, Tensor]:
@@ -53,8 +67,7 @@ def test_predictions_are_those_of_torchvisions_transforms(fit: Fit, tmp_path):
     for number, path in enumerate(paths):
         draw_image(number / 5, seed=number, size=(50 + 9 * number, 61)).save(path)
     expected = by_torchvision(model, paths)[1].softmax(1)
-    found = predict(model, paths, batch_size=2)
-    for prediction, row in zip(found, expected, strict=True):
+    for prediction, row in zip(predict(model, paths, batch_size=2), expected, strict=True):
         assert list(prediction.probabilities.values()) == pytest.approx(row.tolist(), abs=1e-4)
         assert prediction.label == model.class_names[int(row.argmax())]
         assert prediction.probability == max(prediction.probabilities.values())
@@ -65,3 +78,171 @@ def test_a_file_that_is_no_image_is_named(tmp_path):
     with pytest.raises(UserError, match=r"notes\.jpg"):
         predict(classifier(), [tmp_path / "notes.jpg"])
     assert predict(classifier(), []) == []
+
+
+class Upside(FolderDataModule):
+    """Turns images on their heads before they are sent to the device, and mirrors them there."""
+
+    def on_before_batch_transfer(self, batch, dataloader_idx):
+        return batch._replace(images=batch.images.flip(2))
+
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        batch = super().on_after_batch_transfer(batch, dataloader_idx)
+        return batch._replace(images=batch.images.flip(3))
+
+
+def images_of(found):
+    return torch.stack([found.images.image(index) for index in range(len(found.images))])
+
+
+def test_images_go_through_the_data_modules_own_hooks(tmp_path, tiny_run):
+    make_folder(tmp_path, dict.fromkeys("abcdefgh", 8))
+    (model, _), data = opened(tiny_run), Upside(str(tmp_path), image_size=32, resize=32, num_workers=0, batch_size=8)
+    for split in ("val", "test"):
+        found = evaluate_split(model, data, split)
+        with torch.no_grad():
+            torch.testing.assert_close(found.logits, model(images_of(found).flip(2, 3)), rtol=0, atol=1e-4)
+        assert found.metrics.correct == int((found.predicted == found.labels).sum())
+
+
+def test_each_image_has_its_own_prediction_and_a_broken_one_none(tmp_path, tiny_run, monkeypatch):
+    monkeypatch.setattr(ImageClassifier, "probabilities", lambda _, logits: (logits / 4).softmax(1))
+    make_folder(tmp_path / "images", dict.fromkeys("abcdefgh", 4))
+    model, _ = opened(tiny_run)
+    like = {"image_size": 32, "resize": 32, "mean": model.preprocessing["mean"], "std": model.preprocessing["std"]}
+    data = FolderDataModule(str(tmp_path / "images"), **like, num_workers=0, on_bad_image="skip")
+    assert {name: data.preprocessing.get(name) for name in model.preprocessing} == model.preprocessing
+    data.setup("test")
+    files = {index: tmp_path / "images" / data.splits["test"].name(index) for index in range(8)}
+    files[3].write_bytes(b"broken since it was looked at")
+    found = evaluate_split(model, data)
+    assert [tmp_path / "images" / found.images.name(index) for index in range(8)] == [*files.values()]
+    assert found.logits.isnan().any(1).tolist() == [index == 3 for index in range(8)]
+    assert (int(found.labels[3]), found.metrics.total) == (-1, 7)
+    del files[3]
+    for index, prediction in zip(files, predict(model, [*files.values()]), strict=True):
+        assert model.class_names[found.predicted[index]] == prediction.label
+        assert float(found.confidence[index]) == pytest.approx(prediction.probability, abs=1e-6)
+
+
+def test_validation_takes_the_views_of_the_test_where_that_is_asked_for(tiny_run):
+    model, data = opened(tiny_run)
+    model.test_time_augmentation = "flip"
+    plain, views = (evaluate_split(model, data, "val", as_in_use=as_in_use) for as_in_use in (False, True))
+    with torch.inference_mode():
+        straight, mirrored = model(images_of(views)), model(images_of(views).flip(3))
+    torch.testing.assert_close(plain.logits, straight, rtol=0, atol=1e-4)
+    torch.testing.assert_close(views.logits, (straight + mirrored) / 2, rtol=0, atol=1e-4)
+    assert views.metrics.correct == int(((straight + mirrored).argmax(1) == views.labels).sum())
+
+
+def test_the_most_confident_come_first(tiny_run):
+    found = evaluate_split(*opened(tiny_run))
+    rows = list(zip(found.logits.softmax(1).tolist(), found.labels.tolist(), strict=True))
+    wrong = [index for index, (row, label) in enumerate(rows) if row.index(max(row)) != label]
+    assert found.suspects(5) == sorted(wrong, key=lambda index: (rows[index][0][rows[index][1]], index))[:5]
+    for correct in (True, False):
+        wanted = [index for index in range(len(rows)) if (index not in wrong) == correct]
+        assert found.confident(correct, 5) == sorted(wanted, key=lambda index: (-max(rows[index][0]), index))[:5]
+
+
+@pytest.mark.parametrize(("only_first", "only_second"), [(0, 0), (1, 0), (5, 5), (3, 17), (40, 12), (600, 520)])
+def test_the_p_value_is_that_of_the_exact_binomial_test(only_first, only_second):
+    differing = only_first + only_second
+    first = torch.tensor([True] * only_first + [False] * only_second + [True] * 7 + [False] * 4)
+    found = mcnemar(first, torch.cat([~first[:differing], first[differing:]]))
+    assert (found.only_first, found.only_second) == (only_first, only_second)
+    expected = stats.binomtest(only_first, differing).pvalue if differing else 1.0  # type: ignore[attr-defined]  # has no types
+    assert found.p_value == pytest.approx(expected, rel=1e-9)
+
+
+def test_what_differs_is_named_as_on_the_command_line_and_runs_that_differ_in_seed_alone_are_a_group():
+    sgd = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1, "momentum": 0.9}}
+    adam = {"class_path": "torch.optim.AdamW", "init_args": {"lr": 0.1}}
+    first = {"seed_everything": 0, "model": {"arch": "resnet18", "optimizer": sgd}, "trainer": {"callbacks": None}}
+    second = {"seed_everything": 1, "model": {"arch": "resnet18", "optimizer": adam}, "trainer": {"callbacks": None}}
+    assert differing_settings({"a": first, "b": second}) == {
+        "seed_everything": {"a": 0, "b": 1},
+        "model.optimizer": {"a": "SGD", "b": "AdamW"},
+        "model.optimizer.momentum": {"a": 0.9, "b": None},
+    }
+    assert differing_settings({"a": first, "b": first}) == {}
+    again = first | {"seed_everything": 2, "name": "again", "trainer": {"callbacks": None, "default_root_dir": "there"}}
+    assert seed_groups({"a": first, "b": second, "again": again}) == [["a", "again"], ["b"]]
+
+
+def with_network(network):
+    model = ImageClassifier(["a", "b", "c"], PREPROCESSING, arch="resnet9_slim")
+    model.network = network
+    return model.eval()
+
+
+def by_formula(model, layer, to_map):
+    """Grad-CAM of the predicted class at a layer, one image after the other."""
+    cams = []
+    for image in IMAGES:
+        kept: list[torch.Tensor] = []
+        hook = layer.register_forward_hook(lambda _, __, output, kept=kept: kept.append(output))
+        logits = model(image[None])
+        hook.remove()
+        (slopes,) = torch.autograd.grad(logits[0].max(), kept[0])
+        features, slopes = to_map(kept[0].detach())[0], to_map(slopes)[0]
+        cam = sum(slopes[c].mean() * features[c] for c in range(len(features))).relu()
+        cam = nn.functional.interpolate(cam[None, None], IMAGES.shape[2:], mode="bilinear")[0, 0]
+        cams.append(cam / cam.max().clamp(min=1e-12))
+    return torch.stack(cams)
+
+
+@cases(
+    "build layer to_map",
+    (lambda: resnet18(num_classes=3), "layer4", lambda x: x),
+    (lambda: squeezenet1_1(num_classes=3), "classifier.2", lambda x: x),
+    (
+        lambda: VisionTransformer(64, 16, num_layers=2, num_heads=2, hidden_dim=32, mlp_dim=64, num_classes=3),
+        "encoder.layers.encoder_layer_1.ln_1",
+        lambda x: x[:, 1:].transpose(1, 2).unflatten(2, (4, 4)),
+    ),
+    (lambda: SwinTransformer([4, 4], 24, [2, 2], [2, 2], [7, 7], num_classes=3), "permute", lambda x: x),
+    ids=["resnet", "squeezenet", "vision transformer", "swin"],
+)
+def test_grad_cam_is_that_of_the_last_layer_with_places_of_any_network(build, layer, to_map):
+    torch.manual_seed(1)
+    model = with_network(build())
+    for parameter in model.parameters():  # some heads start from zero
+        if parameter.abs().max() == 0:
+            nn.init.normal_(parameter, std=0.1)
+    expected = by_formula(model, model.network.get_submodule(layer), to_map)
+    torch.testing.assert_close(grad_cam(model, IMAGES), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_frozen_network_is_explained_too_and_left_as_it_was():
+    torch.manual_seed(0)
+    model = with_network(resnet18(num_classes=3).requires_grad_(False))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = grad_cam(model, IMAGES)
+    assert found.shape == (2, 64, 64)
+    assert 0 <= float(found.min()) <= float(found.max()) <= 1
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.network.modules())
+
+
+def test_an_embedding_is_what_the_head_sees():
+    model = with_network(resnet18(num_classes=3))
+    found = embed(model, IMAGES)
+    assert found.shape == (2, 512)
+    with torch.no_grad():
+        torch.testing.assert_close(model.network.get_submodule("fc")(found), model(IMAGES))
+
+
+def test_neighbours_are_those_of_scikit_learn():
+    reference = NearestNeighbors(n_neighbors=5, metric="cosine").fit(EMBEDDINGS.numpy())
+    found = nearest(EMBEDDINGS, EMBEDDINGS[:20], 5).numpy()
+    assert np.array_equal(found, reference.kneighbors(EMBEDDINGS[:20].numpy(), return_distance=False))
+    assert found[:, 0].tolist() == list(range(20))
+
+
+def test_the_projection_is_that_of_scikit_learn_up_to_signs():
+    expected = PCA(2, svd_solver="full").fit_transform(EMBEDDINGS.double().numpy())
+    found = project(EMBEDDINGS).numpy()
+    np.testing.assert_allclose(found, np.sign(found[0] * expected[0]) * expected, rtol=1e-6, atol=1e-9)

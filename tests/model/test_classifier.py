@@ -1,8 +1,10 @@
-"""The classifier against plain loops: logits, losses, views at test time; with data modules and any loader."""
+"""The classifier against plain loops: logits, any loss, views at test time; with data modules and any loader."""
 
+import sys
 from copy import deepcopy
 from functools import partial
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,8 @@ import torch
 from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.callbacks import BackboneFinetuning
 from PIL import Image
-from torch import Tensor, nn
+from sklearn.utils.class_weight import compute_class_weight
+from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector
 from torch.optim import SGD
@@ -18,20 +21,19 @@ from torch.utils.data import DataLoader
 
 from project.data import SyntheticFlowersDataModule
 from project.engine.errors import UserError
+from project.engine.run.checkpoint import ABOUT
+from project.engine.training.module import PlainBatch
 from project.engine.training.non_finite import StopOnNonFinite
 from project.export import ProbabilityNetwork
 from project.model import ImageClassifier
+from project.model.losses import CrossEntropy
 from project.model.normalize import resized
 from project.model.test_time import Views, mean_logits
+from tests.conftest import SLIM, TINY, cases, evaluate, fit
+from tests.small import load
 
 SIDE = 16
 PREPROCESSING: Any = {"resize": SIDE, "crop": SIDE, "mean": [0.2, 0.5, 0.7], "std": [0.1, 0.25, 0.4]}
-NAMES = ["red", "green", "blue"]
-
-
-class Batch(NamedTuple):
-    images: Tensor
-    labels: Tensor
 
 
 def loader_of(batches: list[Any]) -> DataLoader[Any]:
@@ -41,18 +43,16 @@ def loader_of(batches: list[Any]) -> DataLoader[Any]:
 class Memory(LightningDataModule):
     """Noisy images, each class of a colour of its own."""
 
-    def __init__(self, batch_size=16, count=32, classes=3):
+    def __init__(self, batch_size=16):
         super().__init__()
         self.batch_size = batch_size
-        generator = torch.Generator().manual_seed(0)
-        self.labels = torch.arange(count) % classes
-        colours = 150 * torch.eye(3)[self.labels] + 40
-        noise = 25 * torch.randn(count, 3, SIDE, SIDE, generator=generator)
-        self.images = (colours[:, :, None, None] + noise).clamp(0, 255).to(torch.uint8)
+        self.labels = torch.arange(32) % 3
+        colours = 150 * torch.eye(3)[self.labels, :, None, None] + 40
+        noise = 25 * torch.randn(32, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+        self.images = (colours + noise).clamp(0, 255).to(torch.uint8)
 
     def batches(self):
-        pairs = zip(self.images.split(self.batch_size), self.labels.split(self.batch_size), strict=True)
-        return [Batch(*pair) for pair in pairs]
+        return [*map(PlainBatch, self.images.split(self.batch_size), self.labels.split(self.batch_size))]
 
     def loader(self):
         return loader_of(self.batches())
@@ -62,10 +62,10 @@ class Memory(LightningDataModule):
 
 def classifier(cls=ImageClassifier, **options):
     """A small one, with settings that do not follow the template's defaults."""
-    settings = {"arch": "resnet9_slim", "optimizer": partial(SGD, lr=0.1, momentum=0.9)}
+    settings = {"arch": "resnet9_slim", "optimizer": partial(SGD, lr=0.1, momentum=0.9)} | options
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return cls(NAMES, PREPROCESSING, **settings | options)
+        return cls(["red", "green", "blue"], PREPROCESSING, **settings)
 
 
 def linear(cls=ImageClassifier, **options):
@@ -92,8 +92,7 @@ def plain_logits(model, images):
 
 
 def make_images(count=5, side=SIDE):
-    generator = torch.Generator().manual_seed(1)
-    return torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8, generator=generator)
+    return torch.randint(256, (count, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.mark.parametrize("stem", ["imagenet", "cifar"])
@@ -123,8 +122,8 @@ def test_the_trainer_predicts_the_test_images_and_those_of_any_loader():
     model = ImageClassifier(data.class_names, data.preprocessing, "resnet9_slim", test_time_augmentation="flip")
     data.setup("test")
     batches = [(batch.images, batch.labels) for batch in data.whole_split("test")]
-    assert [len(images) for images, _ in batches] == [4, 4, 2]
     alone = [images for images, _ in batches]
+    assert [*map(len, alone)] == [4, 4, 2]
     for source in (data, *map(loader_of, (batches, alone, [[images] for images in alone]))):
         for images, probabilities in zip(alone, trainer().predict(model, source), strict=True):
             expected = (plain_logits(model, images) + plain_logits(model, images.flip(3))) / 2
@@ -135,7 +134,7 @@ def test_the_trainer_predicts_the_test_images_and_those_of_any_loader():
 def test_a_loader_of_pairs_trains_as_a_data_module_of_the_same_batches():
     weights = []
     for options in ({"datamodule": Memory()}, {"train_dataloaders": loader_of([tuple(b) for b in Memory().batches()])}):
-        model = linear(optimizer=lambda parameters: SGD(parameters, lr=0.1))
+        model = linear(optimizer=partial(SGD, lr=0.1))
         for parameter in model.parameters():
             nn.init.zeros_(parameter)
         trainer(max_epochs=2, limit_val_batches=0, callbacks=[StopOnNonFinite()]).fit(model, **options)
@@ -151,12 +150,12 @@ def test_a_callback_that_cannot_work_here_names_another_way():
 
 def test_labels_of_several_classes_are_refused_by_a_model_of_one_class_each():
     with pytest.raises(UserError, match=r"^the labels are \(2, 3\), but this model gives each image one class"):
-        linear().as_batch(Batch(make_images(2), torch.ones(2, 3).long()))
+        linear().as_batch(PlainBatch(make_images(2), torch.ones(2, 3).long()))
 
 
 @pytest.mark.parametrize(("views", "places"), [("flip", {1: 1.0}), ("flip_and_shift", {1: 1 / 2, 0: 1 / 4, 2: 1 / 4})])
 def test_views_are_crops_of_the_reflected_image_and_their_mirror_images(views: Views, places: dict[int, float]):
-    images = torch.randint(0, 256, (4, 3, 9, 13), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    images = make_images(4, side=13)[:, :, :9]
     weights = torch.arange(images[0].numel(), dtype=torch.float64).sin().reshape(1, -1)
     seen: list[torch.Size] = []
 
@@ -176,17 +175,15 @@ def test_views_are_crops_of_the_reflected_image_and_their_mirror_images(views: V
 
 
 def test_a_smaller_image_is_the_one_of_pil_and_another_stays():
-    pixels = torch.randint(256, (50, 50, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    images = pixels.permute(2, 0, 1)[None]
-    expected = np.array(Image.fromarray(pixels.numpy()).resize((32, 32), Image.Resampling.BILINEAR))
-    found = resized(images, 32)[0].permute(1, 2, 0)
-    torch.testing.assert_close(found, torch.from_numpy(expected).float(), rtol=0, atol=1.0)
+    images = make_images(1, side=50)
+    pixels, found = (batch[0].permute(1, 2, 0).numpy() for batch in (images, resized(images, 32)))
+    expected = np.array(Image.fromarray(pixels).resize((32, 32), Image.Resampling.BILINEAR), dtype=np.float32)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1.0)
     assert resized(images, None) is resized(images, 50) is images
 
 
 def test_predicting_testing_and_exporting_take_means_over_views_and_validation_does_not():
-    model = classifier(test_time_augmentation="flip_and_shift").eval()
-    images = make_images(4)
+    model, images = classifier(test_time_augmentation="flip_and_shift").eval(), make_images(4)
     with torch.no_grad():
         exact = model(images)
         expected = mean_logits(model, images, "flip_and_shift")
@@ -211,3 +208,92 @@ def test_evaluation_is_in_float32_unless_training_s_precision_is_asked_for(exact
             found = [step(batch, 0) for step in (model.validation_step, model.test_step)]
     assert not torch.equal(rounded, expected)
     assert all(torch.equal(one, rounded if exact is False else expected) for one in found)
+
+
+class Counted(Memory):
+    def __init__(self, *numbers: int) -> None:
+        super().__init__(batch_size=32)
+        self.labels = torch.tensor(numbers).repeat(len(self.labels) // 8)
+
+    def class_counts(self) -> list[int]:
+        return self.labels.bincount(minlength=3).tolist()
+
+
+def test_labels_may_be_soft_and_are_smoothed():
+    generator = torch.Generator().manual_seed(0)
+    logits, soft = torch.randn(16, 3, generator=generator), torch.rand(16, 3, generator=generator).softmax(1)
+    expected = -((0.8 * soft.double() + 0.2 / 3) * logits.double().log_softmax(1)).sum(1)
+    for weights in (None, [1.0, 0.0, 4.0]):
+        factor = soft.double() @ torch.tensor(weights or [1.0] * 3, dtype=torch.float64)
+        found = CrossEntropy(0.2, weights)(logits, soft).double()
+        torch.testing.assert_close(found, factor * expected, rtol=1e-5, atol=1e-6)
+
+
+def test_each_training_minimises_the_mean_weighted_by_its_own_images_and_validation_measures_as_ever():
+    model = linear(optimizer=partial(SGD, lr=0.0), loss=CrossEntropy(0.0, "balanced"))
+    for data in (Counted(0, 0, 0, 0, 0, 1, 1, 2), Counted(2, 2, 2, 2, 2, 1, 1, 0)):
+        trainer(max_steps=1, num_sanity_val_steps=0).fit(model, datamodule=data)
+        weights = torch.tensor(compute_class_weight("balanced", classes=np.arange(3), y=data.labels.numpy()))
+        (batch,) = data.batches()
+        costs = F.cross_entropy(logits_of(model, batch.images).double(), batch.labels, reduction="none")
+        loss = model.train().training_step(batch, 0)
+        assert loss.item() == pytest.approx(float((weights[batch.labels] * costs).mean()), rel=1e-5)
+        assert model.results["val"].loss == pytest.approx(float(costs.mean()), rel=1e-5)
+
+
+def test_weights_that_cannot_be_are_refused():
+    for given in ([1.0, 2.0], [1.0, 2.0, -1.0], [0.0, 0.0, 0.0], [1.0, 2.0, float("nan")]):
+        with pytest.raises(UserError, match=r"--model\.loss\.class_weights must be 'balanced' or 3 numbers"):
+            CrossEntropy(class_weights=given).prepare(None, ["a", "b", "c"])
+    balanced = CrossEntropy(class_weights="balanced")
+    with pytest.raises(UserError, match="needs images of every class, got none of c"):
+        balanced.prepare(Counted(0, 0, 0, 0, 0, 0, 1, 1), ["a", "b", "c"])
+    with pytest.raises(UserError, match=r"needs a data module with class_counts\(\)"):
+        balanced.prepare(None, ["a", "b"])
+    with pytest.raises(UserError, match=r"computed when trainer\.fit starts"):
+        balanced(torch.zeros(2, 3), torch.tensor([0, 1]))
+    with pytest.raises(UserError, match=r"--model\.loss\.label_smoothing must be from 0 to 1"):
+        CrossEntropy(1.5)
+    assert not CrossEntropy(class_weights=[1, 2, 3]).state_dict()  # which an average would average
+
+
+def test_training_minimises_any_loss_that_is_given():
+    loss = nn.MultiMarginLoss(reduction="none")
+    model, data = classifier(loss=loss), Memory()
+    value = model.train().training_step(data.batches()[0], 0)
+    expected = loss(classifier().double().train()(data.images[:16]), data.labels[:16]).mean()
+    assert value.item() == pytest.approx(expected.item(), rel=1e-4)
+    with pytest.raises(UserError, match=r"must return each image's loss, of shape \(16,\), got .* shape \(\)"):
+        trainer(max_epochs=1).fit(classifier(loss=nn.CrossEntropyLoss()), datamodule=Memory())
+
+
+SOURCE = """
+import torch
+from torch.nn.functional import cross_entropy
+from examples.focal_loss import FocalLoss
+
+class Focal(FocalLoss):
+    def __init__(self, gamma: float = 2.0):
+        super().__init__(gamma)
+        self.register_buffer("weights", torch.linspace(1, gamma, 8))
+
+def squared(logits, labels):
+    return cross_entropy(logits, labels, reduction="none") ** 2
+"""
+
+
+@cases(
+    "flags described",
+    (["--model.loss=own_losses.Focal", "--model.loss.gamma=1.5"], {"name": "Focal", "gamma": 1.5}),
+    (["--model.loss=own_losses.squared"], {"name": "squared"}),
+)
+def test_a_run_resumes_with_any_loss_and_its_checkpoint_needs_it_no_more(workplace, monkeypatch, flags, described):
+    Path("own_losses.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(workplace)
+    run = fit(*TINY, *SLIM, *flags, "--name=own").run
+    assert load(run.best)[ABOUT]["loss"] == described
+    run.metrics.unlink()
+    assert fit("--config=runs/own/config.yaml", "--trainer.max_epochs=2", "--name=own").trainer.global_step == 8
+    del sys.modules["own_losses"]
+    evaluate(str(run.best))
+    assert "own_losses" not in sys.modules

@@ -1,4 +1,4 @@
-"""Networks by name: torchvision's, timm's, ours and any callable; heads, memory formats, arguments and whitening."""
+"""Networks by name: torchvision's, timm's, ours and any callable; heads, blocks that freeze, memory formats, whitening."""
 
 from copy import deepcopy
 from pathlib import Path
@@ -9,31 +9,29 @@ import pytest
 import torch
 import torchvision
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim import SGD
 from torchvision.models import list_models  # type: ignore[attr-defined]  # not in its __all__
 
 from project.engine.errors import UserError
 from project.model import ImageClassifier
+from project.model.freezing import block_name, blocks, freeze_layers
 from project.model.networks import build_network, detect_memory_format, head
 from project.model.small_networks import Airbench, patch_covariance, whiten
 from tests.conftest import TINY, cases, fit
+from tests.model.test_classifier import classifier, make_images
 from tests.small import load
+from tests.stress import SmallNetwork
 
-TORCHVISIONS = list_models(module=torchvision.models)
 SMALLEST = [  # of each family, for what takes time
-    *("alexnet", "convnext_tiny", "densenet121", "efficientnet_b0", "googlenet", "inception_v3"),
-    *("mnasnet0_5", "mobilenet_v3_small", "regnet_y_400mf", "resnet18", "shufflenet_v2_x0_5", "squeezenet1_1"),
-    *("swin_t", "vit_b_32"),
+    *("alexnet", "convnext_tiny", "densenet121", "efficientnet_b0", "googlenet", "inception_v3", "mnasnet0_5"),
+    *("mobilenet_v3_small", "regnet_y_400mf", "resnet18", "shufflenet_v2_x0_5", "squeezenet1_1", "swin_t", "vit_b_32"),
 ]
 TIMMS = ["hrnet_w18_small", "vit_tiny_patch16_224", "efficientvit_b0", "levit_128s", "tf_efficientnet_lite0"]
+SLOW, OTHERS = pytest.mark.slow, sorted({*list_models(module=torchvision.models)} - {*SMALLEST})
 
 
-@pytest.mark.parametrize(
-    "arch",
-    [
-        *(arch if arch in SMALLEST else pytest.param(arch, marks=pytest.mark.slow) for arch in TORCHVISIONS),
-        *(f"timm/{arch}" for arch in TIMMS),
-    ],
-)
+@cases("arch", *SMALLEST, *(f"timm/{arch}" for arch in TIMMS), *(pytest.param(arch, marks=SLOW) for arch in OTHERS))
 def test_the_head_of_a_network_is_what_depends_on_the_number_of_classes(arch):
     with torch.device("cpu" if "regnet" in arch else "meta"):  # RegNets compute their widths
         few, many = build_network(arch, 11), build_network(arch, 13)
@@ -47,11 +45,9 @@ def test_the_head_of_a_network_is_what_depends_on_the_number_of_classes(arch):
 
 @pytest.mark.parametrize("arch", ["densenet121", "shufflenet_v2_x0_5", "swin_t"])
 def test_a_network_of_any_family_computes_the_same_in_the_memory_format_that_it_gets(arch):
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        network = build_network(arch, 5)
+    torch.manual_seed(0)
+    network, size = build_network(arch, 5), 224 if arch == "swin_t" else 64
     plain = deepcopy(network).eval()
-    size = 224 if arch == "swin_t" else 64
     assert detect_memory_format(network, arch, 5, torch.zeros(2, 3, size, size)) is torch.channels_last
     whole = deepcopy(network).to(memory_format=torch.channels_last)  # with the strides that gradients will have
     assert [p.stride() for p in network.parameters()] == [p.stride() for p in whole.parameters()]
@@ -82,9 +78,7 @@ def test_a_network_that_takes_one_memory_format_alone_gets_that_and_lazy_layers_
     network.norm.eval()
     assert detect_memory_format(network, "Tiny", 5, torch.zeros(2, 3, 16, 16)) is torch.contiguous_format
     assert network.head.weight.shape == (5, 4 * 7 * 7)
-    assert network.training
-    assert not network.norm.training
-    assert network.norm.num_batches_tracked == 0
+    assert (network.training, network.norm.training, network.norm.num_batches_tracked) == (True, False, 0)
     assert list(head(network, 5)) == ["head"]
     with pytest.raises(UserError, match="no linear or convolutional layer with 9 outputs"):
         head(network, 9)
@@ -103,7 +97,7 @@ def failing(num_classes, fail_later=False):
 @cases(
     "arch args complaint",
     ("no_such_package.Net", {}, r"cannot be imported \(No module named 'no_such_package'\)"),
-    (f"{__name__}.images_of", {}, r"images_of does not accept num_classes=5 \(.*num_classes"),
+    (f"{__name__}.make_images", {}, r"make_images does not accept num_classes=5 \(.*num_classes"),
     (f"{__name__}.of_other_width", {}, r"must return logits of shape \(2, 5\), got a shape of \(2, 6\)"),
     (f"{__name__}.failing", {"depth": 3}, r"failing does not accept .*depth=3 \(.*unexpected"),
     ("inception_v3", {}, r"inception_v3 does not accept images of 8 pixels \(.*; choose another --data\.image_size"),
@@ -133,28 +127,18 @@ def test_a_bug_in_a_network_of_the_users_keeps_its_traceback():
 
 @pytest.mark.parametrize(("stem", "side"), [("cifar", 32), ("imagenet", 8)])
 def test_the_cifar_stem_keeps_the_resolution_and_is_drawn_as_torchvision_draws_convolutions(stem, side):
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        network: Any = build_network("resnet18", 2, {"stem": stem})
-    found = network.maxpool(network.conv1(torch.empty(2, 3, 32, 32)))
-    assert found.shape == (2, 64, side, side)
+    network: Any = build_network("resnet18", 2, {"stem": stem})
+    assert network.maxpool(network.conv1(torch.empty(2, 3, 32, 32))).shape == (2, 64, side, side)
     weight = network.conv1.weight
     assert weight.std().item() == pytest.approx((2 / weight[:, 0].numel()) ** 0.5, rel=0.1)  # He et al., 2015
 
 
 def test_a_run_remembers_the_arguments_of_its_network(workplace):
     Path("c.yaml").write_text("model: {arch: mobilenet_v3_small, arch_args: {dropout: 0.7}}")
-    fit("--config=c.yaml", *TINY, "--name=run", "--model.arch_args.reduced_tail=true")
-    best = Path("runs/run/checkpoints/best.ckpt")
+    best = fit("--config=c.yaml", *TINY, "--name=run", "--model.arch_args.reduced_tail=true").run.best
     assert load(best)["hyper_parameters"]["arch_args"] == {"dropout": 0.7, "reduced_tail": True}
     network: Any = ImageClassifier.load_from_checkpoint(best).network
     assert (network.classifier[2].p, network.classifier[3].in_features) == (0.7, 512)
-
-
-def images_of(count=6, height=8, width=11):
-    """Neighbouring pixels and channels are alike, as in photographs."""
-    noise = torch.randn(count, 3, height + 2, width + 2, generator=torch.Generator().manual_seed(0))
-    return nn.functional.avg_pool2d(noise, 3, stride=1) + noise.mean(1, keepdim=True)[:, :, 1:-1, 1:-1]
 
 
 def test_airbench_is_the_papers_network_whose_convolutions_begin_by_copying_their_input():
@@ -171,7 +155,9 @@ def test_the_larger_airbench_has_ten_convolutions_and_its_groups_add_their_first
 
 
 def test_the_whitened_output_is_white_and_the_layer_is_set_once():
-    network, images = Airbench(5, (8, 8, 8)), images_of()
+    network, noise = Airbench(5, (8, 8, 8)), torch.randn(6, 3, 10, 13, generator=torch.Generator().manual_seed(0))
+    # neighbouring pixels and channels are alike, as in photographs
+    images = nn.functional.avg_pool2d(noise, 3, stride=1) + noise.mean(1, keepdim=True)[:, :, 1:-1, 1:-1]
     one_device = SimpleNamespace(reduce=lambda tensor, reduce_op: tensor, broadcast=lambda tensor: tensor)
     trainer: Any = SimpleNamespace(strategy=one_device)
     whiten(network, lambda: images, trainer)
@@ -182,3 +168,103 @@ def test_the_whitened_output_is_white_and_the_layer_is_set_once():
     variances = torch.linalg.eigvalsh(patch_covariance(images, 2))
     torch.testing.assert_close(products[:12, :12], torch.diag(variances / (variances + 5e-4)), atol=1e-4, rtol=0)
     torch.testing.assert_close(output[12:], -output[:12])
+
+
+def order_of_use(network: nn.Module, side: int) -> list[str]:
+    """The names of parameters in the order in which the network's layers compute."""
+    names = {module: name for name, module in network.named_modules()}
+    used: list[str] = []
+
+    def note(module: nn.Module, _) -> None:
+        if not any(True for _ in module.children()):
+            used.extend(f"{names[module]}.{own}" for own, _ in module.named_parameters())
+
+    with register_module_forward_pre_hook(note), torch.inference_mode():
+        network.eval()(torch.zeros(1, 3, side, side, device=next(network.parameters()).device))
+    return used
+
+
+@cases(
+    "arch count",  # how many blocks, counted by eye: the stem, residual blocks or layers, the head
+    ("resnet18", 1 + 8 + 1),
+    ("convnext_tiny", 1 + 18 + 3 + 1),
+    ("mobilenet_v3_small", 1 + 11 + 1 + 2),
+    ("vit_b_32", 1 + 12 + 1),
+    ("squeezenet1_1", 1 + 8 + 1),
+)
+def test_each_parameter_is_in_one_block_and_blocks_compute_one_after_the_other(arch, count):
+    with torch.device("meta"):  # shapes are all that it takes
+        listed = blocks(network := build_network(arch, 3))
+    assert len(listed) == count
+    assert sorted(name for names in listed for name in names) == sorted(name for name, _ in network.named_parameters())
+    depth = {name: number for number, names in enumerate(listed) for name in names}
+    used = [depth[name] for name in order_of_use(network, 224 if "vit" in arch else 64)]
+    assert used == sorted(used)
+    assert {f"{name}.weight" for name in head(network, 3)} <= set(listed[-1])
+
+
+def test_a_network_of_the_users_has_blocks_of_a_layer_and_its_normalisation():
+    first, second = ([f"conv{n}.weight", f"bn{n}.weight", f"bn{n}.bias"] for n in (1, 2))
+    assert blocks(SmallNetwork(3)) == [first, second, ["fc.weight", "fc.bias"]]
+    assert blocks(nn.BatchNorm1d(3)) == [["weight", "bias"]]
+
+
+@pytest.mark.parametrize("arch", ["resnet18", "maxvit_t", "timm/efficientvit_b0", "timm/twins_svt_small"])
+def test_every_name_that_is_offered_freezes_all_before_its_block(arch):
+    with torch.device("meta"):
+        listed = blocks(network := build_network(arch, 3))
+    for number in range(1, len(listed)):
+        network.requires_grad_(True)
+        freeze_layers(network, block_name(listed, number), 3)
+        frozen = {name for name, parameter in network.named_parameters() if not parameter.requires_grad}
+        assert frozen == {name for names in listed[:number] for name in names}
+
+
+class Net(nn.Module):
+    """A network of the user's, which knows nothing of the project."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.BatchNorm2d(4, affine=False), nn.Dropout(0.5))
+        self.more = nn.Sequential(nn.Conv2d(4, 4, 3), nn.Dropout(0.5))
+        self.last = nn.Linear(4, num_classes)
+
+    def forward(self, x):
+        return self.last(self.more(self.body(x)).mean((2, 3)))
+
+
+@cases(
+    "arch freeze side",
+    ("mobilenet_v3_small", "backbone", 64),
+    ("timm/levit_128s", "backbone", 224),  # has two heads
+    (f"{__name__}.Net", "more", 64),
+    ("resnet18", "layer4", 64),
+)
+def test_what_is_frozen_stays_as_it_is_with_its_statistics_and_all_else_is_trained(arch, freeze, side):
+    preprocessing: Any = {"resize": side, "crop": side, "mean": [0.5] * 3, "std": [0.25] * 3}
+    model = ImageClassifier(["a", "b", "c"], preprocessing, arch=arch, freeze=freeze)
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            nn.init.ones_(parameter)  # timm's zeros would keep a gradient from what is before
+    before = {name: value.clone() for name, value in model.network.state_dict().items()}
+    optimizer = SGD([parameter for parameter in model.parameters() if parameter.requires_grad], lr=0.1)
+    modes = [module.training for module in model.network.modules()]
+    model.eval()
+    assert not any(module.training for module in model.modules())
+    model.train()
+    assert modes == [module.training for module in model.network.modules()]
+    model(make_images(4, side)).square().sum().backward()
+    optimizer.step()
+    trained = tuple(head(model.network, 3)) if freeze == "backbone" else (freeze, "fc", "last")
+    for name, value in model.network.state_dict().items():
+        is_trained = name.startswith(trained)
+        assert torch.equal(before[name], value) != is_trained or ("bias" in name and is_trained)
+    if freeze == "more":
+        network: Any = model.network
+        assert [layer.training for layer in (*network.body, *network.more)] == [False] * 3 + [True] * 2
+
+
+def test_a_block_that_there_is_not_is_answered_with_those_that_there_are():
+    for name in ("layer5", "conv1"):  # before which there is none
+        with pytest.raises(UserError, match=rf"is called '{name}'; there are layer1\.0, .* fc, and backbone$"):
+            classifier(arch="resnet18", freeze=name)

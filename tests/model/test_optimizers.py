@@ -1,27 +1,36 @@
-"""Optimizers: fused steps, parameters outside of the network, Muon against SVD; schedules against their formulas, resumed too."""
+"""Optimizers: fused steps, learning rates of layers against timm's, Muon against SVD; schedules against formulas, resumed too."""
 
 import math
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, LambdaCallback
+from timm.optim import param_groups_layer_decay  # type: ignore[attr-defined]  # not in its __all__
 from torch import nn
 from torch.optim import SGD, AdamW, RMSprop
-from torch.optim.lr_scheduler import LRScheduler, MultiStepLR, OneCycleLR, StepLR
+from torch.optim.lr_scheduler import LinearLR, LRScheduler, MultiStepLR, OneCycleLR, StepLR
 
 from project.engine.errors import UserError
 from project.model import CosineWithWarmup, Muon
+from project.model.networks import build_network
 from project.model.optimizers import build_optimizer, fuse
+from project.model.schedules import build_schedule
 from tests.conftest import cases
 from tests.model.test_classifier import Memory, linear, trainer
 
-ASKED = [(SGD, {"fused": False}), (SGD, {"foreach": True}), (SGD, {"differentiable": True}), (RMSprop, {})]
+RATE = 0.02
+BEFORE: dict[str, Any] = {"optimizer": partial(SGD, lr=RATE, momentum=0.9)}
+CHANGING = [GradientAccumulationScheduler({0: 1, 1: 2})]
+NO_WARMUP = partial(CosineWithWarmup, warmup_epochs=0)
+SHORT = partial(CosineWithWarmup, warmup_epochs=0.4)
+EARLY, LATE = (partial(MultiStepLR, milestones=[1, last]) for last in (3, 4))
+HALVING = partial(StepLR, step_size=1, gamma=0.5)
 
 
-@pytest.mark.parametrize(("cls", "asked"), ASKED)
+@cases("cls asked", (SGD, {"fused": False}), (SGD, {"foreach": True}), (SGD, {"differentiable": True}), (RMSprop, {}))
 def test_steps_are_fused_unless_another_way_was_asked_for(cls, asked):
     fuse(usual := SGD([nn.Parameter(torch.zeros(1))]))
     assert usual.param_groups[0]["fused"]
@@ -42,24 +51,38 @@ def test_parameters_outside_of_the_network_are_trained_as_its_head_with_decay_by
     assert settings.keys() == {*model.parameters()} - {model.fixed}
 
 
+@pytest.mark.parametrize("layer_decay", [0.7, 1.0])
+@pytest.mark.parametrize("arch", ["tf_efficientnet_lite0", "vit_tiny_patch16_224", "convnext_atto", "levit_128s"])
+def test_rates_and_weight_decay_are_those_of_timm_for_its_networks(arch, layer_decay):
+    network: Any = build_network(f"timm/{arch}", 3)
+    next(network.parameters()).requires_grad_(False)
+    named = network.no_weight_decay() if hasattr(network, "no_weight_decay") else ()
+    theirs = param_groups_layer_decay(network, 0.1, named, layer_decay=layer_decay)
+    model: Any = SimpleNamespace(network=network, parameters=network.parameters)
+    ours = build_optimizer(partial(SGD, lr=1.0, weight_decay=0.1), model, layer_decay).param_groups
+    expected = {p: (group.get("lr_scale", 1.0), group["weight_decay"]) for group in theirs for p in group["params"]}
+    assert {p: (group["lr"], group["weight_decay"]) for group in ours for p in group["params"]} == expected
+    assert len(expected) == len(list(network.parameters())) - 1
+
+
+@cases("optimizer layer_decay", (partial(AdamW, lr=0.1), 0.5), (partial(Muon, lr=0.1, adam_lr=0.01), 1.0))
+def test_a_schedule_that_makes_all_rates_the_same_is_refused_and_one_that_scales_them_is_not(optimizer, layer_decay):
+    model, run = linear(), trainer(max_epochs=1)
+    model.network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4, 3))
+    built = build_optimizer(optimizer, model, layer_decay)
+    for make in (CosineWithWarmup, partial(LinearLR, start_factor=0.1)):
+        build_schedule(make, built, run, "epoch")
+    with pytest.raises(UserError, match="all layers the same learning rate"):
+        build_schedule(partial(OneCycleLR, max_lr=0.1, total_steps=9, cycle_momentum=False), built, run, None)
+
+
 def test_the_features_of_a_compiled_network_are_those_of_each_batch():
     model, data = linear(), Memory()
     model.network.compile(backend="eager")
-    for batch in data.batches():
-        logits, features = model.logits_and_features(batch.images)
-        inputs = model.normalization(batch.images, like=features)
-        torch.testing.assert_close(features, inputs.mean((2, 3)))
-        torch.testing.assert_close(logits, model(batch.images))
-
-
-@cases(
-    "options text",
-    ({"optimizer": partial(SGD, lr=-1)}, r"--model\.optimizer: Invalid learning rate: -1"),
-    ({"layer_decay": 1.5}, r"--model\.layer_decay must be above 0, at most 1, got 1\.5"),
-)
-def test_what_an_optimizer_does_not_accept_is_one_line(options, text):
-    with pytest.raises(UserError, match=text):
-        trainer(max_epochs=1).fit(linear(**options), datamodule=Memory())
+    for images, _ in data.batches():
+        logits, features = model.logits_and_features(images)
+        torch.testing.assert_close(features, model.normalization(images, like=features).mean((2, 3)))
+        torch.testing.assert_close(logits, model(images))
 
 
 def random(*shape: int, seed: int) -> torch.Tensor:
@@ -96,26 +119,18 @@ def test_muon_trains_a_new_head_from_zero_and_all_else_as_torchs_adamw_does():
             one.grad = other.grad = random(*one.shape, seed=step)
         muon.step()
         adam.step()
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other)
-
-
-RATE = 0.02
-BEFORE: dict[str, Any] = {"optimizer": partial(SGD, lr=RATE, momentum=0.9)}
-
-
-def rates_in(seen: list[list[float]]) -> Callback:
-    """Keeps the learning rates of every optimizer step, and those after the last."""
-
-    def note(trainer, *_):
-        seen.append([group["lr"] for group in trainer.optimizers[0].param_groups])
-
-    return LambdaCallback(on_before_optimizer_step=note, on_train_end=note)
+    torch.testing.assert_close(ours, theirs)
 
 
 def train(schedule, interval=None, callbacks=(), resume=None, model=BEFORE, **options) -> tuple[list[list[float]], Any]:
+    """The learning rates of every optimizer step, and those after the last."""
     seen: list[list[float]] = []
-    run = trainer(limit_val_batches=0, callbacks=[rates_in(seen), *callbacks], **options)
+
+    def note(trainer, *_) -> None:
+        seen.append([group["lr"] for group in trainer.optimizers[0].param_groups])
+
+    callbacks = [LambdaCallback(on_before_optimizer_step=note, on_train_end=note), *callbacks]
+    run = trainer(limit_val_batches=0, callbacks=callbacks, **options)
     module = linear(lr_scheduler=schedule, lr_scheduler_interval=interval, **model)
     run.fit(module, datamodule=Memory(batch_size=7), ckpt_path=resume, weights_only=True)
     return seen, run
@@ -139,15 +154,14 @@ class Falling(LRScheduler):
         return [rate * (1 - self.last_epoch / self.total_steps) for rate in self.base_lrs]
 
 
-CHANGING = [GradientAccumulationScheduler({0: 1, 1: 2})]
-NO_WARMUP = partial(CosineWithWarmup, warmup_epochs=0)
-MOST, SHORT = (partial(CosineWithWarmup, warmup_epochs=epochs) for epochs in (1.5, 0.4))
-HALVING = partial(StepLR, step_size=1, gamma=0.5)
-
-
 @cases(
     "schedule interval options factors",  # 32 images in batches of 7 are 5 batches, and with accumulation 3 steps, in an epoch
-    (MOST, None, {"max_epochs": 4, "accumulate_grad_batches": 2}, cosine(12, 4)),
+    (
+        partial(CosineWithWarmup, warmup_epochs=1.5),
+        None,
+        {"max_epochs": 4, "accumulate_grad_batches": 2},
+        cosine(12, 4),
+    ),
     (CosineWithWarmup, None, {"max_epochs": 3}, cosine(15, 5)),
     (CosineWithWarmup, None, {"max_epochs": 3, "max_steps": 8}, cosine(8, 4)),
     (SHORT, None, {"max_epochs": -1, "max_steps": 8}, cosine(8, 2)),
@@ -179,8 +193,10 @@ def test_one_cycle_without_a_length_is_as_long_as_training_and_keeps_one_of_its_
     (CosineWithWarmup, {"max_epochs": -1}, r"know where training ends; set --trainer\.max_epochs or"),
     (CosineWithWarmup, {"max_epochs": 2, "callbacks": CHANGING}, "add --model.lr_scheduler_interval epoch"),
     (partial(CosineWithWarmup, lrf=2), {}, r"--model\.lr_scheduler\.lrf must be from 0 to 1, got 2"),
+    (None, {"model": {"optimizer": partial(SGD, lr=-1)}}, r"--model\.optimizer: Invalid learning rate: -1"),
+    (None, {"model": {"layer_decay": 1.5}}, r"--model\.layer_decay must be above 0, at most 1, got 1\.5"),
 )
-def test_what_a_schedule_does_not_accept_is_one_line(schedule, options, text):
+def test_what_a_schedule_or_an_optimizer_does_not_accept_is_one_line(schedule, options, text):
     with pytest.raises(UserError, match=text):
         train(schedule, **{"max_epochs": 1} | options)
 
@@ -190,11 +206,7 @@ def test_what_a_schedule_does_not_accept_is_one_line(schedule, options, text):
     (CosineWithWarmup, {"optimizer": partial(AdamW, lr=RATE)}, "--model.optimizer SGD, .* got AdamW"),
     (CosineWithWarmup, {"optimizer": partial(SGD, lr=1, momentum=0.9)}, r"optimizer's lr 0\.02, .* got 1"),
     (CosineWithWarmup, partial(CosineWithWarmup, lrf=0.5), r"--model\.lr_scheduler's lrf 0\.01, .* got 0\.5"),
-    (
-        partial(MultiStepLR, milestones=[1, 3]),
-        partial(MultiStepLR, milestones=[1, 4]),
-        r"milestones \[\[1, 1\], \[3, 1\]\], .* got \[\[1, 1\], \[4, 1\]\]",
-    ),
+    (EARLY, LATE, r"milestones \[\[1, 1\], \[3, 1\]\], .* got \[\[1, 1\], \[4, 1\]\]"),
     (CosineWithWarmup, {**BEFORE, "layer_decay": 0.5}, "lr_scale None"),
 )
 def test_other_settings_are_one_line_that_names_the_way(tmp_path, before, now, text):

@@ -4,6 +4,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import huggingface_hub
 import pytest
@@ -21,7 +22,11 @@ from project.fit import FitCLI
 from project.model.networks import build_network
 from project.model.normalize import Normalization
 from project.model.pretrained import find_weights, load_weights, start_from
-from tests.conftest import QUIET, SLIM, TINY, cases, evaluate, fit, make_folder
+from tests.conftest import QUIET, SLIM, TINY, TINY_TRAINER, cases, evaluate, fit, make_folder
+from tests.model.test_classifier import make_images
+
+ARCH = ["--model.arch=mobilenet_v3_small", "--model.weights=IMAGENET1K_V1"]
+DATA = ["--data=FolderDataModule", "--data.root=images", "--data.batch_size=4", "--data.num_workers=0"]
 
 
 @pytest.fixture(autouse=True)
@@ -51,41 +56,36 @@ def test_weights_at_an_address_are_downloaded_once_by_those_that_start_together(
 
 
 def test_without_a_network_one_line_names_the_file_and_its_place(hub, monkeypatch):
-    def no_network(*_args, **_kwargs) -> None:
-        raise OSError("Network is unreachable")
-
+    no_network = Mock(side_effect=OSError("Network is unreachable"))
     monkeypatch.setattr("torch.hub.download_url_to_file", no_network)
     monkeypatch.setattr(timm, "create_model", no_network)
     file = r"resnet18-f37072fd\.pth"
-    fetched = rf"^'{hub}/{file}' is .*/models/{file}' cannot be fetched \(Network is unreachable"
-    with pytest.raises(UserError, match=fetched):
-        find_weights("resnet18", "IMAGENET1K_V1").weights()
-    with pytest.raises(UserError, match=r"^--model.weights: 'timm/resnet18\..*' is not in the cache and .*unreachable"):
-        find_weights("timm/resnet18", "DEFAULT").weights()
+    ours = rf"^'{hub}/{file}' is .*/models/{file}' cannot be fetched \(Network is unreachable"
+    timms = r"^--model.weights: 'timm/resnet18\..*' is not in the cache and .*unreachable"
+    for arch, weights, complaint in (("resnet18", "IMAGENET1K_V1", ours), ("timm/resnet18", "DEFAULT", timms)):
+        with pytest.raises(UserError, match=complaint):
+            find_weights(arch, weights).weights()
 
 
 @pytest.mark.parametrize("arch", ["resnet18", "densenet121", "googlenet"])
-def test_torchvisions_own_weights_give_torchvisions_logits(arch, hub, monkeypatch):
+def test_torchvisions_own_weights_give_torchvisions_logits(arch, hub):
     hub.mkdir(parents=True)
     options = {"init_weights": False, "aux_logits": True} if arch == "googlenet" else {}
-    theirs: Any = get_model(arch, **options)
+    state = get_model(arch, **options).state_dict()
     entry: Any = get_model_weights(arch)["DEFAULT"]
-    name = entry.url.rsplit("/", 1)[-1]
-    state = theirs.state_dict()
+    file = hub / entry.url.rsplit("/", 1)[-1]
     if arch == "densenet121":  # as torchvision's files have it
         names = [name for name in state if not name.endswith("num_batches_tracked")]
         state = {name.replace("norm1.", "norm.1.").replace("conv2.", "conv.2."): state[name] for name in names}
-    torch.save(state, hub / name)
-    reference: Any = get_model(arch, weights=entry)
-    ours = build_network(arch, 1000)
-    for weights in (str(hub / name), "DEFAULT"):
+    torch.save(state, file)
+    reference, ours = get_model(arch, weights=entry), build_network(arch, 1000)
+    for weights in (str(file), "DEFAULT"):
         start_from(ours, arch, weights, 1000)
     preprocessing: Any = find_weights(arch, "DEFAULT").preprocessing()
-    image = torch.randint(0, 256, (3, 300, 400), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    image = make_images(1, side=400)[0, :, :300]
     seen = Normalization(preprocessing)(fit_image(image, preprocessing)[None], like=torch.empty(0))
     with torch.inference_mode():
-        expected = reference.eval()(entry.transforms()(image)[None])
-        found = ours.eval()(seen)
+        expected, found = reference.eval()(entry.transforms()(image)[None]), ours.eval()(seen)
     torch.testing.assert_close(found, expected, rtol=0, atol=0.01 * expected.abs().max().item())
 
 
@@ -170,54 +170,45 @@ def test_weights_that_do_not_fit_are_listed(tmp_path, change, complaint):
         loaded(tmp_path / "weights.pth", dict(weights), 7)
 
 
-ARCH = ["--model.arch=mobilenet_v3_small", "--model.weights=IMAGENET1K_V1"]
-DATA = ["--data=FolderDataModule", "--data.root=images", "--data.batch_size=4", "--data.num_workers=0"]
-SHORT = ["--trainer.accelerator=cpu", "--trainer.max_epochs=1", *QUIET]
-
-
 @pytest.fixture
-def place(workplace, hub) -> Path:
-    """A folder of images, and torchvision's weights in torch's cache, though others than torchvision's."""
+def weights(workplace, hub) -> Path:
+    """A file in torch's cache called as torchvision's, of other weights, and a folder of images."""
     make_folder(workplace / "images", dict.fromkeys("abc", 6))
     hub.mkdir(parents=True)
-    torch.save(get_model("mobilenet_v3_small").state_dict(), hub / "mobilenet_v3_small-047dcff4.pth")
-    return workplace
+    torch.save(get_model("mobilenet_v3_small").state_dict(), file := hub / "mobilenet_v3_small-047dcff4.pth")
+    return file
 
 
-def parsed(*args: str):
-    """A command's data options and preprocessing, and nothing trained."""
-    cli = FitCLI([*ARCH, *SHORT, *args])
-    return cli.config.data.init_args, cli.model.preprocessing
+def test_preprocessing_follows_the_weights_unless_it_is_given(weights, tiny_run):
+    def parsed(*args: str):
+        cli = FitCLI([*ARCH, *TINY_TRAINER, *args])
+        return cli.config.data.init_args, cli.model.preprocessing
 
-
-def test_preprocessing_follows_the_weights_unless_it_is_given(place, tiny_run):
     options, found = parsed(*DATA)
     assert found == find_weights("mobilenet_v3_small", "IMAGENET1K_V1").preprocessing()
     assert (options.image_size, options.resize, options.interpolation) == (224, 256, "bilinear")
     _, found = parsed(*DATA, "--data.image_size=64", "--data.mean=[0.1,0.2,0.3]")
     assert (found["crop"], found["resize"]) == (64, 73)
     assert (found["mean"], found["std"]) == ([0.1, 0.2, 0.3], [0.229, 0.224, 0.225])
-    ours = tiny_run / "checkpoints" / "best.ckpt"
-    options, found = parsed("--data.train_size=16", *SLIM, f"--model.weights={ours}")
+    options, found = parsed("--data.train_size=16", *SLIM, f"--model.weights={tiny_run}/checkpoints/best.ckpt")
     assert (options.image_size, found["mean"]) == (32, [0.5, 0.5, 0.5])
 
 
-def test_a_run_keeps_what_the_weights_asked_for_and_needs_them_no_more(place, hub, capsys):
+def test_a_run_keeps_what_the_weights_asked_for_and_needs_them_no_more(weights, capsys):
     freeze = "--model.freeze=backbone"
     with pytest.raises(UserError, match=r"--model\.freeze needs --model\.weights"):
         FitCLI([*TINY, freeze])
-    flags = [*DATA, *ARCH, freeze, *SHORT, "--data.image_size=64", "--name=run", "--data.interpolation=bicubic"]
-    fit(*flags)
+    image = ["--data.image_size=64", "--data.interpolation=bicubic"]
+    flags = [*DATA, *ARCH, freeze, *TINY_TRAINER, *QUIET, *image, "--name=run"]
+    run = fit(*flags).run
     start = "starting from 'IMAGENET1K_V1 of mobilenet_v3_small', but with a new head for 3 classes (classifier.3"
     assert start in capsys.readouterr().err
-    run = place / "runs" / "run"
-    best = run / "checkpoints" / "best.ckpt"
-    prepared = read_checkpoint(best)[ABOUT]["preprocessing"]
+    prepared = read_checkpoint(run.best)[ABOUT]["preprocessing"]
     assert (prepared["crop"], prepared["resize"], prepared["interpolation"]) == (64, 73, "bicubic")
-    (hub / "mobilenet_v3_small-047dcff4.pth").unlink()
-    evaluate(f"{best}", "--output=all.json")
-    found, expected = (json.loads(path.read_text()) for path in (Path("all.json"), run / "metrics.json"))
+    weights.unlink()
+    evaluate(f"{run.best}", "--output=all.json")
+    found, expected = (json.loads(path.read_text()) for path in (Path("all.json"), run.metrics))
     assert found["accuracy"] == expected["test"]["accuracy"]
-    (run / "metrics.json").unlink()
+    run.metrics.unlink()
     fit(*flags, "--trainer.max_epochs=2")
-    assert read_checkpoint(best)[ABOUT]["preprocessing"] == prepared
+    assert read_checkpoint(run.best)[ABOUT]["preprocessing"] == prepared

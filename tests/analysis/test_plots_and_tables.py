@@ -1,0 +1,212 @@
+"""Plots and tables show the numbers that they are given, whatever the names; calibration is torchmetrics' and a search's."""
+
+import io
+import json
+import os
+import resource
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.nn import functional as F
+from torchmetrics.functional.classification import multiclass_calibration_error
+
+from project.analysis.calibration import abstention_figure, fit_temperature, reliability, reliability_figure
+from project.analysis.plots import balance_figure, class_figure, confusion_figure, curves_figure, image_grid
+from project.analysis.tables import class_table, metrics_table, require_writable, summary, write_json
+from project.engine.errors import UserError
+from project.engine.run.folder import RunFolder
+from project.model.metrics import Metrics
+from tests.conftest import cases
+
+RATES = ["precision", "recall", "f1"]
+HARD_NAMES = ["μαργαρίτα", "ромашка", "100%", "a_b^c", "$x_{$", "\\frac", "x" * 255, "\udcff\udcfe", "a\tb\x1b[2J"]
+CURVES = {name: {step: 1 - step / 30 for step in (3, 1, 2)} for name in ("train/loss", "val/accuracy", "learning_rate")}
+
+
+def rows(count):
+    return [dict(zip(RATES, row, strict=True)) for row in np.random.default_rng(0).random((count, 3)).tolist()]
+
+
+def require_drawn(figure):
+    """Draws into a PNG file; any warning is an error here."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    image = np.asarray(Image.open(file).convert("L"))
+    assert min(image.shape) > 50
+    assert image.std() > 1
+
+
+def ticks(axis):
+    return [label.get_text() for label in axis.get_ticklabels()]
+
+
+def test_a_confusion_matrix_shows_true_rows_and_their_counts():
+    confusion = torch.tensor([[6, 2, 0], [0, 0, 0], [1, 0, 3]])
+    (axes,) = confusion_figure(confusion, ["a", "b", "c"]).axes
+    assert axes.get_ylabel() == "true"
+    assert ticks(axes.yaxis) == ticks(axes.xaxis) == ["a", "b", "c"]
+    assert np.allclose(np.asarray(axes.images[0].get_array()), np.array([[0.75, 0.25, 0], [0, 0, 0], [0.25, 0, 0.75]]))
+    texts = {(text.get_position(), text.get_text()) for text in axes.texts}
+    assert texts == {((0, 0), "6"), ((1, 0), "2"), ((0, 2), "1"), ((2, 2), "3")}
+
+
+@cases("count titles", (1, ["image 0"]), (9, []))
+def test_a_grid_shows_every_image_as_it_is(count, titles):
+    images = torch.randint(0, 256, (count, 3, 12, 10), dtype=torch.uint8)
+    require_drawn(figure := image_grid(list(images), titles))
+    for axes, image in zip(figure.axes, images, strict=True):
+        assert (np.asarray(axes.images[0].get_array()) == image.permute(1, 2, 0).numpy()).all()
+    assert [axes.get_title() for axes in figure.axes] == (titles or [""] * count)
+
+
+@cases(
+    "curves panels",
+    ({}, []),
+    ({"train/loss": {10: 1.5}}, ["train/loss"]),
+    ({"train/loss": {10: 1.5, 20: float("nan"), 30: float("inf")}, "val/loss": {30: 0.0}}, []),
+    (CURVES | {"of no interest": {1: 1.0}}, [*CURVES]),
+)
+def test_curves_are_drawn_from_whatever_was_logged_at_whole_steps(curves, panels):
+    require_drawn(figure := curves_figure(curves))
+    drawn = [[np.asarray(line.get_xydata()) for line in axes.lines] for axes in figure.axes]
+    drawn = [[points.tolist() for points in found if len(points) and points[:, 1].any()] for found in drawn]
+    for name in panels:
+        expected = [list(point) for point in sorted(curves[name].items())]
+        assert expected in [points for found in drawn for points in found]
+    for axes in (axes for axes, found in zip(figure.axes, drawn, strict=True) if found):
+        assert (axes.get_xticks() == axes.get_xticks().round()).all()
+    if "train/loss" in curves:
+        legend: Any = figure.axes[0].get_legend()
+        assert legend.get_texts()[0].get_text() == "train (training loss)"
+
+
+def test_bars_of_each_class_have_its_rates_the_first_class_on_top():
+    names, found = ["a", "b_$x$"], rows(2)
+    require_drawn(figure := class_figure(found, names))
+    (axes,) = figure.axes
+    assert ticks(axes.yaxis) == names
+    assert axes.get_ylim()[0] > axes.get_ylim()[1]
+    for key, bars in zip(RATES, axes.containers, strict=True):
+        assert [bar.get_width() for bar in bars] == [row[key] for row in found]
+    require_drawn(stacked := balance_figure({"train": [8, 3], "val": [2, 1]}, names))
+    places = [(bar.get_x(), bar.get_width()) for group in stacked.axes[0].containers for bar in group]
+    assert places == [(0, 8), (0, 3), (8, 2), (3, 1)]
+
+
+@pytest.mark.filterwarnings("ignore:.*Glyph .* missing from", "ignore:Matplotlib currently does not support")
+@cases("names", [*HARD_NAMES, "\N{BENGALI LETTER KA}" * 85], list("abcd") * 10)
+def test_any_names_of_classes_can_be_drawn(names):
+    require_drawn(confusion_figure(torch.randint(0, 9, (len(names), len(names))), names))
+    require_drawn(class_figure(rows(len(names)), names))
+    require_drawn(image_grid([torch.zeros(3, 4, 4, dtype=torch.uint8)] * 9, [f"{name} 99%" for name in names[:9]]))
+
+
+def overconfident(count=2_000, classes=5, scale=3.0):
+    """Logits that are right as often as their softmax says, and then scaled."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 1.5 * torch.randn(count, classes, generator=generator)
+    labels = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    return scale * logits, labels
+
+
+@pytest.mark.parametrize("bins", [1, 10, 15])
+def test_the_expected_calibration_error_is_that_of_torchmetrics_and_is_drawn(bins):
+    logits, labels = overconfident()
+    found = reliability(logits.softmax(1), labels, bins)
+    expected = multiclass_calibration_error(logits.softmax(1), labels, num_classes=5, n_bins=bins)
+    assert found.ece == pytest.approx(float(expected), abs=1e-5)
+    require_drawn(figure := reliability_figure(found))
+    bars: Any = figure.axes[0].patches
+    assert [bar.get_height() for bar in bars] == pytest.approx(found.accuracy.tolist())
+    assert f"{found.ece:.2%}" in figure.axes[0].get_title()
+
+
+@pytest.mark.parametrize("scale", [0.4, 1.0, 3.0])
+def test_the_temperature_is_that_of_the_least_cross_entropy(scale):
+    logits, labels = overconfident(scale=scale)
+    tried = torch.linspace(0.2, 5, 2_000)
+    losses = torch.stack([F.cross_entropy(logits / temperature, labels) for temperature in tried])
+    assert (found := fit_temperature(logits, labels)) == pytest.approx(float(tried[losses.argmin()]), abs=0.01)
+    assert found == pytest.approx(scale, rel=0.1)  # it undoes what made the model too sure
+    assert fit_temperature(torch.eye(3), torch.arange(3)) == pytest.approx(1 / 20)  # where all is right, the least
+
+
+def test_the_accuracy_of_the_images_left_over_is_that_of_the_most_confident():
+    logits, labels = overconfident(count=200)
+    shares = logits.softmax(1).double().numpy()
+    confidence, correct = shares.max(1), shares.argmax(1) == labels.numpy()
+    line, *points = abstention_figure(torch.tensor(confidence), torch.tensor(correct)).axes[0].lines
+    for share, accuracy in (np.asarray(point.get_xydata())[0] for point in points):
+        assert accuracy == pytest.approx(correct[confidence >= np.sort(confidence)[-round(200 * share)]].mean())
+    assert [point.get_label() for point in points] == [f"confidence from {least}" for least in (0.5, 0.7, 0.9, 0.95)]
+    assert np.asarray(line.get_ydata())[-1] == pytest.approx(correct.mean())
+
+
+def metrics(classes):
+    confusion = torch.randint(0, 9, (classes, classes), generator=torch.Generator().manual_seed(0))
+    return Metrics(0.123456, confusion, 7 if classes > 5 else None)
+
+
+@pytest.mark.parametrize("classes", [3, 10])
+def test_rates_stand_beside_their_counts_in_columns_and_every_class_has_a_row(classes):
+    measured, names = metrics(classes), ["a very long name of a class", *map(str, range(classes - 1))]
+    heading, *rows = class_table(names, measured.per_class).splitlines()
+    assert heading.split() == ["class", "precision", "recall", "F1", "images"]
+    for name, line, row in zip(names, rows, measured.per_class, strict=True):
+        numbers = [*(f"{row[key]:.4f}" for key in ("precision", "recall", "f1")), str(row["total"])]
+        assert line.strip().removeprefix(name).split() == numbers
+        assert len(line) == len(heading)
+    lines = metrics_table({"validation": measured.as_dict(), "test": measured.as_dict()}).splitlines()
+    assert len({len(line) for line in lines}) == 1
+    cells = {line[:12].strip(): line[12:] for line in lines}
+    assert cells[""].split() == ["validation", "test"]
+    assert cells["accuracy"].count(f"{100 * measured.accuracy:.2f}% ({measured.correct}/{measured.total})") == 2
+    assert cells["macro F1"].split() == [f"{measured.f1:.4f}"] * 2
+    assert cells["loss"].split() == ["0.1235"] * 2
+    assert cells.get("top5", "").count(f"(7/{measured.total})") == (2 if classes > 5 else 0)
+
+
+def test_the_summary_names_the_best_checkpoint_and_next_commands(tmp_path):
+    run, test = RunFolder(tmp_path, "mine"), metrics(3).as_dict()
+    found = {"val": {}, "test": test, "epoch": 18, "selection": {"monitor": "val/f1", "mode": "max"}}
+    text = summary(run, found)
+    assert f"project.evaluate {run.best}" in text
+    assert "your own images" in text
+    assert "your own images" not in summary(run, found, own_images=True)
+    assert "epoch 18, by val/f1" in text
+    assert metrics_table({"test": test}) in text
+
+
+def test_a_file_of_metrics_is_whole_or_as_it_was(tmp_path):
+    write_json("--output", path := tmp_path / "metrics.json", {"accuracy": 0.5})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(UserError, match=r"^--output: '.*' cannot be written \(File too large\)$"):
+            write_json("--output", path, {"accuracy": [0.25] * 99})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert json.loads(path.read_text()) == {"accuracy": 0.5}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_links_and_pipes_are_written_to(tmp_path):
+    (tmp_path / "link.json").symlink_to("target.json")
+    read, write = os.pipe()  # as behind /dev/stdout
+    for place in (tmp_path / "link.json", f"/dev/fd/{write}"):
+        write_json("--output", place, {"accuracy": 0.5})
+    os.close(write)
+    with open(read) as pipe:
+        assert pipe.read() == (tmp_path / "target.json").read_text()
+
+
+def test_checking_that_a_file_can_be_written_changes_nothing(tmp_path):
+    (tmp_path / "there.json").write_text("{}")
+    (tmp_path / "link.json").symlink_to("later.json")
+    for name in ("there.json", "new.json", "link.json"):
+        require_writable("--output", tmp_path / name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.json", "there.json"]
+    assert (tmp_path / "there.json").read_text() == "{}"
