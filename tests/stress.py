@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from project.engine.cli.command import one_line_errors, quiet_libraries
 from project.fit import FitCLI
 from tests.conftest import QUIET, empty_figures
-from tests.distributed.forks import fork, launched, prepare, wait
+from tests.distributed.processes import environment, fork, launched, wait
 
 SMALL = [
     *("--data.train_size=96", "--data.val_size=40", "--data.test_size=24", "--data.image_size=32"),
@@ -188,7 +188,9 @@ def main() -> None:
     parser.add_argument("--once_saved", action="store_true", help="send each soon after there is a checkpoint")
     options = parser.parse_args()
     names = options.scenario or list(SCENARIOS)
-    prepare()
+    for name in {*os.environ} - {*environment()}:  # of a launcher
+        del os.environ[name]
+    os.environ.update(environment())
     total: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
         for i, name in enumerate(names):

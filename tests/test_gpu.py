@@ -1,7 +1,6 @@
 """On a GPU, what other tests promise on a CPU; synchronised BatchNorm makes two processes train as one does."""
 
 import os
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from project.engine.loading.batch import ImageBatch
 from project.engine.randomness import restored_generators, seed_generators
 from project.model.schedules import CosineWithWarmup
 from tests.distributed.job import classifier, flowers, trainer
-from tests.distributed.processes import free_port, named, run_together
+from tests.distributed.processes import forked, free_port, run_together
 from tests.distributed.test_same_training import LossLogger
 from tests.engine.training.test_non_finite import BadGradient, Witness, weights_of
 from tests.small import one_line, require_same_end, small, stop_at
@@ -111,7 +110,7 @@ def on_one_gpu(out, machines=2):
 
 def test_two_processes_on_one_gpu_train_as_one_does(tmp_path):
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "CUDA_VISIBLE_DEVICES": "0"}
-    command = [sys.executable, "-m", "tests.distributed.job", *named(on_one_gpu, tmp_path)]
+    command = forked(1, on_one_gpu, tmp_path)
     finished = run_together([(command, {**shared, "NODE_RANK": rank}) for rank in "01"], tmp_path, timeout=240)
     assert all(process.code == 0 for process in finished), "\n".join(map(str, finished))
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))

@@ -18,7 +18,7 @@ from project.engine.errors import UserError
 from project.engine.run.processes import EXIT_CODE
 from project.fit import FitCLI
 from tests.conftest import as_in_a_terminal, cases
-from tests.distributed.callbacks import TINY
+from tests.distributed.job import TINY
 from tests.distributed.processes import ROOT, Finished, free_port, run, run_together, succeed, torchrun
 from tests.stress import differences, outcome
 
@@ -155,7 +155,7 @@ def test_every_task_of_slurm_that_is_stopped_asks_for_another_turn(tmp_path):
 
 @pytest.mark.slow
 def test_where_the_first_process_fails_alone_none_is_left(tmp_path):
-    hang = "--trainer.callbacks+=tests.distributed.callbacks.FirstFails"
+    hang = "--trainer.callbacks+=tests.distributed.job.FirstFails"
     finished = run([*FIT, "--trainer.devices=2", hang], tmp_path)
     assert finished.code == 2, str(finished)
     assert errors(finished) == ["error: only the first one fails"]

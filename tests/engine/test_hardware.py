@@ -8,7 +8,7 @@ import torch
 
 from project.engine import hardware
 from tests.conftest import cases
-from tests.distributed.forks import fork, wait
+from tests.distributed.processes import fork, wait
 from tests.test_memory import flags, memory, needs_linux
 
 

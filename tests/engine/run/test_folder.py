@@ -13,7 +13,7 @@ import pytest
 from project.engine.errors import UserError
 from project.engine.run.folder import RunFolder
 from tests.conftest import cases
-from tests.distributed.forks import fork, wait
+from tests.distributed.processes import fork, wait
 
 
 @pytest.fixture
