@@ -4,6 +4,7 @@ import copy
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -114,14 +115,13 @@ def test_what_changes_features_and_what_does_not_end_in_one_head_is_refused(plac
         small(*CACHED, *flags, data=FOLDER, network=network)
 
 
-def sizes_in(seen: list[int], fails: bool = False) -> Callback:
+def sizes_in(seen: list[int], **hooks: Any) -> Callback:
     """Remembers the sizes of the network's images in training."""
 
     def note(network, inputs):
         seen.extend([inputs[0].shape[-1]] * network.training)
 
-    ended = {"on_train_batch_end": lambda *_: 1 / 0} if fails else {}
-    return LambdaCallback(on_train_start=lambda _, model: model.network.register_forward_pre_hook(note), **ended)
+    return LambdaCallback(on_train_start=lambda _, model: model.network.register_forward_pre_hook(note), **hooks)
 
 
 @pytest.mark.parametrize("full", [64, 100, 224])
@@ -143,7 +143,7 @@ def test_the_network_sees_it_batch_by_batch_and_evaluation_does_not(workplace):
 
 
 def test_a_training_that_fails_leaves_the_next_at_full_size():
-    model, sizes = classifier(), sizes_in(seen := list[int](), fails=True)
+    model, sizes = classifier(), sizes_in(seen := list[int](), on_train_batch_end=lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         trainer(1, callbacks=[ProgressiveResizing(multiple=4), sizes]).fit(model, datamodule=flowers(16, 8, 8))
     assert (seen, model.train_image_size) == ([16], None)
