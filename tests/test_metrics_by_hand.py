@@ -64,14 +64,13 @@ def of_attributes(labels: np.ndarray, logits: np.ndarray, names: list[str]) -> d
         own = columns == attribute
         known = labels[:, own].min(1) >= 0
         true, scores = labels[known][:, own].argmax(1), logits[known][:, own]
-        found[attribute] = sklearn.accuracy_score(true, scores.argmax(1))
-        shares = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
-        found["loss"] -= np.log(shares[range(len(true)), true]).sum() / len(labels)
-        matrix = sklearn.multilabel_confusion_matrix(true, scores.argmax(1), labels=range(own.sum()))
+        one, predicted = by_hand(true, scores), scores.argmax(1)
+        found[attribute] = one["accuracy"]
+        found["loss"] += one["loss"] * len(true) / len(labels)
+        found["per_class"] += one["per_class"]
+        matrix = sklearn.multilabel_confusion_matrix(true, predicted, labels=range(own.sum()))
         found["confusion_matrix"] += matrix.tolist()
-        right[known] &= true == scores.argmax(1)
-        each = sklearn.precision_recall_fscore_support(true, scores.argmax(1), labels=range(own.sum()), zero_division=0)
-        found["per_class"] += [dict(zip(RATES, row, strict=True)) for row in np.stack(each, axis=1).tolist()]
+        right[known] &= true == predicted
     counts, f1 = np.array(found["confusion_matrix"]), np.array([row["f1"] for row in found["per_class"]])
     there = counts.sum((1, 2)) > counts[:, 0, 0]  # among labels or predictions
     return found | {"total": len(labels), "correct": int(right.sum()), "f1": f1[there].mean()}

@@ -129,7 +129,6 @@ def test_a_checkpoint_chooses_no_network_that_downloads_imports_writes_or_fills_
 
 def test_a_checkpoint_chooses_no_place_to_write_to(checkpoint, tmp_path):
     victim = tmp_path / "victim"
-
     init_args = {"root": str(victim), "cache": str(victim), "image_size": 32}
     data = {"class_path": "FlowersDataModule", "init_args": init_args}
     path = checkpoint(lambda content: content["about"].update(data=data))
