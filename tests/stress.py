@@ -174,17 +174,14 @@ def main() -> None:
         del os.environ[name]
     os.environ.update(environment())
     total: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory() as folder:
-        for i, name in enumerate(names):
-            place = Path(folder) / str(i)
-            place.mkdir()
-            began = time.monotonic()
-            dice = random.Random(f"{options.seed} {name}")
-            kills, continued, found = disturb(name, place, -(-options.kills // len(names)), dice, options.once_saved)
-            took = time.monotonic() - began
-            print(f"{name:50} {kills:4} kills {len(found):4} differences {took:6.0f} s", flush=True)
-            print("".join(f"    {text[:200]}\n" for text in found[:10]), end="")
-            total.update(kills=kills, continuations=continued, differences=len(found))
+    for name in names:
+        began, dice, each = time.monotonic(), random.Random(f"{options.seed} {name}"), -(-options.kills // len(names))
+        with tempfile.TemporaryDirectory() as folder:
+            kills, continued, found = disturb(name, Path(folder), each, dice, options.once_saved)
+        took = time.monotonic() - began
+        print(f"{name:50} {kills:4} kills {len(found):4} differences {took:6.0f} s", flush=True)
+        print("".join(f"    {text[:200]}\n" for text in found[:10]), end="")
+        total.update(kills=kills, continuations=continued, differences=len(found))
     print(f"{total['kills']} kills, {total['continuations']} continuations, {total['differences']} differences")
     sys.exit(total["differences"] > 0)
 

@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 from contextlib import suppress
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -38,17 +39,17 @@ def mark(tmp_path, monkeypatch) -> Path:
     return tmp_path / "mark"
 
 
+def tampered(path: Path, target: Path, change) -> Path:
+    """Writes a checkpoint of a real run with changes."""
+    content = load(path)
+    change(content)
+    torch.save(content, target)
+    return target
+
+
 @pytest.fixture
 def checkpoint(tiny_run, tmp_path):
-    """Writes a checkpoint of a real run with changes, and gives its path."""
-
-    def write(change) -> Path:
-        content, path = load(tiny_run / "checkpoints" / "best.ckpt"), tmp_path / "tampered.ckpt"
-        change(content)
-        torch.save(content, path)
-        return path
-
-    return write
+    return partial(tampered, tiny_run / "checkpoints" / "best.ckpt", tmp_path / "tampered.ckpt")
 
 
 THING = {"class_path": f"{MODULE}.Thing"}
@@ -221,21 +222,15 @@ def stopped(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def tamper(stopped, workplace):
-    """Changes the checkpoint that a copy of the stopped run resumes from."""
+def resumed(stopped, workplace) -> Path:
+    """The folder with a copy of the stopped run, which goes on from its checkpoint."""
     shutil.copytree(stopped, workplace / "runs")
-
-    def write(change, path: Path = LAST) -> None:
-        content = load(path)
-        change(content)
-        torch.save(content, path)
-
-    return write
+    return workplace
 
 
 @pytest.mark.parametrize("place", ["victim", "model.ckpt", "runs/other/best.ckpt"])
-def test_a_run_that_goes_on_removes_nothing_outside_its_folder(tamper, workplace, place):
-    folder, victim = workplace / LAST.parent, workplace / place
+def test_a_run_that_goes_on_removes_nothing_outside_its_folder(resumed, place):
+    folder, victim = resumed / LAST.parent, resumed / place
     victim.parent.mkdir(exist_ok=True)
     victim.touch() if victim.suffix else victim.mkdir()
     path, own = f"{folder}/../../../{place}", ModelCheckpoint(folder, "own", monitor="val/loss")
@@ -248,9 +243,9 @@ def test_a_run_that_goes_on_removes_nothing_outside_its_folder(tamper, workplace
             kept = {"dirpath": str(folder), "best_k_models": {path: worse}}
             content["callbacks"][name] = content["callbacks"][best] | scores | paths | kept
 
-    tamper(change)
+    tampered(LAST, LAST, change)
     small(callbacks=[own])
-    assert (workplace / "runs" / "run" / "metrics.json").exists()
+    assert (resumed / "runs" / "run" / "metrics.json").exists()
     assert victim.exists()
 
 
@@ -263,11 +258,12 @@ CHANGES = {
 
 
 @cases("name complaint", *product(["last"], [*CHANGES][:3]), *product(["best"], [*CHANGES][1:]))
-def test_a_run_does_not_go_on_from_what_does_not_fit(tamper, workplace, capsys, monkeypatch, name, complaint):
-    tamper(CHANGES[complaint], LAST.with_name(f"{name}.ckpt"))
+def test_a_run_does_not_go_on_from_what_does_not_fit(resumed, capsys, monkeypatch, name, complaint):
+    path = LAST.with_name(f"{name}.ckpt")
+    tampered(path, path, CHANGES[complaint])
     with monkeypatch.context() as patch:  # the best one stays the best
         patch.setattr("project.engine.training.best_checkpoint.BestCheckpoint.check_monitor_top_k", lambda *_: False)
         said = one_line(small, capsys)
     assert f"{name}.ckpt'" in said
     assert complaint in said
-    assert not (workplace / "executed").exists()
+    assert not (resumed / "executed").exists()

@@ -5,6 +5,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -35,24 +36,19 @@ def place(workplace) -> Path:
 
 
 def test_the_numbers_are_those_of_computing_the_backbone_each_time_and_each_image_is_read_once(place, monkeypatch):
-    read: list[int] = []
-    own, served = FolderDataModule.on_after_batch_transfer, FileDataset.__getitems__
+    own = FolderDataModule.on_after_batch_transfer
 
     def invert(self, batch, dataloader_idx: int):
         batch = own(self, batch, dataloader_idx)
         return batch._replace(images=255 - batch.images)
 
-    def counted(data: FileDataset, keys: list[int]):
-        read.extend(keys)
-        return served(data, keys)
-
     monkeypatch.setattr(FolderDataModule, "on_after_batch_transfer", invert)  # a hook of the user's
-    monkeypatch.setattr(FileDataset, "__getitems__", counted)
     small(*HEAD, "--name=each_time", data=FOLDER)
-    read.clear()
-    cli = small(*CACHED, "--name=once", data=FOLDER)
+    with patch.object(FileDataset, "__getitems__", autospec=True, side_effect=FileDataset.__getitems__) as reading:
+        cli = small(*CACHED, "--name=once", data=FOLDER)
     assert "forward" not in vars(cli.model)  # which serves the test and other data again
-    assert len(read) == sum(len(data) for data in cli.datamodule.splits.values()) == 48
+    read = sum(len(keys) for (_, keys), _ in reading.call_args_list)
+    assert read == sum(len(data) for data in cli.datamodule.splits.values()) == 48
     paths = [Path("runs") / name for name in ("each_time", "once")]
     each_time, once = (load(path / "checkpoints" / "best.ckpt")["state_dict"] for path in paths)
     for name, value in each_time.items():

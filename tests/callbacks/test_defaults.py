@@ -50,10 +50,6 @@ def build(**given: bool) -> set[str]:
     return kinds(DefaultCallbacks(**given).build(Path("checkpoints"), "val/accuracy", "max", seed=0))
 
 
-def callbacks_of(cli: FitCLI) -> list[Callback]:
-    return list(cli.trainer.callbacks)  # type: ignore[attr-defined]  # set by a connector
-
-
 def test_each_can_be_switched_off_alone():
     whole = build(**dict.fromkeys(NAMES, True))
     missing = [whole - build(**dict.fromkeys(NAMES, True) | {name: False}) for name in NAMES]
@@ -63,8 +59,8 @@ def test_each_can_be_switched_off_alone():
 
 
 def test_a_run_without_any_ends_with_its_last_weights(workplace, capsys):
-    cli = small(*(f"--callbacks.{name}=false" for name in NAMES))
-    own = [one for one in callbacks_of(cli) if type(one).__module__.startswith("project.")]
+    run: Any = small(*(f"--callbacks.{name}=false" for name in NAMES)).trainer
+    own = [one for one in run.callbacks if type(one).__module__.startswith("project.")]
     assert kinds(own) == {"Bookkeeping"}
     assert [path.name for path in (RUN / "checkpoints").iterdir()] == ["best.ckpt"]
     assert not (RUN / "plots").exists()
@@ -74,16 +70,17 @@ def test_a_run_without_any_ends_with_its_last_weights(workplace, capsys):
 
     config = yaml.safe_load((RUN / "config.yaml").read_text())
     assert config["callbacks"] == dict.fromkeys(NAMES, False)
-    again = small(f"--config={RUN}/config.yaml", "--name=again", "--callbacks.confusion_matrix=true")
-    assert kinds(callbacks_of(again)) - kinds(callbacks_of(cli)) == {"ConfusionMatrixPlot"}
+    again: Any = small(f"--config={RUN}/config.yaml", "--name=again", "--callbacks.confusion_matrix=true").trainer
+    assert kinds(again.callbacks) - kinds(run.callbacks) == {"ConfusionMatrixPlot"}
 
 
 def test_options_of_one_reach_it_and_the_runs_config(workplace):
     given = "{callbacks: {last_checkpoint: {every_minutes: 7}, first_batch: null}}"
-    cli = small(f"--config={given}", "--callbacks.last_checkpoint.every_n_steps=5", "--trainer.max_epochs=1")
-    (last,) = [one for one in callbacks_of(cli) if isinstance(one, LastCheckpoint)]
+    flags = ["--callbacks.last_checkpoint.every_n_steps=5", "--trainer.max_epochs=1"]
+    run: Any = small(f"--config={given}", *flags).trainer
+    (last,) = [one for one in run.callbacks if isinstance(one, LastCheckpoint)]
     assert (last.every_minutes, last.every_n_steps) == (7, 5)
-    assert "FirstBatchPlot" not in kinds(callbacks_of(cli))
+    assert "FirstBatchPlot" not in kinds(run.callbacks)
     kept = yaml.safe_load((RUN / "config.yaml").read_text())["callbacks"]
     assert kept["last_checkpoint"] == {"every_minutes": 7.0, "every_n_steps": 5}
     assert not kept["first_batch"]

@@ -94,11 +94,7 @@ class InfiniteLoss(Callback):
 
 
 class RecordsBatches(Callback):
-    """Writes down which images a process gets in a step, and kills the first process in one of them.
-
-    Args:
-        stop: The step, counted from 0; -1 is none.
-    """
+    """Writes down which images a process gets in a step, and kills the first in step ``stop``, counted from 0."""
 
     def __init__(self, stop: int = -1) -> None:
         self.stop = stop

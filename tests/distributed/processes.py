@@ -164,15 +164,10 @@ def wait(processes: list[ForkProcess], patience: float = 5.0) -> list[int | None
     return [process.exitcode for process in processes]
 
 
-def main() -> None:
-    """Runs the job and ends as it did."""
-    processes, module, name, folder = sys.argv[1:]
-    job = partial(getattr(import_module(module), name), Path(folder))
-    if processes == "1":
-        job()
-    else:
-        sys.exit(max(abs(code or 0) for code in wait([fork(job, each) for each in launched(int(processes))])))
-
-
 if __name__ == "__main__":
-    main()
+    number, module, name, place = sys.argv[1:]
+    work = partial(getattr(import_module(module), name), Path(place))
+    if number == "1":
+        work()
+    else:
+        sys.exit(max(abs(code or 0) for code in wait([fork(work, each) for each in launched(int(number))])))

@@ -9,7 +9,6 @@ from unittest.mock import DEFAULT, patch
 
 import pytest
 import torch
-from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.strategies import DDPStrategy
@@ -168,25 +167,6 @@ RUNS = {"plain": (1, "resnet9_slim"), "accumulated, whitened": (2, "airbench")}
 """How many batches a step has, and the network."""
 
 
-class Witness(Callback):
-    """Writes down each batch as the network sees it."""
-
-    def __init__(self):
-        self.batches: list[dict[str, Any]] = []
-
-    def on_train_start(self, trainer, pl_module):
-        self.before = deepcopy(pl_module.state_dict())
-
-    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-        for layer in pl_module.modules():  # BatchNorm's statistics of half a batch are not those of the whole
-            if isinstance(layer, nn.BatchNorm2d):
-                layer.eval()
-        pixels = (zlib.crc32(image.contiguous().numpy().tobytes()) for image in batch.images)
-        images = dict(zip(batch.indices.tolist(), pixels, strict=True))
-        rate = trainer.optimizers[0].param_groups[0]["lr"]
-        self.batches.append({"step": trainer.global_step, "images": images, "lr": rate})
-
-
 class LossLogger(DummyLogger):
     """Keeps the losses that are logged."""
 
@@ -200,17 +180,30 @@ class LossLogger(DummyLogger):
 
 
 def trained(world_size, accumulate, arch):
-    """The batches and losses of a run, and its first and last weights."""
+    """The batches of a run as the network sees them, its losses, and its first and last weights."""
     optimizer, schedule = partial(SGD, lr=0.001, momentum=0.9), partial(CosineWithWarmup, warmup_epochs=0)
     network = classifier(arch=arch, optimizer=optimizer, lr_scheduler=schedule)
     size = BATCH_SIZE * STEPS_PER_EPOCH + 3  # what is left over belongs to no batch
     augmentation: dict[str, Any] = {"flip": True, "crop_padding": 4, "cutout": 8, "train_transforms": [RandAugment()]}
     data = flowers(size, 5, BATCH_SIZE, **augmentation, seed=1)
-    witness, logger = Witness(), LossLogger()
-    own = {"max_epochs": 2, "log_every_n_steps": 1, "logger": logger, "callbacks": [witness], "limit_val_batches": 0}
-    trainer(world_size, accumulate_grad_batches=accumulate, **own).fit(network, datamodule=data)
-    after = network.state_dict()
-    return {"batches": witness.batches, "losses": logger.losses, "before": witness.before, "after": after}
+    found: dict[str, Any] = {"batches": []}
+
+    def note_batch(trainer, model, batch, batch_idx):
+        for layer in model.modules():  # BatchNorm's statistics of half a batch are not those of the whole
+            if isinstance(layer, nn.BatchNorm2d):
+                layer.eval()
+        pixels = (zlib.crc32(image.contiguous().numpy().tobytes()) for image in batch.images)
+        images = dict(zip(batch.indices.tolist(), pixels, strict=True))
+        rate = trainer.optimizers[0].param_groups[0]["lr"]
+        found["batches"].append({"step": trainer.global_step, "images": images, "lr": rate})
+
+    def note_weights(trainer, model):
+        found["before"] = deepcopy(model.state_dict())
+
+    witness = LambdaCallback(on_train_start=note_weights, on_train_batch_start=note_batch)
+    own = {"max_epochs": 2, "log_every_n_steps": 1, "logger": (logger := LossLogger()), "limit_val_batches": 0}
+    trainer(world_size, accumulate_grad_batches=accumulate, callbacks=[witness], **own).fit(network, datamodule=data)
+    return found | {"losses": logger.losses, "after": network.state_dict()}
 
 
 @flowers_drawn_once()
