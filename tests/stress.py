@@ -178,8 +178,7 @@ def main() -> None:
         began, dice, each = time.monotonic(), random.Random(f"{options.seed} {name}"), -(-options.kills // len(names))
         with tempfile.TemporaryDirectory() as folder:
             kills, continued, found = disturb(name, Path(folder), each, dice, options.once_saved)
-        took = time.monotonic() - began
-        print(f"{name:50} {kills:4} kills {len(found):4} differences {took:6.0f} s", flush=True)
+        print(f"{name:50} {kills:4} kills {len(found):4} differences {time.monotonic() - began:6.0f} s", flush=True)
         print("".join(f"    {text[:200]}\n" for text in found[:10]), end="")
         total.update(kills=kills, continuations=continued, differences=len(found))
     print(f"{total['kills']} kills, {total['continuations']} continuations, {total['differences']} differences")

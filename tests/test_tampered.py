@@ -187,14 +187,13 @@ def test_preprocessing_that_cannot_be_is_an_error_of_one_line(checkpoint, change
     assert find_weights("resnet18", str(path)).preprocessing() is None
 
 
-CONTROL = "a\x1b[2J\r\n\u202eb"
-
-
 def test_no_control_character_of_a_checkpoint_reaches_the_terminal(checkpoint, tmp_path, capsys):
+    control = "a\x1b[2J\r\n\u202eb"
+
     def change(content) -> None:
-        names = [f"{CONTROL}{name}" for name in content["about"]["class_names"]]
+        names = [f"{control}{name}" for name in content["about"]["class_names"]]
         content["about"]["class_names"] = content["hyper_parameters"]["class_names"] = names
-        content["about"]["arch"] = CONTROL
+        content["about"]["arch"] = control
 
     path = checkpoint(change)
     assert r"a\x1b[2J\r\n\u202ebanemone" in one_line(lambda: evaluate(f"{path}"), capsys)

@@ -16,15 +16,13 @@ from torch.optim.swa_utils import update_bn
 from project.data import SyntheticFlowersDataModule
 from project.engine.errors import LocalError
 from project.model import ImageClassifier
-from tests.conftest import SLIM
-from tests.conftest import TINY as TINY_IN_PROCESS
+from tests.conftest import QUIET, SLIM, TINY_DATA, TINY_TRAINER
 
 TINY = [
-    *("--data=tests.distributed.job.AnnouncingDataModule", "--data.num_workers=0", *TINY_IN_PROCESS),
+    *("--data=tests.distributed.job.AnnouncingDataModule", "--data.num_workers=0", *TINY_DATA, *TINY_TRAINER, *QUIET),
     *("--data.train_size=48", "--data.val_size=25", "--data.test_size=27"),
     *(*SLIM, "--model.optimizer.lr=0.001", "--trainer.precision=32-true"),
 ]
-"""Options of a tiny run of the real command."""
 CALLBACK = f"--trainer.callbacks+={__name__}."
 
 

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
@@ -148,7 +149,8 @@ def fork(work: Callable[[], Any], variables: Mapping[str, str], log: Path | None
         work()
 
     process = get_context("fork").Process(target=life)
-    process.start()
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # the child needs no thread of this one
+        process.start()
     return process
 
 

@@ -153,7 +153,6 @@ def test_the_most_confident_mistakes_are_those_of_one_process(found):
 
 @pytest.mark.parametrize("broadcast_buffers", [True, False])
 def test_validation_within_a_step_of_fit_and_the_test_after_it_are_exact_too(found, broadcast_buffers):
-    """BatchNorm's statistics differ by process then: those of the first count."""
     for split, (measured, weights) in found["fit"][broadcast_buffers].items():
         model = classifier(MeasuringClassifier)
         statistics = "network.stem.1.running_mean"
@@ -163,8 +162,7 @@ def test_validation_within_a_step_of_fit_and_the_test_after_it_are_exact_too(fou
 
 
 BATCH_SIZE, STEPS_PER_EPOCH = 8, 4
-RUNS = {"plain": (1, "resnet9_slim"), "accumulated, whitened": (2, "airbench")}
-"""How many batches a step has, and the network."""
+RUNS = {"plain": (1, "resnet9_slim"), "accumulated, whitened": (2, "airbench")}  # batches of a step, network
 
 
 class LossLogger(DummyLogger):

@@ -16,7 +16,6 @@ import pytest
 from project.engine.errors import UserError
 from project.engine.run.processes import StopRequest, _end_processes, watch_processes
 from project.fit import FitCLI
-from tests.conftest import TINY as TINY_IN_PROCESS
 from tests.conftest import cases
 from tests.distributed.job import CALLBACK, TINY
 from tests.distributed.processes import descendants, fork, free_port, run, started, succeed, torchrun, wait, wait_until
@@ -43,11 +42,11 @@ def members(group: int) -> list[int]:
 def test_processes_that_are_started_again_need_a_name(workplace, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
     with pytest.raises(UserError, match="--max-restarts needs a --name") as caught:
-        FitCLI(TINY_IN_PROCESS)
+        FitCLI(TINY)
     assert "\n" not in str(caught.value)
     assert list(workplace.iterdir()) == []
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "0")
-    FitCLI(TINY_IN_PROCESS)
+    FitCLI(TINY)
 
 
 @pytest.mark.slow
@@ -88,9 +87,8 @@ def test_torchrun_starts_a_run_again_that_lost_a_process(tmp_path, victim):
     command = [*TORCHRUN, "--nproc-per-node=2", "--max-restarts=3", "-m", *fit]
     with started(command, tmp_path, **OWN_STORE) as process:
         wait_until(lambda: (tmp_path / LAST).exists() or process.poll() is not None, tmp_path)
-        workers = [
-            pid for pid in descendants(process.pid) if b"project.fit" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        ]
+        started_by = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(process.pid)}
+        workers = [pid for pid, command in started_by.items() if b"project.fit" in command]
         assert len(workers) == 2
         os.kill(workers[victim], signal.SIGKILL)
         wait_until(lambda: process.poll() is not None, tmp_path)
@@ -165,7 +163,6 @@ def test_a_loss_that_is_infinite_in_one_process_stops_all_before_the_step_and_na
     assert all(value.isfinite().all() for value in last["state_dict"].values())
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the children do nothing that needs a thread
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems tell no process of its parent's death")
 def test_where_the_first_process_is_killed_the_others_die():
     reading, writing = os.pipe()
@@ -200,7 +197,6 @@ def test_the_first_process_leaves_none_behind_and_waits_for_all_at_once(monkeypa
     assert [process.returncode for process in processes] == [0, *[-signal.SIGKILL] * 7]
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the child does nothing that needs a thread
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_ends_a_process_that_was_asked_to_stop_before(first):
     def interrupted() -> None:
