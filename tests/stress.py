@@ -14,6 +14,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 from project.engine.cli.command import one_line_errors, quiet_libraries
 from project.fit import FitCLI
 from tests.conftest import QUIET, empty_figures
-from tests.distributed.forks import fork, launched, prepare, wait
+from tests.distributed.processes import environment, fork, launched, wait
 
 SMALL = [
     *("--data.train_size=96", "--data.val_size=40", "--data.test_size=24", "--data.image_size=32"),
@@ -37,18 +38,18 @@ SMALL = [
 
 RANDOM_TRANSFORM = "--data.train_transforms+=torchvision.transforms.v2.RandAugment"
 IN_FIVES = "--trainer.accumulate_grad_batches=5"
-WATCHING = [
-    *("--model.lr_scheduler=lightning.pytorch.cli.ReduceLROnPlateau", "--model.lr_scheduler.monitor=val/loss"),
-    *("--model.lr_scheduler.patience=0", "--model.optimizer=AdamW", "--model.optimizer.lr=0.001"),
-    *("--trainer.max_epochs=null", "--trainer.max_steps=30"),
-]
-WORKERS = ["--data.num_workers=2", RANDOM_TRANSFORM, "--trainer.val_check_interval=5", "--trainer.precision=32-true"]
 TWO = "--trainer.devices=2"
 SCENARIOS = {  # kinds of training
     "one process": [],
-    "loader workers, several validations an epoch": WORKERS,
+    "loader workers, several validations an epoch": [
+        *("--data.num_workers=2", RANDOM_TRANSFORM, "--trainer.val_check_interval=5", "--trainer.precision=32-true"),
+    ],
     "accumulation, a moving average of the weights": [IN_FIVES, "--trainer.callbacks=EMAWeightAveraging"],
-    "a schedule that watches validation, until a step": WATCHING,
+    "a schedule that watches validation, until a step": [
+        *("--model.lr_scheduler=lightning.pytorch.cli.ReduceLROnPlateau", "--model.lr_scheduler.monitor=val/loss"),
+        *("--model.lr_scheduler.patience=0", "--model.optimizer=AdamW", "--model.optimizer.lr=0.001"),
+        *("--trainer.max_epochs=null", "--trainer.max_steps=30"),
+    ],
     "two processes": [TWO, "--data.num_workers=1", RANDOM_TRANSFORM],
     "two processes, accumulation": [TWO, IN_FIVES],
 }
@@ -84,31 +85,11 @@ def _train(args: list[str]) -> None:
         FitCLI(args).fit()
 
 
-def attempt(
-    folder, scenario, after=None, number=signal.SIGKILL, whom=0, once_saved=False
-) -> tuple[list[int | None], bool]:
-    """Starts or continues the training in ``folder``, and sends a signal ``after`` so many seconds to one process.
-
-    With ``once_saved``, the seconds begin when there is a checkpoint. The exit codes of all processes, negative for a
-    signal, and true if one was disturbed.
-    """
+def start(folder: Path, scenario: list[str]) -> list[ForkProcess]:
+    """Starts or continues the training in ``folder``."""
     args = [*SMALL, *scenario, f"--trainer.default_root_dir={folder.parent}", f"--name={folder.name}"]
-    log = folder.with_suffix(".log")
-    processes = [fork(lambda: _train(args), variables, log) for variables in launched(processes_of(scenario))]
-    disturbed = False
-    if after is not None:
-        victim = processes[whom]
-        while once_saved and victim.is_alive() and not (folder / "checkpoints" / "last.ckpt").exists():
-            time.sleep(0.01)
-        time.sleep(after)
-        disturbed = victim.is_alive()
-        if disturbed:
-            os.kill(int(victim.pid or 0), number)
-    return wait(processes), disturbed
-
-
-def processes_of(scenario: list[str]) -> int:
-    return 2 if TWO in scenario else 1
+    world = launched(2 if TWO in scenario else 1)
+    return [fork(lambda: _train(args), variables, folder.with_suffix(".log")) for variables in world]
 
 
 def outcome(run: Path) -> dict[str, Any]:
@@ -143,23 +124,18 @@ def differences(one, other, where: str = "") -> list[str]:
         pairs = enumerate(zip(one, other, strict=True))
         return [text for i, pair in pairs for text in differences(*pair, f"{where}/{i}")]
     if isinstance(one, Tensor) and isinstance(other, Tensor):
-        same = one.dtype == other.dtype and _bits(one) == _bits(other)
-        return [] if same else [f"{where}: tensors differ"]
+        bits = [tensor.cpu().contiguous().numpy().tobytes() for tensor in (one, other)]
+        return [] if one.dtype == other.dtype and bits[0] == bits[1] else [f"{where}: tensors differ"]
     return [] if one == other else [f"{where}: {one} is not {other}"]
-
-
-def _bits(tensor: Tensor) -> bytes:
-    return tensor.cpu().contiguous().numpy().tobytes()
 
 
 def disturb(name: str, folder: Path, kills: int, dice: random.Random, once_saved: bool) -> tuple[int, int, list[str]]:
     """Disturbs trainings of one kind until ``kills`` signals have been sent, and compares their ends with the first's.
 
-    The numbers of kills and of continuations, and the differences.
+    With ``once_saved``, a signal waits for a checkpoint. The numbers of kills and of continuations, and the differences.
     """
-    scenario = SCENARIOS[name]
     began = time.monotonic()
-    codes, _ = attempt(folder / "whole", scenario)
+    codes = wait(start(folder / "whole", SCENARIOS[name]))
     length = time.monotonic() - began
     if any(codes):
         raise RuntimeError(f"{name}: {codes}\n{(folder / 'whole.log').read_text()}")
@@ -168,9 +144,15 @@ def disturb(name: str, folder: Path, kills: int, dice: random.Random, once_saved
     while sent < kills:
         run = folder / f"run{number}"
         while not (run / "metrics.json").exists():
-            how = dice.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
-            after = dice.uniform(0, (0.2 if once_saved else 0.9) * length) if sent < kills else None
-            codes, disturbed = attempt(run, scenario, after, how, dice.randrange(processes_of(scenario)), once_saved)
+            processes, disturbed = start(run, SCENARIOS[name]), False
+            if sent < kills:
+                victim = dice.choice(processes)
+                while once_saved and victim.is_alive() and not (run / "checkpoints" / "last.ckpt").exists():
+                    time.sleep(0.01)
+                time.sleep(dice.uniform(0, (0.2 if once_saved else 0.9) * length))
+                if disturbed := victim.is_alive():
+                    os.kill(int(victim.pid or 0), dice.choice([*[signal.SIGKILL] * 3, signal.SIGTERM]))
+            codes = wait(processes)
             sent += disturbed
             if not disturbed and any(codes):
                 raise RuntimeError(f"{name}: {codes}\n{run.with_suffix('.log').read_text()}")
@@ -188,19 +170,17 @@ def main() -> None:
     parser.add_argument("--once_saved", action="store_true", help="send each soon after there is a checkpoint")
     options = parser.parse_args()
     names = options.scenario or list(SCENARIOS)
-    prepare()
+    for name in {*os.environ} - {*environment()}:  # of a launcher
+        del os.environ[name]
+    os.environ.update(environment())
     total: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory() as folder:
-        for i, name in enumerate(names):
-            place = Path(folder) / str(i)
-            place.mkdir()
-            began = time.monotonic()
-            dice = random.Random(f"{options.seed} {name}")
-            kills, continued, found = disturb(name, place, -(-options.kills // len(names)), dice, options.once_saved)
-            took = time.monotonic() - began
-            print(f"{name:50} {kills:4} kills {len(found):4} differences {took:6.0f} s", flush=True)
-            print("".join(f"    {text[:200]}\n" for text in found[:10]), end="")
-            total.update(kills=kills, continuations=continued, differences=len(found))
+    for name in names:
+        began, dice, each = time.monotonic(), random.Random(f"{options.seed} {name}"), -(-options.kills // len(names))
+        with tempfile.TemporaryDirectory() as folder:
+            kills, continued, found = disturb(name, Path(folder), each, dice, options.once_saved)
+        print(f"{name:50} {kills:4} kills {len(found):4} differences {time.monotonic() - began:6.0f} s", flush=True)
+        print("".join(f"    {text[:200]}\n" for text in found[:10]), end="")
+        total.update(kills=kills, continuations=continued, differences=len(found))
     print(f"{total['kills']} kills, {total['continuations']} continuations, {total['differences']} differences")
     sys.exit(total["differences"] > 0)
 

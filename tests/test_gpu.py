@@ -1,14 +1,13 @@
 """On a GPU, what other tests promise on a CPU; synchronised BatchNorm makes two processes train as one does."""
 
 import os
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.strategies import DDPStrategy
 from torch.optim import SGD
 
@@ -17,8 +16,8 @@ from project.engine.loading.batch import ImageBatch
 from project.engine.randomness import restored_generators, seed_generators
 from project.model.schedules import CosineWithWarmup
 from tests.distributed.job import classifier, flowers, trainer
-from tests.distributed.processes import free_port, named, run_together
-from tests.distributed.test_same_training import LossLogger
+from tests.distributed.processes import forked, free_port, run_together
+from tests.distributed.test_same_numbers import LossLogger
 from tests.engine.training.test_non_finite import BadGradient, Witness, weights_of
 from tests.small import one_line, require_same_end, small, stop_at
 from tests.stress import differences, outcome
@@ -54,19 +53,16 @@ def test_a_run_that_is_stopped_and_goes_on_with_images_on_the_gpu_ends_as_one_th
     require_same_end(Path("runs/run"), outcome(Path("whole/run")))
 
 
-class NoWaiting(Callback):
-    """Has torch refuse to wait for the GPU in the second and third step of an epoch, whose fourth logs."""
-
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        torch.cuda.set_sync_debug_mode("error" if batch_idx in (1, 2) else "default")
-
-
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW", "RMSprop", "project.model.Muon"])
 def test_a_step_does_not_wait_for_the_gpu_and_one_that_is_not_finite_reaches_no_weights(workplace, capsys, optimizer):
     flags = [*GPU[:2], f"--model.optimizer={optimizer}", "--model.optimizer.lr=0.01", "--trainer.log_every_n_steps=50"]
     witness = Witness()
+
+    def refuse_to_wait(trainer, model, batch, batch_idx):  # but in the fourth step of an epoch, which logs
+        torch.cuda.set_sync_debug_mode("error" if batch_idx in (1, 2) else "default")
+
     try:
-        small(*flags, callbacks=[NoWaiting()])
+        small(*flags, callbacks=[LambdaCallback(on_train_batch_start=refuse_to_wait)])
         said = one_line(lambda: small(*flags, "--name=bad", callbacks=[BadGradient(6), witness]), capsys)
     finally:
         torch.cuda.set_sync_debug_mode("default")
@@ -74,25 +70,17 @@ def test_a_step_does_not_wait_for_the_gpu_and_one_that_is_not_finite_reaches_no_
     assert (max(witness.weights), differences(witness.weights[6], weights_of(witness.network))) == (7, [])
 
 
-class Rounded(Callback):
-    """Finds out if logits are numbers of bfloat16."""
-
-    def __init__(self) -> None:
-        self.found: dict[str, set[bool]] = {"fit": set(), "test": set()}
-
-    def on_validation_batch_end(
-        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        self.found[trainer.state.fn].add(torch.equal(outputs, outputs.bfloat16().float()))
-
-    on_test_batch_end = on_validation_batch_end
-
-
 @pytest.mark.parametrize("exact", [None, True, False])
 def test_validation_in_training_takes_its_precision_and_the_test_float32(workplace, exact):
+    of_bfloat16: dict[str, set[bool]] = {"fit": set(), "test": set()}
+
+    def note(trainer, model, logits, *_):
+        of_bfloat16[trainer.state.fn].add(torch.equal(logits, logits.bfloat16().float()))
+
     flags = [] if exact is None else [f"--model.exact_evaluation={exact}"]
-    small(*GPU[:2], "--trainer.precision=bf16-mixed", *flags, callbacks=[rounded := Rounded()])
-    assert rounded.found == {"fit": {exact is not True}, "test": {exact is False}}
+    witness = LambdaCallback(on_validation_batch_end=note, on_test_batch_end=note)
+    small(*GPU[:2], "--trainer.precision=bf16-mixed", *flags, callbacks=[witness])
+    assert of_bfloat16 == {"fit": {exact is not True}, "test": {exact is False}}
 
 
 def on_one_gpu(out, machines=2):
@@ -111,7 +99,7 @@ def on_one_gpu(out, machines=2):
 
 def test_two_processes_on_one_gpu_train_as_one_does(tmp_path):
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "CUDA_VISIBLE_DEVICES": "0"}
-    command = [sys.executable, "-m", "tests.distributed.job", *named(on_one_gpu, tmp_path)]
+    command = forked(1, on_one_gpu, tmp_path)
     finished = run_together([(command, {**shared, "NODE_RANK": rank}) for rank in "01"], tmp_path, timeout=240)
     assert all(process.code == 0 for process in finished), "\n".join(map(str, finished))
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))

@@ -41,6 +41,7 @@ def run(request, tmp_path_factory):
         yield Path("runs/run").resolve()
 
 
+@torch.no_grad()
 def plain_loop(run: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Labels, and logits in double precision, of one image after the other."""
     model, data = opened(run)
@@ -48,8 +49,7 @@ def plain_loop(run: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
     batch, logits = data.splits[split].__getitems__(list(range(len(data.splits[split])))), []
     for image in batch.images:
         views = [image, image.flip(2)] if split == "test" and model.test_time_augmentation else [image]
-        with torch.no_grad():
-            outputs = [model.network((view[None] / 255 - mean) / std)[0].double() for view in views]
+        outputs = [model.network((view[None] / 255 - mean) / std)[0].double() for view in views]
         logits.append(torch.stack(outputs).mean(0))
     return batch.labels.numpy(), torch.stack(logits).numpy()
 
@@ -57,21 +57,19 @@ def plain_loop(run: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
 def of_attributes(labels: np.ndarray, logits: np.ndarray, names: list[str]) -> dict[str, Any]:
     """The metrics of attributes, one after the other, on the images of which each is known."""
     found: dict[str, Any] = {"loss": 0.0, "confusion_matrix": [], "per_class": []}
-    counted = labels.max(1) >= 0
-    labels, logits = labels[counted], logits[counted]
+    labels, logits = (values[labels.max(1) >= 0] for values in (labels, logits))
     right, columns = np.ones(len(labels), bool), np.array([name.split("=")[0] for name in names])
     for attribute in dict.fromkeys(columns):
         own = columns == attribute
         known = labels[:, own].min(1) >= 0
         true, scores = labels[known][:, own].argmax(1), logits[known][:, own]
-        found[attribute] = sklearn.accuracy_score(true, scores.argmax(1))
-        shares = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
-        found["loss"] -= np.log(shares[range(len(true)), true]).sum() / len(labels)
-        matrix = sklearn.multilabel_confusion_matrix(true, scores.argmax(1), labels=range(own.sum()))
+        one, predicted = by_hand(true, scores), scores.argmax(1)
+        found[attribute] = one["accuracy"]
+        found["loss"] += one["loss"] * len(true) / len(labels)
+        found["per_class"] += one["per_class"]
+        matrix = sklearn.multilabel_confusion_matrix(true, predicted, labels=range(own.sum()))
         found["confusion_matrix"] += matrix.tolist()
-        right[known] &= true == scores.argmax(1)
-        each = sklearn.precision_recall_fscore_support(true, scores.argmax(1), labels=range(own.sum()), zero_division=0)
-        found["per_class"] += [dict(zip(RATES, row, strict=True)) for row in np.stack(each, axis=1).tolist()]
+        right[known] &= true == predicted
     counts, f1 = np.array(found["confusion_matrix"]), np.array([row["f1"] for row in found["per_class"]])
     there = counts.sum((1, 2)) > counts[:, 0, 0]  # among labels or predictions
     return found | {"total": len(labels), "correct": int(right.sum()), "f1": f1[there].mean()}
@@ -124,13 +122,10 @@ def measured(run: Path, command: str, split: str, output: Path) -> dict[str, Any
 @pytest.mark.parametrize("command", ["fit", "evaluate", "evaluate_split"])
 def test_metrics_equal_a_plain_loop(run, request, command, split, tmp_path):
     (labels, logits), model = plain_loop(run, split), opened(run)[0]
-    thresholds: Any = 0.5
-    if model.thresholds is not None and split == "test":
-        thresholds = np.array(list(model.thresholds.values()))
-    if "attributes" in request.node.name:
-        expected = of_attributes(labels, logits, model.class_names)
-    else:
-        expected = by_hand(labels, logits, thresholds)
+    chosen = model.thresholds if split == "test" else None
+    thresholds: Any = np.array(list(chosen.values())) if chosen else 0.5
+    by_attribute = "attributes" in request.node.name
+    expected = of_attributes(labels, logits, model.class_names) if by_attribute else by_hand(labels, logits, thresholds)
     found = measured(run, command, split, tmp_path / "found.json")
     assert found["confusion_matrix"] == expected.pop("confusion_matrix")
     for mine, other in zip(found.pop("per_class", []), expected.pop("per_class"), strict=command == "evaluate"):

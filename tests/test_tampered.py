@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 from contextlib import suppress
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -38,17 +39,17 @@ def mark(tmp_path, monkeypatch) -> Path:
     return tmp_path / "mark"
 
 
+def tampered(path: Path, target: Path, change) -> Path:
+    """Writes a checkpoint of a real run with changes."""
+    content = load(path)
+    change(content)
+    torch.save(content, target)
+    return target
+
+
 @pytest.fixture
 def checkpoint(tiny_run, tmp_path):
-    """Writes a checkpoint of a real run with changes, and gives its path."""
-
-    def write(change) -> Path:
-        content, path = load(tiny_run / "checkpoints" / "best.ckpt"), tmp_path / "tampered.ckpt"
-        change(content)
-        torch.save(content, path)
-        return path
-
-    return write
+    return partial(tampered, tiny_run / "checkpoints" / "best.ckpt", tmp_path / "tampered.ckpt")
 
 
 THING = {"class_path": f"{MODULE}.Thing"}
@@ -129,7 +130,6 @@ def test_a_checkpoint_chooses_no_network_that_downloads_imports_writes_or_fills_
 
 def test_a_checkpoint_chooses_no_place_to_write_to(checkpoint, tmp_path):
     victim = tmp_path / "victim"
-
     init_args = {"root": str(victim), "cache": str(victim), "image_size": 32}
     data = {"class_path": "FlowersDataModule", "init_args": init_args}
     path = checkpoint(lambda content: content["about"].update(data=data))
@@ -187,14 +187,13 @@ def test_preprocessing_that_cannot_be_is_an_error_of_one_line(checkpoint, change
     assert find_weights("resnet18", str(path)).preprocessing() is None
 
 
-CONTROL = "a\x1b[2J\r\n\u202eb"
-
-
 def test_no_control_character_of_a_checkpoint_reaches_the_terminal(checkpoint, tmp_path, capsys):
+    control = "a\x1b[2J\r\n\u202eb"
+
     def change(content) -> None:
-        names = [f"{CONTROL}{name}" for name in content["about"]["class_names"]]
+        names = [f"{control}{name}" for name in content["about"]["class_names"]]
         content["about"]["class_names"] = content["hyper_parameters"]["class_names"] = names
-        content["about"]["arch"] = CONTROL
+        content["about"]["arch"] = control
 
     path = checkpoint(change)
     assert r"a\x1b[2J\r\n\u202ebanemone" in one_line(lambda: evaluate(f"{path}"), capsys)
@@ -222,21 +221,15 @@ def stopped(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def tamper(stopped, workplace):
-    """Changes the checkpoint that a copy of the stopped run resumes from."""
+def resumed(stopped, workplace) -> Path:
+    """The folder with a copy of the stopped run, which goes on from its checkpoint."""
     shutil.copytree(stopped, workplace / "runs")
-
-    def write(change, path: Path = LAST) -> None:
-        content = load(path)
-        change(content)
-        torch.save(content, path)
-
-    return write
+    return workplace
 
 
 @pytest.mark.parametrize("place", ["victim", "model.ckpt", "runs/other/best.ckpt"])
-def test_a_run_that_goes_on_removes_nothing_outside_its_folder(tamper, workplace, place):
-    folder, victim = workplace / LAST.parent, workplace / place
+def test_a_run_that_goes_on_removes_nothing_outside_its_folder(resumed, place):
+    folder, victim = resumed / LAST.parent, resumed / place
     victim.parent.mkdir(exist_ok=True)
     victim.touch() if victim.suffix else victim.mkdir()
     path, own = f"{folder}/../../../{place}", ModelCheckpoint(folder, "own", monitor="val/loss")
@@ -249,9 +242,9 @@ def test_a_run_that_goes_on_removes_nothing_outside_its_folder(tamper, workplace
             kept = {"dirpath": str(folder), "best_k_models": {path: worse}}
             content["callbacks"][name] = content["callbacks"][best] | scores | paths | kept
 
-    tamper(change)
+    tampered(LAST, LAST, change)
     small(callbacks=[own])
-    assert (workplace / "runs" / "run" / "metrics.json").exists()
+    assert (resumed / "runs" / "run" / "metrics.json").exists()
     assert victim.exists()
 
 
@@ -264,11 +257,12 @@ CHANGES = {
 
 
 @cases("name complaint", *product(["last"], [*CHANGES][:3]), *product(["best"], [*CHANGES][1:]))
-def test_a_run_does_not_go_on_from_what_does_not_fit(tamper, workplace, capsys, monkeypatch, name, complaint):
-    tamper(CHANGES[complaint], LAST.with_name(f"{name}.ckpt"))
+def test_a_run_does_not_go_on_from_what_does_not_fit(resumed, capsys, monkeypatch, name, complaint):
+    path = LAST.with_name(f"{name}.ckpt")
+    tampered(path, path, CHANGES[complaint])
     with monkeypatch.context() as patch:  # the best one stays the best
         patch.setattr("project.engine.training.best_checkpoint.BestCheckpoint.check_monitor_top_k", lambda *_: False)
         said = one_line(small, capsys)
     assert f"{name}.ckpt'" in said
     assert complaint in said
-    assert not (workplace / "executed").exists()
+    assert not (resumed / "executed").exists()

@@ -4,6 +4,8 @@ import copy
 import json
 import re
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -34,24 +36,19 @@ def place(workplace) -> Path:
 
 
 def test_the_numbers_are_those_of_computing_the_backbone_each_time_and_each_image_is_read_once(place, monkeypatch):
-    read: list[int] = []
-    own, served = FolderDataModule.on_after_batch_transfer, FileDataset.__getitems__
+    own = FolderDataModule.on_after_batch_transfer
 
     def invert(self, batch, dataloader_idx: int):
         batch = own(self, batch, dataloader_idx)
         return batch._replace(images=255 - batch.images)
 
-    def counted(data: FileDataset, keys: list[int]):
-        read.extend(keys)
-        return served(data, keys)
-
     monkeypatch.setattr(FolderDataModule, "on_after_batch_transfer", invert)  # a hook of the user's
-    monkeypatch.setattr(FileDataset, "__getitems__", counted)
     small(*HEAD, "--name=each_time", data=FOLDER)
-    read.clear()
-    cli = small(*CACHED, "--name=once", data=FOLDER)
+    with patch.object(FileDataset, "__getitems__", autospec=True, side_effect=FileDataset.__getitems__) as reading:
+        cli = small(*CACHED, "--name=once", data=FOLDER)
     assert "forward" not in vars(cli.model)  # which serves the test and other data again
-    assert len(read) == sum(len(data) for data in cli.datamodule.splits.values()) == 48
+    read = sum(len(keys) for (_, keys), _ in reading.call_args_list)
+    assert read == sum(len(data) for data in cli.datamodule.splits.values()) == 48
     paths = [Path("runs") / name for name in ("each_time", "once")]
     each_time, once = (load(path / "checkpoints" / "best.ckpt")["state_dict"] for path in paths)
     for name, value in each_time.items():
@@ -114,14 +111,13 @@ def test_what_changes_features_and_what_does_not_end_in_one_head_is_refused(plac
         small(*CACHED, *flags, data=FOLDER, network=network)
 
 
-def sizes_in(seen: list[int], fails: bool = False) -> Callback:
+def sizes_in(seen: list[int], **hooks: Any) -> Callback:
     """Remembers the sizes of the network's images in training."""
 
     def note(network, inputs):
         seen.extend([inputs[0].shape[-1]] * network.training)
 
-    ended = {"on_train_batch_end": lambda *_: 1 / 0} if fails else {}
-    return LambdaCallback(on_train_start=lambda _, model: model.network.register_forward_pre_hook(note), **ended)
+    return LambdaCallback(on_train_start=lambda _, model: model.network.register_forward_pre_hook(note), **hooks)
 
 
 @pytest.mark.parametrize("full", [64, 100, 224])
@@ -143,7 +139,7 @@ def test_the_network_sees_it_batch_by_batch_and_evaluation_does_not(workplace):
 
 
 def test_a_training_that_fails_leaves_the_next_at_full_size():
-    model, sizes = classifier(), sizes_in(seen := list[int](), fails=True)
+    model, sizes = classifier(), sizes_in(seen := list[int](), on_train_batch_end=lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         trainer(1, callbacks=[ProgressiveResizing(multiple=4), sizes]).fit(model, datamodule=flowers(16, 8, 8))
     assert (seen, model.train_image_size) == ([16], None)

@@ -1,24 +1,45 @@
-"""Each default callback can be given options or be switched off, and nothing else changes."""
+"""The default callbacks: each can be switched off or given options; the figures, ``metrics.csv`` and lines that they write."""
 
+import json
+import re
+from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import yaml
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import LambdaCallback, ProgressBar, TQDMProgressBar
+from torch.optim import SGD
 
-from project.callbacks import ConfidentMistakesPlot, ConfusionMatrixPlot, DefaultCallbacks
+from project.analysis.plots import read_curves
+from project.callbacks import (
+    ConfidentMistakesPlot,
+    ConfusionMatrixPlot,
+    DefaultCallbacks,
+    ImagesPerSecond,
+    LearningRate,
+    MetricsCSV,
+    ProgressLines,
+)
+from project.engine.run.progress import Progress
 from project.engine.training.last_checkpoint import LastCheckpoint
 from project.fit import FitCLI
+from project.model import CosineWithWarmup
 from project.model.metrics import Metrics
-from tests.small import load, small
+from tests.conftest import TINY_DATA, TINY_TRAINER, as_in_a_terminal
+from tests.model.test_classifier import Memory, linear, loader_of, trainer
+from tests.small import load, rows, small, stop_at
 
 RUN = Path("runs/run")
 NAMES = [field.name for field in fields(DefaultCallbacks)]
-OFF = [f"--callbacks.{name}=false" for name in NAMES]
+BARS = ["--trainer.enable_progress_bar=true"]
 
 
 def kinds(callbacks: list[Callback]) -> set[str]:
@@ -27,10 +48,6 @@ def kinds(callbacks: list[Callback]) -> set[str]:
 
 def build(**given: bool) -> set[str]:
     return kinds(DefaultCallbacks(**given).build(Path("checkpoints"), "val/accuracy", "max", seed=0))
-
-
-def callbacks_of(cli: FitCLI) -> list[Callback]:
-    return list(cli.trainer.callbacks)  # type: ignore[attr-defined]  # set by a connector
 
 
 def test_each_can_be_switched_off_alone():
@@ -42,8 +59,8 @@ def test_each_can_be_switched_off_alone():
 
 
 def test_a_run_without_any_ends_with_its_last_weights(workplace, capsys):
-    cli = small(*OFF)
-    own = [one for one in callbacks_of(cli) if type(one).__module__.startswith("project.")]
+    run: Any = small(*(f"--callbacks.{name}=false" for name in NAMES)).trainer
+    own = [one for one in run.callbacks if type(one).__module__.startswith("project.")]
     assert kinds(own) == {"Bookkeeping"}
     assert [path.name for path in (RUN / "checkpoints").iterdir()] == ["best.ckpt"]
     assert not (RUN / "plots").exists()
@@ -53,16 +70,17 @@ def test_a_run_without_any_ends_with_its_last_weights(workplace, capsys):
 
     config = yaml.safe_load((RUN / "config.yaml").read_text())
     assert config["callbacks"] == dict.fromkeys(NAMES, False)
-    again = small(f"--config={RUN}/config.yaml", "--name=again", "--callbacks.confusion_matrix=true")
-    assert kinds(callbacks_of(again)) - kinds(callbacks_of(cli)) == {"ConfusionMatrixPlot"}
+    again: Any = small(f"--config={RUN}/config.yaml", "--name=again", "--callbacks.confusion_matrix=true").trainer
+    assert kinds(again.callbacks) - kinds(run.callbacks) == {"ConfusionMatrixPlot"}
 
 
 def test_options_of_one_reach_it_and_the_runs_config(workplace):
     given = "{callbacks: {last_checkpoint: {every_minutes: 7}, first_batch: null}}"
-    cli = small(f"--config={given}", "--callbacks.last_checkpoint.every_n_steps=5", "--trainer.max_epochs=1")
-    (last,) = [one for one in callbacks_of(cli) if isinstance(one, LastCheckpoint)]
+    flags = ["--callbacks.last_checkpoint.every_n_steps=5", "--trainer.max_epochs=1"]
+    run: Any = small(f"--config={given}", *flags).trainer
+    (last,) = [one for one in run.callbacks if isinstance(one, LastCheckpoint)]
     assert (last.every_minutes, last.every_n_steps) == (7, 5)
-    assert "FirstBatchPlot" not in kinds(callbacks_of(cli))
+    assert "FirstBatchPlot" not in kinds(run.callbacks)
     kept = yaml.safe_load((RUN / "config.yaml").read_text())["callbacks"]
     assert kept["last_checkpoint"] == {"every_minutes": 7.0, "every_n_steps": 5}
     assert not kept["first_batch"]
@@ -97,3 +115,130 @@ def test_the_confusion_matrix_is_drawn_in_ten_epochs_at_most(monkeypatch):
         for trainer.current_epoch in range(first + 1):
             ConfusionMatrixPlot().on_validation_end(trainer, model)
     assert drawn == [0, 0, 2]
+
+
+@pytest.mark.parametrize(("interval", "accumulated", "steps"), [(1, 1, [4, 8]), (10, 2, [2, 4])])
+def test_a_row_has_the_newest_of_the_curves(workplace, interval, accumulated, steps):
+    RUN.mkdir(parents=True)
+    (RUN / "metrics.csv").write_text("epoch,step\n0,4\n1,8\n2,12\n")  # of a run that left no checkpoint
+    small(f"--trainer.log_every_n_steps={interval}", f"--trainer.accumulate_grad_batches={accumulated}")
+    found, curves = rows(RUN / "metrics.csv"), read_curves(RUN)
+    assert [(row["epoch"], int(row["step"])) for row in found] == [("1", steps[0]), ("2", steps[1])]
+    for row in found:
+        for name in ("train/loss", "train/accuracy", "learning_rate", "val/loss", "val/accuracy", "val/top5", "val/f1"):
+            step = max(step for step in curves[name] if step < int(row["step"]))
+            assert step == int(row["step"]) - 1, name
+            assert float(row[name]) == pytest.approx(curves[name][step], rel=1e-6), name
+    assert not any("per_second" in name for name in found[0])
+    metrics = json.loads((RUN / "metrics.json").read_text())
+    (best,) = [row for row in found if int(row["epoch"]) == metrics["epoch"]]
+    assert float(best["val/accuracy"]) == pytest.approx(metrics["val"]["accuracy"])
+
+
+def test_metrics_that_callbacks_log_at_the_start_or_end_of_an_epoch_are_in_its_row(workplace):
+    saved: list[Any] = []  # what a checkpoint of that moment, which may be written only then, would have
+
+    def log_late(trainer, model):
+        model.log("own", 10.0 * (trainer.current_epoch + 1))
+        saved.extend(one.state_dict()["rows"][-1] for one in trainer.callbacks if isinstance(one, MetricsCSV))
+
+    schedule = ["--model.lr_scheduler=MultiStepLR", "--model.lr_scheduler.milestones=[1]"]
+    late = LambdaCallback(on_train_epoch_end=log_late)
+    small(*schedule, "--trainer.callbacks+=LearningRateMonitor", callbacks=[late])
+    found = rows(RUN / "metrics.csv")
+    assert [float(row["own"]) for row in found] == [10, 20]
+    assert saved[-1]["own"] == 10
+    assert all(row["learning_rate/pg1"] == row["learning_rate"] for row in found)
+    assert float(found[1]["learning_rate"]) == pytest.approx(float(found[0]["learning_rate"]) / 10)
+
+
+@pytest.mark.parametrize("rates", [(0.1, 0.1), (0.1, 0.2)])
+def test_groups_of_one_rate_share_a_curve(rates):
+    def optimizer(groups):
+        return SGD([{**group, "lr": rate} for group, rate in zip(groups, rates, strict=True)])
+
+    pairs = loader_of([tuple(batch) for batch in Memory().batches()])  # the speed is that of any loader, too
+    run = trainer(max_epochs=1, limit_val_batches=0, log_every_n_steps=1, callbacks=[LearningRate(), ImagesPerSecond()])
+    run.fit(linear(optimizer=optimizer, lr_scheduler=partial(CosineWithWarmup, lrf=1.0, warmup_epochs=0)), pairs, pairs)
+    assert float(run.callback_metrics["train/images_per_second"]) > 0
+    logged = {name: float(value) for name, value in run.callback_metrics.items() if "learning_rate" in name}
+    names = ["learning_rate"] if len({*rates}) == 1 else ["learning_rate/pg1", "learning_rate/pg2"]
+    assert logged == pytest.approx(dict(zip(names, rates, strict=False)))
+
+
+def ticking(seconds: float) -> Callable[[], float]:
+    """A clock that goes on by so many seconds with each look at it."""
+    return count(0.0, seconds).__next__
+
+
+def test_an_epoch_is_a_line_of_results_speed_and_remaining_time(workplace, capsys):
+    small(*BARS, "--monitor=val/f1", callbacks=[ProgressLines(ticking(0.001))])
+    written = capsys.readouterr().err
+    epoch = (
+        r"^epoch (\d+) of (\d+), step (\d+), loss \d+\.\d{4}, accuracy \d+\.\d\d%, validation loss \d+\.\d{4}, "
+        r"validation accuracy \d+\.\d\d%(?:, val/f1 \d\.\d{4})?, [\d,.]+ images/s, (.+) left$"
+    )
+    assert re.findall(epoch, written, re.M) == [("1", "2", "4", "0 s"), ("2", "2", "8", "0 s")]
+    assert len(re.findall(r"^test: [\d,]+ images/s$", written, re.M)) == 1
+    assert written.count("\n") == 3 + 2  # before the first epoch, what is trained and with which settings
+
+
+def test_a_long_epoch_and_a_long_test_are_a_line_a_minute(workplace, capsys):
+    small(*BARS, "--data.test_size=80", callbacks=[ProgressLines(ticking(31.0))])  # a look at each batch and each line
+    written = capsys.readouterr().err
+    steps = re.findall(r"^epoch (\d) of 2, step (\d),", written, re.M)
+    assert steps == [("1", "2"), ("1", "4"), ("2", "6"), ("2", "8")]  # once where an epoch ends
+    assert re.findall(r"^test: batch (\d) of 5, 0\.\d images/s, .* left$", written, re.M) == ["2", "4"]
+
+
+def test_a_resumed_run_counts_from_its_start_and_validations_are_named_in_their_own_epoch(workplace, capsys):
+    options = [*BARS, "--trainer.max_epochs=4", "--trainer.check_val_every_n_epoch=2"]
+    stop_at(6, *options)
+    capsys.readouterr()
+    small(*options, callbacks=[ProgressLines(ticking(1.0))])
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch")]
+    assert ["validation" in line for line in lines] == [True, False, True]
+    assert [line.endswith(", 0 s left") for line in lines] == [False, False, True]
+
+
+@pytest.mark.parametrize("every", ["2", "1.0"])
+def test_validations_leave_the_speed_as_it_is(workplace, capsys, every):
+    now = [0.0]
+    batch, validation = (lambda *_, seconds=seconds: now.append(now[-1] + seconds) for seconds in (1, 900))
+    watch = LambdaCallback(on_train_batch_start=batch, on_validation_epoch_start=validation)
+    options = [*BARS, f"--trainer.val_check_interval={every}", "--data.batch_size=16"]
+    small(*options, callbacks=[ProgressLines(lambda: now[-1]), watch])
+    lines = [line for line in capsys.readouterr().err.splitlines() if re.match("epoch . of 2, step [48],", line)]
+    assert lines
+    assert all(", 16 images/s," in line for line in lines)
+
+
+def bars(*options: str) -> list[type[Any]]:
+    with as_in_a_terminal():
+        trainer: Any = FitCLI([*TINY_DATA, *TINY_TRAINER, *options]).trainer
+    return [type(callback) for callback in trainer.callbacks if isinstance(callback, ProgressBar)]
+
+
+def test_what_the_user_says_of_progress_bars_wins(workplace, monkeypatch):
+    assert bars() == [ProgressLines]
+    assert bars("--trainer.enable_progress_bar=false") == []
+    assert bars("--trainer.callbacks=TQDMProgressBar") == [TQDMProgressBar]
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert ProgressLines not in bars()
+
+
+def test_looking_at_many_files_is_a_line_a_minute_where_nobody_watches(monkeypatch, capsys):
+    for seconds, visible in ((0.5, True), (2.0, True), (100.0, False)):  # an image
+        clock = ticking(seconds)
+        for place in ("tqdm.std.time", "project.engine.run.progress._clock"):  # of the bar, too
+            monkeypatch.setattr(place, clock)
+        progress = Progress(100, text="checking images", visible=visible)
+        for _ in range(100):
+            progress.advance(1)
+        progress.close()
+        if seconds == 2.0:
+            first, *others = capsys.readouterr().err.splitlines()
+            assert first == "checking images: 30 of 100 images, 0.5 images/s, 2 min 20 s left"
+            assert len(others) == 2
+        assert capsys.readouterr() == ("", "")

@@ -1,21 +1,29 @@
-"""Shared by the jobs that tests run on several processes: a small network with fixed weights, its data, a quiet trainer.
-
-``python -m tests.distributed.job MODULE JOB FOLDER`` in each of them runs a function, which writes what it saw there.
-"""
+"""A small network, its data and a quiet trainer for the jobs of several processes; what commands of tests name."""
 
 import logging
-import sys
+import math
+import os
+import signal
+import time
 import warnings
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
 from torch.optim.swa_utils import update_bn
 
 from project.data import SyntheticFlowersDataModule
+from project.engine.errors import LocalError
 from project.model import ImageClassifier
+from tests.conftest import QUIET, SLIM, TINY_DATA, TINY_TRAINER
+
+TINY = [
+    *("--data=tests.distributed.job.AnnouncingDataModule", "--data.num_workers=0", *TINY_DATA, *TINY_TRAINER, *QUIET),
+    *("--data.train_size=48", "--data.val_size=25", "--data.test_size=27"),
+    *(*SLIM, "--model.optimizer.lr=0.001", "--trainer.precision=32-true"),
+]
+CALLBACK = f"--trainer.callbacks+={__name__}."
 
 
 def trainer(world_size: int, **options) -> Trainer:
@@ -46,6 +54,64 @@ def classifier(cls: type[ImageClassifier] = ImageClassifier, **options) -> Image
     return model
 
 
-if __name__ == "__main__":
-    module, name, place = sys.argv[1:]
-    getattr(import_module(module), name)(Path(place))
+class AnnouncingDataModule(SyntheticFlowersDataModule):
+    def prepare_data(self) -> None:
+        print("downloading", flush=True)
+
+
+class FirstFails(Callback):
+    """The first process fails while the others are busy for good, as with a collective on a GPU."""
+
+    def on_train_start(self, trainer, pl_module) -> None:
+        trainer.strategy.barrier()
+        if trainer.is_global_zero:
+            raise LocalError("only the first one fails")
+        Path("busy").write_text(str(os.getpid()))
+        time.sleep(600)
+
+
+class Dies(Callback):
+    """The process of that rank is killed in a hook of Lightning's, as by the system where memory runs out."""
+
+    def __init__(self, rank: int, hook: str) -> None:
+        self.rank = rank
+        setattr(self, hook, self._die)
+
+    def _die(self, trainer, *_, **__) -> None:
+        if trainer.global_rank == self.rank and not trainer.sanity_checking:
+            Path("died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class InfiniteLoss(Callback):
+    """Makes the loss of the second process infinite in the third step, whose gradients stay finite."""
+
+    def on_before_backward(self, trainer, pl_module, loss) -> None:
+        if (trainer.global_rank, trainer.global_step) == (1, 2):
+            loss.data.fill_(math.inf)
+
+
+class RecordsBatches(Callback):
+    """Writes down which images a process gets in a step, and kills the first in step ``stop``, counted from 0."""
+
+    def __init__(self, stop: int = -1) -> None:
+        self.stop = stop
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx: int) -> None:
+        step, rank = trainer.global_step, trainer.global_rank
+        images = " ".join(map(str, batch.indices.tolist()))
+        Path("batches").mkdir(exist_ok=True)
+        (Path("batches") / f"{step}.{rank} of {trainer.world_size}").write_text(images)
+        if step == self.stop and trainer.is_global_zero:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class LosesMachine(Callback):
+    """A machine dies in step 2 where the environment says so; one that is alone in steps 0 and 5 waits for another."""
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx: int) -> None:
+        if trainer.global_step == 2 and "DIES" in os.environ:
+            os.killpg(os.getpgid(os.getppid()), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if trainer.global_step in (0, 5) and trainer.world_size == 1:
+            signal.pause()  # torchrun sends one

@@ -1,9 +1,11 @@
-"""One command, started in each way that docs/many_devices.md shows, does the same work and speaks once."""
+"""One command, started in each way that docs/many_devices.md and examples/launch show, does the same and speaks once."""
 
 import contextlib
 import functools
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,18 +15,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from project.engine.errors import UserError
 from project.engine.run.processes import EXIT_CODE
 from project.fit import FitCLI
 from tests.conftest import as_in_a_terminal, cases
-from tests.distributed.callbacks import TINY
+from tests.distributed.job import CALLBACK, TINY
 from tests.distributed.processes import ROOT, Finished, free_port, run, run_together, succeed, torchrun
+from tests.engine.cli.test_command_line import parse
 from tests.stress import differences, outcome
 
 PLOTS = ["curves.png", "confusion_matrix.png", "classes.png"]
-SCRIPTS = ROOT / "examples" / "launch"
 FIT = [sys.executable, "-m", "project.fit", *TINY]
+LAUNCH = ROOT / "examples" / "launch"
+TRAIN_JOB, TASK = (yaml.safe_load((LAUNCH / name).read_text()) for name in ("trainjob.yaml", "sky.yaml"))
+SCRIPTS = {"slurm": (LAUNCH / "slurm.sh").read_text(), "sky": TASK["run"]}
 STOP = ["--trainer.callbacks+=tests.small.AtStep", "--trainer.callbacks.step=1"]
 
 
@@ -40,11 +46,9 @@ def by_slurm(place: Path, *flags: str) -> list[Finished]:
 
 def by_two_machines(place: Path) -> list[Finished]:
     """torchrun as on two machines, which are this one."""
-    port = free_port()
-    options = ["--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1", f"--master-port={port}"]
+    options = ["--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1", f"--master-port={free_port()}"]
     launcher = [sys.executable, "-m", "torch.distributed.run", *options]
-    commands = [[*launcher, f"--node-rank={rank}", *FIT[1:]] for rank in range(2)]
-    return run_together([(command, {}) for command in commands], place)
+    return run_together([([*launcher, f"--node-rank={rank}", *FIT[1:]], {}) for rank in range(2)], place)
 
 
 WAYS: dict[str, Callable[[Path], list[Finished]]] = {
@@ -71,10 +75,7 @@ def launched(tmp_path_factory) -> Any:
     return launch
 
 
-SLOW = [pytest.param(way, marks=pytest.mark.slow) for way in ("torchrun", "slurm", "machines")]
-
-
-@pytest.mark.parametrize("way", ["lightning", *SLOW])
+@pytest.mark.parametrize("way", ["lightning", *(pytest.param(way, marks=pytest.mark.slow) for way in [*WAYS][1:])])
 def test_every_way_leads_to_the_same_metrics_fills_one_folder_and_speaks_once(way, launched):
     (folder, measured, out, err), (_, expected, *_) = launched(way), launched("lightning")
     for split, size in {"val": 25, "test": 27}.items():
@@ -139,7 +140,7 @@ def test_an_srun_that_is_not_used_is_no_warning(workplace, monkeypatch):
 def test_a_job_of_slurm_that_is_stopped_is_queued_again_and_ends_in_the_same_weights(tmp_path):
     succeed([*FIT, "--trainer.devices=2", "--name=whole"], tmp_path)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    job = ["sbatch", "--parsable", "--ntasks-per-node=2", "--gpus-per-node=0", str(SCRIPTS / "slurm.sh")]
+    job = ["sbatch", "--parsable", "--ntasks-per-node=2", "--gpus-per-node=0", str(LAUNCH / "slurm.sh")]
     number = succeed([*job, *FIT[3:], *STOP], tmp_path, PATH=path).out.strip()
     with contextlib.suppress(subprocess.TimeoutExpired):
         subprocess.run(["bash", "-c", f"while squeue -h -j {number} | grep -q .; do sleep 1; done"], timeout=400)
@@ -155,9 +156,40 @@ def test_every_task_of_slurm_that_is_stopped_asks_for_another_turn(tmp_path):
 
 @pytest.mark.slow
 def test_where_the_first_process_fails_alone_none_is_left(tmp_path):
-    hang = "--trainer.callbacks+=tests.distributed.callbacks.FirstFails"
-    finished = run([*FIT, "--trainer.devices=2", hang], tmp_path)
+    finished = run([*FIT, "--trainer.devices=2", f"{CALLBACK}FirstFails"], tmp_path)
     assert finished.code == 2, str(finished)
     assert errors(finished) == ["error: only the first one fails"]
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "busy").read_text()), 0)
+
+
+@pytest.mark.parametrize(("code", "requeued"), [(0, ""), *((code, "requeue 7\n") for code in (75, 138, 143)), (2, "")])
+def test_slurms_batch_script_asks_for_another_turn_after_a_stop_alone(code, requeued):
+    stubs = f'srun() {{ return {code}; }}\nscontrol() {{ echo "$@"; }}\n'
+    script = ["bash", "-c", stubs + SCRIPTS["slurm"]]
+    found = subprocess.run(script, env={"SLURM_JOB_ID": "7"}, capture_output=True, text=True, check=False)
+    assert (found.stdout, found.returncode) == (requeued, 0 if requeued else code)
+
+
+def test_the_commands_are_accepted(tmp_path):
+    shown = re.findall(r"^# sbatch \S+ (.*)", SCRIPTS["slurm"], re.M)
+    in_scripts = [re.findall(r"-m project\.fit (.*)", script)[0] for script in SCRIPTS.values()]
+    places = {"/shared/images": tmp_path, "FOLDER": tmp_path, "configs/finetune.yaml": ROOT / "configs/finetune.yaml"}
+    for options in [*shown, *in_scripts, shlex.join(TRAIN_JOB["spec"]["trainer"]["args"])]:
+        assert parse(*(str(places.get(word, word)) for word in shlex.split(options) if word != "$@")).data
+    assert TRAIN_JOB["spec"]["trainer"]["command"] == ["torchrun", "-m", "project.fit"]
+
+
+def test_kubeflows_models_keep_every_key_of_the_job():
+    models = pytest.importorskip("kubeflow_trainer_api.models", reason="needs kubeflow-trainer-api")
+    assert models.TrainerV1alpha1TrainJob.from_dict(TRAIN_JOB).to_dict() == TRAIN_JOB
+    spec: Any = TRAIN_JOB["spec"]  # which the models do not check
+    assert (TRAIN_JOB["apiVersion"], TRAIN_JOB["kind"]) == ("trainer.kubeflow.org/v1alpha1", "TrainJob")
+    assert spec["trainer"]["numProcPerNode"] == spec["trainer"]["resourcesPerNode"]["limits"]["nvidia.com/gpu"]
+
+
+def test_the_task_fits_skypilots_schemas():
+    schemas = pytest.importorskip("sky.utils.schemas", reason="needs skypilot")
+    validate = pytest.importorskip("jsonschema").validate
+    validate(TASK, schemas.get_task_schema())
+    validate(TASK["resources"], schemas.get_resources_schema())

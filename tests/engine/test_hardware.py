@@ -3,17 +3,15 @@
 import os
 from pathlib import Path
 
-import pytest
 import torch
 
 from project.engine import hardware
 from tests.conftest import cases
-from tests.distributed.forks import fork, wait
+from tests.distributed.processes import fork, wait
 from tests.test_memory import flags, memory, needs_linux
 
 
 @needs_linux
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the child does nothing that needs a thread
 def test_freed_memory_is_kept_for_the_next_step_and_large_tensors_lie_where_huge_pages_are_asked_for():
     def allocate() -> None:
         hardware.tune_malloc()

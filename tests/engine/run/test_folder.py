@@ -13,7 +13,7 @@ import pytest
 from project.engine.errors import UserError
 from project.engine.run.folder import RunFolder
 from tests.conftest import cases
-from tests.distributed.forks import fork, wait
+from tests.distributed.processes import fork, wait
 
 
 @pytest.fixture
@@ -87,7 +87,6 @@ def test_a_run_is_finished_when_its_metrics_are_written(run):
             refused()
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the child does nothing that needs a thread
 def test_a_folder_in_which_another_process_trains_is_refused_until_that_ends(run):
     reading, writing = os.pipe()
 

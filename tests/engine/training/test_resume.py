@@ -1,6 +1,6 @@
 """A run that is stopped resumes, and ends in the same bits as one that was not: weights, optimizer, metrics, curves.
 
-Two processes are in tests/distributed/test_stopping.py and test_elastic.py, which torchrun starts again, kills at any moment in
+Two processes are in tests/distributed/test_stopping.py, which torchrun starts again, kills at any moment in
 tests/stress.py, devices in tests/test_gpu.py.
 """
 

@@ -1,26 +1,31 @@
-"""Evaluation counts every image once, on any number of processes."""
+"""One process and several measure and train the same: metrics, batches, augmentation, losses, weights."""
 
 import os
+import zlib
+from copy import deepcopy
 from functools import cache, partial
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import DEFAULT, patch
 
 import pytest
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import LambdaCallback
+from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.strategies import DDPStrategy
-from torch import distributed
+from torch import distributed, nn
 from torch.optim import SGD
 from torchmetrics.classification import MulticlassAveragePrecision, MulticlassCalibrationError
+from torchvision.transforms.v2 import RandAugment
 
 from project.callbacks import ConfidentMistakesPlot
 from project.model import ImageClassifier
+from project.model.schedules import CosineWithWarmup
 from tests.conftest import flowers_drawn_once
 from tests.distributed.job import classifier, flowers, trainer
-from tests.distributed.processes import forked, named, succeed, torchrun
+from tests.distributed.processes import forked, succeed, torchrun
 
 WORLD_SIZES = [2, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 3, 5))]
-TRAIN_SIZE, FIT_SIZE, MISTAKES = 80, 13, 5
+FIT_SIZE, MISTAKES = 13, 5
 
 
 class MeasuringClassifier(ImageClassifier):
@@ -39,7 +44,7 @@ def sizes(world_size):
 
 def data_of(size, world_size):
     """Several batches a process where the set is large enough."""
-    return flowers(TRAIN_SIZE, size, 4 if 4 % world_size == 0 else world_size)
+    return flowers(80, size, 4 if 4 % world_size == 0 else world_size)
 
 
 def metrics(model):
@@ -52,29 +57,22 @@ def evaluated(model, size, world_size):
     return metrics(model)
 
 
-class Measured(Callback):
-    """Keeps the first process's weights as they are measured."""
-
-    def __init__(self):
-        self.weights: dict[str, dict[str, torch.Tensor]] = {}
-
-    def on_validation_end(self, trainer, pl_module):
-        split = "test" if trainer.testing else "val"
-        self.weights[split] = {name: value.clone() for name, value in pl_module.state_dict().items()}
-
-    on_test_end = on_validation_end
-
-
 def fit_and_evaluate(world_size, broadcast_buffers):
     """Validation in the middle of the second step, and the test after it; BatchNorm's statistics differ by process."""
+    weights: dict[str, dict[str, torch.Tensor]] = {}  # of the first process, as they are measured
+
+    def keep(trainer, model):
+        weights["test" if trainer.testing else "val"] = deepcopy(model.state_dict())
+
     strategy: Any = DDPStrategy(broadcast_buffers=broadcast_buffers) if world_size > 1 else "auto"
-    model, measured = classifier(MeasuringClassifier, optimizer=partial(SGD, lr=0.01)), Measured()
-    data = flowers(TRAIN_SIZE, FIT_SIZE, 4 * world_size)
+    model = classifier(MeasuringClassifier, optimizer=partial(SGD, lr=0.01))
+    data = flowers(80, FIT_SIZE, 4 * world_size)
     steps = {"limit_train_batches": 4, "accumulate_grad_batches": 2, "val_check_interval": 3}
-    one = trainer(world_size, callbacks=[measured], strategy=strategy, **steps)
+    callbacks = [LambdaCallback(on_validation_end=keep, on_test_end=keep)]
+    one = trainer(world_size, strategy=strategy, callbacks=callbacks, **steps)
     one.fit(model, datamodule=data)
     one.test(model, datamodule=data, verbose=False)
-    return {split: (found, measured.weights[split]) for split, found in metrics(model).items()}
+    return {split: (found, weights[split]) for split, found in metrics(model).items()}
 
 
 def collectives(model, world_size):
@@ -87,13 +85,10 @@ def collectives(model, world_size):
 
 def mistakes(model, size, world_size):
     """The titles of the most confident mistakes, as they are drawn."""
-    figures: list[Any] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("project.callbacks.figures.tensorboards", lambda _: True)
-        patch.setattr("project.callbacks.figures.add_figure", lambda *args: figures.append(args[2]))
+    with patch.multiple("project.callbacks.figures", tensorboards=DEFAULT, add_figure=DEFAULT) as spies:
         one = trainer(world_size, callbacks=[ConfidentMistakesPlot(MISTAKES)])
         one.test(model, datamodule=data_of(size, world_size), verbose=False)
-    return [axes.get_title() for figure in figures for axes in figure.axes]
+    return [axes.get_title() for call in spies["add_figure"].call_args_list for axes in call.args[2].axes]
 
 
 def predicted(model, size, world_size):
@@ -114,9 +109,7 @@ def evaluate(out):
         "mistakes": {size: mistakes(model, size, world_size) for size in (1, 23)},
         "collectives": collectives(model, world_size),
         "predicted": {size: predicted(model, size, world_size) for size in (world_size, 7, 12)},
-        "fit": {
-            broadcast_buffers: fit_and_evaluate(world_size, broadcast_buffers) for broadcast_buffers in (True, False)
-        },
+        "fit": {broadcasts: fit_and_evaluate(world_size, broadcasts) for broadcasts in (True, False)},
     }
     if os.environ.get("RANK", "0") == "0":
         torch.save(found | {"world_size": world_size}, out / "found.pt")
@@ -126,7 +119,7 @@ def evaluate(out):
 def found(request, tmp_path_factory):
     """The results of so many processes, in one launch."""
     out, world_size = tmp_path_factory.mktemp("evaluation"), request.param
-    by_torchrun = torchrun(world_size, "tests.distributed.job", *named(evaluate, out))  # which takes seconds longer
+    by_torchrun = torchrun(world_size, *forked(1, evaluate, out)[2:])  # which takes seconds longer
     succeed(by_torchrun if world_size == 3 else forked(world_size, evaluate, out), cwd=out, timeout=240)
     return torch.load(out / "found.pt", weights_only=True)
 
@@ -154,17 +147,89 @@ def test_sets_of_every_size_have_the_same_metrics_as_on_one_process(found):
 
 
 def test_the_most_confident_mistakes_are_those_of_one_process(found):
-    expected = {size: mistakes(classifier(), size, 1) for size in found["mistakes"]}
-    assert found["mistakes"] == expected
-    assert len(expected[23]) == MISTAKES
+    assert found["mistakes"] == {size: mistakes(classifier(), size, 1) for size in (1, 23)}
+    assert len(found["mistakes"][23]) == MISTAKES
 
 
 @pytest.mark.parametrize("broadcast_buffers", [True, False])
 def test_validation_within_a_step_of_fit_and_the_test_after_it_are_exact_too(found, broadcast_buffers):
-    """BatchNorm's statistics differ by process then: those of the first count."""
     for split, (measured, weights) in found["fit"][broadcast_buffers].items():
         model = classifier(MeasuringClassifier)
         statistics = "network.stem.1.running_mean"
         assert not torch.equal(weights[statistics], model.state_dict()[statistics])  # it did train
         model.load_state_dict(weights)
         require_equal(measured, evaluated(model, FIT_SIZE, 1)[split])
+
+
+BATCH_SIZE, STEPS_PER_EPOCH = 8, 4
+RUNS = {"plain": (1, "resnet9_slim"), "accumulated, whitened": (2, "airbench")}  # batches of a step, network
+
+
+class LossLogger(DummyLogger):
+    """Keeps the losses that are logged."""
+
+    def __init__(self):
+        super().__init__()
+        self.losses: dict[int, float] = {}
+
+    def log_metrics(self, *args, **kwargs):
+        if "train/loss" in kwargs["metrics"]:
+            self.losses[kwargs["step"]] = kwargs["metrics"]["train/loss"]
+
+
+def trained(world_size, accumulate, arch):
+    """The batches of a run as the network sees them, its losses, and its first and last weights."""
+    optimizer, schedule = partial(SGD, lr=0.001, momentum=0.9), partial(CosineWithWarmup, warmup_epochs=0)
+    network = classifier(arch=arch, optimizer=optimizer, lr_scheduler=schedule)
+    size = BATCH_SIZE * STEPS_PER_EPOCH + 3  # what is left over belongs to no batch
+    augmentation: dict[str, Any] = {"flip": True, "crop_padding": 4, "cutout": 8, "train_transforms": [RandAugment()]}
+    data = flowers(size, 5, BATCH_SIZE, **augmentation, seed=1)
+    found: dict[str, Any] = {"batches": []}
+
+    def note_batch(trainer, model, batch, batch_idx):
+        for layer in model.modules():  # BatchNorm's statistics of half a batch are not those of the whole
+            if isinstance(layer, nn.BatchNorm2d):
+                layer.eval()
+        pixels = (zlib.crc32(image.contiguous().numpy().tobytes()) for image in batch.images)
+        images = dict(zip(batch.indices.tolist(), pixels, strict=True))
+        rate = trainer.optimizers[0].param_groups[0]["lr"]
+        found["batches"].append({"step": trainer.global_step, "images": images, "lr": rate})
+
+    def note_weights(trainer, model):
+        found["before"] = deepcopy(model.state_dict())
+
+    witness = LambdaCallback(on_train_start=note_weights, on_train_batch_start=note_batch)
+    own = {"max_epochs": 2, "log_every_n_steps": 1, "logger": (logger := LossLogger()), "limit_val_batches": 0}
+    trainer(world_size, accumulate_grad_batches=accumulate, callbacks=[witness], **own).fit(network, datamodule=data)
+    return found | {"losses": logger.losses, "after": network.state_dict()}
+
+
+@flowers_drawn_once()
+def train(out):
+    """Trains all on the processes that were launched, each of which writes down what it saw."""
+    found = {name: trained(int(os.environ["WORLD_SIZE"]), *options) for name, options in RUNS.items()}
+    torch.save(found, out / f"{os.environ['RANK']}.pt")
+
+
+def distance(one, other):
+    return sum(float((one[name].double() - other[name].double()).norm()) for name in one)
+
+
+def test_batches_hold_the_same_augmented_images_and_training_ends_in_the_same_weights(tmp_path):
+    succeed(forked(2, train, tmp_path), tmp_path)
+    first_of, second_of = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
+    for run, (accumulate, arch) in RUNS.items():
+        alone = trained(1, accumulate, arch)
+        first, second = first_of[run], second_of[run]
+        assert len(alone["batches"]) == 2 * STEPS_PER_EPOCH
+        for batch, *parts in zip(*(one["batches"] for one in (alone, first, second)), strict=True):
+            assert [len(part["images"]) for part in parts] == [BATCH_SIZE // 2] * 2
+            assert parts[0]["images"] | parts[1]["images"] == batch["images"]
+            for name in ("step", "lr"):  # no rule scales the learning rate by the number of processes
+                assert parts[0][name] == parts[1][name] == batch[name]
+        assert len(alone["losses"]) == 2 * STEPS_PER_EPOCH // accumulate
+        assert first["losses"] == pytest.approx(alone["losses"], rel=1e-4)
+        assert distance(first["after"], second["after"]) == 0
+        moved = distance(alone["before"], alone["after"])
+        assert moved > 0.01
+        assert distance(first["after"], alone["after"]) < 1e-2 * moved
