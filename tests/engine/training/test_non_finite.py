@@ -1,18 +1,20 @@
-"""No loss and no gradient that is not finite reaches the weights."""
+"""No loss and no gradient that is not finite reaches the weights, and no step waits for its device to know."""
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import EMAWeightAveraging
+from lightning.pytorch.callbacks import EMAWeightAveraging, LambdaCallback
 from torch import Tensor
 
 from project.engine.training.last_checkpoint import StoppedError
-from project.engine.training.non_finite import _non_finite
+from project.engine.training.non_finite import StopOnNonFinite, _non_finite
 from project.model import ImageClassifier
+from project.model.metrics import ClassificationMetrics, Metrics
 from tests.conftest import cases, make_folder
 from tests.engine.run.test_loggers import curve
 from tests.engine.training.test_resume import SCALED
@@ -51,14 +53,6 @@ class BadGradient(Callback):
     def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
         if trainer.global_step + 1 in self.steps:
             pl_module.network.fc.bias.grad[0] = math.inf
-
-
-class BadStatistics(Callback):
-    """Leaves infinity in BatchNorm's statistics after the third step, as a forward pass might; training never reads them."""
-
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
-        if trainer.global_step == 3:
-            pl_module.network.bn1.running_mean[0] = math.inf
 
 
 def weights_of(network: torch.nn.Module) -> dict[str, Tensor]:
@@ -104,7 +98,12 @@ def test_the_files_behind_a_bad_loss_are_named_and_the_run_resumes_from_before_t
 def test_no_checkpoint_of_a_users_own_callback_has_numbers_that_are_not_finite(workplace, capsys):
     every = "--trainer.callbacks+=ModelCheckpoint --trainer.callbacks."
     flags = f"{every}save_weights_only=true --trainer.callbacks.every_n_train_steps=1 --trainer.callbacks.save_top_k=-1"
-    said = one_line(lambda: small(*flags.split(), callbacks=[BadStatistics()]), capsys)
+
+    def spoil(trainer: Any, model: Any, *_: Any) -> None:  # as a forward pass might; training never reads statistics
+        if trainer.global_step == 3:
+            model.network.bn1.running_mean[0] = math.inf
+
+    said = one_line(lambda: small(*flags.split(), callbacks=[LambdaCallback(on_train_batch_end=spoil)]), capsys)
     assert "network.bn1.running_mean has values that are not finite after step 3;" in said
     assert "to resume" not in said
     assert {load(path)["global_step"] for path in RUN.rglob("*.ckpt")} == {1, 2}
@@ -152,3 +151,34 @@ def test_steps_that_a_loss_scaler_skips_are_counted_and_too_many_in_a_row_are_an
 def test_what_is_finite_is_told_from_what_is_not(values, finite, dtype):
     tensors = [torch.tensor(0.5), torch.zeros(2, 3, dtype=dtype), torch.tensor(values, dtype=dtype)]
     assert bool(_non_finite(tensors)) is not finite
+
+
+class OnMeta(Callback):
+    """Moves training to the device without data, where ``item``, ``tolist``, ``cpu``, ``nonzero`` and the like are errors."""
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        pl_module.to("meta")
+        trainer.strategy._root_device, trainer._teardown = torch.device("meta"), lambda: None
+        trainer.strategy.setup_optimizers(trainer)
+        next(one for one in trainer.callbacks if isinstance(one, StopOnNonFinite)).on_train_start(trainer, pl_module)
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        assert batch.images.is_meta
+        if batch_idx == 3:
+            raise EOFError("the steps were taken")
+
+
+@cases(
+    "flags",
+    ["--trainer.enable_progress_bar=true", "--trainer.callbacks+=TQDMProgressBar"],
+    ["--data.batch_transforms+=torchvision.transforms.v2.MixUp", "--trainer.accumulate_grad_batches=2"],
+    ["--model.optimizer=project.model.Muon", "--trainer.gradient_clip_val=1", "--data.crop_padding=2"],
+    ["--data.device_cache=true", "--trainer.precision=bf16-mixed", "--model.loss.class_weights=balanced"],
+)
+def test_a_step_reads_nothing_from_its_device(workplace, monkeypatch, flags):
+    monkeypatch.setattr(torch, "get_device_module", lambda _: SimpleNamespace(manual_seed=lambda seed: None))
+    monkeypatch.setattr("project.engine.training.non_finite._copied", lambda flag: lambda: False)
+    logged = Metrics(1.0, torch.eye(8).long(), None)  # in the second step, which alone may wait
+    monkeypatch.setattr(ClassificationMetrics, "compute", lambda _: logged)
+    with pytest.raises(EOFError, match="the steps were taken"):
+        small("--trainer.logger=false", "--trainer.log_every_n_steps=2", *flags, callbacks=[OnMeta()])
