@@ -21,14 +21,12 @@ EMA = ["--trainer.callbacks+=EMAWeightAveraging", "--trainer.callbacks.decay=0.9
 
 @cases("every changes", (100, {0: 1}), (100, {0: 1, 1: 2}), (100, {0: 4, 2: 1}), (0, {0: 1, 1: 2}))
 def test_every_epoch_is_logged_however_many_steps_it_has(every, changes):
-    logged = set()
-    witness = LambdaCallback(
-        on_train_batch_end=lambda trainer, *_: logged.add(trainer.current_epoch) if is_logged(trainer) else None
-    )
+    logged: list[int] = []
+    witness = LambdaCallback(on_train_batch_end=lambda run, *_: logged.extend([run.current_epoch] * is_logged(run)))
     callbacks = [GradientAccumulationScheduler(changes), witness]
     run = trainer(max_epochs=3, limit_val_batches=0, log_every_n_steps=every, callbacks=callbacks)
     run.fit(linear(lr_scheduler_interval="epoch"), datamodule=Memory())
-    assert logged == ({0, 1, 2} if every else set())
+    assert {*logged} == ({0, 1, 2} if every else set())
     assert run.log_every_n_steps == every  # as the next training with this trainer may be longer
 
 
@@ -46,7 +44,6 @@ class Averaged(Callback):
         self.expected: list[dict[str, torch.Tensor]] = []
         self.validated: list[dict[str, torch.Tensor]] = []
         self.losses: list[float] = []
-        self.step = 0
 
     def update(self, model, wanted: bool) -> None:
         now = real(model.network.state_dict())
@@ -56,8 +53,7 @@ class Averaged(Callback):
         self.newest = now
 
     def on_train_batch_end(self, trainer, pl_module, *_) -> None:
-        self.step += 1
-        self.update(pl_module, self.after_step(self.step))
+        self.update(pl_module, self.after_step(trainer.global_step))
 
     def on_train_epoch_end(self, trainer, pl_module) -> None:
         self.update(pl_module, self.after_epoch(trainer.current_epoch))
@@ -90,8 +86,7 @@ def test_the_average_is_that_of_a_plain_loop_or_else_the_newest(workplace, monke
     monkeypatch.setattr("project.model.classifier.build_network", lambda arch, classes, args: SmallNetwork(classes))
     evaluate(f"{RUN}/checkpoints/best.ckpt")
     evaluated = json.loads((RUN / "checkpoints" / "best.test.metrics.json").read_text())
-    reported = json.loads((RUN / "metrics.json").read_text())["test"]
-    assert {name: evaluated[name] for name in reported} == reported
+    assert json.loads((RUN / "metrics.json").read_text())["test"].items() <= evaluated.items()
 
 
 @cases(
