@@ -16,7 +16,7 @@ from project.engine.training.non_finite import StopOnNonFinite, _non_finite
 from project.model import ImageClassifier
 from project.model.metrics import ClassificationMetrics, Metrics
 from tests.conftest import cases, make_folder
-from tests.engine.run.test_loggers import curve
+from tests.engine.run.test_folder import curve
 from tests.engine.training.test_resume import SCALED
 from tests.small import AtStep, load, one_line, require_same_end, small
 from tests.stress import differences, outcome
