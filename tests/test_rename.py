@@ -19,7 +19,7 @@ TESTS = [
     "tests/model/test_metrics.py",
     "tests/engine/training/test_sampler.py",
     "tests/engine/run/test_folder.py",
-    "tests/engine/test_upstream.py",
+    "tests/engine/test_boundaries.py",
     "tests/test_examples.py::test_the_balanced_accuracy_is_scikit_learns",  # imports all of examples/
 ]
 
