@@ -19,7 +19,7 @@ from project.model.schedules import CosineWithWarmup
 from tests.distributed.job import classifier, flowers, trainer
 from tests.distributed.processes import free_port, named, run_together
 from tests.distributed.test_same_training import LossLogger
-from tests.engine.training.test_non_finite import BadGradient, Witness, weights_of
+from tests.engine.training.test_steps import BadGradient, Witness, weights_of
 from tests.small import one_line, require_same_end, small, stop_at
 from tests.stress import differences, outcome
 

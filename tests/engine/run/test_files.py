@@ -1,26 +1,27 @@
-"""Files of rows are continued wherever they were cut off; an archive is fetched once, checked, and a folder whole or not at all."""
+"""Checkpoints and the folders of archives are there whole or not at all, files of rows are continued wherever they were cut off."""
 
 import hashlib
 import io
 import json
 import os
 import tarfile
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from project.engine.errors import UserError
-from project.engine.run.files import fetch_archive
+from project.engine.run.checkpoint import AtomicCheckpointIO
+from project.engine.run.files import fetch_archive, hard_link
 from project.engine.run.rows import RowWriter, resume_rows
-from tests import small
 from tests.conftest import cases
+from tests.small import load, rows
 
 COLUMNS = ["path", "label", "confidence", "correct", "error"]
 ODD = ["a,b", 'say "cheese"', "two\nlines", "carriage\rreturn", "ünï 花", "", " ", "-1", "\\x", "line\u2028separator"]
@@ -31,17 +32,17 @@ ROWS = [
 ]
 
 
-def write(path: Path, rows=ROWS) -> bytes:
+def write(path: Path, content=ROWS) -> bytes:
     with open(path, "wb") as file:
         writer = RowWriter(file, COLUMNS, path.suffix)
-        writer.write(rows[:4])
-        writer.write(rows[4:])
+        writer.write(content[:4])
+        writer.write(content[4:])
     return path.read_bytes()
 
 
 def test_pythons_csv_reads_what_was_written(tmp_path):
     write(tmp_path / "rows.csv")
-    found = small.rows(tmp_path / "rows.csv")
+    found = rows(tmp_path / "rows.csv")
     assert [row["path"] for row in found] == [row["path"] for row in ROWS]
     assert [row["label"] for row in found] == ODD
     assert [np.float32(row["confidence"]) for row in found] == [row["confidence"] for row in ROWS]
@@ -79,6 +80,65 @@ def test_a_line_of_another_kind_is_refused_and_the_file_stays(tmp_path, ending, 
     with open(path, "r+b") as file, pytest.raises(UserError, match="has other rows or columns"):
         resume_rows(file, COLUMNS, ending)
     assert path.read_bytes() == content
+
+
+def save(content: object, path: Path) -> None:
+    AtomicCheckpointIO(path.parent).save_checkpoint({"content": content}, path)
+
+
+@cases("when", "torch.save", "os.fsync")
+def test_an_interrupted_write_leaves_the_earlier_file_and_nothing_else(tmp_path, monkeypatch, when):
+    path = tmp_path / "last.ckpt"
+    save(1, path)
+    monkeypatch.setattr(when, Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        save(2, path)
+    assert load(path) == {"content": 1}
+    assert sorted(os.listdir(tmp_path)) == ["last.ckpt"]
+
+
+def test_bytes_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch):
+    path, seen, sync = tmp_path / "last.ckpt", [], os.fsync
+
+    def witness(descriptor):
+        seen.append((os.fstat(descriptor).st_size > 0 and os.path.isfile(descriptor), path.exists()))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", witness)
+    save(1, path)
+    assert seen == [(True, False), (False, True)]  # the file, then its folder
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["hard links", "none"])
+def test_the_earlier_file_is_kept_under_another_name(tmp_path, monkeypatch, links):
+    if not links:
+        monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError))
+    path, earlier = tmp_path / "last.ckpt", tmp_path / "previous.ckpt"
+    for left in (".last.partial.ckpt", ".previous.ckpt.partial"):  # by a killed process
+        (tmp_path / left).write_text("a part")
+    for number in range(3):
+        for _ in range(2):  # where a process was killed while it wrote the file, the next one links again
+            hard_link(path, "previous.ckpt")
+        assert path.exists() == (links and number > 0)
+        save(number, path)
+        assert load(path) == {"content": number}
+        assert not number or load(earlier) == {"content": number - 1}
+        other = "previous.ckpt" if number else ".previous.ckpt.partial"
+        assert {*os.listdir(tmp_path)} == {"last.ckpt", other}
+
+
+def test_files_written_elsewhere_can_be_replaced(tmp_path):
+    io = AtomicCheckpointIO(tmp_path / "run")
+    io.save_checkpoint({}, tmp_path / "elsewhere" / "old.ckpt")
+    for name in ("elsewhere/theirs.ckpt", "run/own.ckpt", "run/config.yaml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "run" / "link.ckpt").symlink_to(tmp_path / "elsewhere" / "theirs.ckpt")
+    for name in ("elsewhere/old", "elsewhere/theirs", "run/own", "run/link"):
+        io.remove_checkpoint(tmp_path / f"{name}.ckpt")
+    for name in ("run/config.yaml", "run"):
+        io.remove_checkpoint(tmp_path / name)
+    assert {path.name for path in tmp_path.rglob("*.*")} == {"theirs.ckpt", "config.yaml", "link.ckpt"}
 
 
 CONTENT = {"flowers/rose/1.jpg": os.urandom(3000), "flowers/rose/2.jpg": b"two", "flowers/daisy/1.jpg": b"three"}
@@ -125,14 +185,12 @@ class Handler(SimpleHTTPRequestHandler):
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Server]:
-    with Server(folder) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with Server(folder) as server, ThreadPoolExecutor(1) as pool:
+        pool.submit(server.serve_forever, poll_interval=0.01)
         try:
             yield server
         finally:
             server.shutdown()
-            thread.join()
 
 
 @pytest.fixture

@@ -182,14 +182,6 @@ def test_a_run_saves_when_it_is_time(workplace, monkeypatch, flags, saving, step
     assert saved == steps
 
 
-def test_the_checkpoint_before_the_last_is_kept_until_the_run_is_finished(workplace):
-    stop_at(6, "--callbacks.last_checkpoint.every_n_steps=2")
-    steps = {path.name: load(path)["global_step"] for path in (RUN / "checkpoints").iterdir()}
-    assert steps == {"last.ckpt": 6, "previous.ckpt": 4, "best.ckpt": 4}
-    small()
-    assert {path.name for path in (RUN / "checkpoints").iterdir()} == {"last.ckpt", "best.ckpt"}
-
-
 @cases("cls options", (SGD, {"momentum": 0.9}), (Adam, {"amsgrad": True}), (Adagrad, {}))
 def test_an_optimizers_state_fits_it_and_none_of_other_shapes(cls, options):
     layers = [nn.Linear(3, outputs) for outputs in (4, 2)]
