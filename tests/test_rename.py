@@ -17,7 +17,7 @@ OLD = RENAME["current_name"](ROOT)
 NEW = f"{OLD}_renamed"  # there is no such folder, whatever the package is called by now
 TESTS = [
     "tests/model/test_metrics.py",
-    "tests/engine/training/test_sampler.py",
+    "tests/engine/test_randomness.py",
     "tests/engine/run/test_folder.py",
     "tests/engine/test_boundaries.py",
     "tests/test_examples.py::test_the_balanced_accuracy_is_scikit_learns",  # imports all of examples/
