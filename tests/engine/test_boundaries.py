@@ -9,24 +9,19 @@ import runpy
 import shutil
 import sys
 import textwrap
-import traceback
 from functools import reduce
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import resolve_name
 from pathlib import Path
 from pkgutil import walk_packages
-from typing import Any, cast
 
 import pytest
 
-from project.engine.cli.command import one_line_errors
 from project.engine.upstream import PRIVATE_NAMES
 from project.fit import FitCLI
-from project.model import ImageClassifier
 from tests.conftest import SLIM, TINY
 from tests.distributed.processes import ROOT, succeed
-from tests.small import small
 
 PACKAGE = FitCLI.__module__.partition(".")[0]
 PROJECT = ROOT / PACKAGE
@@ -173,14 +168,3 @@ def test_classes_inside_the_package_behave_as_those_outside_over_the_engine_of_a
     metrics = json.loads((inside / "metrics.json").read_text())
     assert metrics == json.loads((outside / "metrics.json").read_text())
     assert "kappa" in metrics["test"]
-
-
-class BrokenStep(ImageClassifier):
-    def training_step(self, batch, batch_idx):
-        self.log("a", cast(Any, "text"))
-
-
-def test_a_bug_in_the_users_step_keeps_its_whole_traceback_although_lightning_raises_it(workplace):
-    with pytest.raises(Exception, match="`str` values cannot be logged") as caught, one_line_errors():
-        small(f"--model={__name__}.BrokenStep")
-    assert 'self.log("a", cast(Any, "text"))' in [frame.line for frame in traceback.extract_tb(caught.tb)]

@@ -22,6 +22,7 @@ from project.fit import FitCLI
 from project.model import ImageClassifier
 from tests.conftest import cases
 from tests.distributed.processes import environment
+from tests.small import small
 
 
 def caught(function) -> BaseException:
@@ -82,6 +83,13 @@ def test_a_bug_in_a_constructor_keeps_its_traceback(option, base, monkeypatch):
     assert (type(error), str(error), error.__cause__) == (ValueError, "a bug of mine", None)
     frame = traceback.extract_tb(error.__traceback__)[-1]
     assert (frame.filename, frame.name) == (__file__, "fail")
+
+
+def test_a_bug_in_the_users_step_keeps_its_whole_traceback_although_lightning_raises_it(workplace, monkeypatch):
+    monkeypatch.setattr(ImageClassifier, "training_step", lambda model, *_: model.log("a", "text"))
+    with pytest.raises(Exception, match="`str` values cannot be logged") as found, one_line_errors():
+        small()
+    assert (__file__, "<lambda>") in [(frame.filename, frame.name) for frame in traceback.extract_tb(found.tb)]
 
 
 def test_a_variable_shows_the_traceback_of_a_mistake_too(monkeypatch, capsys):
