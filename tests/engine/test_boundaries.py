@@ -61,7 +61,7 @@ for args in json.loads(sys.argv[1]):
 
 
 def imported(path: Path) -> set[str]:
-    """The modules that a file of the engine imports, relative ones in full."""
+    """The modules and names that a file imports, relative ones in full."""
     package = ".".join(path.relative_to(ROOT).parent.parts)
     found = set[str]()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -69,7 +69,7 @@ def imported(path: Path) -> set[str]:
             found |= {alias.name for alias in node.names}
         if isinstance(node, ast.ImportFrom):
             module = resolve_name("." * node.level + (node.module or ""), package)
-            found |= {module} if node.module else {f"{module}.{alias.name}" for alias in node.names}
+            found |= {f"{module}.{alias.name}" for alias in node.names}
     return found
 
 
@@ -100,18 +100,14 @@ def test_a_private_name_is_what_it_was(place):
 
 
 def private_attributes(path: Path) -> set[str]:
-    """Attributes with a leading underscore of anything but ``self`` and the like."""
-    found = set()
+    """Attributes of anything but ``self`` and the like, and imported names, with a leading underscore."""
+    parts = {part for name in imported(path) for part in name.split(".") if part not in ("__main__", "__future__")}
+    found = {f"{path.relative_to(PROJECT)}: import {part}" for part in parts if part.startswith("_")}
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
             owner = ast.unparse(node.value)
             if owner not in OWN and (owner, node.attr) != ("os", "_exit"):
                 found.add(f"{path.relative_to(PROJECT)}: {owner}.{node.attr}")
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            module = getattr(node, "module", None) or ""
-            parts = {part for name in (module, *(alias.name for alias in node.names)) for part in name.split(".")}
-            private = {part for part in parts - {"__main__", "__future__"} if part.startswith("_")}
-            found |= {f"{path.relative_to(PROJECT)}: import {name}" for name in private}
     return found
 
 

@@ -65,8 +65,7 @@ def test_no_two_places_seed_alike():
 
 
 SIZE, BATCH = 50, 12
-BALANCED = {"size": 96, "draw": lambda epoch: balanced_draw(epoch=epoch)}
-DRAWS = pytest.mark.parametrize("options", [{}, BALANCED], ids=["", "balanced"])
+DRAWS = cases("options", {}, {"size": 96, "draw": lambda epoch: balanced_draw(epoch=epoch)}, ids=["", "balanced"])
 
 
 def sampler(epoch=0, batches_done=0, *, world_size=1, rank=0, size=SIZE, batch_size=BATCH, seed=0, **options):

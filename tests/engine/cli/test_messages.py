@@ -104,9 +104,7 @@ extra -> there is no option 'extra'
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_answered_with_what_to_type_before_an_image_is_drawn_or_a_folder_made(
-    mistake, workplace, monkeypatch, capsys
-):
+def test_a_mistake_is_answered_with_what_to_type_before_anything_is_made(mistake, workplace, monkeypatch, capsys):
     args, answer = mistake.split(" -> ")
     monkeypatch.setattr("project.data.drawn.module.draw_flowers", None)  # a TypeError where an image is drawn
     if "broken" in args:

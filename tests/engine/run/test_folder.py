@@ -153,8 +153,7 @@ def spec(kind, **arguments):
 
 
 def test_places_are_within_the_runs_folder_unless_they_are_absolute_and_wandb_continues_by_its_name(tmp_path):
-    places = [".", "/logs", "s3://bucket/x", None]
-    loggers = [spec("CSVLogger", save_dir=place) for place in places]
+    loggers = [spec("CSVLogger", save_dir=place) for place in (".", "/logs", "s3://bucket/x", None)]
     wandb = [spec("WandbLogger", **given) for given in ({}, {"id": "mine"}, {"version": "v"})]
     trainer = Namespace(logger=loggers + wandb, profiler=spec("Logger", dirpath="times"))
     run = tmp_path / "my run"
@@ -187,8 +186,7 @@ def test_loggers_of_the_users_get_settings_once_and_each_metric_once(workplace):
     assert "FIT Profiler Report" in Path("whole/run/fit-times.txt").read_text()
     assert "whole/run" not in Path("whole/run/config.yaml").read_text()  # so that another run can use it
     assert len(settings) == 1
-    known = {"arch": "resnet18", "optimizer.lr": 0.2, "batch_size": 16, "max_epochs": 2}
-    assert {name: settings[0][name] for name in known} == known
+    assert {"arch": "resnet18", "optimizer.lr": 0.2, "batch_size": 16, "max_epochs": 2}.items() <= settings[0].items()
     assert all(isinstance(value, bool | int | float | str) for value in settings[0].values())
     scalars = events(Path("whole/run"))
     (by_csv,) = map(rows, Path("whole/run").glob("lightning_logs/*/metrics.csv"))

@@ -28,21 +28,20 @@ STEPS = 8
 RUN, LAST = Path("runs/run"), Path("runs/run/checkpoints/last.ckpt")
 
 
-def noise(images: torch.Tensor) -> torch.Tensor:
-    """As large as what torch, Python and NumPy draw."""
+def noisy(batch: Any) -> Any:
+    """The batch with noise as large as what torch, Python and NumPy draw."""
     largest = 1 + random.randrange(8) + np.random.randint(8)  # noqa: NPY002
-    return images ^ torch.randint(largest, images.shape, dtype=torch.uint8)
+    return batch._replace(images=batch.images ^ torch.randint(largest, batch.images.shape, dtype=torch.uint8))
 
 
 class NoisyFlowers(SyntheticFlowersDataModule):
     """Overrides hooks, and forgets to call the first one's own."""
 
     def on_before_batch_transfer(self, batch, dataloader_idx: int):
-        return batch._replace(images=noise(batch.images))
+        return noisy(batch)
 
     def on_after_batch_transfer(self, batch, dataloader_idx: int):
-        batch = super().on_after_batch_transfer(batch, dataloader_idx)
-        return batch._replace(images=noise(batch.images))
+        return noisy(super().on_after_batch_transfer(batch, dataloader_idx))
 
 
 class NoisyClassifier(ImageClassifier):
@@ -51,8 +50,7 @@ class NoisyClassifier(ImageClassifier):
     drawn: ClassVar[list[float]] = []
 
     def transfer_batch_to_device(self, batch, device, dataloader_idx: int):
-        batch = super().transfer_batch_to_device(batch, device, dataloader_idx)
-        return batch._replace(images=noise(batch.images))
+        return noisy(super().transfer_batch_to_device(batch, device, dataloader_idx))
 
     def training_step(self, batch, batch_idx: int):
         self.drawn.append(random.random())
