@@ -24,13 +24,6 @@ from tests.conftest import cases
 from tests.distributed.processes import environment
 from tests.small import small
 
-
-def caught(function) -> BaseException:
-    with pytest.raises(BaseException) as found:  # noqa: PT011  # any
-        function()
-    return found.value
-
-
 MISSING = ModuleNotFoundError("No module named 'shiny'", name="shiny")
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -55,7 +48,9 @@ def importing() -> None:
 
 
 def test_a_missing_package_is_named():
-    assert f"the package 'shiny' is not installed ({__file__}, line " in str(explain(caught(importing)))
+    with pytest.raises(ModuleNotFoundError) as found:
+        importing()
+    assert f"the package 'shiny' is not installed ({__file__}, line " in str(explain(found.value))
 
 
 def fail(self, *args, **kwargs) -> None:
@@ -78,10 +73,10 @@ def fail(self, *args, **kwargs) -> None:
 def test_a_bug_in_a_constructor_keeps_its_traceback(option, base, monkeypatch):
     buggy = type("Buggy", (base,), {"__init__": fail, "__del__": lambda self: None, "__module__": __name__})
     monkeypatch.setitem(globals(), buggy.__name__, buggy)
-    error = caught(lambda: FitCLI([f"--{option}={__name__}.Buggy"]))
-    assert explain(error) is None
-    assert (type(error), str(error), error.__cause__) == (ValueError, "a bug of mine", None)
-    frame = traceback.extract_tb(error.__traceback__)[-1]
+    with pytest.raises(ValueError, match=r"^a bug of mine$") as found:
+        FitCLI([f"--{option}={__name__}.Buggy"])
+    assert (type(found.value), explain(found.value), found.value.__cause__) == (ValueError, None, None)
+    frame = traceback.extract_tb(found.tb)[-1]
     assert (frame.filename, frame.name) == (__file__, "fail")
 
 

@@ -198,5 +198,4 @@ def test_loggers_of_the_users_get_settings_once_and_each_metric_once(workplace):
     whole.clear()
     stop_at(6, *flags)
     small(*flags)
-    assert len(settings) == 2
-    assert whole == expected
+    assert (len(settings), whole) == (2, expected)

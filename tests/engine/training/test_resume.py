@@ -172,8 +172,7 @@ def test_no_two_batches_draw_alike(workplace):
 
 
 def last_line(place: Path, *options: str) -> str:
-    finished = succeed([sys.executable, "-m", "tests.stress", *options], place, timeout=1500)
-    return finished.out.splitlines()[-1]
+    return succeed([sys.executable, "-m", "tests.stress", *options], place, timeout=1500).out.splitlines()[-1]
 
 
 def test_a_kill_changes_nothing(tmp_path):
