@@ -18,7 +18,7 @@ from project.model.schedules import CosineWithWarmup
 from tests.distributed.job import classifier, flowers, trainer
 from tests.distributed.processes import forked, free_port, run_together
 from tests.distributed.test_same_numbers import LossLogger
-from tests.engine.training.test_non_finite import BadGradient, Witness, weights_of
+from tests.engine.training.test_steps import BadGradient, Witness, weights_of
 from tests.small import one_line, require_same_end, small, stop_at
 from tests.stress import differences, outcome
 

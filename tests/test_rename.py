@@ -16,9 +16,9 @@ OLD = RENAME["current_name"](ROOT)
 NEW = f"{OLD}_renamed"  # there is no such folder, whatever the package is called by now
 TESTS = [
     "tests/model/test_metrics.py",
-    "tests/engine/training/test_sampler.py",
+    "tests/engine/test_randomness.py",
     "tests/engine/run/test_folder.py",
-    "tests/engine/test_upstream.py",
+    "tests/engine/test_boundaries.py",
     "tests/test_examples.py::test_the_balanced_accuracy_is_scikit_learns",  # imports all of examples/
 ]
 MADE = [".ruff_cache/0.17.5/16195891569215303216", "env/lib/site.py"]

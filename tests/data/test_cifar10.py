@@ -11,7 +11,7 @@ from torchvision.datasets import CIFAR10
 from project.data import CIFAR10DataModule, FlowersDataModule, flowers
 from project.engine.errors import UserError
 from tests.engine.loading.image_files import write_folder
-from tests.engine.run.test_download import md5, serving, write_archive
+from tests.engine.run.test_files import md5, serving, write_archive
 
 NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 CLASSES = ["daisy", "dandelion", "roses", "sunflowers", "tulips"]

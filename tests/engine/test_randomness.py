@@ -1,13 +1,15 @@
-"""Random numbers are a function of their place, equal to another implementation's, and unrelated elsewhere."""
+"""Random numbers and the order of samples are functions of seed, epoch and place, the same on any number of devices."""
 
-import itertools
+from itertools import chain, product
 
 import numpy as np
 import pytest
 import torch
 
 from project.engine.randomness import Purpose, derived_seed, uniform
+from project.engine.training.sampler import EvaluationSampler, TrainingSampler
 from tests.conftest import cases
+from tests.data.test_class_balance import draw as balanced_draw
 
 COUNT = 4000
 SEEDS = [0, 1, -1, 2**31, 2**63 - 1, -(2**63), 123456789]
@@ -58,6 +60,79 @@ def test_numbers_are_uniform_and_any_other_argument_gives_unrelated_ones(changed
 
 
 def test_no_two_places_seed_alike():
-    places = itertools.product(Purpose, (0, 1, 11), (0, 1, 11), (0, 1, 11))
-    seeds = [derived_seed(*place) for place in places]
+    seeds = [derived_seed(*place) for place in product(Purpose, (0, 1, 11), (0, 1, 11), (0, 1, 11))]
     assert len(set(seeds)) == len(seeds) == 27 * len(Purpose)
+
+
+SIZE, BATCH = 50, 12
+DRAWS = cases("options", {}, {"size": 96, "draw": lambda epoch: balanced_draw(epoch=epoch)}, ids=["", "balanced"])
+
+
+def sampler(epoch=0, batches_done=0, *, world_size=1, rank=0, size=SIZE, batch_size=BATCH, seed=0, **options):
+    return TrainingSampler(size, batch_size, seed, lambda: (epoch, batches_done), world_size, rank, **options)
+
+
+def keys(*args, **kwargs):
+    return list(sampler(*args, **kwargs))
+
+
+def batches(found, batch_size):
+    return [sorted(found[start : start + batch_size]) for start in range(0, len(found), batch_size)]
+
+
+@DRAWS
+@pytest.mark.parametrize("world_size", [1, 2, 3, 6])
+@pytest.mark.parametrize(("epoch", "done"), [(0, 0), (3, 0), (3, 2)])
+def test_a_global_batch_is_the_same_on_any_number_of_devices(world_size, epoch, done, options):
+    share = BATCH // world_size
+    parts = [keys(epoch, done, world_size=world_size, rank=rank, **options) for rank in range(world_size)]
+    together = [sorted(chain(*part)) for part in zip(*(batches(part, share) for part in parts), strict=True)]
+    assert together == batches(keys(epoch, done, **options), BATCH)
+
+
+@pytest.mark.parametrize(("size", "batch_size"), [(50, 10), (50, 12), (7, 7), (5, 1)])
+@pytest.mark.parametrize("epoch", [0, 1, 1000])
+def test_an_epoch_shows_no_sample_twice_and_fills_every_batch(size, batch_size, epoch):
+    found = keys(epoch, size=size, batch_size=batch_size)
+    indices = [key - epoch * size for key in found]
+    assert len(set(indices)) == len(indices) == size // batch_size * batch_size
+    assert set(indices) <= set(range(size))
+
+
+def test_epochs_and_seeds_have_orders_of_their_own():
+    orders = {tuple(key % SIZE for key in keys(epoch, seed=seed)) for seed in range(5) for epoch in range(5)}
+    assert len(orders) == 25
+
+
+@pytest.mark.parametrize(("world_size", "rank"), [(1, 0), (2, 1), (3, 0), (6, 5)])
+@pytest.mark.parametrize("done", range(SIZE // BATCH + 1))
+@DRAWS
+def test_a_continued_epoch_is_exactly_the_rest_of_it(world_size, rank, done, options):
+    one = sampler(4, world_size=world_size, rank=rank, **options)
+    whole = list(one)
+    assert len(one) == len(whole)  # of a whole epoch, wherever it starts
+    assert options or {key // SIZE for key in whole} == {4}
+    assert keys(4, done, world_size=world_size, rank=rank, **options) == whole[done * BATCH // world_size :]
+
+
+def test_for_overfitting_every_epoch_has_the_order_of_the_first_under_its_own_keys():
+    for epoch in (0, 1, 5):
+        assert keys(epoch, same_each_epoch=True) == [key + epoch * SIZE for key in keys(0)]
+
+
+def shares(size, world_size, seed=0):
+    samplers = [EvaluationSampler(size, seed, world_size, rank) for rank in range(world_size)]
+    return [(list(one), one.repeated) for one in samplers]
+
+
+@cases("world_size", 1, 2, 3, 5, 6)
+def test_an_evaluation_has_every_image_once_but_for_its_repeats_and_starts_alike_on_any_number_of_devices(world_size):
+    for size in range(1, 14):
+        found = shares(size, world_size)
+        assert len({len(indices) for indices, _ in found}) == 1
+        counted = [index for indices, repeated in found for index in indices if index != repeated]
+        assert sorted(counted) == list(range(size))
+        assert all(repeated is None or indices[-1] == repeated for indices, repeated in found)
+    ((alone, _),) = shares(50, 1)
+    first = [index for indices, _ in shares(50, world_size) for index in indices[: 12 // world_size]]
+    assert sorted(first) == sorted(alone[: len(first)])

@@ -8,29 +8,21 @@ import traceback
 from pathlib import Path
 
 import pytest
+from lightning.pytorch import Callback
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.profilers import SimpleProfiler
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from torch import nn
 
+from project.data import SyntheticFlowersDataModule
 from project.engine.cli.command import lasting, one_line_errors
 from project.engine.cli.explain import TRACEBACK, explain
 from project.engine.errors import UserError
 from project.fit import FitCLI
+from project.model import ImageClassifier
 from tests.conftest import cases
 from tests.distributed.processes import environment
-
-
-def caught(function) -> BaseException:
-    with pytest.raises(BaseException) as found:  # noqa: PT011  # any
-        function()
-    return found.value
-
-
-def a_bug_instead(suppressed: bool, first: BaseException) -> None:
-    try:
-        raise first
-    except type(first):
-        if suppressed:
-            raise KeyError("bug") from None
-        raise KeyError("bug")  # noqa: B904  # what a user may write
-
+from tests.small import small
 
 MISSING = ModuleNotFoundError("No module named 'shiny'", name="shiny")
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -46,56 +38,53 @@ FULL = OSError(errno.ENOSPC, "No space left on device")
     (UserError("wrong path"), False, "wrong path"),
 )
 def test_only_a_reason_that_python_shows_explains_an_error(first, suppressed, line):
-    assert explain(caught(lambda: a_bug_instead(suppressed, first))) == line
+    bug = KeyError("bug")  # raised while the first was handled, with ``from None`` or without
+    bug.__context__, bug.__suppress_context__ = first, suppressed
+    assert explain(bug) == line
 
 
-BUGGY = """
-from lightning.pytorch import Callback
-from lightning.pytorch.loggers import CSVLogger
-from lightning.pytorch.profilers import SimpleProfiler
-from lightning.pytorch.strategies import SingleDeviceStrategy
-from torch import nn
-
-from project.data import SyntheticFlowersDataModule
-from project.model import ImageClassifier
-
-
-class Buggy:
-    def __init__(self, *args, **kwargs):
-        try:
-            import shiny
-        except ImportError:
-            raise ValueError("a bug of mine")
-
-class BuggyCallback(Buggy, Callback): pass
-class BuggyLogger(Buggy, CSVLogger): pass
-class BuggyStrategy(Buggy, SingleDeviceStrategy): pass
-class BuggyLoss(Buggy, nn.Module): pass
-class BuggyData(Buggy, SyntheticFlowersDataModule): pass
-class BuggyModel(Buggy, ImageClassifier): pass
-class BuggyProfiler(Buggy, SimpleProfiler):
-    def __del__(self): pass
-"""
-
-
-OF_TRAINER = ["trainer.callbacks+=Callback", "trainer.logger=Logger", "trainer.strategy=Strategy"]
-
-
-@cases("option", *OF_TRAINER, "trainer.profiler=Profiler", "data=Data", "model=Model", "model.loss=Loss")
-def test_a_bug_in_a_constructor_keeps_its_traceback(option, workplace, monkeypatch):
-    (workplace / "buggy.py").write_text(BUGGY)
-    monkeypatch.syspath_prepend(workplace)
-    error = caught(lambda: FitCLI([f"--{option.replace('=', '=buggy.Buggy')}"]))
-    assert explain(error) is None
-    assert (type(error), str(error), error.__cause__) == (ValueError, "a bug of mine", None)
-    assert traceback.extract_tb(error.__traceback__)[-1].line == 'raise ValueError("a bug of mine")'
+def importing() -> None:
+    import shiny  # type: ignore[import-not-found]  # noqa: F401
 
 
 def test_a_missing_package_is_named():
-    def importing() -> None:
-        import shiny  # type: ignore[import-not-found]  # noqa: F401
+    with pytest.raises(ModuleNotFoundError) as found:
+        importing()
+    assert f"the package 'shiny' is not installed ({__file__}, line " in str(explain(found.value))
 
-    assert f"the package 'shiny' is not installed ({__file__}, line " in str(explain(caught(importing)))
+
+def fail(self, *args, **kwargs) -> None:
+    try:
+        importing()
+    except ImportError:
+        raise ValueError("a bug of mine")  # noqa: B904  # what a user may write
+
+
+@cases(
+    "option base",
+    ("trainer.callbacks+", Callback),
+    ("trainer.logger", CSVLogger),
+    ("trainer.strategy", SingleDeviceStrategy),
+    ("trainer.profiler", SimpleProfiler),
+    ("data", SyntheticFlowersDataModule),
+    ("model", ImageClassifier),
+    ("model.loss", nn.Module),
+)
+def test_a_bug_in_a_constructor_keeps_its_traceback(option, base, monkeypatch):
+    buggy = type("Buggy", (base,), {"__init__": fail, "__del__": lambda self: None, "__module__": __name__})
+    monkeypatch.setitem(globals(), buggy.__name__, buggy)
+    with pytest.raises(ValueError, match=r"^a bug of mine$") as found:
+        FitCLI([f"--{option}={__name__}.Buggy"])
+    assert (type(found.value), explain(found.value), found.value.__cause__) == (ValueError, None, None)
+    frame = traceback.extract_tb(found.tb)[-1]
+    assert (frame.filename, frame.name) == (__file__, "fail")
+
+
+def test_a_bug_in_the_users_step_keeps_its_whole_traceback_although_lightning_raises_it(workplace, monkeypatch):
+    monkeypatch.setattr(ImageClassifier, "training_step", lambda model, *_: model.log("a", "text"))
+    with pytest.raises(Exception, match="`str` values cannot be logged") as found, one_line_errors():
+        small()
+    assert (__file__, "<lambda>") in [(frame.filename, frame.name) for frame in traceback.extract_tb(found.tb)]
 
 
 def test_a_variable_shows_the_traceback_of_a_mistake_too(monkeypatch, capsys):

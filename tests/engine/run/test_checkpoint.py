@@ -1,42 +1,38 @@
-"""A checkpoint is written whole or not at all, and read safely or refused in one line; a run then resumes from the one before."""
+"""A checkpoint is read safely or refused in one line, and the one before it helps; nothing that it names is imported."""
 
 import os
 import random
 import re
 import string
+import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, Literal
 from unittest.mock import Mock
 
 import pytest
 import torch
+from torch import nn
 
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT, AtomicCheckpointIO, read_checkpoint
-from project.engine.run.files import hard_link
+from project.engine.run.settings import allow_module, imported_class, limited_by, plain_options
+from project.model import ImageClassifier
+from project.model.networks import build_network, network_of_file
+from tests.conftest import cases
 from tests.small import load, one_line, require_same_end, small, stop_at
 from tests.stress import differences, outcome
 
-EXPLAINED: dict[str, Any] = {
-    "class_names": ["a", "b"],
-    "epoch": 3,
-    "step": 8,
-    "arch": "resnet18",
-    "arch_args": {"stem": "cifar"},
-    "metrics": {},
-    "preprocessing": {"resize": 32, "crop": 32, "mean": [0.5] * 3, "std": [0.25] * 3},
-    "data": {"class_path": "Data", "init_args": {}},
-}
+EXPLAINED: dict[str, Any] = {"class_names": ["a", "b", "c"], "epoch": 3, "step": 8, "metrics": {}}
+EXPLAINED |= {"arch": "resnet18", "arch_args": {"stem": "cifar"}, "data": {"class_path": "Data", "init_args": {}}}
+EXPLAINED |= {"preprocessing": {"resize": 32, "crop": 32, "mean": [0.5] * 3, "std": [0.25] * 3}}
 GOOD: dict[str, Any] = {ABOUT: EXPLAINED, "state_dict": {"weight": torch.arange(4.0)}}
 
 CHECKPOINTS = Path("runs/run/checkpoints")
 LAST, PREVIOUS = CHECKPOINTS / "last.ckpt", CHECKPOINTS / "previous.ckpt"
 EVERY_STEP = "--callbacks.last_checkpoint.every_n_steps=1"
-
-
-def saved(path, content, **options):
-    torch.save(content, path, **options)
-    return path
 
 
 @pytest.mark.parametrize("name", ["missing.ckpt", "no folder/last.ckpt", "folder"])
@@ -51,7 +47,7 @@ def test_a_text_or_a_file_cut_short_anywhere_is_refused(tmp_path, kind):
     path = tmp_path / "some.ckpt"
     contents = [text.encode() for first in string.printable for text in (first, f"{first}1\n2\n")]
     if kind != "text":
-        saved(path, GOOD, _use_new_zipfile_serialization=kind == "zip")
+        torch.save(GOOD, path, _use_new_zipfile_serialization=kind == "zip")
         assert torch.equal(read_checkpoint(str(path))["state_dict"]["weight"], torch.arange(4.0))
         data = path.read_bytes()
         contents = [data[:length] for length in range(0, len(data) - 1, 9)]
@@ -64,8 +60,9 @@ def test_a_text_or_a_file_cut_short_anywhere_is_refused(tmp_path, kind):
 def test_a_file_of_another_project_is_refused(tmp_path):
     without: list[Any] = [{"state_dict": {}, "epoch": 1}, {ABOUT: EXPLAINED}, {ABOUT: {}, "state_dict": {}}]
     for content in [*without, [ABOUT, "state_dict"], torch.zeros(3)]:
+        torch.save(content, path := tmp_path / "foreign.ckpt")
         with pytest.raises(UserError, match=r"foreign\.ckpt' was not written by this project"):
-            read_checkpoint(saved(tmp_path / "foreign.ckpt", content))
+            read_checkpoint(path)
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +101,9 @@ def flip_a_weight(path: Path) -> None:
     assert not torch.equal(load(path)["state_dict"]["network.fc.weight"], weight)
 
 
-def test_a_run_resumes_from_the_checkpoint_before_a_damaged_one_and_keeps_it(workplace, whole, capsys, monkeypatch):
+def test_a_run_resumes_from_the_checkpoint_before_a_damaged_one_and_keeps_it_until_it_is_finished(
+    workplace, whole, capsys, monkeypatch
+):
     stop_at(6, EVERY_STEP)
     flip_a_weight(LAST)
     before = PREVIOUS.read_bytes()
@@ -118,6 +117,7 @@ def test_a_run_resumes_from_the_checkpoint_before_a_damaged_one_and_keeps_it(wor
     small(EVERY_STEP)
     said = capsys.readouterr().err
     assert re.search(rf"'{LAST}' is damaged.*looking for the one before it.*in epoch 2 after step 5", said, re.S)
+    assert sorted(os.listdir(CHECKPOINTS)) == ["best.ckpt", "last.ckpt"]
     require_same_end(Path("runs/run"), outcome(whole))
 
 
@@ -129,74 +129,11 @@ def test_two_damaged_checkpoints_are_an_error_of_one_line(workplace, capsys):
     assert not (CHECKPOINTS.parent / "metrics.json").exists()
 
 
-def save(content: object, path: Path) -> None:
-    AtomicCheckpointIO(path.parent).save_checkpoint({"content": content}, path)
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(file.name for file in folder.iterdir())
-
-
-@pytest.mark.parametrize("when", ["torch.save", "os.fsync"])
-def test_an_interrupted_write_leaves_the_earlier_file_and_nothing_else(tmp_path, monkeypatch, when):
-    path = tmp_path / "last.ckpt"
-    save(1, path)
-    monkeypatch.setattr(when, Mock(side_effect=KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        save(2, path)
-    assert load(path) == {"content": 1}
-    assert names(tmp_path) == ["last.ckpt"]
-
-
-def test_bytes_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch):
-    path, seen, sync = tmp_path / "last.ckpt", [], os.fsync
-
-    def witness(descriptor):
-        seen.append((os.fstat(descriptor).st_size > 0 and os.path.isfile(descriptor), path.exists()))
-        sync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", witness)
-    save(1, path)
-    assert seen == [(True, False), (False, True)]  # the file, then its folder
-
-
-@pytest.mark.parametrize("links", [True, False], ids=["hard links", "none"])
-def test_the_earlier_file_is_kept_under_another_name(tmp_path, monkeypatch, links):
-    if not links:
-        monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError))
-    path, earlier = tmp_path / "last.ckpt", tmp_path / "previous.ckpt"
-    for left in (".last.partial.ckpt", ".previous.ckpt.partial"):  # by a killed process
-        (tmp_path / left).write_text("a part")
-    for number in range(3):
-        for _ in range(2):  # where a process was killed while it wrote the file, the next one links again
-            hard_link(path, "previous.ckpt")
-        assert path.exists() == (links and number > 0)
-        save(number, path)
-        assert load(path) == {"content": number}
-        assert not earlier.exists() if number == 0 else load(earlier) == {"content": number - 1}
-        assert names(tmp_path) == (
-            ["last.ckpt", "previous.ckpt"] if number else [".previous.ckpt.partial", "last.ckpt"]
-        )
-
-
-def test_files_written_elsewhere_can_be_replaced(tmp_path):
-    io = AtomicCheckpointIO(tmp_path / "run")
-    io.save_checkpoint({}, tmp_path / "elsewhere" / "old.ckpt")
-    for name in ("elsewhere/theirs.ckpt", "run/own.ckpt", "run/config.yaml"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    (tmp_path / "run" / "link.ckpt").symlink_to(tmp_path / "elsewhere" / "theirs.ckpt")
-    for name in ("elsewhere/old", "elsewhere/theirs", "run/own", "run/link"):
-        io.remove_checkpoint(tmp_path / f"{name}.ckpt")
-    for name in ("run/config.yaml", "run"):
-        io.remove_checkpoint(tmp_path / name)
-    assert {path.name for path in tmp_path.rglob("*.*")} == {"theirs.ckpt", "config.yaml", "link.ckpt"}
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which Linux has")
 @pytest.mark.parametrize("name", ["last", "best"])
 def test_a_run_resumes_after_the_disk_was_full(workplace, whole, monkeypatch, capsys, name):
     stop_at(3, "--callbacks.last_checkpoint.every_n_steps=2")
+    assert [load(path)["global_step"] for path in (LAST, PREVIOUS)] == [3, 2]
     before = LAST.read_bytes()
 
     def full_for_this(path, mode):
@@ -206,7 +143,107 @@ def test_a_run_resumes_after_the_disk_was_full(workplace, whole, monkeypatch, ca
         patch.setattr("project.engine.run.checkpoint.open", full_for_this, raising=False)
         said = one_line(lambda: small(EVERY_STEP), capsys)
     assert "cannot write: No space left on device; make room; to resume, run the same command with --name run" in said
-    assert names(CHECKPOINTS) == ["last.ckpt", "previous.ckpt"]
+    assert sorted(os.listdir(CHECKPOINTS)) == ["last.ckpt", "previous.ckpt"]
     assert name == "best" or LAST.read_bytes() == before
     small()
     require_same_end(Path("runs/run"), outcome(whole))
+
+
+class Deep(nn.Sequential):
+    def __init__(self, num_classes: int, depth: int = 1) -> None:
+        super().__init__(nn.AdaptiveAvgPool2d(1), nn.Flatten(), *(nn.Linear(3, 3) for _ in range(depth)))
+        self.append(nn.Linear(3, num_classes))
+
+
+def function(num_classes: int) -> nn.Module:
+    return Deep(num_classes)
+
+
+shallow = partial(Deep, depth=1)
+
+
+@pytest.fixture
+def allowed(monkeypatch) -> set[str]:
+    """The modules that the user has named; none yet."""
+    names: set[str] = set()
+    monkeypatch.setattr("project.engine.run.settings._allowed", names)
+    return names
+
+
+def test_a_network_is_found_in_a_module_that_the_user_has_named_and_where_it_has_moved(allowed):
+    here = f"{__name__}.Deep"
+    with pytest.raises(UserError, match=rf"network is {here}; give --import {__name__} if that is yours"):
+        network_of_file(here, None)
+    allow_module(__name__.rpartition(".")[0])  # the package
+    assert [network_of_file(f"{__name__}.{name}", None) for name in ("Deep", "shallow", "function")]
+    assert network_of_file("of_an_earlier_name.Deep", {"depth": 3}) == here
+    assert network_of_file("resnet18", {"norm": "x"}) == "resnet18"
+
+
+def test_a_module_that_imports_when_it_is_asked_is_not_asked(allowed, monkeypatch):
+    asked: list[str] = []
+    lazy: Any = ModuleType("lazy")
+    lazy.__getattr__ = lambda name: asked.append(name)
+    monkeypatch.setitem(sys.modules, "lazy", lazy)
+    allow_module("lazy")
+    with pytest.raises(UserError, match="give --import lazy"):
+        network_of_file("lazy.Network", None)
+    assert not asked
+
+
+def test_in_python_the_callers_word_is_enough(allowed, tmp_path):
+    path = tmp_path / "net.ckpt"
+    model = ImageClassifier(EXPLAINED["class_names"], EXPLAINED["preprocessing"], arch=f"{__name__}.Deep")
+    torch.save(GOOD | {"state_dict": model.state_dict(), "hyper_parameters": dict(model.hparams)}, path)
+    allowed.clear()
+    with pytest.raises(UserError, match="give --import"):
+        ImageClassifier.load_from_checkpoint(path)
+    assert isinstance(ImageClassifier.load_from_checkpoint(path, arch=f"{__name__}.Deep").network, Deep)
+    assert isinstance(ImageClassifier.load_from_checkpoint(path).network, Deep)  # it has been named now
+
+
+@pytest.mark.parametrize("arch", ["shufflenet_v2_x0_5", "squeezenet1_1", "timm/vit_tiny_patch16_224"])
+def test_the_limit_leaves_room_for_the_network_itself(arch):
+    with torch.device("meta"):
+        weights = build_network(arch, 3).state_dict()
+        with limited_by(weights, EXPLAINED["class_names"]):
+            build_network(arch, 3)
+        with pytest.raises(UserError), limited_by({"x": torch.zeros(3)}, EXPLAINED["class_names"]):
+            build_network("vgg11", 3)
+    assert nn.Linear(4000, 4000).weight.numel() == 4000**2  # nothing is limited afterwards
+
+
+class Base:
+    def __init__(self, size: int = 1, names: list[str] | None = None, mode: Literal["a", "b"] = "a") -> None: ...
+
+
+class Derived(Base):
+    def __init__(self, transform: Callable[..., Any] | None = None, model: Base | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+
+
+first, newest = type("Twice", (Derived,), {}), type("Twice", (Derived,), {})  # as where a notebook's cell is run again
+
+
+NOT_FOUND = dict.fromkeys(["Base", "OrderedDict", "collections.OrderedDict", "antigravity.Derive", "", "."])
+
+
+@cases("name found", ("Derived", Derived), ("no_such_module.Derived", Derived), ("Twice", newest), *NOT_FOUND.items())
+def test_a_class_is_found_by_its_name_whatever_module_is_named_in_front_and_nothing_is_imported(name, found):
+    assert imported_class(name, Base) is found
+    assert "antigravity" not in sys.modules
+
+
+@cases(
+    "options kept",
+    ({"size": 3, "names": ["x"], "mode": "b"}, {"size": 3, "names": ["x"], "mode": "b"}),
+    ({"size": object(), "names": [len]}, {}),
+    ({"_instantiator": "os.system", "_class_path": "os.system", "other": 1}, {}),
+    ({"transform": "os.system", "model": {"class_path": "os.system"}, "size": 2}, {"size": 2}),
+    ({"transform": ["os.system"], "model": None}, {"model": None}),
+    ({1: 2, "names": {1: 2}}, {}),
+    ("size", {}),
+    (None, {}),
+)
+def test_what_is_no_plain_setting_is_left_out(options, kept):
+    assert plain_options(options, newest) == kept

@@ -1,4 +1,4 @@
-"""A run's folder: its names, its lock, and its mark of a finished run."""
+"""A run's folder: its names, its lock, its mark of a finished run, and the curves and logs in it, rewound at a resume."""
 
 import errno
 import json
@@ -6,14 +6,22 @@ import os
 import platform
 import signal
 from pathlib import Path
+from typing import Any, ClassVar
 from unittest.mock import Mock
 
 import pytest
+from jsonargparse import Namespace
+from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import Logger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from project.engine.errors import UserError
 from project.engine.run.folder import RunFolder
+from project.engine.run.loggers import RunLogger, curve_lengths, place_in_folder, rewind
 from tests.conftest import cases
 from tests.distributed.processes import fork, wait
+from tests.small import rows, small, stop_at
+from tests.test_fit import events
 
 
 @pytest.fixture
@@ -25,13 +33,13 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a/", "/", "/tmp", "../a", "a/.."])
+@cases("name", "", ".", "..", "a/b", "a/", "/", "/tmp", "../a", "a/..")
 def test_a_name_that_is_not_one_folder_is_refused(tmp_path, name):
     with pytest.raises(UserError, match="must be the name of one folder"):
         RunFolder(tmp_path, name)
 
 
-@pytest.mark.parametrize("name", ["with space", "Größe", "...", ".hidden", "é" * 127 + "x"])
+@cases("name", "with space", "Größe", "...", ".hidden", "é" * 127 + "x")
 def test_any_other_name_is_a_folder_in_the_root_with_nothing_but_checkpoints_and_a_lock(tmp_path, monkeypatch, name):
     for _ in range(2):
         RunFolder(tmp_path, name).create()
@@ -54,7 +62,7 @@ def test_a_folder_with_a_checkpoint_or_of_someone_else_is_not_discarded(tmp_path
     assert files(tmp_path / "runs") == {"other"}
 
 
-@pytest.mark.parametrize("obstacle", ["runs", "runs/first try", "runs/first try/checkpoints"])
+@cases("obstacle", "runs", "runs/first try", "runs/first try/checkpoints")
 def test_a_folder_that_cannot_be_made_is_named(tmp_path, run, obstacle):
     (tmp_path / obstacle).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / obstacle).write_text("in the way")
@@ -99,10 +107,94 @@ def test_a_folder_in_which_another_process_trains_is_refused_until_that_ends(run
     os.close(writing)
     with open(reading, "rb") as pipe:
         assert pipe.read(4) == b"held"
-        for _ in range(2):
-            with pytest.raises(UserError, match=rf"trained by process {holder.pid} on .*; choose another --name"):
-                run.create()
-        holder.kill()
-        assert wait([holder]) == [-signal.SIGKILL]
+    for _ in range(2):
+        with pytest.raises(UserError, match=rf"trained by process {holder.pid} on .*; choose another --name"):
+            run.create()
+    holder.kill()
+    assert wait([holder]) == [-signal.SIGKILL]
     run.create()  # over what the other wrote into the lock
     assert (run.path / ".lock").read_text() == f"process {os.getpid()} on {platform.node()}\n"
+
+
+def logged(folder: Path, *steps: int) -> RunLogger:
+    logger = RunLogger(folder)
+    for step in steps:
+        logger.log_metrics({"loss": 0.5 * step}, step)
+    return logger
+
+
+def curve(folder: Path, tag: str = "loss") -> list[tuple[int, float]]:
+    accumulator = EventAccumulator(str(folder), purge_orphaned_data=False)
+    accumulator.Reload()
+    return sorted((event.step, event.value) for event in accumulator.Scalars(tag))
+
+
+def test_what_was_logged_after_a_checkpoint_vanishes(tmp_path):
+    logged(tmp_path, 0, 1).finalize("success")
+    logger = logged(tmp_path, 2, 3)
+    lengths = curve_lengths(Trainer(accelerator="cpu", logger=logger, enable_checkpointing=False))
+    assert lengths == {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    logger.log_metrics({"loss": 9.0}, 4)
+    logger.finalize("success")
+    logged(tmp_path, 4, 5).finalize("success")
+    assert len(list(tmp_path.iterdir())) == 3
+    rewind(tmp_path, lengths)
+    assert set(lengths) == files(tmp_path)
+    assert curve(tmp_path) == [(0, 0.0), (1, 0.5), (2, 1.0), (3, 1.5)]
+    logged(tmp_path, 4).finalize("success")
+    assert curve(tmp_path) == [(step, 0.5 * step) for step in range(5)]
+    rewind(tmp_path, {})
+    assert not files(tmp_path)
+
+
+def spec(kind, **arguments):
+    return Namespace(class_path=f"lightning.pytorch.loggers.{kind}", init_args=Namespace(**arguments))
+
+
+def test_places_are_within_the_runs_folder_unless_they_are_absolute_and_wandb_continues_by_its_name(tmp_path):
+    loggers = [spec("CSVLogger", save_dir=place) for place in (".", "/logs", "s3://bucket/x", None)]
+    wandb = [spec("WandbLogger", **given) for given in ({}, {"id": "mine"}, {"version": "v"})]
+    trainer = Namespace(logger=loggers + wandb, profiler=spec("Logger", dirpath="times"))
+    run = tmp_path / "my run"
+    place_in_folder(trainer, run)
+    assert [one.init_args.save_dir for one in loggers] == [str(run), "/logs", "s3://bucket/x", None]
+    assert [one.init_args.get("id") for one in wandb] == ["my-run", "mine", None]
+    assert trainer.profiler.init_args.dirpath == str(run / "times")
+    for value in (None, True, False):
+        place_in_folder(Namespace(logger=value, profiler=None), run)
+
+
+class RecordingLogger(Logger):
+    name, version = "own", ""
+    settings: ClassVar[list[dict[str, Any]]] = []
+    rows: ClassVar[list[dict[str, Any]]] = []
+
+    def log_hyperparams(self, params, *args, **kwargs) -> None:
+        self.settings.append(params)
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self.rows.append({"step": step, **{name: value for name, value in metrics.items() if "per_sec" not in name}})
+
+
+def test_loggers_of_the_users_get_settings_once_and_each_metric_once(workplace):
+    flags = [f"--trainer.logger={__name__}.RecordingLogger", "--trainer.logger+=CSVLogger"]
+    flags += ["--trainer.profiler=SimpleProfiler", "--trainer.profiler.filename=times"]
+    flags += ["--trainer.plugins=AsyncCheckpointIO", "--model.optimizer.lr=0.2"]
+    settings, whole = RecordingLogger.settings, RecordingLogger.rows
+    small(*flags, "--trainer.default_root_dir=whole")
+    assert "FIT Profiler Report" in Path("whole/run/fit-times.txt").read_text()
+    assert "whole/run" not in Path("whole/run/config.yaml").read_text()  # so that another run can use it
+    assert len(settings) == 1
+    assert {"arch": "resnet18", "optimizer.lr": 0.2, "batch_size": 16, "max_epochs": 2}.items() <= settings[0].items()
+    assert all(isinstance(value, bool | int | float | str) for value in settings[0].values())
+    scalars = events(Path("whole/run"))
+    (by_csv,) = map(rows, Path("whole/run").glob("lightning_logs/*/metrics.csv"))
+    for tag in ("train/loss", "val/accuracy", "test/f1"):
+        logged: list[Any] = [(row["step"], pytest.approx(row[tag], rel=1e-6)) for row in whole if tag in row]
+        assert [(event.step, event.value) for event in scalars.Scalars(tag)] == logged
+        assert [(int(row["step"]), float(row[tag])) for row in by_csv if row[tag]] == logged
+    expected = list(whole)
+    whole.clear()
+    stop_at(6, *flags)
+    small(*flags)
+    assert (len(settings), whole) == (2, expected)

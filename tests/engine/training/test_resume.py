@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import LambdaCallback
 
 from project.data import SyntheticFlowersDataModule
 from project.model import ImageClassifier
@@ -28,21 +28,20 @@ STEPS = 8
 RUN, LAST = Path("runs/run"), Path("runs/run/checkpoints/last.ckpt")
 
 
-def noise(images: torch.Tensor) -> torch.Tensor:
-    """As large as what torch, Python and NumPy draw."""
+def noisy(batch: Any) -> Any:
+    """The batch with noise as large as what torch, Python and NumPy draw."""
     largest = 1 + random.randrange(8) + np.random.randint(8)  # noqa: NPY002
-    return images ^ torch.randint(largest, images.shape, dtype=torch.uint8)
+    return batch._replace(images=batch.images ^ torch.randint(largest, batch.images.shape, dtype=torch.uint8))
 
 
 class NoisyFlowers(SyntheticFlowersDataModule):
     """Overrides hooks, and forgets to call the first one's own."""
 
     def on_before_batch_transfer(self, batch, dataloader_idx: int):
-        return batch._replace(images=noise(batch.images))
+        return noisy(batch)
 
     def on_after_batch_transfer(self, batch, dataloader_idx: int):
-        batch = super().on_after_batch_transfer(batch, dataloader_idx)
-        return batch._replace(images=noise(batch.images))
+        return noisy(super().on_after_batch_transfer(batch, dataloader_idx))
 
 
 class NoisyClassifier(ImageClassifier):
@@ -51,23 +50,11 @@ class NoisyClassifier(ImageClassifier):
     drawn: ClassVar[list[float]] = []
 
     def transfer_batch_to_device(self, batch, device, dataloader_idx: int):
-        batch = super().transfer_batch_to_device(batch, device, dataloader_idx)
-        return batch._replace(images=noise(batch.images))
+        return noisy(super().transfer_batch_to_device(batch, device, dataloader_idx))
 
     def training_step(self, batch, batch_idx: int):
         self.drawn.append(random.random())
         return super().training_step(batch, batch_idx) * (1 + self.drawn[-1])
-
-
-class Fails(Callback):
-    """Fails once a row of ``metrics.csv`` has been written behind the last checkpoint."""
-
-    def __init__(self, epoch):
-        self.epoch = epoch
-
-    def on_train_epoch_start(self, trainer, pl_module):
-        if trainer.current_epoch == self.epoch:
-            raise ZeroDivisionError
 
 
 class Row(NamedTuple):
@@ -163,9 +150,10 @@ def test_a_stopped_run_ends_as_if_undisturbed(workplace, row):
     torch.save(SmallNetwork(8).state_dict(), "weights.pth")  # for the row that needs some
     small(*flags, "--trainer.default_root_dir=whole", network=row.network)
     expected = outcome(Path("whole/run"))
-    for epoch in row.fails:
+    for epoch in row.fails:  # once a row of metrics.csv has been written behind the last checkpoint
+        failing = LambdaCallback(on_train_epoch_start=lambda run, _, epoch=epoch: 1 / (run.current_epoch - epoch))
         with pytest.raises(ZeroDivisionError):
-            small(*flags, network=row.network, callbacks=[Fails(epoch)])
+            small(*flags, network=row.network, callbacks=[failing])
         assert (len(rows(RUN / "metrics.csv")), load(LAST)["global_step"] < 4 * epoch) == (epoch, True)
     for step in row.stops:
         stop_at(step, *flags, *[f"--trainer.max_steps={step}"] * (step in row.ends), network=row.network)
@@ -184,8 +172,7 @@ def test_no_two_batches_draw_alike(workplace):
 
 
 def last_line(place: Path, *options: str) -> str:
-    finished = succeed([sys.executable, "-m", "tests.stress", *options], place, timeout=1500)
-    return finished.out.splitlines()[-1]
+    return succeed([sys.executable, "-m", "tests.stress", *options], place, timeout=1500).out.splitlines()[-1]
 
 
 def test_a_kill_changes_nothing(tmp_path):

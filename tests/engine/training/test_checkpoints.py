@@ -1,0 +1,249 @@
+"""``best.ckpt`` is chosen by the metric that the command names, ``last.ckpt`` saved in time, one that does not fit refused by name."""
+
+import math
+import signal
+import string
+from contextlib import nullcontext
+from copy import deepcopy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import LambdaCallback
+from torch import nn
+from torch.optim import SGD, Adagrad, Adam
+
+from project.engine.errors import UserError
+from project.engine.loading.batch import ArrayDataset
+from project.engine.run.checkpoint import AtomicCheckpointIO
+from project.engine.run.processes import StopRequest
+from project.engine.training.best_checkpoint import Monitor, chosen_monitor
+from project.engine.training.fitting import (
+    changed_processes,
+    require_fitting_state,
+    require_fitting_weights,
+    require_match,
+)
+from project.model import ImageClassifier
+from project.model.metrics import Metrics
+from project.model.optimizers import fuse
+from tests.conftest import cases
+from tests.small import load, one_line, small, stop_at
+from tests.stress import SmallNetwork, differences
+from tests.test_fit import events
+
+STEPS, EVERY = 8, "--callbacks.last_checkpoint.every"
+RUN = Path("runs/run")
+BEST, LAST = (RUN / "checkpoints" / f"{name}.ckpt" for name in ("best", "last"))
+
+
+def pretend(patch: pytest.MonkeyPatch, losses, accuracies) -> None:
+    """Lets the validations find these, and then the test."""
+    measured, rates = zip(losses, accuracies, strict=True), Metrics.rates
+
+    def pretended(metrics):
+        return dict(zip(("loss", "accuracy"), next(measured), strict=True)) if metrics.total else rates(metrics)
+
+    patch.setattr(Metrics, "rates", pretended)
+    patch.setattr(Metrics, "as_dict", lambda metrics: {"f1": 0.0, "loss": 0.0})
+
+
+@cases(
+    "flags losses step selection",
+    ([], [3.0, 1.0, 2.0], 12, ("val/accuracy", "max")),
+    (["--monitor=val/loss"], [3.0, 1.0, 2.0], 8, ("val/loss", "min")),
+    (["--monitor=val/loss", "--mode=max"], [3.0, 1.0, 2.0], 4, ("val/loss", "max")),
+    ([], [1.0, math.nan, math.inf], 4, ("val/accuracy", "max")),
+    ([], [math.nan, math.nan, 1.0], 12, ("val/accuracy", "max")),
+)
+def test_the_best_with_a_finite_loss_is_tested_once(workplace, monkeypatch, capsys, flags, losses, step, selection):
+    tested: list[dict[str, torch.Tensor]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(ImageClassifier, "on_test_start", lambda model: tested.append(deepcopy(model.state_dict())))
+        pretend(patch, [*losses, 9.0], [0.25, 0.5, 0.75, 0.1])
+        small("--trainer.max_epochs=3", *flags)
+    best, last, said = load(BEST), load(LAST), capsys.readouterr()
+    assert (best["global_step"], last["global_step"]) == (step, 12)
+    assert [differences(best["state_dict"], one) for one in tested] == [[]]
+    logged = events(RUN)
+    for points in (logged.Scalars("test/accuracy"), logged.Images("test/confusion_matrix")):
+        assert [point.step for point in points] == [step - 1]  # counted from 0
+    assert [point.step for point in logged.Scalars("val/accuracy")] == [3, 7, 11]
+    assert "step" not in logged.Tags()["scalars"]
+    assert best["about"]["selection"] == dict(zip(("monitor", "mode"), selection, strict=True))
+    assert f"best.ckpt (epoch {step // 4}, by {selection[0]})" in said.out
+    named = [f"the validation loss is {loss} at epoch {epoch}," in said.err for epoch, loss in enumerate(losses, 1)]
+    assert named == [not math.isfinite(loss) for loss in losses]
+
+
+def test_a_run_that_ends_before_its_first_step_has_no_best_checkpoint(workplace, capsys):
+    assert "training ended before its first step" in one_line(lambda: small("--trainer.max_time=00:00:00:00"), capsys)
+    assert list(workplace.rglob("*.ckpt")) == []
+
+
+@cases(
+    "metric mode expected",
+    ("val/loss", None, "min"),
+    ("val/loss", "max", "max"),
+    ("val/own", "min", "min"),
+    ("val/users", "max", "max"),
+    ("val/own", None, "give --mode min or --mode max"),
+    ("val/loos", None, "no metric 'val/loos'; did you mean val/loss?.* give --mode"),
+    ("users", None, "it has val/loss and val/own"),
+)
+def test_the_mode_is_the_metrics_own_or_is_asked_for(metric, mode, expected):
+    known = {"val/loss": "min", "val/own": None}
+    with nullcontext() if expected in ("min", "max") else pytest.raises(UserError, match=expected):
+        assert chosen_monitor(metric, mode, known) == Monitor(metric, expected)
+
+
+def test_early_stopping_watches_the_same_unless_told_otherwise_and_stops_after_its_patience(workplace, monkeypatch):
+    pretend(monkeypatch, [3.0, 1.0, 2.0, 2.0, 9.0], [0.5] * 5)
+    own = ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=train/loss"]
+    stopping = ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.patience=2", "--monitor=val/loss"]
+    cli = small(*own, "--trainer.callbacks.patience=9", *stopping, "--trainer.max_epochs=9")
+    assert cli.trainer.current_epoch == 4
+    found = [(one.monitor, one.mode, one.patience) for one in cli.trainer.early_stopping_callbacks]
+    assert found == [("train/loss", "min", 9), ("val/loss", "min", 2)]
+
+
+@cases("flag", "--trainer.max_steps=1", "--trainer.check_val_every_n_epoch=2")
+def test_early_stopping_waits_for_a_validation(workplace, flag):
+    cli = small("--trainer.callbacks+=EarlyStopping", flag)
+    (stopping,) = cli.trainer.early_stopping_callbacks
+    assert stopping.best_score.isfinite() == (cli.trainer.global_step == 8)
+
+
+@cases("number step", *((number, STEPS if number == signal.SIGINT else 3) for number in StopRequest.SIGNALS))
+def test_whoever_stops_a_run_is_told_how_to_resume_it_at_the_very_end_too(workplace, capsys, number, step):
+    before = [signal.getsignal(one) for one in StopRequest.SIGNALS]
+    assert stop_at(step, number=number).code == 75
+    assert f"stopped after step {step}; to resume, run the same command with --name run" in capsys.readouterr().err
+    assert [signal.getsignal(one) for one in StopRequest.SIGNALS] == before
+    assert not (RUN / "metrics.json").exists()
+    small()
+    assert (RUN / "metrics.json").exists()
+
+
+def test_samples_that_were_trained_on_are_not_loaded_again(workplace, monkeypatch):
+    served: list[int] = []  # the keys of training samples
+    serve = ArrayDataset.__getitems__
+
+    def remember(dataset, wanted):
+        served.extend(wanted if len(dataset) == 64 else [])
+        return serve(dataset, wanted)
+
+    monkeypatch.setattr(ArrayDataset, "__getitems__", remember)
+    small("--name=whole")
+    whole = served.copy()
+    assert len(whole) == 16 * STEPS
+    for step in (3, 4):
+        stop_at(step, f"--name=stopped {step}")
+        served.clear()
+        small(f"--name=stopped {step}")
+        assert served == whole[16 * step :]
+
+
+@cases(
+    "flags saving steps",
+    (f"{EVERY}_minutes=100", 0.001, [4, 8, 12]),
+    (f"{EVERY}_minutes=100", 1, [4, 12]),  # the first shows how long it takes
+    (f"{EVERY}_minutes=3", 0.001, [3, 4, 7, 8, 11, 12]),
+    (f"{EVERY}_minutes=100 {EVERY}_n_steps=5", 1, [4, 5, 10, 12]),
+    (f"--trainer.accumulate_grad_batches=2 {EVERY}_minutes=3", 1, [2, 4, 6]),
+)
+def test_a_run_saves_when_it_is_time(workplace, monkeypatch, flags, saving, steps):
+    """Where a step takes a minute, and a save as long as ``saving`` steps."""
+    times, saved, save = [0.0], list[int](), AtomicCheckpointIO.save_checkpoint
+
+    def slow_save(io, checkpoint, path, storage_options=None):
+        if Path(path).name == "last.ckpt":
+            times.append(times[-1] + 60 * saving)
+            saved.append(checkpoint["global_step"])
+        save(io, checkpoint, path)
+
+    monkeypatch.setattr(AtomicCheckpointIO, "save_checkpoint", slow_save)
+    monkeypatch.setattr("project.engine.training.last_checkpoint.time", SimpleNamespace(monotonic=lambda: times[-1]))
+    steps_take_time = LambdaCallback(on_train_batch_end=lambda *_: times.append(times[-1] + 60))
+    small("--trainer.max_epochs=3", *flags.split(), callbacks=[steps_take_time])
+    assert saved == steps
+
+
+@cases("cls options", (SGD, {"momentum": 0.9}), (Adam, {"amsgrad": True}), (Adagrad, {}))
+def test_an_optimizers_state_fits_it_and_none_of_other_shapes(cls, options):
+    layers = [nn.Linear(3, outputs) for outputs in (4, 2)]
+    optimizer, other = (cls(layer.parameters(), **options) for layer in layers)
+    for layer, one in zip(layers, (optimizer, other), strict=True):
+        fuse(one)
+        layer(torch.rand(2, 3)).sum().backward()
+        one.step()
+    require_fitting_state(optimizer, optimizer.state_dict(), "last.ckpt")
+    with pytest.raises(UserError, match=r"'last\.ckpt'.* of parameter 0 has the shape \(2, 3\), not \(4, 3\)"):
+        require_fitting_state(optimizer, other.state_dict(), "last.ckpt")
+
+
+def test_a_run_resumes_with_its_own_parameters_monitor_and_last_checkpoint_alone_or_fewer_counts(workplace, capsys):
+    torch.save(SmallNetwork(8).state_dict(), "weights.pth")
+    stop_at(3, "--model.weights=weights.pth")
+    for flag, complaint in (
+        ("--model.freeze=conv2", "this optimizer: it trained 8 parameters, and now there are 5; --model.freeze"),
+        ("--monitor=val/loss", "chooses best.ckpt by val/accuracy, max, but the command by val/loss, min"),
+        ("--callbacks.best_checkpoint=false", "but the command by nothing"),
+        ("--callbacks.last_checkpoint=false", "resumes with --callbacks.last_checkpoint alone"),
+    ):
+        assert complaint in one_line(lambda flag=flag: small("--model.weights=weights.pth", flag), capsys)
+        assert load(LAST)["global_step"] == 3
+    older = load(LAST)
+    del older["counts"]["true_shares"]
+    torch.save(older, LAST)
+    small("--model.weights=weights.pth", "--monitor=val/accuracy", "--mode=max")
+
+
+@cases(
+    "name value complaint",
+    ("other", torch.zeros(1), "it has no other"),
+    ("0.bias", torch.zeros(5), r"0\.bias has the shape \(5,\), not \(4,\)"),
+    ("0.bias", torch.zeros(4).long(), r"0\.bias holds int64, not float32"),
+    ("1.running_var", torch.full((4,), float("inf")), r"1\.running_var has values that are not finite"),
+    ("0.bias", [0.0] * 4, r"0\.bias is no plain tensor"),
+)
+def test_weights_that_do_not_fit_are_named(name, value, complaint):
+    own = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).state_dict()
+    half = {name: weight.bfloat16() if weight.is_floating_point() else weight for name, weight in own.items()}
+    require_fitting_weights(own, half, "some.ckpt")
+    with pytest.raises(UserError, match=rf"'some\.ckpt' does not fit this network: {complaint}"):
+        require_fitting_weights(own, {**own, name: value}, "some.ckpt")
+    del half[min(half)]
+    for found, what in ((half, "is missing"), ([], "it has no weights")):
+        with pytest.raises(UserError, match=what):
+            require_fitting_weights(own, found, "some.ckpt")
+
+
+NAMES = [f"class {letter}" for letter in string.ascii_lowercase]
+OWN: dict[str, Any] = {"class_names": NAMES, "arch": "resnet18", "arch_args": {"stem": "cifar"}}
+
+
+@cases(
+    "changed complaint",
+    ({"model": "OwnClassifier"}, "holds a OwnClassifier, but this command asks for SimpleNamespace; see --model"),
+    ({"arch": "resnet50"}, "another network .* --model.arch resnet50 --model.arch_args.stem cifar"),
+    ({"arch_args": {"stem": "imagenet"}}, "another network .* --model.arch_args.stem imagenet"),
+    ({"class_names": ["a", "b"]}, "2 classes a and b, .* 26 classes class a, class b"),
+    ({"class_names": [*NAMES[:16], "other"]}, "other, .* class q"),
+    ({"selection": None}, "chooses best.ckpt by nothing, .* by val/accuracy, max;"),
+)
+def test_a_difference_is_named(changed, complaint):
+    chosen: Any = {"monitor": "val/accuracy", "mode": "max"}
+    about: Any = {"model": "SimpleNamespace", "selection": chosen, **OWN}
+    require_match(about, "some.ckpt", SimpleNamespace(**OWN), chosen)
+    with pytest.raises(UserError, match=complaint):
+        require_match(about | changed, "some.ckpt", SimpleNamespace(**OWN), chosen)
+
+
+@cases("before now said", (2, 2, ""), (2, 1, "; on 1 process, not 2: "), (1, 3, "processes"))
+def test_another_number_of_processes_is_said(before, now, said):
+    found = changed_processes(cast(Any, {"processes": before}), now)
+    assert said in found
+    assert bool(found) == (before != now) == ("augmentation are exact, BatchNorm's shares of a batch and" in found)
