@@ -72,16 +72,18 @@ def check_data(options: Namespace) -> int:
     if refusal is not None:
         note(f"error: {refusal}")
         return 1
-    print(f"\n  train   {_fit_command(found, given)}")
+    data_options = _data_options(found, given)
+    print(f"\n  fine-tune       python -m project.fit --config configs/finetune.yaml {data_options}")
+    print(f"  from scratch    python -m project.fit {data_options}")
     return 0
 
 
-def _fit_command(found: dict[str, Any], given: dict[str, Any]) -> str:
+def _data_options(found: dict[str, Any], given: dict[str, Any]) -> str:
     options = " ".join(f"--data.{name} {shlex.quote(str(value))}" for name, value in given.items())
-    command = f"python -m project.fit --data {'CSV' if 'file' in given else 'Folder'}DataModule {options}"
     training = sum(counts["train"] for counts in found["classes"].values())
-    small = training < accepted(CSVDataModule)["batch_size"]
-    return f"{command} --data.batch_size {max(1, training // 2)}" if small else command
+    if training < accepted(CSVDataModule)["batch_size"]:
+        options += f" --data.batch_size {max(1, training // 2)}"
+    return f"--data {'CSV' if 'file' in given else 'Folder'}DataModule {options}"
 
 
 def survey_table(found: dict[str, Any]) -> str:

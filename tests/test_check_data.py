@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,7 +92,9 @@ def test_a_csv_gives_the_report_of_its_folder(root, tmp_path, inspected):
     _, expected, _ = inspected(root, *options)
     code, found, printed = inspected(file, f"--root={root}", *columns, *options)
     assert (code, found) == (0, expected | {"data": str(file)})
-    (command,) = [line for line in printed.out.splitlines() if "project.fit" in line]
+    fine_tuning, command = [line for line in printed.out.splitlines() if "project.fit" in line]
+    assert fine_tuning.partition("--data ")[2] == command.partition("--data ")[2]
+    assert (Path(__file__).parents[1] / fine_tuning.partition("--config ")[2].split()[0]).is_file()
     cli = FitCLI([*shlex.split(command.partition("project.fit ")[2]), "--data.num_workers=0"])  # as it is printed
     assert isinstance(cli.datamodule, CSVDataModule)
     files = cli.datamodule.files()

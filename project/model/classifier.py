@@ -88,7 +88,8 @@ class ImageClassifier(ResumableModule):
         self.optimizer, self.layer_decay, self.exact_evaluation = optimizer, layer_decay, exact_evaluation
         self.lr_scheduler, self.lr_scheduler_interval = lr_scheduler, lr_scheduler_interval
         self.compile_network, self.test_time_augmentation = compile, test_time_augmentation
-        black, num_classes = empty_images(2, preprocessing).zero_(), len(class_names)
+        num_classes = len(class_names)
+        black = empty_images(2, preprocessing).zero_()
         self.network = with_channels(build_network(arch, num_classes, arch_args), black.shape[1])
         self.memory_format = detect_memory_format(self.network, arch, num_classes, black)
         if weights is not None:
@@ -115,7 +116,7 @@ class ImageClassifier(ResumableModule):
         return losses
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Measures the batch and returns its mean loss."""
+        """Measures the batch, for the engine to log at the right steps, and returns its mean loss."""
         batch = self.as_batch(batch)
         logits = self(batch.images)
         losses = self.loss(logits, batch.labels)
@@ -123,14 +124,14 @@ class ImageClassifier(ResumableModule):
         return losses.mean()
 
     def validation_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Measures the batch and returns its logits, float (N, classes)."""
+        """Measures the batch and returns its logits, float (N, classes), of one view of each image."""
         batch = self.as_batch(batch)
         logits = exact_logits(self, batch.images)
         self.measure("val", logits, batch.labels, self.evaluation_loss(logits, batch.labels))
         return logits
 
     def test_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Measures the batch and returns its logits, float (N, classes)."""
+        """Measures the batch and returns its logits, float (N, classes), the mean over ``test_time_augmentation``'s views."""
         batch = self.as_batch(batch)
         logits = evaluation_logits(self, batch.images)
         self.measure("test", logits, batch.labels, self.evaluation_loss(logits, batch.labels))

@@ -38,7 +38,7 @@ class CrossEntropy(nn.Module):
         self._weights = torch.tensor(class_weights, dtype=torch.float32) if isinstance(class_weights, list) else None
 
     def prepare(self, data: Any, class_names: Sequence[str]) -> None:
-        """Computes balanced weights from the data module's ``class_counts()``, or checks those that were given."""
+        """Computes, before training, balanced weights from the data module's ``class_counts()``, or checks those that were given."""
         if self.class_weights == "balanced":
             if not hasattr(data, "class_counts"):
                 raise UserError(

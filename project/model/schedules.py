@@ -75,7 +75,8 @@ def build_schedule(
     if hasattr(scheduler, "set_length"):
         scheduler.set_length(*_length(trainer, interval))
     now = [float(group["lr"]) for group in optimizer.param_groups]
-    if not all(math.isclose(rate * rates[0], now[0] * own) for rate, own in zip(now, rates, strict=True)):
+    keeps_proportions = all(math.isclose(rate * rates[0], now[0] * own) for rate, own in zip(now, rates, strict=True))
+    if not keeps_proportions:
         raise UserError(
             "--model.lr_scheduler: such a schedule gives all layers the same learning rate, but --model.layer_decay or the"
             " optimizer gives them several; use one that scales the optimizer's own rates, as CosineWithWarmup does"

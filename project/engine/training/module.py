@@ -155,8 +155,8 @@ class ResumableModule(LightningModule):
         if not isinstance(losses, Tensor) or losses.shape != (len(logits),):
             got = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
             raise UserError(
-                f"{type(self).__name__}.loss must return each image's loss, of shape ({len(logits)},), got {got}; with"
-                " reduction='none', not a mean, which would depend on how many devices share a batch"
+                f"--model.loss, or {type(self).__name__}.loss, must return each image's loss, of shape ({len(logits)},), got"
+                f" {got}; with reduction='none', not a mean, which would depend on how many devices share a batch"
             )
         getattr(self, f"{split}_metrics").update(logits.detach(), labels, losses.detach())
         if split != "train" and (own := self._own(split)):
