@@ -5,6 +5,7 @@ import pickle
 import re
 import shutil
 import sys
+import zipfile
 from contextlib import suppress
 from functools import partial
 from itertools import product
@@ -93,11 +94,21 @@ HERE, FCN, RESNET = __name__, "torchvision.models.segmentation.fcn_resnet50", {"
 WRITES = {"arch": f"{HERE}.writes"}
 
 
+def test_a_checkpoint_that_is_compressed_is_refused_before_it_fills_the_memory(tiny_run, tmp_path):
+    best, bomb = tiny_run / "checkpoints" / "best.ckpt", tmp_path / "bomb.ckpt"
+    with zipfile.ZipFile(best) as stored, zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as compressed:
+        for name in stored.namelist():
+            compressed.writestr(name, stored.read(name))
+    with pytest.raises(UserError, match=r"bomb\.ckpt.* compressed"):
+        read_checkpoint(bomb)
+
+
 @cases(
     "said answer",
     ({"arch": FCN}, "give --import torchvision"),
     ({"arch": f"{HERE}.imported_from_elsewhere"}, "give --import torchvision"),
     ({"arch": "fcn_resnet50"}, "there is no network"),
+    ({"arch": "x" * 10**6}, "there is no network"),
     ({"arch": "timm/hf_hub:someone/evil"}, "there is no network"),
     ({"arch": "timm.create_model"}, "give --import timm"),
     ({"arch": f"{MODULE}.Thing"}, f"give --import {MODULE}"),

@@ -62,7 +62,8 @@ def correct_progress(trainer: Trainer) -> None:
     # not by way of the property of the first, which makes that True where --trainer.max_steps is given
     trainer.fit_loop._restarting = loop.restarting = False
     loop.batch_progress.total.ready = loop.batch_progress.total.completed + 1
-    loop._batches_that_stepped = trainer.global_step
+    by_hand = not trainer.lightning_module.automatic_optimization  # where a batch may take several steps
+    loop._batches_that_stepped = loop.batch_progress.total.completed if by_hand else trainer.global_step
 
 
 def follow_until_averaging(averaging: WeightAveraging, model: LightningModule) -> bool:

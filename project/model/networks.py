@@ -129,6 +129,7 @@ def timm_name(arch: str) -> str:
 
 
 def _unknown(arch: str) -> UserError:
+    arch = arch[:100]  # a checkpoint could hold one that takes long to compare
     names = [*_SMALL, *torchvision_names()]
     with suppress(UserError):  # timm may not be installed
         names += [TIMM + name for name in import_timm().list_models()]

@@ -31,10 +31,6 @@ from .trainer import ExactTrainer, built_trainer, refused_options
 yaml.add_multi_representer(Enum, lambda dumper, member: dumper.represent_data(member.value), Dumper=yaml.SafeDumper)
 
 
-class _ConstructorError(BaseException):
-    """Carries its cause, an error of a constructor, past jsonargparse, which would raise its own instead."""
-
-
 class Command(LightningCLI):
     """Parses the options of a command, and builds its data, model and trainer."""
 
@@ -101,21 +97,23 @@ class Command(LightningCLI):
 
     def instantiate_classes(self) -> None:
         """Builds data, model and trainer; an error of a constructor is raised as it is, not as jsonargparse's."""
+        errors: list[Exception] = []
 
         def build(cls: type, *args: Any, **kwargs: Any) -> Any:
             try:
                 with refused_options(cls.__name__) if cls.__module__.startswith("lightning.") else nullcontext():
                     return cls(*args, **kwargs)
             except Exception as error:
-                raise _ConstructorError from error
+                errors.append(error)
+                raise
 
-        failed = None
         try:
             self.config_init = self.parser.instantiate(self.config, instantiators=[(build, object, True)])
-        except _ConstructorError as found:
-            failed = found.__cause__
-        if failed:  # out here, so that the other is not its context
-            raise failed
+            errors.clear()
+        except (TypeError, ValueError) as error:  # jsonargparse's, if the type is one of several
+            errors.insert(0, error)
+        if errors:  # out here, so that jsonargparse's is not its context
+            raise errors[-1]
         self.datamodule, self.model = self.config_init.data, self.config_init.model
         self.trainer = self.instantiate_trainer()
 

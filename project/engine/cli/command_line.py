@@ -207,7 +207,7 @@ def read_config(path: str) -> Options:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--config: '{path}' cannot be read: {first_sentence(error)}") from error
     if values is not None and not isinstance(values, dict):
-        raise UserError(f"{name}: expected 'option: value', got '{values}'")
+        raise UserError(f"{name}: expected 'option: value', got '{str(values)[:40]}'")
     return flat(values or {})
 
 

@@ -162,13 +162,14 @@ class OneLineErrorParser(LightningArgumentParser):
         key = option.removeprefix("--")
         if key in CLASS_OPTIONS and (found := re.search(_UNKNOWN_CLASS, message)):
             return unknown_class(key, next(filter(None, found.groups())))
-        if found := re.search(r"(\S+) does not conform to restriction (.+)", message):
-            return f"{option} must be {found[2].replace('v', '')}, got {found[1]}"
-        given = re.search(r"(?:Given|Got) value: *(.*)|'([^']*)'$", message)
+        given = re.search(r"(?:Given|Got) value: *(.*)|: (\S+) does not conform|: '(.*)'$", message)
+        value = next(filter(None, given.groups()), "") if given else ""
+        if found := re.search(r"does not conform to restriction (.+)", message):
+            return f"{option} must be {found[1].replace('v', '')}, got {value}"
         kinds = map(_readable, re.findall(r"(?:Expected an?|Not of type) (.+?)(?:\. Got|:|\n|$)", message))
         wanted = [kind for kind in dict.fromkeys(kinds) if kind != "NoneType" and "path" not in kind]
         if wanted and given:
-            return f"{option}: expected {' or '.join(wanted)}, not '{given[1] or given[2] or ''}'"
+            return f"{option}: expected {' or '.join(wanted)}, not '{value}'"
         lines = [line for line in re.split(r"[\s-]*\n[\s-]*", message)[1:] if line and not line.startswith(_FRAME)]
         return f"{option}: {[*lines, ' '.join(message.split())][0]}"
 

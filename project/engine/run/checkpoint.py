@@ -77,9 +77,20 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     checkpoint: dict[str, Any] = _read(path)
     about = checkpoint.get(ABOUT) if isinstance(checkpoint, dict) and "state_dict" in checkpoint else None
     needed = {"class_names", "arch", "arch_args", "epoch", "step", "metrics", "data", "preprocessing"}
-    if not (isinstance(about, dict) and needed <= about.keys() and is_preprocessing(about["preprocessing"])):
+    if not (
+        isinstance(about, dict)
+        and needed <= about.keys()
+        and is_preprocessing(about["preprocessing"])
+        and _are_names([about["arch"]])
+        and _are_names(about["class_names"])
+    ):
         raise UserError(f"'{path}' was not written by this project: it does not name its classes and preprocessing")
     return checkpoint
+
+
+def _are_names(found: Any) -> bool:
+    """Returns True for a list of texts that are short enough to be compared and printed."""
+    return isinstance(found, list) and all(isinstance(name, str) and len(name) <= 1000 for name in found)
 
 
 def read_newest(paths: Iterable[Path], note: Callable[[str], None]) -> tuple[Path | None, dict[str, Any]]:
@@ -114,6 +125,8 @@ def _read(path: str | Path) -> Any:
     try:
         if zipfile.is_zipfile(path):  # as all but old pickles are; torch does not compare checksums
             with zipfile.ZipFile(path) as archive:
+                if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
+                    raise ValueError("it is compressed, as torch's files are not")  # a few MB could fill the memory
                 if (damaged := archive.testzip()) is not None:
                     raise ValueError(f"the checksum of {damaged} is wrong")
         with warnings.catch_warnings(action="ignore"):  # torch warns of an old pickle before it refuses it

@@ -90,8 +90,8 @@ extra -> there is no option 'extra'
 --trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/accuracy -> has mode min, but max of 'val/accuracy' is best
 --callbacks.last_checkpoint.every_minutes=0 -> --callbacks.last_checkpoint.every_minutes must be above 0
 --callbacks.last_checkpoint.every_n_steps=0 -> --callbacks.last_checkpoint.every_n_steps must be above 0
---data.batch_size=0 -> --data.batch_size
---data.num_workers=-1 -> --data.num_workers
+--data.batch_size=0 -> --data.batch_size must be >0, got 0
+--data.num_workers=-1 -> --data.num_workers must be >=0, got -1
 --data.crop_padding=-1 -> --data.crop_padding
 --data.cutout=-2 -> --data.cutout
 --data.flip=alternate -> --data.flip
@@ -114,6 +114,11 @@ def test_a_mistake_is_answered_with_what_to_type_before_anything_is_made(mistake
     usual = ["--trainer.devices=1", "--trainer.accelerator=cpu", "--data.batch_size=64"]
     assert answer in one_line(lambda: fit(*usual, *split(args)), capsys)
     assert sorted(workplace.iterdir()) == before
+
+
+def test_an_optimizer_that_training_builds_answers_in_one_line_too(workplace, capsys):
+    said = one_line(lambda: small("--model.optimizer=AdamW", "--model.optimizer.lr=-1"), capsys)
+    assert said == "error: --model.optimizer: Invalid learning rate: -1.0"
 
 
 @cases(

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import LambdaCallback
+from torch.optim import SGD
 
 from project.data import SyntheticFlowersDataModule
 from project.model import ImageClassifier
@@ -55,6 +56,25 @@ class NoisyClassifier(ImageClassifier):
     def training_step(self, batch, batch_idx: int):
         self.drawn.append(random.random())
         return super().training_step(batch, batch_idx) * (1 + self.drawn[-1])
+
+
+class ByHand(ImageClassifier):
+    """Has an optimizer of the head and one of the rest, each of which takes a step in each batch."""
+
+    automatic_optimization = False
+
+    def configure_optimizers(self):
+        *rest, weight, bias = self.network.parameters()
+        return SGD([weight, bias], lr=0.1), SGD(rest, lr=0.01, momentum=0.9)
+
+    def training_step(self, batch, batch_idx: int):
+        optimizers: Any = self.optimizers()
+        for optimizer in optimizers:
+            loss = super().training_step(batch, batch_idx)
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+        return loss
 
 
 class Row(NamedTuple):
@@ -128,6 +148,7 @@ ROWS = {
         f" {MIXED}.MixUp --data.batch_transforms.alpha=0.2 {MIXED}.CutMix"
     ),
     "a data module and a model that draw in hooks": Row(f"{NOISY} {IN_PAIRS} --trainer.val_check_interval=3"),
+    "two optimizers by hand": Row(f"--model={__name__}.ByHand {EVERY_THIRD}", (2, 6, 12)),
     "Airbench, Muon, alternating flips": Row(
         "--model.optimizer=project.model.Muon --model.test_time_augmentation=flip_and_shift --data.flip=alternating"
         f" --data.crop_padding=2 {EVERY_THIRD}",
