@@ -37,7 +37,7 @@ Classify = Callable[[Tensor], Tensor]
 """Takes images, (N, channels, crop, crop), and returns probabilities, float32 (N, classes)."""
 
 TOLERANCE = 1e-4
-"""How far a probability may be from the checkpoint's; float32 on other kernels differs by less than 1e-5."""
+"""The largest difference of a probability from the checkpoint's; float32 on other kernels differs by less than 1e-5."""
 _COMPARED = 128  # images, at most
 _BATCH = 16
 

@@ -26,11 +26,10 @@ from ..upstream import follow_until_averaging
 from .fitting import require_fitting_state, require_same_settings
 
 _LENGTHS = ("total_steps", "warmup_steps", "_schedule_phases")
-"""What a schedule knows of the length of training: a resumed run may be longer."""
+"""Attributes of a schedule that follow from the length of training: a resumed run may be longer."""
 
 _HOW = ("params", "initial_lr", "foreach", "fused", "capturable", "differentiable", "maximize")
 """Settings of an optimizer that say how it computes, not what, or that are said elsewhere."""
-
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
