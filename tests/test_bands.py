@@ -91,11 +91,9 @@ def png_of_16_bits(image):
     """Writes a PNG by its specification (https://www.w3.org/TR/png-3/), as PIL writes none of 16 bits and colours."""
     (height, width, channels), rows = image.shape, b"".join(b"\0" + row.astype(">u2").tobytes() for row in image)
     header = struct.pack(">IIBBBBB", width, height, 16, {3: 2, 4: 6}[channels], 0, 0, 0)
-    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
-    parts = [
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
-    ]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+    chunks = [b"IHDR" + header, b"IDAT" + zlib.compress(rows), b"IEND"]
+    framed = [struct.pack(">I", len(one) - 4) + one + struct.pack(">I", zlib.crc32(one)) for one in chunks]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(framed)
 
 
 @cases(

@@ -132,8 +132,7 @@ def test_a_random_box_lies_inside_and_has_a_usual_shape(shape, scale, fit):
             assert scale != (1.0, 1.0) or box == (0, 0, width, height)
             continue
         w, h = right - left, lower - upper
-        # before rounding to pixels
-        assert (w + 0.5) / (h - 0.5) >= 3 / 4
+        assert (w + 0.5) / (h - 0.5) >= 3 / 4  # before rounding to pixels
         assert (w - 0.5) / (h + 0.5) <= 4 / 3
         assert (w - 0.5) * (h - 0.5) <= scale[1] * width * height
 

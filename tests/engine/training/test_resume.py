@@ -1,7 +1,6 @@
 """A run that is stopped resumes, and ends in the same bits as one that was not: weights, optimizer, metrics, curves.
 
-Two processes are in tests/distributed/test_stopping.py, which torchrun starts again, kills at any moment in
-tests/stress.py, devices in tests/test_gpu.py.
+Two processes are in tests/distributed/test_stopping.py, kills at any moment in tests/stress.py, GPUs in tests/test_gpu.py.
 """
 
 import random
@@ -9,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 import pytest
@@ -68,8 +67,7 @@ class ByHand(ImageClassifier):
         return SGD([weight, bias], lr=0.1), SGD(rest, lr=0.01, momentum=0.9)
 
     def training_step(self, batch, batch_idx: int):
-        optimizers: Any = self.optimizers()
-        for optimizer in optimizers:
+        for optimizer in cast(Any, self.optimizers()):
             loss = super().training_step(batch, batch_idx)
             optimizer.zero_grad()
             self.manual_backward(loss)
