@@ -93,7 +93,7 @@ def by_hand(labels: np.ndarray, logits: np.ndarray, thresholds: Any = 0.5) -> di
         found = {
             "loss": sklearn.log_loss(labels, probabilities, labels=every),
             "top5": sklearn.top_k_accuracy_score(labels, logits, k=5, labels=every) if len(every) > 5 else 1.0,
-            "kappa": sklearn.cohen_kappa_score(labels, predicted),
+            "kappa": sklearn.cohen_kappa_score(labels, predicted) if len({*labels, *predicted}) > 1 else 0.0,
             "calibration": sum(gaps),
         }
     each = np.stack(sklearn.precision_recall_fscore_support(labels, predicted, labels=every, zero_division=0), axis=1)
