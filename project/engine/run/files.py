@@ -58,9 +58,7 @@ def hard_link(path: Path, name: str) -> None:
         except OSError:  # some file systems have no hard links
             path.replace(path.with_name(name))
         else:
-            linked.replace(
-                path.with_name(name)
-            )  # which does nothing, and leaves it, where that is the same file already
+            linked.replace(path.with_name(name))  # which leaves the link where that is the same file already
             linked.unlink(missing_ok=True)
 
 
