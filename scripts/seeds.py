@@ -9,20 +9,17 @@ from typing import Any
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 Curve = list[tuple[float, float]]
-"""Seconds since the first batch, or optimizer steps, and validation accuracy, at the end of each validation."""
+"""Seconds since the first batch, and validation accuracy, at the end of each validation."""
 
 
-def curve(run: Path, in_steps: bool = False) -> Curve:
+def curve(run: Path) -> Curve:
     """Reads a run's TensorBoard files; time counts from the plot of the first batch, without which the curve is empty."""
     events: Any = EventAccumulator(str(run))  # type: ignore[no-untyped-call]
     events.Reload()
-    found = events.Scalars("val/accuracy")
-    if in_steps:
-        return [(event.step + 1, event.value) for event in found]
     if "train/first_batch" not in events.Tags()["images"]:
         return []
     start = events.Images("train/first_batch")[0].wall_time
-    return [(event.wall_time - start, event.value) for event in found]
+    return [(event.wall_time - start, event.value) for event in events.Scalars("val/accuracy")]
 
 
 def line(name: str, values: list[float]) -> str:

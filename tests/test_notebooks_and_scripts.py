@@ -193,23 +193,6 @@ def test_the_table_of_seeds_has_mean_and_spread(tiny_run, script, capsys):
     assert float(training.split()[2]) > 0
 
 
-def test_curves_show_each_way_to_train_and_when_it_first_reaches_an_accuracy(tiny_run, workplace, script, capsys):
-    runs = [shutil.copytree(tiny_run, name, ignore=NO_WEIGHTS) for name in ("one_0", "one_1", "other_0")]
-    defined = script("time_to_accuracy.py")
-    defined["main"](["curves.png", *runs])
-    ends = [line.split() for line in capsys.readouterr().out.splitlines() if "ends with" in line]
-    assert [(name, rest[-1]) for name, *rest in ends] == [("one", "2)"), ("other", "1)")]
-    times, reached = zip(*defined["curve"](tiny_run), strict=True)
-    assert min(times) > 0
-    accuracy = json.loads((tiny_run / "metrics.json").read_text())["val"]["accuracy"]
-    assert max(reached) == pytest.approx(accuracy)
-    steps = [int(row["step"]) for row in rows(tiny_run / "metrics.csv") if row["val/accuracy"]]
-    assert [step for step, _ in defined["curve"](tiny_run, in_steps=True)] == steps
-    assert Image.open("curves.png").getpixel((0, 0)) == (255, 255, 255, 0)  # transparent, for a page in dark mode
-    run = [(10.0, 0.3), (20.0, 0.6), (30.0, 0.5), (40.0, 0.7)]
-    assert [defined["reached_at"](least, run) for least in (0.3, 0.5, 0.65, 0.8)] == [10, 20, 40, None]
-
-
 def test_the_table_of_recipes_compares_runs_of_one_seed(tiny_run, workplace, script):
     def runs(name, *accuracies):
         for seed, accuracy in enumerate(accuracies):

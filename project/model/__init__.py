@@ -4,6 +4,6 @@ from project.model.classifier import ImageClassifier
 from project.model.losses import CrossEntropy
 from project.model.metrics import MultilabelMetrics
 from project.model.muon import Muon
-from project.model.schedules import CosineWithWarmup
+from project.model.schedules import CosineWithWarmup, HeadFirst
 
-__all__ = ["CosineWithWarmup", "CrossEntropy", "ImageClassifier", "MultilabelMetrics", "Muon"]
+__all__ = ["CosineWithWarmup", "CrossEntropy", "HeadFirst", "ImageClassifier", "MultilabelMetrics", "Muon"]

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 
 from project.engine.errors import UserError, require
-from project.model.optimizers import explained
+from project.model.optimizers import LR_SCALE, explained
 
 Interval = Literal["epoch", "step"]
 
@@ -48,14 +48,51 @@ class CosineWithWarmup(LRScheduler):
         for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
             group["lr"] = rate
 
+    def factor(self, step: int) -> float:
+        """Returns the fraction of the learning rate at a step."""
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        progress = (step - self.warmup_steps) / max(self.total_steps - self.warmup_steps, 1)
+        return self.lrf + (1 - self.lrf) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
+
     def get_lr(self) -> list[float | Tensor]:
         """Returns the learning rate of each parameter group at the current step."""
-        if self.last_epoch < self.warmup_steps:
-            factor = (self.last_epoch + 1) / self.warmup_steps
-        else:
-            progress = (self.last_epoch - self.warmup_steps) / max(self.total_steps - self.warmup_steps, 1)
-            factor = self.lrf + (1 - self.lrf) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
-        return [rate * factor for rate in self.base_lrs]
+        return [rate * self.factor(self.last_epoch) for rate in self.base_lrs]
+
+
+class HeadFirst(CosineWithWarmup):
+    """The head alone at its full learning rate, then ``CosineWithWarmup`` for all layers: linear probing, then fine-tuning.
+
+    Gradients of a new head change features for the worse (Kumar et al., 2022, https://arxiv.org/abs/2202.10054). It needs
+    ``--model.layer_decay`` below 1, which gives the head parameter groups of its own. The others' learning rate is 0 at first.
+
+    Args:
+        optimizer: The optimizer.
+        lrf: The last learning rate as a fraction of the first.
+        warmup_epochs: The length of the warmup in epochs, after the head's.
+        head_epochs: The length of the head's training in epochs; at most half of the training.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, lrf: float = 0.0, warmup_epochs: float = 0.5, head_epochs: float = 1.0
+    ) -> None:
+        require(0 <= head_epochs < math.inf, "--model.lr_scheduler.head_epochs", head_epochs, "0 or more")
+        if not any(LR_SCALE in group for group in optimizer.param_groups):
+            raise UserError("--model.lr_scheduler HeadFirst needs --model.layer_decay below 1")
+        self.head_epochs, self.head_steps = head_epochs, 0
+        super().__init__(optimizer, lrf, warmup_epochs)
+
+    def set_length(self, total_steps: int, steps_per_epoch: float) -> None:
+        """Stretches the schedule over the whole training; called before the first step."""
+        self.head_steps = round(min(self.head_epochs * steps_per_epoch, total_steps // 2))
+        super().set_length(total_steps - self.head_steps, steps_per_epoch)
+
+    def get_lr(self) -> list[float | Tensor]:
+        """Returns the learning rate of each parameter group at the current step."""
+        if self.last_epoch >= self.head_steps:
+            return [rate * self.factor(self.last_epoch - self.head_steps) for rate in self.base_lrs]
+        groups = zip(self.base_lrs, self.optimizer.param_groups, strict=True)
+        return [rate if group[LR_SCALE] == 1 else 0.0 for rate, group in groups]
 
 
 def build_schedule(
@@ -75,7 +112,9 @@ def build_schedule(
     if hasattr(scheduler, "set_length"):
         scheduler.set_length(*_length(trainer, interval))
     now = [float(group["lr"]) for group in optimizer.param_groups]
-    keeps_proportions = all(math.isclose(rate * rates[0], now[0] * own) for rate, own in zip(now, rates, strict=True))
+    keeps_proportions = all(
+        math.isclose(rate * rates[0], now[0] * own) for rate, own in zip(now, rates, strict=True) if rate
+    )
     if not keeps_proportions:
         raise UserError(
             "--model.lr_scheduler: such a schedule gives all layers the same learning rate, but --model.layer_decay or the"

@@ -1,6 +1,7 @@
 """Optimizers: fused steps, learning rates of layers against timm's, Muon against SVD; schedules against formulas, resumed too."""
 
 import math
+from copy import deepcopy
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from torch.optim import SGD, AdamW, RMSprop
 from torch.optim.lr_scheduler import LinearLR, LRScheduler, MultiStepLR, OneCycleLR, StepLR
 
 from project.engine.errors import UserError
-from project.model import CosineWithWarmup, Muon
+from project.model import CosineWithWarmup, HeadFirst, Muon
 from project.model.networks import build_network
 from project.model.optimizers import build_optimizer, fuse
 from project.model.schedules import build_schedule
@@ -178,6 +179,27 @@ def test_a_schedule_lasts_as_long_as_training_and_is_stepped_in_time(schedule, i
         assert of_group == pytest.approx([RATE * factor for factor in factors])
 
 
+def test_the_head_learns_alone_at_first_then_all_layers_by_the_cosine():
+    schedule = partial(HeadFirst, head_epochs=2, lrf=0.01, warmup_epochs=0)
+    model = linear(**BEFORE, lr_scheduler=schedule, layer_decay=0.5)
+    model.network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+    conv, head = (deepcopy(model.network[place].weight) for place in (0, 3))
+    rates: list[list[float]] = []
+    same: list[tuple[bool, bool]] = []
+
+    def note(run, *_) -> None:
+        rates.append([group["lr"] / RATE for group in run.optimizers[0].param_groups])
+        same.append((torch.equal(conv, model.network[0].weight), torch.equal(head, model.network[3].weight)))
+
+    trainer(max_epochs=4, callbacks=[LambdaCallback(on_train_batch_end=note)], limit_val_batches=0).fit(
+        model, Memory(7)
+    )
+    assert same == [(True, False)] * 10 + [(False, False)] * 10
+    factors = cosine(10, 0)[1:]  # set for the step after
+    assert [max(row) for row in rates] == pytest.approx([1.0] * 10 + factors)
+    assert [min(row) for row in rates] == pytest.approx([0.0] * 9 + [0.5] + [factor / 2 for factor in factors])
+
+
 @pytest.mark.filterwarnings("ignore:.*Are you sure you didn't mean:RuntimeWarning")
 @pytest.mark.parametrize("interval", ["step", "epoch"])
 @pytest.mark.parametrize("options", [{"max_epochs": 2}, {"max_epochs": 3, "accumulate_grad_batches": 2}], ids=str)
@@ -192,6 +214,7 @@ def test_one_cycle_without_a_length_is_as_long_as_training_and_keeps_one_of_its_
     "schedule options text",
     (CosineWithWarmup, {"max_epochs": -1}, r"know where training ends; set --trainer\.max_epochs or"),
     (CosineWithWarmup, {"max_epochs": 2, "callbacks": CHANGING}, "add --model.lr_scheduler_interval epoch"),
+    (HeadFirst, {}, "HeadFirst needs --model.layer_decay below 1"),
     (partial(CosineWithWarmup, lrf=2), {}, r"--model\.lr_scheduler\.lrf must be from 0 to 1, got 2"),
     (None, {"model": {"optimizer": partial(SGD, lr=-1)}}, r"--model\.optimizer: Invalid learning rate: -1"),
     (None, {"model": {"layer_decay": 1.5}}, r"--model\.layer_decay must be above 0, at most 1, got 1\.5"),

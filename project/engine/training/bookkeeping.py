@@ -25,7 +25,7 @@ from ..run.settings import is_plain
 from ..upstream import follow_until_averaging
 from .fitting import require_fitting_state, require_same_settings
 
-_LENGTHS = ("total_steps", "warmup_steps", "_schedule_phases")
+_LENGTHS = ("total_steps", "warmup_steps", "head_steps", "_schedule_phases")
 """Attributes of a schedule that follow from the length of training: a resumed run may be longer."""
 
 _HOW = ("params", "initial_lr", "foreach", "fused", "capturable", "differentiable", "maximize")
