@@ -1,0 +1,13 @@
+/* Inline code breaks at a space, and within a long name after ( = . / or _, but never behind the hyphens of an option. */
+const parts = (text, marks) => (text.length > 20 ? text.split(marks) : [text]);
+for (const code of document.querySelectorAll("article :not(pre) > code:not(:has(*))")) {
+  const words = code.textContent.split(/(?<=\s)/);
+  const pieces = words.flatMap((word) => parts(word, /(?<=[(=./])/)).flatMap((part) => parts(part, /(?<=_)/));
+  const spans = pieces.map((piece) => Object.assign(document.createElement("span"), { className: "piece", textContent: piece }));
+  code.replaceChildren(...spans.flatMap((span) => [document.createElement("wbr"), span]).slice(1));
+}
+
+/* On a phone, where extra.css stacks the cells of a wide table's row, each cell names its column. */
+for (const cell of document.querySelectorAll("article td")) {
+  cell.dataset.column = cell.closest("table").rows[0].cells[cell.cellIndex].textContent;
+}
