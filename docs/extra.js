@@ -1,6 +1,7 @@
 /* Inline code breaks at a space, and within a long name after ( = . / or _, but never behind the hyphens of an option. */
-const parts = (text, marks) => (text.length > 20 ? text.split(marks) : [text]);
 for (const code of document.querySelectorAll("article :not(pre) > code:not(:has(*))")) {
+  const most = code.closest("td, th") ? 20 : 30;
+  const parts = (text, marks) => (text.length > most ? text.split(marks) : [text]);
   const words = code.textContent.split(/(?<=\s)/);
   const pieces = words.flatMap((word) => parts(word, /(?<=[(=./])/)).flatMap((part) => parts(part, /(?<=_)/));
   const spans = pieces.map((piece) => Object.assign(document.createElement("span"), { className: "piece", textContent: piece }));
