@@ -3,7 +3,7 @@ for (const code of document.querySelectorAll("article :not(pre) > code:not(:has(
   const most = code.closest("td, th") ? 20 : 30;
   const parts = (text, marks) => (text.length > most ? text.split(marks) : [text]);
   const words = code.textContent.split(/(?<=\s)/);
-  const pieces = words.flatMap((word) => parts(word, /(?<=[(=./])/)).flatMap((part) => parts(part, /(?<=_)/));
+  const pieces = words.flatMap((word) => parts(word, /(?<=[(=./])(?=.{5})/)).flatMap((part) => parts(part, /(?<=_)(?=.{5})/));
   const spans = pieces.map((piece) => Object.assign(document.createElement("span"), { className: "piece", textContent: piece }));
   code.replaceChildren(...spans.flatMap((span) => [document.createElement("wbr"), span]).slice(1));
 }
