@@ -204,9 +204,9 @@ def test_the_python_page_trains_evaluates_and_predicts(workplace, capsys):
     assert read_json("flowers.test.metrics.json")["accuracy"] == pytest.approx(float(measured))
 
 
-OF_FOLDERS = re.compile(r"--data\.(on_bad_image|cache|fold|crop_scale|fit|image_size|mean)")
+OF_FOLDERS = re.compile(r"--data\.(on_bad_image|cache|fold|group|crop_scale|fit|image_size|mean)")
 INLINE = re.findall(r"`((?=[^`]* )(?:--trainer\.|--model\.|--data|--seed|--config configs)[^`]+)`", TEXT)
-FENCED = re.findall(r"^python -m project.fit [^#\n]*", TEXT, re.M)
+FENCED = re.findall(r"^python -m project.fit [^#\n]*", TEXT.replace("\\\n", ""), re.M)
 
 
 @pytest.mark.parametrize("options", sorted({*INLINE, *FENCED}))

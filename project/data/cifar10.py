@@ -25,7 +25,7 @@ class CIFAR10DataModule(ImageDataModule):
         batch_size: Images in a batch of all devices together; ``--trainer.accumulate_grad_batches`` makes a step of several.
         crop_padding: The most pixels that a training image is shifted by; its mirrored edge fills the gap.
         val_fraction: The share of each class of the 50,000 that becomes validation data.
-        kwargs: See :class:`project.data.module.ImageDataModule`.
+        kwargs: See ``ImageDataModule``.
     """
 
     class_names = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]

@@ -27,7 +27,7 @@ class CSVDataModule(ImageFilesDataModule):
         split_column: The column of ``train``, ``val`` or ``test``; there need not be one of the default name. A split
             that no line names is cut from the training images.
         delimiter: The character between columns, such as ``;``.
-        kwargs: See :class:`project.data.image_files.ImageFilesDataModule`.
+        kwargs: See ``ImageFilesDataModule``.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ class FlowersDataModule(FolderDataModule):
 
     Args:
         root: The folder that ``flower_photos`` is in, or will be.
-        kwargs: See :class:`project.data.folder.FolderDataModule`.
+        kwargs: See ``FolderDataModule``.
     """
 
     class_names = ["daisy", "dandelion", "roses", "sunflowers", "tulips"]

@@ -18,7 +18,7 @@ class FolderDataModule(ImageFilesDataModule):
         root: Holds a folder for each class; or ``train`` and, where there are such, ``val`` and ``test``, with a folder
             for each class in each. A split that is not there is cut from the training images. Folders within a class's
             folder belong to that class.
-        kwargs: See :class:`project.data.image_files.ImageFilesDataModule`.
+        kwargs: See ``ImageFilesDataModule``.
     """
 
     def __init__(self, root: str, **kwargs: Any) -> None:

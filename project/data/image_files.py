@@ -43,7 +43,7 @@ class ImageFilesDataModule(ResizedDataModule):
         fold: The part, from 1.
         channels: Takes images as they are stored, with that many channels; by default they become 8-bit RGB.
         bits: The bits of each of these channels: 8, the default, or 16.
-        kwargs: See :class:`project.data.module.ResizedDataModule`.
+        kwargs: See ``ResizedDataModule``.
 
     Attributes:
         tests_all: Puts all images into the test set, for some that nothing was trained on.

@@ -21,7 +21,7 @@ class ImageDataModule(ReproducibleDataModule):
         cutout: Covers a square of that many pixels' width in each training image; 0 covers nothing.
         mean: Advanced: Subtracted from each channel, on a scale of 0 to 1; by default that of the data, or of pretrained weights.
         std: Advanced: Divides each channel after that, on the same scale; by default as ``mean``.
-        kwargs: See :class:`project.engine.loading.data_module.ReproducibleDataModule`.
+        kwargs: See ``ReproducibleDataModule``.
     """
 
     channels = 3
@@ -72,7 +72,7 @@ class ResizedDataModule(ImageDataModule):
             images, as evaluation does.
         val_fraction: About the share of each class that becomes validation data, if the data have no validation set.
         test_fraction: About the share of each class that becomes test data, if the data have no test set.
-        kwargs: See :class:`ImageDataModule`.
+        kwargs: See ``ImageDataModule``.
     """
 
     in_memory = False

@@ -29,7 +29,7 @@ class TorchDatasetModule(ResizedDataModule):
         test: The same for the test; by default a part of ``train``.
         class_names: The names of the classes in the order of the labels; by default those that ``train`` has as
             ``classes``, or else numbers.
-        kwargs: See :class:`project.data.module.ResizedDataModule`.
+        kwargs: See ``ResizedDataModule``.
     """
 
     not_remembered = SPLITS

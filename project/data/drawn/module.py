@@ -23,7 +23,7 @@ class SyntheticFlowersDataModule(ImageDataModule):
         image_size: The size of an image in pixels, by default 64, or what pretrained weights ask for.
         batch_size: Images in a batch of all devices together; ``--trainer.accumulate_grad_batches`` makes a step of several.
         crop_padding: The most pixels that a training image is shifted by; its mirrored edge fills the gap.
-        kwargs: See :class:`project.data.module.ImageDataModule`.
+        kwargs: See ``ImageDataModule``.
     """
 
     class_names = list(CLASS_NAMES)
