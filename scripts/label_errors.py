@@ -1,9 +1,9 @@
 """Finds labels that are probably wrong, after scripts/folds.py: ``python scripts/label_errors.py runs/NAME``; needs cleanlab.
 
-Writes ``label_errors.csv`` (path, label, suggested), the most suspicious first, and ``label_errors.png`` of the first 40. Look at the
+Writes ``label_errors.csv`` (path, label, suggested), the most suspicious first, and ``label_errors.jpg`` of the first 40. Look at the
 images, and delete the lines whose label is right. ``python scripts/label_errors.py runs/NAME labels.csv`` then writes a CSV of all images
 with the labels that are left corrected, for ``--data CSVDataModule --data.file labels.csv``. ``outliers.csv`` (path, label, score) and
-``outliers.png`` have the 40 images that look least like any class.
+``outliers.jpg`` have the 40 images that look least like any class.
 
 By confident learning (Northcutt et al., 2021, https://arxiv.org/abs/1911.00068): labels that out-of-fold predictions contradict.
 """
@@ -56,8 +56,10 @@ def outliers(folder: Path) -> list[list[str]]:
 
 
 def draw(paths: Iterable[str | Path], titles: list[str], output: Path) -> None:
-    """Draws thumbnails of image files beside a CSV, in a PNG of its name."""
-    image_grid([prepare(path, WHOLE) for path in paths], titles).savefig(output.with_suffix(".png"))
+    """Draws thumbnails of image files beside a CSV, in a JPEG of its name."""
+    image_grid([prepare(path, WHOLE) for path in paths], titles).savefig(
+        output.with_suffix(".jpg"), pil_kwargs={"quality": 80}
+    )
 
 
 def write(path: Path, columns: list[str], rows: list[list[str]]) -> None:

@@ -2,7 +2,7 @@
 
 DATA is a folder or a CSV, as of ``project.check_data``, which finds equal files; this finds resized, compressed, mirrored and
 recoloured ones, too. Writes a row for each pair (distance, and path, label and split of both), those of two labels or two splits first,
-and ``pairs.png`` of the first 20 pairs. Look at them: a pair in two splits makes the metrics too good.
+and ``pairs.jpg`` of the first 20 pairs. Look at them: a pair in two splits makes the metrics too good.
 
 By perceptual hashes of 64 bits (Zauner, 2010, https://www.phash.org/docs/pubs/thesis_zauner.pdf), of which a pair differs in 6 at most.
 """

@@ -252,7 +252,7 @@ def test_near_duplicates_are_paired_those_in_two_classes_first(workplace, script
     captured = capsys.readouterr()
     assert "2 pairs, 1 of two labels" in captured.out
     assert "broken.png is left out" in captured.err
-    assert Path("pairs.png").read_bytes().startswith(b"\x89PNG")
+    assert Path("pairs.jpg").read_bytes().startswith(b"\xff\xd8")
 
 
 @pytest.mark.slow
@@ -271,7 +271,7 @@ def test_labels_that_folds_contradict_are_listed_and_corrected(workplace, script
     main(Path())
     assert {Path(row["path"]) for row in rows("label_errors.csv")} == wrong
     assert Path(rows("outliers.csv")[0]["path"]) == files[10]
-    assert all(Path(name).read_bytes().startswith(b"\x89PNG") for name in ("label_errors.png", "outliers.png"))
+    assert all(Path(name).read_bytes().startswith(b"\xff\xd8") for name in ("label_errors.jpg", "outliers.jpg"))
     main(Path(), "labels.csv")
     assert all(file.parent.name == row["label"] for file, row in zip(files, rows("labels.csv"), strict=True))
     assert CSVDataModule("labels.csv", image_size=32).class_names == ["rose", "tulip"]
