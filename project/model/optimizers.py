@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from traceback import walk_tb
 from typing import Any, cast
 
 from lightning.pytorch import LightningModule
@@ -58,10 +59,13 @@ def _parameter_groups(network: nn.Module, layer_decay: float, others: Sequence[n
 
 @contextmanager
 def explained(option: str) -> Iterator[None]:
-    """Tells the user which option a class of torch does not accept."""
+    """Tells the user which option a class of torch does not accept; a bug in another class keeps its traceback."""
     try:
         yield
     except ValueError as error:
+        *_, (frame, _) = walk_tb(error.__traceback__)
+        if not frame.f_globals["__name__"].startswith("torch."):
+            raise
         raise UserError(f"{option}: {error}") from error
 
 

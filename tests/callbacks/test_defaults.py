@@ -54,14 +54,12 @@ def test_each_can_be_switched_off_alone():
     whole = build(**dict.fromkeys(NAMES, True))
     missing = [whole - build(**dict.fromkeys(NAMES, True) | {name: False}) for name in NAMES]
     assert all(len(one) == 1 for one in missing)
-    assert set.union(*missing) == whole
-    assert whole == build()
+    assert set.union(*missing) == whole == build()
 
 
 def test_a_run_without_any_ends_with_its_last_weights(workplace, capsys):
     run: Any = small(*(f"--callbacks.{name}=false" for name in NAMES)).trainer
-    own = [one for one in run.callbacks if type(one).__module__.startswith("project.")]
-    assert kinds(own) == {"Bookkeeping"}
+    assert kinds([one for one in run.callbacks if type(one).__module__.startswith("project.")]) == {"Bookkeeping"}
     assert [path.name for path in (RUN / "checkpoints").iterdir()] == ["best.ckpt"]
     assert not (RUN / "plots").exists()
     best = load(RUN / "checkpoints" / "best.ckpt")
@@ -146,8 +144,7 @@ def test_metrics_that_callbacks_log_at_the_start_or_end_of_an_epoch_are_in_its_r
     late = LambdaCallback(on_train_epoch_end=log_late)
     small(*schedule, "--trainer.callbacks+=LearningRateMonitor", callbacks=[late])
     found = rows(RUN / "metrics.csv")
-    assert [float(row["own"]) for row in found] == [10, 20]
-    assert saved[-1]["own"] == 10
+    assert [*(float(row["own"]) for row in found), saved[-1]["own"]] == [10, 20, 10]
     assert all(row["learning_rate/pg1"] == row["learning_rate"] for row in found)
     assert float(found[1]["learning_rate"]) == pytest.approx(float(found[0]["learning_rate"]) / 10)
 
@@ -172,11 +169,14 @@ def ticking(seconds: float) -> Callable[[], float]:
 
 
 def test_an_epoch_is_a_line_of_results_speed_and_remaining_time(workplace, capsys):
-    small(*BARS, "--monitor=val/f1", callbacks=[ProgressLines(ticking(0.001))])
+    bar: dict[str, float] = {}
+    witness = LambdaCallback(on_train_end=lambda run, _: bar.update(run.progress_bar_metrics))
+    small(*BARS, "--monitor=val/f1", callbacks=[ProgressLines(ticking(0.001)), witness])
+    assert bar.keys() == {"train/loss", "train/accuracy", "val/accuracy", "val/f1"}
     written = capsys.readouterr().err
     epoch = (
         r"^epoch (\d+) of (\d+), step (\d+), loss \d+\.\d{4}, accuracy \d+\.\d\d%, validation loss \d+\.\d{4}, "
-        r"validation accuracy \d+\.\d\d%(?:, val/f1 \d\.\d{4})?, [\d,.]+ images/s, (.+) left$"
+        r"validation accuracy \d+\.\d\d%, val/f1 \d\.\d{4}, [\d,.]+ images/s, (.+) left$"
     )
     assert re.findall(epoch, written, re.M) == [("1", "2", "4", "0 s"), ("2", "2", "8", "0 s")]
     assert len(re.findall(r"^test: [\d,]+ images/s$", written, re.M)) == 1

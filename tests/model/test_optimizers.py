@@ -157,12 +157,7 @@ class Falling(LRScheduler):
 
 @cases(
     "schedule interval options factors",  # 32 images in batches of 7 are 5 batches, and with accumulation 3 steps, in an epoch
-    (
-        partial(CosineWithWarmup, warmup_epochs=1.5),
-        None,
-        {"max_epochs": 4, "accumulate_grad_batches": 2},
-        cosine(12, 4),
-    ),
+    (partial(SHORT, warmup_epochs=1.5), None, {"max_epochs": 4, "accumulate_grad_batches": 2}, cosine(12, 4)),
     (CosineWithWarmup, None, {"max_epochs": 3}, cosine(15, 5)),
     (CosineWithWarmup, None, {"max_epochs": 3, "max_steps": 8}, cosine(8, 4)),
     (SHORT, None, {"max_epochs": -1, "max_steps": 8}, cosine(8, 2)),
@@ -214,9 +209,11 @@ def test_one_cycle_without_a_length_is_as_long_as_training_and_keeps_one_of_its_
     (partial(CosineWithWarmup, lrf=2), {}, r"--model\.lr_scheduler\.lrf must be from 0 to 1, got 2"),
     (None, {"model": {"optimizer": partial(SGD, lr=-1)}}, r"--model\.optimizer: Invalid learning rate: -1"),
     (None, {"model": {"layer_decay": 1.5}}, r"--model\.layer_decay must be above 0, at most 1, got 1\.5"),
+    (None, {"model": {"optimizer": lambda params: SGD(params, lr=float("a bug"))}}, "^could not convert .* 'a bug'"),
+    (lambda optimizer: StepLR(optimizer, int("a bug")), {}, "^invalid literal .* 'a bug'"),
 )
-def test_what_a_schedule_or_an_optimizer_does_not_accept_is_one_line(schedule, options, text):
-    with pytest.raises(UserError, match=text):
+def test_what_a_schedule_or_an_optimizer_does_not_accept_is_one_line_and_a_bug_is_not(schedule, options, text):
+    with pytest.raises(ValueError if "a bug" in text else UserError, match=text):
         train(schedule, **{"max_epochs": 1} | options)
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 from lightning.pytorch import Trainer
-from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from torch.utils.tensorboard.summary import hparams
 
+from ..errors import require
 from ..upstream import is_accumulating
 
 if TYPE_CHECKING:
@@ -48,6 +49,9 @@ def place_in_folder(trainer: Namespace, folder: Path) -> None:
         if not isinstance(spec, Namespace) or spec.get("init_args") is None:
             continue
         given, kind = spec.init_args, class_of(spec)
+        if isinstance(kind, type) and issubclass(kind, WandbLogger | MLFlowLogger):  # others write to addresses, too
+            wanted = "a folder of this machine, not an address"
+            require("://" not in str(given.get(argument)), f"--trainer.logger.{argument}", given.get(argument), wanted)
         if (path := given.get(argument)) is not None and "://" not in str(path):
             given[argument] = str(folder / path)
         if isinstance(kind, type) and issubclass(kind, WandbLogger) and not (given.get("id") or given.get("version")):

@@ -133,10 +133,11 @@ class Bookkeeping(Callback):
         if split == "val":
             model.test_metrics.thresholds = results.best_thresholds
             model.validated_step = trainer.global_step
+        shown = {f"{split}/accuracy", *(getattr(one, "monitor", None) for one in trainer.checkpoint_callbacks)}
         for name, value in results.rates().items():
             # every process has the same results and logs them, so none is sent; "max" does not round, as a mean could
             same: dict[str, Any] = {"sync_dist": True, "rank_zero_only": True, "reduce_fx": "max"}
-            model.log(f"{split}/{name}", value, prog_bar=name == "accuracy", **same)
+            model.log(f"{split}/{name}", value, prog_bar=f"{split}/{name}" in shown, **same)
 
 
 def _training_settings(trainer: Trainer) -> dict[str, dict[str, Any]]:

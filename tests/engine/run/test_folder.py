@@ -124,8 +124,7 @@ def logged(folder: Path, *steps: int) -> RunLogger:
 
 
 def curve(folder: Path, tag: str = "loss") -> list[tuple[int, float]]:
-    accumulator = EventAccumulator(str(folder), purge_orphaned_data=False)
-    accumulator.Reload()
+    accumulator = EventAccumulator(str(folder), purge_orphaned_data=False).Reload()
     return sorted((event.step, event.value) for event in accumulator.Scalars(tag))
 
 
@@ -139,8 +138,7 @@ def test_what_was_logged_after_a_checkpoint_vanishes(tmp_path):
     logged(tmp_path, 4, 5).finalize("success")
     assert len(list(tmp_path.iterdir())) == 3
     rewind(tmp_path, lengths)
-    assert set(lengths) == files(tmp_path)
-    assert curve(tmp_path) == [(0, 0.0), (1, 0.5), (2, 1.0), (3, 1.5)]
+    assert (files(tmp_path), curve(tmp_path)) == ({*lengths}, [(0, 0.0), (1, 0.5), (2, 1.0), (3, 1.5)])
     logged(tmp_path, 4).finalize("success")
     assert curve(tmp_path) == [(step, 0.5 * step) for step in range(5)]
     rewind(tmp_path, {})
@@ -155,13 +153,15 @@ def test_places_are_within_the_runs_folder_unless_they_are_absolute_and_wandb_co
     loggers = [spec("CSVLogger", save_dir=place) for place in (".", "/logs", "s3://bucket/x", None)]
     wandb = [spec("WandbLogger", **given) for given in ({}, {"id": "mine"}, {"version": "v"})]
     trainer = Namespace(logger=loggers + wandb, profiler=spec("Logger", dirpath="times"))
-    run = tmp_path / "my run"
-    place_in_folder(trainer, run)
+    place_in_folder(trainer, run := tmp_path / "my run")
     assert [one.init_args.save_dir for one in loggers] == [str(run), "/logs", "s3://bucket/x", None]
     assert [one.init_args.get("id") for one in wandb] == ["my-run", "mine", None]
     assert trainer.profiler.init_args.dirpath == str(run / "times")
     for value in (None, True, False):
         place_in_folder(Namespace(logger=value, profiler=None), run)
+    for kind in ("WandbLogger", "MLFlowLogger"):  # which would make a folder s3: here
+        with pytest.raises(UserError, match=r"save_dir must be a folder of this machine, not an address, got s3://x$"):
+            place_in_folder(Namespace(logger=spec(kind, save_dir="s3://x"), profiler=None), run)
 
 
 class RecordingLogger(Logger):
