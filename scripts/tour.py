@@ -21,23 +21,27 @@ from project.model import ImageClassifier
 WIDTH, SHOWN, THUMBNAILS = 1200, 8, 40
 
 
-def drawn(figure: Figure, width: int) -> Image.Image:
-    """A figure in that many pixels."""
+def drawn(figure: Figure) -> Image.Image:
+    """A figure as an image, without its margins."""
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=200, bbox_inches="tight")
-    image = Image.open(file)
-    return image.resize((width, round(image.height * width / image.width)), Image.Resampling.LANCZOS)
+    return Image.open(file)
 
 
 def pasted(rows: list[list[Figure]], file: str) -> None:
-    """Writes rows of figures as one image."""
-    parts = [[drawn(figure, WIDTH // len(row)) for figure in row] for row in rows]
-    heights = [max(part.height for part in row) for row in parts]
+    """Writes rows of figures as one image; those of a row are equally high."""
+    parts = [[drawn(figure) for figure in row] for row in rows]
+    heights = [round(WIDTH / sum(part.width / part.height for part in row)) for row in parts]
     page = Image.new("RGBA", (WIDTH, sum(heights)))
-    for top, row in zip([sum(heights[:i]) for i in range(len(rows))], parts, strict=True):
-        for column, part in enumerate(row):
-            page.paste(part, (column * WIDTH // len(row), top))
-    page.save(file, quality=85)
+    for number, row in enumerate(parts):
+        left = 0
+        for part in row:
+            small = part.resize(
+                (part.width * heights[number] // part.height, heights[number]), Image.Resampling.LANCZOS
+            )
+            page.paste(small, (left, sum(heights[:number])))
+            left += small.width
+    page.save(file, quality=80)
     print(file)
 
 

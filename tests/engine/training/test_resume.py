@@ -133,9 +133,7 @@ ROWS = {
     ),
     "AdamW, a learning rate that falls": Row(f"{PLATEAU} --model.optimizer=AdamW --trainer.max_epochs=3", slow=True),
     "a dynamic loss scale": Row(f"{SCALED} {SCALER}.init_scale=64 {SCALER}.growth_interval=3", (5,)),
-    "the head first": Row(
-        "--model.lr_scheduler=project.model.HeadFirst --model.layer_decay=0.5 --model.optimizer=AdamW", (2, 5)
-    ),
+    "the head first": Row("--model.lr_scheduler=HeadFirst --model.layer_decay=0.5 --model.optimizer=AdamW", (2, 5)),
     "an average that starts late": Row(f"{EMA} --trainer.callbacks.update_starting_at_step=4", (3, 6)),
     # before averaging, while there is one, and between it and the statistics, in the epoch of which nothing is scheduled,
     # and Lightning does not restore a schedule
