@@ -175,10 +175,9 @@ def test_a_schedule_lasts_as_long_as_training_and_is_stepped_in_time(schedule, i
 
 
 def test_the_head_learns_alone_at_first_then_all_layers_by_the_cosine():
-    schedule = partial(HeadFirst, head_epochs=2, lrf=0.01, warmup_epochs=0)
-    model, seen = linear(**BEFORE, lr_scheduler=schedule, layer_decay=0.5), list[Any]()
+    model = linear(**BEFORE, layer_decay=0.5, lr_scheduler=partial(HeadFirst, head_epochs=2, lrf=0.01, warmup_epochs=0))
     model.network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
-    before = deepcopy(model.network)
+    before, seen = deepcopy(model.network), list[Any]()
 
     def note(run, *_) -> None:
         moved = [not torch.equal(model.network[place].weight, before[place].weight) for place in (0, 3)]

@@ -55,7 +55,9 @@ def find_class(key: str, name: object) -> type | None:
 
 
 def unknown_class(key: str, name: str) -> str:
-    """Formats the message about a class that there is not, with the nearest name."""
+    """Formats the message about a class that there is not, with the nearest name, or of which there are several."""
+    if len(same := [path_of(cls) for cls in candidates(key) if cls.__name__ == name]) > 1:
+        return f"--{key}: several classes are called '{name}'; give the path of one: {', '.join(same)}"
     names = {cls.__name__.lower(): cls.__name__ for cls in candidates(key)}
     if nearest := get_close_matches(name.rpartition(".")[2].lower(), names, n=1):
         meant = f"; did you mean {names[nearest[0]]}?"
