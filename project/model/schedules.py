@@ -41,7 +41,7 @@ class CosineWithWarmup(LRScheduler):
     def set_length(self, total_steps: int, steps_per_epoch: float) -> None:
         """Stretches the schedule over the whole training; called before the first step.
 
-        A resumed run that is longer replaces only the attributes ``total_steps`` and ``warmup_steps``.
+        A resumed run that is longer replaces the attributes that this sets, and no other.
         """
         self.total_steps = total_steps
         self.warmup_steps = round(min(self.warmup_epochs * steps_per_epoch, total_steps // 2))
@@ -110,7 +110,9 @@ def build_schedule(
         scheduler: Any = make(optimizer)
     interval = cast(Interval, interval or getattr(scheduler, "interval", "epoch"))
     if hasattr(scheduler, "set_length"):
+        before = dict(vars(scheduler))
         scheduler.set_length(*_length(trainer, interval))
+        scheduler.lengths = [name for name, value in vars(scheduler).items() if value is not before.get(name)]
     now = [float(group["lr"]) for group in optimizer.param_groups]
     keeps_proportions = all(
         math.isclose(rate * rates[0], now[0] * own) for rate, own in zip(now, rates, strict=True) if rate

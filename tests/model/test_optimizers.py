@@ -145,14 +145,14 @@ def cosine(steps: int, warmup: int) -> list[float]:
 
 
 class Falling(LRScheduler):
-    interval, total_steps = "step", 1
+    interval, length = "step", 1
 
     def set_length(self, total_steps: int, steps_per_epoch: float) -> None:
         assert total_steps % steps_per_epoch == 0
-        self.total_steps = total_steps
+        self.length = total_steps
 
     def get_lr(self) -> list[Any]:
-        return [rate * (1 - self.last_epoch / self.total_steps) for rate in self.base_lrs]
+        return [rate * (1 - self.last_epoch / self.length) for rate in self.base_lrs]
 
 
 @cases(

@@ -25,9 +25,6 @@ from ..run.settings import is_plain
 from ..upstream import follow_until_averaging
 from .fitting import require_fitting_state, require_same_settings
 
-_LENGTHS = ("total_steps", "warmup_steps", "head_steps", "_schedule_phases")
-"""Attributes of a schedule that follow from the length of training: a resumed run may be longer."""
-
 _HOW = ("params", "initial_lr", "foreach", "fused", "capturable", "differentiable", "maximize")
 """Settings of an optimizer that say how it computes, not what, or that are said elsewhere."""
 
@@ -52,9 +49,7 @@ class Bookkeeping(Callback):
         """Compares the settings of a resumed run, before Lightning restores the optimizer's state."""
         model.settings = _training_settings(trainer)
         schedules = [vars(config.scheduler) for config in trainer.lr_scheduler_configs]
-        self._lengths = [
-            (schedule, {name: schedule[name] for name in _LENGTHS if name in schedule}) for schedule in schedules
-        ]
+        self._lengths = [(schedule, {name: schedule[name] for name in _lengths(schedule)}) for schedule in schedules]
         resumed, model.resumed = model.resumed, None  # which would keep memory for nothing
         if resumed is not None:
             require_same_settings(resumed[ABOUT], model.settings, trainer.ckpt_path)
@@ -140,6 +135,11 @@ class Bookkeeping(Callback):
             model.log(f"{split}/{name}", value, prog_bar=f"{split}/{name}" in shown, **same)
 
 
+def _lengths(schedule: Mapping[str, Any]) -> set[str]:
+    """Names the attributes of a schedule that follow from the length of training, as a resumed run may be longer."""
+    return {"total_steps", "_schedule_phases", *schedule.get("lengths", ())} & {*schedule}
+
+
 def _training_settings(trainer: Trainer) -> dict[str, dict[str, Any]]:
     """Returns the names and settings of ``optimizer`` and ``lr_scheduler`` before the first step, as plain data.
 
@@ -154,7 +154,7 @@ def _training_settings(trainer: Trainer) -> dict[str, dict[str, Any]]:
         found["optimizer"] = {"name": type(optimizer).__name__, **_plain(values)}
     for config in trainer.lr_scheduler_configs[:1]:
         kind, attributes = type(config.scheduler), vars(config.scheduler)
-        names = [name for name in signature(kind).parameters if name in attributes and name not in _LENGTHS]
+        names = [name for name in signature(kind).parameters if name in {*attributes} - _lengths(attributes)]
         values = _plain({name: attributes[name] for name in names})
         found["lr_scheduler"] = {"name": kind.__name__, "interval": config.interval, **values}
     return found
@@ -210,8 +210,8 @@ def require_supported(callbacks: Sequence[Callback], network: nn.Module) -> None
     for callback in callbacks:
         if type(callback) is BackboneFinetuning:  # BatchNorm's statistics move, too (Lightning #21901, #15062)
             raise UserError(
-                "BackboneFinetuning: a resumed run would freeze again what was unfrozen; train in two runs, as"
-                " docs/training.md shows, the first with --model.freeze backbone"
+                "BackboneFinetuning: a resumed run would freeze again what was unfrozen; docs/training.md shows how to train"
+                " the head first"
             )
         if isinstance(callback, StochasticWeightAveraging) and frozen:
             raise UserError(
