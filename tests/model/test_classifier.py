@@ -144,7 +144,7 @@ def test_a_loader_of_pairs_trains_as_a_data_module_of_the_same_batches():
 
 
 def test_a_callback_that_cannot_work_here_names_another_way():
-    with pytest.raises(UserError, match=r"^BackboneFinetuning: .*--model\.freeze backbone$"):
+    with pytest.raises(UserError, match=r"^BackboneFinetuning: .*how to train the head first$"):
         trainer(max_epochs=1, callbacks=[BackboneFinetuning()]).fit(linear(), datamodule=Memory())
 
 
