@@ -204,4 +204,4 @@ def test_a_kill_changes_nothing(tmp_path):
 def test_many_kills_of_all_kinds_of_runs_change_nothing(tmp_path):
     found = re.fullmatch(r"72 kills, (\d+) continuations, 0 differences", last_line(tmp_path, "--kills=72", "--seed=1"))
     assert found
-    assert int(found[1]) > 36  # the others came before a checkpoint, or before the next attempt had found it
+    assert int(found[1]) > 12  # the others came before a checkpoint, or before the next attempt had found it
