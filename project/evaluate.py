@@ -95,6 +95,10 @@ class EvaluateCLI(ProjectCLI):
             self.trainer.callbacks.append(collect)  # type: ignore[attr-defined]  # set by a connector
         measure = self.trainer.validate if split == "val" else self.trainer.test
         measure(self.model, datamodule=self.datamodule, verbose=False)
+        if measured not in self.model.results:
+            raise UserError(
+                f"nothing was measured; see --trainer.limit_{measured}_batches, or the model's {measured}_step"
+            )
         if not first:
             return
         class_names = self.model.class_names

@@ -95,10 +95,11 @@ def test_images_are_fitted_as_the_checkpoint_says_or_not_at_all(checkpoint, tmp_
     assert measured["correct"] == right(cli.model, cli.datamodule.splits["test"].files)
 
 
-def test_other_classes_are_refused(checkpoint, tmp_path):
-    root = make_folder(tmp_path / "images", {"blue": 5, "red": 5})
+def test_other_classes_and_no_batches_are_refused(checkpoint, tmp_path):
     with pytest.raises(UserError, match=r"knows the 8 classes anemone, .* but the data has the 2 classes blue and red"):
-        evaluate(f"{checkpoint}", f"--data={root}")
+        evaluate(f"{checkpoint}", f"--data={make_folder(tmp_path / 'images', {'blue': 5, 'red': 5})}")
+    with pytest.raises(UserError, match=r"nothing was measured; see --trainer\.limit_test_batches"):
+        evaluate(f"{checkpoint}", "--trainer.limit_test_batches=0")
 
 
 class Page(HTMLParser):
@@ -132,9 +133,9 @@ def test_a_reports_metrics_are_those_of_the_run_and_every_image_is_inside_the_fi
     for _, tag in found.tags:
         assert all(str(tag[name]).startswith("data:") for name in ("src", "href", "srcset") if name in tag)
     images = re.findall(r"data:image/(\w+);base64,", page.read_text())
-    wrong = metrics["test"]["total"] - metrics["test"]["correct"]
-    assert images.count("png") == 4
-    assert images.count("jpeg") == min(wrong, 12) + 2 * (min(metrics["test"]["correct"], 6) + min(wrong, 6))
+    wrong = metrics["test"]["total"] - (correct := metrics["test"]["correct"])
+    photos = min(wrong, 12) + 2 * (min(correct, 6) + min(wrong, 6))
+    assert (images.count("png"), images.count("jpeg")) == (4, photos)
 
 
 def test_names_from_files_are_no_markup_and_without_its_images_a_run_still_has_a_page(tmp_path, capsys):
@@ -158,8 +159,7 @@ def test_sections_that_a_network_or_a_run_has_nothing_for_are_left_out(tiny_run)
     sections = image_sections(model, evaluate_split(model, data))
     text = render(tiny_run, dict(about), metrics | {"selection": None, "val": None}, sections)
     assert "Most confident mistakes" in text
-    assert "Where the network looks" not in text
-    assert "validation accuracy" not in text
+    assert not any(part in text for part in ("Where the network looks", "validation accuracy"))
     assert f"The last, after step {metrics['step']}." in text
 
 

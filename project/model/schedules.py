@@ -78,7 +78,9 @@ class HeadFirst(CosineWithWarmup):
     ) -> None:
         require(0 <= head_epochs < math.inf, "--model.lr_scheduler.head_epochs", head_epochs, "0 or more")
         if not any(LR_SCALE in group for group in optimizer.param_groups):
-            raise UserError("--model.lr_scheduler HeadFirst needs --model.layer_decay below 1")
+            raise UserError(
+                "--model.lr_scheduler HeadFirst needs --model.layer_decay below 1, and an optimizer that keeps its groups"
+            )
         self.head_epochs, self.head_steps = head_epochs, 0
         super().__init__(optimizer, lrf, warmup_epochs)
 
