@@ -31,7 +31,7 @@ def parse(args: list[str] | None = None) -> Namespace:
         " duplicates, sizes. Ends with code 0 where project.fit can train on it, with code 1 where it would refuse it.",
         epilog="example: python -m project.check_data path/to/folder --output report.json",
     )
-    help_ = "A folder, as --data.root of project.fit takes it, or a CSV, as --data.file of CSVDataModule."
+    help_ = "A folder or a CSV, as --data of project.fit takes it."
     parser.add_argument("data", type=str, help=help_)
     parser.add_argument("--output", type=str | None, default=None, help="A JSON file for everything that was found.")
     others = accepted(CSVDataModule).keys() - {*_OPTIONS, *_OF_CSV}
@@ -79,11 +79,12 @@ def check_data(options: Namespace) -> int:
 
 
 def _data_options(found: dict[str, Any], given: dict[str, Any]) -> str:
-    options = " ".join(f"--data.{name} {shlex.quote(str(value))}" for name, value in given.items())
+    (_, path), *others = given.items()
+    options = [f"--data {shlex.quote(path)}", *(f"--data.{name} {shlex.quote(str(value))}" for name, value in others)]
     training = sum(counts["train"] for counts in found["classes"].values())
     if training < accepted(CSVDataModule)["batch_size"]:
-        options += f" --data.batch_size {max(1, training // 2)}"
-    return f"--data {'CSV' if 'file' in given else 'Folder'}DataModule {options}"
+        options.append(f"--data.batch_size {max(1, training // 2)}")
+    return " ".join(options)
 
 
 def survey_table(found: dict[str, Any]) -> str:

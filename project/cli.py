@@ -1,7 +1,9 @@
-"""The classes that the commands ``fit`` and ``evaluate`` know: bases, data of a folder, and how progress is shown."""
+"""The classes that the commands ``fit`` and ``evaluate`` know: bases, the data at a path, and how progress is shown."""
+
+from typing import ClassVar
 
 from project.callbacks import ProgressLines
-from project.data import FolderDataModule, ImageDataModule
+from project.data import CSVDataModule, FolderDataModule, ImageDataModule
 from project.engine.cli.classes import CLASS_OPTIONS
 from project.engine.cli.command import Command
 from project.model import ImageClassifier
@@ -12,7 +14,7 @@ CLASS_OPTIONS |= {"data": ImageDataModule, "model": ImageClassifier}
 class ProjectCLI(Command):
     """A command on this package's data modules and models."""
 
-    folder_class = FolderDataModule
+    path_classes: ClassVar = {"root": FolderDataModule, "file": CSVDataModule}
     progress_class = ProgressLines
     model: ImageClassifier
     datamodule: ImageDataModule

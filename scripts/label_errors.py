@@ -2,7 +2,7 @@
 
 Writes ``label_errors.csv`` (path, label, suggested), the most suspicious first, and ``label_errors.jpg`` of the first 40. Look at the
 images, and delete the lines whose label is right. ``python scripts/label_errors.py runs/NAME labels.csv`` then writes a CSV of all images
-with the labels that are left corrected, for ``--data CSVDataModule --data.file labels.csv``. ``outliers.csv`` (path, label, score) and
+with the labels that are left corrected, for ``--data labels.csv``. ``outliers.csv`` (path, label, score) and
 ``outliers.jpg`` have the 40 images that look least like any class.
 
 By confident learning (Northcutt et al., 2021, https://arxiv.org/abs/1911.00068): labels that out-of-fold predictions contradict.

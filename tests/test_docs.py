@@ -55,7 +55,7 @@ def words(command: str, folder: str = "images") -> list[str]:
 
 def shortened(command: str) -> list[str]:
     """The options of a command, with others behind them that make it short enough for a test."""
-    files = re.search("flowers|--data FOLDER|FolderData|TorchDataset|CSV", command)
+    files = re.search("flowers|--data FOLDER|FolderData|TorchDataset|csv", command)
     data = TINY["CIFAR10DataModule"] if "cifar10" in command else TINY["FlowersDataModule"] if files else TINY_DATA
     finer = ["--trainer.callbacks.multiple=8"] if "ProgressiveResizing" in command else []  # for smaller images
     network = [] if "nets.TinyNet" in command else NETWORK
@@ -123,7 +123,7 @@ def test_an_evaluate_command_is_true(command, tiny_run, tmp_path, monkeypatch):
 def test_a_check_data_command_is_true(command, workplace, monkeypatch, capsys):
     write_images(workplace)
     assert check_data.check_data(check_data.parse(words(command))) == 0
-    data = "CSVDataModule --data.file labels.csv" if "csv" in command else "FolderDataModule --data.root images"
+    data = "labels.csv" if "csv" in command else "images"
     assert f"python -m project.fit --data {data}" in capsys.readouterr().out
     assert Path("found.json").exists() == ("--output" in command)
 

@@ -101,7 +101,7 @@ def failing(num_classes, fail_later=False):
     (f"{__name__}.of_other_width", {}, r"must return logits of shape \(2, 5\), got a shape of \(2, 6\)"),
     (f"{__name__}.failing", {"depth": 3}, r"failing does not accept .*depth=3 \(.*unexpected"),
     ("inception_v3", {}, r"inception_v3 does not accept images of 8 pixels \(.*; choose another --data\.image_size"),
-    ("..", {}, r"there is no network '\.\.'"),
+    ("a:b", {}, "there is no network 'a:b'; name your own with its module, as in my_module.MyNet"),
     ("efficientnet", {}, "there is no network 'efficientnet'; did you mean .*efficientnet_b0"),
     ("hrnet_w18", {}, "did you mean timm/hrnet_w18"),
     ("timm/resnet17", {}, "there is no network 'timm/resnet17'; did you mean .*timm/resnet18"),

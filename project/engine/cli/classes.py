@@ -65,7 +65,8 @@ def unknown_class(key: str, name: str) -> str:
         meant = f"; did you mean --model.arch {name}?"
     else:
         meant = f"; name your own with its module, as in my_module.{name}" if name.isidentifier() else ""
-    return f"--{key}: there is no {CLASS_OPTIONS[key].__name__} '{name}'{meant}"
+    kinds = f"{'folder, file or ' if key == 'data' else ''}{CLASS_OPTIONS[key].__name__}"
+    return f"--{key}: there is no {kinds} '{name}'{meant}"
 
 
 def class_parser(cls: type, key: str | None = None) -> LightningArgumentParser:

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from enum import Enum
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -45,8 +45,8 @@ class Command(LightningCLI):
     """The classes of ``data`` and ``model`` where nobody names one, by path or with ``init_args``."""
     defaults: dict[str, Any]
     """Defaults of other options."""
-    folder_class: type
-    """The data module for ``--data FOLDER``."""
+    path_classes: ClassVar[dict[str, type]]
+    """The data modules for ``--data PATH``, by the argument that takes the path: ``root`` of a folder, ``file`` of a file."""
     progress_class: type[Callback]
     """Reports progress where no terminal would show a bar."""
 
@@ -82,7 +82,7 @@ class Command(LightningCLI):
                     find_class(key, name)  # imports it, so that it is shown
             sys.stdout.write(parser.format_full_help())
             parser.exit()
-        arranged, options = arrange(given, self.classes, self.folder_class)
+        arranged, options = arrange(given, self.classes, self.path_classes)
         if "model" in self.classes:  # otherwise jsonargparse gives a model of the user's own the base's optimizer
             parser.set_defaults({"model": {"class_path": path_of(options["model"]), "init_args": {}}})
         OneLineErrorParser.command = parser

@@ -66,11 +66,12 @@ def import_modules(modules: list[str]) -> None:
         allow_module(module)
 
 
-def arrange(args: list[str], classes: dict[str, Any], folder: type) -> tuple[list[str], Options]:
+def arrange(args: list[str], classes: dict[str, Any], of_path: dict[str, type]) -> tuple[list[str], Options]:
     """Arranges a command line so that the order of configs, classes and arguments does not matter.
 
-    ``classes`` are those of ``data`` and ``model`` where nobody names one; ``folder`` is the data module for
-    ``--data FOLDER``. Returns the command line with one config in front, and the options in that config.
+    ``classes`` are those of ``data`` and ``model`` where nobody names one; ``of_path`` are those for ``--data PATH``,
+    by the argument that takes the path: ``root`` of a folder, ``file`` of a file. Returns the command line with one config
+    in front, and the options in that config.
     """
     configs, named, flags = list[Options](), Options(), list[str]()
     for word in whole_words(args):
@@ -85,15 +86,15 @@ def arrange(args: list[str], classes: dict[str, Any], folder: type) -> tuple[lis
             flags.append(f"{option}{equals}{value}")
     options = Options()
     for config in configs:
-        _merge(options, _with_classes(config, folder), is_config=True)
-    _merge(options, _with_classes(flat(named), folder), is_config=False)
+        _merge(options, _with_classes(config, of_path), is_config=True)
+    _merge(options, _with_classes(flat(named), of_path), is_config=False)
     given = {*options, *(flag.removeprefix("--").partition("=")[0] for flag in flags)}
     if "model" not in classes and any(name.partition(".")[0] == "model" for name in given):
         raise UserError("there is no option '--model' here: the checkpoint says what the model is")
     for name, source in FOLLOWS.items():  # a parser would take them and then override them
         if name in given and options.get(name, "") is not None:
             raise UserError(f"--{name} cannot be given: it follows from {source}")
-    known = _with_classes(flat(classes), folder)
+    known = _with_classes(flat(classes), of_path)
     same = {key for key in classes if options.get(key, known[key]) is known[key]}
     options = {name: value for name, value in known.items() if name.partition(".")[0] in same} | options
     if "model" in classes:
@@ -101,17 +102,16 @@ def arrange(args: list[str], classes: dict[str, Any], folder: type) -> tuple[lis
     return [f"--config={dump(options)}", *flags], options
 
 
-def _with_classes(options: Options, folder: type) -> Options:
-    """Finds the classes that options name; a folder of images stands for the data module that reads it."""
+def _with_classes(options: Options, of_path: dict[str, type]) -> Options:
+    """Finds the classes that options name; a folder or a file stands for the data module that reads it."""
     for key in CLASS_KEYS:
         if (name := options.get(key)) is None:
             continue
         if cls := find_class(key, name):
             options[key] = cls
-        elif key == "data" and os.path.isdir(os.path.expanduser(str(name))):
-            options |= {"data": folder, "data.root": name}
-        elif key == "data" and os.sep in str(name):
-            raise UserError(f"--data: there is no folder '{name}'")
+        elif key == "data" and os.path.exists(path := os.path.expanduser(str(name))):
+            argument = "root" if os.path.isdir(path) else "file"
+            options |= {"data": of_path[argument], f"data.{argument}": name}
         # others are such as ``ddp``, or a loss that is a function, which jsonargparse would call if it had arguments
         elif _arguments(options, key) or not (key.startswith("trainer.") or (key == "model.loss" and "." in str(name))):
             raise UserError(unknown_class(key, str(name)))

@@ -174,12 +174,14 @@ def test_the_saved_config_of_a_run_can_be_used_with_another_class(workplace):
     assert (data.init_args.image_size, data.init_args.root) == (40, "x")
 
 
-@cases("args", ["--data=my images"], ["--data", "my images/"], ["--config={data: ./my images}"])
-def test_a_folder_is_taken_for_what_it_holds(workplace, args):
-    (workplace / "my images").mkdir()
-    data = parse("--data.image_size=32", *args).data
-    assert data.class_path.endswith("FolderDataModule")
-    assert FolderDataModule(**vars(data.init_args)).root.samefile("my images")
+@cases("args", ["--data=my images"], ["--data", "./my images"], ["--config={data: ./my images}"])
+def test_a_path_is_taken_for_what_it_holds(workplace, args):
+    path = workplace / "my images"
+    path.mkdir()
+    assert FolderDataModule(**vars(parse(*args).data.init_args)).root.samefile(path)
+    path.rmdir()
+    path.write_text("path,label\n")
+    assert parse(*args).data.class_path.endswith("CSVDataModule")
 
 
 def test_each_of_several_loggers_gets_what_follows_it():

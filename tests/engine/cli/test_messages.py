@@ -38,13 +38,13 @@ extra -> there is no option 'extra'
 --data.root=x -> SyntheticFlowersDataModule has no option 'root'; CSVDataModule, FolderDataModule and FlowersDataModule
 --model.optimizer.momentum=1 --model.optimizer=AdamW -> AdamW has no option 'momentum'; Muon, RMSprop and SGD have it
 --config={{model.optimizer: {{class_path: SGD, init_args: {{momentum: 0.8}}}}}} --model.optimizer=AdamW -> no option 'momentum'
---data=FlowrsDataModule -> there is no ImageDataModule 'FlowrsDataModule'; did you mean FlowersDataModule
+--data=FlowrsDataModule -> there is no folder, file or ImageDataModule 'FlowrsDataModule'; did you mean FlowersDataModule
 --model.optimizer=Muon -> several classes are called 'Muon'; give the path of one: torch.optim.Muon, project.model.muon.Muon
---data=torch.nn.Linear -> --data: there is no ImageDataModule 'torch.nn.Linear'
---data=./nowhere -> --data: there is no folder './nowhere'
+--data=torch.nn.Linear -> --data: there is no folder, file or ImageDataModule 'torch.nn.Linear'
+--data=./nowhere -> --data: there is no folder, file or ImageDataModule './nowhere'
 --config={{trainer: 3}} -> --config: trainer must hold options, got '3'
 --model.optimizer={{ -> --model.optimizer, line 1: expected the node content
---config={{data: {{class_path: 3}}}} -> --data: there is no ImageDataModule '3'
+--config={{data: {{class_path: 3}}}} -> --data: there is no folder, file or ImageDataModule '3'
 --model=resnet18 -> --model: there is no ImageClassifier 'resnet18'; did you mean --model.arch resnet18?
 --config={{model.loss: {{class_path: os.getpid, init_args: {{a: 3}}}}}} -> --model.loss: there is no Module 'os.getpid'
 --model.loss=my_own -> there is no Module 'my_own'; name your own with its module, as in my_module.my_own
