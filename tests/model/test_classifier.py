@@ -143,6 +143,13 @@ def test_a_loader_of_pairs_trains_as_a_data_module_of_the_same_batches():
     assert weights[0].any()
 
 
+def test_a_model_that_was_validated_can_be_trained():
+    model = linear()
+    trainer().validate(model, datamodule=Memory(), verbose=False)
+    trainer(max_epochs=1).fit(model, datamodule=Memory())
+    assert model.results["val"].total == len(Memory().labels)
+
+
 def test_a_callback_that_cannot_work_here_names_another_way():
     with pytest.raises(UserError, match=r"^BackboneFinetuning: .*how to train the head first$"):
         trainer(max_epochs=1, callbacks=[BackboneFinetuning()]).fit(linear(), datamodule=Memory())

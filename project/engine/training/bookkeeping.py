@@ -23,7 +23,7 @@ from ..run.loggers import is_logged, log_settings
 from ..run.progress import note
 from ..run.settings import is_plain
 from ..upstream import follow_until_averaging
-from .fitting import require_fitting_state, require_same_settings
+from .fitting import changed_images, require_fitting_state, require_same_settings
 
 _HOW = ("params", "initial_lr", "foreach", "fused", "capturable", "differentiable", "maximize")
 """Settings of an optimizer that say how it computes, not what, or that are said elsewhere."""
@@ -52,6 +52,8 @@ class Bookkeeping(Callback):
         self._lengths = [(schedule, {name: schedule[name] for name in _lengths(schedule)}) for schedule in schedules]
         resumed, model.resumed = model.resumed, None  # which would keep memory for nothing
         if resumed is not None:
+            if changed := changed_images(resumed[ABOUT], trainer.datamodule):  # type: ignore[attr-defined]  # set by fit
+                rank_zero_only(note)(f"{changed}; what this epoch has left is drawn from these")
             require_same_settings(resumed[ABOUT], model.settings, trainer.ckpt_path)
             # StochasticWeightAveraging has cleared the schedule that it replaces
             model.settings = {part: now or resumed[ABOUT].get(part, {}) for part, now in model.settings.items()}
@@ -101,7 +103,7 @@ class Bookkeeping(Callback):
         """Has DDP send the first process's statistics of BatchNorm, which it does not within a step of several batches."""
         if isinstance(wrapper := trainer.strategy.model, DistributedDataParallel):
             wrapper.require_forward_param_sync = True
-            for buffer in wrapper.buffers() if not wrapper.broadcast_buffers else ():
+            for buffer in wrapper.buffers() if not wrapper.forward_sync_buffers else ():
                 # Lightning's broadcast is of objects; the user has DDP leave this out of each step
                 distributed.broadcast(buffer, 0)
 

@@ -1,6 +1,7 @@
 """The LightningModule's part in the promises: metrics, checkpoints that explain themselves, and exact resuming."""
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
@@ -8,18 +9,16 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 import torch
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.plugins import DoublePrecision
-from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 
 from ..errors import NonFiniteError, UserError, printable, require
 from ..preprocessing import Preprocessing, is_preprocessing
 from ..run.checkpoint import ABOUT, About, explain, read_checkpoint
-from ..run.progress import note
 from ..run.settings import imported_class, is_plain, limited_by, plain_options
 from ..upstream import trainer_of
 from .bookkeeping import Bookkeeping, require_supported
-from .fitting import changed_images, require_fitting_weights
+from .fitting import require_fitting_weights
 
 _TAKEN = {"loss", "accuracy", "top5", "f1", "correct", "total", "top5_correct", "confusion_matrix", "per_class", "step"}
 
@@ -60,6 +59,13 @@ class ResumableModule(LightningModule):
     network: nn.Module
     criterion: Any
     compile_network: bool
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Runs these hooks beside those of a subclass, which need not call them: Lightning's own do nothing."""
+        super().__init_subclass__(**kwargs)
+        for name in ("configure_callbacks", "on_save_checkpoint", "on_load_checkpoint"):
+            if name in vars(cls):
+                setattr(cls, name, _beside(getattr(ResumableModule, name), vars(cls)[name]))
 
     def __init__(self) -> None:
         super().__init__()
@@ -178,8 +184,9 @@ class ResumableModule(LightningModule):
                 raise UserError(f"the metric '{name}' must be one number, got {tuple(value.shape)}")
             values[name] = float(value)
         results = metrics.compute()._replace(own=values)
-        metrics.reset()
-        own.reset()
+        with torch.inference_mode(False):  # else training could not change the new counts in place
+            metrics.reset()
+            own.reset()
         return results
 
     def _everywhere(self, decision: bool, all_processes: bool) -> bool:
@@ -231,10 +238,8 @@ class ResumableModule(LightningModule):
         self.thresholds = checkpoint[ABOUT].get("thresholds")
         if not self.trainer.training:
             return
-        about = checkpoint[ABOUT]
-        if changed := changed_images(about, self.trainer.datamodule):  # type: ignore[attr-defined]  # set by fit
-            rank_zero_only(note)(f"{changed}; what this epoch has left is drawn from these")
-        self.resumed_results = {"val": about["metrics"]["val"]} if "val" in about["metrics"] else {}
+        metrics = checkpoint[ABOUT]["metrics"]
+        self.resumed_results = {"val": metrics["val"]} if "val" in metrics else {}
         self.resumed = checkpoint
         if self.trainer.is_global_zero:  # they are those of all processes
             self.train_metrics.set_counts(checkpoint["counts"])
@@ -290,6 +295,20 @@ class ResumableModule(LightningModule):
         model.load_state_dict(state, strict=False)
         model.thresholds = checkpoint[ABOUT].get("thresholds")
         return cast(Self, model.to(map_location))
+
+
+def _beside(ours: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a hook that runs ours and then a subclass's own, which may run ours again; of callbacks, it returns both."""
+
+    @functools.wraps(own)
+    def hook(self: Any, *args: Any) -> Any:
+        added, found = ours(self, *args), own(self, *args)
+        if added is None:
+            return found
+        kinds, callbacks = [type(one) for one in added], found if isinstance(found, Sequence) else [found]
+        return [*added, *(one for one in callbacks if type(one) not in kinds)]
+
+    return hook
 
 
 def _imported(cls: type[Any], about: About, path: str | Path) -> type[Any]:
