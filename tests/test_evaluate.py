@@ -16,7 +16,7 @@ from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT
 from project.model.metrics import Metrics
 from project.report import image_sections, render
-from tests.conftest import QUIET, SLIM, SMALL_FILES, TINY_TRAINER, evaluate, fit, make_folder, opened, report_of
+from tests.conftest import QUIET, SLIM, SMALL_FILES, TINY, TINY_TRAINER, evaluate, fit, make_folder, opened, report_of
 from tests.engine.loading.image_files import write_folder
 from tests.small import load, read_json
 
@@ -37,6 +37,12 @@ def test_a_checkpoint_alone_is_measured_into_a_table_and_a_file_beside_it(checkp
     rows = read_json(tmp_path / "alone.val.metrics.json")["per_class"]
     assert list(rows) == load(checkpoint)[ABOUT]["class_names"]
     assert class_table(list(rows), list(rows.values())) in capsys.readouterr().out
+
+
+def test_a_run_in_half_precision_is_tested_in_float32_as_its_checkpoint_is(workplace):
+    fit(*TINY, *SLIM, "--trainer.precision=bf16-true", "--name=half")
+    evaluate("runs/half/checkpoints/best.ckpt", "--output=found.json")
+    assert read_json("found.json")["loss"] == read_json("runs/half/metrics.json")["test"]["loss"]
 
 
 def test_other_images_of_the_same_classes_can_be_measured(checkpoint, tmp_path, capsys):

@@ -6,18 +6,22 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
 from project.engine.errors import require
 from project.engine.upstream import trainer_of
+
+_HALF = (torch.float16, torch.bfloat16)
 
 Views = Literal["flip", "flip_and_shift"]
 """Each image and its mirror image; and both moved by one pixel up and left, and down and right."""
 
 
 def exact_logits(model: Any, images: Tensor) -> Tensor:
-    """Classifies in the weights' own precision, so that no result depends on the rest of a batch; returns float32.
+    """Classifies in float32, or float64 where the weights are, so that no result depends on the rest of a batch.
 
-    In bfloat16 near ties are many, and fall either way; ``model.exact_evaluation`` says where that may be. A single image
+    In bfloat16 near ties are many, and fall either way; ``model.exact_evaluation`` says where that may be. Half-precision
+    weights, those of ``bf16-true``, are converted, as they are where a checkpoint is opened. A single image
     is computed as two: a CPU multiplies a vector by other instructions than a matrix, which rounds differently.
     """
     exact: bool | None = model.exact_evaluation
@@ -27,8 +31,9 @@ def exact_logits(model: Any, images: Tensor) -> Tensor:
     if not exact:
         return cast(Tensor, model(images)).float()
     alone = len(images) == 1
+    weights = {name: value.float() for name, value in model.state_dict().items() if value.dtype in _HALF}
     with torch.autocast(model.device.type, enabled=False):
-        logits: Tensor = model(torch.cat([images, images]) if alone else images)
+        logits: Tensor = functional_call(model, weights, torch.cat([images, images]) if alone else images)
     return logits[:1] if alone else logits
 
 
