@@ -22,7 +22,7 @@ SMALL = [*TINY_TRAINER, *QUIET, "--trainer.precision=32-true", "--trainer.max_ep
 
 
 class AtStep(Callback):
-    """Sends this process a signal in the middle of a step, counted from 1, as the system might; 0 is before the first."""
+    """Sends this process a signal in a step, counted from 1, as the system might; 0 is before the first, one too many in the test."""
 
     def __init__(self, step: int, number: int = signal.SIGTERM) -> None:
         self.step, self.number = step, number
@@ -33,6 +33,10 @@ class AtStep(Callback):
 
     def on_before_optimizer_step(self, trainer, pl_module, optimizer) -> None:
         if trainer.global_step + 1 == self.step:
+            os.kill(os.getpid(), self.number)
+
+    def on_test_start(self, trainer, pl_module) -> None:
+        if trainer.global_step < self.step:
             os.kill(os.getpid(), self.number)
 
 

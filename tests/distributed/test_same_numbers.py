@@ -57,14 +57,14 @@ def evaluated(model, size, world_size):
     return metrics(model)
 
 
-def fit_and_evaluate(world_size, broadcast_buffers):
+def fit_and_evaluate(world_size, forward_sync_buffers):
     """Validation in the middle of the second step, and the test after it; BatchNorm's statistics differ by process."""
     weights: dict[str, dict[str, torch.Tensor]] = {}  # of the first process, as they are measured
 
     def keep(trainer, model):
         weights["test" if trainer.testing else "val"] = deepcopy(model.state_dict())
 
-    strategy: Any = DDPStrategy(broadcast_buffers=broadcast_buffers) if world_size > 1 else "auto"
+    strategy: Any = DDPStrategy(forward_sync_buffers=forward_sync_buffers) if world_size > 1 else "auto"
     model = classifier(MeasuringClassifier, optimizer=partial(SGD, lr=0.01))
     data = flowers(80, FIT_SIZE, 4 * world_size)
     steps = {"limit_train_batches": 4, "accumulate_grad_batches": 2, "val_check_interval": 3}
@@ -151,9 +151,9 @@ def test_the_most_confident_mistakes_are_those_of_one_process(found):
     assert len(found["mistakes"][23]) == MISTAKES
 
 
-@pytest.mark.parametrize("broadcast_buffers", [True, False])
-def test_validation_within_a_step_of_fit_and_the_test_after_it_are_exact_too(found, broadcast_buffers):
-    for split, (measured, weights) in found["fit"][broadcast_buffers].items():
+@pytest.mark.parametrize("forward_sync_buffers", [True, False])
+def test_validation_within_a_step_of_fit_and_the_test_after_it_are_exact_too(found, forward_sync_buffers):
+    for split, (measured, weights) in found["fit"][forward_sync_buffers].items():
         model = classifier(MeasuringClassifier)
         statistics = "network.stem.1.running_mean"
         assert not torch.equal(weights[statistics], model.state_dict()[statistics])  # it did train

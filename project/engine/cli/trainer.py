@@ -117,7 +117,7 @@ def require_supported(trainer: Trainer) -> None:
         name = type(strategy).__name__
         raise UserError(f"--trainer.strategy {name} does not keep all weights on each device; use ddp")
     if strategy.launcher is not None and not hasattr(strategy.launcher, "cluster_environment"):
-        raise UserError("--trainer.strategy: processes that are forked cannot hand their metrics back; use ddp")
+        raise UserError("--trainer.strategy: forked or spawned processes cannot hand their metrics back; use ddp")
     for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
         if isinstance(callback, BatchSizeFinder | LearningRateFinder):  # they change a run after it was planned
             name = type(callback).__name__

@@ -3,7 +3,7 @@
 import time
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
@@ -76,6 +76,19 @@ class LastCheckpoint(Callback):
         self._request.ignore()
         self._do(max(Action.SAVE, self._agree(trainer, between_epochs=True)), trainer)
 
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Handles signals during the final test, too; all was saved before."""
+        self._request.listen()
+
+    def on_test_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        """Stops this process, without which the others end, if it was asked to."""
+        if self._request.made:
+            _stop(trainer)
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Restores the handlers of signals."""
+        self._request.ignore()
+
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Restores the handlers of signals."""
         self._request.ignore()
@@ -131,10 +144,14 @@ class LastCheckpoint(Callback):
             trainer.save_checkpoint(last)
             self._saved_at, self._save_took = time.monotonic(), time.monotonic() - began
         if action == Action.STOP:
-            # where Lightning has launched a process itself, it kills the first one when that one ends with a code
-            environment = getattr(trainer.strategy, "cluster_environment", None)
-            launched = trainer.local_rank > 0 and isinstance(environment, LightningEnvironment)
-            raise StoppedError(0 if launched else EXIT_CODE)
+            _stop(trainer)
+
+
+def _stop(trainer: Trainer) -> NoReturn:
+    # where Lightning has launched a process itself, it kills the first one when that one ends with a code
+    environment = getattr(trainer.strategy, "cluster_environment", None)
+    launched = trainer.local_rank > 0 and isinstance(environment, LightningEnvironment)
+    raise StoppedError(0 if launched else EXIT_CODE)
 
 
 def _reopen_epoch(progress: dict[str, Any]) -> None:

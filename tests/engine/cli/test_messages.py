@@ -82,7 +82,7 @@ extra -> there is no option 'extra'
 --trainer.barebones=true -> Logging can impact raw speed
 --trainer.callbacks+=LearningRateFinder -> LearningRateFinder searches in Python alone
 --trainer.strategy=DDPStrategy --trainer.strategy.static_graph=true --trainer.accumulate_grad_batches=2 -> static_graph aborts
---trainer.strategy=ddp_spawn -> processes that are forked cannot hand their metrics back; use ddp
+--trainer.strategy=ddp_spawn -> forked or spawned processes cannot hand their metrics back; use ddp
 --trainer.accelerator=gpuu -> these --trainer options do not work here
 --data.batch_size=4000 -> --data.batch_size must be at most
 --data=broken --data.image_size=16 --data.batch_size=2 -> cannot be read as images
