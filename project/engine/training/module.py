@@ -305,8 +305,8 @@ def _beside(ours: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., 
         added, found = ours(self, *args), own(self, *args)
         if added is None:
             return found
-        kinds, callbacks = [type(one) for one in added], found if isinstance(found, Sequence) else [found]
-        return [*added, *(one for one in callbacks if type(one) not in kinds)]
+        callbacks = [found] if isinstance(found, Callback) else found or []
+        return [*added, *(one for one in callbacks if not isinstance(one, Bookkeeping))]
 
     return hook
 

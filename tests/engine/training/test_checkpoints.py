@@ -120,10 +120,8 @@ def test_early_stopping_waits_for_a_validation(workplace, flag):
 def test_whoever_stops_a_run_is_told_how_to_resume_it_at_the_very_end_too(workplace, capsys, number, step):
     before = [signal.getsignal(one) for one in StopRequest.SIGNALS]
     assert stop_at(step, number=number).code == 75
-    assert (
-        f"stopped after step {min(step, STEPS)}; to resume, run the same command with --name run"
-        in capsys.readouterr().err
-    )
+    said = f"stopped after step {min(step, STEPS)}; to resume, run the same command with --name run"
+    assert said in capsys.readouterr().err
     assert [signal.getsignal(one) for one in StopRequest.SIGNALS] == before
     assert not (RUN / "metrics.json").exists()
     small()
