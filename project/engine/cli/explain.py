@@ -46,7 +46,7 @@ def _text_of(error: BaseException) -> str | None:
         return f"the package '{error.name}' is not installed{where}" if error.name else str(error)
     if isinstance(error, torch.OutOfMemoryError):
         return TOO_LARGE
-    if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):
+    if isinstance(error, RuntimeError) and "DataLoader worker (pid" in str(error):  # not one that a worker has caught
         # an abort is a bug, and has nothing to do with memory
         return None if re.search("signal: (Aborted|Segmentation fault)", str(error)) else WORKER_DIED
     if isinstance(error, RuntimeError) and re.search("Connection (closed|reset) by peer", str(error)):
