@@ -10,19 +10,24 @@ from typing import Any
 
 import torch
 from jsonargparse import Namespace
-from jsonargparse.typing import PositiveFloat, PositiveInt
+from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
 from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.strategies import DDPStrategy
+from matplotlib.figure import Figure
 from torch import Tensor, distributed
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 
 from project.analysis.scaling import CHECKED, Bucket, Link, Step, bounds, forecast, server, with_batch
+from project.analysis.tables import require_writable, writing
 from project.engine.cli.command import one_line_errors
 from project.engine.cli.command_line import whole_words
 from project.engine.cli.parser import OneLineErrorParser
 from project.engine.errors import require
 from project.engine.upstream import options_of
 from project.fit import FitCLI
+
+Ways = dict[str, list[tuple[Step, int, Link]]]
+"""How a batch grows with the processes: for each number of them, the step of one, that number and the link."""
 
 _STEPS, _WARMUP = 13, 3  # DDP chooses its buckets after the first step
 
@@ -40,7 +45,8 @@ def parse(args: list[str] | None = None) -> tuple[Namespace, list[str]]:
     option("--per_machine", type=PositiveInt, default=1, help="Processes of a machine, each with a device.")
     option("--between", type=PositiveFloat, default=10.0, help="Gbit/s between machines, in each direction.")
     option("--within", type=PositiveFloat, default=100.0, help="Gbit/s between devices of a machine.")
-    option("--latency", type=PositiveFloat, default=30.0, help="Microseconds that a message takes beside its bytes.")
+    option("--latency", type=NonNegativeFloat, default=30.0, help="Microseconds that a message takes beside its bytes.")
+    option("--plot", help="A picture of the efficiencies to draw, such as scaling.png.")
     own = {name for action in options_of(parser) for name in action.option_strings}
     words = whole_words(sys.argv[1:] if args is None else args)
     others = [word for word in words if word.partition("=")[0] not in own]
@@ -115,13 +121,23 @@ def measure(args: list[str], processes: int = 1) -> tuple[Step, FitCLI]:
 
 
 def plan(options: Namespace, args: list[str]) -> str:
-    """Measures, predicts, and returns the tables."""
+    """Measures, predicts, draws a picture if one is asked for, and returns the tables."""
+    if options.plot is not None:
+        require(options.plot.endswith(".png"), "--plot", options.plot, "a file whose name ends with .png")
+        require_writable("--plot", options.plot)
     most = options.machines * options.per_machine
     large, _ = measure(args, most)
     whole = int(large.images)
     small = measure([*args, f"--data.batch_size={whole // most}"])[0] if most > 1 else large
     links = [Link(gbit * 1e9 / 8, options.latency / 1e6) for gbit in (options.within, options.between)]
     counts = sorted({2**power for power in range((most - 1).bit_length())} | {most})
+    of_counts = [(count, links[count > options.per_machine]) for count in counts]
+    shared, each = f"{whole} images in all", f"{whole} images on each"
+    ways: Ways = {shared: [(with_batch(small, large, whole / count), count, link) for count, link in of_counts]}
+    ways[each] = [(large, count, link) for count, link in of_counts]
+    if options.plot is not None:
+        with writing("--plot", options.plot):
+            draw(ways).savefig(options.plot)
     shares = ", ".join(f"{bucket.ready / large.backward:.0%}" for bucket in large.buckets)
     size = f"{sum(bucket.size for bucket in large.buckets) / 1e6:.1f} MB in {len(large.buckets)} buckets"
     lines = [f"gradients: {size}, ready after {shares} of the backward pass"]
@@ -129,13 +145,13 @@ def plan(options: Namespace, args: list[str]) -> str:
         parts = (f"{name} {1000 * getattr(step, name):.1f} ms" for name in ("forward", "backward", "update", "spread"))
         lines.append(f"{int(step.images)} images on one device: {', '.join(parts)}")
     heading = f"{'images/s':>13}{'efficiency':>11}{'hidden':>8}"
-    lines += ["", f"{'':19}{f'{whole} images in all':>32}{f'{whole} images on each':>32}{'by a server':>13}"]
+    lines += ["", f"{'':19}{shared:>32}{each:>32}{'by a server':>13}"]
     lines += [f"{'processes':>9}{'machines':>10}{heading}{heading}{'images/s':>13}"]
-    for count in counts:
-        link = links[count > options.per_machine]
+    for of_count in zip(*ways.values(), strict=True):
+        _, count, link = of_count[0]
         row = f"{count:>9}{-(-count // options.per_machine):>10}"
-        for step in (with_batch(small, large, whole / count), large):
-            _, rate, hidden = forecast(step, count, link)
+        for case in of_count:
+            _, rate, hidden = forecast(*case)
             row += f"{rate:>13,.1f}{rate / count / forecast(large, 1, link).rate:>11.0%}{hidden:>8.0%}"
         lines.append(f"{row}{forecast(large, count, link, server).rate:>13,.1f}")
     low, high = bounds(small, most, link)
@@ -143,12 +159,35 @@ def plan(options: Namespace, args: list[str]) -> str:
     lines += [
         f"\n{most} processes, {whole} images in all, images/s:",
         f"  {low:,.1f} if nothing hides behind the backward pass, {high:,.1f} if all does that fits",
-        f"  {half.rate:,.1f} with gradients in bfloat16, {several.rate:,.1f} with --trainer.accumulate_grad_batches 4",
+        f"  {half.rate:,.1f} with --config configs/hardware/compressed_gradients.yaml",
+        f"  {several.rate:,.1f} with --trainer.accumulate_grad_batches 4",
         f"  {forecast(large, most, link).rate:,.1f} with --data.batch_size {whole * most}",
     ]
     if most > CHECKED:
         lines.append(f"more than {CHECKED} processes: a guess, see docs/results.md")
     return "\n".join(lines)
+
+
+def draw(ways: Ways) -> Figure:
+    """Draws the efficiency over the number of processes, between nothing and all hidden behind the backward pass."""
+    figure = Figure(figsize=(6, 4), layout="constrained", dpi=110)
+    axes = figure.subplots()
+    for label, cases in ways.items():
+        counts, alone = [count for _, count, _ in cases], forecast(*cases[0]).rate
+        shares = [[rate / case[1] / alone for rate in (forecast(*case).rate, *bounds(*case))] for case in cases]
+        share, low, high = zip(*shares, strict=True)
+        (line,) = axes.plot(counts, share, "o-", label=label)
+        axes.fill_between(counts, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+    if counts[-1] > CHECKED:
+        axes.axvspan(CHECKED, counts[-1], color="grey", alpha=0.12, linewidth=0, label="a guess")
+    axes.set(
+        xlabel="processes", ylabel="efficiency", ylim=(0, 1.05), xscale="log", title="bands: no overlap to full overlap"
+    )
+    axes.set_xticks(counts, [str(count) for count in counts], minor=False)
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    axes.legend()
+    return figure
 
 
 def main() -> None:

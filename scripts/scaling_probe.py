@@ -2,6 +2,7 @@
 
 import os
 import statistics
+import sys
 import time
 
 import numpy as np
@@ -13,6 +14,8 @@ SIZES = np.array([1e6, 16e6, 100e6])  # bytes
 
 def main() -> None:
     """Times all-reduces, and prints the bandwidth and the latency that explain them."""
+    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+        sys.exit("usage: torchrun --nproc-per-node 2 scripts/scaling_probe.py")
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
     distributed.init_process_group(device_id=device if device.type == "cuda" else None)
     count, times = distributed.get_world_size(), []

@@ -144,6 +144,7 @@ def test_a_scaling_command_is_true(command, place):
         smaller = [*TINY["CIFAR10DataModule"], *TINY_TRAINER, *NETWORK, "--data.batch_size=8"]
         table = scaling.plan(*scaling.parse([*words(command), *smaller]))
     assert [line.split()[:2] for line in table.splitlines()[6:9]] == [["1", "1"], ["2", "2"], ["4", "4"]]
+    assert Path("efficiency.png").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if "scripts/folds.py" in command])
