@@ -48,6 +48,7 @@ class DefaultCallbacks:
     def build(self, checkpoints: Path, monitor: str, mode: str, seed: int) -> list[Callback]:
         """Builds those that are not switched off; ``best.ckpt`` is chosen by ``monitor``, its least or greatest value."""
         builders: list[tuple[Callback | bool, Callable[[], Callback]]] = [
+            (self.stop_on_non_finite, StopOnNonFinite),  # before those that write
             (self.last_checkpoint, LastCheckpoint),
             (self.learning_rate, LearningRate),
             (self.images_per_second, ImagesPerSecond),
@@ -56,7 +57,6 @@ class DefaultCallbacks:
             (self.confident_mistakes, ConfidentMistakesPlot),
             (self.metrics_csv, MetricsCSV),
             (self.plots, PlotFiles),
-            (self.stop_on_non_finite, StopOnNonFinite),
             (self.seed_each_batch, lambda: SeedEachBatch(seed)),
             (self.best_checkpoint, lambda: BestCheckpoint(checkpoints, monitor, mode)),
         ]

@@ -11,7 +11,7 @@ from jsonargparse.typing import register_type
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
+from lightning.pytorch.callbacks import BatchSizeFinder, GradientAccumulationScheduler, LearningRateFinder
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 from lightning.pytorch.utilities import rank_zero_only
 
@@ -126,10 +126,9 @@ def require_supported(trainer: Trainer) -> None:
         return
     hook, state, static_graph = communication_of(strategy)
     powers = type(state).__name__ == "PowerSGDState"
-    if static_graph and trainer.accumulate_grad_batches > 1:
-        raise UserError(
-            "--trainer.strategy.static_graph aborts with --trainer.accumulate_grad_batches; drop one of them"
-        )
+    schedules = [one for one in trainer.callbacks if isinstance(one, GradientAccumulationScheduler)]  # type: ignore[attr-defined]
+    if static_graph and (schedules or trainer.accumulate_grad_batches > 1):
+        raise UserError("--trainer.strategy.static_graph aborts where gradients accumulate; drop one of them")
     if powers and strategy.process_group_backend == "gloo":
         raise UserError("--trainer.strategy: PowerSGD aborts over gloo; leave out process_group_backend")
     if hook is not None and strategy.root_device.type != "cuda":

@@ -196,7 +196,7 @@ class ResumableModule(LightningModule):
     def _own(self, split: str) -> MetricCollection:
         return cast(MetricCollection, self.own_metrics[split])
 
-    def configure_callbacks(self) -> list[Callback]:
+    def configure_callbacks(self) -> Sequence[Callback] | Callback:
         """Adds the callback that logs metrics and resumes runs."""
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
         if self.trainer.training:

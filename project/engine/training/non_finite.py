@@ -65,7 +65,7 @@ class StopOnNonFinite(Callback):
         self._unread = trainer.global_step + 1, seen, later or partial(bool, flag)
         if later is None:
             self._read(trainer)
-        elif all(group.get("fused") for group in optimizer.param_groups):
+        elif all(group.get("fused") for group in optimizer.param_groups) and _is_of_torch(type(optimizer).step):
             optimizer.found_inf = flag  # type: ignore[attr-defined]  # as torch's scaler does
         else:
             self._before = [(flag, p, p.detach().clone()) for p in parameters]
@@ -79,8 +79,11 @@ class StopOnNonFinite(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Logs the number of skipped steps, if there are any."""
-        if self.skipped and is_logged(trainer):
+        """Logs the number of skipped steps, if there are any; where a step is logged, it is waited for."""
+        if not is_logged(trainer):
+            return
+        self._read(trainer)
+        if self.skipped:
             pl_module.log("train/skipped_steps", float(self.skipped), prog_bar=True)
 
     @torch.no_grad()
@@ -131,6 +134,11 @@ def _images(trainer: Trainer, seen: list[tuple[Tensor, Tensor]]) -> str:
         return ""
     names = [f"'{train.name(index % len(train))}'" for _, indices in seen for index in indices.tolist()]
     return f", of the images {listed(names, 8)}"
+
+
+def _is_of_torch(step: Callable[..., Any]) -> bool:
+    """Returns False for a subclass's own step, which need not obey ``found_inf``."""
+    return step.__module__.startswith("torch.")
 
 
 def _has_scaler(trainer: Trainer) -> bool:

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
@@ -163,10 +164,12 @@ POWER_SGD: dict[str, Any] = {"ddp_comm_state": PowerSGDState(None, 1), "ddp_comm
     ("cuda", {"ddp_comm_hook": bf16_compress_hook}, ""),
     ("cuda", POWER_SGD, "PowerSGD: no checkpoint has its error feedback"),
     ("cuda", POWER_SGD | {"process_group_backend": "gloo"}, "PowerSGD aborts over gloo"),
+    ("cpu", {"static_graph": True}, "static_graph aborts where gradients accumulate"),
 )
 def test_a_communication_hook_that_does_nothing_or_is_not_exact_says_so(monkeypatch, capsys, device, options, said):
     monkeypatch.setattr(DDPStrategy, "root_device", property(lambda _: torch.device(device)))
-    trainer = Trainer(accelerator="cpu", devices=1, strategy=DDPStrategy(**options), logger=False)
+    some: Any = {"logger": False, "callbacks": [GradientAccumulationScheduler({1: 2})]}
+    trainer = Trainer(accelerator="cpu", devices=1, strategy=DDPStrategy(**options), **some)
     with pytest.raises(UserError, match=said) if "aborts" in said else nullcontext():
         require_supported(trainer)
         notes = [line for line in capsys.readouterr().err.splitlines() if "hook" in line or "PowerSGD" in line]

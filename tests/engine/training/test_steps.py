@@ -57,6 +57,16 @@ class BadGradient(Callback):
             pl_module.network.fc.bias.grad[0] = math.inf
 
 
+class OwnSGD(torch.optim.SGD):
+    """Has torch's options, and a step of its own that knows nothing of ``found_inf``."""
+
+    def step(self, closure=None):
+        loss = closure()
+        for parameter in self.param_groups[0]["params"]:
+            parameter.data.sub_(parameter.grad, alpha=0.01)
+        return loss
+
+
 def weights_of(network: torch.nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in network.named_parameters()}
 
@@ -74,6 +84,7 @@ def test_the_files_behind_a_bad_loss_are_named_and_the_run_resumes_from_before_t
 ):
     make_folder(workplace / "images", {"blue": 15, "red": 15})
     flags = [f"--trainer.accumulate_grad_batches={accumulate}", "--callbacks.last_checkpoint.every_n_steps=1"]
+    flags.append("--trainer.log_every_n_steps=1")
     witness, own_step = Witness(), ImageClassifier.training_step
 
     def spoilt_step(model, batch, batch_idx):
@@ -92,6 +103,7 @@ def test_the_files_behind_a_bad_loss_are_named_and_the_run_resumes_from_before_t
     assert differences(witness.weights[step], weights_of(witness.network)) == []
     last, best = (load(RUN / "checkpoints" / f"{name}.ckpt") for name in ("last", "best"))
     assert last["global_step"] == step - 1
+    assert all(math.isfinite(value) for _, value in curve(RUN, "train/loss"))
     assert all(value.isfinite().all() for one in (last, best) for value in one["state_dict"].values())
     small(*flags, data=FOLDER)
     require_same_end(RUN, outcome(Path("whole/run")))
@@ -118,6 +130,7 @@ def test_no_checkpoint_of_a_users_own_callback_has_numbers_that_are_not_finite(w
     ("AdamW", 4, 4, True),  # and this one
     ("project.model.Muon", 3, 4, True),
     ("RMSprop", 4, 4, True),
+    (f"{__name__}.OwnSGD", 3, 4, True),
     indirect=["late"],
 )
 def test_a_bad_gradient_of_a_finite_loss_changes_no_weight_and_no_average_and_is_neither_validated_nor_saved(
@@ -125,7 +138,7 @@ def test_a_bad_gradient_of_a_finite_loss_changes_no_weight_and_no_average_and_is
 ):
     witness, average, validated = Witness(), cast(Any, EMAWeightAveraging(decay=0.5)), Mock()
     callbacks = [BadGradient(step), witness, average, LambdaCallback(on_validation_end=validated)]
-    flags = [f"--model.optimizer={optimizer}", "--model.optimizer.lr=0.01"]
+    flags = [f"--model.optimizer={optimizer}", "--model.optimizer.lr=0.01", "--trainer.log_every_n_steps=4"]
     said = one_line(lambda: small(*flags, callbacks=callbacks), capsys)
     assert f"training stopped at step {step}: the gradient is not finite in process 0, of the images" in said
     assert "and 8 more;" in said  # of the 16
@@ -133,7 +146,7 @@ def test_a_bad_gradient_of_a_finite_loss_changes_no_weight_and_no_average_and_is
     assert differences(witness.weights[step], weights_of(witness.network)) == []
     assert differences(witness.weights[step], witness.weights[last]) == []
     assert all(value.isfinite().all() for value in average._average_model.parameters())
-    assert (validated.called, [*RUN.rglob("*.ckpt")]) == (False, [])
+    assert (validated.called, [*RUN.rglob("*.ckpt"), *RUN.rglob("metrics.csv")]) == (False, [])
 
 
 @pytest.mark.filterwarnings("ignore:.*lr_scheduler.step.*before.*optimizer.step.*")  # of a first skipped step
