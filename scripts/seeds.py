@@ -14,12 +14,23 @@ Curve = list[tuple[float, float]]
 
 def curve(run: Path) -> Curve:
     """Reads a run's TensorBoard files; time counts from the plot of the first batch, without which the curve is empty."""
-    events: Any = EventAccumulator(str(run))  # type: ignore[no-untyped-call]
-    events.Reload()
+    events = _events(run)
     if "train/first_batch" not in events.Tags()["images"]:
         return []
     start = events.Images("train/first_batch")[0].wall_time
     return [(event.wall_time - start, event.value) for event in events.Scalars("val/accuracy")]
+
+
+def steady(run: Path) -> float:
+    """Returns the seconds that all steps take at the pace between the first and the last logged one, so without compiling."""
+    logged = _events(run).Scalars("train/loss")
+    first, last = logged[0], logged[-1]
+    return float((last.wall_time - first.wall_time) / max(1, last.step - first.step) * (last.step + 1))
+
+
+def _events(run: Path) -> Any:
+    events: Any = EventAccumulator(str(run))  # type: ignore[no-untyped-call]
+    return events.Reload()
 
 
 def line(name: str, values: list[float]) -> str:
@@ -38,6 +49,7 @@ def main(runs: list[Path]) -> None:
         print(line(f"{split} accuracy, %", [100 * metrics[split]["accuracy"] for metrics in results]))
     if all(curves := [curve(run) for run in runs]):
         print(line("training, seconds", [points[-1][0] for points in curves]))
+        print(line("  at its pace later", [steady(run) for run in runs]))
 
 
 if __name__ == "__main__":

@@ -186,7 +186,7 @@ def script(monkeypatch):
 
 def test_the_table_of_seeds_has_mean_and_spread(tiny_run, script, capsys):
     script("seeds.py")["main"]([tiny_run, tiny_run])
-    count, _, test, training = capsys.readouterr().out.splitlines()
+    count, _, test, training, _ = capsys.readouterr().out.splitlines()
     accuracy = 100 * json.loads((tiny_run / "metrics.json").read_text())["test"]["accuracy"]
     assert count == "n = 2"
     assert test.split()[3:6] == [f"{accuracy:.2f}", "±", "0.00"]
