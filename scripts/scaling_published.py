@@ -25,11 +25,13 @@ class Published(NamedTuple):
 ROWS = [
     # pytorch/benchmarks/distributed/ddp/README.md: 8 V100 and 4 x 100 Gbit/s a machine, 0.100 s with DDP on one, 0.104 on 16
     Published("DDP, ResNet-50, 16 V100", "resnet50", 16, 32, 32 / 0.100, 400, 0.100 / 0.104),
-    # horovod/docs/benchmarks.md, first 32 and then 128 servers of 4 Pascal GPUs; one P100 from tensorflow.org/performance/
+    # horovod's README and docs/benchmarks.md, first 32 and then 128 servers of 4 Pascal GPUs; one P100 from tensorflow.org/performance/
     # benchmarks, May 2017, synthetic data; of ResNet-101, 1,656.82 images/s on 16 GPUs from the former
     Published("Horovod, VGG-16, 128 P100", "vgg16", 128, 64, 154, 25, 0.79),
     Published("Horovod, VGG-16, 512 P100", "vgg16", 512, 64, 154, 25, 0.68),
+    Published("Horovod, Inception v3, 128 P100", "inception_v3", 128, 64, 142, 25, 0.90),
     Published("Horovod, Inception v3, 512 P100", "inception_v3", 512, 64, 142, 25, 0.90),
+    Published("Horovod, ResNet-101, 128 P100", "resnet101", 128, 64, 1656.82 / 16, 25, 0.90),
     Published("Horovod, ResNet-101, 512 P100", "resnet101", 512, 64, 1656.82 / 16, 25, 0.90),
     # Goyal et al., arXiv:1706.02677: 8 P100 and 50 Gbit/s a machine, from 8 to 256; one P100 as above, with 32 images
     Published("Goyal et al., ResNet-50, 256 P100", "resnet50", 256, 32, 195, 50, 0.90),
