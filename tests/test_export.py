@@ -121,6 +121,7 @@ def test_a_file_that_is_not_the_checkpoint_is_not_left(place, tmp_path, monkeypa
 @cases(
     "args expected",
     (["{}", "--output=model.bin"], r"--output must end in \.onnx or \.pt2, got 'model\.bin'"),
+    (["{}", "--output=nowhere/model.onnx"], r"cannot be written \(No such file or directory\)"),
     (["{}", "--output=folder.onnx", "--overwrite"], r"cannot be written \(Is a directory\)"),
     (["{}", "--output=folder.onnx"], "is there already; give another name, or --overwrite"),
     (["{}", "--output=model.pt2", "--images=folder.onnx"], r"--images: there are no images"),

@@ -260,6 +260,7 @@ def test_ctrl_c_keeps_the_rows_and_two_commands_do_not_write_one_file(checkpoint
     ("--output=rows.txt", "--output must end with .csv or .jsonl"),
     ("--output=no/folder.csv", "--output: 'no/folder.csv' cannot be written"),
     ("--resume", "--resume needs an --output"),
+    ("--trainer.devices=-2", "these --trainer options do not work here"),
     ("--flips", "there are no images in"),
     ("--coverage=0.4", "--coverage must be from 0.5 to 0.99, got 0.4"),
     ("--coverage=.nan", "--coverage must be from 0.5 to 0.99, got nan"),

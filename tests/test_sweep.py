@@ -89,6 +89,7 @@ def test_another_sweep_does_not_go_into_the_same_folder(stub):
 @cases(
     "text message",
     ("command: --a 1", "it must have 'options'"),
+    ("options: {lr: 3}", "lr must be {low"),
     ("options: {lr: {low: 1, high: 2, step: 1}}", "lr must be {low"),
     ("options: {lr: {low: 2, high: 1}}", "must hold"),
     ("options: {lr: {choices: []}}", "must contain one or more elements"),

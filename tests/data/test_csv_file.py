@@ -84,10 +84,12 @@ def test_spellings_of_spreadsheets_are_read(root, encoding, options):
     (lambda rows: [*rows, (rows[0][0], "rose", "")], "line 26: 'daisy/image 0.jpg' is in line 2, too"),
     (lambda rows: [*rows, ("nowhere.jpg", "rose", "")], "line 26: there is no file '.*nowhere.jpg'"),
     (lambda rows: [*rows, ("", "rose", "")], "line 26: it must have a path and a label"),
+    (lambda rows: [*rows, (rows[0][0],)], "line 26: it must have a path and a label"),
     (lambda rows: [*rows, ("x", "rose", "", "y")], "line 26: it must have a path and a label"),
     (lambda rows: [(*row[:2], "dev") for row in rows], "line 2: the split must be train, val or test, got 'dev'"),
     (lambda rows: [(*rows[0][:2], "val"), *rows[1:]], "line 3: the split must be train, val or test, got ''"),
     (lambda rows: rows[:12], "two classes at least, got daisy"),
+    (lambda rows: [], "two classes at least, got none"),
 )
 def test_what_is_wrong_is_said_with_its_line(root, change, text):
     rows = [(*row, "") for row in rows_of(root)]

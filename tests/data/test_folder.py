@@ -114,13 +114,16 @@ def test_a_folder_of_arrays_alone_names_the_option_that_reads_them(tmp_path):
 
 @cases(
     "folders message",
+    ({}, "has no images"),
     ({"a": 0, "b": 0}, "has no images"),
     ({"a": 5, "empty one": 0}, "'.*empty one' has no images"),
     ({"only": 9}, "one class only, 'only'"),
     ({"a": 5, "small": 2}, r"'small' has 2 image"),
     ({"train/a": 5, "train/b": 5, "val/a": 1, "val/c": 1}, "differ in: b, c"),
     ({"train/a": 5, "train/b": 5, "train/c": 5, "test/a": 1, "test/b": 1}, "differ in: c"),
+    ({"train/a": 5, "train/b": 5, "test/a": 1, "test/b": 1, "test/c": 1}, "differ in: c"),
     ({"train/a": 5, "train/b": 1, "val/a": 1, "val/b": 1}, "'b' has 1 image"),
+    ({"train/a": 5, "train/b": 5, "val/a": 1, "val/b": 0}, "b' has no images"),
 )
 def test_a_folder_that_cannot_be_learnt_from_is_refused(tmp_path, folders, message):
     write_folder(tmp_path, folders)

@@ -28,6 +28,7 @@ def test_freed_memory_is_kept_for_the_next_step_and_large_tensors_lie_where_huge
     "files cores",
     ({}, 64),
     ({"cpu.max": "max 100000"}, 64),
+    ({"cpu.max": "400000 100000"}, 4),
     ({"cpu.max": "150000 100000"}, 2),
     ({"cpu.max": "max 100000", "job/cpu.max": "300000 100000"}, 3),
     ({"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, 2),

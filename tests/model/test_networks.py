@@ -108,6 +108,7 @@ def failing(num_classes, fail_later=False):
     ("timm/resnet18.a1_in1k", {}, "name the weights apart: timm/resnet18 --model.weights a1_in1k"),
     ("resnet18", {"groups": "x\n"}, r"--model\.arch_args: resnet18 does not accept .*groups='x\\n' \("),
     ("squeezenet1_1", {"stem": "cifar"}, "only torchvision's ResNets have a stem, imagenet or cifar"),
+    ("airbench", {"depth": 3}, r"airbench does not accept num_classes=5, depth=3 \(.*depth"),
     ("timm/resnet18", {"checkpoint_path": "x.pth"}, r"checkpoint_path='x\.pth' \(.*multiple values"),
 )
 def test_a_network_that_cannot_be_used_is_an_error_of_one_line(arch, args, complaint):

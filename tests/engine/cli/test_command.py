@@ -30,6 +30,7 @@ FULL = OSError(errno.ENOSPC, "No space left on device")
 
 @cases(
     "first suppressed line",
+    (MISSING, True, None),
     (MISSING, False, None),
     (FULL, True, None),
     (FULL, False, "cannot write: No space left on device; make room"),

@@ -12,7 +12,7 @@ from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
-from project import report, sweep
+from project import check_data, report, sweep
 from project.engine.cli.trainer import require_supported
 from project.engine.errors import UserError, end_with_error, listed
 from project.evaluate import EvaluateCLI
@@ -29,8 +29,10 @@ MISTAKES = f"""
 --model.momentum=2 -> ImageClassifier has no option 'momentum'; did you mean --model.optimizer.momentum?
 --trainer.callbacks+=EarlyStopping --trainer.callbacks.monitr=x -> did you mean --trainer.callbacks.monitor?
 --lr=1 -> there is no option '--lr'; did you mean --model.optimizer.lr?
+--epochs=1 -> there is no option '--epochs'; did you mean --trainer.max_epochs
 --batch-size=1 -> there is no option '--batch-size'; did you mean --data.batch_size?
 --xyzzy=1 -> there is no option '--xyzzy'; --help-all lists what there is
+--trainer.max_ep=3 -> there is no option '--trainer.max_ep'
 extra -> there is no option 'extra'
 --trainer.callbacks.patience=3 -> Callback has no option 'patience'; EarlyStopping and
 --model.lr_scheduler.step_size=3 -> CosineWithWarmup has no option 'step_size'; StepLR has it
@@ -49,20 +51,27 @@ extra -> there is no option 'extra'
 --model.loss=my_own -> there is no Module 'my_own'; name your own with its module, as in my_module.my_own
 --model.optimizer=Adamw -> there is no Optimizer 'Adamw'; did you mean AdamW?
 --model.optimizer=torch.optim.AdamWW -> --model.optimizer: there is no Optimizer 'torch.optim.AdamWW'; did you mean AdamW
+--trainer.callbacks=EarlyStoping -> there is no Callback 'EarlyStoping'; did you mean EarlyStopping?
 --data=FolderDataModule -> --data.root is required
 --model.lr_scheduler=ReduceLROnPlateau -> --model.lr_scheduler.monitor is required by ReduceLROnPlateau
 --model.optimizer.lr -> --model.optimizer.lr needs a value
 --data.batch_size=many -> --data.batch_size: expected PositiveInt, not 'many'
 --data.batch_size=null -> --data.batch_size is required by SyntheticFlowersDataModule
 --model.optimizer=null -> --model.optimizer is required by ImageClassifier
+--config={{model: {{loss: null}}}} -> --model.loss is required by ImageClassifier
+--model.lr_scheduler=null -> --model.lr_scheduler is required by ImageClassifier
 --trainer.accumulate_grad_batches=0 -> --trainer.accumulate_grad_batches must be above 0, got 0
 --config={{data.batch_size: 8, data: {{batch_size: 4}}}} -> --config: 'data.batch_size' is given twice
 --config={{model: {{arch: a, init_args: {{arch: b}}}}}} -> --config: 'model.arch' is given twice
+--data.split_seed=null -> --data.split_seed is required by
 --seed_everything=-1 -> --seed_everything must be from 0 to 4294967295, got -1
+--model.optimizer.lr=high -> --model.optimizer.lr: expected float, not 'high'
+--trainer.limit_val_batches=many -> --trainer.limit_val_batches: expected int or float, not 'many'
 --model.test_time_augmentation= -> _augmentation: expected flip, flip_and_shift, not ''
 --data=FolderDataModule --data.root=. --data.crop_scale=1 -> --data.crop_scale: expected a list as [A,B], not '1'
 --model.loss.class_weights=balance -> class_weights: expected balanced or a list as [A,B], not 'balance'
 --model.class_names=x -> --model.class_names cannot be given: it follows from data.class_names
+--config={{model: {{class_names: [a]}}}} -> --model.class_names cannot be given: it follows from data.class_names
 --seed_everything=true -> --data.seed: expected int, not 'True'
 --data.seed=3 -> --data.seed cannot be given: it follows from seed_everything
 --config={{trainer: {{max_epocs: 3}}}} -> there is no option '--trainer.max_epocs'; did you mean --trainer.max_epochs
@@ -82,14 +91,17 @@ extra -> there is no option 'extra'
 --trainer.callbacks+=ModelCheckpoint --trainer.callbacks.save_top_k=3 -> No quantity for top_k to track
 --trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/accuracy -> has mode min, but max of 'val/accuracy' is best
 --callbacks.last_checkpoint.every_minutes=0 -> --callbacks.last_checkpoint.every_minutes must be above 0
+--callbacks.last_checkpoint.every_n_steps=0 -> --callbacks.last_checkpoint.every_n_steps must be above 0
 --data.batch_size=0 -> --data.batch_size must be >0, got 0
 --data.num_workers=-1 -> --data.num_workers must be >=0, got -1
+--data.crop_padding=-1 -> --data.crop_padding
 --data.cutout=-2 -> --data.cutout
 --data.flip=alternate -> --data.flip
 --data.class_balance=1.1 -> --data.class_balance
 --data.mean=[123,116,103] -> --data.mean
 --data.std=[0,1,1] -> --data.std
 --model.freeze=backbone -> --model.freeze needs --model.weights
+--model.loss.label_smoothing=1.5 -> --model.loss.label_smoothing must be from 0 to 1
 """.strip().splitlines()
 
 
@@ -130,6 +142,8 @@ def test_a_config_that_cannot_be_read_is_one_line(text, answer, workplace, capsy
     (EvaluateCLI, [], "CHECKPOINT is missing, as in: "),
     (report.parse, ["x", "--data.root=x"], "there is no option '--data.root'; did you mean --root?"),
     (report.parse, [], "RUN is missing, as in: "),
+    (check_data.parse, [], "DATA is missing, as in: "),
+    (sweep.parse, [], "FILE is missing, as in: "),
     (sweep.parse, ["search.yaml", "--n_trials=0"], "--n_trials must be >0, got 0"),
 )
 def test_other_commands_answer_alike(command, args, answer, capsys):
@@ -165,10 +179,13 @@ def test_a_communication_hook_that_does_nothing_or_is_not_exact_says_so(monkeypa
 @cases(
     "names options text",
     ("", [3], "none"),
+    ("a", [3], "a"),
     ("abc", [3], "a, b and c"),
     ("abcd", [3], "a, b, c and 1 more"),
+    ("abc", [], "a, b and c"),
     (range(2000), [2], "0, 1 and 1,998 more"),
     (["a\x1b[2J", "b\n"], [3], "a\\x1b[2J and b\\n"),
+    ("abc", [None, "or"], "a, b or c"),
     ("abc", [2, "or"], "a, b or 1 more"),
 )
 def test_a_list_of_names_is_joined_and_shortened(names, options, text):

@@ -86,6 +86,8 @@ def test_a_class_whose_name_is_not_utf8_has_a_name_that_can_be_drawn_and_written
     ("Training/a Training/b Testing/a Testing/b", "look like splits, not classes"),
     (".", r"has images \(such as 'image 0.jpg'\), but no class folders with images; it must hold one folder"),
     ("train/a train/b Test/a Test/b", "Test' would be ignored.*call it 'test'"),
+    ("train/a train/b testing/a testing/b", "testing' would be ignored.*call it 'test'"),
+    ("train/a train/b Val/a Val/b", "Val' would be ignored.*call it 'val'"),
     ("train/a train/b Validation/a Validation/b", "Validation' would be ignored.*call it 'val'"),
     ("train/a train/b TRAINING/a", "TRAINING' would be ignored.*beside 'train'; move one of them away"),
 )

@@ -70,6 +70,7 @@ def test_what_is_random_in_a_data_set_depends_on_seed_epoch_and_index_alone(kind
     "dataset names",
     (labelled(30, classes=["x", "y", "z"]), ["x", "y", "z"]),
     (labelled(30, classes=[("tench", "Tinca tinca"), ("crane",), "z"]), ["tench, Tinca tinca", "crane", "z"]),
+    (labelled(30, labels=np.arange(30) % 3), ["0", "1", "2"]),
     (labelled(30, _labels=[i % 3 for i in range(30)]), ["0", "1", "2"]),
     (Subset(labelled(60, classes=["x", "y", "z"]), range(30)), ["x", "y", "z"]),
     (FakeData(30, (3, 16, 16), num_classes=4), ["0", "1", "2", "3"]),

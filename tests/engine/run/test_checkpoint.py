@@ -242,6 +242,7 @@ def test_a_class_is_found_by_its_name_whatever_module_is_named_in_front_and_noth
     ({"transform": "os.system", "model": {"class_path": "os.system"}, "size": 2}, {"size": 2}),
     ({"transform": ["os.system"], "model": None}, {"model": None}),
     ({1: 2, "names": {1: 2}}, {}),
+    ("size", {}),
     (None, {}),
 )
 def test_what_is_no_plain_setting_is_left_out(options, kept):
