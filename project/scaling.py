@@ -6,14 +6,13 @@ import time
 import warnings
 from itertools import pairwise
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
 from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.strategies import DDPStrategy
-from matplotlib.figure import Figure
 from torch import Tensor, distributed
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 
@@ -25,6 +24,9 @@ from project.engine.cli.parser import OneLineErrorParser
 from project.engine.errors import require
 from project.engine.upstream import options_of
 from project.fit import FitCLI
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Ways = dict[str, list[tuple[Step, int, Link]]]
 """How a batch grows with the processes: for each number of them, the step of one, that number and the link."""
@@ -168,8 +170,12 @@ def plan(options: Namespace, args: list[str]) -> str:
     return "\n".join(lines)
 
 
-def draw(ways: Ways) -> Figure:
+def draw(ways: Ways) -> "Figure":
     """Draws the efficiency over the number of processes, between nothing and all hidden behind the backward pass."""
+    from matplotlib.figure import Figure  # matplotlib takes a while to import
+
+    from project.analysis.plots import efficiency_axes
+
     figure = Figure(figsize=(6, 4), layout="constrained", dpi=110)
     axes = figure.subplots()
     for label, cases in ways.items():
@@ -178,14 +184,8 @@ def draw(ways: Ways) -> Figure:
         share, low, high = zip(*shares, strict=True)
         (line,) = axes.plot(counts, share, "o-", label=label)
         axes.fill_between(counts, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
-    if counts[-1] > CHECKED:
-        axes.axvspan(CHECKED, counts[-1], color="grey", alpha=0.12, linewidth=0, label="a guess")
-    axes.set(
-        xlabel="processes", ylabel="efficiency", ylim=(0, 1.05), xscale="log", title="bands: no overlap to full overlap"
-    )
-    axes.set_xticks(counts, [str(count) for count in counts], minor=False)
-    axes.minorticks_off()
-    axes.grid(alpha=0.3)
+    axes.set_title("bands: no overlap to full overlap")
+    efficiency_axes(axes, counts, CHECKED)
     axes.legend()
     return figure
 

@@ -31,6 +31,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 from torchvision.models import resnet18
 
+from project.analysis.plots import efficiency_axes
 from project.analysis.scaling import CHECKED, Bucket, Link, Step, bounds, forecast, ring, server
 
 Case = tuple[Callable[[float, int, Link], float], float, int]
@@ -230,11 +231,8 @@ def draw(step: Step, rows: Sequence[dict[str, Any]], counts: Sequence[int]) -> F
             *([images / count * alone for images in bounds(step, count, link(rate))] for count in counts), strict=True
         )
         axes.fill_between(counts, *band, color="C0", alpha=0.2, linewidth=0, label="ring: nothing to all hidden")
-        axes.axvspan(CHECKED, counts[-1], color="grey", alpha=0.12, linewidth=0, label="a guess")
-        axes.set(title=title, xlabel="processes", ylabel="efficiency", ylim=(0, 1.05))
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(counts, list(map(str, counts)))
-        axes.grid(alpha=0.3)
+        axes.set_title(title)
+        efficiency_axes(axes, counts, CHECKED)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
     return figure
 

@@ -3,6 +3,7 @@
 import json
 import statistics
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ def steady(run: Path) -> float:
     return float((last.wall_time - first.wall_time) / max(1, last.step - first.step) * (last.step + 1))
 
 
+@cache
 def _events(run: Path) -> Any:
     events: Any = EventAccumulator(str(run))  # type: ignore[no-untyped-call]
     return events.Reload()

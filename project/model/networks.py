@@ -134,8 +134,9 @@ def _unknown(arch: str) -> UserError:
     with suppress(UserError):  # timm may not be installed
         names += [TIMM + name for name in import_timm().list_models()]
     begun = [found for found in names if found.startswith((arch, TIMM + arch))]
-    nearest = listed(begun or get_close_matches(arch, names, n=3), 8, "or")
-    advice = "name your own with its module, as in my_module.MyNet" if nearest == "none" else f"did you mean {nearest}?"
+    nearest = begun or get_close_matches(arch, names, n=3)
+    own = "name your own with its module, as in my_module.MyNet"
+    advice = f"did you mean {listed(nearest, 8, 'or')}?" if nearest else own
     return UserError(f"--model.arch: there is no network '{printable(arch)}'; {advice}")
 
 

@@ -30,10 +30,13 @@ def exact_logits(model: Any, images: Tensor) -> Tensor:
         exact = trainer is None or trainer.state.fn != "fit" or images.device.type != "cuda"
     if not exact:
         return cast(Tensor, model(images)).float()
+    classify: Callable[[Tensor], Tensor] = model
+    if next(model.network.parameters()).dtype in _HALF:
+        weights = {name: value.float() for name, value in model.state_dict().items() if value.is_floating_point()}
+        classify = partial(functional_call, model, weights)
     alone = len(images) == 1
-    weights = {name: value.float() for name, value in model.state_dict().items() if value.dtype in _HALF}
     with torch.autocast(model.device.type, enabled=False):
-        logits: Tensor = functional_call(model, weights, torch.cat([images, images]) if alone else images)
+        logits = classify(torch.cat([images, images]) if alone else images)
     return logits[:1] if alone else logits
 
 

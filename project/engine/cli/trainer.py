@@ -118,7 +118,8 @@ def require_supported(trainer: Trainer) -> None:
         raise UserError(f"--trainer.strategy {name} does not keep all weights on each device; use ddp")
     if strategy.launcher is not None and not hasattr(strategy.launcher, "cluster_environment"):
         raise UserError("--trainer.strategy: forked or spawned processes cannot hand their metrics back; use ddp")
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
+    callbacks = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
+    for callback in callbacks:
         if isinstance(callback, BatchSizeFinder | LearningRateFinder):  # they change a run after it was planned
             name = type(callback).__name__
             raise UserError(f"--trainer.callbacks: {name} searches in Python alone, as docs/change_it.md shows")
@@ -126,8 +127,8 @@ def require_supported(trainer: Trainer) -> None:
         return
     hook, state, static_graph = communication_of(strategy)
     powers = type(state).__name__ == "PowerSGDState"
-    schedules = [one for one in trainer.callbacks if isinstance(one, GradientAccumulationScheduler)]  # type: ignore[attr-defined]
-    if static_graph and (schedules or trainer.accumulate_grad_batches > 1):
+    scheduled = any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks)
+    if static_graph and (scheduled or trainer.accumulate_grad_batches > 1):
         raise UserError("--trainer.strategy.static_graph aborts where gradients accumulate; drop one of them")
     if powers and strategy.process_group_backend == "gloo":
         raise UserError("--trainer.strategy: PowerSGD aborts over gloo; leave out process_group_backend")
