@@ -6,16 +6,18 @@ import time
 import warnings
 from itertools import pairwise
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeFloat, PositiveFloat, PositiveInt
 from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.strategies import DDPStrategy
+from matplotlib.figure import Figure
 from torch import Tensor, distributed
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 
+from project.analysis.plots import efficiency_axes
 from project.analysis.scaling import CHECKED, Bucket, Link, Step, bounds, forecast, server, with_batch
 from project.analysis.tables import require_writable, writing
 from project.engine.cli.command import one_line_errors
@@ -24,9 +26,6 @@ from project.engine.cli.parser import OneLineErrorParser
 from project.engine.errors import require
 from project.engine.upstream import options_of
 from project.fit import FitCLI
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Ways = dict[str, list[tuple[Step, int, Link]]]
 """How a batch grows with the processes: for each number of them, the step of one, that number and the link."""
@@ -170,12 +169,8 @@ def plan(options: Namespace, args: list[str]) -> str:
     return "\n".join(lines)
 
 
-def draw(ways: Ways) -> "Figure":
+def draw(ways: Ways) -> Figure:
     """Draws the efficiency over the number of processes, between nothing and all hidden behind the backward pass."""
-    from matplotlib.figure import Figure  # matplotlib takes a while to import
-
-    from project.analysis.plots import efficiency_axes
-
     figure = Figure(figsize=(6, 4), layout="constrained", dpi=110)
     axes = figure.subplots()
     for label, cases in ways.items():
