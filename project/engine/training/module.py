@@ -12,13 +12,14 @@ from lightning.pytorch.plugins import DoublePrecision
 from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 
-from ..errors import NonFiniteError, UserError, printable, require
-from ..preprocessing import Preprocessing, is_preprocessing
-from ..run.checkpoint import ABOUT, About, explain, read_checkpoint
-from ..run.settings import imported_class, is_plain, limited_by, plain_options
+from ..errors import NonFiniteError, UserError, require
+from ..preprocessing import Preprocessing
+from ..run.checkpoint import ABOUT, explain
+from ..run.settings import is_plain, plain_options
 from ..upstream import trainer_of
 from .bookkeeping import Bookkeeping, require_supported
 from .fitting import require_fitting_weights
+from .opening import opened
 
 _TAKEN = {"loss", "accuracy", "top5", "f1", "correct", "total", "top5_correct", "confusion_matrix", "per_class", "step"}
 
@@ -270,31 +271,7 @@ class ResumableModule(LightningModule):
         Raises:
             UserError: The file is missing or damaged, or does not hold such a model.
         """
-        checkpoint = read_checkpoint(checkpoint_path)
-        found = _imported(cls, checkpoint[ABOUT], checkpoint_path)
-        said = plain_options(checkpoint.get("hyper_parameters"), found)
-        options = {name: value for name, value in said.items() if name not in cls.not_saved} | kwargs
-        if not is_preprocessing(options.get("preprocessing")) or not isinstance(options.get("arch_args") or {}, dict):
-            raise UserError(f"'{checkpoint_path}' does not say how images are prepared or what its network is")
-        if "arch" in options and "arch" not in kwargs:
-            unchecked = None if "arch_args" in kwargs else options.get("arch_args")
-            options["arch"] = cls.network_of_file(str(options["arch"]), unchecked)
-        weights = _without_loss(checkpoint["state_dict"])
-        try:
-            signature(found).bind(**options)  # a bug further in keeps its traceback
-        except TypeError as error:
-            raise UserError(f"'{checkpoint_path}': {found.__name__} does not accept its options: {error}") from error
-        channels = len(options["preprocessing"]["mean"])
-        with limited_by(weights, options.get("class_names", ()), options.get("arch_args"), channels):
-            model = found(**options)
-        if strict:
-            require_fitting_weights(_without_loss(model.state_dict()), weights, checkpoint_path)
-        state = model.state_dict()  # whose metadata counts weights as saved by the present version of their module
-        state.clear()
-        state.update(weights)
-        model.load_state_dict(state, strict=False)
-        model.thresholds = checkpoint[ABOUT].get("thresholds")
-        return cast(Self, model.to(map_location))
+        return cast(Self, opened(cls, checkpoint_path, strict, kwargs).to(map_location))
 
 
 def _beside(ours: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
@@ -309,21 +286,3 @@ def _beside(ours: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., 
         return [*added, *(one for one in callbacks if not isinstance(one, Bookkeeping))]
 
     return hook
-
-
-def _imported(cls: type[Any], about: About, path: str | Path) -> type[Any]:
-    name = about.get("model")
-    if name is None or name in [base.__name__ for base in cls.__mro__]:
-        return cls
-    found = imported_class(str(name), cls)
-    if found is None:
-        raise UserError(
-            f"'{path}' holds a {printable(name)}, which is no {cls.__name__} that is imported here; give --import with"
-            " the module that defines it, or in Python import it first"
-        )
-    return found
-
-
-def _without_loss(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Leaves out the weights of a loss, which only training needs."""
-    return {name: value for name, value in weights.items() if not name.startswith("criterion.")}
