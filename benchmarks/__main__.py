@@ -23,7 +23,12 @@ from project.engine.hardware import best_precision, tune_malloc, usable_cores
 from project.engine.run.checkpoint import versions
 
 _TINY = ["--data.train_size=64", "--data.val_size=64", "--data.test_size=64", "--trainer.devices=1"]
-_FIRST_STEP = ["-m", "project.fit", *_TINY, "--trainer.callbacks=benchmarks.__main__.EndAfterFirstStep"]
+_FIRST_STEP = [
+    "-m",
+    "project.fit",
+    *_TINY,
+    "--trainer.callbacks=benchmarks.__main__.EndAfterFirstStep",
+]
 
 
 class EndAfterFirstStep(Callback):
@@ -40,7 +45,13 @@ def seconds_to_run(arguments: list[str], _round: int) -> float:
     with TemporaryDirectory() as folder:
         environment = os.environ | {"PYTHONPATH": os.getcwd()}
         began = time.perf_counter()
-        subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, stdout=subprocess.DEVNULL, check=True)
+        subprocess.run(
+            [sys.executable, *arguments],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
         return time.perf_counter() - began
 
 
@@ -49,7 +60,10 @@ def sections(device: torch.device, folder: Path) -> Iterator[tuple[str, dict[str
     yield "loading JPEG files of 366 x 276 on one core, images per second", loading_variants(folder)
     for work in planned(device):
         for kind in ("training", "evaluating"):
-            yield f"{kind} {work.title}, images per second", variants(work, device, training=kind == "training")
+            yield (
+                f"{kind} {work.title}, images per second",
+                variants(work, device, training=kind == "training"),
+            )
     yield (
         "starting, seconds (less is better)",
         {
@@ -63,7 +77,10 @@ def sections(device: torch.device, folder: Path) -> Iterator[tuple[str, dict[str
 def table(title: str, values: dict[str, list[float]]) -> str:
     """Formats a section: median, minimum and maximum, and the ratio to the first variant in the same round."""
     base, width = next(iter(values.values())), max(map(len, values))
-    rows = [f"{name:<{width}}{spread(of, 1):>30}{spread(ratios(of, base), 2):>26}" for name, of in values.items()]
+    rows = [
+        f"{name:<{width}}{spread(of, 1):>30}{spread(ratios(of, base), 2):>26}"
+        for name, of in values.items()
+    ]
     if PLAIN in values:
         rows.append(f"{OURS} / {PLAIN}: {spread(ratios(values[OURS], values[PLAIN]), 3)}")
     return "\n  ".join([title, *rows])
@@ -75,14 +92,27 @@ def machine() -> str:
     lines = facts.read_text().splitlines() if facts.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    parts = [(names or [platform.machine()])[0], f"{usable_cores()} cores", f"{torch.get_num_threads()} threads", gpu]
-    return ", ".join([*parts, best_precision("auto"), *(f"{name} {version}" for name, version in versions().items())])
+    parts = [
+        (names or [platform.machine()])[0],
+        f"{usable_cores()} cores",
+        f"{torch.get_num_threads()} threads",
+        gpu,
+    ]
+    return ", ".join(
+        [
+            *parts,
+            best_precision("auto"),
+            *(f"{name} {version}" for name, version in versions().items()),
+        ]
+    )
 
 
 def parser() -> argparse.ArgumentParser:
     """Builds the command's parser."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="how many times each variant is measured, in turns")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="how many times each variant is measured, in turns"
+    )
     parser.add_argument("--output", type=Path, help="a JSON file for every measurement")
     return parser
 

@@ -17,7 +17,9 @@ from project.data.drawn.drawing import CLASS_NAMES, draw_flowers
 from project.model.normalize import Normalization
 
 _MEAN, _STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-_NOISE = 7.5  # standard deviation on the 0-255 scale: a file then has about 55 KB, flower_photos' 58 KB
+_NOISE = (
+    7.5  # standard deviation on the 0-255 scale: a file then has about 55 KB, flower_photos' 58 KB
+)
 
 
 def write_images(root: Path, count: int, width: int = 366, height: int = 276) -> None:
@@ -35,7 +37,9 @@ def write_images(root: Path, count: int, width: int = 366, height: int = 276) ->
         Image.fromarray(noisy).save(file, quality=90, subsampling=0)
 
 
-def loading_variants(folder: Path, count: int = 112, batch_size: int = 16, image_size: int = 224) -> dict[str, Measure]:
+def loading_variants(
+    folder: Path, count: int = 112, batch_size: int = 16, image_size: int = 224
+) -> dict[str, Measure]:
     """Writes files into an empty folder; measures images per second, augmented and normalised."""
     images = folder / "images"
     write_images(images, count)
@@ -45,7 +49,9 @@ def loading_variants(folder: Path, count: int = 112, batch_size: int = 16, image
     )
     _through_ours(cached, 0)  # fills the cache
     return {
-        "torchvision's transforms on PIL": partial(_through_pil, images / "train", batch_size, image_size),
+        "torchvision's transforms on PIL": partial(
+            _through_pil, images / "train", batch_size, image_size
+        ),
         "ours, from files": partial(_through_ours, streaming),
         "ours, from the cache": partial(_through_ours, cached),
     }
@@ -66,9 +72,15 @@ def _through_ours(data: FolderDataModule, epoch: int) -> float:
     data.setup("fit")
     dataset: Any = data.splits["train"]
     normalize, like = Normalization(data.preprocessing), torch.empty(0)
-    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(epoch)) + epoch * len(dataset)
+    order = torch.randperm(
+        len(dataset), generator=torch.Generator().manual_seed(epoch)
+    ) + epoch * len(dataset)
     loader: Any = DataLoader(
-        dataset, data.batch_size, sampler=order.tolist(), collate_fn=lambda batch: batch, drop_last=True
+        dataset,
+        data.batch_size,
+        sampler=order.tolist(),
+        collate_fn=lambda batch: batch,
+        drop_last=True,
     )
     # normalising is the model's task here, and a transform in the other variant
     return _rate(loader, lambda batch: normalize(data.augment(batch, epoch).images, like))

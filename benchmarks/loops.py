@@ -23,7 +23,11 @@ from project.model.networks import build_network
 from project.model.optimizers import build_optimizer
 from project.model.schedules import CosineWithWarmup
 
-TUTORIAL, PLAIN, OURS = "plain loop, as in tutorials", "plain loop, our settings", "ours, through Lightning"
+TUTORIAL, PLAIN, OURS = (
+    "plain loop, as in tutorials",
+    "plain loop, our settings",
+    "ours, through Lightning",
+)
 IN_TRAINING = "ours, in training's precision"
 _MEAN, _STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
@@ -55,7 +59,11 @@ def planned(device: torch.device) -> list[Work]:
     large, small, steps, warmup = 16, 128, 4, 2
     if device.type == "cuda":
         steps, warmup = 20, 10
-        large, small = (256, 1024) if torch.cuda.get_device_properties(device).total_memory > 32e9 else (64, 512)
+        large, small = (
+            (256, 1024)
+            if torch.cuda.get_device_properties(device).total_memory > 32e9
+            else (64, 512)
+        )
     return [
         Work("resnet34", {}, 224, large, steps, warmup),
         Work("resnet18", {"stem": "cifar"}, 32, small, steps, warmup),
@@ -85,11 +93,15 @@ class RandomImagesDataModule(ImageDataModule):
 
     def load(self) -> dict[str, ArrayDataset]:
         """Draws the images on the CPU, so that they are the same on any device."""
-        rng, shape = torch.Generator().manual_seed(0), (self.size, 3, self.image_size, self.image_size)
+        rng, shape = (
+            torch.Generator().manual_seed(0),
+            (self.size, 3, self.image_size, self.image_size),
+        )
         images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=rng)
         labels = torch.randint(0, 10, (self.size,), generator=rng)
         return dict.fromkeys(
-            ("train", "val", "test"), ArrayDataset(images.to(self.device), labels.to(self.device), "random image")
+            ("train", "val", "test"),
+            ArrayDataset(images.to(self.device), labels.to(self.device), "random image"),
         )
 
     def batches(self) -> list[ImageBatch]:
@@ -104,24 +116,34 @@ def variants(work: Work, device: torch.device, training: bool) -> dict[str, Meas
     return {
         TUTORIAL: lambda _: tutorial_loop(work, data, device, training),
         **({PLAIN: lambda _: plain_loop(work, data, device)[0]} if training else {}),
-        **({} if training else {IN_TRAINING: lambda _: through_lightning(work, device, training, exact=False)[0]}),
+        **(
+            {}
+            if training
+            else {IN_TRAINING: lambda _: through_lightning(work, device, training, exact=False)[0]}
+        ),
         OURS: lambda _: through_lightning(work, device, training)[0],
     }
 
 
 def images_for(work: Work, device: torch.device) -> RandomImagesDataModule:
     """Builds as many images as the steps take, the same for all variants."""
-    return RandomImagesDataModule(work.images, work.image_size, str(device), batch_size=work.batch_size)
+    return RandomImagesDataModule(
+        work.images, work.image_size, str(device), batch_size=work.batch_size
+    )
 
 
-def tutorial_loop(work: Work, data: RandomImagesDataModule, device: torch.device, training: bool) -> float:
+def tutorial_loop(
+    work: Work, data: RandomImagesDataModule, device: torch.device, training: bool
+) -> float:
     """Runs in float32 on normalised images, and calls ``item()`` on the loss in each step."""
     torch.backends.cudnn.allow_tf32 = True  # torch's default, which our commands change
     network = build_network(work.arch, 10, work.arch_args).to(device).train(training)
     optimizer = SGD(network.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
     criterion, clock = nn.CrossEntropyLoss(), StepClock(work.warmup, work.steps, device)
     mean, std = (torch.tensor(values, device=device).view(1, 3, 1, 1) for values in (_MEAN, _STD))
-    batches = [((batch.images.float() / 255 - mean) / std, batch.labels) for batch in data.batches()]
+    batches = [
+        ((batch.images.float() / 255 - mean) / std, batch.labels) for batch in data.batches()
+    ]
     running_loss, correct = 0.0, 0
     for images, labels in batches:
         with torch.set_grad_enabled(training):
@@ -138,10 +160,14 @@ def tutorial_loop(work: Work, data: RandomImagesDataModule, device: torch.device
     return clock.rate(work.batch_size)
 
 
-def plain_loop(work: Work, data: RandomImagesDataModule, device: torch.device) -> tuple[float, ImageClassifier]:
+def plain_loop(
+    work: Work, data: RandomImagesDataModule, device: torch.device
+) -> tuple[float, ImageClassifier]:
     """Takes the training steps of ``project.fit`` in a loop that does nothing else; returns its speed and its model."""
     torch.manual_seed(0)
-    model = ImageClassifier(data.class_names, data.preprocessing, work.arch, work.arch_args).to(device)
+    model = ImageClassifier(data.class_names, data.preprocessing, work.arch, work.arch_args).to(
+        device
+    )
     optimizer = build_optimizer(model.optimizer, model)
     schedule, steps = CosineWithWarmup(optimizer), work.warmup + work.steps
     schedule.set_length(total_steps=steps, steps_per_epoch=steps)
@@ -164,7 +190,12 @@ def through_lightning(
 ) -> tuple[float, ImageClassifier]:
     """Trains or validates as ``project.fit`` does, and prints nothing; returns the speed and the model."""
     clock = StepClock(work.warmup, work.steps, device)
-    with TemporaryDirectory() as folder, open(os.devnull, "w") as null, redirect_stdout(null), redirect_stderr(null):
+    with (
+        TemporaryDirectory() as folder,
+        open(os.devnull, "w") as null,
+        redirect_stdout(null),
+        redirect_stderr(null),
+    ):
         cli = FitCLI(
             [
                 *("--seed_everything=0", "--name=run", f"--trainer.default_root_dir={folder}"),
@@ -172,12 +203,19 @@ def through_lightning(
                 *(f"--data.size={work.images}", f"--data.image_size={work.image_size}"),
                 *(f"--data.batch_size={work.batch_size}", f"--model.arch={work.arch}"),
                 *(f"--model.arch_args={json.dumps(work.arch_args)}", "--trainer.max_epochs=1"),
-                *(f"--trainer.accelerator={device.type}", "--trainer.devices=1", f"--model.exact_evaluation={exact}"),
+                *(
+                    f"--trainer.accelerator={device.type}",
+                    "--trainer.devices=1",
+                    f"--model.exact_evaluation={exact}",
+                ),
                 f"--trainer.log_every_n_steps={min(10, work.steps)}",  # the default, or once in so few steps
             ]
         )
         cli.trainer.callbacks.append(  # type: ignore[attr-defined]  # set by a connector
-            LambdaCallback(on_train_batch_end=lambda *_: clock.tick(), on_validation_batch_end=lambda *_: clock.tick())
+            LambdaCallback(
+                on_train_batch_end=lambda *_: clock.tick(),
+                on_validation_batch_end=lambda *_: clock.tick(),
+            )
         )
         if training:
             cli.trainer.limit_val_batches = 0

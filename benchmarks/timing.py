@@ -28,7 +28,9 @@ class StepClock:
     def rate(self, images: int) -> float:
         """Returns images per second for steps of so many images."""
         if self._done < self.warmup + self.steps:
-            raise RuntimeError(f"only {self._done} of {self.warmup} + {self.steps} steps were taken")
+            raise RuntimeError(
+                f"only {self._done} of {self.warmup} + {self.steps} steps were taken"
+            )
         return self.steps * images / self._seconds
 
 

@@ -18,7 +18,11 @@ class AttributesCSV(LabelsCSV):
 
     def names(self, cells: dict[str, str]) -> list[str]:
         """The values of an image."""
-        return [f"{attribute}={value}" for attribute, value in cells.items() if value and attribute != "split"]
+        return [
+            f"{attribute}={value}"
+            for attribute, value in cells.items()
+            if value and attribute != "split"
+        ]
 
     def mark(self, name: str, names: list[str]) -> int:
         """-1 where the attribute is not known."""
@@ -54,7 +58,10 @@ class AttributeMetrics(MultilabelMetrics):
 
     def predicted(self, logits: Tensor) -> Tensor:
         """1 for each of these values, int64 (N, classes)."""
-        return torch.cat([F.one_hot(own.argmax(1), own.shape[1]) for own in torch.split(logits, self.sizes, 1)], 1)
+        return torch.cat(
+            [F.one_hot(own.argmax(1), own.shape[1]) for own in torch.split(logits, self.sizes, 1)],
+            1,
+        )
 
     def best_thresholds(self) -> None:
         """There are none."""
@@ -79,7 +86,10 @@ class AttributeClassifier(ImageClassifier):
 
     def configure_metrics(self) -> dict[str, Metric]:
         """Adds the accuracy of each attribute."""
-        return {name: AttributeAccuracy([*columns.values()]) for name, columns in self.attributes.items()}
+        return {
+            name: AttributeAccuracy([*columns.values()])
+            for name, columns in self.attributes.items()
+        }
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Those of each attribute's values, which add up to 1, float (N, classes)."""
@@ -87,7 +97,12 @@ class AttributeClassifier(ImageClassifier):
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The sum, float (N,)."""
-        pairs = zip(*(torch.split(x, self.sizes, 1) for x in (logits, labels.clamp(min=0).float())), strict=True)
-        return torch.stack([F.cross_entropy(own, true, reduction="none") for own, true in pairs]).sum(0)
+        pairs = zip(
+            *(torch.split(x, self.sizes, 1) for x in (logits, labels.clamp(min=0).float())),
+            strict=True,
+        )
+        return torch.stack(
+            [F.cross_entropy(own, true, reduction="none") for own, true in pairs]
+        ).sum(0)
 
     evaluation_loss = loss

@@ -11,8 +11,12 @@ from torch.optim import Optimizer
 class GradientNorm(Callback):
     """Logs ``train/gradient_norm``, before clipping, at the steps that are logged."""
 
-    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
+    ) -> None:
         """Measures it."""
         if (trainer.global_step + 1) % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]  # set by a connector
-            gradients = [weight.grad for weight in pl_module.parameters() if weight.grad is not None]
+            gradients = [
+                weight.grad for weight in pl_module.parameters() if weight.grad is not None
+            ]
             pl_module.log("train/gradient_norm", get_total_norm(gradients))

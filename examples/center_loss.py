@@ -22,7 +22,9 @@ class CenterLossClassifier(ImageClassifier):
     def __init__(self, center_weight: float = 0.01, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.center_weight = center_weight
-        self.centers = nn.Parameter(torch.zeros(self.network_head.weight.shape[:2]))  # (classes, features)
+        self.centers = nn.Parameter(
+            torch.zeros(self.network_head.weight.shape[:2])
+        )  # (classes, features)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Measures the batch and returns its mean loss."""

@@ -22,12 +22,23 @@ class DigitsDataModule(ImageDataModule):
     @property
     def preprocessing(self) -> Preprocessing:
         """The images as they are."""
-        return {"resize": 32, "crop": 32, "mean": self.mean or [0.5] * 3, "std": self.std or [0.25] * 3}
+        return {
+            "resize": 32,
+            "crop": 32,
+            "mean": self.mean or [0.5] * 3,
+            "std": self.std or [0.25] * 3,
+        }
 
     def load(self) -> dict[str, ArrayDataset]:
         """Keeps 70% of each digit for training."""
         images, labels = map(torch.from_numpy, load_digits(return_X_y=True))
-        images = (images.view(-1, 1, 8, 8) / 16 * 255).byte().kron(torch.ones(1, 3, 4, 4, dtype=torch.uint8))
+        images = (
+            (images.view(-1, 1, 8, 8) / 16 * 255)
+            .byte()
+            .kron(torch.ones(1, 3, 4, 4, dtype=torch.uint8))
+        )
         names, shares = [str(number) for number in range(len(labels))], {"val": 0.15, "test": 0.15}
-        parts = stratified_split(names, labels.tolist(), shares, seed=self.split_seed, class_names=self.class_names)
+        parts = stratified_split(
+            names, labels.tolist(), shares, seed=self.split_seed, class_names=self.class_names
+        )
         return {split: ArrayDataset(images[at], labels[at], "digit") for split, at in parts.items()}

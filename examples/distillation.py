@@ -28,13 +28,20 @@ class Student(ImageClassifier):
 
     def on_fit_start(self) -> None:
         """Opens the teacher, in a list, as a module's attribute would be trained and saved."""
-        self.teachers = [ImageClassifier.load_from_checkpoint(self.teacher, self.device).eval().requires_grad_(False)]
+        self.teachers = [
+            ImageClassifier.load_from_checkpoint(self.teacher, self.device)
+            .eval()
+            .requires_grad_(False)
+        ]
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Measures the batch and returns its mean loss."""
         batch, t = self.as_batch(batch), self.temperature
         logits, wanted = self(batch.images), self.teachers[0](batch.images)
-        soft = F.kl_div((logits / t).log_softmax(1), (wanted / t).softmax(1), reduction="none").sum(1) * t**2
+        soft = (
+            F.kl_div((logits / t).log_softmax(1), (wanted / t).softmax(1), reduction="none").sum(1)
+            * t**2
+        )
         losses = (self.loss(logits, batch.labels) + soft) / 2
         self.measure("train", logits, batch.labels, losses)
         return losses.mean()

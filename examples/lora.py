@@ -38,6 +38,8 @@ class LoRAClassifier(ImageClassifier):
         self.network.requires_grad_(False)
         self.network_head.requires_grad_(True)
         for module_name, module in [*self.network.named_modules()]:
-            name = "weight" if module_name.endswith(".qkv") else "in_proj_weight"  # timm's, torchvision's
+            name = (
+                "weight" if module_name.endswith(".qkv") else "in_proj_weight"
+            )  # timm's, torchvision's
             if hasattr(module, name):
                 register_parametrization(module, name, LowRank(getattr(module, name), rank))

@@ -21,7 +21,9 @@ class FlowerPairs(SyntheticFlowersDataModule):
         return {split: self._pairs(flowers) for split, flowers in super().load().items()}
 
     def _pairs(self, flowers: ArrayDataset) -> ArrayDataset:
-        other = torch.randperm(len(flowers), generator=torch.Generator().manual_seed(self.split_seed))
+        other = torch.randperm(
+            len(flowers), generator=torch.Generator().manual_seed(self.split_seed)
+        )
         images = torch.cat([flowers.images[..., ::2], flowers.images[other][..., ::2]], dim=3)
         species = F.one_hot(flowers.labels, len(self.class_names))
         return ArrayDataset(images, species | species[other], "pair of flowers, number")
@@ -51,7 +53,9 @@ class MultilabelClassifier(ImageClassifier):
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The mean binary cross entropy of each image, float (N,)."""
         known = (labels >= 0).float()
-        return F.binary_cross_entropy_with_logits(logits, labels.float(), known, reduction="none").mean(1)
+        return F.binary_cross_entropy_with_logits(
+            logits, labels.float(), known, reduction="none"
+        ).mean(1)
 
     def evaluation_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The same."""

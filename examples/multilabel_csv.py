@@ -38,10 +38,19 @@ class LabelsCSV(ResizedDataModule):
     def load(self) -> dict[str, FileDataset]:
         """Cuts the splits by the names of the files."""
         paths, classes = list(self.labels), self.class_names
-        marks = torch.tensor([[self.mark(name, self.labels[path]) for name in classes] for path in paths])
-        parts = hashed_split(paths, self.fractions, seed=self.split_seed, class_name=self.folder.name)
-        return {split: self._dataset(split, [paths[i] for i in at], marks[at]) for split, at in parts.items()}
+        marks = torch.tensor(
+            [[self.mark(name, self.labels[path]) for name in classes] for path in paths]
+        )
+        parts = hashed_split(
+            paths, self.fractions, seed=self.split_seed, class_name=self.folder.name
+        )
+        return {
+            split: self._dataset(split, [paths[i] for i in at], marks[at])
+            for split, at in parts.items()
+        }
 
     def _dataset(self, split: str, paths: list[str], marks: torch.Tensor) -> FileDataset:
         crop_scale = self.crop_scale if split == "train" else None
-        return FileDataset([self.folder / path for path in paths], marks, self.preprocessing, crop_scale, self.seed)
+        return FileDataset(
+            [self.folder / path for path in paths], marks, self.preprocessing, crop_scale, self.seed
+        )

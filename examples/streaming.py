@@ -18,7 +18,9 @@ from project.engine.loading.decode import IMAGE_SUFFIXES
 class Listing(FileIndexer):  # type: ignore[misc]  # where litdata is not installed
     """Lists the files at each start: litdata's would write an index into the bucket, and not see what is added later."""
 
-    def build_or_load_index(self, input_dir: str, cache_dir: str, storage_options: Any, *_: Any) -> Any:
+    def build_or_load_index(
+        self, input_dir: str, cache_dir: str, storage_options: Any, *_: Any
+    ) -> Any:
         """Lists the files."""
         return self.discover_files(input_dir, storage_options)
 
@@ -27,7 +29,9 @@ class Images(Dataset[Any]):
     """The bytes of image files, and the labels of their folders."""
 
     def __init__(self, root: str) -> None:
-        self.files = StreamingRawDataset(root, indexer=Listing(extensions=[*IMAGE_SUFFIXES]), max_prefetch=0)
+        self.files = StreamingRawDataset(
+            root, indexer=Listing(extensions=[*IMAGE_SUFFIXES]), max_prefetch=0
+        )
         self.files.items.sort(key=lambda file: file.path)
         start = len(str(self.files.input_dir.url or self.files.input_dir.path).rstrip("/")) + 1
         self.names = [file.path[start:] for file in self.files.items]
@@ -45,7 +49,11 @@ class Images(Dataset[Any]):
             return file.read(), self.targets[index]
 
     def __getitems__(self, indices: list[int]) -> list[tuple[bytes, int]]:
-        return [*zip(self.files.__getitems__(indices), (self.targets[at] for at in indices), strict=True)]
+        return [
+            *zip(
+                self.files.__getitems__(indices), (self.targets[at] for at in indices), strict=True
+            )
+        ]
 
 
 class StreamingDataModule(TorchDatasetModule):

@@ -8,7 +8,14 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 
 from project.analysis.data import remembered_data, require_datasets, require_there, was_trained_on
 from project.analysis.evaluation import EVALUATED, CollectPredictions, evaluated_rows
-from project.analysis.tables import chosen_output, class_table, metrics_table, replacing, require_writable, write_json
+from project.analysis.tables import (
+    chosen_output,
+    class_table,
+    metrics_table,
+    replacing,
+    require_writable,
+    write_json,
+)
 from project.cli import ProjectCLI
 from project.data import FolderDataModule
 from project.data.image_files import ImageFilesDataModule
@@ -36,9 +43,18 @@ class EvaluateCLI(ProjectCLI):
     module = "project.evaluate"
     description = "Measures a checkpoint on the data it was trained with, or on what --data says."
     build_model = staticmethod(load_classifier)
-    defaults = dict.fromkeys(("trainer.logger", "trainer.enable_checkpointing", "trainer.enable_model_summary"), False)
+    defaults = dict.fromkeys(
+        ("trainer.logger", "trainer.enable_checkpointing", "trainer.enable_model_summary"), False
+    )
     screen = Screen(
-        trainer=("accelerator", "devices", "num_nodes", "strategy", "precision", "limit_test_batches"),
+        trainer=(
+            "accelerator",
+            "devices",
+            "num_nodes",
+            "strategy",
+            "precision",
+            "limit_test_batches",
+        ),
         data=FolderDataModule,
         model=None,
         examples=(
@@ -54,7 +70,9 @@ class EvaluateCLI(ProjectCLI):
         options = list(map(str, args)) if isinstance(args, list) else sys.argv[1:]
         import_modules(values_of("--import", options))
         self._remembered = _remembered_data(options)
-        self._root_is_given = any(option.startswith(("--data.root", "--data.init_args.root")) for option in options)
+        self._root_is_given = any(
+            option.startswith(("--data.root", "--data.init_args.root")) for option in options
+        )
         self.classes = {"data": self._remembered} if self._remembered else {}
         super().__init__(options)
 
@@ -64,9 +82,13 @@ class EvaluateCLI(ProjectCLI):
         split = "The images to measure on: val, test, or all of a folder or CSV that it was not trained on."
         output = "A JSON file for the metrics, by default beside the checkpoint."
         predictions = "A .csv or .jsonl file for the predictions of each image, by default none."
-        parser.add_argument("checkpoint", type=str, help="The checkpoint, as in runs/NAME/checkpoints/best.ckpt.")
+        parser.add_argument(
+            "checkpoint", type=str, help="The checkpoint, as in runs/NAME/checkpoints/best.ckpt."
+        )
         parser.add_argument("--import", **IMPORT)
-        parser.add_argument("--split", type=Literal["val", "test", "all"], default="test", help=split)
+        parser.add_argument(
+            "--split", type=Literal["val", "test", "all"], default="test", help=split
+        )
         parser.add_argument("--output", type=str | None, default=None, help=output)
         parser.add_argument("--output_predictions", type=str | None, default=None, help=predictions)
         parser.link_arguments("checkpoint", "model.ckpt_path")
@@ -89,7 +111,9 @@ class EvaluateCLI(ProjectCLI):
             require_writable("--output", output)
             if predictions:
                 require_writable("--output_predictions", predictions)
-        measured = "val" if split == "val" else "test"  # which has all images where all are measured
+        measured = (
+            "val" if split == "val" else "test"
+        )  # which has all images where all are measured
         collect = CollectPredictions()
         if predictions:
             self.trainer.callbacks.append(collect)  # type: ignore[attr-defined]  # set by a connector
@@ -103,17 +127,33 @@ class EvaluateCLI(ProjectCLI):
             return
         class_names = self.model.class_names
         if predictions and collect.predictions is not None:
-            with replacing("--output_predictions", predictions) as partial, open(partial, "wb") as file:
+            with (
+                replacing("--output_predictions", predictions) as partial,
+                open(partial, "wb") as file,
+            ):
                 writer = RowWriter(file, EVALUATED, ending)
-                for rows in evaluated_rows(collect.predictions, self.datamodule.splits[measured], class_names):
+                for rows in evaluated_rows(
+                    collect.predictions, self.datamodule.splits[measured], class_names
+                ):
                     writer.write(rows)
             self.say(f"  each image's prediction is in {predictions}\n")
         metrics, kind = self.model.results[measured], type(self.datamodule)
-        data = {"class_path": kind.__name__, "init_args": plain_options(self.datamodule.hparams, kind)}
+        data = {
+            "class_path": kind.__name__,
+            "init_args": plain_options(self.datamodule.hparams, kind),
+        }
         per_class = dict(zip(class_names, metrics.per_class, strict=True))
-        found = {"checkpoint": path, "data": data, "split": split, **metrics.as_dict(), "per_class": per_class}
+        found = {
+            "checkpoint": path,
+            "data": data,
+            "split": split,
+            **metrics.as_dict(),
+            "per_class": per_class,
+        }
         write_json("--output", output, found)
-        self.say(f"{class_table(class_names, metrics.per_class)}\n\n{metrics_table({split: metrics.as_dict()})}")
+        self.say(
+            f"{class_table(class_names, metrics.per_class)}\n\n{metrics_table({split: metrics.as_dict()})}"
+        )
         self.say(f"\n  written to {output}")
 
     def _require_fitting_data(self) -> None:
@@ -122,17 +162,30 @@ class EvaluateCLI(ProjectCLI):
         if not self._root_is_given:
             require_there(data, self._remembered.get("init_args", {}))
         require_same_classes(self.model.class_names, path, data.class_names)
-        if self._about["data"] is not None and self._about["data"]["class_path"] == type(data).__name__:
+        if (
+            self._about["data"] is not None
+            and self._about["data"]["class_path"] == type(data).__name__
+        ):
             require_datasets(self._about, data.hparams)
         now, then = data.preprocessing, self.model.preprocessing
-        (crop, fit), (crop_then, fit_then) = ((one["crop"], one.get("fit", "crop")) for one in (now, then))
-        scaled, scaled_then = (f"{one['resize']} pixels, {one.get('interpolation', 'bilinear')}" for one in (now, then))
+        (crop, fit), (crop_then, fit_then) = (
+            (one["crop"], one.get("fit", "crop")) for one in (now, then)
+        )
+        scaled, scaled_then = (
+            f"{one['resize']} pixels, {one.get('interpolation', 'bilinear')}" for one in (now, then)
+        )
         if crop != crop_then:
-            raise UserError(f"'{path}' was trained on {crop_then} pixels, but would get {crop}; see --data.image_size")
+            raise UserError(
+                f"'{path}' was trained on {crop_then} pixels, but would get {crop}; see --data.image_size"
+            )
         if fit != fit_then:
-            raise UserError(f"'{path}' was trained on images fitted by {fit_then}, but would get {fit}; see --data.fit")
+            raise UserError(
+                f"'{path}' was trained on images fitted by {fit_then}, but would get {fit}; see --data.fit"
+            )
         if (len(now["mean"]), now.get("bits")) != (len(then["mean"]), then.get("bits")):
-            raise UserError(f"'{path}' was trained with other --data.channels or --data.bits; leave them out")
+            raise UserError(
+                f"'{path}' was trained with other --data.channels or --data.bits; leave them out"
+            )
         if scaled != scaled_then:
             self.note(f"images are scaled to {scaled}; in training it was {scaled_then}")
 
@@ -141,9 +194,13 @@ class EvaluateCLI(ProjectCLI):
         if not isinstance(data, ImageFilesDataModule):
             raise UserError("--split all takes image files; name a folder or a CSV with --data")
         if seen := was_trained_on(self._about, data):
-            raise UserError("--split all: some of these images are those it was trained on; name others with --data")
+            raise UserError(
+                "--split all: some of these images are those it was trained on; name others with --data"
+            )
         if seen is None:
-            self.note("what it was trained on is not here, so whether these images were among it is not known")
+            self.note(
+                "what it was trained on is not here, so whether these images were among it is not known"
+            )
         data.tests_all = True
 
 
@@ -155,7 +212,9 @@ def _remembered_data(options: list[str]) -> dict[str, Any]:
         return {}
     about: About = read_checkpoint(ckpt_path)[ABOUT]
     try:
-        find_class("data", data)  # imports the user's own module, so that the checkpoint's class is found by its name
+        find_class(
+            "data", data
+        )  # imports the user's own module, so that the checkpoint's class is found by its name
         found, remembered = remembered_data(about)
         if not any(option.startswith(("--data", "--config", "-c")) for option in options):
             require_datasets(about, ())

@@ -55,7 +55,11 @@ def parse(args: list[str] | None = None) -> Namespace:
     option("checkpoint", type=str, help="The checkpoint.")
     file = "The file: .onnx for ONNX Runtime and others, .pt2 for torch alone."
     option("--output", type=str, required=True, help=file)
-    option("--images", type=str | None, help="Images to compare on, a folder; by default generated ones.")
+    option(
+        "--images",
+        type=str | None,
+        help="Images to compare on, a folder; by default generated ones.",
+    )
     option("--import", **IMPORT)
     option("--overwrite", action="store_true", help="Replaces a file that is there.")
     return parser.parse_args(args)
@@ -67,7 +71,11 @@ def export(options: Namespace) -> None:
     _require_usable(output, options.overwrite)
     import_modules(options["import"])
     model = ImageClassifier.load_from_checkpoint(options.checkpoint).eval()
-    images = generated_images(model.preprocessing) if options.images is None else _images_of(options.images, model)
+    images = (
+        generated_images(model.preprocessing)
+        if options.images is None
+        else _images_of(options.images, model)
+    )
     write, load = _FORMATS[output.suffix]
     with writing("--output", output), whole_file(output) as partial:
         note(f"writing {output}…")
@@ -75,7 +83,10 @@ def export(options: Namespace) -> None:
         with torch.inference_mode():
             expected = model.probabilities(evaluation_logits(model, images))
         classify = load(partial)  # which must take batches of any size
-        batches = [images[:1], *(images[start : start + _BATCH] for start in range(1, len(images), _BATCH))]
+        batches = [
+            images[:1],
+            *(images[start : start + _BATCH] for start in range(1, len(images), _BATCH)),
+        ]
         found = torch.cat([classify(batch) for batch in batches])
         largest = (expected.double() - found.double()).abs().max().item()
         if not largest <= TOLERANCE:  # nan, too
@@ -83,7 +94,10 @@ def export(options: Namespace) -> None:
                 "the exported file does not compute what the checkpoint does: probabilities differ by up to"
                 f" {largest:.2g}, so nothing was written"
             )
-    dtype, rgb = str(images.dtype).removeprefix("torch."), "" if bands_of(model.preprocessing) else ", RGB"
+    dtype, rgb = (
+        str(images.dtype).removeprefix("torch."),
+        "" if bands_of(model.preprocessing) else ", RGB",
+    )
     text = [
         f"  written               {output} ({output.stat().st_size / 1e6:.2f} MB)",
         f"  input                 images: {dtype} (N, {', '.join(map(str, images.shape[1:]))}){rgb}",
@@ -96,8 +110,14 @@ def export(options: Namespace) -> None:
 
 def generated_images(preprocessing: Preprocessing, count: int = 32) -> Tensor:
     """Generates images (N, channels, crop, crop) of blurred noise with much contrast and with little."""
-    images, generator = empty_images(count, preprocessing).contiguous(), torch.Generator().manual_seed(0)
-    coarse, most = torch.rand(*images.shape[:2], 6, 6, generator=generator), torch.iinfo(images.dtype).max
+    images, generator = (
+        empty_images(count, preprocessing).contiguous(),
+        torch.Generator().manual_seed(0),
+    )
+    coarse, most = (
+        torch.rand(*images.shape[:2], 6, 6, generator=generator),
+        torch.iinfo(images.dtype).max,
+    )
     contrast = torch.linspace(0.2, 2, count).view(-1, 1, 1, 1)
     smooth = interpolate(coarse, size=images.shape[2:], mode="bicubic")
     grain = 0.1 * torch.randn(images.shape, generator=generator)
@@ -109,7 +129,9 @@ def _images_of(folder: str, model: ImageClassifier) -> Tensor:
     paths = sorted(image_paths([folder], note=lambda _: None, bands=bands_of(model.preprocessing)))
     if not Path(folder).is_dir() or not paths:
         raise UserError(f"--images: there are no images in a folder '{printable(folder)}'")
-    return torch.stack([prepare(path, model.preprocessing) for path in paths[:: -(-len(paths) // _COMPARED)]])
+    return torch.stack(
+        [prepare(path, model.preprocessing) for path in paths[:: -(-len(paths) // _COMPARED)]]
+    )
 
 
 def _require_usable(output: Path, overwrite: bool) -> None:
@@ -120,7 +142,9 @@ def _require_usable(output: Path, overwrite: bool) -> None:
     require_writable("--output", output)
     needed = ["onnx", "onnxscript", "onnxruntime"] if output.suffix == ".onnx" else []
     if missing := [name for name in needed if find_spec(name) is None]:
-        raise UserError(f"writing ONNX needs packages that are not installed; run: pip install {' '.join(missing)}")
+        raise UserError(
+            f"writing ONNX needs packages that are not installed; run: pip install {' '.join(missing)}"
+        )
 
 
 class ProbabilityNetwork(nn.Module):
@@ -128,7 +152,9 @@ class ProbabilityNetwork(nn.Module):
 
     def __init__(self, model: ImageClassifier) -> None:
         super().__init__()
-        self.network = deepcopy(model.network).cpu().float().to(memory_format=torch.contiguous_format)
+        self.network = (
+            deepcopy(model.network).cpu().float().to(memory_format=torch.contiguous_format)
+        )
         for module in filter(is_parametrized, [*self.network.modules()]):  # such as LoRA's
             _merge(module)
         self._probabilities, self._views = model.probabilities, model.test_time_augmentation
@@ -157,9 +183,13 @@ def trace(model: ImageClassifier) -> ExportedProgram:
     """Traces a model for images of its crop, in batches of any size."""
     # of one image the batch dimension would become a constant
     two = empty_images(2, model.preprocessing).contiguous().zero_()
-    network = ProbabilityNetwork(model).eval().requires_grad_(False)  # or what it returns could not become an array
+    network = (
+        ProbabilityNetwork(model).eval().requires_grad_(False)
+    )  # or what it returns could not become an array
     with torch.no_grad():
-        program = torch.export.export(network, (two,), dynamic_shapes={"images": {0: Dim("batch", min=1)}})
+        program = torch.export.export(
+            network, (two,), dynamic_shapes={"images": {0: Dim("batch", min=1)}}
+        )
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # which names files of this machine
     return program
@@ -170,7 +200,10 @@ def metadata(model: ImageClassifier) -> dict[str, str]:
     defaults = {"fit": "crop", "interpolation": "bilinear", "antialias": True}
     some = {name: found for name in ("thresholds", "attributes") if (found := getattr(model, name))}
     about = {**defaults, "class_names": model.class_names, **some, **model.preprocessing}
-    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in about.items()}
+    return {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in about.items()
+    }
 
 
 def write_pt2(model: ImageClassifier, path: Path) -> None:
@@ -192,7 +225,10 @@ def write_onnx(model: ImageClassifier, path: Path) -> None:
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     # OpenCV ignores the slope and offset of the operator HardSigmoid without an error
     decompositions, aten = torch.export.default_decompositions(), torch.ops.aten
-    hard = {operator: decompositions[operator] for operator in (aten.hardsigmoid.default, aten.hardswish.default)}
+    hard = {
+        operator: decompositions[operator]
+        for operator in (aten.hardsigmoid.default, aten.hardswish.default)
+    }
     program = torch.onnx.export(
         trace(model).run_decompositions(hard),
         dynamo=True,
@@ -204,7 +240,13 @@ def write_onnx(model: ImageClassifier, path: Path) -> None:
     )
     assert program is not None
     file = program.model_proto
-    for part in (file.graph, *file.graph.node, *file.graph.input, *file.graph.output, *file.graph.value_info):
+    for part in (
+        file.graph,
+        *file.graph.node,
+        *file.graph.input,
+        *file.graph.output,
+        *file.graph.value_info,
+    ):
         del part.metadata_props[:]  # of how torch traced it, with paths of this machine
     onnx.helper.set_model_props(file, metadata(model))
     onnx.checker.check_model(file, full_check=True)
@@ -218,8 +260,12 @@ def load_onnx(path: Path) -> Classify:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors
     options.intra_op_num_threads = torch.get_num_threads()
-    session: Any = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return lambda images: torch.from_numpy(session.run(None, {"images": images.contiguous().numpy()})[0])
+    session: Any = onnxruntime.InferenceSession(
+        str(path), options, providers=["CPUExecutionProvider"]
+    )
+    return lambda images: torch.from_numpy(
+        session.run(None, {"images": images.contiguous().numpy()})[0]
+    )
 
 
 _FORMATS = {".onnx": (write_onnx, load_onnx), ".pt2": (write_pt2, load_pt2)}

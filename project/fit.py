@@ -18,16 +18,32 @@ import project.data as data_modules
 from project.analysis.tables import summary
 from project.callbacks import DefaultCallbacks, MetricsCSV
 from project.cli import ProjectCLI
-from project.data import CIFAR10DataModule, FlowersDataModule, FolderDataModule, SyntheticFlowersDataModule
+from project.data import (
+    CIFAR10DataModule,
+    FlowersDataModule,
+    FolderDataModule,
+    SyntheticFlowersDataModule,
+)
 from project.engine.cli.command import one_line_errors
 from project.engine.cli.parser import Screen
 from project.engine.cli.trainer import require_sound_run
 from project.engine.errors import LocalError, NonFiniteError, UserError
 from project.engine.hardware import best_precision, tune_malloc
-from project.engine.run.checkpoint import ABOUT, read_checkpoint, read_newest, selection, with_atomic_writes
+from project.engine.run.checkpoint import (
+    ABOUT,
+    read_checkpoint,
+    read_newest,
+    selection,
+    with_atomic_writes,
+)
 from project.engine.run.folder import RunFolder, derived_name
 from project.engine.run.loggers import class_of, loggers_of, place_in_folder, rewind
-from project.engine.training.best_checkpoint import BestCheckpoint, chosen_monitor, evaluate_best, watch_validation
+from project.engine.training.best_checkpoint import (
+    BestCheckpoint,
+    chosen_monitor,
+    evaluate_best,
+    watch_validation,
+)
 from project.engine.training.fitting import changed_data, changed_processes, require_match
 from project.engine.training.last_checkpoint import CURVES, LastCheckpoint, StoppedError
 from project.model import ImageClassifier
@@ -45,7 +61,10 @@ class FitCLI(ProjectCLI):
     module = "project.fit"
     description = "Trains a network, then tests its best checkpoint once. Without any option: on the built-in data."
     build_model = ImageClassifier
-    classes = {"data": "project.data.SyntheticFlowersDataModule", "model": "project.model.ImageClassifier"}
+    classes = {
+        "data": "project.data.SyntheticFlowersDataModule",
+        "model": "project.model.ImageClassifier",
+    }
     defaults = {
         "trainer.max_epochs": 6,
         "trainer.log_every_n_steps": 10,
@@ -54,7 +73,15 @@ class FitCLI(ProjectCLI):
     }
     screen = Screen(
         trainer=(
-            *("accelerator", "devices", "num_nodes", "strategy", "precision", "max_epochs", "accumulate_grad_batches"),
+            *(
+                "accelerator",
+                "devices",
+                "num_nodes",
+                "strategy",
+                "precision",
+                "max_epochs",
+                "accumulate_grad_batches",
+            ),
             *("gradient_clip_val", "callbacks", "fast_dev_run"),
         ),
         data=FolderDataModule,
@@ -76,24 +103,38 @@ class FitCLI(ProjectCLI):
         parser.add_argument("--monitor", default="val/accuracy", help=monitor)
         parser.add_argument("--mode", type=Literal["min", "max"] | None, help=mode)
         parser.add_class_arguments(DefaultCallbacks, "callbacks")
-        parser.link_arguments("data.class_names", "model.init_args.class_names", apply_on="instantiate")
-        parser.link_arguments("data.preprocessing", "model.init_args.preprocessing", apply_on="instantiate")
+        parser.link_arguments(
+            "data.class_names", "model.init_args.class_names", apply_on="instantiate"
+        )
+        parser.link_arguments(
+            "data.preprocessing", "model.init_args.preprocessing", apply_on="instantiate"
+        )
 
     def before_instantiate_classes(self) -> None:
         """Finds the run's folder, and chooses what depends on it and on the machine."""
         if self.config.name is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)) > 0:
-            raise UserError("--max-restarts needs a --name, by which the restarted processes find the run again")
+            raise UserError(
+                "--max-restarts needs a --name, by which the restarted processes find the run again"
+            )
         trainer = self.config.trainer
         data, model = (self.config[key].class_path.rsplit(".", 1)[-1] for key in ("data", "model"))
-        arch = self.config.model.init_args.get("arch", model)  # a class of the user's own may have one of its own
-        self.run = RunFolder(trainer.default_root_dir or "runs", self.config.name or derived_name(data, arch))
+        arch = self.config.model.init_args.get(
+            "arch", model
+        )  # a class of the user's own may have one of its own
+        self.run = RunFolder(
+            trainer.default_root_dir or "runs", self.config.name or derived_name(data, arch)
+        )
         self.run.require_unfinished()
         resumed = self.run.resumable()
         follow_weights(self.config, resumed)
         plugins = trainer.plugins if isinstance(trainer.plugins, list) else [trainer.plugins]
-        if trainer.precision is None and not any(issubclass(class_of(one) or object, Precision) for one in plugins):
+        if trainer.precision is None and not any(
+            issubclass(class_of(one) or object, Precision) for one in plugins
+        ):
             trainer.precision = best_precision(trainer.accelerator)
-        self._saved_config = self.config.clone()  # without this folder's paths, so that another run can use it
+        self._saved_config = (
+            self.config.clone()
+        )  # without this folder's paths, so that another run can use it
         if resumed and "weights" in self.config.model.init_args:
             self.config.model.init_args.weights = None  # the checkpoint has them
         place_in_folder(trainer, self.run.path)
@@ -107,7 +148,9 @@ class FitCLI(ProjectCLI):
         own = self.trainer_defaults["callbacks"] = self._callbacks()
         if not any(isinstance(callback, Checkpoint) for callback in (*own, *added)):
             kwargs["enable_checkpointing"] = False  # otherwise Lightning adds a ModelCheckpoint
-        kwargs["default_root_dir"] = self.run.path  # Lightning looks here for SLURM's checkpoints of this run, too
+        kwargs["default_root_dir"] = (
+            self.run.path
+        )  # Lightning looks here for SLURM's checkpoints of this run, too
         kwargs["logger"] = loggers_of(self.config_init.trainer.logger, self.run.path)
         kwargs["plugins"] = with_atomic_writes(self.config_init.trainer.plugins, self.run.path)
         trainer = super().instantiate_trainer(**kwargs)
@@ -115,12 +158,16 @@ class FitCLI(ProjectCLI):
         # these come first: they save at the start of a batch or an epoch, before other callbacks log anything there
         callbacks.sort(key=lambda callback: not isinstance(callback, LastCheckpoint | MetricsCSV))
         self._keeps_last = any(isinstance(callback, LastCheckpoint) for callback in callbacks)
-        self._keep_best = next((callback for callback in callbacks if isinstance(callback, BestCheckpoint)), None)
+        self._keep_best = next(
+            (callback for callback in callbacks if isinstance(callback, BestCheckpoint)), None
+        )
         return trainer
 
     def _callbacks(self) -> list[Callback]:
         defaults: DefaultCallbacks = self.config_init.callbacks
-        return defaults.build(self.run.checkpoints, *self.monitor, seed=int(self.config.seed_everything))
+        return defaults.build(
+            self.run.checkpoints, *self.monitor, seed=int(self.config.seed_everything)
+        )
 
     def fit(self) -> None:
         """Trains, or continues to; then tests the best checkpoint once and writes the final metrics."""
@@ -129,7 +176,9 @@ class FitCLI(ProjectCLI):
             self.trainer.fit(self.model, datamodule=self.datamodule)
             self.trainer.test(self.model, datamodule=self.datamodule, verbose=False)
             return
-        if self.trainer.local_rank == 0:  # before the run's folder exists, so that a failed download leaves none
+        if (
+            self.trainer.local_rank == 0
+        ):  # before the run's folder exists, so that a failed download leaves none
             self.datamodule.prepare_data()
         try:
             self._train_and_test(self._open_run())
@@ -150,19 +199,29 @@ class FitCLI(ProjectCLI):
         if isinstance(error, SystemExit):  # StoppedError, or Lightning's for Ctrl-C
             done = f" after step {step}" if isinstance(error, StoppedError) else ""
             self.note(f"\nstopped{done}{' before the first step' if discarded else f'; {advice}'}")
-        elif isinstance(error, LocalError | OSError) and not (discarded or isinstance(error, NonFiniteError)):
+        elif isinstance(error, LocalError | OSError) and not (
+            discarded or isinstance(error, NonFiniteError)
+        ):
             error.add_note(advice)  # such as to a full disk or a broken file
 
     def _train_and_test(self, resume: str | None) -> None:
         trainer, model, data = self.trainer, self.model, self.datamodule
         trainer.fit(model, datamodule=data, ckpt_path=resume, weights_only=True)
         if trainer.global_step == 0:
-            raise UserError("training ended before its first step; see --trainer.max_epochs, max_steps and max_time")
+            raise UserError(
+                "training ended before its first step; see --trainer.max_epochs, max_steps and max_time"
+            )
         for early in trainer.early_stopping_callbacks:
             if early.stopping_reason_message:
-                self.note(f"stopped early, after epoch {early.stopped_epoch + 1}: {early.stopping_reason_message}")
-        best = trainer.strategy.broadcast(str(self.run.best))  # names without --name differ between processes
-        if not (self._keep_best and self._keep_best.best_model_path):  # as where training ends before an epoch does
+                self.note(
+                    f"stopped early, after epoch {early.stopped_epoch + 1}: {early.stopping_reason_message}"
+                )
+        best = trainer.strategy.broadcast(
+            str(self.run.best)
+        )  # names without --name differ between processes
+        if not (
+            self._keep_best and self._keep_best.best_model_path
+        ):  # as where training ends before an epoch does
             trainer.validate(model, datamodule=data, verbose=False)
             trainer.save_checkpoint(best)
             trainer.strategy.checkpoint_io.teardown()  # one that writes in the background has written it then
@@ -181,14 +240,20 @@ class FitCLI(ProjectCLI):
             rewind(run.path, checkpoint.get(CURVES, {}))
         if path is None:
             network = f"{model.arch} ({size:,} parameters, {len(model.class_names)} classes)"
-            self.note(f"training {network} on {trainer.world_size} x {trainer.strategy.root_device.type}: {run.path}")
+            self.note(
+                f"training {network} on {trainer.world_size} x {trainer.strategy.root_device.type}: {run.path}"
+            )
             return None
         about = checkpoint[ABOUT]
         require_match(about, path, model, selection(trainer))
         if not self._keeps_last:
-            raise UserError(f"'{run.path}' resumes with --callbacks.last_checkpoint alone; or use another --name")
+            raise UserError(
+                f"'{run.path}' resumes with --callbacks.last_checkpoint alone; or use another --name"
+            )
         place = f"epoch {about['epoch'] + 1} after step {about['step']}"
-        changes = changed_data(about, self.datamodule) + changed_processes(about, trainer.world_size)
+        changes = changed_data(about, self.datamodule) + changed_processes(
+            about, trainer.world_size
+        )
         self.note(f"continuing {run.path} in {place}{changes}")
         return str(path)
 
@@ -203,7 +268,9 @@ class FitCLI(ProjectCLI):
         }
         self.run.write_metrics(metrics)
         known = [ImageClassifier, *vars(data_modules).values()]
-        own = [type(one).__module__ for one in (self.model, self.datamodule) if type(one) not in known]
+        own = [
+            type(one).__module__ for one in (self.model, self.datamodule) if type(one) not in known
+        ]
         own += [self.model.arch.rpartition(".")[0]] if is_path(self.model.arch) else []
         self.say(summary(self.run, metrics, type(self.datamodule) not in BUILT_IN, sorted({*own})))
 

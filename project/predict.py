@@ -53,7 +53,11 @@ def parse(args: list[str] | None = None) -> Namespace:
     option("checkpoint", type=str, help="The checkpoint.")
     paths = "Files, folders with images at any depth, or - for a list on standard input."
     option("paths", nargs="+", type=str, help=paths)
-    option("--output", type=str | None, help="A .csv or .jsonl file; by default CSV goes to standard output.")
+    option(
+        "--output",
+        type=str | None,
+        help="A .csv or .jsonl file; by default CSV goes to standard output.",
+    )
     option("--top_k", type=PositiveInt, default=1, help="How many classes to name, best first.")
     probabilities = "Add a column for each class; implied where images may have several."
     option("--probabilities", action="store_true", help=probabilities)
@@ -63,17 +67,27 @@ def parse(args: list[str] | None = None) -> Namespace:
     option("--abstain", type=ClosedUnitInterval, default=0.0, help=abstain)
     flips = "Average each image with its mirror image, if the model does not already."
     option("--flips", action="store_true", help=flips)
-    option("--resume", action="store_true", help="Skip files that have a row in --output, and append.")
+    option(
+        "--resume", action="store_true", help="Skip files that have a row in --output, and append."
+    )
     option("--overwrite", action="store_true", help="Replace files that are there already.")
     option("--import", **IMPORT)
-    option("--batch_size", type=PositiveInt, default=64, help="Images that each device sees at a time.")
-    option("--num_workers", type=NonNegativeInt | None, help="Processes that load images, for each device.")
+    option(
+        "--batch_size", type=PositiveInt, default=64, help="Images that each device sees at a time."
+    )
+    option(
+        "--num_workers",
+        type=NonNegativeInt | None,
+        help="Processes that load images, for each device.",
+    )
     option("--trainer.accelerator", type=str, default="auto", help="cpu, gpu or another one.")
     option("--trainer.devices", type=int | str, default="auto", help="How many devices to use.")
     return parser.parse_args(args)
 
 
-def cells(model: ImageClassifier, options: Namespace, logits: Tensor, probabilities: Tensor) -> dict[str, list[Any]]:
+def cells(
+    model: ImageClassifier, options: Namespace, logits: Tensor, probabilities: Tensor
+) -> dict[str, list[Any]]:
     """Returns what rows say of images, by column; of no images, the names of these columns."""
     names, found = model.class_names, dict[str, list[Any]]()
     orders = ranked(model, logits, probabilities)
@@ -85,16 +99,23 @@ def cells(model: ImageClassifier, options: Namespace, logits: Tensor, probabilit
             name = (f"_{attribute}" if attribute else "") + (f"_{place}" if place > 1 else "")
             least = options.abstain if place == 1 else 0.0
             pairs = zip(positions, shares, strict=True)
-            found[f"label{name}"] = [values[position] if share >= least else None for position, share in pairs]
+            found[f"label{name}"] = [
+                values[position] if share >= least else None for position, share in pairs
+            ]
             found[f"confidence{name}"] = shares
     if options.coverage is not None:
         sizes = (logits.softmax(1) >= options.threshold).sum(1)
         sets = zip(orders[""].tolist(), sizes.tolist(), strict=True)
         found["labels"] = [[names[position] for position in order[:size]] for order, size in sets]
     elif several_labels(model):
-        found["labels"] = [named(decided, names) for decided in model.test_metrics.predicted(logits).tolist()]
+        found["labels"] = [
+            named(decided, names) for decided in model.test_metrics.predicted(logits).tolist()
+        ]
     if options.probabilities:
-        found |= {f"probability_{name}": shares for name, shares in zip(names, probabilities.T.tolist(), strict=True)}
+        found |= {
+            f"probability_{name}": shares
+            for name, shares in zip(names, probabilities.T.tolist(), strict=True)
+        }
     return found
 
 
@@ -102,14 +123,20 @@ def coverage_threshold(options: Namespace, model: ImageClassifier) -> float:
     """Returns the softmax that a class needs to join a set of ``--coverage``, from the checkpoint."""
     require(0.5 <= options.coverage <= 0.99, "--coverage", options.coverage, "from 0.5 to 0.99")
     if not model.has_one_class:
-        raise UserError("--coverage: sets are for images of one class; these have several labels or attributes")
+        raise UserError(
+            "--coverage: sets are for images of one class; these have several labels or attributes"
+        )
     if model.test_time_augmentation is not None:
-        raise UserError("--coverage: thresholds are of one view of each image, not of test-time augmentation's")
+        raise UserError(
+            "--coverage: thresholds are of one view of each image, not of test-time augmentation's"
+        )
     thresholds: Any = read_checkpoint(options.checkpoint)[ABOUT].get("coverage")
     percent = math.ceil(100 * options.coverage - 1e-9)
     threshold = thresholds.get(percent) if isinstance(thresholds, dict) else None
     if not (isinstance(threshold, float) and 0 <= threshold <= 1):
-        raise UserError(f"--coverage: '{options.checkpoint}' was not saved at a validation; use the run's best.ckpt")
+        raise UserError(
+            f"--coverage: '{options.checkpoint}' was not saved at a validation; use the run's best.ckpt"
+        )
     return threshold
 
 
@@ -129,18 +156,24 @@ class Labeller(LightningModule):
     ) -> None:
         super().__init__()
         self.model, self._options, self._paths, self._writer = model, options, paths, writer
-        self.progress = Progress(len(earlier) + len(paths), len(earlier), visible=writer is not None)
+        self.progress = Progress(
+            len(earlier) + len(paths), len(earlier), visible=writer is not None
+        )
         self.unreadable = sum(row["error"] is not None for row in earlier)
 
     def predict_dataloader(self) -> DataLoader[Any]:
         """Loads this process's files in their order; each process has as many, the last of which may be None."""
         paths, world_size = self.trainer.strategy.broadcast(self._paths), self.trainer.world_size
-        padding = -len(paths) % world_size if paths else world_size  # Lightning warns of an empty loader
+        padding = (
+            -len(paths) % world_size if paths else world_size
+        )  # Lightning warns of an empty loader
         mine = [*paths, *[None] * padding][self.trainer.global_rank :: world_size]
         devices, workers = self.trainer.num_devices, self._options.num_workers
         if workers is None:
             workers = min(8, max(1, usable_cores() // devices - 1))
-        return path_loader(mine, self.model.preprocessing, self._options.batch_size, workers, devices)
+        return path_loader(
+            mine, self.model.preprocessing, self._options.batch_size, workers, devices
+        )
 
     def predict_step(self, batch: PathBatch) -> list[Row]:
         """Makes a row for each file."""
@@ -155,7 +188,9 @@ class Labeller(LightningModule):
                 rows.append({"path": spelt(path), **labels, "error": error})
         return rows
 
-    def on_predict_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+    def on_predict_batch_end(
+        self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """Brings a batch of each process together; files were dealt in turns, so their rows come in turns."""
         of_ranks = [outputs] * self.trainer.world_size
         if len(of_ranks) > 1:  # Lightning can only broadcast the rows of each process to all
@@ -174,7 +209,12 @@ def predict(options: Namespace) -> int:
     if options.flips and model.test_time_augmentation is None:
         model.test_time_augmentation = "flip"
     several, classes = several_labels(model), min(map(len, choices(model).values()))
-    require(options.top_k <= classes, "--top_k", options.top_k, f"at most {classes}, the number of classes")
+    require(
+        options.top_k <= classes,
+        "--top_k",
+        options.top_k,
+        f"at most {classes}, the number of classes",
+    )
     left_out = "left out: images may have several classes"
     require(not (several and options.abstain), "--abstain", options.abstain, left_out)
     options.probabilities = options.probabilities or several
@@ -193,7 +233,11 @@ def predict(options: Namespace) -> int:
             left += [path] if done[spelt(path)] < 0 else []
         labeller = Labeller(model, options, left, writer, earlier)
         code = _label(trainer, labeller)
-    unreadable = f"; {labeller.unreadable:,} cannot be read, as the column 'error' says" if labeller.unreadable else ""
+    unreadable = (
+        f"; {labeller.unreadable:,} cannot be read, as the column 'error' says"
+        if labeller.unreadable
+        else ""
+    )
     place = f": {options.output}" if options.output is not None else ""
     note(f"labelled {labeller.progress.summary()}{unreadable}{place}")
     return code
@@ -202,7 +246,9 @@ def predict(options: Namespace) -> int:
 def _label(trainer: Trainer, labeller: Labeller) -> int:
     try:
         trainer.predict(labeller, return_predictions=False)
-    except SystemExit as end:  # Lightning's answer to Ctrl-C, with a code that stands for unreadable files here
+    except (
+        SystemExit
+    ) as end:  # Lightning's answer to Ctrl-C, with a code that stands for unreadable files here
         if isinstance(end.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from end
         raise
@@ -245,7 +291,9 @@ def _output(options: Namespace, names: list[str]) -> Iterator[tuple[RowWriter, l
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"--output: another process writes '{printable(options.output)}'") from None
+            raise UserError(
+                f"--output: another process writes '{printable(options.output)}'"
+            ) from None
         if not options.resume:
             file.truncate(0)
         ending = ending_of("--output", options.output)

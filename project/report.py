@@ -17,8 +17,21 @@ from project.analysis.calibration import abstention_figure, reliability, reliabi
 from project.analysis.data import open_data
 from project.analysis.evaluation import Evaluation, evaluate_split
 from project.analysis.gradcam import grad_cam, overlay
-from project.analysis.plots import as_rgb, class_figure, confusion_figure, curves_figure, read_curves
-from project.analysis.tables import RATES, chosen_output, named, own_metrics, replacing, require_writable
+from project.analysis.plots import (
+    as_rgb,
+    class_figure,
+    confusion_figure,
+    curves_figure,
+    read_curves,
+)
+from project.analysis.tables import (
+    RATES,
+    chosen_output,
+    named,
+    own_metrics,
+    replacing,
+    require_writable,
+)
 from project.engine.cli.command import one_line_errors
 from project.engine.cli.command_line import IMPORT, import_modules
 from project.engine.cli.parser import OneLineErrorParser
@@ -42,7 +55,11 @@ def parse(args: list[str] | None = None) -> Namespace:
     option = parser.add_argument
     option("run", type=str, help="The run's folder, as in runs/NAME.")
     option("--output", type=str | None, help="The page, by default report.html in the run.")
-    option("--root", type=str | None, help="The folder of the images, if not the one that the checkpoint names.")
+    option(
+        "--root",
+        type=str | None,
+        help="The folder of the images, if not the one that the checkpoint names.",
+    )
     option("--import", **IMPORT)
     return parser.parse_args(args)
 
@@ -55,7 +72,9 @@ def report(options: Namespace) -> Path:
     try:
         metrics: dict[str, Any] = json.loads((run / "metrics.json").read_text())
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise UserError(f"'{printable(str(run))}' is no finished run: it has no metrics.json") from error
+        raise UserError(
+            f"'{printable(str(run))}' is no finished run: it has no metrics.json"
+        ) from error
     require_writable("--output", output)
     checkpoint = run / "checkpoints" / "best.ckpt"
     about = read_checkpoint(checkpoint)[ABOUT]
@@ -69,18 +88,29 @@ def report(options: Namespace) -> Path:
         images = {"missing": str(error)}
     page = render(run, dict(about), metrics, images)
     with replacing("--output", output) as target:
-        target.write_text(page, "utf-8", "backslashreplace")  # as its header says, wherever it is written
+        target.write_text(
+            page, "utf-8", "backslashreplace"
+        )  # as its header says, wherever it is written
     return output
 
 
-def render(run: Path, about: dict[str, Any], metrics: dict[str, Any], images: dict[str, Any]) -> str:
+def render(
+    run: Path, about: dict[str, Any], metrics: dict[str, Any], images: dict[str, Any]
+) -> str:
     """Fills the page, with the sections of images or the reason that there are none as ``missing``; escapes all text."""
     loader = PackageLoader(f"{__package__}.analysis", "templates")
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
     environment.filters["printable"] = printable
     config, curves, names = run / "config.yaml", read_curves(run), metrics["class_names"]
-    confusion, thresholds = tensor(metrics["test"]["confusion_matrix"]), metrics["test"].get("thresholds")
-    per_class = images.get("per_class") or Metrics(0.0, confusion, None, thresholds=thresholds).per_class
+    confusion, thresholds = (
+        tensor(metrics["test"]["confusion_matrix"]),
+        metrics["test"].get("thresholds"),
+    )
+    per_class = (
+        images.get("per_class") or Metrics(0.0, confusion, None, thresholds=thresholds).per_class
+    )
     return environment.get_template("report.html").render(
         run=run.name,
         about=about,
@@ -98,7 +128,10 @@ def render(run: Path, about: dict[str, Any], metrics: dict[str, Any], images: di
 
 def image_sections(model: ImageClassifier, test: Evaluation, count: int = 12) -> dict[str, Any]:
     """Makes the reliability diagram, ``count`` confident mistakes, and Grad-CAM of some right and wrong predictions."""
-    wrong, right = test.confident(correct=False, count=count), test.confident(correct=True, count=count // 2)
+    wrong, right = (
+        test.confident(correct=False, count=count),
+        test.confident(correct=True, count=count // 2),
+    )
     try:
         attention = _shown(model, test, [*right, *wrong[: count // 2]], with_cam=True)
     except ValueError:  # no layer's output has spatial dimensions
@@ -106,7 +139,9 @@ def image_sections(model: ImageClassifier, test: Evaluation, count: int = 12) ->
     return {
         "per_class": test.per_class,
         "reliability": _drawn(reliability_figure(reliability(*test.decisions[1:]))),
-        "abstention": _drawn(abstention_figure(test.confidence[test.known], test.correct[test.known])),
+        "abstention": _drawn(
+            abstention_figure(test.confidence[test.known], test.correct[test.known])
+        ),
         "mistakes": _shown(model, test, wrong),
         "attention": attention,
     }
@@ -135,7 +170,9 @@ def _shown(
 
 
 def _encoded(image: Tensor) -> str:
-    small = resize(image, [_THUMBNAIL], antialias=True) if max(image.shape[1:]) > _THUMBNAIL else image
+    small = (
+        resize(image, [_THUMBNAIL], antialias=True) if max(image.shape[1:]) > _THUMBNAIL else image
+    )
     file = io.BytesIO()
     Image.fromarray(small.permute(1, 2, 0).numpy()).save(file, "jpeg", quality=88)
     return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -33,7 +33,12 @@ try:
     import optuna
 except ModuleNotFoundError:
     sys.exit("error: a sweep needs a package: pip install 'optuna>=5,<6'")
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
@@ -63,7 +68,10 @@ def read_file(path: str) -> tuple[list[str], dict[str, Any]]:
     """Reads a sweep's file: the options that every trial has, and the distributions of those that differ."""
     try:
         content = get_loader("yaml")(Path(path).read_text())
-        if not isinstance(content, dict) or not {"options"} <= content.keys() <= {"command", "options"}:
+        if not isinstance(content, dict) or not {"options"} <= content.keys() <= {
+            "command",
+            "options",
+        }:
             raise ValueError("it must have 'options' and may have 'command'")
         command = shlex.split(content.get("command") or "")
         options = {name: _distribution(name, values) for name, values in content["options"].items()}
@@ -76,18 +84,26 @@ def read_file(path: str) -> tuple[list[str], dict[str, Any]]:
 
 
 def _distribution(name: str, values: Any) -> BaseDistribution:
-    if isinstance(values, dict) and values.keys() == {"choices"} and isinstance(values["choices"], list):
+    if (
+        isinstance(values, dict)
+        and values.keys() == {"choices"}
+        and isinstance(values["choices"], list)
+    ):
         return CategoricalDistribution(values["choices"])
     if isinstance(values, dict) and {"low", "high"} <= values.keys() <= {"low", "high", "log"}:
         whole = isinstance(values["low"], int) and isinstance(values["high"], int)
         return IntDistribution(**values) if whole else FloatDistribution(**values)
-    raise ValueError(f"{name} must be {{low: 0.01, high: 1.0, log: true}} or {{choices: [a, b]}}, got {values}")
+    raise ValueError(
+        f"{name} must be {{low: 0.01, high: 1.0, log: true}} or {{choices: [a, b]}}, got {values}"
+    )
 
 
 def monitor_of(arguments: list[str]) -> Monitor:
     """Returns the metric that a run of ``project.fit`` is judged by; a mistake in its arguments ends the program."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*command line arguments.*")  # Lightning means those of this command
+        warnings.filterwarnings(
+            "ignore", message=".*command line arguments.*"
+        )  # Lightning means those of this command
         return FitCLI(arguments).monitor
 
 
@@ -99,41 +115,60 @@ class Sweep:
         self._options = options
         self._command, self._space = read_file(options.file)
         self._environment = dict(os.environ)  # before Lightning adds to it
-        first = {name: one.choices[0] if hasattr(one, "choices") else one.low for name, one in self._space.items()}
+        first = {
+            name: one.choices[0] if hasattr(one, "choices") else one.low
+            for name, one in self._space.items()
+        }
         self._monitor = monitor_of(self._arguments(first))
         self._best = min if self._monitor.mode == "min" else max
         self._stop = StopRequest()
         self.folder = Path("runs") / (options.name or Path(options.file).stem)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._study = optuna.create_study(
-            storage=optuna.storages.JournalStorage(JournalFileBackend(str(self.folder / "journal.log"))),
+            storage=optuna.storages.JournalStorage(
+                JournalFileBackend(str(self.folder / "journal.log"))
+            ),
             study_name="sweep",
             direction="minimize" if self._monitor.mode == "min" else "maximize",
             load_if_exists=True,
         )
         identity = [self._command, repr(self._space), options.seed]
         if self._study.user_attrs.get("identity", identity) != identity:
-            raise UserError(f"'{self.folder}' holds a sweep of other options or another seed; choose another --name")
+            raise UserError(
+                f"'{self.folder}' holds a sweep of other options or another seed; choose another --name"
+            )
         self._study.set_user_attr("identity", identity)
 
     def run(self) -> None:
         """Runs trials until there are as many as wanted; a signal ends it with code 75, to resume with the same command."""
         self._stop.listen()
-        with open(self.folder / ".lock", "wb") as lock:  # which a trial holds, too, should this process die
+        with open(
+            self.folder / ".lock", "wb"
+        ) as lock:  # which a trial holds, too, should this process die
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise UserError(f"'{self.folder}' is in use by another process or a trial that still runs") from None
+                raise UserError(
+                    f"'{self.folder}' is in use by another process or a trial that still runs"
+                ) from None
             while trial := self._next_trial():
                 self._finish(trial, lock.fileno())
 
     def table(self) -> str:
         """Writes ``trials.csv``, and returns it with the best trial, the only one whose test metrics are shown."""
         table: list[list[Any]] = [["trial", "state", self._monitor.monitor, *self._space]]
-        table += [[one.number, one.state.name.lower(), one.value, *one.params.values()] for one in self._study.trials]
-        with whole_file(self.folder / "trials.csv") as partial, open(partial, "w", newline="") as file:
+        table += [
+            [one.number, one.state.name.lower(), one.value, *one.params.values()]
+            for one in self._study.trials
+        ]
+        with (
+            whole_file(self.folder / "trials.csv") as partial,
+            open(partial, "w", newline="") as file,
+        ):
             csv.writer(file).writerows(table)
-        text = "\n".join("  ".join("" if cell is None else str(cell) for cell in row) for row in table)
+        text = "\n".join(
+            "  ".join("" if cell is None else str(cell) for cell in row) for row in table
+        )
         if not self._study.get_trials(states=[TrialState.COMPLETE]):
             return f"{text}\n\nno trial is complete"
         best = self._study.best_trial
@@ -150,7 +185,9 @@ to repeat it: python -m project.fit {shlex.join(self._arguments(best.params))} -
         """Returns the trial that a stopped sweep left, or else a new one if there are to be more."""
         trials = self._study.trials
         if [trial.state for trial in trials[:3]] == [TrialState.FAIL] * 3:
-            raise UserError(f"the first three trials failed, see '{self.folder}/trial_000.log'; remove that folder")
+            raise UserError(
+                f"the first three trials failed, see '{self.folder}/trial_000.log'; remove that folder"
+            )
         if not trials or trials[-1].state != TrialState.RUNNING:
             if len(trials) >= self._options.n_trials:
                 return None
@@ -164,7 +201,9 @@ to repeat it: python -m project.fit {shlex.join(self._arguments(best.params))} -
         """Runs a trial until it ends or is pruned; ends the program if the sweep shall stop before that."""
         run = self._folder_of(trial)
         note(f"{run.name}: {', '.join(f'{name} {value}' for name, value in trial.params.items())}")
-        complete = [self._values(one) for one in self._study.get_trials(states=[TrialState.COMPLETE])]
+        complete = [
+            self._values(one) for one in self._study.get_trials(states=[TrialState.COMPLETE])
+        ]
         code = 0
         if not run.metrics.exists():
             place = [f"--trainer.default_root_dir={self.folder}", f"--name={run.name}"]
@@ -185,14 +224,24 @@ to repeat it: python -m project.fit {shlex.join(self._arguments(best.params))} -
                 time.sleep(EVERY)
             code = process.returncode
         pruned = self._is_hopeless(trial, complete)
-        if not pruned and (self._stop.made or code == EXIT_CODE):  # the trial was asked to stop, and the sweep with it
+        if not pruned and (
+            self._stop.made or code == EXIT_CODE
+        ):  # the trial was asked to stop, and the sweep with it
             note(f"stopped; to resume, run the same command; the trials are in {self.folder}")
             sys.exit(EXIT_CODE)
         values = self._values(trial)
         best = self._best(values, default=None)
-        state = TrialState.PRUNED if pruned else TrialState.COMPLETE if code == 0 and values else TrialState.FAIL
+        state = (
+            TrialState.PRUNED
+            if pruned
+            else TrialState.COMPLETE
+            if code == 0 and values
+            else TrialState.FAIL
+        )
         self._study.tell(trial.number, best if state == TrialState.COMPLETE else None, state)
-        note(f"{run.name}: {state.name.lower()}, {self._monitor.monitor} {best}; see {run.name}.log")
+        note(
+            f"{run.name}: {state.name.lower()}, {self._monitor.monitor} {best}; see {run.name}.log"
+        )
 
     def _is_hopeless(self, trial: FrozenTrial, complete: list[list[float]]) -> bool:
         """Returns True if the best value was ever worse than the median of five or more complete trials at that time."""
@@ -214,7 +263,10 @@ to repeat it: python -m project.fit {shlex.join(self._arguments(best.params))} -
 
     def _arguments(self, values: dict[str, Any]) -> list[str]:
         """Returns the command line of ``project.fit`` for one value of each option."""
-        texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
+        texts = {
+            name: value if isinstance(value, str) else json.dumps(value)
+            for name, value in values.items()
+        }
         return [*self._command, *(f"--{name}={text}" for name, text in texts.items())]
 
 

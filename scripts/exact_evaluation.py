@@ -24,12 +24,17 @@ TEST_SIZE = 797  # a prime, so that no number of processes divides it
 def main(checkpoint: str) -> None:
     """Prints a row for 1, 2, 3 and 5 processes."""
     correct = _correct_by_image(checkpoint)
-    print("| processes | `project.evaluate` | a padded sampler, on the same predictions |\n| --- | --- | --- |")
+    print(
+        "| processes | `project.evaluate` | a padded sampler, on the same predictions |\n| --- | --- | --- |"
+    )
     for world_size in (1, 2, 3, 5):
         exact = _evaluate(checkpoint, world_size)
         padded = int(correct[(seen := _padded(len(correct), world_size))].sum())
         ours = f"{exact['correct']} / {exact['total']} = {exact['accuracy']:.4%}"
-        print(f"| {world_size} | {ours} | {padded} / {len(seen)} = {padded / len(seen):.4%} |", flush=True)
+        print(
+            f"| {world_size} | {ours} | {padded} / {len(seen)} = {padded / len(seen):.4%} |",
+            flush=True,
+        )
 
 
 def _padded(size: int, world_size: int) -> list[int]:
@@ -44,8 +49,19 @@ def _padded(size: int, world_size: int) -> list[int]:
 def _evaluate(checkpoint: str, world_size: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "metrics.json"
-        options = ["--trainer.accelerator=cpu", f"--trainer.devices={world_size}", f"--data.test_size={TEST_SIZE}"]
-        command = [sys.executable, "-m", "project.evaluate", checkpoint, f"--output={output}", *options]
+        options = [
+            "--trainer.accelerator=cpu",
+            f"--trainer.devices={world_size}",
+            f"--data.test_size={TEST_SIZE}",
+        ]
+        command = [
+            sys.executable,
+            "-m",
+            "project.evaluate",
+            checkpoint,
+            f"--output={output}",
+            *options,
+        ]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         metrics: dict[str, float] = json.loads(output.read_text())
         return metrics

@@ -29,7 +29,9 @@ def train(runs: list[Path], options: list[str]) -> None:
         if not (run / "metrics.json").exists():
             given = [*options, f"--data.folds={len(runs)}", f"--data.fold={fold}"]
             place = [f"--trainer.default_root_dir={run.parent}", f"--name={run.name}"]
-            code = subprocess.run([sys.executable, "-m", "project.fit", *given, *place], check=False).returncode
+            code = subprocess.run(
+                [sys.executable, "-m", "project.fit", *given, *place], check=False
+            ).returncode
             if code:
                 sys.exit(code)
 
@@ -40,7 +42,13 @@ def rows_of(run: Path, fold: int) -> list[list[Any]]:
     model = ImageClassifier.load_from_checkpoint(best)
     test = evaluate_split(model, open_data(read_checkpoint(best)[ABOUT]))
     images, names = cast(Any, test.images), model.class_names
-    columns = zip(images.files, test.labels.tolist(), test.predicted.tolist(), test.probabilities.tolist(), strict=True)
+    columns = zip(
+        images.files,
+        test.labels.tolist(),
+        test.predicted.tolist(),
+        test.probabilities.tolist(),
+        strict=True,
+    )
     return [
         [str(file.absolute()), names[label], names[predicted], fold, *shares]
         for file, label, predicted, shares in columns
@@ -62,12 +70,21 @@ def main(name: str, folds: int, options: list[str]) -> None:
             writer.writerows(rows_of(run, fold))
     confusion = torch.tensor([metrics["test"]["confusion_matrix"] for metrics in tests]).sum(0)
     confusion_figure(confusion, names).savefig(folder / "confusion_matrix.png")
-    print(line("test accuracy, %", [100 * metrics["test"]["accuracy"] for metrics in tests]), f" n = {folds} folds")
-    correct, total = (sum(metrics["test"][key] for metrics in tests) for key in ("correct", "total"))
-    print(f"{'all images':20} {100 * correct / total:8.2f}  ({correct:,} of {total:,})\n{folder / FILE}")
+    print(
+        line("test accuracy, %", [100 * metrics["test"]["accuracy"] for metrics in tests]),
+        f" n = {folds} folds",
+    )
+    correct, total = (
+        sum(metrics["test"][key] for metrics in tests) for key in ("correct", "total")
+    )
+    print(
+        f"{'all images':20} {100 * correct / total:8.2f}  ({correct:,} of {total:,})\n{folder / FILE}"
+    )
 
 
 if __name__ == "__main__":
     if len(sys.argv) < 4 or not sys.argv[2].isdecimal():
-        sys.exit("usage: python scripts/folds.py NAME FOLDS OPTIONS..., such as: flowers 5 --data FOLDER")
+        sys.exit(
+            "usage: python scripts/folds.py NAME FOLDS OPTIONS..., such as: flowers 5 --data FOLDER"
+        )
     main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])

@@ -21,7 +21,13 @@ from project.engine.loading.files import prepare
 from project.engine.preprocessing import Preprocessing
 
 FOUND, OUTLIERS, SHOWN = "label_errors.csv", "outliers.csv", 40
-WHOLE: Preprocessing = {"resize": 160, "crop": 160, "fit": "pad", "mean": [1.0, 1.0, 1.0], "std": [1.0, 1.0, 1.0]}
+WHOLE: Preprocessing = {
+    "resize": 160,
+    "crop": 160,
+    "fit": "pad",
+    "mean": [1.0, 1.0, 1.0],
+    "std": [1.0, 1.0, 1.0],
+}
 
 
 def read(folder: Path) -> tuple[list[dict[str, str]], list[str], np.ndarray]:
@@ -52,7 +58,10 @@ def outliers(folder: Path) -> list[list[str]]:
     rows, names, shares = read(folder)
     labels = np.array([names.index(row["label"]) for row in rows])
     scores = OutOfDistribution().fit_score(pred_probs=shares, labels=labels, verbose=False)
-    return [[rows[at]["path"], rows[at]["label"], f"{scores[at]:.4f}"] for at in scores.argsort(kind="stable")[:SHOWN]]
+    return [
+        [rows[at]["path"], rows[at]["label"], f"{scores[at]:.4f}"]
+        for at in scores.argsort(kind="stable")[:SHOWN]
+    ]
 
 
 def draw(paths: Iterable[str | Path], titles: list[str], output: Path) -> None:
@@ -83,7 +92,11 @@ def main(folder: Path, corrected: str | None = None) -> None:
     draw((path for path, *_ in found[:SHOWN]), titles, folder / FOUND)
     unusual = outliers(folder)
     write(folder / OUTLIERS, ["path", "label", "score"], unusual)
-    draw((path for path, *_ in unusual), [f"{label}\n{score}" for _, label, score in unusual], folder / OUTLIERS)
+    draw(
+        (path for path, *_ in unusual),
+        [f"{label}\n{score}" for _, label, score in unusual],
+        folder / OUTLIERS,
+    )
 
 
 if __name__ == "__main__":

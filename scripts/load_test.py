@@ -28,7 +28,9 @@ def ask(url: str, body: bytes) -> Answer:
     """Sends one request and waits for the answer."""
     start = time.perf_counter()
     try:
-        with urlopen(Request(url, body, {"Content-Type": "application/json"}), timeout=PATIENCE) as response:
+        with urlopen(
+            Request(url, body, {"Content-Type": "application/json"}), timeout=PATIENCE
+        ) as response:
             return Answer(response.status, json.load(response), time.perf_counter() - start)
     except HTTPError as error:
         return Answer(error.code, None, time.perf_counter() - start)
@@ -39,7 +41,9 @@ def body_of(path: Path) -> bytes:
     return json.dumps({"image": base64.b64encode(path.read_bytes()).decode()}).encode()
 
 
-def load(url: str, files: list[Path], requests: int, concurrency: int) -> tuple[list[Answer], int, float]:
+def load(
+    url: str, files: list[Path], requests: int, concurrency: int
+) -> tuple[list[Answer], int, float]:
     """Asks for each file alone, then for all of them over and over, many at once.
 
     Returns:
@@ -49,10 +53,13 @@ def load(url: str, files: list[Path], requests: int, concurrency: int) -> tuple[
     alone = [ask(url, body).content for body in bodies]
     with ThreadPoolExecutor(concurrency) as threads:
         start = time.perf_counter()
-        found = list(threads.map(lambda number: ask(url, bodies[number % len(bodies)]), range(requests)))
+        found = list(
+            threads.map(lambda number: ask(url, bodies[number % len(bodies)]), range(requests))
+        )
         seconds = time.perf_counter() - start
     wrong = sum(
-        answer.status == 200 and answer.content != alone[number % len(alone)] for number, answer in enumerate(found)
+        answer.status == 200 and answer.content != alone[number % len(alone)]
+        for number, answer in enumerate(found)
     )
     return found, wrong, seconds
 
@@ -65,12 +72,19 @@ def main(args: list[str]) -> int:
     parser.add_argument("--requests", type=int, default=500)
     parser.add_argument("--concurrency", type=int, default=32)
     options = parser.parse_args(args)
-    files = [file for file in sorted(options.folder.rglob("*")) if file.suffix.lower() in (".jpg", ".jpeg", ".png")]
+    files = [
+        file
+        for file in sorted(options.folder.rglob("*"))
+        if file.suffix.lower() in (".jpg", ".jpeg", ".png")
+    ]
     found, wrong, seconds = load(options.url, files[:50], options.requests, options.concurrency)
     statuses = Counter(answer.status for answer in found)
     served = sorted(answer.seconds for answer in found if answer.status == 200)
     print(f"{options.requests} requests, {options.concurrency} at a time, {len(files[:50])} images")
-    print("answers  " + ", ".join(f"{count} with status {status}" for status, count in sorted(statuses.items())))
+    print(
+        "answers  "
+        + ", ".join(f"{count} with status {status}" for status, count in sorted(statuses.items()))
+    )
     print(f"wrong    {wrong}")
     if len(served) > 1:
         cuts = quantiles(served, n=100, method="inclusive")

@@ -34,7 +34,9 @@ def bits(path: str) -> list[np.ndarray]:
     except Exception as error:  # PIL raises all kinds
         print(f"note: {path} is left out: {error}", file=sys.stderr)
         return []
-    return [phash(view).hash.ravel().astype(np.float32) for view in (upright, ImageOps.mirror(upright))]
+    return [
+        phash(view).hash.ravel().astype(np.float32) for view in (upright, ImageOps.mirror(upright))
+    ]
 
 
 def pairs(hashes: np.ndarray) -> list[tuple[int, int, int]]:
@@ -42,7 +44,10 @@ def pairs(hashes: np.ndarray) -> list[tuple[int, int, int]]:
     ones, found = hashes.sum(2), list[tuple[int, int, int]]()
     for start in range(0, len(hashes), AT_ONCE):
         some = slice(start, start + AT_ONCE)
-        both = [ones[some, :1] + ones[:, view] - 2 * hashes[some, 0] @ hashes[:, view].T for view in (0, 1)]
+        both = [
+            ones[some, :1] + ones[:, view] - 2 * hashes[some, 0] @ hashes[:, view].T
+            for view in (0, 1)
+        ]
         distances = np.triu(np.minimum(*both) - 65, start + 1) + 65  # each pair once: 65 is none
         rows, columns = np.nonzero(distances <= LARGEST)
         near = distances[rows, columns].astype(int)
@@ -62,7 +67,8 @@ def main(data: str, output: str) -> None:
     ]
     hashed = [(image, views) for image in images if (views := bits(image[0]))]
     found = [
-        [d, *hashed[one][0], *hashed[other][0]] for d, one, other in pairs(np.array([views for _, views in hashed]))
+        [d, *hashed[one][0], *hashed[other][0]]
+        for d, one, other in pairs(np.array([views for _, views in hashed]))
     ]
     found.sort(key=lambda row: (row[2] == row[5] and row[3] == row[6], row[0]))
     with open(output, "w", newline="") as file:

@@ -47,9 +47,14 @@ def fits(flowers: Tensor) -> None:
     """Writes ``fit.webp``: a wide image as each ``--data.fit`` shows it to the network."""
     wide = torch.cat([flowers[0], flowers[1]], dim=2)
     recipes = [
-        Preprocessing(resize=SIDE * 8 // 7, crop=SIDE, fit=fit, mean=[0.5] * 3, std=[1.0] * 3) for fit in get_args(Fit)
+        Preprocessing(resize=SIDE * 8 // 7, crop=SIDE, fit=fit, mean=[0.5] * 3, std=[1.0] * 3)
+        for fit in get_args(Fit)
     ]
-    table([wide, *(fit_image(wide, recipe) for recipe in recipes)], ["the file", *get_args(Fit)], "fit.webp")
+    table(
+        [wide, *(fit_image(wide, recipe) for recipe in recipes)],
+        ["the file", *get_args(Fit)],
+        "fit.webp",
+    )
 
 
 def augmentations(flowers: Tensor) -> None:
@@ -57,14 +62,34 @@ def augmentations(flowers: Tensor) -> None:
     flower, pair = flowers[2], flowers[[2, 3]]
     recipe = Preprocessing(resize=SIDE, crop=SIDE, mean=[0.5] * 3, std=[1.0] * 3)
     box = random_box(SIDE, SIDE, torch.tensor([[0.1, 0.5, 0.7, 0.3]]), (0.35, 1.0))
-    covered = cutout(flower[None], torch.tensor([[0.4, 0.6]]), SIDE // 3, torch.full((3,), 128.0))[0]
+    covered = cutout(flower[None], torch.tensor([[0.4, 0.6]]), SIDE // 3, torch.full((3,), 128.0))[
+        0
+    ]
     labels = one_hot(torch.arange(2), 2).float()
     torch.manual_seed(4)
     randomly, trivially = v2.RandAugment(magnitude=12)(flower), v2.TrivialAugmentWide()(flower)
     blended = v2.MixUp(alpha=5.0, num_classes=2)(pair.float(), labels)[0][0]
     pasted = v2.CutMix(alpha=5.0, num_classes=2)(pair.float(), labels)[0][0]
-    shown = [flower, fit_region(flower, box, recipe), flower.flip(-1), covered, randomly, trivially, blended, pasted]
-    titles = ["the image", "crop", "flip", "cutout", "RandAugment", "TrivialAugment", "MixUp", "CutMix"]
+    shown = [
+        flower,
+        fit_region(flower, box, recipe),
+        flower.flip(-1),
+        covered,
+        randomly,
+        trivially,
+        blended,
+        pasted,
+    ]
+    titles = [
+        "the image",
+        "crop",
+        "flip",
+        "cutout",
+        "RandAugment",
+        "TrivialAugment",
+        "MixUp",
+        "CutMix",
+    ]
     table([image.to(torch.uint8) for image in shown], titles, "augmentation.webp")
 
 

@@ -46,13 +46,21 @@ def train(options: list[str], run: Path) -> None:
 
 def table(runs: dict[str, list[Path]]) -> str:
     """Formats accuracy on the test set and seconds of training, beside those of the first row's runs of the same seeds."""
-    lines = ["| | n | test accuracy | adds | seconds | times as long |", "| --- | --- | --- | --- | --- | --- |"]
-    measured = {name: [(100 * _accuracy(run), curve(run)[-1][0]) for run in members] for name, members in runs.items()}
+    lines = [
+        "| | n | test accuracy | adds | seconds | times as long |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    measured = {
+        name: [(100 * _accuracy(run), curve(run)[-1][0]) for run in members]
+        for name, members in runs.items()
+    }
     alone = next(iter(measured.values()))
     for name, found in measured.items():
         adds, ratio = "", ""
         if found is not alone:
-            adds = _spread([one - other for (one, _), (other, _) in zip(found, alone, strict=True)], "+.2f")
+            adds = _spread(
+                [one - other for (one, _), (other, _) in zip(found, alone, strict=True)], "+.2f"
+            )
             ratios = [one / other for (_, one), (_, other) in zip(found, alone, strict=True)]
             ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
         accuracies, seconds = zip(*found, strict=True)
@@ -74,17 +82,26 @@ def _spread(values: list[float] | tuple[float, ...], form: str, unit: str = "") 
 def main(args: list[str]) -> None:
     """Trains what is not there yet, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--recipes", nargs="+", default=RECIPES, help="names, by default those for small networks")
-    parser.add_argument("--config", default="configs/cifar10_resnet9.yaml", help="what they are compared with")
+    parser.add_argument(
+        "--recipes", nargs="+", default=RECIPES, help="names, by default those for small networks"
+    )
+    parser.add_argument(
+        "--config", default="configs/cifar10_resnet9.yaml", help="what they are compared with"
+    )
     parser.add_argument("--seeds", type=int, default=3, help="how many")
-    parser.add_argument("--folder", type=Path, default=Path("runs/recipes"), help="where the runs are")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("runs/recipes"), help="where the runs are"
+    )
     given, options = parser.parse_known_args(args)
     runs: dict[str, list[Path]] = {name: [] for name in (ALONE, *given.recipes)}
     for seed in range(given.seeds):
         for name, members in runs.items():
             members.append(given.folder / f"{name.replace(' ', '_')}_{seed}")
             recipe = [] if name == ALONE else ["--config", f"configs/recipes/{name}.yaml"]
-            train(["--config", given.config, *recipe, *options, "--seed_everything", str(seed)], members[-1])
+            train(
+                ["--config", given.config, *recipe, *options, "--seed_everything", str(seed)],
+                members[-1],
+            )
     print(table(runs))
 
 

@@ -74,7 +74,9 @@ def rename(root: Path, name: str) -> int:
             path.write_text(renamed)
             changed += 1
     (root / before).rename(root / name)
-    shutil.rmtree(root / f"{before}.egg-info", ignore_errors=True)  # of the installed package, which has the new name
+    shutil.rmtree(
+        root / f"{before}.egg-info", ignore_errors=True
+    )  # of the installed package, which has the new name
     return changed
 
 

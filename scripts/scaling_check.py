@@ -27,7 +27,10 @@ from matplotlib import style
 from matplotlib.figure import Figure
 from torch import Tensor, distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, bf16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
+    allreduce_hook,
+    bf16_compress_hook,
+)
 from torch.nn.parallel import DistributedDataParallel
 from torchvision.models import resnet18
 
@@ -37,7 +40,13 @@ from project.analysis.scaling import CHECKED, Bucket, Link, Step, bounds, foreca
 Case = tuple[Callable[[float, int, Link], float], float, int]
 """Algorithm, the share of the bytes that travels, and accumulated batches."""
 
-CASES: list[Case] = [(ring, 1.0, 1), (ring, 0.5, 1), (ring, 1.0, 4), (server, 1.0, 1), (server, 0.5, 1)]
+CASES: list[Case] = [
+    (ring, 1.0, 1),
+    (ring, 0.5, 1),
+    (ring, 1.0, 4),
+    (server, 1.0, 1),
+    (server, 0.5, 1),
+]
 RATES = {100: "100 Mbit/s", 1000: "1 Gbit/s"}
 FORWARD, BACKWARD = 0.2, 0.4  # seconds
 HUB = "scalinghub"
@@ -74,7 +83,9 @@ class Sleeping(nn.Module):
         return x
 
 
-def through_server(turns: ThreadPoolExecutor, bucket: Any, half: bool) -> torch.futures.Future[Tensor]:
+def through_server(
+    turns: ThreadPoolExecutor, bucket: Any, half: bool
+) -> torch.futures.Future[Tensor]:
     """Sends a bucket to the first process, which adds all up and answers; one bucket after another."""
     content = bucket.buffer().to(torch.bfloat16) if half else bucket.buffer()
     done, others = torch.futures.Future[Tensor](), range(1, distributed.get_world_size())
@@ -117,7 +128,9 @@ def steps(case: Case, count: int) -> tuple[list[float], float, list[Bucket]]:
             return through_server(turns, bucket, compression < 1)
         return (bf16_compress_hook if compression < 1 else allreduce_hook)(None, bucket)  # type: ignore[arg-type]
 
-    ddp.register_comm_hook(None, lambda _, bucket: send(bucket))  # torch and mypy disagree on its annotations
+    ddp.register_comm_hook(
+        None, lambda _, bucket: send(bucket)
+    )  # torch and mypy disagree on its annotations
     seconds, cores = [], []
     for _ in range(count + 1):
         cores.append([int(field) for field in Path("/proc/stat").read_text().split()[1:9]])
@@ -141,12 +154,18 @@ def network(machines: int, rate: int) -> Iterator[list[str]]:
     try:
         _run(f"ip netns add {HUB}", f"ip -n {HUB} link add switch up type bridge")
         for number, name in enumerate(names):
-            _run(f"ip netns add {name}", f"ip -n {name} link add eth0 type veth peer name port{number} netns {HUB}")
+            _run(
+                f"ip netns add {name}",
+                f"ip -n {name} link add eth0 type veth peer name port{number} netns {HUB}",
+            )
             _run(
                 f"ip -n {name} addr add 10.77.0.{number + 1}/24 dev eth0",
                 *(f"ip -n {name} link set {one} up" for one in ("lo", "eth0")),
             )
-            _run(f"ip -n {HUB} link set port{number} master switch up", f"tc -n {name} qdisc add dev eth0 {limit}")
+            _run(
+                f"ip -n {HUB} link set port{number} master switch up",
+                f"tc -n {name} qdisc add dev eth0 {limit}",
+            )
             _run(f"tc -n {HUB} qdisc add dev port{number} {limit}")
         yield names
     finally:
@@ -181,8 +200,12 @@ def train(machines: int, rate: int, cases: Sequence[Case], count: int) -> Any:
                         ctypes.CDLL(None).setns(namespace.fileno(), 0x40000000)  # CLONE_NEWNET
                     os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
                     options: dict[str, Any] = {"rank": rank, "world_size": machines}
-                    distributed.init_process_group("gloo", init_method="tcp://10.77.0.1:29500", **options)
-                    Path(folder, str(rank)).write_text(json.dumps([steps(case, count) for case in cases]))
+                    distributed.init_process_group(
+                        "gloo", init_method="tcp://10.77.0.1:29500", **options
+                    )
+                    Path(folder, str(rank)).write_text(
+                        json.dumps([steps(case, count) for case in cases])
+                    )
                     distributed.barrier()
                 finally:
                     os._exit(0)
@@ -198,16 +221,29 @@ def alone() -> Step:
     return Step(1, FORWARD, seconds - FORWARD, 0.0, 0.0, tuple(Bucket(*one) for one in buckets))
 
 
-def check(step: Step, machines: int, rate: int, cases: Sequence[Case], count: int) -> Iterator[dict[str, Any]]:
+def check(
+    step: Step, machines: int, rate: int, cases: Sequence[Case], count: int
+) -> Iterator[dict[str, Any]]:
     """Yields a row for each case, predicted and measured."""
     found = train(machines, rate, cases, count)
     for (algorithm, compression, accumulate), (seconds, busy, _) in zip(cases, found, strict=True):
         predicted = forecast(step, machines, link(rate), algorithm, compression, accumulate).seconds
         mean = statistics.mean(seconds)
         row = {"mbit_s": rate, "processes": machines, "algorithm": algorithm.__name__}
-        row |= {"gradients": "float32" if compression == 1 else "bfloat16", "accumulate": accumulate}
-        row |= {"predicted_s": f"{predicted:.3f}", "measured_s": f"{mean:.3f}", "least_s": f"{min(seconds):.3f}"}
-        yield row | {"most_s": f"{max(seconds):.3f}", "error": f"{predicted / mean - 1:+.1%}", "busy": f"{busy:.0%}"}
+        row |= {
+            "gradients": "float32" if compression == 1 else "bfloat16",
+            "accumulate": accumulate,
+        }
+        row |= {
+            "predicted_s": f"{predicted:.3f}",
+            "measured_s": f"{mean:.3f}",
+            "least_s": f"{min(seconds):.3f}",
+        }
+        yield row | {
+            "most_s": f"{max(seconds):.3f}",
+            "error": f"{predicted / mean - 1:+.1%}",
+            "busy": f"{busy:.0%}",
+        }
 
 
 def link(rate: int) -> Link:
@@ -220,20 +256,43 @@ def draw(step: Step, rows: Sequence[dict[str, Any]], counts: Sequence[int]) -> F
     figure, alone = Figure(figsize=(9, 3.8), layout="constrained"), step.forward + step.backward
     for axes, (rate, title) in zip(figure.subplots(1, 2), RATES.items(), strict=True):
         for colour, algorithm in (("C0", ring), ("C1", server)):
-            line = [alone / forecast(step, count, link(rate), algorithm).seconds for count in counts]
+            line = [
+                alone / forecast(step, count, link(rate), algorithm).seconds for count in counts
+            ]
             axes.plot(counts, line, color=colour, label=f"{algorithm.__name__}, predicted")
-            plain = {"mbit_s": rate, "algorithm": algorithm.__name__, "gradients": "float32", "accumulate": 1}
-            points = {
-                row["processes"]: alone / float(row["measured_s"]) for row in rows if plain.items() <= row.items()
+            plain = {
+                "mbit_s": rate,
+                "algorithm": algorithm.__name__,
+                "gradients": "float32",
+                "accumulate": 1,
             }
-            axes.plot(list(points), list(points.values()), "o", color=colour, label=f"{algorithm.__name__}, measured")
+            points = {
+                row["processes"]: alone / float(row["measured_s"])
+                for row in rows
+                if plain.items() <= row.items()
+            }
+            axes.plot(
+                list(points),
+                list(points.values()),
+                "o",
+                color=colour,
+                label=f"{algorithm.__name__}, measured",
+            )
         band = zip(
-            *([images / count * alone for images in bounds(step, count, link(rate))] for count in counts), strict=True
+            *(
+                [images / count * alone for images in bounds(step, count, link(rate))]
+                for count in counts
+            ),
+            strict=True,
         )
-        axes.fill_between(counts, *band, color="C0", alpha=0.2, linewidth=0, label="ring: nothing to all hidden")
+        axes.fill_between(
+            counts, *band, color="C0", alpha=0.2, linewidth=0, label="ring: nothing to all hidden"
+        )
         axes.set_title(title)
         efficiency_axes(axes, counts, CHECKED)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
+    figure.legend(
+        *axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8
+    )
     return figure
 
 

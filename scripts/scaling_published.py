@@ -37,7 +37,9 @@ ROWS = [
     Published("Goyal et al., ResNet-50, 256 P100", "resnet50", 256, 32, 195, 50, 0.90),
     # github.com/mlcommons/training_results_v3.1, Dell XE9680, result_0: 8 H100 and 8 x 400 Gbit/s a machine, 56,430 images/s
     # on one with 400 images a device, 100,775 on two with 200; float16 gradients are half the bytes that are taken here
-    Published("MLPerf v3.1, ResNet-50, 16 H100", "resnet50", 16, 200, 56430 / 8, 3200, 100775 / 2 / 56430),
+    Published(
+        "MLPerf v3.1, ResNet-50, 16 H100", "resnet50", 16, 200, 56430 / 8, 3200, 100775 / 2 / 56430
+    ),
 ]
 
 
@@ -47,11 +49,16 @@ def main() -> None:
         options = {"init_weights": False} if row.arch == "inception_v3" else {}
         parameters = sum(one.numel() for one in getattr(models, row.arch)(**options).parameters())
         seconds = row.images / row.rate
-        step = Step(row.images, seconds / 3, seconds * 2 / 3, 0.0, 0.0, (Bucket(4 * parameters, 0.0),))
-        low, high = (
-            rate / row.processes / row.rate for rate in bounds(step, row.processes, Link(row.gbit * 1e9 / 8, 0.0))
+        step = Step(
+            row.images, seconds / 3, seconds * 2 / 3, 0.0, 0.0, (Bucket(4 * parameters, 0.0),)
         )
-        print(f"| {row.name} | {row.efficiency:.0%} | {low:.0%} to {high:.0%} | {100 * (high - row.efficiency):+.0f} |")
+        low, high = (
+            rate / row.processes / row.rate
+            for rate in bounds(step, row.processes, Link(row.gbit * 1e9 / 8, 0.0))
+        )
+        print(
+            f"| {row.name} | {row.efficiency:.0%} | {low:.0%} to {high:.0%} | {100 * (high - row.efficiency):+.0f} |"
+        )
 
 
 if __name__ == "__main__":

@@ -19,10 +19,21 @@ def photograph(address: str, window: tuple[int, int], file: str, *options: str) 
     with tempfile.TemporaryDirectory() as folder:
         screen = f"{folder}/screen.png"
         size = f"--window-size={window[0]},{window[1]}"
-        command = ["chromium", "--headless", "--no-sandbox", "--hide-scrollbars", f"--user-data-dir={folder}", size]
-        subprocess.run([*command, *options, f"--screenshot={screen}", address], check=True, capture_output=True)
+        command = [
+            "chromium",
+            "--headless",
+            "--no-sandbox",
+            "--hide-scrollbars",
+            f"--user-data-dir={folder}",
+            size,
+        ]
+        subprocess.run(
+            [*command, *options, f"--screenshot={screen}", address], check=True, capture_output=True
+        )
         page = Image.open(screen).convert("RGB")
-    page.resize((SHOWN, window[1] * SHOWN // window[0]), Image.Resampling.LANCZOS).save(file, quality=80, optimize=True)
+    page.resize((SHOWN, window[1] * SHOWN // window[0]), Image.Resampling.LANCZOS).save(
+        file, quality=80, optimize=True
+    )
     print(file)
 
 

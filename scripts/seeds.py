@@ -26,7 +26,9 @@ def steady(run: Path) -> float:
     """Returns the seconds that all steps take at the pace between the first and the last logged one, so without compiling."""
     logged = _events(run).Scalars("train/loss")
     first, last = logged[0], logged[-1]
-    return float((last.wall_time - first.wall_time) / max(1, last.step - first.step) * (last.step + 1))
+    return float(
+        (last.wall_time - first.wall_time) / max(1, last.step - first.step) * (last.step + 1)
+    )
 
 
 @cache
@@ -37,7 +39,11 @@ def _events(run: Path) -> Any:
 
 def line(name: str, values: list[float]) -> str:
     """Formats mean, standard deviation, smallest and largest value."""
-    spread = f" ± {statistics.stdev(values):.2f}  ({min(values):.2f} to {max(values):.2f})" if len(values) > 1 else ""
+    spread = (
+        f" ± {statistics.stdev(values):.2f}  ({min(values):.2f} to {max(values):.2f})"
+        if len(values) > 1
+        else ""
+    )
     return f"{name:20} {statistics.mean(values):8.2f}{spread}"
 
 
@@ -48,7 +54,9 @@ def main(runs: list[Path]) -> None:
     results = [json.loads((run / "metrics.json").read_text()) for run in runs]
     print(f"n = {len(runs)}")
     for split in ("val", "test"):
-        print(line(f"{split} accuracy, %", [100 * metrics[split]["accuracy"] for metrics in results]))
+        print(
+            line(f"{split} accuracy, %", [100 * metrics[split]["accuracy"] for metrics in results])
+        )
     if all(curves := [curve(run) for run in runs]):
         print(line("training, seconds", [points[-1][0] for points in curves]))
         print(line("  at its pace later", [steady(run) for run in runs]))

@@ -37,7 +37,8 @@ def pasted(rows: list[list[Figure]], file: str) -> None:
         left = 0
         for part in row:
             small = part.resize(
-                (part.width * heights[number] // part.height, heights[number]), Image.Resampling.LANCZOS
+                (part.width * heights[number] // part.height, heights[number]),
+                Image.Resampling.LANCZOS,
             )
             page.paste(small, (left, sum(heights[:number])))
             left += small.width
@@ -58,13 +59,21 @@ def main(run: str) -> None:
     titles = [f"{names[int(test.labels[i])]}\nas {names[int(test.predicted[i])]}" for i in chosen]
     cams = grad_cam(model, images[chosen])
     mistakes = image_grid(list(images[chosen]), titles, columns=SHOWN)
-    attention = image_grid([overlay(images[i], cam) for i, cam in zip(chosen, cams, strict=True)], columns=SHOWN)
-    overview = [curves_figure(read_curves(run)), projection_figure(points, test.labels, names, near)]
+    attention = image_grid(
+        [overlay(images[i], cam) for i, cam in zip(chosen, cams, strict=True)], columns=SHOWN
+    )
+    overview = [
+        curves_figure(read_curves(run)),
+        projection_figure(points, test.labels, names, near),
+    ]
     pasted([overview, [mistakes]], f"{run}/tour.webp")
     confusion = torch.zeros(len(names), len(names), dtype=torch.int64)
     confusion.index_put_((test.labels, test.predicted), torch.tensor(1), accumulate=True)
     calibration = reliability_figure(reliability(test.probabilities, test.labels))
-    pasted([[confusion_figure(confusion, names), calibration], [mistakes], [attention]], f"{run}/classes.webp")
+    pasted(
+        [[confusion_figure(confusion, names), calibration], [mistakes], [attention]],
+        f"{run}/classes.webp",
+    )
 
 
 if __name__ == "__main__":

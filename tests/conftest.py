@@ -34,7 +34,11 @@ ONE_CPU = ["--trainer.accelerator=cpu", "--trainer.devices=1"]
 TINY_DATA = ["--data.train_size=64", "--data.val_size=24", "--data.test_size=26"]
 TINY_DATA += ["--data.image_size=32", "--data.batch_size=16"]
 SMALL_FILES = ["--data.image_size=32", "--data.num_workers=0"]
-TINY_TRAINER = ["--trainer.accelerator=cpu", "--trainer.max_epochs=1", "--trainer.log_every_n_steps=1"]
+TINY_TRAINER = [
+    "--trainer.accelerator=cpu",
+    "--trainer.max_epochs=1",
+    "--trainer.log_every_n_steps=1",
+]
 QUIET = ["--trainer.enable_progress_bar=false", "--trainer.num_sanity_val_steps=0"]
 TINY = [*TINY_DATA, *TINY_TRAINER, *QUIET]
 SLIM = ["--model.arch=resnet9_slim"]
@@ -82,7 +86,9 @@ def empty_figures() -> Iterator[None]:
 
 def cases(names: str, *rows: Any, **options: Any) -> Any:
     """Runs a test for each row of a table, whose columns are named."""
-    options = {"ids": lambda value: str(value).partition(" at 0x")[0][:60]} | options  # addresses are never the same
+    options = {
+        "ids": lambda value: str(value).partition(" at 0x")[0][:60]
+    } | options  # addresses are never the same
     return pytest.mark.parametrize(names.split() if " " in names else names, rows, **options)
 
 
@@ -127,16 +133,24 @@ def surroundings(tmp_path_factory):
     build, parsers = FitCLI.setup_parser, dict[type, Any]()
 
     def setup_parser(cli: FitCLI, *args) -> None:
-        if type(cli) not in parsers:  # to build one takes a tenth of a small run; it keeps nothing of a command
+        if (
+            type(cli) not in parsers
+        ):  # to build one takes a tenth of a small run; it keeps nothing of a command
             build(cli, *args)
             parsers[type(cli)] = cli.parser
         cli.parser = parsers[type(cli)]
 
     with pytest.MonkeyPatch.context() as patch, flowers_drawn_once():
         patch.setattr(FitCLI, "setup_parser", setup_parser)
-        patch.setattr("sys.argv", ["python"])  # LightningCLI warns where there are two command lines
-        patch.setenv("OMP_NUM_THREADS", "1")  # or Lightning gives a strategy's process as many as there are cores
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("caches")))  # for what is found out about files
+        patch.setattr(
+            "sys.argv", ["python"]
+        )  # LightningCLI warns where there are two command lines
+        patch.setenv(
+            "OMP_NUM_THREADS", "1"
+        )  # or Lightning gives a strategy's process as many as there are cores
+        patch.setenv(
+            "XDG_CACHE_HOME", str(tmp_path_factory.mktemp("caches"))
+        )  # for what is found out about files
         yield
 
 
@@ -144,7 +158,13 @@ def surroundings(tmp_path_factory):
 def tiny_run(tmp_path_factory) -> Path:
     """The folder of a finished run, to be read only."""
     root: Path = tmp_path_factory.mktemp("session") / "runs"
-    fit(*TINY, *SLIM, "--model.optimizer.lr=0.1", f"--trainer.default_root_dir={root}", "--name=tiny")
+    fit(
+        *TINY,
+        *SLIM,
+        "--model.optimizer.lr=0.1",
+        f"--trainer.default_root_dir={root}",
+        "--name=tiny",
+    )
     return root / "tiny"
 
 
@@ -152,14 +172,24 @@ def tiny_run(tmp_path_factory) -> Path:
 def multilabel(tmp_path_factory) -> Path:
     """The folder of a finished run of the multi-label classifier, with all its plots."""
     root: Path = tmp_path_factory.mktemp("multilabel")
-    fit(*TINY, *PAIRS, *MULTILABEL, *SLIM, f"--trainer.default_root_dir={root}", "--name=run", drawn=True)
+    fit(
+        *TINY,
+        *PAIRS,
+        *MULTILABEL,
+        *SLIM,
+        f"--trainer.default_root_dir={root}",
+        "--name=run",
+        drawn=True,
+    )
     return root / "run"
 
 
 @pytest.fixture(scope="session")
 def attributes(tmp_path_factory) -> Path:
     """The folder of a finished run of the classifier of attributes."""
-    root: Path = tmp_path_factory.mktemp("run") / "attributes"  # the split depends on the folder's name
+    root: Path = (
+        tmp_path_factory.mktemp("run") / "attributes"
+    )  # the split depends on the folder's name
     options = [*attributes_options(root), *TINY_TRAINER, *QUIET, *SLIM]
     fit(*options, f"--trainer.default_root_dir={root}", "--name=run")
     return root / "run"
@@ -215,8 +245,17 @@ def attributes_options(folder: Path) -> list[str]:
     """Makes images with two attributes; the options that train on them."""
     make_folder(folder / "images", dict.fromkeys("abc", 32))
     write_attributes(folder / "attributes.csv")
-    data = ["--data=examples.attributes.AttributesCSV", f"--data.file={folder}/attributes.csv", *SMALL_FILES]
-    return [*data, "--data.batch_size=16", "--model=examples.attributes.AttributeClassifier", "--monitor=val/f1"]
+    data = [
+        "--data=examples.attributes.AttributesCSV",
+        f"--data.file={folder}/attributes.csv",
+        *SMALL_FILES,
+    ]
+    return [
+        *data,
+        "--data.batch_size=16",
+        "--model=examples.attributes.AttributeClassifier",
+        "--monitor=val/f1",
+    ]
 
 
 def write_pets(root: Path) -> None:

@@ -18,7 +18,13 @@ from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, fit
 from tests.stress import SmallNetwork, differences, outcome
 
 DATA = [*TINY_DATA, "--data.cutout=8"]
-SMALL = [*TINY_TRAINER, *QUIET, "--trainer.precision=32-true", "--trainer.max_epochs=2", "--name=run"]  # 8 steps
+SMALL = [
+    *TINY_TRAINER,
+    *QUIET,
+    "--trainer.precision=32-true",
+    "--trainer.max_epochs=2",
+    "--name=run",
+]  # 8 steps
 
 
 class AtStep(Callback):
@@ -44,7 +50,9 @@ def small(*args: str, data=DATA, callbacks=(), network=SmallNetwork) -> FitCLI:
     """Runs ``python -m project.fit`` in this process, by default on drawn flowers, with further callbacks."""
     own = FitCLI._callbacks
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("project.model.classifier.build_network", lambda arch, classes, args: network(classes))
+        patch.setattr(
+            "project.model.classifier.build_network", lambda arch, classes, args: network(classes)
+        )
         patch.setattr(FitCLI, "_callbacks", lambda cli: [*own(cli), *callbacks])
         return fit(*data, *SMALL, *args)
 
@@ -69,7 +77,9 @@ def one_line(command, capsys) -> str:
     *notes, line = capsys.readouterr().err.splitlines()
     assert ended.value.code == 2
     assert line.startswith("error: ")
-    assert not [note for note in notes if note.startswith(("error", "Traceback")) or "Warning" in note]
+    assert not [
+        note for note in notes if note.startswith(("error", "Traceback")) or "Warning" in note
+    ]
     return str(line)
 
 

@@ -30,7 +30,12 @@ from tests.distributed.processes import environment, fork, launched, wait
 
 SMALL = [
     *("--data.train_size=96", "--data.val_size=40", "--data.test_size=24", "--data.image_size=32"),
-    *("--data.batch_size=8", "--data.crop_padding=4", "--data.cutout=8", "--model.optimizer.lr=0.02"),
+    *(
+        "--data.batch_size=8",
+        "--data.crop_padding=4",
+        "--data.cutout=8",
+        "--model.optimizer.lr=0.02",
+    ),
     *("--trainer.accelerator=cpu", "--trainer.max_epochs=3", "--trainer.log_every_n_steps=5"),
     "--callbacks.last_checkpoint.every_n_steps=2",
     *QUIET,
@@ -42,12 +47,27 @@ TWO = "--trainer.devices=2"
 SCENARIOS = {  # kinds of training
     "one process": [],
     "loader workers, several validations an epoch": [
-        *("--data.num_workers=2", RANDOM_TRANSFORM, "--trainer.val_check_interval=5", "--trainer.precision=32-true"),
+        *(
+            "--data.num_workers=2",
+            RANDOM_TRANSFORM,
+            "--trainer.val_check_interval=5",
+            "--trainer.precision=32-true",
+        ),
     ],
-    "accumulation, a moving average of the weights": [IN_FIVES, "--trainer.callbacks=EMAWeightAveraging"],
+    "accumulation, a moving average of the weights": [
+        IN_FIVES,
+        "--trainer.callbacks=EMAWeightAveraging",
+    ],
     "a schedule that watches validation, until a step": [
-        *("--model.lr_scheduler=lightning.pytorch.cli.ReduceLROnPlateau", "--model.lr_scheduler.monitor=val/loss"),
-        *("--model.lr_scheduler.patience=0", "--model.optimizer=AdamW", "--model.optimizer.lr=0.001"),
+        *(
+            "--model.lr_scheduler=lightning.pytorch.cli.ReduceLROnPlateau",
+            "--model.lr_scheduler.monitor=val/loss",
+        ),
+        *(
+            "--model.lr_scheduler.patience=0",
+            "--model.optimizer=AdamW",
+            "--model.optimizer.lr=0.001",
+        ),
         *("--trainer.max_epochs=null", "--trainer.max_steps=30"),
     ],
     "two processes": [TWO, "--data.num_workers=1", RANDOM_TRANSFORM],
@@ -77,7 +97,10 @@ class SmallNetwork(nn.Module):
 def _train(args: list[str]) -> None:
     """The life of one forked process."""
     patch = pytest.MonkeyPatch()
-    patch.setattr("project.model.classifier.build_network", lambda arch, num_classes, args: SmallNetwork(num_classes))
+    patch.setattr(
+        "project.model.classifier.build_network",
+        lambda arch, num_classes, args: SmallNetwork(num_classes),
+    )
     sys.argv = ["fit"]
     quiet_libraries()
     warnings.filterwarnings("ignore")
@@ -87,9 +110,16 @@ def _train(args: list[str]) -> None:
 
 def start(folder: Path, scenario: list[str]) -> list[ForkProcess]:
     """Starts or continues the training in ``folder``."""
-    args = [*SMALL, *scenario, f"--trainer.default_root_dir={folder.parent}", f"--name={folder.name}"]
+    args = [
+        *SMALL,
+        *scenario,
+        f"--trainer.default_root_dir={folder.parent}",
+        f"--name={folder.name}",
+    ]
     world = launched(2 if TWO in scenario else 1)
-    return [fork(lambda: _train(args), variables, folder.with_suffix(".log")) for variables in world]
+    return [
+        fork(lambda: _train(args), variables, folder.with_suffix(".log")) for variables in world
+    ]
 
 
 def outcome(run: Path) -> dict[str, Any]:
@@ -99,12 +129,25 @@ def outcome(run: Path) -> dict[str, Any]:
         kept["metrics.csv"] = (run / "metrics.csv").read_text()
     for name in ("best", "last"):
         checkpoint = torch.load(run / "checkpoints" / f"{name}.ckpt", weights_only=True)
-        names = ["state_dict", "optimizer_states", "lr_schedulers", "counts", "global_step", "epoch"]
+        names = [
+            "state_dict",
+            "optimizer_states",
+            "lr_schedulers",
+            "counts",
+            "global_step",
+            "epoch",
+        ]
         names += ["current_model_state", "averaging_state", "MixedPrecision"]
         kept |= {f"{name}: {key}": checkpoint[key] for key in names if key in checkpoint}
         about = checkpoint["about"]
-        kept[f"{name}: about"] = [about["metrics"].get("val"), about["optimizer"], about["lr_scheduler"]]
-    accumulator = EventAccumulator(str(run), size_guidance={"images": 0, "scalars": 0}, purge_orphaned_data=False)
+        kept[f"{name}: about"] = [
+            about["metrics"].get("val"),
+            about["optimizer"],
+            about["lr_scheduler"],
+        ]
+    accumulator = EventAccumulator(
+        str(run), size_guidance={"images": 0, "scalars": 0}, purge_orphaned_data=False
+    )
     accumulator.Reload()
     for tag in accumulator.Tags()["scalars"]:
         # files of one second, as runs that follow each other within a test may have, are read in any order
@@ -119,17 +162,25 @@ def differences(one, other, where: str = "") -> list[str]:
     """The places at which two nested structures differ in any bit."""
     if isinstance(one, dict) and isinstance(other, dict):
         keys = sorted(set(one) | set(other), key=str)
-        return [text for key in keys for text in differences(one.get(key), other.get(key), f"{where}/{key}")]
+        return [
+            text
+            for key in keys
+            for text in differences(one.get(key), other.get(key), f"{where}/{key}")
+        ]
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         pairs = enumerate(zip(one, other, strict=True))
         return [text for i, pair in pairs for text in differences(*pair, f"{where}/{i}")]
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         bits = [tensor.cpu().contiguous().numpy().tobytes() for tensor in (one, other)]
-        return [] if one.dtype == other.dtype and bits[0] == bits[1] else [f"{where}: tensors differ"]
+        return (
+            [] if one.dtype == other.dtype and bits[0] == bits[1] else [f"{where}: tensors differ"]
+        )
     return [] if one == other else [f"{where}: {one} is not {other}"]
 
 
-def disturb(name: str, folder: Path, kills: int, dice: random.Random, once_saved: bool) -> tuple[int, int, list[str]]:
+def disturb(
+    name: str, folder: Path, kills: int, dice: random.Random, once_saved: bool
+) -> tuple[int, int, list[str]]:
     """Disturbs trainings of one kind until ``kills`` signals have been sent, and compares their ends with the first's.
 
     With ``once_saved``, a signal waits for a checkpoint. The numbers of kills and of continuations, and the differences.
@@ -147,11 +198,17 @@ def disturb(name: str, folder: Path, kills: int, dice: random.Random, once_saved
             processes, disturbed = start(run, SCENARIOS[name]), False
             if sent < kills:
                 victim = dice.choice(processes)
-                while once_saved and victim.is_alive() and not (run / "checkpoints" / "last.ckpt").exists():
+                while (
+                    once_saved
+                    and victim.is_alive()
+                    and not (run / "checkpoints" / "last.ckpt").exists()
+                ):
                     time.sleep(0.01)
                 time.sleep(dice.uniform(0, (0.2 if once_saved else 0.9) * length))
                 if disturbed := victim.is_alive():
-                    os.kill(int(victim.pid or 0), dice.choice([*[signal.SIGKILL] * 3, signal.SIGTERM]))
+                    os.kill(
+                        int(victim.pid or 0), dice.choice([*[signal.SIGKILL] * 3, signal.SIGTERM])
+                    )
             codes = wait(processes)
             sent += disturbed
             if not disturbed and any(codes):
@@ -163,11 +220,17 @@ def disturb(name: str, folder: Path, kills: int, dice: random.Random, once_saved
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.stress", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.stress", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--kills", type=int, default=102, help="how many signals to send in all")
     parser.add_argument("--seed", type=int, default=0, help="decides when they are sent")
-    parser.add_argument("--scenario", action="append", choices=SCENARIOS, help="may be repeated; all by default")
-    parser.add_argument("--once_saved", action="store_true", help="send each soon after there is a checkpoint")
+    parser.add_argument(
+        "--scenario", action="append", choices=SCENARIOS, help="may be repeated; all by default"
+    )
+    parser.add_argument(
+        "--once_saved", action="store_true", help="send each soon after there is a checkpoint"
+    )
     options = parser.parse_args()
     names = options.scenario or list(SCENARIOS)
     for name in {*os.environ} - {*environment()}:  # of a launcher
@@ -175,13 +238,22 @@ def main() -> None:
     os.environ.update(environment())
     total: Counter[str] = Counter()
     for name in names:
-        began, dice, each = time.monotonic(), random.Random(f"{options.seed} {name}"), -(-options.kills // len(names))
+        began, dice, each = (
+            time.monotonic(),
+            random.Random(f"{options.seed} {name}"),
+            -(-options.kills // len(names)),
+        )
         with tempfile.TemporaryDirectory() as folder:
             kills, continued, found = disturb(name, Path(folder), each, dice, options.once_saved)
-        print(f"{name:50} {kills:4} kills {len(found):4} differences {time.monotonic() - began:6.0f} s", flush=True)
+        print(
+            f"{name:50} {kills:4} kills {len(found):4} differences {time.monotonic() - began:6.0f} s",
+            flush=True,
+        )
         print("".join(f"    {text[:200]}\n" for text in found[:10]), end="")
         total.update(kills=kills, continuations=continued, differences=len(found))
-    print(f"{total['kills']} kills, {total['continuations']} continuations, {total['differences']} differences")
+    print(
+        f"{total['kills']} kills, {total['continuations']} continuations, {total['differences']} differences"
+    )
     sys.exit(total["differences"] > 0)
 
 

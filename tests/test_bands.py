@@ -27,8 +27,21 @@ from tests.distributed.job import trainer
 from tests.distributed.processes import forked, succeed
 from tests.small import rows
 
-SMALL = ["--data.image_size=16", "--data.batch_size=16", "--data.num_workers=0", "--data.crop_scale=[0.5,1]"]
-OPTIONS = [*SMALL, *SLIM, *TINY_TRAINER, *QUIET, "--trainer.max_epochs=6", "--model.optimizer.lr=0.05", "--name=run"]
+SMALL = [
+    "--data.image_size=16",
+    "--data.batch_size=16",
+    "--data.num_workers=0",
+    "--data.crop_scale=[0.5,1]",
+]
+OPTIONS = [
+    *SMALL,
+    *SLIM,
+    *TINY_TRAINER,
+    *QUIET,
+    "--trainer.max_epochs=6",
+    "--model.optimizer.lr=0.05",
+    "--name=run",
+]
 RANDOM = np.random.default_rng(0)
 
 
@@ -42,12 +55,19 @@ def run(tmp_path_factory) -> Path:
             pixels = RANDOM.integers(0, 2**16, (16 + number % 3, 20, 5), np.uint16)
             pixels[..., 4] = RANDOM.integers(0, 100, pixels.shape[:2]) + 150 * light
             np.save(root / "images" / name / f"{number}.npy", pixels)
-    bands = [f"--data={root / 'images'}", "--data.channels=5", "--data.bits=16", "--trainer.precision=32-true"]
+    bands = [
+        f"--data={root / 'images'}",
+        "--data.channels=5",
+        "--data.bits=16",
+        "--trainer.precision=32-true",
+    ]
     fit(*bands, *OPTIONS, f"--trainer.default_root_dir={root / 'runs'}")
     return root / "runs" / "run"
 
 
-def test_a_run_learns_from_all_bits_and_the_checkpoint_has_the_statistics_of_its_training_images(run):
+def test_a_run_learns_from_all_bits_and_the_checkpoint_has_the_statistics_of_its_training_images(
+    run,
+):
     assert json.loads((run / "metrics.json").read_text())["test"]["accuracy"] >= 0.9
     files = FolderDataModule(str(run.parents[1] / "images"), channels=5, bits=16).files()["train"]
     images = [np.load(file) / 65535 for paths in files.values() for file in paths]
@@ -69,7 +89,9 @@ def test_evaluation_prediction_export_and_report_follow_the_checkpoint(run, tmp_
     assert len(right) == 120
     assert sum(right) > 108
     for ending in ("onnx", "pt2"):  # which compares probabilities itself
-        export.export(export.parse([best, f"--output={tmp_path / ending}.{ending}", f"--images={images}"]))
+        export.export(
+            export.parse([best, f"--output={tmp_path / ending}.{ending}", f"--images={images}"])
+        )
         assert "images: uint16 (N, 5, 16, 16)\n" in capsys.readouterr().out
     assert "data:image/jpeg" in report_of(run).read_text()
 
@@ -78,7 +100,9 @@ def measured(folder):
     (model, data), one = opened(folder / "runs" / "run"), trainer(2)
     one.test(model, datamodule=data, verbose=False)
     if one.is_global_zero:
-        (folder / "bands.json").write_text(json.dumps(model.results["test"].as_dict()["confusion_matrix"]))
+        (folder / "bands.json").write_text(
+            json.dumps(model.results["test"].as_dict()["confusion_matrix"])
+        )
 
 
 def test_two_processes_count_each_image_once(run):
@@ -89,26 +113,43 @@ def test_two_processes_count_each_image_once(run):
 
 def png_of_16_bits(image):
     """Writes a PNG by its specification (https://www.w3.org/TR/png-3/), as PIL writes none of 16 bits and colours."""
-    (height, width, channels), rows = image.shape, b"".join(b"\0" + row.astype(">u2").tobytes() for row in image)
+    (height, width, channels), rows = (
+        image.shape,
+        b"".join(b"\0" + row.astype(">u2").tobytes() for row in image),
+    )
     header = struct.pack(">IIBBBBB", width, height, 16, {3: 2, 4: 6}[channels], 0, 0, 0)
     chunks = [b"IHDR" + header, b"IDAT" + zlib.compress(rows), b"IEND"]
-    framed = [struct.pack(">I", len(one) - 4) + one + struct.pack(">I", zlib.crc32(one)) for one in chunks]
+    framed = [
+        struct.pack(">I", len(one) - 4) + one + struct.pack(">I", zlib.crc32(one)) for one in chunks
+    ]
     return b"\x89PNG\r\n\x1a\n" + b"".join(framed)
 
 
 @cases(
     "ending shape bits",
     *(("npy", (20, 30), 8), ("npy", (20, 30, 7), 16), ("png", (20, 30), 8), ("png", (20, 30), 16)),
-    *(("png", (20, 30, 2), 8), ("png", (20, 30, 4), 8), ("png", (20, 30, 3), 16), ("png", (20, 30, 4), 16)),
+    *(
+        ("png", (20, 30, 2), 8),
+        ("png", (20, 30, 4), 8),
+        ("png", (20, 30, 3), 16),
+        ("png", (20, 30, 4), 16),
+    ),
     *(("tif", (20, 30), 16), ("tif", (20, 30, 5), 16)),
 )
 def test_images_are_read_as_they_are_stored(tmp_path, ending, shape, bits):
-    path, image = tmp_path / f"image.{ending}", RANDOM.integers(0, 2**bits, shape).astype(f"uint{bits}")
+    path, image = (
+        tmp_path / f"image.{ending}",
+        RANDOM.integers(0, 2**bits, shape).astype(f"uint{bits}"),
+    )
     if ending == "npy":
         np.save(path, image)
     elif ending == "tif":
-        tifffile = pytest.importorskip("tifffile", reason="of the extra tiff, which reads such files")
-        tifffile.imwrite(path, image, photometric="minisblack", planarconfig="contig" if image.ndim > 2 else None)
+        tifffile = pytest.importorskip(
+            "tifffile", reason="of the extra tiff, which reads such files"
+        )
+        tifffile.imwrite(
+            path, image, photometric="minisblack", planarconfig="contig" if image.ndim > 2 else None
+        )
     elif (bits, image.ndim) == (16, 3):
         pytest.importorskip("imagecodecs", reason="of the extra tiff, which reads such files")
         path.write_bytes(png_of_16_bits(image))
@@ -123,7 +164,10 @@ def npy(header: str) -> bytes:
 
 
 ARRAYS: list[tuple[Any, str]] = [
-    (np.zeros((9, 9, 3), np.uint8), r"uint8 \(9, 9, 3\), not uint8 \(height, width, 4\); see --data.channels"),
+    (
+        np.zeros((9, 9, 3), np.uint8),
+        r"uint8 \(9, 9, 3\), not uint8 \(height, width, 4\); see --data.channels",
+    ),
     (np.zeros((9, 9, 4), np.uint16), r"uint16 \(9, 9, 4\), not uint8"),
     (np.zeros((1, 1001, 4), np.uint8), "its shape is"),
     (np.zeros((0, 0, 4), np.uint8), "its shape is"),
@@ -142,28 +186,49 @@ TWELVE_BITS = b"P5 2 1 4095\n\x0f\xff\x01\x02"  # which PIL would clip to 8
 )
 def test_what_is_no_such_image_is_refused_in_one_line(tmp_path, content, complaint, name, bands):
     path = tmp_path / name
-    path.write_bytes(content) if isinstance(content, bytes) else np.save(path, content, allow_pickle=True)
+    path.write_bytes(content) if isinstance(content, bytes) else np.save(
+        path, content, allow_pickle=True
+    )
     with pytest.raises(UnreadableFileError, match=rf"^'[^\n]*{name}' [^\n]*{complaint}[^\n]*$"):
         read_bands(path, bands)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 4, 7])
-@pytest.mark.parametrize(("arch", "first"), [("resnet18", "conv1.weight"), ("timm/resnet10t", "conv1.0.weight")])
+@pytest.mark.parametrize(
+    ("arch", "first"), [("resnet18", "conv1.weight"), ("timm/resnet10t", "conv1.0.weight")]
+)
 def test_pretrained_first_layers_are_adapted_as_timm_does(arch, first, channels):
-    weights, network = build_network(arch, 3).state_dict(), with_channels(build_network(arch, 3), channels)
+    weights, network = (
+        build_network(arch, 3).state_dict(),
+        with_channels(build_network(arch, 3), channels),
+    )
     assert load_weights(network, weights, "", 3) == []
     assert torch.equal(network.state_dict()[first], adapt_input_conv(channels, weights[first]))
 
 
 def test_16_bits_are_scaled_and_normalised_as_precise_numbers():
-    said: Preprocessing = {"resize": 24, "crop": 16, "mean": [0.5, 0.001], "std": [0.25, 0.002], "bits": 16}
+    said: Preprocessing = {
+        "resize": 24,
+        "crop": 16,
+        "mean": [0.5, 0.001],
+        "std": [0.25, 0.002],
+        "bits": 16,
+    }
     image = torch.from_numpy(RANDOM.integers(0, 2**16, (2, 48, 48)).astype(np.uint16))
-    scaled = interpolate(image[None].double(), (24, 24), mode="bilinear", antialias=True)[:, :, 4:20, 4:20]
+    scaled = interpolate(image[None].double(), (24, 24), mode="bilinear", antialias=True)[
+        :, :, 4:20, 4:20
+    ]
     found = fit_image(image, said)[None]
     torch.testing.assert_close(found.double(), scaled, rtol=0, atol=0.51)
-    mean, std = (torch.tensor(values).double()[:, None, None] for values in (said["mean"], said["std"]))
+    mean, std = (
+        torch.tensor(values).double()[:, None, None] for values in (said["mean"], said["std"])
+    )
     expected = ((found.double() / 65535 - mean) / std).bfloat16()
-    torch.testing.assert_close(Normalization(said)(found, like=expected[:0]), expected, rtol=0.01, atol=1e-3)
+    torch.testing.assert_close(
+        Normalization(said)(found, like=expected[:0]), expected, rtol=0.01, atol=1e-3
+    )
     assert is_preprocessing(said)
     assert not is_preprocessing({**said, "bits": 12})
-    assert not is_preprocessing({**said, "crop": 2**12, "resize": 2**12, "mean": [0.5] * 4, "std": [0.5] * 4})
+    assert not is_preprocessing(
+        {**said, "crop": 2**12, "resize": 2**12, "mean": [0.5] * 4, "std": [0.5] * 4}
+    )

@@ -59,9 +59,15 @@ def test_every_variant_is_printed_and_written(tmp_path, monkeypatch, capsys):
     found = json.loads((tmp_path / "found.json").read_text())["sections"]
     assert list(found["training"]) == [TUTORIAL, PLAIN, OURS]
     assert list(found["evaluating"]) == [TUTORIAL, IN_TRAINING, OURS]
-    assert all(len(values) == 2 and min(values) > 0 for section in found.values() for values in section.values())
+    assert all(
+        len(values) == 2 and min(values) > 0
+        for section in found.values()
+        for values in section.values()
+    )
     printed = capsys.readouterr().out
-    expected = statistics.median(a / b for a, b in zip(found["training"][OURS], found["training"][PLAIN], strict=True))
+    expected = statistics.median(
+        a / b for a, b in zip(found["training"][OURS], found["training"][PLAIN], strict=True)
+    )
     assert f"{OURS} / {PLAIN}: {expected:.3f} (" in printed
 
 

@@ -42,19 +42,32 @@ def rows(text):
     return [line.split() for line in text.splitlines()]
 
 
-def test_a_good_folder_can_train_and_its_classes_are_counted_in_the_splits_of_training(root, inspected):
+def test_a_good_folder_can_train_and_its_classes_are_counted_in_the_splits_of_training(
+    root, inspected
+):
     options: dict[str, Any] = {"val_fraction": 0.2, "test_fraction": 0.3, "split_seed": 5}
-    code, found, printed = inspected(root, *(f"--{name}={value}" for name, value in options.items()))
+    code, found, printed = inspected(
+        root, *(f"--{name}={value}" for name, value in options.items())
+    )
     assert (code, found["trains"], found["refusal"], found["images"]) == (0, True, None, 30)
     assert (found["unreadable"], found["duplicates"]) == ([], [])
     files = FolderDataModule(str(root), **options).files()
-    expected = {name: {split: len(files[split][name]) for split in files} for name in files["train"]}
+    expected = {
+        name: {split: len(files[split][name]) for split in files} for name in files["train"]
+    }
     assert found["classes"] == expected
-    assert ["daisy", *(str(images) for images in expected["daisy"].values()), "12", "40.0%"] in rows(printed.out)
+    assert [
+        "daisy",
+        *(str(images) for images in expected["daisy"].values()),
+        "12",
+        "40.0%",
+    ] in rows(printed.out)
     assert ["30", "100.0%"] in [row[-2:] for row in rows(printed.out)]
     command = printed.out.splitlines()[-1]
     assert f"python -m project.fit --data '{root}'" in command
-    assert command.endswith(f" --data.batch_size {sum(images['train'] for images in expected.values()) // 2}")
+    assert command.endswith(
+        f" --data.batch_size {sum(images['train'] for images in expected.values()) // 2}"
+    )
     assert all(f" --data.{name} {value} " in command for name, value in options.items())
 
 
@@ -63,9 +76,13 @@ def test_the_same_image_is_found_across_splits_and_classes(tmp_path, inspected):
     root = write_folder(tmp_path / "root", dict.fromkeys(folders, 3))
     shutil.copy(root / "train/a/image 0.jpg", root / "val/a/image 0.jpg")  # leaks
     shutil.copy(root / "train/a/image 1.jpg", root / "train/b/image 1.jpg")  # contradicts
-    Image.open(root / "train/b/image 2.jpg").save(root / "test/b/2.bmp")  # the same pixels in another file
+    Image.open(root / "train/b/image 2.jpg").save(
+        root / "test/b/2.bmp"
+    )  # the same pixels in another file
     _, found, printed = inspected(root)
-    groups = {tuple(entry["file"] for entry in group["files"]): group for group in found["duplicates"]}
+    groups = {
+        tuple(entry["file"] for entry in group["files"]): group for group in found["duplicates"]
+    }
     flags = {files: (g["across_splits"], g["across_classes"]) for files, g in groups.items()}
     assert flags == {
         ("train/a/image 0.jpg", "val/a/image 0.jpg"): (True, False),
@@ -84,7 +101,9 @@ def write_csv(path, lines):
 
 def test_a_csv_gives_the_report_of_its_folder(root, tmp_path, inspected):
     names = sorted(file.relative_to(root).as_posix() for file in root.rglob("*.jpg"))
-    file = write_csv(tmp_path / "lists" / "labels.csv", [f"{name},{name.split('/')[0]}" for name in names])
+    file = write_csv(
+        tmp_path / "lists" / "labels.csv", [f"{name},{name.split('/')[0]}" for name in names]
+    )
     columns = ["--path_column=image", "--label_column=class"]
     options = ["--split_seed=3", "--val_fraction=0.2"]
     _, expected, _ = inspected(root, *options)
@@ -93,23 +112,33 @@ def test_a_csv_gives_the_report_of_its_folder(root, tmp_path, inspected):
     fine_tuning, command = [line for line in printed.out.splitlines() if "project.fit" in line]
     assert fine_tuning.partition("--data ")[2] == command.partition("--data ")[2]
     assert (Path(__file__).parents[1] / fine_tuning.partition("--config ")[2].split()[0]).is_file()
-    cli = FitCLI([*shlex.split(command.partition("project.fit ")[2]), "--data.num_workers=0"])  # as it is printed
+    cli = FitCLI(
+        [*shlex.split(command.partition("project.fit ")[2]), "--data.num_workers=0"]
+    )  # as it is printed
     assert isinstance(cli.datamodule, CSVDataModule)
     files = cli.datamodule.files()
-    assert {name: {split: len(files[split][name]) for split in files} for name in CLASSES} == found["classes"]
+    assert {name: {split: len(files[split][name]) for split in files} for name in CLASSES} == found[
+        "classes"
+    ]
 
 
 def test_a_csv_that_training_refuses_is_refused_in_one_line(root, inspected):
     file = write_csv(root / "labels.csv", ["rose/no.jpg,rose"])
     for args, message in (
         ((), "line 1: there is no column 'path' among image, class; --path_column names it"),
-        (("--path_column=image", "--label_column=class"), "line 2: there is no file .*; --root says what paths"),
+        (
+            ("--path_column=image", "--label_column=class"),
+            "line 2: there is no file .*; --root says what paths",
+        ),
     ):
         code, found, printed = inspected(file, *args)
         assert (code, printed.out) == (1, "")
         assert re.search(message, found["refusal"])
         assert printed.err == f"error: {found['refusal']}\n"
-    assert inspected(root / "missing.csv")[1]["refusal"] == f"there is no file '{root / 'missing.csv'}'"
+    assert (
+        inspected(root / "missing.csv")[1]["refusal"]
+        == f"there is no file '{root / 'missing.csv'}'"
+    )
 
 
 def test_every_unreadable_file_is_named_even_where_only_decoding_tells(root, inspected):

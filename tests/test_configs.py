@@ -16,7 +16,9 @@ from tests.distributed.processes import succeed
 from tests.engine.cli.test_command_line import parse
 from tests.small import load, read_json
 
-CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path.parent.name != "sweeps")
+CONFIGS = sorted(
+    path for path in (ROOT / "configs").rglob("*.yaml") if path.parent.name != "sweeps"
+)
 # a compiler works for a while, and a process of its own imports everything
 LONG = [path for path in CONFIGS if re.search("compile: true|strategy", path.read_text())]
 RECIPES = [path for path in CONFIGS if path.parent.name == "recipes"]
@@ -24,9 +26,16 @@ FILES = [*SMALL_FILES, "--data.batch_size=4"]
 WEIGHTS = ["--model.weights=weights.pth"]
 TINY = {
     "FlowersDataModule": FILES,
-    "FolderDataModule": [*FILES, "--data.root=data/flower_photos", "--model.arch=resnet18", *WEIGHTS],
+    "FolderDataModule": [
+        *FILES,
+        "--data.root=data/flower_photos",
+        "--model.arch=resnet18",
+        *WEIGHTS,
+    ],
     "CIFAR10DataModule": ["--data.batch_size=10", "--data.num_workers=0"],
-    "SyntheticFlowersDataModule": [f"--data.{name}_size=8" for name in ("train", "val", "test", "batch")],
+    "SyntheticFlowersDataModule": [
+        f"--data.{name}_size=8" for name in ("train", "val", "test", "batch")
+    ],
 }
 SMALL = ROOT / "configs" / "cifar10_resnet9.yaml"
 SMALLER = {  # where a recipe would take long
@@ -39,20 +48,29 @@ SMALLER = {  # where a recipe would take long
 
 
 @pytest.mark.parametrize(
-    "config", [pytest.param(one, marks=[pytest.mark.slow] * (one in LONG), id=one.stem) for one in CONFIGS]
+    "config",
+    [pytest.param(one, marks=[pytest.mark.slow] * (one in LONG), id=one.stem) for one in CONFIGS],
 )
 def test_a_config_trains_on_its_own_kind_of_data(config, workplace, monkeypatch):
-    make_folder(workplace / "data" / "flower_photos", dict.fromkeys(FlowersDataModule().class_names, 4))
+    make_folder(
+        workplace / "data" / "flower_photos", dict.fromkeys(FlowersDataModule().class_names, 4)
+    )
     write_cifar10(workplace / "data", monkeypatch)
     base, text = [], config.read_text()
-    if config in RECIPES and not any(kind in text for kind in TINY):  # it is added to a config that names the data
+    if config in RECIPES and not any(
+        kind in text for kind in TINY
+    ):  # it is added to a config that names the data
         base, text = [f"--config={SMALL}"], SMALL.read_text() + text
     if "timm." in text:
         pytest.importorskip("timm")
     kind = next(kind for kind in (*TINY, "") if kind in text) or "SyntheticFlowersDataModule"
     if WEIGHTS[0] in TINY[kind]:
-        torch.save(resnet18().state_dict(), "weights.pth")  # in place of those that would be downloaded
-    with_compiler = [] if any(map(shutil.which, ("c++", "g++", "clang++"))) else ["--model.compile=false"]
+        torch.save(
+            resnet18().state_dict(), "weights.pth"
+        )  # in place of those that would be downloaded
+    with_compiler = (
+        [] if any(map(shutil.which, ("c++", "g++", "clang++"))) else ["--model.compile=false"]
+    )
     smaller = [*TINY[kind], *(option for word, option in SMALLER.items() if word in text)]
     once = [*ONE_CPU, "--trainer.enable_progress_bar=false", "--trainer.max_steps=1", "--name=run"]
     args = [*base, f"--config={config}", *smaller, *once, *with_compiler]
@@ -72,11 +90,34 @@ def test_a_recipe_names_its_source(recipe):
 
 
 def test_recipes_add_up(workplace):
-    assert {"flowers_resnet34.yaml", "cifar10_resnet18.yaml", "cpu.yaml"} <= {path.name for path in CONFIGS}
-    names = ("randaugment", "random_erasing", "mixup", "cutmix", "ema", "one_cycle", "adamw", "cutout")
-    config = parse(f"--config={SMALL}", *(f"--config={ROOT}/configs/recipes/{name}.yaml" for name in names))
+    assert {"flowers_resnet34.yaml", "cifar10_resnet18.yaml", "cpu.yaml"} <= {
+        path.name for path in CONFIGS
+    }
+    names = (
+        "randaugment",
+        "random_erasing",
+        "mixup",
+        "cutmix",
+        "ema",
+        "one_cycle",
+        "adamw",
+        "cutout",
+    )
+    config = parse(
+        f"--config={SMALL}", *(f"--config={ROOT}/configs/recipes/{name}.yaml" for name in names)
+    )
     data, model = config.data.init_args, config.model.init_args
     specs = [*data.train_transforms, *data.batch_transforms, *config.trainer.callbacks]
-    found = [spec.class_path.rpartition(".")[2] for spec in (*specs, model.optimizer, model.lr_scheduler)]
-    assert found == ["RandAugment", "RandomErasing", "MixUp", "CutMix", "EMAWeightAveraging", "AdamW", "OneCycleLR"]
+    found = [
+        spec.class_path.rpartition(".")[2] for spec in (*specs, model.optimizer, model.lr_scheduler)
+    ]
+    assert found == [
+        "RandAugment",
+        "RandomErasing",
+        "MixUp",
+        "CutMix",
+        "EMAWeightAveraging",
+        "AdamW",
+        "OneCycleLR",
+    ]
     assert (model.arch, data.batch_size, data.cutout) == ("resnet9_slim", 256, 8)

@@ -33,7 +33,10 @@ NETWORK = ["--model.arch=resnet9_slim", "--model.arch_args=null"]
 def commands(page: Path) -> list[str]:
     """The indented lines of a page, without comments; continued lines are joined."""
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S).replace("\\\n", " ")
-    return [re.sub(r"\s+", " ", line.split(" #")[0]).strip() for line in re.findall(r"^    (\S.*)$", text, re.M)]
+    return [
+        re.sub(r"\s+", " ", line.split(" #")[0]).strip()
+        for line in re.findall(r"^    (\S.*)$", text, re.M)
+    ]
 
 
 COMMANDS = sorted({command for page in PAGES for command in commands(page)})
@@ -45,7 +48,9 @@ TEXT = "".join(page.read_text() for page in PAGES)
 
 def named(module: str):
     """A test of each command that runs this module."""
-    return pytest.mark.parametrize("command", [command for command in COMMANDS if f"-m project.{module}" in command])
+    return pytest.mark.parametrize(
+        "command", [command for command in COMMANDS if f"-m project.{module}" in command]
+    )
 
 
 def words(command: str, folder: str = "images") -> list[str]:
@@ -56,8 +61,16 @@ def words(command: str, folder: str = "images") -> list[str]:
 def shortened(command: str) -> list[str]:
     """The options of a command, with others behind them that make it short enough for a test."""
     files = re.search("flowers|--data FOLDER|FolderData|TorchDataset|csv", command)
-    data = TINY["CIFAR10DataModule"] if "cifar10" in command else TINY["FlowersDataModule"] if files else TINY_DATA
-    finer = ["--trainer.callbacks.multiple=8"] if "ProgressiveResizing" in command else []  # for smaller images
+    data = (
+        TINY["CIFAR10DataModule"]
+        if "cifar10" in command
+        else TINY["FlowersDataModule"]
+        if files
+        else TINY_DATA
+    )
+    finer = (
+        ["--trainer.callbacks.multiple=8"] if "ProgressiveResizing" in command else []
+    )  # for smaller images
     network = [] if "nets.TinyNet" in command else NETWORK
     own = words(command.split(">")[0])
     return [*own, *finer, *data, *TINY_TRAINER, *QUIET, *HERE, "--trainer.max_steps=1", *network]
@@ -75,10 +88,14 @@ def place(workplace, monkeypatch) -> Path:
     """A folder with all that the commands name."""
     (workplace / "configs").symlink_to(ROOT / "configs")
     write_images(workplace)
-    make_folder(workplace / "data" / "flower_photos", dict.fromkeys(FlowersDataModule().class_names, 4))
+    make_folder(
+        workplace / "data" / "flower_photos", dict.fromkeys(FlowersDataModule().class_names, 4)
+    )
     write_cifar10(workplace / "data", monkeypatch)
     conftest.write_pets(workplace / "data" / "oxford-iiit-pet")
-    (code,) = re.findall(r"```python\n(# nets.py\n.*?)```", (ROOT / "docs" / "change_it.md").read_text(), re.S)
+    (code,) = re.findall(
+        r"```python\n(# nets.py\n.*?)```", (ROOT / "docs" / "change_it.md").read_text(), re.S
+    )
     (workplace / "nets.py").write_text(code)
     monkeypatch.syspath_prepend(workplace)
     return workplace
@@ -95,9 +112,15 @@ def test_a_fit_command_is_accepted(command, place, without_initialisation):
 
 
 @pytest.mark.parametrize(
-    "command", [pytest.param(one, marks=[pytest.mark.slow] * (one not in commands(PAGES[0]))) for one in TRAINING]
+    "command",
+    [
+        pytest.param(one, marks=[pytest.mark.slow] * (one not in commands(PAGES[0])))
+        for one in TRAINING
+    ],
 )
-@pytest.mark.filterwarnings("ignore:No positive samples")  # of a label, in a validation set of one image
+@pytest.mark.filterwarnings(
+    "ignore:No positive samples"
+)  # of a label, in a validation set of one image
 def test_a_fit_command_trains(command, place):
     fit(*shortened(command), "--trainer.strategy=auto")
     assert list(place.glob("runs/*/metrics.json"))
@@ -115,7 +138,9 @@ def test_a_command_that_only_prints_is_true(command, monkeypatch, capsys):
 def test_an_evaluate_command_is_true(command, tiny_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tiny_run.parents[1])
     make_folder(tmp_path / "others", dict.fromkeys(SyntheticFlowersDataModule().class_names, 4))
-    evaluate(*words(command.replace("NAME", "tiny"), str(tmp_path / "others")), "--output=evaluated.json")
+    evaluate(
+        *words(command.replace("NAME", "tiny"), str(tmp_path / "others")), "--output=evaluated.json"
+    )
     assert Path("evaluated.json").exists()
 
 
@@ -134,7 +159,10 @@ def test_a_predict_command_is_true(command, tiny_run, workplace, capfd):
     (workplace / "runs" / "NAME").symlink_to(tiny_run)
     make_folder(workplace / "photos", {"holiday": 3})
     assert conftest.label(*words(command.replace(" - ", " photos "))) == 0
-    written = "".join(file.read_text() for file in workplace.glob("labels.[cj]*")) or capfd.readouterr().out
+    written = (
+        "".join(file.read_text() for file in workplace.glob("labels.[cj]*"))
+        or capfd.readouterr().out
+    )
     assert written.count("photos/holiday/") == 3
 
 
@@ -143,17 +171,27 @@ def test_a_scaling_command_is_true(command, place):
     with patch.dict(os.environ), conftest.as_in_a_terminal():  # Lightning adds variables
         smaller = [*TINY["CIFAR10DataModule"], *TINY_TRAINER, *NETWORK, "--data.batch_size=8"]
         table = scaling.plan(*scaling.parse([*words(command), *smaller]))
-    assert [line.split()[:2] for line in table.splitlines()[6:9]] == [["1", "1"], ["2", "2"], ["4", "4"]]
+    assert [line.split()[:2] for line in table.splitlines()[6:9]] == [
+        ["1", "1"],
+        ["2", "2"],
+        ["4", "4"],
+    ]
     assert Path("efficiency.png").stat().st_size > 10_000
 
 
-@pytest.mark.parametrize("command", [command for command in COMMANDS if "scripts/folds.py" in command])
-def test_the_command_that_trains_folds_has_options_that_exist(command, workplace, without_initialisation):
+@pytest.mark.parametrize(
+    "command", [command for command in COMMANDS if "scripts/folds.py" in command]
+)
+def test_the_command_that_trains_folds_has_options_that_exist(
+    command, workplace, without_initialisation
+):
     for file in [*make_folder(workplace / "images", dict.fromkeys("ab", 80)).rglob("*.jpg")]:
         file.rename(file.with_name(f"patient{file.name}"))
     _, _, _, folds, *options = words(command.replace("configs", str(ROOT / "configs")))
     no_download = ["--model.weights=null", "--model.freeze=null"]
-    data: Any = FitCLI([*options, f"--data.folds={folds}", "--data.fold=1", *no_download, *HERE]).datamodule
+    data: Any = FitCLI(
+        [*options, f"--data.folds={folds}", "--data.fold=1", *no_download, *HERE]
+    ).datamodule
     assert data.files()
 
 
@@ -164,7 +202,11 @@ PARSERS: dict[str, Any] = {
     "benchmarks": parse_benchmarks().parse_args,
 }
 BENCHMARKS = re.findall(r"python -m benchmarks\b[^`\n]*", TEXT)
-PARSED = [one for one in sorted({*COMMANDS, *BENCHMARKS}) if one.split()[2:3] and one.split()[2] in PARSERS]
+PARSED = [
+    one
+    for one in sorted({*COMMANDS, *BENCHMARKS})
+    if one.split()[2:3] and one.split()[2] in PARSERS
+]
 
 
 @pytest.mark.parametrize("command", PARSED)
@@ -188,7 +230,12 @@ def test_the_python_page_trains_evaluates_and_predicts(workplace, capsys):
     train = train.replace("train_size=640", f"{sizes}, batch_size=16")
     conftest.draw_image(0.5, seed=0, size=(70, 50)).save("photo.jpg")
     with conftest.as_in_a_terminal():
-        exec(train.replace("max_epochs=2", "max_epochs=1, accelerator='cpu', devices=1, log_every_n_steps=1"), names)
+        exec(
+            train.replace(
+                "max_epochs=2", "max_epochs=1, accelerator='cpu', devices=1, log_every_n_steps=1"
+            ),
+            names,
+        )
         measured = names["trainer"].callback_metrics["test/accuracy"]
         exec(use, used)
     data = names["data"]
@@ -197,16 +244,25 @@ def test_the_python_page_trains_evaluates_and_predicts(workplace, capsys):
     exec(own, own_names := {"data": data})
     own_run = Trainer(fast_dev_run=1, accelerator="cpu", enable_progress_bar=False)
     own_run.fit(own_names["WithPenalty"](data.class_names, data.preprocessing), datamodule=data)
-    for long, short in {"batch_size=64": "batch_size=8", "init_val=64": "init_val=8", "trials=2": "trials=1"}.items():
+    for long, short in {
+        "batch_size=64": "batch_size=8",
+        "init_val=64": "init_val=8",
+        "trials=2": "trials=1",
+    }.items():
         find = find.replace(long, short)
-    exec(find.replace("train_size=640", sizes).replace("update_attr", "num_training=9, update_attr"), {})
+    exec(
+        find.replace("train_size=640", sizes).replace("update_attr", "num_training=9, update_attr"),
+        {},
+    )
     assert "--model.optimizer.lr" in capsys.readouterr().out
     evaluate("flowers.ckpt")
     assert read_json("flowers.test.metrics.json")["accuracy"] == pytest.approx(float(measured))
 
 
 OF_FOLDERS = re.compile(r"--data\.(on_bad_image|cache|fold|group|crop_scale|fit|image_size|mean)")
-INLINE = re.findall(r"`((?=[^`]* )(?:--trainer\.|--model\.|--data|--seed|--config configs)[^`]+)`", TEXT)
+INLINE = re.findall(
+    r"`((?=[^`]* )(?:--trainer\.|--model\.|--data|--seed|--config configs)[^`]+)`", TEXT
+)
 FENCED = re.findall(r"^python -m project.fit [^#\n]*", TEXT.replace("\\\n", ""), re.M)
 
 
@@ -218,7 +274,9 @@ def test_options_within_the_text_and_of_commands_that_download_are_accepted(opti
         parse_fit(*data, *words(options, "docs"), "--print_config")
 
 
-@pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("make ")])
+@pytest.mark.parametrize(
+    "command", [command for command in COMMANDS if command.startswith("make ")]
+)
 def test_make_knows_its_targets(command):
     subprocess.run([*shlex.split(command), "--dry-run"], cwd=ROOT, check=True, capture_output=True)
 
@@ -226,7 +284,9 @@ def test_make_knows_its_targets(command):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_link_and_every_file_that_a_page_names_leads_somewhere(page):
     ours = r"\]\((?!http|\.\./\.\./)([^)#]+)"  # the latter are GitHub's own pages
-    assert [link for link in re.findall(ours, page.read_text()) if not (page.parent / link).exists()] == []
+    assert [
+        link for link in re.findall(ours, page.read_text()) if not (page.parent / link).exists()
+    ] == []
     folders = [ROOT, ROOT / "project" / "engine", ROOT / "tests"]
     for name in re.findall(r"`([\w/]+/\w+\.(?:py|yaml|md))`", page.read_text()):
         assert any((folder / name).exists() for folder in folders), name
@@ -240,4 +300,6 @@ def test_the_site_is_built_without_a_broken_link_or_reference(tmp_path):
     build = [str(Path(sys.executable).with_name("zensical")), "build", "--strict"]
     done = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "freeze" in (tmp_path / "site" / "reference" / "index.html").read_text()  # an option, from a docstring
+    assert (
+        "freeze" in (tmp_path / "site" / "reference" / "index.html").read_text()
+    )  # an option, from a docstring

@@ -16,7 +16,18 @@ from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT
 from project.model.metrics import Metrics
 from project.report import image_sections, render
-from tests.conftest import QUIET, SLIM, SMALL_FILES, TINY, TINY_TRAINER, evaluate, fit, make_folder, opened, report_of
+from tests.conftest import (
+    QUIET,
+    SLIM,
+    SMALL_FILES,
+    TINY,
+    TINY_TRAINER,
+    evaluate,
+    fit,
+    make_folder,
+    opened,
+    report_of,
+)
 from tests.engine.loading.image_files import write_folder
 from tests.small import load, read_json
 
@@ -32,8 +43,12 @@ def right(model, files):
     return sum(file.parent.name == label for file, label in zip(files, labels, strict=True))
 
 
-def test_a_checkpoint_alone_is_measured_into_a_table_and_a_file_beside_it(checkpoint, tmp_path, capsys):
-    evaluate(f"{checkpoint}", "--split=val")  # that the metrics are those of the run is in test_metrics_by_hand.py
+def test_a_checkpoint_alone_is_measured_into_a_table_and_a_file_beside_it(
+    checkpoint, tmp_path, capsys
+):
+    evaluate(
+        f"{checkpoint}", "--split=val"
+    )  # that the metrics are those of the run is in test_metrics_by_hand.py
     rows = read_json(tmp_path / "alone.val.metrics.json")["per_class"]
     assert list(rows) == load(checkpoint)[ABOUT]["class_names"]
     assert class_table(list(rows), list(rows.values())) in capsys.readouterr().out
@@ -49,7 +64,13 @@ def test_other_images_of_the_same_classes_can_be_measured(checkpoint, tmp_path, 
     names = load(checkpoint)[ABOUT]["class_names"]
     root = make_folder(tmp_path / "images", dict.fromkeys(names, 5))
     data = ["--data=FolderDataModule", f"--data.root={root}", *SMALL_FILES]
-    evaluate(f"{checkpoint}", *data, "--data.batch_size=8", "--data.resize=36", "--data.interpolation=bicubic")
+    evaluate(
+        f"{checkpoint}",
+        *data,
+        "--data.batch_size=8",
+        "--data.resize=36",
+        "--data.interpolation=bicubic",
+    )
     written = read_json(tmp_path / "alone.test.metrics.json")
     assert written["total"] == len(names)
     assert written["data"]["class_path"] == "FolderDataModule"
@@ -58,10 +79,15 @@ def test_other_images_of_the_same_classes_can_be_measured(checkpoint, tmp_path, 
     assert "images are scaled to 36 pixels, bicubic; in training it was 32 pixels, bilinear" in said
 
 
-def test_all_images_of_another_folder_can_be_measured_but_no_training_images_by_any_name(checkpoint, tmp_path, capsys):
+def test_all_images_of_another_folder_can_be_measured_but_no_training_images_by_any_name(
+    checkpoint, tmp_path, capsys
+):
     root, output = tmp_path / "images", tmp_path / "alone.all.metrics.json"
     content = load(checkpoint)
-    content[ABOUT]["data"] = {"class_path": "FolderDataModule", "init_args": {"root": str(root), "image_size": 32}}
+    content[ABOUT]["data"] = {
+        "class_path": "FolderDataModule",
+        "init_args": {"root": str(root), "image_size": 32},
+    }
     torch.save(content, checkpoint)
     names = content[ABOUT]["class_names"]
     make_folder(root / "train", dict.fromkeys(names, 5))
@@ -69,16 +95,26 @@ def test_all_images_of_another_folder_can_be_measured_but_no_training_images_by_
     (tmp_path / "link").symlink_to(root / "train")
     files = [f"{file},{file.parent.name}" for file in sorted((root / "train").glob("*/*"))]
     (tmp_path / "images.csv").write_text("\n".join(["path,label", *files]))
-    csv_file = ["--data=CSVDataModule", f"--data.file={tmp_path / 'images.csv'}", "--data.image_size=32"]
+    csv_file = [
+        "--data=CSVDataModule",
+        f"--data.file={tmp_path / 'images.csv'}",
+        "--data.image_size=32",
+    ]
     options = [f"{checkpoint}", "--split=all", "--data.num_workers=0", "--data.batch_size=8"]
     for data in ([], [f"--data={root}/../images/"], [f"--data={tmp_path / 'link'}"], csv_file):
-        with pytest.raises(UserError, match="some of these images are those it was trained on; name others with"):
+        with pytest.raises(
+            UserError, match="some of these images are those it was trained on; name others with"
+        ):
             evaluate(*options, *data)
     with pytest.raises(UserError, match="image files"):
         evaluate(f"{checkpoint}", "--data=SyntheticFlowersDataModule", "--split=all")
     cli = evaluate(*options, f"--data={root / 'test'}")
     written, count = read_json(output), right(cli.model, sorted((root / "test").rglob("*.*")))
-    assert (written["split"], written["correct"], written["total"]) == ("all", count, 3 * len(names))
+    assert (written["split"], written["correct"], written["total"]) == (
+        "all",
+        count,
+        3 * len(names),
+    )
     said = capsys.readouterr()
     assert f"({count}/{3 * len(names)})" in said.out
     assert "not known" not in said.err
@@ -92,7 +128,9 @@ def test_images_are_fitted_as_the_checkpoint_says_or_not_at_all(checkpoint, tmp_
     for said in (content[ABOUT], content["hyper_parameters"]):
         said["preprocessing"] |= {"fit": "pad"}
     torch.save(content, checkpoint)
-    root = write_folder(tmp_path / "images", dict.fromkeys(content[ABOUT]["class_names"], 5), size=(48, 20))
+    root = write_folder(
+        tmp_path / "images", dict.fromkeys(content[ABOUT]["class_names"], 5), size=(48, 20)
+    )
     options = [f"{checkpoint}", f"--data={root}", "--data.num_workers=0", "--data.batch_size=8"]
     with pytest.raises(UserError, match=r"fitted by pad, .* get crop; see --data\.fit"):
         evaluate(*options, "--data.fit=crop")
@@ -102,8 +140,13 @@ def test_images_are_fitted_as_the_checkpoint_says_or_not_at_all(checkpoint, tmp_
 
 
 def test_other_classes_and_no_batches_are_refused(checkpoint, tmp_path):
-    with pytest.raises(UserError, match=r"knows the 8 classes anemone, .* but the data has the 2 classes blue and red"):
-        evaluate(f"{checkpoint}", f"--data={make_folder(tmp_path / 'images', {'blue': 5, 'red': 5})}")
+    with pytest.raises(
+        UserError,
+        match=r"knows the 8 classes anemone, .* but the data has the 2 classes blue and red",
+    ):
+        evaluate(
+            f"{checkpoint}", f"--data={make_folder(tmp_path / 'images', {'blue': 5, 'red': 5})}"
+        )
     with pytest.raises(UserError, match=r"nothing was measured; see --trainer\.limit_test_batches"):
         evaluate(f"{checkpoint}", "--trainer.limit_test_batches=0")
 
@@ -122,7 +165,9 @@ class Page(HTMLParser):
         self.text += data
 
 
-def test_a_reports_metrics_are_those_of_the_run_and_every_image_is_inside_the_file(tiny_run, tmp_path):
+def test_a_reports_metrics_are_those_of_the_run_and_every_image_is_inside_the_file(
+    tiny_run, tmp_path
+):
     metrics, page = read_json(tiny_run / "metrics.json"), tmp_path / "report.html"
     page.symlink_to("page.html")
     assert report_of(tiny_run, f"--output={page}") == page
@@ -133,21 +178,39 @@ def test_a_reports_metrics_are_those_of_the_run_and_every_image_is_inside_the_fi
     confusion = Metrics(0.0, torch.tensor(metrics["test"]["confusion_matrix"]), None)
     rows = class_table(metrics["class_names"], confusion.per_class).splitlines()[1:]
     shown = "".join(found.text.split())
-    places = [shown.index("".join(row.split())) for row in sorted(rows, key=lambda row: float(row.split()[-2]))]
+    places = [
+        shown.index("".join(row.split()))
+        for row in sorted(rows, key=lambda row: float(row.split()[-2]))
+    ]
     assert places == sorted(places)
     assert f"Best on the validation set in epoch {metrics['epoch']}, by val/accuracy" in found.text
     for _, tag in found.tags:
-        assert all(str(tag[name]).startswith("data:") for name in ("src", "href", "srcset") if name in tag)
+        assert all(
+            str(tag[name]).startswith("data:") for name in ("src", "href", "srcset") if name in tag
+        )
     images = re.findall(r"data:image/(\w+);base64,", page.read_text())
     wrong = metrics["test"]["total"] - (correct := metrics["test"]["correct"])
     photos = min(wrong, 12) + 2 * (min(correct, 6) + min(wrong, 6))
     assert (images.count("png"), images.count("jpeg")) == (4, photos)
 
 
-def test_names_from_files_are_no_markup_and_without_its_images_a_run_still_has_a_page(tmp_path, capsys):
-    images, run, hostile = tmp_path / "images", tmp_path / "runs" / "<b>run", "<img src=x onerror=alert(1)>&amp;"
+def test_names_from_files_are_no_markup_and_without_its_images_a_run_still_has_a_page(
+    tmp_path, capsys
+):
+    images, run, hostile = (
+        tmp_path / "images",
+        tmp_path / "runs" / "<b>run",
+        "<img src=x onerror=alert(1)>&amp;",
+    )
     make_folder(images, dict.fromkeys([hostile, "<script>alert(2)", "c"], 10))
-    options = [f"--data={images}", *SMALL_FILES, "--data.batch_size=8", *TINY_TRAINER, *QUIET, *SLIM]
+    options = [
+        f"--data={images}",
+        *SMALL_FILES,
+        "--data.batch_size=8",
+        *TINY_TRAINER,
+        *QUIET,
+        *SLIM,
+    ]
     fit(*options, f"--trainer.default_root_dir={tmp_path / 'runs'}", "--name=<b>run")
     page = Page(report_of(run))
     assert hostile in page.text
@@ -155,7 +218,9 @@ def test_names_from_files_are_no_markup_and_without_its_images_a_run_still_has_a
     images.rename(tmp_path / "elsewhere")
     assert "No images are shown" in Page(report_of(run)).text
     assert "without images:" in capsys.readouterr().err
-    assert "Most confident mistakes" in Page(report_of(run, f"--root={tmp_path / 'elsewhere'}")).text
+    assert (
+        "Most confident mistakes" in Page(report_of(run, f"--root={tmp_path / 'elsewhere'}")).text
+    )
 
 
 def test_sections_that_a_network_or_a_run_has_nothing_for_are_left_out(tiny_run):

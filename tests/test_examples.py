@@ -23,19 +23,42 @@ from examples.metric import BalancedAccuracy
 from examples.multilabel_csv import LabelsCSV
 from project.export import ProbabilityNetwork
 from project.model import ImageClassifier
-from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, fit, make_folder, write_attributes, write_csv, write_pets
+from tests.conftest import (
+    QUIET,
+    TINY_DATA,
+    TINY_TRAINER,
+    fit,
+    make_folder,
+    write_attributes,
+    write_csv,
+    write_pets,
+)
 from tests.data.stubs import NoiseDataModule
 from tests.small import load
 
 ROOT = Path(__file__).parents[1]
-FILES = sorted(path for path in (ROOT / "examples").iterdir() if path.stem != "__init__" and path.is_file())
-LIMITS = {"multilabel": 60, "attributes": 60, "network": 10, "data": 20, "streaming": 40}  # lines; of all others 25
+FILES = sorted(
+    path for path in (ROOT / "examples").iterdir() if path.stem != "__init__" and path.is_file()
+)
+LIMITS = {
+    "multilabel": 60,
+    "attributes": 60,
+    "network": 10,
+    "data": 20,
+    "streaming": 40,
+}  # lines; of all others 25
 QUICK = ["--trainer.max_steps=2", "--model.arch=resnet9_slim"]
-NO_PLOTS = [f"--callbacks.{name}=false" for name in ("first_batch", "confusion_matrix", "confident_mistakes")]
+NO_PLOTS = [
+    f"--callbacks.{name}=false"
+    for name in ("first_batch", "confusion_matrix", "confident_mistakes")
+]
 VIT = {"img_size": 32, "patch_size": 8, "depth": 2, "embed_dim": 24}
 RESIZED = ["--data.image_size=32", "--data.batch_size=4", "--data.num_workers=0"]
 LARGE_SETS = ["--data.val_fraction=0.3", "--data.test_fraction=0.3"]  # some of each label in both
-ABOUT: Any = {"class_names": NoiseDataModule.class_names, "preprocessing": NoiseDataModule.preprocessing}
+ABOUT: Any = {
+    "class_names": NoiseDataModule.class_names,
+    "preprocessing": NoiseDataModule.preprocessing,
+}
 
 
 def data_for(name: str) -> list[str]:
@@ -45,7 +68,9 @@ def data_for(name: str) -> list[str]:
     if name == "csv":
         write_csv(Path())
     elif name == "multilabel_csv":
-        rows = [f"{path},{path.parent.name} {'odd' if int(path.stem) % 2 else ''}" for path in files]
+        rows = [
+            f"{path},{path.parent.name} {'odd' if int(path.stem) % 2 else ''}" for path in files
+        ]
         Path("labels.csv").write_text("\n".join(["path,labels", *rows]))
     elif name == "attributes":
         write_attributes(Path("labels.csv"))
@@ -58,7 +83,10 @@ def data_for(name: str) -> list[str]:
         return [*RESIZED, "--data.root=images"]
     elif name == "lora":
         torch.save(vit(8).state_dict(), "vit.pth")
-        return [*TINY_DATA, *(f"--model.arch_args.{option}={value}" for option, value in VIT.items())]
+        return [
+            *TINY_DATA,
+            *(f"--model.arch_args.{option}={value}" for option, value in VIT.items()),
+        ]
     else:
         if name == "distillation":
             fit(*TINY_DATA, *TINY_TRAINER, *QUIET, *QUICK, *NO_PLOTS, "--name=NAME")
@@ -71,14 +99,19 @@ def test_the_command_of_an_example_trains(file, workplace, capsys):
     if package := {"timm_network": "timm", "lora": "timm", "streaming": "litdata"}.get(file.stem):
         pytest.importorskip(package, reason=f"{package} is no requirement")
     (command,) = re.findall(r"^(?:# )?python -m project\.fit (.*)$", file.read_text(), re.M)
-    given = [str(ROOT / word) if word.startswith("examples/") else word for word in shlex.split(command)]
+    given = [
+        str(ROOT / word) if word.startswith("examples/") else word for word in shlex.split(command)
+    ]
     quick = QUICK if "arch" not in file.read_text() else QUICK[:1]
     few = [f"--trainer.limit_{split}_batches=2" for split in ("val", "test")]
     fit(*given, *data_for(file.stem), *TINY_TRAINER, *QUIET, *quick, *few, *NO_PLOTS, "--name=run")
     metrics = json.loads(Path("runs/run/metrics.json").read_text())
     assert metrics["test"]["total"] > 0
     if file.stem == "callback":
-        assert [point.step for point in EventAccumulator("runs/run").Reload().Scalars("train/gradient_norm")] == [0, 1]
+        assert [
+            point.step
+            for point in EventAccumulator("runs/run").Reload().Scalars("train/gradient_norm")
+        ] == [0, 1]
     if file.stem == "center_loss":
         assert load(Path("runs/run/checkpoints/last.ckpt"))["state_dict"]["centers"].abs().sum() > 0
     if file.stem == "metric":
@@ -96,7 +129,11 @@ def test_the_page_counts_the_lines_of_an_example_without_blank_ones_comments_and
     assert len(lines) <= next((limit for name, limit in LIMITS.items() if name in file.stem), 25)
     pages = [(ROOT / page).read_text() for page in ("README.md", "docs/change_it.md")]
     rows = [row for page in pages for row in page.splitlines() if row.startswith("|")]
-    (row,) = [row for row in rows if f"](examples/{file.name})" in row or f"| `examples/{file.name}` |" in row]
+    (row,) = [
+        row
+        for row in rows
+        if f"](examples/{file.name})" in row or f"| `examples/{file.name}` |" in row
+    ]
     assert row.split("|")[3].strip() == str(len(lines))
 
 
@@ -106,19 +143,30 @@ def test_the_labels_of_a_csv_are_those_of_the_files_that_it_names(workplace):
     assert data.class_names == ["odd", "rose", "tulip"]
     for split in (splits := data.load()).values():
         kinds = [(int(file.stem) % 2, file.parent.name) for file in split.files]
-        assert split.labels.tolist() == [[odd, name == "rose", name == "tulip"] for odd, name in kinds]
-    assert sorted(file for split in splits.values() for file in split.files) == sorted(Path("images").glob("*/*"))
+        assert split.labels.tolist() == [
+            [odd, name == "rose", name == "tulip"] for odd, name in kinds
+        ]
+    assert sorted(file for split in splits.values() for file in split.files) == sorted(
+        Path("images").glob("*/*")
+    )
 
 
 @pytest.mark.parametrize("gamma", [0.0, 2.0])
 def test_the_focal_loss_is_its_formula(gamma):
     generator = torch.Generator().manual_seed(0)
-    logits, labels = torch.randn(50, 7, generator=generator), torch.randint(7, (50,), generator=generator)
+    logits, labels = (
+        torch.randn(50, 7, generator=generator),
+        torch.randint(7, (50,), generator=generator),
+    )
     shares = torch.rand(50, 7, generator=generator).softmax(1)
     p = softmax(logits.double().numpy(), 1)
     costs = -((1 - p) ** gamma) * np.log(p)
-    np.testing.assert_allclose(FocalLoss(gamma)(logits, labels), costs[range(50), labels], rtol=1e-5)
-    np.testing.assert_allclose(FocalLoss(gamma)(logits, shares), (shares.double().numpy() * costs).sum(1), rtol=1e-5)
+    np.testing.assert_allclose(
+        FocalLoss(gamma)(logits, labels), costs[range(50), labels], rtol=1e-5
+    )
+    np.testing.assert_allclose(
+        FocalLoss(gamma)(logits, shares), (shares.double().numpy() * costs).sum(1), rtol=1e-5
+    )
 
 
 @pytest.fixture
@@ -150,7 +198,9 @@ def test_center_loss_is_its_formula_and_trains_its_centres(batch):
 def test_a_student_learns_from_labels_and_from_its_teacher_in_equal_parts(batch):
     student, teacher = (kind(arch="resnet9_slim", **ABOUT) for kind in (Student, ImageClassifier))
     student.__dict__["teachers"] = [teacher.eval()]
-    logits, wanted = (model.eval()(batch.images).detach().double().numpy() for model in (student, teacher))
+    logits, wanted = (
+        model.eval()(batch.images).detach().double().numpy() for model in (student, teacher)
+    )
     plain = student.loss(torch.tensor(logits), batch.labels).mean().item()
     p, q = softmax(wanted / 4, 1), softmax(logits / 4, 1)
     expected = (plain + 16 * (p * np.log(p / q)).sum(1).mean()) / 2
@@ -176,8 +226,13 @@ def test_lora_changes_weights_by_products_of_low_rank_which_exports_merge(workpl
         torch.nn.init.normal_(change.up)
         assert change.down.shape[0] == 2
         merged[name] = merged[name] + change.up.detach() @ change.down.detach()
-    trained = {name for name, parameter in model.network.named_parameters() if parameter.requires_grad}
-    assert {name.rsplit(".")[-1] for name in trained if not name.startswith("head.")} == {"up", "down"}
+    trained = {
+        name for name, parameter in model.network.named_parameters() if parameter.requires_grad
+    }
+    assert {name.rsplit(".")[-1] for name in trained if not name.startswith("head.")} == {
+        "up",
+        "down",
+    }
     exported = ProbabilityNetwork(model).eval()
     torch.testing.assert_close(dict(exported.network.state_dict()), dict(merged))
     assert not torch.allclose(model(batch.images), plain)  # it is whole, and changed
@@ -186,11 +241,15 @@ def test_lora_changes_weights_by_products_of_low_rank_which_exports_merge(workpl
 
 def test_the_balanced_accuracy_is_scikit_learns():
     generator = torch.Generator().manual_seed(0)
-    labels = torch.multinomial(torch.tensor([0.7, 0.2, 0.1, 0.0]), 300, replacement=True, generator=generator)
+    labels = torch.multinomial(
+        torch.tensor([0.7, 0.2, 0.1, 0.0]), 300, replacement=True, generator=generator
+    )
     logits = torch.randn(300, 4, generator=generator)
     logits[range(300), labels] += 1
     logits[:, 3] = -9.0  # a class that does not occur
     metric = BalancedAccuracy(4)
     for at in torch.arange(300).split(64):
         metric.update(logits[at], labels[at])
-    assert float(metric.compute()) == pytest.approx(balanced_accuracy_score(labels, logits.argmax(1)), rel=1e-6)
+    assert float(metric.compute()) == pytest.approx(
+        balanced_accuracy_score(labels, logits.argmax(1)), rel=1e-6
+    )

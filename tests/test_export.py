@@ -25,7 +25,15 @@ from project.engine.loading.crops import fit_image
 from project.engine.loading.decode import decode, open_image
 from project.engine.preprocessing import Fit, Preprocessing
 from project.engine.run.checkpoint import ABOUT
-from project.export import export, generated_images, load_onnx, load_pt2, parse, write_onnx, write_pt2
+from project.export import (
+    export,
+    generated_images,
+    load_onnx,
+    load_pt2,
+    parse,
+    write_onnx,
+    write_pt2,
+)
 from project.model import ImageClassifier
 from tests.analysis.test_prediction import by_torchvision
 from tests.conftest import ROOT, cases, draw_image
@@ -53,11 +61,15 @@ def place(tiny_run, tmp_path_factory) -> Path:
     shutil.copy(folder / "photos" / "3.jpg", folder / "photo.jpg")
     shutil.copy(DEPLOY / "prepare.py", folder)
     trained = tiny_run / "checkpoints" / "best.ckpt"
-    _, logits = by_torchvision(ImageClassifier.load_from_checkpoint(trained), sorted((folder / "photos").iterdir()))
+    _, logits = by_torchvision(
+        ImageClassifier.load_from_checkpoint(trained), sorted((folder / "photos").iterdir())
+    )
     found = load(trained)
     found[ABOUT]["class_names"] = found["hyper_parameters"]["class_names"] = NAMES
     for name in ("weight", "bias"):
-        found["state_dict"][f"network.fc.{name}"] *= 2 / logits.std()  # probabilities neither all alike nor all 0 and 1
+        found["state_dict"][f"network.fc.{name}"] *= (
+            2 / logits.std()
+        )  # probabilities neither all alike nor all 0 and 1
     torch.save(found, folder / "odd.ckpt")
     for suffix in LOADERS:
         run(folder / "odd.ckpt", folder / f"model{suffix}", f"--images={folder / 'photos'}")
@@ -80,7 +92,9 @@ def photos(place) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_probabilities_are_those_of_the_checkpoint_in_any_batch(exported, photos, size):
     images, expected = photos
-    assert ((expected > 0.3) & (expected < 0.7)).any()  # where all are alike, or 0 and 1, there is nothing to see
+    assert (
+        (expected > 0.3) & (expected < 0.7)
+    ).any()  # where all are alike, or 0 and 1, there is nothing to see
     found = torch.cat([LOADERS[exported.suffix](exported)(batch) for batch in images.split(size)])
     assert found.dtype == torch.float32
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-5)
@@ -89,8 +103,13 @@ def test_probabilities_are_those_of_the_checkpoint_in_any_batch(exported, photos
 def test_the_file_says_what_it_needs_to_be_used(exported, place):
     about = load(place / "odd.ckpt")[ABOUT]["preprocessing"]
     if exported.suffix == ".onnx":
-        found = (session := onnxruntime.InferenceSession(exported)).get_modelmeta().custom_metadata_map
-        assert [(put.name, put.type, put.shape) for put in (*session.get_inputs(), *session.get_outputs())] == [
+        found = (
+            (session := onnxruntime.InferenceSession(exported)).get_modelmeta().custom_metadata_map
+        )
+        assert [
+            (put.name, put.type, put.shape)
+            for put in (*session.get_inputs(), *session.get_outputs())
+        ] == [
             ("images", "tensor(uint8)", ["batch", 3, about["crop"], about["crop"]]),
             ("probabilities", "tensor(float)", ["batch", len(NAMES)]),
         ]
@@ -99,7 +118,11 @@ def test_the_file_says_what_it_needs_to_be_used(exported, place):
         torch.export.load(exported, extra_files=found)
     assert json.loads(found["class_names"]) == NAMES
     assert all(json.loads(found[name]) == about[name] for name in ("resize", "crop", "mean", "std"))
-    assert [found[name] for name in ("fit", "interpolation", "antialias")] == ["crop", "bilinear", "true"]
+    assert [found[name] for name in ("fit", "interpolation", "antialias")] == [
+        "crop",
+        "bilinear",
+        "true",
+    ]
     content = exported.read_bytes()  # which names no file of this machine
     assert str(Path(command.__file__).parents[1]).encode() not in content
     assert b"site-packages" not in content
@@ -115,7 +138,9 @@ def test_a_file_that_is_not_the_checkpoint_is_not_left(place, tmp_path, monkeypa
     (tmp_path / "odd.pt2").write_bytes(b"before")
     with pytest.raises(UserError, match="probabilities differ by up to"):
         run(place / "odd.ckpt", tmp_path / "odd.pt2", "--overwrite")
-    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("odd.pt2", b"before")]
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [
+        ("odd.pt2", b"before")
+    ]
 
 
 @cases(
@@ -139,7 +164,9 @@ def test_a_mistake_is_one_line(place, workplace, capsys, args, expected):
 
 def test_a_missing_package_is_named(place, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(command, "find_spec", lambda name: None if name == "onnxscript" else name)
-    assert "pip install onnxscript" in one_line(lambda: run(place / "odd.ckpt", tmp_path / "odd.onnx"), capsys)
+    assert "pip install onnxscript" in one_line(
+        lambda: run(place / "odd.ckpt", tmp_path / "odd.onnx"), capsys
+    )
 
 
 class HardNet(torch.nn.Sequential):
@@ -150,7 +177,9 @@ class HardNet(torch.nn.Sequential):
         torch.nn.init.normal_(linear.weight)  # probabilities that differ
         head = [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), linear]
         hard = [torch.nn.Hardswish(), torch.nn.Conv2d(16, 16, 1), torch.nn.Hardsigmoid()]
-        super().__init__(torch.nn.Conv2d(3, 16, 5, stride=4), *hard, torch.nn.BatchNorm2d(16), *head)
+        super().__init__(
+            torch.nn.Conv2d(3, 16, 5, stride=4), *hard, torch.nn.BatchNorm2d(16), *head
+        )
 
 
 @pytest.fixture
@@ -174,8 +203,12 @@ def test_hard_sigmoids_are_written_as_operators_that_all_runtimes_know(written):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("cv2") is None, reason="OpenCV is not installed; pip install opencv-python-headless")
-@pytest.mark.parametrize("arch", ["resnet18", "mobilenet_v3_small", "timm/lcnet_050", "timm/ghostnet_100"])
+@pytest.mark.skipif(
+    find_spec("cv2") is None, reason="OpenCV is not installed; pip install opencv-python-headless"
+)
+@pytest.mark.parametrize(
+    "arch", ["resnet18", "mobilenet_v3_small", "timm/lcnet_050", "timm/ghostnet_100"]
+)
 def test_opencv_computes_what_the_checkpoint_does(written):
     path, images, expected = written
     found = import_module("cv2").dnn.readNetFromONNX(str(path))
@@ -187,15 +220,24 @@ def test_opencv_computes_what_the_checkpoint_does(written):
 @pytest.mark.parametrize("fit", ["crop", "pad", "squash"])
 @pytest.mark.parametrize("crop", [32, 33])
 def test_the_example_prepares_images_as_evaluation_does(tmp_path, fit: Fit, crop):
-    preprocessing = Preprocessing(resize=37, crop=crop, fit=fit, mean=[0.4, 0.5, 0.6], std=[0.2, 0.2, 0.2])
+    preprocessing = Preprocessing(
+        resize=37, crop=crop, fit=fit, mean=[0.4, 0.5, 0.6], std=[0.2, 0.2, 0.2]
+    )
     prepare = runpy.run_path(str(DEPLOY / "prepare.py"))["prepare"]
     about = {"interpolation": "bilinear", **preprocessing}
-    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in about.items()}
+    texts = {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in about.items()
+    }
     turned = Image.Exif()
     turned[0x0112] = 6
-    for number, size in enumerate([(40, 32), (32, 40), (37, 37), (500, 333), (333, 500), (91, 20), (36, 36), (64, 47)]):
+    for number, size in enumerate(
+        [(40, 32), (32, 40), (37, 37), (500, 333), (333, 500), (91, 20), (36, 36), (64, 47)]
+    ):
         image, path = draw_image(number / 8, seed=number, size=size), tmp_path / f"{number}.jpg"
-        (image.convert("L") if number == 2 else image).save(path, exif=turned if number % 3 == 0 else Image.Exif())
+        (image.convert("L") if number == 2 else image).save(
+            path, exif=turned if number % 3 == 0 else Image.Exif()
+        )
         with open_image(path) as opened:
             expected = fit_image(decode(opened, path), preprocessing).numpy()
         found = prepare(Image.open(path), texts)
@@ -210,7 +252,9 @@ def test_a_photo_is_labelled_without_this_project(place, photos, script):
     found = subprocess.run(command, cwd=place, capture_output=True, text=True, check=True)
     label, probability = found.stdout.rstrip("\n").rsplit(" ", 1)
     assert label == NAMES[photos[1][3].argmax()]
-    assert float(probability) == pytest.approx(photos[1][3].max().item(), abs=0.02)  # a pixel may differ by 1 of 255
+    assert float(probability) == pytest.approx(
+        photos[1][3].max().item(), abs=0.02
+    )  # a pixel may differ by 1 of 255
 
 
 def test_the_example_quantizes_to_8_bits(place, photos, monkeypatch):
@@ -218,25 +262,37 @@ def test_the_example_quantizes_to_8_bits(place, photos, monkeypatch):
     monkeypatch.syspath_prepend(place)
     runpy.run_path(str(DEPLOY / "quantize.py"))
     images, expected = photos
-    torch.testing.assert_close(load_onnx(place / "small.onnx")(images).double(), expected, rtol=0, atol=0.1)
+    torch.testing.assert_close(
+        load_onnx(place / "small.onnx")(images).double(), expected, rtol=0, atol=0.1
+    )
     graph = onnx.load(place / "small.onnx")
     weights = [onnx.numpy_helper.to_array(one) for one in graph.graph.initializer]
     weights = [one for one in weights if one.dtype == np.int8]
     assert sum(one.ndim == 4 for one in weights) == 8  # the convolutions of a ResNet-9
     assert max(np.abs(one.astype(int)).max() for one in weights) <= 64
-    assert json.loads({entry.key: entry.value for entry in graph.metadata_props}["class_names"]) == NAMES
+    assert (
+        json.loads({entry.key: entry.value for entry in graph.metadata_props}["class_names"])
+        == NAMES
+    )
     assert (place / "small.onnx").stat().st_size < 0.35 * (place / "model.onnx").stat().st_size
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("litserve") is None, reason="LitServe is not installed; pip install litserve")
+@pytest.mark.skipif(
+    find_spec("litserve") is None, reason="LitServe is not installed; pip install litserve"
+)
 def test_the_server_is_right_under_load_and_refuses_what_is_broken(place, tmp_path, capsys):
     port = free_port()
     for file in (place / "model.onnx", DEPLOY / "prepare.py"):
         shutil.copy(file, tmp_path)
-    (tmp_path / "serve.py").write_text((DEPLOY / "serve.py").read_text().replace("port=8000", f"port={port}"))
+    (tmp_path / "serve.py").write_text(
+        (DEPLOY / "serve.py").read_text().replace("port=8000", f"port={port}")
+    )
     photo = (place / "photo.jpg").read_bytes()
-    script, url = runpy.run_path(str(ROOT / "scripts" / "load_test.py")), f"http://127.0.0.1:{port}/predict"
+    script, url = (
+        runpy.run_path(str(ROOT / "scripts" / "load_test.py")),
+        f"http://127.0.0.1:{port}/predict",
+    )
     with started([sys.executable, "serve.py"], tmp_path):
         wait_until(lambda: "startup complete" in (tmp_path / "log").read_text(), tmp_path)
         images = [b64encode(content).decode() for content in (photo, b"no image" * 99, photo[:500])]
@@ -244,5 +300,7 @@ def test_the_server_is_right_under_load_and_refuses_what_is_broken(place, tmp_pa
         answers = [script["ask"](url, body) for body in (*bodies, b"{")]
         assert [answer.status for answer in answers] == [200, 400, 400, 413, 422]
         assert sum(answers[0].content.values()) == pytest.approx(1, abs=1e-5)
-        assert script["main"]([url, str(place / "photos"), "--requests=300", "--concurrency=64"]) == 0
+        assert (
+            script["main"]([url, str(place / "photos"), "--requests=300", "--concurrency=64"]) == 0
+        )
         assert "wrong    0" in capsys.readouterr().out

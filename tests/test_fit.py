@@ -29,9 +29,21 @@ def events(run):
 
 
 def test_a_run_leaves_exactly_the_files_that_the_design_names(tiny_run):
-    left = Counter(path.name.split(".vm")[0].split(".tfevents")[0] for path in tiny_run.rglob("*") if path.is_file())
+    left = Counter(
+        path.name.split(".vm")[0].split(".tfevents")[0]
+        for path in tiny_run.rglob("*")
+        if path.is_file()
+    )
     plots = {"curves.png", "confusion_matrix.png", "classes.png"}
-    assert set(left) == {"config.yaml", "metrics.json", "metrics.csv", "best.ckpt", "last.ckpt", "events.out", *plots}
+    assert set(left) == {
+        "config.yaml",
+        "metrics.json",
+        "metrics.csv",
+        "best.ckpt",
+        "last.ckpt",
+        "events.out",
+        *plots,
+    }
     assert {path.name for path in (tiny_run / "plots").iterdir()} == plots
 
 
@@ -44,9 +56,21 @@ def test_a_checkpoint_explains_itself_and_loads_safely(tiny_run, name):
     assert about["versions"]["torch"] == torch.__version__.split("+")[0]
     assert about["metrics"]["val"]["total"] == 24
     assert about["data"]["init_args"]["train_size"] == 64
-    asked = {"name": "SGD", "lr": 0.1, "momentum": 0.9, "dampening": 0, "weight_decay": 5e-4, "nesterov": True}
+    asked = {
+        "name": "SGD",
+        "lr": 0.1,
+        "momentum": 0.9,
+        "dampening": 0,
+        "weight_decay": 5e-4,
+        "nesterov": True,
+    }
     assert about["optimizer"] == asked
-    assert about["lr_scheduler"] == {"name": "CosineWithWarmup", "interval": "step", "lrf": 0.01, "warmup_epochs": 1.0}
+    assert about["lr_scheduler"] == {
+        "name": "CosineWithWarmup",
+        "interval": "step",
+        "lrf": 0.01,
+        "warmup_epochs": 1.0,
+    }
 
 
 def test_tensorboard_has_the_curves_and_the_images(tiny_run):
@@ -61,7 +85,9 @@ def test_tensorboard_has_the_curves_and_the_images(tiny_run):
     evaluated = {"val/confusion_matrix", "test/confusion_matrix", "test/confident_mistakes"}
     assert images == {"train/first_batch", *evaluated}
     points = [*map(found.Images, evaluated), *map(found.Scalars, ("val/accuracy", "test/accuracy"))]
-    assert [[point.step for point in of_name] for of_name in points] == [[3]] * 5  # of the same weights
+    assert [[point.step for point in of_name] for of_name in points] == [
+        [3]
+    ] * 5  # of the same weights
 
 
 def test_tensorboards_own_reader_finds_the_hyperparameters_and_the_final_metrics(tiny_run):
@@ -70,8 +96,16 @@ def test_tensorboards_own_reader_finds_the_hyperparameters_and_the_final_metrics
     asked = ListSessionGroupsRequest(slice_size=9, allowed_statuses=[0, 1, 2, 3])
     shown = Handler(RequestContext(), Context(TBContext(data_provider=provider)), "", asked).run()
     (group,) = shown.session_groups
-    settings = {name: value.string_value or value.number_value for name, value in group.hparams.items()}
-    expected = {"optimizer.name": "SGD", "optimizer.lr": 0.1, "batch_size": 16, "image_size": 32, "max_epochs": 1}
+    settings = {
+        name: value.string_value or value.number_value for name, value in group.hparams.items()
+    }
+    expected = {
+        "optimizer.name": "SGD",
+        "optimizer.lr": 0.1,
+        "batch_size": 16,
+        "image_size": 32,
+        "max_epochs": 1,
+    }
     assert {name: settings[name] for name in expected} == expected
     found = {value.name.tag: value.value for value in group.metric_values}
     metrics = read_json(tiny_run / "metrics.json")
@@ -82,7 +116,9 @@ def test_tensorboards_own_reader_finds_the_hyperparameters_and_the_final_metrics
 
 
 def test_the_saved_config_repeats_the_run(tiny_run, workplace):
-    fit("--config", str(tiny_run / "config.yaml"), "--trainer.default_root_dir=runs", "--name=again")
+    fit(
+        "--config", str(tiny_run / "config.yaml"), "--trainer.default_root_dir=runs", "--name=again"
+    )
     assert read_json("runs/again/metrics.json") == read_json(tiny_run / "metrics.json")
 
 
@@ -107,18 +143,35 @@ def test_without_a_name_the_run_is_called_after_data_model_and_time(workplace):
 
 
 def test_images_that_are_kept_on_the_device_train_to_the_same_weights(workplace):
-    runs = [small(f"--data.device_cache={kept}", f"--name={kept}").run.path for kept in ("false", "true")]
+    runs = [
+        small(f"--data.device_cache={kept}", f"--name={kept}").run.path
+        for kept in ("false", "true")
+    ]
     assert not differences(outcome(runs[0]), outcome(runs[1]))
 
 
-def test_a_finished_run_is_not_overwritten_and_names_the_way_to_train_longer_which_works(tiny_run, workplace):
-    longer = [*TINY, *SLIM, f"--trainer.default_root_dir={tiny_run.parent}", "--trainer.max_epochs=2"]
+def test_a_finished_run_is_not_overwritten_and_names_the_way_to_train_longer_which_works(
+    tiny_run, workplace
+):
+    longer = [
+        *TINY,
+        *SLIM,
+        f"--trainer.default_root_dir={tiny_run.parent}",
+        "--trainer.max_epochs=2",
+    ]
     finished = (tiny_run / "metrics.json").read_bytes()
-    with pytest.raises(UserError, match="to train longer, start another from its weights: ") as refused:
+    with pytest.raises(
+        UserError, match="to train longer, start another from its weights: "
+    ) as refused:
         fit(*longer, "--name=tiny")
     assert (tiny_run / "metrics.json").read_bytes() == finished
     way = shlex.split(str(refused.value).split("weights: ")[1].split(";")[0])
-    assert way == ["--name", "tiny_longer", "--model.weights", str(tiny_run / "checkpoints" / "best.ckpt")]
+    assert way == [
+        "--name",
+        "tiny_longer",
+        "--model.weights",
+        str(tiny_run / "checkpoints" / "best.ckpt"),
+    ]
     before = load(tiny_run / "checkpoints" / "best.ckpt")["state_dict"]
     for name, value in FitCLI([*longer, *way]).model.state_dict().items():
         assert torch.equal(value, before[name]), name
@@ -129,16 +182,29 @@ def test_a_moved_run_still_knows_its_best_metric(tiny_run, workplace, monkeypatc
     (run / "metrics.json").unlink()
     before = (best := run / "checkpoints" / "best.ckpt").read_bytes()
     hook = "on_validation_epoch_end"
-    monkeypatch.setattr(Bookkeeping, hook, lambda _, trainer, model: model.log("val/accuracy", 0.0))  # worse
+    monkeypatch.setattr(
+        Bookkeeping, hook, lambda _, trainer, model: model.log("val/accuracy", 0.0)
+    )  # worse
     monkeypatch.setattr("project.callbacks.ConfusionMatrixPlot.on_validation_end", lambda *_: None)
-    fit(*TINY, *SLIM, "--trainer.max_epochs=2", "--trainer.default_root_dir=elsewhere", "--name=tiny")
+    fit(
+        *TINY,
+        *SLIM,
+        "--trainer.max_epochs=2",
+        "--trainer.default_root_dir=elsewhere",
+        "--name=tiny",
+    )
     assert best.read_bytes() == before
 
 
 def test_a_resumed_run_says_which_images_and_options_of_its_data_are_others(workplace, capsys):
     for split in ("train", "val", "test"):
         make_folder(workplace / "images" / split, {"red": 8, "blue": 8})
-    data = ["--data=FolderDataModule", "--data.root=images", "--data.image_size=32", "--data.batch_size=4"]
+    data = [
+        "--data=FolderDataModule",
+        "--data.root=images",
+        "--data.image_size=32",
+        "--data.batch_size=4",
+    ]
     stop_at(1, data=data)
     stop_at(2, data=data)
     said = capsys.readouterr().err
@@ -149,7 +215,9 @@ def test_a_resumed_run_says_which_images_and_options_of_its_data_are_others(work
     small("--data.cutout=4", "--data.class_balance=1", erasing, data=data)
     said = capsys.readouterr().err
     assert "the data has changed since this run was stopped: 15 train images, not 16;" in said
-    (line,) = (line for line in said.splitlines() if line.startswith("continuing runs/run in epoch"))
+    (line,) = (
+        line for line in said.splitlines() if line.startswith("continuing runs/run in epoch")
+    )
     changes = (
         "--data.cutout is 4, not 0",
         "class_balance is 1.0, not 0.0",

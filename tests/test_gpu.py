@@ -28,9 +28,20 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is 
 
 
 def test_augmentation_is_that_of_a_cpu_to_the_last_bit():
-    images = torch.randint(0, 256, (64, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    batch, fill = ImageBatch(images, torch.zeros(64).long(), torch.arange(64) * 977), torch.tensor([1, 2, 3]).byte()
-    options: dict[str, Any] = {"seed": 5, "epoch": 3, "flipping": True, "padding": 4, "cutout_size": 8}
+    images = torch.randint(
+        0, 256, (64, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
+    batch, fill = (
+        ImageBatch(images, torch.zeros(64).long(), torch.arange(64) * 977),
+        torch.tensor([1, 2, 3]).byte(),
+    )
+    options: dict[str, Any] = {
+        "seed": 5,
+        "epoch": 3,
+        "flipping": True,
+        "padding": 4,
+        "cutout_size": 8,
+    }
     there = augment(ImageBatch(*(field.cuda() for field in batch)), fill=fill.cuda(), **options)
     assert torch.equal(there.images.cpu(), augment(batch, fill=fill, **options).images)
 
@@ -39,11 +50,16 @@ def test_seeding_seeds_the_gpus_own_generator_too():
     with torch.random.fork_rng(["cuda"]), restored_generators():
         seed_generators(5, torch.device("cuda"))
         drawn = torch.rand(4, device="cuda"), torch.rand(4)
-    expected = [torch.rand(4, generator=torch.Generator(kind).manual_seed(5), device=kind) for kind in ("cuda", "cpu")]
+    expected = [
+        torch.rand(4, generator=torch.Generator(kind).manual_seed(5), device=kind)
+        for kind in ("cuda", "cpu")
+    ]
     assert all(map(torch.equal, drawn, expected))
 
 
-def test_a_run_that_is_stopped_and_goes_on_with_images_on_the_gpu_ends_as_one_that_fetches_each_batch(workplace):
+def test_a_run_that_is_stopped_and_goes_on_with_images_on_the_gpu_ends_as_one_that_fetches_each_batch(
+    workplace,
+):
     try:
         small(*GPU, "--trainer.default_root_dir=whole")
         stop_at(3, *GPU, "--data.device_cache=true", "--callbacks.last_checkpoint.every_n_steps=2")
@@ -54,20 +70,34 @@ def test_a_run_that_is_stopped_and_goes_on_with_images_on_the_gpu_ends_as_one_th
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW", "RMSprop", "project.model.Muon"])
-def test_a_step_does_not_wait_for_the_gpu_and_one_that_is_not_finite_reaches_no_weights(workplace, capsys, optimizer):
-    flags = [*GPU[:2], f"--model.optimizer={optimizer}", "--model.optimizer.lr=0.01", "--trainer.log_every_n_steps=50"]
+def test_a_step_does_not_wait_for_the_gpu_and_one_that_is_not_finite_reaches_no_weights(
+    workplace, capsys, optimizer
+):
+    flags = [
+        *GPU[:2],
+        f"--model.optimizer={optimizer}",
+        "--model.optimizer.lr=0.01",
+        "--trainer.log_every_n_steps=50",
+    ]
     witness = Witness()
 
-    def refuse_to_wait(trainer, model, batch, batch_idx):  # but in the fourth step of an epoch, which logs
+    def refuse_to_wait(
+        trainer, model, batch, batch_idx
+    ):  # but in the fourth step of an epoch, which logs
         torch.cuda.set_sync_debug_mode("error" if batch_idx in (1, 2) else "default")
 
     try:
         small(*flags, callbacks=[LambdaCallback(on_train_batch_start=refuse_to_wait)])
-        said = one_line(lambda: small(*flags, "--name=bad", callbacks=[BadGradient(6), witness]), capsys)
+        said = one_line(
+            lambda: small(*flags, "--name=bad", callbacks=[BadGradient(6), witness]), capsys
+        )
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert "training stopped at step 6: the gradient is not finite" in said
-    assert (max(witness.weights), differences(witness.weights[6], weights_of(witness.network))) == (7, [])
+    assert (max(witness.weights), differences(witness.weights[6], weights_of(witness.network))) == (
+        7,
+        [],
+    )
 
 
 @pytest.mark.parametrize("exact", [None, True, False])
@@ -87,20 +117,38 @@ def on_one_gpu(out, machines=2):
     """Trains one of "machines" that share a GPU, over gloo; NODE_RANK says which."""
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.allow_tf32 = False
-    model = classifier(optimizer=partial(SGD, lr=0.001), lr_scheduler=partial(CosineWithWarmup, warmup_epochs=0))
+    model = classifier(
+        optimizer=partial(SGD, lr=0.001), lr_scheduler=partial(CosineWithWarmup, warmup_epochs=0)
+    )
     logger = LossLogger()
     strategy: Any = DDPStrategy(process_group_backend="gloo") if machines > 1 else "auto"
-    options = {"strategy": strategy, "num_nodes": machines, "sync_batchnorm": machines > 1, "log_every_n_steps": 1}
-    trainer(1, **options, accelerator="gpu", logger=logger).fit(model, datamodule=flowers(32, 5, 8, cutout=8))
-    found = {"losses": logger.losses, "weights": {name: value.cpu() for name, value in model.state_dict().items()}}
+    options = {
+        "strategy": strategy,
+        "num_nodes": machines,
+        "sync_batchnorm": machines > 1,
+        "log_every_n_steps": 1,
+    }
+    trainer(1, **options, accelerator="gpu", logger=logger).fit(
+        model, datamodule=flowers(32, 5, 8, cutout=8)
+    )
+    found = {
+        "losses": logger.losses,
+        "weights": {name: value.cpu() for name, value in model.state_dict().items()},
+    }
     torch.save(found, out / f"{os.environ.get('NODE_RANK')}.pt")
     return found
 
 
 def test_two_processes_on_one_gpu_train_as_one_does(tmp_path):
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "CUDA_VISIBLE_DEVICES": "0"}
+    shared = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "CUDA_VISIBLE_DEVICES": "0",
+    }
     command = forked(1, on_one_gpu, tmp_path)
-    finished = run_together([(command, {**shared, "NODE_RANK": rank}) for rank in "01"], tmp_path, timeout=240)
+    finished = run_together(
+        [(command, {**shared, "NODE_RANK": rank}) for rank in "01"], tmp_path, timeout=240
+    )
     assert all(process.code == 0 for process in finished), "\n".join(map(str, finished))
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
     alone = on_one_gpu(tmp_path, machines=1)

@@ -20,7 +20,9 @@ from project.engine.loading.share import once_a_machine
 from tests.data.stubs import NoiseDataModule
 from tests.small import small
 
-needs_linux = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="only Linux says it like this")
+needs_linux = pytest.mark.skipif(
+    not Path("/proc/self/smaps_rollup").exists(), reason="only Linux says it like this"
+)
 
 
 def memory(kind: str, process: int | str = "self") -> int:
@@ -55,7 +57,9 @@ def test_memory_does_not_grow_over_epochs(workplace):
 def test_loader_workers_share_one_copy_of_the_images():
     images = torch.full((1000, 3, 256, 256), 7, dtype=torch.uint8)
     data = NoiseDataModule(batch_size=8, num_workers=2)
-    data.splits = {"val": ArrayDataset(images, torch.zeros(len(images), dtype=torch.int64), "image")}
+    data.splits = {
+        "val": ArrayDataset(images, torch.zeros(len(images), dtype=torch.int64), "image")
+    }
     batches: Any = iter(data.val_dataloader())
     next(batches)
     loader: Any = batches.gi_yieldfrom
@@ -70,7 +74,8 @@ class ListedDataModule(FolderDataModule):
     def find(self):
         block, names = PathBlock(), [f"n{number:08}" for number in range(1440764, 1440864)]
         files = {
-            name: block.add(self.root / name, (f"{name}_{number}.JPEG" for number in range(300))) for name in names
+            name: block.add(self.root / name, (f"{name}_{number}.JPEG" for number in range(300)))
+            for name in names
         }
         return self.cut(files, self.root, ())
 
@@ -85,7 +90,9 @@ def test_a_list_of_files_takes_its_names_and_12_bytes_an_image(tmp_path):
     assert data.splits["train"].labels.dtype == torch.int64
 
 
-def test_shared_images_are_those_that_were_loaded_and_ones_that_do_not_fit_are_refused(monkeypatch, tmp_path):
+def test_shared_images_are_those_that_were_loaded_and_ones_that_do_not_fit_are_refused(
+    monkeypatch, tmp_path
+):
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     strategy = SimpleNamespace(broadcast=lambda name: name, barrier=lambda: None)

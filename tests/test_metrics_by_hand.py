@@ -20,12 +20,19 @@ RATES = ("precision", "recall", "f1", "total")
 class Scored(ImageClassifier):
     def configure_metrics(self):
         classes = len(self.class_names)
-        return {"kappa": MulticlassCohenKappa(classes), "calibration": MulticlassCalibrationError(classes, n_bins=5)}
+        return {
+            "kappa": MulticlassCohenKappa(classes),
+            "calibration": MulticlassCalibrationError(classes, n_bins=5),
+        }
 
 
 RUNS = {
     "flowers in two views": [*TINY_DATA, "--model.test_time_augmentation=flip"],
-    "folder with own metrics": ["--data=images", "--data.image_size=32", f"--model={Scored.__module__}.Scored"],
+    "folder with own metrics": [
+        "--data=images",
+        "--data.image_size=32",
+        f"--model={Scored.__module__}.Scored",
+    ],
 }
 
 
@@ -37,7 +44,9 @@ def run(request, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("run"))
         make_folder(Path("images"), dict.fromkeys("abcdefgh", 12))
-        fit(*RUNS[request.param], *TINY_TRAINER, *QUIET, *SLIM, "--data.num_workers=0", "--name=run")
+        fit(
+            *RUNS[request.param], *TINY_TRAINER, *QUIET, *SLIM, "--data.num_workers=0", "--name=run"
+        )
         yield Path("runs/run").resolve()
 
 
@@ -48,7 +57,9 @@ def plain_loop(run: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
     mean, std = (torch.tensor(model.preprocessing[name]).view(3, 1, 1) for name in ("mean", "std"))
     batch, logits = data.splits[split].__getitems__(list(range(len(data.splits[split])))), []
     for image in batch.images:
-        views = [image, image.flip(2)] if split == "test" and model.test_time_augmentation else [image]
+        views = (
+            [image, image.flip(2)] if split == "test" and model.test_time_augmentation else [image]
+        )
         outputs = [model.network((view[None] / 255 - mean) / std)[0].double() for view in views]
         logits.append(torch.stack(outputs).mean(0))
     return batch.labels.numpy(), torch.stack(logits).numpy()
@@ -70,7 +81,10 @@ def of_attributes(labels: np.ndarray, logits: np.ndarray, names: list[str]) -> d
         matrix = sklearn.multilabel_confusion_matrix(true, predicted, labels=range(own.sum()))
         found["confusion_matrix"] += matrix.tolist()
         right[known] &= true == predicted
-    counts, f1 = np.array(found["confusion_matrix"]), np.array([row["f1"] for row in found["per_class"]])
+    counts, f1 = (
+        np.array(found["confusion_matrix"]),
+        np.array([row["f1"] for row in found["per_class"]]),
+    )
     there = counts.sum((1, 2)) > counts[:, 0, 0]  # among labels or predictions
     return found | {"total": len(labels), "correct": int(right.sum()), "f1": f1[there].mean()}
 
@@ -81,9 +95,14 @@ def by_hand(labels: np.ndarray, logits: np.ndarray, thresholds: Any = 0.5) -> di
     if labels.ndim == 2:
         probabilities = 1 / (1 + np.exp(-logits))
         predicted = (probabilities > thresholds).astype(int)
-        losses = [sklearn.log_loss(labels[:, at], probabilities[:, at]) for at in range(labels.shape[1])]
+        losses = [
+            sklearn.log_loss(labels[:, at], probabilities[:, at]) for at in range(labels.shape[1])
+        ]
         confusion: Any = sklearn.multilabel_confusion_matrix(labels, predicted)
-        found = {"loss": np.mean(losses), "mAP": sklearn.average_precision_score(labels, probabilities)}
+        found = {
+            "loss": np.mean(losses),
+            "mAP": sklearn.average_precision_score(labels, probabilities),
+        }
     else:
         probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
         predicted, confidence = probabilities.argmax(1), probabilities.max(1)
@@ -92,11 +111,18 @@ def by_hand(labels: np.ndarray, logits: np.ndarray, thresholds: Any = 0.5) -> di
         confusion = sklearn.confusion_matrix(labels, predicted, labels=every)
         found = {
             "loss": sklearn.log_loss(labels, probabilities, labels=every),
-            "top5": sklearn.top_k_accuracy_score(labels, logits, k=5, labels=every) if len(every) > 5 else 1.0,
-            "kappa": sklearn.cohen_kappa_score(labels, predicted) if len({*labels, *predicted}) > 1 else 0.0,
+            "top5": sklearn.top_k_accuracy_score(labels, logits, k=5, labels=every)
+            if len(every) > 5
+            else 1.0,
+            "kappa": sklearn.cohen_kappa_score(labels, predicted)
+            if len({*labels, *predicted}) > 1
+            else 0.0,
             "calibration": sum(gaps),
         }
-    each = np.stack(sklearn.precision_recall_fscore_support(labels, predicted, labels=every, zero_division=0), axis=1)
+    each = np.stack(
+        sklearn.precision_recall_fscore_support(labels, predicted, labels=every, zero_division=0),
+        axis=1,
+    )
     return found | {
         "total": len(labels),
         "correct": int((predicted == labels).reshape(len(labels), -1).all(1).sum()),
@@ -125,12 +151,20 @@ def test_metrics_equal_a_plain_loop(run, request, command, split, tmp_path):
     chosen = model.thresholds if split == "test" else None
     thresholds: Any = np.array(list(chosen.values())) if chosen else 0.5
     by_attribute = "attributes" in request.node.name
-    expected = of_attributes(labels, logits, model.class_names) if by_attribute else by_hand(labels, logits, thresholds)
+    expected = (
+        of_attributes(labels, logits, model.class_names)
+        if by_attribute
+        else by_hand(labels, logits, thresholds)
+    )
     found = measured(run, command, split, tmp_path / "found.json")
     assert found["confusion_matrix"] == expected.pop("confusion_matrix")
-    for mine, other in zip(found.pop("per_class", []), expected.pop("per_class"), strict=command == "evaluate"):
+    for mine, other in zip(
+        found.pop("per_class", []), expected.pop("per_class"), strict=command == "evaluate"
+    ):
         assert mine.pop("threshold", None) in (None, *np.atleast_1d(thresholds))
         assert mine == pytest.approx(other, rel=1e-9)
     if "own metrics" not in request.node.name:
-        expected = {name: value for name, value in expected.items() if name not in ("kappa", "calibration")}
+        expected = {
+            name: value for name, value in expected.items() if name not in ("kappa", "calibration")
+        }
     assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-4, abs=1e-6)

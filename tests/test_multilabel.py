@@ -18,7 +18,16 @@ from project.analysis.prediction import predict
 from project.engine.errors import UserError
 from project.engine.loading.files import prepare
 from project.export import metadata, trace
-from tests.conftest import MULTILABEL, PAIRS, attributes_options, draw_image, evaluate, label, opened, report_of
+from tests.conftest import (
+    MULTILABEL,
+    PAIRS,
+    attributes_options,
+    draw_image,
+    evaluate,
+    label,
+    opened,
+    report_of,
+)
 from tests.small import require_same_end, rows, small, stop_at
 from tests.stress import outcome
 
@@ -27,30 +36,45 @@ def test_each_attribute_has_one_value_and_its_probabilities(attributes, tmp_path
     model, data = opened(attributes)
     logits = torch.randn(20, 5, generator=torch.Generator().manual_seed(0))
     assert model.class_names == ["number=even", "number=odd", "species=a", "species=b", "species=c"]
-    shares, predicted = model.probabilities(logits).numpy(), model.test_metrics.predicted(logits).numpy()
+    shares, predicted = (
+        model.probabilities(logits).numpy(),
+        model.test_metrics.predicted(logits).numpy(),
+    )
     for part in (slice(2), slice(2, 5)):
         np.testing.assert_allclose(shares[:, part], softmax(logits[:, part].numpy(), 1), rtol=1e-5)
         assert predicted[:, part].sum(1).tolist() == [1] * 20
         assert (predicted[:, part].argmax(1) == shares[:, part].argmax(1)).all()
-    assert "No images are shown" not in report_of(attributes, f"--output={tmp_path / 'page.html'}").read_text()
+    assert (
+        "No images are shown"
+        not in report_of(attributes, f"--output={tmp_path / 'page.html'}").read_text()
+    )
     assert model.thresholds is None
     named = {"number": {"even": 0, "odd": 1}, "species": {"a": 2, "b": 3, "c": 4}}
     assert json.loads(metadata(model)["attributes"]) == named
-    test = evaluate_split(model, data)  # whose calibration is that of the choices among an attribute's values
+    test = evaluate_split(
+        model, data
+    )  # whose calibration is that of the choices among an attribute's values
     logits, chosen, labels = test.decisions
     assert len(labels) == int((test.labels == 1).sum())
     torch.testing.assert_close(logits.softmax(1), chosen)
     expected = model.loss(test.logits[test.known] / 2, test.labels[test.known]).sum()
     torch.testing.assert_close(F.cross_entropy(logits / 2, labels, reduction="sum"), expected)
-    best = min(torch.logspace(-1.3, 1.3, 2_000), key=lambda tried: F.cross_entropy(logits / tried, labels))
+    best = min(
+        torch.logspace(-1.3, 1.3, 2_000), key=lambda tried: F.cross_entropy(logits / tried, labels)
+    )
     assert fit_temperature(logits, labels) == pytest.approx(float(best), rel=0.02)
 
 
-def test_a_report_of_a_multi_label_run_has_its_own_metric_and_its_classes_and_mistakes(multilabel, tmp_path):
+def test_a_report_of_a_multi_label_run_has_its_own_metric_and_its_classes_and_mistakes(
+    multilabel, tmp_path
+):
     page = report_of(multilabel, f"--output={tmp_path / 'page.html'}").read_text()
     test = json.loads((multilabel / "metrics.json").read_text())["test"]
     assert f"<b>{test['mAP']:.4f}</b><span>mAP, test" in page
-    assert "An image may have several classes; it is correct where all that are known of it are." in page
+    assert (
+        "An image may have several classes; it is correct where all that are known of it are."
+        in page
+    )
     assert "Confusion matrix</h2>" not in page
     assert 'alt="Rates of each class"' in page
     assert page.count('alt="Grad-CAM"') > 0
@@ -60,12 +84,19 @@ def test_a_report_of_a_multi_label_run_has_its_own_metric_and_its_classes_and_mi
         shares = model(torch.stack([split.image(at) for at in range(len(split))])).sigmoid()
     assert model.thresholds is not None
     assert list(model.thresholds) == model.class_names
-    for labels, own, threshold in zip(split.labels.T, shares.T, model.thresholds.values(), strict=True):
-        precision, f1 = average_precision_score(labels, own), f1_score(labels, own > threshold, zero_division=0)
+    for labels, own, threshold in zip(
+        split.labels.T, shares.T, model.thresholds.values(), strict=True
+    ):
+        precision, f1 = (
+            average_precision_score(labels, own),
+            f1_score(labels, own > threshold, zero_division=0),
+        )
         assert f"<td>{f1:.4f}</td><td>{precision:.4f}</td><td>{threshold:.4f}</td>" in page
 
 
-def test_predictions_and_exports_are_sigmoids_and_name_the_classes_above_their_thresholds(multilabel, tmp_path):
+def test_predictions_and_exports_are_sigmoids_and_name_the_classes_above_their_thresholds(
+    multilabel, tmp_path
+):
     photo, output = tmp_path / "photo.png", tmp_path / "found.csv"
     draw_image(0.5, seed=0, size=(32, 32)).save(photo)
     label(multilabel / "checkpoints" / "best.ckpt", photo, f"--output={output}")
@@ -75,11 +106,17 @@ def test_predictions_and_exports_are_sigmoids_and_name_the_classes_above_their_t
         shares = expit(model(image)[0].double().numpy())
         np.testing.assert_allclose(trace(model).module()(image)[0], shares, rtol=1e-4)
     expected = dict(zip(model.class_names, shares.tolist(), strict=True))
-    found = {name.partition("_")[2]: float(value) for name, value in row.items() if name.startswith("probability_")}
+    found = {
+        name.partition("_")[2]: float(value)
+        for name, value in row.items()
+        if name.startswith("probability_")
+    }
     assert list(found) == list(expected)
     assert found == pytest.approx(expected, rel=1e-4)
     assert model.thresholds is not None
-    assert row["labels"].split() == [name for name, p in expected.items() if p > model.thresholds[name]]
+    assert row["labels"].split() == [
+        name for name, p in expected.items() if p > model.thresholds[name]
+    ]
     assert metadata(model)["thresholds"] == json.dumps(model.thresholds)
     (in_python,) = predict(model, [photo])
     assert in_python.probabilities == pytest.approx(expected, rel=1e-4)
@@ -92,10 +129,22 @@ def test_multi_label_evaluation_on_two_devices_says_what_the_run_said(example, r
     run = request.getfixturevalue(example)
     checkpoint, output = str(run / "checkpoints" / "best.ckpt"), tmp_path / "test.json"
     given = [checkpoint, f"--import=examples.{example}", f"--output={output}"]
-    command = [sys.executable, "-m", "project.evaluate", *given, "--trainer.accelerator=cpu", "--trainer.devices=2"]
-    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "project.evaluate",
+        *given,
+        "--trainer.accelerator=cpu",
+        "--trainer.devices=2",
+    ]
+    done = subprocess.run(
+        command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
-    expected, found = json.loads((run / "metrics.json").read_text())["test"], json.loads(output.read_text())
+    expected, found = (
+        json.loads((run / "metrics.json").read_text())["test"],
+        json.loads(output.read_text()),
+    )
     assert found["correct"] == expected["correct"]
     rates = {name: value for name, value in expected.items() if isinstance(value, float)}
     assert {name: found[name] for name in rates} == pytest.approx(rates)
@@ -116,13 +165,17 @@ def test_predictions_of_each_image_name_all_its_classes(multilabel, tmp_path):
     best = str(multilabel / "checkpoints" / "best.ckpt")
     evaluate(best, f"--output={tmp_path}/a.json", f"--output_predictions={tmp_path}/a.csv")
     found, metrics = rows(tmp_path / "a.csv"), json.loads((tmp_path / "a.json").read_text())
-    assert [row["correct"] for row in found] == [json.dumps(row["label"] == row["true_label"]) for row in found]
+    assert [row["correct"] for row in found] == [
+        json.dumps(row["label"] == row["true_label"]) for row in found
+    ]
     assert sum(row["correct"] == "true" for row in found) == metrics["correct"]
     assert {len(row["true_label"].split()) for row in found} == {1, 2}
 
 
 def test_labels_of_one_class_and_balancing_are_refused_by_a_model_of_several(workplace):
-    with pytest.raises(UserError, match=r"the labels are of one class an image; see examples/multilabel_csv\.py"):
+    with pytest.raises(
+        UserError, match=r"the labels are of one class an image; see examples/multilabel_csv\.py"
+    ):
         small(*MULTILABEL)
     assert not Path("runs/run").exists()
     with pytest.raises(UserError, match="needs images of one class each"):

@@ -58,14 +58,25 @@ def run_with(name, **variables):
     with pytest.MonkeyPatch.context() as patch:
         for variable, value in variables.items():
             patch.setenv(variable, str(value))
-        NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(NOTEBOOKS)}}).execute()
+        NotebookClient(
+            notebook, timeout=300, resources={"metadata": {"path": str(NOTEBOOKS)}}
+        ).execute()
     executed = {cell.id: cell.outputs for cell in notebook.cells if cell.cell_type == "code"}
-    for cell in {*PLOTS[name].split()} - ({"errors"} if "FOLDER" in variables else set()):  # which takes a model
-        (image,) = [out.data["image/png"] for out in executed[cell] if "image/png" in out.get("data", {})]
+    for cell in {*PLOTS[name].split()} - (
+        {"errors"} if "FOLDER" in variables else set()
+    ):  # which takes a model
+        (image,) = [
+            out.data["image/png"] for out in executed[cell] if "image/png" in out.get("data", {})
+        ]
         pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(image))).convert("RGB"))
         assert min(pixels.shape[:2]) > 100
         assert pixels.std() > 0
-    errors = [output for outputs in executed.values() for output in outputs if output.get("name") == "stderr"]
+    errors = [
+        output
+        for outputs in executed.values()
+        for output in outputs
+        if output.get("name") == "stderr"
+    ]
     return {cell: printed(outputs) for cell, outputs in executed.items()}, printed(errors)
 
 
@@ -78,7 +89,9 @@ def cells_of(name, capsys):
             statements: Any = ast.parse(re.sub("^%.*", "", cell.source)).body
             last = statements.pop() if isinstance(statements[-1], ast.Expr) else None
             exec(compile(ast.Module(statements, []), "cell", "exec"), names)
-            shown[cell.id] = last and eval(compile(ast.Expression(last.value), "cell", "eval"), names)
+            shown[cell.id] = last and eval(
+                compile(ast.Expression(last.value), "cell", "eval"), names
+            )
             said[cell.id] = capsys.readouterr().out.rstrip("\n")
     return shown, said
 
@@ -88,12 +101,16 @@ def test_cells_measure_what_the_run_did_and_draw(kind, request, at_work, monkeyp
     run = request.getfixturevalue(kind)
     metrics = json.loads((run / "metrics.json").read_text())
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    draw_image(0.3, seed=0).save("own.png")  # beside the notebook, which works in the folder that holds runs/
+    draw_image(0.3, seed=0).save(
+        "own.png"
+    )  # beside the notebook, which works in the folder that holds runs/
     monkeypatch.setenv("CHECKPOINT", str(run / "checkpoints" / "best.ckpt"))
     monkeypatch.setenv("IMAGE", "own.png")
     for name in ("explore_data", "explore_checkpoint"):
         shown, said = cells_of(name, capsys)
-        assert {cell for cell, value in shown.items() if isinstance(value, Figure)} == set(PLOTS[name].split())
+        assert {cell for cell, value in shown.items() if isinstance(value, Figure)} == set(
+            PLOTS[name].split()
+        )
     assert said["metrics"] == metrics_table({"val": metrics["val"]})
     assert said["test"] == metrics_table({"test": metrics["test"]})
     assert said["own"].splitlines()[0].split()[-1] in metrics["class_names"]
@@ -102,20 +119,28 @@ def test_cells_measure_what_the_run_did_and_draw(kind, request, at_work, monkeyp
 @pytest.mark.slow
 def test_every_cell_runs_without_a_warning_and_plots_are_drawn(environment, tiny_run, tmp_path):
     draw_image(0.3, seed=0).save(tmp_path / "own.png")
-    checkpoint = {"CHECKPOINT": tiny_run / "checkpoints" / "best.ckpt", "IMAGE": tmp_path / "own.png"}
+    checkpoint = {
+        "CHECKPOINT": tiny_run / "checkpoints" / "best.ckpt",
+        "IMAGE": tmp_path / "own.png",
+    }
     for notebook in ("explore_checkpoint", "explore_data"):
         assert run_with(notebook, **checkpoint)[1] == ""
 
 
 @pytest.mark.slow
-def test_runs_are_compared_by_the_images_that_one_alone_is_right_about(environment, tiny_run, tmp_path):
+def test_runs_are_compared_by_the_images_that_one_alone_is_right_about(
+    environment, tiny_run, tmp_path
+):
     fit(*TINY, "--seed_everything=1", f"--trainer.default_root_dir={tmp_path}", "--name=resnet")
     runs = (tiny_run, tmp_path / "resnet")
     said, errors = run_with("compare_runs", RUNS=" ".join(map(str, runs)))
     assert errors == ""
     rights = [evaluate_split(*opened(run)).correct for run in runs]
     alone = [int((mine & ~other).sum()) for mine, other in (rights, rights[::-1])]
-    assert f"tiny alone is right about {alone[0]} images, resnet alone about {alone[1]}" in said["mcnemar"]
+    assert (
+        f"tiny alone is right about {alone[0]} images, resnet alone about {alone[1]}"
+        in said["mcnemar"]
+    )
     assert {"model.arch", "seed_everything"} <= set(said["settings"].split())
 
 
@@ -196,20 +221,29 @@ def test_the_table_of_seeds_has_mean_and_spread(tiny_run, script, capsys):
 def test_the_table_of_recipes_compares_runs_of_one_seed(tiny_run, workplace, script):
     def runs(name, *accuracies):
         for seed, accuracy in enumerate(accuracies):
-            metrics = Path(shutil.copytree(tiny_run, f"{name}_{seed}", ignore=NO_WEIGHTS)) / "metrics.json"
+            metrics = (
+                Path(shutil.copytree(tiny_run, f"{name}_{seed}", ignore=NO_WEIGHTS))
+                / "metrics.json"
+            )
             changed = json.loads(metrics.read_text())
             changed["test"]["accuracy"] = accuracy
             metrics.write_text(json.dumps(changed))
         return [Path(f"{name}_{seed}") for seed in range(len(accuracies))]
 
-    table = script("recipes.py")["table"]({"none": runs("none", 0.5, 0.6), "ema": runs("ema", 0.55, 0.63)})
-    *_, alone, ema = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
+    table = script("recipes.py")["table"](
+        {"none": runs("none", 0.5, 0.6), "ema": runs("ema", 0.55, 0.63)}
+    )
+    *_, alone, ema = (
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()
+    )
     assert alone[:4] == ["none", "2", "55.00% ± 7.07", ""]
     assert ema[:4] == ["ema", "2", "59.00% ± 5.66", "+4.00 ± 1.41"]
     assert ema[5] == "1.00 (1.00 to 1.00)"
 
 
-def test_folds_classify_each_image_once_by_the_run_that_has_not_seen_it(workplace, script, monkeypatch, capsys):
+def test_folds_classify_each_image_once_by_the_run_that_has_not_seen_it(
+    workplace, script, monkeypatch, capsys
+):
     classes, started = ("rose", "tulip"), []
     images = make_folder(workplace / "images", dict.fromkeys(classes, 14))
 
@@ -229,7 +263,9 @@ def test_folds_classify_each_image_once_by_the_run_that_has_not_seen_it(workplac
     correct = 0
     for fold in "12":
         test = json.loads(Path(f"runs/cv/fold_{fold}/metrics.json").read_text())["test"]
-        assert test["confusion_matrix"] == [[counted[fold, label, guess] for guess in classes] for label in classes]
+        assert test["confusion_matrix"] == [
+            [counted[fold, label, guess] for guess in classes] for label in classes
+        ]
         correct += test["correct"]
     assert f"({correct} of 28)" in capsys.readouterr().out
 
@@ -264,14 +300,22 @@ def test_labels_that_folds_contradict_are_listed_and_corrected(workplace, script
     for path in files:
         label, other = path.parent.name, "tulip" if path.parent.name == "rose" else "rose"
         shares = "0.9,0.1" if label == "rose" else "0.1,0.9"
-        shares = "0.6,0.4" if path == files[10] else shares  # its label is right, but it is no typical one
+        shares = (
+            "0.6,0.4" if path == files[10] else shares
+        )  # its label is right, but it is no typical one
         lines.append(f"{path},{other if path in wrong else label},{label},1,{shares}")
     Path("out_of_fold.csv").write_text("\n".join(lines))
     main = script("label_errors.py")["main"]
     main(Path())
     assert {Path(row["path"]) for row in rows("label_errors.csv")} == wrong
     assert Path(rows("outliers.csv")[0]["path"]) == files[10]
-    assert all(Path(name).read_bytes().startswith(b"\xff\xd8") for name in ("label_errors.jpg", "outliers.jpg"))
+    assert all(
+        Path(name).read_bytes().startswith(b"\xff\xd8")
+        for name in ("label_errors.jpg", "outliers.jpg")
+    )
     main(Path(), "labels.csv")
-    assert all(file.parent.name == row["label"] for file, row in zip(files, rows("labels.csv"), strict=True))
+    assert all(
+        file.parent.name == row["label"]
+        for file, row in zip(files, rows("labels.csv"), strict=True)
+    )
     assert CSVDataModule("labels.csv", image_size=32).class_names == ["rose", "tulip"]

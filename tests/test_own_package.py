@@ -42,7 +42,11 @@ class PackagedClassifier(CalibratedClassifier):
 class OwnNet(SmallNetwork): pass
 class OwnFlowers(SyntheticFlowersDataModule): pass
 """
-OWN = ["--model=own_package.PackagedClassifier", "--model.arch=own_package.OwnNet", "--data=own_package.OwnFlowers"]
+OWN = [
+    "--model=own_package.PackagedClassifier",
+    "--model.arch=own_package.OwnNet",
+    "--data=own_package.OwnFlowers",
+]
 
 
 def forget() -> None:
@@ -78,27 +82,45 @@ def best(run) -> Iterator[Path]:
 def test_an_own_metric_chooses_the_best_checkpoint_and_is_printed(run, best, capsys):
     curve = read_curves(run)["val/calibration_error"]
     about, metrics = load(best)[ABOUT], read_json(run / "metrics.json")
-    assert about["selection"] == metrics["selection"] == {"monitor": "val/calibration_error", "mode": "min"}
+    assert (
+        about["selection"]
+        == metrics["selection"]
+        == {"monitor": "val/calibration_error", "mode": "min"}
+    )
     assert about["step"] == metrics["step"] == 1 + min(curve, key=lambda step: curve[step])
     assert len(set(curve.values())) == 4
     evaluate(str(best), "--output=m.json", "--import=own_package")
     measured = read_json("m.json")
     for name in ("kappa", "calibration_error"):
         assert measured[name] == pytest.approx(metrics["test"][name], abs=1e-6)
-    assert ["kappa", f"{measured['kappa']:.4f}"] in [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["kappa", f"{measured['kappa']:.4f}"] in [
+        line.split() for line in capsys.readouterr().out.splitlines()
+    ]
 
 
 @cases(
     "output command content",
     ("metrics.json", evaluate, b'"kappa"'),
-    ("labels.csv", lambda best, *args: label(best, "photo.png", *args), rb"^[^\n]+\nphoto\.png,[^\n]+,\s*$"),
+    (
+        "labels.csv",
+        lambda best, *args: label(best, "photo.png", *args),
+        rb"^[^\n]+\nphoto\.png,[^\n]+,\s*$",
+    ),
     ("own.pt2", lambda *args: export.export(export.parse([*args])), b""),
-    ("page.html", lambda best, *args: report_of(Path(best).parents[1], *args), b"Most confident mistakes"),
+    (
+        "page.html",
+        lambda best, *args: report_of(Path(best).parents[1], *args),
+        b"Most confident mistakes",
+    ),
 )
-def test_each_command_opens_the_checkpoint_where_its_module_is_imported(best, capsys, output, command, content):
+def test_each_command_opens_the_checkpoint_where_its_module_is_imported(
+    best, capsys, output, command, content
+):
     draw_image(0.3, seed=0).save("photo.png")
     options = [str(best), f"--output={output}"]
-    assert "give --import with the module that defines it" in one_line(lambda: command(*options), capsys)
+    assert "give --import with the module that defines it" in one_line(
+        lambda: command(*options), capsys
+    )
     wrong = one_line(lambda: command(*options, "--import=own_packages"), capsys)
     assert "'own_packages' cannot be imported" in wrong
     command(*options, "--import=own_package")
@@ -110,21 +132,31 @@ class FixedClassifier(ImageClassifier):
     """Has a network of its own choice, and two options."""
 
     def __init__(
-        self, class_names: list[str], preprocessing: Any, gamma: int = 1, report: Callable[..., Any] | None = None
+        self,
+        class_names: list[str],
+        preprocessing: Any,
+        gamma: int = 1,
+        report: Callable[..., Any] | None = None,
     ) -> None:
         super().__init__(class_names, preprocessing, arch="resnet9_slim")
         self.gamma = gamma
 
 
 def test_a_class_that_fixes_its_network_resumes_and_gives_way_to_no_other_class(workplace, capsys):
-    flags = [f"--model={__name__}.FixedClassifier", "--model.gamma=3", "--model.report=builtins.print"]
+    flags = [
+        f"--model={__name__}.FixedClassifier",
+        "--model.gamma=3",
+        "--model.report=builtins.print",
+    ]
     run = fit(*TINY, *flags).run.path
     assert "fixedclassifier" in run.name.lower()
     wrong = one_line(lambda: fit(*TINY, *flags, "--model.lr_scheduler.lrf=0.1"), capsys)
     assert "FixedClassifier has no option 'lr_scheduler" in wrong
     (run / "metrics.json").unlink()
     further = ["--trainer.max_epochs=2", f"--name={run.name}"]
-    with pytest.raises(UserError, match=r"holds a FixedClassifier, but this command asks for ImageClassifier"):
+    with pytest.raises(
+        UserError, match=r"holds a FixedClassifier, but this command asks for ImageClassifier"
+    ):
         fit(*TINY, *SLIM, *further)
     assert fit(*TINY, *flags, *further).trainer.global_step == 8
     best = run / "checkpoints" / "best.ckpt"
@@ -144,8 +176,12 @@ class Careless(ImageClassifier):
 
     configure_callbacks: Any = _nothing
     on_save_checkpoint = on_load_checkpoint = _nothing
-    setup = on_fit_start = on_train_start = on_train_batch_start = on_train_batch_end = on_train_epoch_end = _nothing
-    on_validation_start = on_validation_epoch_end = on_test_start = on_test_epoch_end = on_train_end = _nothing
+    setup = on_fit_start = on_train_start = on_train_batch_start = on_train_batch_end = (
+        on_train_epoch_end
+    ) = _nothing
+    on_validation_start = on_validation_epoch_end = on_test_start = on_test_epoch_end = (
+        on_train_end
+    ) = _nothing
 
     def validation_step(self, batch, batch_idx: int):
         super().validation_step(batch, batch_idx)
@@ -157,8 +193,16 @@ class Careless(ImageClassifier):
         return torch.optim.Adadelta(self.parameters())
 
 
-def test_hooks_without_super_that_print_leave_metrics_plots_and_checkpoints_as_they_are(workplace, capsys):
-    flags = [*TINY, *SLIM, f"--model={__name__}.Careless", "--trainer.enable_progress_bar=true", "--name=run"]
+def test_hooks_without_super_that_print_leave_metrics_plots_and_checkpoints_as_they_are(
+    workplace, capsys
+):
+    flags = [
+        *TINY,
+        *SLIM,
+        f"--model={__name__}.Careless",
+        "--trainer.enable_progress_bar=true",
+        "--name=run",
+    ]
     cli = fit(*flags, drawn=True)
     (row,) = rows(cli.run.path / "metrics.csv")
     assert all(row[name] for name in ("train/loss", "val/accuracy"))
@@ -166,7 +210,9 @@ def test_hooks_without_super_that_print_leave_metrics_plots_and_checkpoints_as_t
     about = load(cli.run.path / "checkpoints" / "last.ckpt")[ABOUT]
     assert (about["optimizer"]["name"], about["lr_scheduler"]) == ("Adadelta", {})
     assert read_json(cli.run.path / "metrics.json")["test"]["total"] == 26
-    plots = {path.stem: Image.open(path).convert("RGB") for path in (cli.run.path / "plots").iterdir()}
+    plots = {
+        path.stem: Image.open(path).convert("RGB") for path in (cli.run.path / "plots").iterdir()
+    }
     assert set(plots) == {"curves", "confusion_matrix", "classes"}
     assert all(min(image.size) > 100 and np.asarray(image).std() > 5 for image in plots.values())
     (cli.run.path / "metrics.json").unlink()

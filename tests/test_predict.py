@@ -21,7 +21,15 @@ from project.engine.errors import UserError
 from project.model import ImageClassifier
 from project.predict import Labeller
 from tests.analysis.test_prediction import by_torchvision
-from tests.conftest import SMALL_FILES, as_in_a_terminal, cases, draw_image, evaluate, label, make_folder
+from tests.conftest import (
+    SMALL_FILES,
+    as_in_a_terminal,
+    cases,
+    draw_image,
+    evaluate,
+    label,
+    make_folder,
+)
 from tests.distributed.job import classifier, flowers, trainer
 from tests.distributed.processes import environment, run, started, succeed, torchrun, wait_until
 from tests.small import load, one_line, rows
@@ -57,13 +65,19 @@ def photos(tmp_path_factory) -> Path:
 
 def read(path: Path) -> list[dict[str, Any]]:
     """The rows of a CSV or of JSON lines."""
-    return rows(path) if path.suffix == ".csv" else [json.loads(line) for line in path.read_text().splitlines()]
+    return (
+        rows(path)
+        if path.suffix == ".csv"
+        else [json.loads(line) for line in path.read_text().splitlines()]
+    )
 
 
 @cases("ending options", ("csv", []), ("jsonl", ["--flips", "--batch_size=3"]))
 def test_rows_are_what_a_plain_loop_computes(checkpoint, photos, tmp_path, ending, options):
     out = tmp_path / f"rows.{ending}"
-    assert label(checkpoint, photos, "--top_k=3", "--probabilities", f"--output={out}", *options) == 1
+    assert (
+        label(checkpoint, photos, "--top_k=3", "--probabilities", f"--output={out}", *options) == 1
+    )
     model, found = ImageClassifier.load_from_checkpoint(checkpoint), read(out)
     files = ["1.png", "2 notes.jpg", "3.png", "5.png", "7.png"]
     files += [f"more/{name}" for name in ("0.png", "2.png", "4.png", "6.png", "8.png", "empty.jpg")]
@@ -71,7 +85,9 @@ def test_rows_are_what_a_plain_loop_computes(checkpoint, photos, tmp_path, endin
     for row in found:
         if row["path"].endswith(".jpg"):
             assert row["error"] == "not an image"
-            assert not any(row[name] for name in row if name.startswith(("label", "confidence", "probability")))
+            assert not any(
+                row[name] for name in row if name.startswith(("label", "confidence", "probability"))
+            )
             continue
         assert not row["error"]
         shares = by_torchvision(model, [row["path"]], flips="--flips" in options)[1][0].softmax(0)
@@ -82,20 +98,32 @@ def test_rows_are_what_a_plain_loop_computes(checkpoint, photos, tmp_path, endin
             assert float(row[f"confidence{place}"]) == pytest.approx(confidence.item(), abs=1e-4)
 
 
-def test_sets_hold_all_classes_from_the_checkpoints_threshold_and_unsure_labels_are_empty(checkpoint, photos, tmp_path):
+def test_sets_hold_all_classes_from_the_checkpoints_threshold_and_unsure_labels_are_empty(
+    checkpoint, photos, tmp_path
+):
     content = load(checkpoint)
     content["about"]["coverage"] = {90: 0.12, 91: 0.135}
     torch.save(content, tmp_path / "own.ckpt")
     model, sizes = ImageClassifier.load_from_checkpoint(checkpoint), set()
     for ending, coverage, least in (("csv", 0.9, 0.12), ("jsonl", 0.905, 0.135)):
         out = tmp_path / f"rows.{ending}"
-        command = [tmp_path / "own.ckpt", photos, f"--coverage={coverage}", "--abstain=0.14", f"--output={out}"]
+        command = [
+            tmp_path / "own.ckpt",
+            photos,
+            f"--coverage={coverage}",
+            "--abstain=0.14",
+            f"--output={out}",
+        ]
         label(*command)
         for row in (row for row in read(out) if not row["error"]):
             shares = by_torchvision(model, [row["path"]])[1][0].softmax(0)
             named = dict(zip(model.class_names, shares.tolist(), strict=True))
-            expected = sorted((name for name in named if named[name] >= least), key=named.__getitem__)
-            assert (json.loads(row["labels"]) if ending == "csv" else row["labels"]) == expected[::-1]
+            expected = sorted(
+                (name for name in named if named[name] >= least), key=named.__getitem__
+            )
+            assert (json.loads(row["labels"]) if ending == "csv" else row["labels"]) == expected[
+                ::-1
+            ]
             assert (row["label"] or "") == (expected[-1] if shares.max() >= 0.14 else "")
             sizes.add((len(expected), row["label"] or ""))
         label(*command, "--resume")
@@ -106,12 +134,18 @@ def test_sets_hold_all_classes_from_the_checkpoints_threshold_and_unsure_labels_
 @cases("ending", "csv", "jsonl")
 def test_each_attribute_has_a_value_and_a_confidence(attributes, photos, tmp_path, ending):
     best, out = attributes / "checkpoints" / "best.ckpt", tmp_path / f"rows.{ending}"
-    model, files, shares = ImageClassifier.load_from_checkpoint(best), sorted(photos.rglob("*.png")), []
+    model, files, shares = (
+        ImageClassifier.load_from_checkpoint(best),
+        sorted(photos.rglob("*.png")),
+        [],
+    )
     for file in files:
         logits = by_torchvision(model, [file])[1][0]
         parts = {"number": zip(["even", "odd"], logits[:2].softmax(0).tolist(), strict=True)}
         parts["species"] = zip(["a", "b", "c"], logits[2:].softmax(0).tolist(), strict=True)
-        shares.append({name: sorted(part, key=lambda pair: -pair[1])[:2] for name, part in parts.items()})
+        shares.append(
+            {name: sorted(part, key=lambda pair: -pair[1])[:2] for name, part in parts.items()}
+        )
     least = median(part[0][1] for of_image in shares for part in of_image.values()) + 1e-5
     options = ["--import=examples.attributes", "--top_k=2", f"--abstain={least}", f"--output={out}"]
     assert label(best, *files, *options) == 0
@@ -125,8 +159,12 @@ def test_each_attribute_has_a_value_and_a_confidence(attributes, photos, tmp_pat
         assert not row.pop("error")
         assert not row
     for expected, in_python in zip(shares, predict(model, files), strict=True):
-        assert in_python.label == " ".join(f"{name}={part[0][0]}" for name, part in expected.items())
-        assert in_python.probability == pytest.approx(min(part[0][1] for part in expected.values()), abs=1e-4)
+        assert in_python.label == " ".join(
+            f"{name}={part[0][0]}" for name, part in expected.items()
+        )
+        assert in_python.probability == pytest.approx(
+            min(part[0][1] for part in expected.values()), abs=1e-4
+        )
     with pytest.raises(UserError, match="--coverage: sets are for images of one class"):
         label(best, *files, "--import=examples.attributes", "--coverage=0.9")
 
@@ -182,17 +220,34 @@ def test_resuming_labels_the_files_that_have_no_row(checkpoint, photos, tmp_path
 
 
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_evaluate_writes_the_same_predictions_of_each_image(checkpoint, tmp_path, monkeypatch, processes):
+def test_evaluate_writes_the_same_predictions_of_each_image(
+    checkpoint, tmp_path, monkeypatch, processes
+):
     root = make_folder(tmp_path / "images", dict.fromkeys(flowers(1, 1, 1).class_names, 9))
-    options = [f"{checkpoint}", f"--data={root}", "--data.val_fraction=0.4", "--data.batch_size=6", *SMALL_FILES]
-    options += ["--split=val", f"--output={tmp_path / 'metrics.json'}", f"--output_predictions={tmp_path / 'each.csv'}"]
+    options = [
+        f"{checkpoint}",
+        f"--data={root}",
+        "--data.val_fraction=0.4",
+        "--data.batch_size=6",
+        *SMALL_FILES,
+    ]
+    options += [
+        "--split=val",
+        f"--output={tmp_path / 'metrics.json'}",
+        f"--output_predictions={tmp_path / 'each.csv'}",
+    ]
     if processes == 1:
-        monkeypatch.setattr(ImageClassifier, "probabilities", lambda _, logits: (logits / 4).softmax(1))
+        monkeypatch.setattr(
+            ImageClassifier, "probabilities", lambda _, logits: (logits / 4).softmax(1)
+        )
         evaluate(*options)
     else:
         parallel = ["--trainer.accelerator=cpu", "--trainer.devices=2"]
         succeed([sys.executable, "-m", "project.evaluate", *options, *parallel], tmp_path)
-    found, metrics = rows(tmp_path / "each.csv"), json.loads((tmp_path / "metrics.json").read_text())
+    found, metrics = (
+        rows(tmp_path / "each.csv"),
+        json.loads((tmp_path / "metrics.json").read_text()),
+    )
     paths = [row["path"] for row in found]
     assert paths == sorted(set(paths))
     assert len(paths) == metrics["total"]
@@ -219,14 +274,21 @@ def written_lines(path: Path) -> int:
 def test_two_processes_write_the_rows_of_one_and_resume_after_a_kill(checkpoint, photos, tmp_path):
     label(checkpoint, photos, photos, f"--output={tmp_path / 'one.csv'}")
     listed = "".join(f"{row['path']}\n" for row in rows(tmp_path / "one.csv"))
-    options = ["--batch_size=1", "--trainer.accelerator=cpu", "--trainer.devices=2", "--output=rows.csv"]
+    options = [
+        "--batch_size=1",
+        "--trainer.accelerator=cpu",
+        "--trainer.devices=2",
+        "--output=rows.csv",
+    ]
     command = [*COMMAND, str(checkpoint), str(photos), str(photos), *options]
     with started(command, tmp_path) as killed:
         wait_until(lambda: written_lines(tmp_path / "rows.csv") >= 3, tmp_path)
         killed.kill()
         command_of_files = [*COMMAND, str(checkpoint), "-", *options, "--resume", "--num_workers=1"]
         surroundings: Any = {"cwd": tmp_path, "env": environment(), "timeout": 120, "check": False}
-        resumed = subprocess.run(command_of_files, input=listed, capture_output=True, text=True, **surroundings)
+        resumed = subprocess.run(
+            command_of_files, input=listed, capture_output=True, text=True, **surroundings
+        )
     assert resumed.returncode == 1, resumed
     assert resumed.stderr.count("\n") == 1
     assert rows(tmp_path / "rows.csv") == rows(tmp_path / "one.csv")

@@ -39,7 +39,9 @@ def renamed(tmp_path_factory) -> Path:
         (root / made).write_bytes(b"import project \x89")
     (root / "env" / "pyvenv.cfg").touch()
     (root / f"{OLD}.egg-info").mkdir(exist_ok=True)
-    assert python("scripts/rename.py", NEW, root=root).startswith(f"the package is called {NEW} now (")
+    assert python("scripts/rename.py", NEW, root=root).startswith(
+        f"the package is called {NEW} now ("
+    )
     for made in MADE:
         assert (root / made).read_bytes() == b"import project \x89", made
     return root
@@ -63,7 +65,11 @@ def test_the_tests_pass_under_the_new_name(renamed):
 
 @pytest.mark.slow
 def test_a_checkpoint_from_before_still_loads(renamed, tiny_run, tmp_path):
-    options = [f"{tiny_run / 'checkpoints' / 'best.ckpt'}", f"--output={tmp_path / 'metrics.json'}", *ONE_CPU]
+    options = [
+        f"{tiny_run / 'checkpoints' / 'best.ckpt'}",
+        f"--output={tmp_path / 'metrics.json'}",
+        *ONE_CPU,
+    ]
     python("-m", f"{NEW}.evaluate", *options, root=renamed)
     assert (tmp_path / "metrics.json").exists()
 
@@ -77,11 +83,22 @@ def test_a_name_that_would_not_work_is_refused(name):
 def test_a_wheel_holds_every_file_of_the_package(tmp_path):
     pytest.importorskip("setuptools")
     source = tmp_path / "source"
-    shutil.copytree(ROOT / "project", source / "project", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "project", source / "project", ignore=shutil.ignore_patterns("__pycache__")
+    )
     for name in ("pyproject.toml", "README.md", "LICENSE", "requirements.txt"):
         shutil.copy(ROOT / name, source)
-    files = {str(path.relative_to(source)) for path in (source / "project").rglob("*") if path.is_file()}
-    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--wheel-dir", str(tmp_path)]
+    files = {
+        str(path.relative_to(source)) for path in (source / "project").rglob("*") if path.is_file()
+    }
+    options = [
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "--quiet",
+        "--wheel-dir",
+        str(tmp_path),
+    ]
     python("-m", "pip", "wheel", *options, str(source), root=tmp_path)
     (wheel,) = tmp_path.glob("*.whl")
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}

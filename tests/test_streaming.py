@@ -22,7 +22,9 @@ def bucket(tmp_path, monkeypatch):
     s3.start()
     keys = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "x")
     address = "http://{}:{}".format(*s3.get_host_and_port())
-    for name, value in (keys | {"AWS_ENDPOINT_URL": address, "AWS_DEFAULT_REGION": "us-east-1"}).items():
+    for name, value in (
+        keys | {"AWS_ENDPOINT_URL": address, "AWS_DEFAULT_REGION": "us-east-1"}
+    ).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setitem(litdata.streaming.downloader._OBSTORE_CLIENT_OPTIONS, "allow_http", "true")
     client = boto3.client("s3")
@@ -47,4 +49,8 @@ def test_a_bucket_is_served_as_the_folder_is_to_the_last_bit_and_stays_as_it_is(
         for split in ("train", "val", "test"):
             loaders = (getattr(one, f"{split}_dataloader")() for one in (data, theirs))
             assert all(torch.equal(*fields) for fields in zip(*map(joined, loaders), strict=True))
-    assert len(client.list_objects_v2(Bucket="photos")["Contents"]) == len([*tmp_path.rglob("*.*")]) == 32
+    assert (
+        len(client.list_objects_v2(Bucket="photos")["Contents"])
+        == len([*tmp_path.rglob("*.*")])
+        == 32
+    )

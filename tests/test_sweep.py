@@ -44,7 +44,9 @@ def test_a_sweep_finds_the_best_and_prunes_below_the_median_of_complete_trials(s
     assert {row[1] for row in rows} == {"complete", "pruned"}
     ends = [1 - abs(float(row[3]) - 0.3) for row in rows]
     for row, end in zip(rows, ends, strict=True):
-        if row[1] == "pruned":  # curves are straight lines, so it lies below the median from the start
+        if (
+            row[1] == "pruned"
+        ):  # curves are straight lines, so it lies below the median from the start
             assert int(row[0]) >= 5
             assert end < max(ends[:5])
         else:
@@ -52,7 +54,9 @@ def test_a_sweep_finds_the_best_and_prunes_below_the_median_of_complete_trials(s
     best = rows[ends.index(max(ends))]
     assert f"best: trial_{int(best[0]):03d}" in found
     assert f"project.fit --epochs=3 --lr={best[3]}" in found
-    assert Path("runs/lr/started").read_text().split() == [f"trial_{number:03d}" for number in range(14)]
+    assert Path("runs/lr/started").read_text().split() == [
+        f"trial_{number:03d}" for number in range(14)
+    ]
 
 
 def test_a_stopped_sweep_resumes_with_the_trials_of_an_undisturbed_one(stub, capsys):
@@ -105,11 +109,17 @@ def test_a_mistake_in_the_file_is_one_line(text, message, workplace):
 
 @pytest.mark.slow
 def test_a_sweep_of_real_runs_is_stopped_and_resumed(workplace):
-    small = " ".join([*TINY_DATA, "--data.num_workers=0", *TINY_TRAINER, *SLIM, "--trainer.max_epochs=3"])
-    Path("lr.yaml").write_text(f"command: {small}\noptions: {{model.optimizer.lr: {{low: 0.01, high: 0.5}}}}")
+    small = " ".join(
+        [*TINY_DATA, "--data.num_workers=0", *TINY_TRAINER, *SLIM, "--trainer.max_epochs=3"]
+    )
+    Path("lr.yaml").write_text(
+        f"command: {small}\noptions: {{model.optimizer.lr: {{low: 0.01, high: 0.5}}}}"
+    )
     command = [sys.executable, "-m", "project.sweep", "lr.yaml", "--n_trials=2"]
     with started(command, workplace) as stopped:
-        wait_until(Path("runs/lr/trial_000/metrics.csv").exists, workplace)  # in the second of three epochs
+        wait_until(
+            Path("runs/lr/trial_000/metrics.csv").exists, workplace
+        )  # in the second of three epochs
         stopped.send_signal(signal.SIGTERM)
         assert stopped.wait(120) == 75
     assert "best: trial_" in succeed(command, workplace).out
@@ -117,9 +127,14 @@ def test_a_sweep_of_real_runs_is_stopped_and_resumed(workplace):
     assert [row[:2] for row in table()[1:]] == [["0", "complete"], ["1", "complete"]]
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "sweeps").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "configs" / "sweeps").glob("*.yaml")), ids=lambda path: path.stem
+)
 def test_our_sweeps_name_options_of_fit(path, monkeypatch):
     monkeypatch.chdir(ROOT)
     command, options = sweep.read_file(str(path))
-    first = [f"--{name}={one.choices[0] if hasattr(one, 'choices') else one.low}" for name, one in options.items()]
+    first = [
+        f"--{name}={one.choices[0] if hasattr(one, 'choices') else one.low}"
+        for name, one in options.items()
+    ]
     assert sweep.monitor_of([*command, *first, *TINY_TRAINER]) == Monitor("val/accuracy", "max")

@@ -35,7 +35,9 @@ LAST = Path("runs/run/checkpoints/last.ckpt")
 @pytest.fixture
 def mark(tmp_path, monkeypatch) -> Path:
     """What a module that can be imported leaves behind when it is."""
-    (tmp_path / f"{MODULE}.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'mark')!r})\nclass Thing: pass\n")
+    (tmp_path / f"{MODULE}.py").write_text(
+        f"import os\nos.mkdir({str(tmp_path / 'mark')!r})\nclass Thing: pass\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path / "mark"
 
@@ -96,7 +98,10 @@ WRITES = {"arch": f"{HERE}.writes"}
 
 def test_a_checkpoint_that_is_compressed_is_refused_before_it_fills_the_memory(tiny_run, tmp_path):
     best, bomb = tiny_run / "checkpoints" / "best.ckpt", tmp_path / "bomb.ckpt"
-    with zipfile.ZipFile(best) as stored, zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as compressed:
+    with (
+        zipfile.ZipFile(best) as stored,
+        zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as compressed,
+    ):
         for name in stored.namelist():
             compressed.writestr(name, stored.read(name))
     with pytest.raises(UserError, match=r"bomb\.ckpt.* compressed"):
@@ -114,12 +119,24 @@ def test_a_checkpoint_that_is_compressed_is_refused_before_it_fills_the_memory(t
     ({"arch": f"{MODULE}.Thing"}, f"give --import {MODULE}"),
     (WRITES | {"arch_args": {"place": "victim"}}, "with a text among its arguments"),
     (WRITES | {"arch_args": {"place": [{"x": "victim"}]}}, "with a text among its arguments"),
-    (RESNET | {"arch_args": {"weights": "victim"}}, "multiple values for keyword argument 'weights'"),
-    (RESNET | {"arch_args": "victim"}, "does not say how images are prepared or what its network is"),
-    (RESNET | {"arch_args": {"norm_layer": f"{MODULE}.Thing"}}, "does not accept num_classes=8, norm_layer="),
+    (
+        RESNET | {"arch_args": {"weights": "victim"}},
+        "multiple values for keyword argument 'weights'",
+    ),
+    (
+        RESNET | {"arch_args": "victim"},
+        "does not say how images are prepared or what its network is",
+    ),
+    (
+        RESNET | {"arch_args": {"norm_layer": f"{MODULE}.Thing"}},
+        "does not accept num_classes=8, norm_layer=",
+    ),
     ({"arch": "resnet18", "arch_args": {"layers": 10**7}}, "far larger than its weights"),
     ({"arch": "resnet50", "arch_args": {"width_per_group": 6000}}, "far larger than its weights"),
-    ({"arch": "timm/vit_tiny_patch16_224", "arch_args": {"depth": 60_000}}, "far larger than its weights"),
+    (
+        {"arch": "timm/vit_tiny_patch16_224", "arch_args": {"depth": 60_000}},
+        "far larger than its weights",
+    ),
     ({"class_names": [str(number) for number in range(100_000)]}, "far larger than its weights"),
 )
 def test_a_checkpoint_chooses_no_network_that_downloads_imports_writes_or_fills_the_memory(
@@ -128,7 +145,9 @@ def test_a_checkpoint_chooses_no_network_that_downloads_imports_writes_or_fills_
     attempts: list[Any] = []
     for name in ("socket.socket.connect", "torch.hub.load_state_dict_from_url"):
         monkeypatch.setattr(name, lambda *args, **_: attempts.append(args))
-    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", lambda *args, **_: attempts.append(args))
+    monkeypatch.setattr(
+        "torchvision.models._api.load_state_dict_from_url", lambda *args, **_: attempts.append(args)
+    )
     monkeypatch.setattr("project.engine.run.settings._allowed", {HERE})  # as --import would
     path = checkpoint(lambda content: content["hyper_parameters"].update(said))
     with pytest.raises(UserError, match=re.escape(answer)):
@@ -145,7 +164,10 @@ def test_a_checkpoint_chooses_no_place_to_write_to(checkpoint, tmp_path):
     data = {"class_path": "FlowersDataModule", "init_args": init_args}
     path = checkpoint(lambda content: content["about"].update(data=data))
     for use in (lambda: evaluate(f"{path}"), lambda: open_data(read_checkpoint(path)["about"])):
-        with pytest.raises(UserError, match=r"images in '.*victim/flower_photos', which are not there; .* --data.root"):
+        with pytest.raises(
+            UserError,
+            match=r"images in '.*victim/flower_photos', which are not there; .* --data.root",
+        ):
             use()
     assert not victim.exists()
     assert open_data(read_checkpoint(path)["about"], root="data").cache is None  # type: ignore[attr-defined]
@@ -161,7 +183,9 @@ class Malicious:
         return os.mkdir, (str(self.path),)
 
 
-@pytest.mark.filterwarnings("ignore:Detected pickle protocol")  # torch, of what was not written by torch.save
+@pytest.mark.filterwarnings(
+    "ignore:Detected pickle protocol"
+)  # torch, of what was not written by torch.save
 @pytest.mark.parametrize("write", ["zip", "legacy", "pickle"])
 def test_a_pickled_payload_is_refused_wherever_a_checkpoint_is_read(tiny_run, tmp_path, write):
     path, mark = tmp_path / "payload.ckpt", tmp_path / "executed"
@@ -170,13 +194,20 @@ def test_a_pickled_payload_is_refused_wherever_a_checkpoint_is_read(tiny_run, tm
         path.write_bytes(pickle.dumps(content))
     else:
         torch.save(content, path, _use_new_zipfile_serialization=write == "zip")
-    by_command, by_weights = lambda path: evaluate(f"{path}"), lambda path: fit(*TINY, f"--model.weights={path}")
+    by_command, by_weights = (
+        lambda path: evaluate(f"{path}"),
+        lambda path: fit(*TINY, f"--model.weights={path}"),
+    )
     readers = read_checkpoint, read_weights, AtomicCheckpointIO(tmp_path).load_checkpoint
     for use in (by_command, by_weights, ImageClassifier.load_from_checkpoint, *readers):
-        with pytest.raises(UserError, match=r"payload\.ckpt' is damaged or cannot be read safely[^\n]*$"):
+        with pytest.raises(
+            UserError, match=r"payload\.ckpt' is damaged or cannot be read safely[^\n]*$"
+        ):
             use(path)
     assert not mark.exists()
-    pickle.loads(path.read_bytes()) if write == "pickle" else torch.load(path, weights_only=False)  # would have left it
+    pickle.loads(path.read_bytes()) if write == "pickle" else torch.load(
+        path, weights_only=False
+    )  # would have left it
     assert mark.exists()
 
 
@@ -188,11 +219,19 @@ def test_a_pickled_payload_is_refused_wherever_a_checkpoint_is_read(tiny_run, tm
 )
 def test_preprocessing_that_cannot_be_is_an_error_of_one_line(checkpoint, change):
     for part, use, answer in (
-        ("hyper_parameters", ImageClassifier.load_from_checkpoint, "does not say how images are prepared"),
+        (
+            "hyper_parameters",
+            ImageClassifier.load_from_checkpoint,
+            "does not say how images are prepared",
+        ),
         ("about", read_checkpoint, "does not name its classes and preprocessing"),
     ):
         prepared = read_checkpoint(checkpoint(lambda _: None))["about"]["preprocessing"] | change
-        path = checkpoint(lambda content, part=part, prepared=prepared: content[part].update(preprocessing=prepared))
+        path = checkpoint(
+            lambda content, part=part, prepared=prepared: content[part].update(
+                preprocessing=prepared
+            )
+        )
         with pytest.raises(UserError, match=answer):
             use(path)
     assert find_weights("resnet18", str(path)).preprocessing() is None
@@ -211,7 +250,9 @@ def test_no_control_character_of_a_checkpoint_reaches_the_terminal(checkpoint, t
     about = read_checkpoint(path)["about"]
     with pytest.raises(UserError, match=r"use --model\.arch a\\x1b\[2J\\r\\n\\u202eb, or"):
         require_match(about, path, ImageClassifier(["a"], about["preprocessing"]), None)
-    table = class_table(about["class_names"], [{"precision": 0.0, "recall": 0.0, "f1": 0.0, "total": 1}] * 8)
+    table = class_table(
+        about["class_names"], [{"precision": 0.0, "recall": 0.0, "f1": 0.0, "total": 1}] * 8
+    )
     assert len(table.splitlines()) == 9
     assert all(line.isprintable() for line in table.split("\n"))
 
@@ -249,7 +290,9 @@ def test_a_run_that_goes_on_removes_nothing_outside_its_folder(resumed, place):
         (best,) = [name for name in content["callbacks"] if "BestCheckpoint" in name]
         for name, worse in ((best, torch.tensor(-1.0)), (own.state_key, torch.tensor(9.0))):
             scores = dict.fromkeys(("best_model_score", "current_score", "kth_value"), worse)
-            paths = dict.fromkeys(("best_model_path", "kth_best_model_path", "last_model_path"), path)
+            paths = dict.fromkeys(
+                ("best_model_path", "kth_best_model_path", "last_model_path"), path
+            )
             kept = {"dirpath": str(folder), "best_k_models": {path: worse}}
             content["callbacks"][name] = content["callbacks"][best] | scores | paths | kept
 
@@ -260,9 +303,15 @@ def test_a_run_that_goes_on_removes_nothing_outside_its_folder(resumed, place):
 
 
 CHANGES = {
-    "momentum_buffer": lambda c: c["optimizer_states"][0]["state"][0].update(momentum_buffer=torch.zeros(1)),
-    "fc.bias has the shape (2,)": lambda c: c["state_dict"].update({"network.fc.bias": torch.zeros(2)}),
-    "fc.bias has values that are not finite": lambda c: c["state_dict"]["network.fc.bias"].fill_(NAN),
+    "momentum_buffer": lambda c: c["optimizer_states"][0]["state"][0].update(
+        momentum_buffer=torch.zeros(1)
+    ),
+    "fc.bias has the shape (2,)": lambda c: c["state_dict"].update(
+        {"network.fc.bias": torch.zeros(2)}
+    ),
+    "fc.bias has values that are not finite": lambda c: c["state_dict"]["network.fc.bias"].fill_(
+        NAN
+    ),
     "is damaged or cannot be read safely": lambda c: c.update(extra=Malicious(Path("executed"))),
 }
 
@@ -272,7 +321,10 @@ def test_a_run_does_not_go_on_from_what_does_not_fit(resumed, capsys, monkeypatc
     path = LAST.with_name(f"{name}.ckpt")
     tampered(path, path, CHANGES[complaint])
     with monkeypatch.context() as patch:  # the best one stays the best
-        patch.setattr("project.engine.training.best_checkpoint.BestCheckpoint.check_monitor_top_k", lambda *_: False)
+        patch.setattr(
+            "project.engine.training.best_checkpoint.BestCheckpoint.check_monitor_top_k",
+            lambda *_: False,
+        )
         said = one_line(small, capsys)
     assert f"{name}.ckpt'" in said
     assert complaint in said

@@ -26,8 +26,17 @@ class Photos(CalibrationDataReader):
 
 
 about = onnxruntime.InferenceSession("model.onnx").get_modelmeta().custom_metadata_map
-quant_pre_process("model.onnx", "small.onnx", skip_symbolic_shape=True)  # merges BatchNorm into convolutions
-operators = ["Conv", "Gemm", "MatMul", "Add", "Relu", "MaxPool"]  # normalisation and softmax stay in float32
+quant_pre_process(
+    "model.onnx", "small.onnx", skip_symbolic_shape=True
+)  # merges BatchNorm into convolutions
+operators = [
+    "Conv",
+    "Gemm",
+    "MatMul",
+    "Add",
+    "Relu",
+    "MaxPool",
+]  # normalisation and softmax stay in float32
 kinds = {"activation_type": QuantType.QUInt8, "per_channel": True, "reduce_range": True}
 quantize_static("small.onnx", "small.onnx", Photos(about), op_types_to_quantize=operators, **kinds)
 small = onnx.load("small.onnx")

@@ -48,5 +48,7 @@ class Classifier(litserve.LitAPI):
 
 
 if __name__ == "__main__":
-    server = litserve.LitServer(Classifier(), accelerator="cpu", timeout=10, max_payload_size=10_000_000)
+    server = litserve.LitServer(
+        Classifier(), accelerator="cpu", timeout=10, max_payload_size=10_000_000
+    )
     server.run(host="127.0.0.1", port=8000, generate_client_file=False)

@@ -55,12 +55,33 @@ def reliability_figure(found: Reliability) -> Figure:
     edges, there = [position / bins for position in range(bins)], found.counts > 0
     figure = Figure(figsize=(4.6, 5), layout="constrained", dpi=110)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
-    above.bar(edges, found.accuracy.tolist(), width=1 / bins, align="edge", edgecolor="white", label="accuracy")
+    above.bar(
+        edges,
+        found.accuracy.tolist(),
+        width=1 / bins,
+        align="edge",
+        edgecolor="white",
+        label="accuracy",
+    )
     above.plot([0, 1], [0, 1], color="grey", linestyle="--", label="perfectly calibrated")
-    above.plot(found.confidence[there], found.accuracy[there], "o", color="C1", markersize=4, label="mean confidence")
-    above.set(ylabel="accuracy", xlim=(0, 1), ylim=(0, 1), title=f"expected calibration error {found.ece:.2%}")
+    above.plot(
+        found.confidence[there],
+        found.accuracy[there],
+        "o",
+        color="C1",
+        markersize=4,
+        label="mean confidence",
+    )
+    above.set(
+        ylabel="accuracy",
+        xlim=(0, 1),
+        ylim=(0, 1),
+        title=f"expected calibration error {found.ece:.2%}",
+    )
     above.legend(loc="upper left", fontsize=8)
-    below.bar(edges, found.counts.tolist(), width=1 / bins, align="edge", edgecolor="white", color="grey")
+    below.bar(
+        edges, found.counts.tolist(), width=1 / bins, align="edge", edgecolor="white", color="grey"
+    )
     below.set(xlabel="confidence", ylabel="images")
     return figure
 
@@ -71,11 +92,19 @@ def abstention_figure(confidence: Tensor, correct: Tensor) -> Figure:
     left = torch.arange(1, len(order) + 1)
     accuracy = correct[order].double().cumsum(0) / left
     figure = Figure(figsize=(4.6, 3), layout="constrained", dpi=110)
-    axes = figure.add_subplot(xlabel="share of images answered", ylabel="their accuracy", xlim=(0, 1))
+    axes = figure.add_subplot(
+        xlabel="share of images answered", ylabel="their accuracy", xlim=(0, 1)
+    )
     axes.plot(left / len(order), accuracy, label="most confident first")
     for least in (0.5, 0.7, 0.9, 0.95):
         if count := int((confidence >= least).sum()):
-            axes.plot(count / len(order), accuracy[count - 1], "o", markersize=4, label=f"confidence from {least}")
+            axes.plot(
+                count / len(order),
+                accuracy[count - 1],
+                "o",
+                markersize=4,
+                label=f"confidence from {least}",
+            )
     axes.grid(alpha=0.3)
     axes.legend(loc="lower left", fontsize=8)
     return figure

@@ -49,13 +49,19 @@ def differing_settings(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, di
     flat = {run: flattened(config) for run, config in configs.items()}
     names = dict.fromkeys(name for settings in flat.values() for name in settings)
     rows = {name: {run: settings.get(name) for run, settings in flat.items()} for name in names}
-    return {name: row for name, row in rows.items() if any(value != next(iter(row.values())) for value in row.values())}
+    return {
+        name: row
+        for name, row in rows.items()
+        if any(value != next(iter(row.values())) for value in row.values())
+    }
 
 
 def seed_groups(configs: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     """Groups runs that differ in nothing but their seed, their name and their folder."""
     groups: dict[str, list[str]] = {}
     for run, config in configs.items():
-        settings = {name: value for name, value in flattened(config).items() if name not in _OF_ONE_RUN}
+        settings = {
+            name: value for name, value in flattened(config).items() if name not in _OF_ONE_RUN
+        }
         groups.setdefault(repr(sorted(settings.items(), key=lambda item: item[0])), []).append(run)
     return list(groups.values())

@@ -18,7 +18,9 @@ def remembered_data(about: About) -> tuple[type[ImageDataModule], dict[str, Any]
     """Finds the data module that a checkpoint was trained with, and its options that suit any machine."""
     data = about["data"]
     if data is None:
-        raise UserError("the checkpoint does not say what data it was trained on; name it with --data")
+        raise UserError(
+            "the checkpoint does not say what data it was trained on; name it with --data"
+        )
     name = printable(data.get("class_path"))
     found = imported_class(name, ImageDataModule)
     if found is None:
@@ -28,7 +30,9 @@ def remembered_data(about: About) -> tuple[type[ImageDataModule], dict[str, Any]
         )
     options = plain_options(data["init_args"], found)
     # a file decides neither what is written nor how many processes start
-    return found, {name: value for name, value in options.items() if name not in ("cache", "num_workers")}
+    return found, {
+        name: value for name, value in options.items() if name not in ("cache", "num_workers")
+    }
 
 
 def require_datasets(about: About, given: Collection[str]) -> None:
@@ -57,7 +61,9 @@ def open_data(about: About, **changes: Any) -> ImageDataModule:
     try:
         data = found(**options | changes)
     except (TypeError, ValueError) as error:
-        raise UserError(f"{found.__name__} does not accept the checkpoint's options: {error}") from error
+        raise UserError(
+            f"{found.__name__} does not accept the checkpoint's options: {error}"
+        ) from error
     if "root" not in changes:
         require_there(data, options)
     return data

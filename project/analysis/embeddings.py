@@ -16,7 +16,10 @@ def embed(model: ImageClassifier, images: Tensor) -> Tensor:
     model.eval()
     (layer,) = list(head(model.network, len(model.class_names)).values())[-1:]
     features: list[Tensor] = []
-    with torch.inference_mode(), layer.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0])):
+    with (
+        torch.inference_mode(),
+        layer.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0])),
+    ):
         model(images.to(model.device))
     return features[0].float().flatten(1).cpu()
 
@@ -36,21 +39,32 @@ def project(embeddings: Tensor) -> Tensor:
     return projected
 
 
-def projection_figure(points: Tensor, labels: Tensor, class_names: list[str], thumbnails: dict[int, Tensor]) -> Figure:
+def projection_figure(
+    points: Tensor, labels: Tensor, class_names: list[str], thumbnails: dict[int, Tensor]
+) -> Figure:
     """Draws projected embeddings as dots in the colours of their classes, and some images by their positions."""
     figure = Figure(figsize=(8, 6), layout="constrained", dpi=110)
-    axes = figure.add_subplot(xlabel="first principal component", ylabel="second principal component")
+    axes = figure.add_subplot(
+        xlabel="first principal component", ylabel="second principal component"
+    )
     for label, name in enumerate(class_names):
         own = points[labels == label if labels.dim() == 1 else labels[:, label] > 0]
-        axes.scatter(own[:, 0], own[:, 1], s=8, color=f"C{label % 10}", label=name if label < 20 else None)
+        axes.scatter(
+            own[:, 0], own[:, 1], s=8, color=f"C{label % 10}", label=name if label < 20 else None
+        )
     first = labels if labels.dim() == 1 else labels.argmax(1)
     for position, image in thumbnails.items():
-        small = F.interpolate(as_rgb(image)[None].float(), (28, 28), mode="area")[0].permute(1, 2, 0) / 255
+        small = (
+            F.interpolate(as_rgb(image)[None].float(), (28, 28), mode="area")[0].permute(1, 2, 0)
+            / 255
+        )
         colour = f"C{int(first[position]) % 10}"
         place, frame = tuple(points[position].tolist()), {"edgecolor": colour}
         axes.add_artist(AnnotationBbox(OffsetImage(small.numpy()), place, pad=0.1, bboxprops=frame))
     # outliers, which would squeeze all others into a column, lie outside
-    low, high = torch.quantile(points.double(), torch.tensor([0.02, 0.98], dtype=torch.float64), dim=0)
+    low, high = torch.quantile(
+        points.double(), torch.tensor([0.02, 0.98], dtype=torch.float64), dim=0
+    )
     margin = 0.25 * (high - low).clamp(min=1e-6)
     (left, bottom), (right, top) = (low - margin).tolist(), (high + margin).tolist()
     axes.set(xlim=(left, right), ylim=(bottom, top))

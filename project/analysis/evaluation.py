@@ -22,7 +22,9 @@ from project.model import ImageClassifier
 from project.model.metrics import Metrics
 
 EVALUATED = ["path", "label", "confidence", "error", "true_label", "correct"]
-QUIET: Any = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+QUIET: Any = dict.fromkeys(
+    ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+)
 """Options of a trainer that leaves nothing behind."""
 _AT_ONCE = 2**12
 
@@ -60,7 +62,9 @@ class Predictions:
     def confident(self, correct: bool, count: int) -> list[int]:
         """Finds the images classified correctly, or wrongly, with the greatest confidence."""
         positions = (self.known & (self.correct == correct)).nonzero().flatten()
-        return positions[self.confidence[positions].argsort(descending=True, stable=True)][:count].tolist()
+        return positions[self.confidence[positions].argsort(descending=True, stable=True)][
+            :count
+        ].tolist()
 
 
 def _known(labels: Tensor) -> Tensor:
@@ -76,16 +80,28 @@ class CollectPredictions(Callback):
         self._batches: list[list[Tensor]] = []
 
     def on_test_batch_end(
-        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self,
+        trainer: Trainer,
+        pl_module: Any,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         """Keeps a batch's predictions."""
         if not isinstance(outputs, Tensor):
-            raise UserError(f"predictions of each image need a {type(pl_module).__name__} whose steps return logits")
+            raise UserError(
+                f"predictions of each image need a {type(pl_module).__name__} whose steps return logits"
+            )
         logits = outputs.float()
-        predicted = getattr(pl_module, "test_metrics" if trainer.testing else "val_metrics").predicted(logits)
+        predicted = getattr(
+            pl_module, "test_metrics" if trainer.testing else "val_metrics"
+        ).predicted(logits)
         confidence = _probability(pl_module.probabilities(logits), predicted)
         kept = logits if self.with_logits else logits[:, :0]
-        self._batches.append([field.cpu() for field in (batch.indices, batch.labels, predicted, confidence, kept)])
+        self._batches.append(
+            [field.cpu() for field in (batch.indices, batch.labels, predicted, confidence, kept)]
+        )
 
     on_validation_batch_end = on_test_batch_end
 
@@ -109,19 +125,40 @@ class CollectPredictions(Callback):
 
 def _gathered(mine: Tensor, trainer: Trainer) -> Tensor:
     """Joins tensors of all processes in the first one; Lightning's ``all_gather`` would send all of them to all."""
-    parts = [torch.empty_like(mine) for _ in range(trainer.world_size)] if trainer.is_global_zero else None
+    parts = (
+        [torch.empty_like(mine) for _ in range(trainer.world_size)]
+        if trainer.is_global_zero
+        else None
+    )
     distributed.gather(mine, parts)
     return torch.cat(parts or [mine]).cpu()
 
 
-def evaluated_rows(found: Predictions, dataset: BatchDataset, class_names: Sequence[str]) -> Iterator[list[Row]]:
+def evaluated_rows(
+    found: Predictions, dataset: BatchDataset, class_names: Sequence[str]
+) -> Iterator[list[Row]]:
     """Makes a row for each image of the split, in blocks."""
     files = getattr(dataset, "files", None)
-    fields = (found.indices, found.labels, found.predicted, found.confidence, found.known, found.correct)
+    fields = (
+        found.indices,
+        found.labels,
+        found.predicted,
+        found.confidence,
+        found.known,
+        found.correct,
+    )
     for block in zip(*(torch.split(field, _AT_ONCE) for field in fields), strict=True):
         rows: list[Row] = []
-        for index, target, label, confidence, known, correct in zip(*(part.tolist() for part in block), strict=True):
-            cells: list[Any] = [named(label, class_names), confidence, None, named(target, class_names), correct]
+        for index, target, label, confidence, known, correct in zip(
+            *(part.tolist() for part in block), strict=True
+        ):
+            cells: list[Any] = [
+                named(label, class_names),
+                confidence,
+                None,
+                named(target, class_names),
+                correct,
+            ]
             if not known:
                 cells = [None, None, "has no label, or cannot be read as an image", None, None]
             path = spelt(str(files[index])) if files is not None else dataset.name(index)
@@ -154,9 +191,18 @@ class Evaluation(Predictions):
             return self.metrics.per_class
         found = (self.probabilities[self.known], self.labels[self.known], self.labels.shape[1])
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="No positive samples")  # of a class: the table says 0 images
-            precisions = multilabel_average_precision(*found, average=None, ignore_index=-1).nan_to_num().tolist()
-        return [{**row, "average_precision": p} for row, p in zip(self.metrics.per_class, precisions, strict=True)]
+            warnings.filterwarnings(
+                "ignore", message="No positive samples"
+            )  # of a class: the table says 0 images
+            precisions = (
+                multilabel_average_precision(*found, average=None, ignore_index=-1)
+                .nan_to_num()
+                .tolist()
+            )
+        return [
+            {**row, "average_precision": p}
+            for row, p in zip(self.metrics.per_class, precisions, strict=True)
+        ]
 
     @property
     def decisions(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -178,7 +224,9 @@ class Evaluation(Predictions):
         positions = [*attribute.values()]
         share, label = self.labels[:, positions].max(1)
         known, missing = share > 0, (0, max(map(len, self.attributes.values())) - len(positions))
-        logits, probabilities = (values[known][:, positions] for values in (self.logits, self.probabilities))
+        logits, probabilities = (
+            values[known][:, positions] for values in (self.logits, self.probabilities)
+        )
         return F.pad(logits, missing, value=-1e4), F.pad(probabilities, missing), label[known]
 
     def suspects(self, count: int) -> list[int]:

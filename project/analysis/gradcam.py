@@ -37,7 +37,9 @@ def grad_cam(model: ImageClassifier, images: Tensor) -> Tensor:
         features, slopes = _as_map(output.detach()), _as_map(gradient)
         if (slopes.abs().amax((0, 1)) > 0).sum() > 1:
             cam = (slopes.mean((2, 3), keepdim=True) * features).sum(1, keepdim=True).relu()
-            cam = F.interpolate(cam.float(), images.shape[-2:], mode="bilinear", align_corners=False)[:, 0]
+            cam = F.interpolate(
+                cam.float(), images.shape[-2:], mode="bilinear", align_corners=False
+            )[:, 0]
             return (cam / cam.amax((1, 2), keepdim=True).clamp(min=1e-12)).cpu()
     raise ValueError("no layer's output has spatial dimensions, so Grad-CAM has nothing to show")
 
@@ -54,11 +56,18 @@ def _outputs(network: nn.Module) -> Iterator[list[Tensor]]:
     found: list[Tensor] = []
 
     def keep(_module: nn.Module, _args: Any, output: Any) -> None:
-        if isinstance(output, Tensor) and output.requires_grad and _as_map(output).shape[2:].numel() > 1:
+        if (
+            isinstance(output, Tensor)
+            and output.requires_grad
+            and _as_map(output).shape[2:].numel() > 1
+        ):
             found.append(output)
 
     def follow(_module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (args[0].detach().requires_grad_(), *args[1:])  # a frozen network would have no gradients at all
+        return (
+            args[0].detach().requires_grad_(),
+            *args[1:],
+        )  # a frozen network would have no gradients at all
 
     with ExitStack() as hooks:
         hooks.enter_context(network.register_forward_pre_hook(follow))
@@ -71,7 +80,9 @@ def _as_map(output: Tensor) -> Tensor:
     """Reshapes features to (N, channels, rows, columns); one place where they have none."""
     if output.ndim == 4:
         _, second, third, fourth = output.shape
-        return output.permute(0, 3, 1, 2) if second == third != fourth else output  # Swin has channels last
+        return (
+            output.permute(0, 3, 1, 2) if second == third != fourth else output
+        )  # Swin has channels last
     if output.ndim == 3:  # tokens of patches behind others, such as that of the class
         size = isqrt(output.shape[1])
         patches = output[:, output.shape[1] - size * size :]

@@ -19,7 +19,9 @@ def start() -> Path:
     _here = _here or Path.cwd()
     folders = [_here, *_here.parents]
     with_runs = [folder for folder in folders if (folder / "runs").is_dir()]
-    with_code = [folder for folder in folders if (folder / __package__.split(".")[0] / "fit.py").exists()]
+    with_code = [
+        folder for folder in folders if (folder / __package__.split(".")[0] / "fit.py").exists()
+    ]
     os.chdir([*with_runs, *with_code, _here][0])
     UserError._render_traceback_ = lambda error: [f"error: {error}"]  # type: ignore[attr-defined]  # IPython asks for it
     import_modules([names] if (names := os.environ.get("IMPORT")) else [])
@@ -31,7 +33,9 @@ def find_checkpoint() -> Path:
     newest = max(Path("runs").glob("*/checkpoints/best.ckpt"), key=os.path.getmtime, default=None)
     found = os.environ.get("CHECKPOINT") or newest
     if found is None:
-        raise UserError("there is no checkpoint under runs/ yet; train one with `make fit`, or set CHECKPOINT above")
+        raise UserError(
+            "there is no checkpoint under runs/ yet; train one with `make fit`, or set CHECKPOINT above"
+        )
     return Path(found)
 
 

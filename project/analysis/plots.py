@@ -14,7 +14,10 @@ from torch import Tensor
 from project.analysis.tables import RATES
 from project.engine.errors import printable
 
-_LOSSES = {"train/loss": " (training loss)", "val/loss": " (evaluation loss)"}  # the latter has no label smoothing
+_LOSSES = {
+    "train/loss": " (training loss)",
+    "val/loss": " (evaluation loss)",
+}  # the latter has no label smoothing
 
 
 def short(name: str, length: int = 24) -> str:
@@ -29,20 +32,26 @@ def confusion_figure(confusion: Tensor, class_names: Sequence[str]) -> Figure:
     counts = confusion.cpu().numpy()
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     labels = [short(name) for name in class_names]
-    size = 0.55 * min(max(len(class_names), 4), 30) + 1.8  # more than 30 classes share the space, without names
+    size = (
+        0.55 * min(max(len(class_names), 4), 30) + 1.8
+    )  # more than 30 classes share the space, without names
     figure = Figure(figsize=(size, size), layout="constrained", dpi=110)
     axes = figure.add_subplot()
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     axes.set(xlabel="predicted", ylabel="true")
     if len(class_names) <= 30:
         places = range(len(class_names))
-        axes.set_xticks(places, labels, rotation=45, ha="right", rotation_mode="anchor", parse_math=False)
+        axes.set_xticks(
+            places, labels, rotation=45, ha="right", rotation_mode="anchor", parse_math=False
+        )
         axes.set_yticks(places, labels, parse_math=False)
         for (row, column), count in np.ndenumerate(counts):
             if count:
                 colour = "white" if shares[row, column] > 0.5 else "black"
                 # inside the axes, so the layout need not measure it
-                axes.text(column, row, str(count), ha="center", va="center", color=colour, in_layout=False)
+                axes.text(
+                    column, row, str(count), ha="center", va="center", color=colour, in_layout=False
+                )
     return figure
 
 
@@ -73,11 +82,16 @@ def image_grid(images: Sequence[Tensor], titles: Sequence[str] = (), columns: in
 
 def read_curves(run: str | Path) -> dict[str, dict[int, float]]:
     """Reads a run's curves from TensorBoard's files in its folder: by name, as ``train/loss``, the value at each step."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # takes a while to import
+    from tensorboard.backend.event_processing.event_accumulator import (
+        EventAccumulator,
+    )  # takes a while to import
 
     accumulator: Any = EventAccumulator
     events = accumulator(str(run), size_guidance={"scalars": 0}).Reload()  # 0: keep every point
-    return {name: {event.step: event.value for event in events.Scalars(name)} for name in events.Tags()["scalars"]}
+    return {
+        name: {event.step: event.value for event in events.Scalars(name)}
+        for name in events.Tags()["scalars"]
+    }
 
 
 def _draw_curve(axes: Axes, points: Mapping[int, float], colour: str, label: str) -> None:
@@ -107,13 +121,17 @@ def curves_figure(curves: Mapping[str, Mapping[int, float]]) -> Figure:
             axes.legend()
         axes.axhline(0, color="black", linewidth=0.8)  # heights compare only from zero
         axes.set_ylim(bottom=0)
-        if title == "loss" and train:  # the first validations can be hundreds of times higher and hide all else
+        if (
+            title == "loss" and train
+        ):  # the first validations can be hundreds of times higher and hide all else
             axes.set_ylim(top=min(axes.get_ylim()[1], 2 * max(train)))
         axes.grid(alpha=0.3)
     return figure
 
 
-def runs_figure(runs: Mapping[str, Mapping[str, Mapping[int, float]]], metric: str = "accuracy") -> Figure:
+def runs_figure(
+    runs: Mapping[str, Mapping[str, Mapping[int, float]]], metric: str = "accuracy"
+) -> Figure:
     """Draws one metric of several runs, from their curves (:func:`read_curves`), in training and on the validation set."""
     figure = Figure(figsize=(9, 3.6), layout="constrained", dpi=110)
     for axes, split in zip(figure.subplots(1, 2, sharey=True), ("train", "val"), strict=True):
@@ -121,7 +139,9 @@ def runs_figure(runs: Mapping[str, Mapping[str, Mapping[int, float]]], metric: s
         for position, (run, curves) in enumerate(runs.items()):
             _draw_curve(axes, curves.get(f"{split}/{metric}", {}), f"C{position % 10}", short(run))
         axes.grid(alpha=0.3)
-    legend = figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
+    legend = figure.legend(
+        *axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8
+    )
     for text in legend.get_texts():
         text.set_parse_math(False)
     return figure
@@ -141,7 +161,9 @@ def _class_axes(class_names: Sequence[str], height: float, **options: Any) -> tu
     """Prepares horizontal bars, a row of this height for each class, the first on top."""
     figure = Figure(figsize=(7, height * len(class_names) + 1.1), layout="constrained", dpi=110)
     axes = figure.add_subplot(axisbelow=True, **options)
-    axes.set_yticks(range(len(class_names)), [short(name) for name in class_names], parse_math=False)
+    axes.set_yticks(
+        range(len(class_names)), [short(name) for name in class_names], parse_math=False
+    )
     axes.set_ylim(len(class_names) - 0.5, -0.5)
     axes.grid(axis="x", alpha=0.3)
     return figure, axes

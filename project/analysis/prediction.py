@@ -23,7 +23,9 @@ class Prediction(NamedTuple):
     probabilities: dict[str, float]
 
 
-def predict(model: ImageClassifier, paths: Sequence[str | Path], batch_size: int = 64) -> list[Prediction]:
+def predict(
+    model: ImageClassifier, paths: Sequence[str | Path], batch_size: int = 64
+) -> list[Prediction]:
     """Labels image files, in their order.
 
     Args:
@@ -34,11 +36,15 @@ def predict(model: ImageClassifier, paths: Sequence[str | Path], batch_size: int
     model.eval()
     found: list[Prediction] = []
     for start in range(0, len(paths), batch_size):
-        images = torch.stack([prepare(path, model.preprocessing) for path in paths[start : start + batch_size]])
+        images = torch.stack(
+            [prepare(path, model.preprocessing) for path in paths[start : start + batch_size]]
+        )
         with torch.inference_mode():
             logits = evaluation_logits(model, images.to(model.device)).float()
         probabilities = model.probabilities(logits)
-        best = torch.stack([order[:, 0] for order in ranked(model, logits, probabilities).values()], 1)
+        best = torch.stack(
+            [order[:, 0] for order in ranked(model, logits, probabilities).values()], 1
+        )
         for positions, row in zip(best.tolist(), probabilities.tolist(), strict=True):
             label = " ".join(model.class_names[position] for position in positions)
             by_name = dict(zip(model.class_names, row, strict=True))
@@ -53,7 +59,9 @@ def several_labels(model: ImageClassifier) -> bool:
 
 def choices(model: ImageClassifier) -> dict[str, dict[str, int]]:
     """Returns the classes to choose among, by their names, for each attribute; a model without any has one choice, ``""``."""
-    return model.attributes or {"": {name: position for position, name in enumerate(model.class_names)}}
+    return model.attributes or {
+        "": {name: position for position, name in enumerate(model.class_names)}
+    }
 
 
 def ranked(model: ImageClassifier, logits: Tensor, probabilities: Tensor) -> dict[str, Tensor]:
@@ -62,5 +70,7 @@ def ranked(model: ImageClassifier, logits: Tensor, probabilities: Tensor) -> dic
     scores, orders = probabilities if several_labels(model) else logits, dict[str, Tensor]()
     for attribute, values in choices(model).items():
         positions = torch.tensor([*values.values()], device=scores.device)
-        orders[attribute] = positions[scores[:, positions].argsort(dim=1, descending=True, stable=True)]
+        orders[attribute] = positions[
+            scores[:, positions].argsort(dim=1, descending=True, stable=True)
+        ]
     return orders

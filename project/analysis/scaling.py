@@ -86,16 +86,23 @@ def forecast(
 def bounds(step: Step, processes: int, link: Link) -> list[float]:
     """Returns the images per second if nothing hides behind the backward pass, and if the link is busy from its start."""
     ready = [
-        step._replace(buckets=tuple(Bucket(one.size, when) for one in step.buckets)) for when in (step.backward, 0)
+        step._replace(buckets=tuple(Bucket(one.size, when) for one in step.buckets))
+        for when in (step.backward, 0)
     ]
     return [forecast(one, processes, link).rate for one in ready]
 
 
 def with_batch(small: Step, large: Step, images: float) -> Step:
     """Returns the step of another batch size, each time on the line through those of two measured ones."""
-    share = (images - small.images) / (large.images - small.images) if large.images != small.images else 0.0
+    share = (
+        (images - small.images) / (large.images - small.images)
+        if large.images != small.images
+        else 0.0
+    )
     times = (one + share * (other - one) for one, other in zip(small[:5], large[:5], strict=True))
     _, forward, backward, update, spread = times
     pairs = zip(small.buckets, large.buckets, strict=True)
-    buckets = (Bucket(one.size, one.ready + share * (other.ready - one.ready)) for one, other in pairs)
+    buckets = (
+        Bucket(one.size, one.ready + share * (other.ready - one.ready)) for one, other in pairs
+    )
     return Step(images, forward, backward, update, spread, tuple(buckets))

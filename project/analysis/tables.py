@@ -11,18 +11,33 @@ from project.engine.errors import UserError, printable
 from project.engine.run.files import whole_file
 from project.engine.run.folder import RunFolder
 
-RATES = {"precision": "precision", "recall": "recall", "f1": "F1", "average_precision": "AP", "threshold": "threshold"}
+RATES = {
+    "precision": "precision",
+    "recall": "recall",
+    "f1": "F1",
+    "average_precision": "AP",
+    "threshold": "threshold",
+}
 """The rates of a class that tables and plots show, and their headings; most have only some of them."""
 
 
-def summary(run: RunFolder, metrics: dict[str, Any], own_images: bool = False, own_modules: Sequence[str] = ()) -> str:
+def summary(
+    run: RunFolder,
+    metrics: dict[str, Any],
+    own_images: bool = False,
+    own_modules: Sequence[str] = (),
+) -> str:
     """Lists a run's metrics, its best checkpoint, and what to do next; with ``own_modules``, which commands import."""
     own = "  your own images   python -m project.fit --data FOLDER"
     best, chosen = shlex.quote(str(run.best)), metrics["selection"]
     sets = {"validation": "val", "test": "test"}
     modules = ",".join(own_modules)
     own_code, environment = (f" --import {modules}", f"IMPORT={modules} ") if modules else ("", "")
-    choice = f"epoch {metrics['epoch']}, by {chosen['monitor']}" if chosen else f"step {metrics['step']}, the last"
+    choice = (
+        f"epoch {metrics['epoch']}, by {chosen['monitor']}"
+        if chosen
+        else f"step {metrics['step']}, the last"
+    )
     return "\n".join(
         [
             "",
@@ -46,13 +61,18 @@ def metrics_table(columns: dict[str, dict[str, Any]]) -> str:
         if all(count in metrics for metrics in columns.values()):
             rows[name] = [f"{f[name]:.2%} ({f[count]}/{f['total']})" for f in columns.values()]
     if any("thresholds" in metrics for metrics in columns.values()):
-        rows["thresholds"] = ["of each class" if "thresholds" in metrics else "0.5" for metrics in columns.values()]
+        rows["thresholds"] = [
+            "of each class" if "thresholds" in metrics else "0.5" for metrics in columns.values()
+        ]
     rows["macro F1"] = [f"{metrics['f1']:.4f}" for metrics in columns.values()]
     for name in own_metrics(columns):
         rows[name] = [f"{metrics[name]:.4f}" for metrics in columns.values()]
     rows["loss"] = [f"{metrics['loss']:.4f}" for metrics in columns.values()]
     width = max(10, *(len(name) + 2 for name in rows))
-    return "\n".join(f"  {name:<{width}}" + "".join(f"{cell:>24}" for cell in cells) for name, cells in rows.items())
+    return "\n".join(
+        f"  {name:<{width}}" + "".join(f"{cell:>24}" for cell in cells)
+        for name, cells in rows.items()
+    )
 
 
 def own_metrics(columns: dict[str, dict[str, Any]]) -> list[str]:
@@ -68,7 +88,9 @@ def class_table(class_names: list[str], per_class: list[dict[str, Any]]) -> str:
     shown = [printable(name) for name in class_names]
     width = max(len(name) for name in [*shown, "class"])
     rates = {name: heading for name, heading in RATES.items() if per_class and name in per_class[0]}
-    rows = [f"  {'class':<{width}}  {''.join(f'{heading:>10}' for heading in rates.values())}{'images':>10}"]
+    rows = [
+        f"  {'class':<{width}}  {''.join(f'{heading:>10}' for heading in rates.values())}{'images':>10}"
+    ]
     for name, row in zip(shown, per_class, strict=True):
         cells = "".join(f"{row[rate]:>10.4f}" for rate in rates)
         rows.append(f"  {name:<{width}}  {cells}{row['total']:>10}")

@@ -3,7 +3,12 @@
 from project.callbacks.cached_features import CachedFeatures
 from project.callbacks.curves import ImagesPerSecond, LearningRate
 from project.callbacks.defaults import DefaultCallbacks
-from project.callbacks.figures import ConfidentMistakesPlot, ConfusionMatrixPlot, FirstBatchPlot, PlotFiles
+from project.callbacks.figures import (
+    ConfidentMistakesPlot,
+    ConfusionMatrixPlot,
+    FirstBatchPlot,
+    PlotFiles,
+)
 from project.callbacks.freeze_parameters import FreezeParameters
 from project.callbacks.metrics_csv import MetricsCSV
 from project.callbacks.progress_lines import ProgressLines

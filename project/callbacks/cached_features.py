@@ -29,15 +29,21 @@ class CachedFeatures(Callback):
             return
         data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
         if trainer.world_size > 1 or not hasattr(data, "serve_indices"):
-            raise UserError("CachedFeatures needs one of our data modules and one device; add --trainer.devices 1")
+            raise UserError(
+                "CachedFeatures needs one of our data modules and one device; add --trainer.devices 1"
+            )
         if random := data.augmentation():
             raise UserError(
                 f"CachedFeatures: each image must be the same in every epoch, but {listed(random)} would change it; switch"
                 " it off, as by --data.crop_scale null --data.flip false"
             )
         of_head = {parameter for layer in _heads(pl_module) for parameter in layer.parameters()}
-        if any(parameter.requires_grad for parameter in {*pl_module.network.parameters()} - of_head):
-            raise UserError("CachedFeatures needs --model.freeze backbone: else features change in training")
+        if any(
+            parameter.requires_grad for parameter in {*pl_module.network.parameters()} - of_head
+        ):
+            raise UserError(
+                "CachedFeatures needs --model.freeze backbone: else features change in training"
+            )
         data.serve_indices(("train", "val"))  # test is measured once, as it is
 
     def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
@@ -54,17 +60,23 @@ class CachedFeatures(Callback):
         (layer,) = _heads(pl_module)
 
         def forward(images: Tensor) -> Tensor:
-            with torch.autocast(images.device.type, enabled=False):  # as in evaluation, for the head is small
+            with torch.autocast(
+                images.device.type, enabled=False
+            ):  # as in evaluation, for the head is small
                 logits: Tensor = layer(torch.cat([self._batch] * (len(images) // len(self._batch))))
             return logits
 
         pl_module.forward = forward
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
         """Looks up the features of a training batch."""
         self._batch = self._features["train"][batch.indices % len(self._features["train"])]
 
-    def on_validation_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, *_: Any) -> None:
+    def on_validation_batch_start(
+        self, trainer: Trainer, pl_module: Any, batch: Any, *_: Any
+    ) -> None:
         """Looks up the features of a validation batch."""
         if self._features:  # there are none outside of training
             self._batch = self._features["val"][batch.indices % len(self._features["val"])]
@@ -79,13 +91,20 @@ class CachedFeatures(Callback):
     def _compute(self, model: Any, batches: Any, progress: Progress) -> Tensor:
         found: list[Tensor] = []
         layer = _heads(model)[0]
-        with torch.no_grad(), layer.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0])):
+        with (
+            torch.no_grad(),
+            layer.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0])),
+        ):
             for batch in batches:
                 if bool((batch.labels < 0).any()):
                     raise UserError("CachedFeatures: an image cannot be read any more; start again")
-                batch = model.trainer.strategy.batch_to_device(batch, model.device)  # by the data module's hooks
+                batch = model.trainer.strategy.batch_to_device(
+                    batch, model.device
+                )  # by the data module's hooks
                 logits = exact_logits(model, batch.images)
-                found[-1:] = [features[: len(logits)] for features in found[-1:]]  # where one image was computed as two
+                found[-1:] = [
+                    features[: len(logits)] for features in found[-1:]
+                ]  # where one image was computed as two
                 progress.advance(len(logits))
         with torch.no_grad():
             again = layer(found[-1]) if found else logits[:0]

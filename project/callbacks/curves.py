@@ -22,7 +22,9 @@ class ImagesPerSecond(Callback):
             return
         layout = str(pl_module.memory_format).removeprefix("torch.")
         compiled = "compiled" if pl_module.compile_network else "not compiled"
-        threads = "1 thread" if torch.get_num_threads() == 1 else f"{torch.get_num_threads()} threads"
+        threads = (
+            "1 thread" if torch.get_num_threads() == 1 else f"{torch.get_num_threads()} threads"
+        )
         memory = "pinned" if data.pins_memory() else "not pinned"
         each = f"{data.workers()} per device, 1 thread each, {data.prefetch_factor} batches ahead, {memory}"
         workers = each if data.workers() else "none"
@@ -56,7 +58,9 @@ class LearningRate(Callback):
     def __init__(self) -> None:
         self._rates: list[float] = []
 
-    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
+    ) -> None:
         """Keeps the learning rates of this step, which a schedule changes right after it."""
         whole = [group for group in optimizer.param_groups if group.get(LR_SCALE, 1.0) == 1.0]
         self._rates = [float(group["lr"]) for group in whole or optimizer.param_groups]
@@ -70,4 +74,6 @@ class LearningRate(Callback):
         if len(set(self._rates)) == 1:
             pl_module.log("learning_rate", self._rates[0])
         else:
-            pl_module.log_dict({f"learning_rate/pg{i}": rate for i, rate in enumerate(self._rates, start=1)})
+            pl_module.log_dict(
+                {f"learning_rate/pg{i}": rate for i, rate in enumerate(self._rates, start=1)}
+            )

@@ -7,7 +7,12 @@ from pathlib import Path
 from lightning.pytorch import Callback
 
 from project.callbacks.curves import ImagesPerSecond, LearningRate
-from project.callbacks.figures import ConfidentMistakesPlot, ConfusionMatrixPlot, FirstBatchPlot, PlotFiles
+from project.callbacks.figures import (
+    ConfidentMistakesPlot,
+    ConfusionMatrixPlot,
+    FirstBatchPlot,
+    PlotFiles,
+)
 from project.callbacks.metrics_csv import MetricsCSV
 from project.engine.training.best_checkpoint import BestCheckpoint
 from project.engine.training.last_checkpoint import LastCheckpoint
@@ -60,4 +65,6 @@ class DefaultCallbacks:
             (self.seed_each_batch, lambda: SeedEachBatch(seed)),
             (self.best_checkpoint, lambda: BestCheckpoint(checkpoints, monitor, mode)),
         ]
-        return [given if isinstance(given, Callback) else build() for given, build in builders if given]
+        return [
+            given if isinstance(given, Callback) else build() for given, build in builders if given
+        ]

@@ -21,15 +21,24 @@ class FirstBatchPlot(Callback):
     def __init__(self, count: PositiveInt = 32) -> None:
         self.count = count
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
         """Draws the first ``count`` images of the run's first batch."""
         if trainer.global_step == 0 and batch_idx == 0 and tensorboards(trainer):
             batch = pl_module.as_batch(batch)
             if batch.images.numel():  # cached features come without images
                 from project.analysis.plots import image_grid  # matplotlib takes a while to import
 
-                titles = [named(label, pl_module.class_names) for label in batch.labels[: self.count].tolist()]
-                add_figure(trainer, "train/first_batch", image_grid(batch.images[: self.count].unbind(), titles))
+                titles = [
+                    named(label, pl_module.class_names)
+                    for label in batch.labels[: self.count].tolist()
+                ]
+                add_figure(
+                    trainer,
+                    "train/first_batch",
+                    image_grid(batch.images[: self.count].unbind(), titles),
+                )
 
 
 class ConfusionMatrixPlot(Callback):
@@ -37,17 +46,29 @@ class ConfusionMatrixPlot(Callback):
 
     def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Draws it, if each image has one class; it takes 0.2 s, more than some epochs."""
-        every = max(1, math.ceil((trainer.max_epochs or 1) / 10))  # -1 epochs: as long as something else allows
+        every = max(
+            1, math.ceil((trainer.max_epochs or 1) / 10)
+        )  # -1 epochs: as long as something else allows
         if trainer.state.fn == "fit" and (trainer.current_epoch + 1) % every:
             return
         split = "test" if trainer.testing else "val"
         results = pl_module.results.get(split)
-        if trainer.sanity_checking or not tensorboards(trainer) or results is None or results.confusion.dim() != 2:
+        if (
+            trainer.sanity_checking
+            or not tensorboards(trainer)
+            or results is None
+            or results.confusion.dim() != 2
+        ):
             return
         from project.analysis.plots import confusion_figure
 
         figure = confusion_figure(results.confusion, pl_module.class_names)
-        add_figure(trainer, f"{split}/confusion_matrix", figure, pl_module.weights_step if trainer.testing else None)
+        add_figure(
+            trainer,
+            f"{split}/confusion_matrix",
+            figure,
+            pl_module.weights_step if trainer.testing else None,
+        )
 
     on_validation_end = on_test_end
 
@@ -60,7 +81,13 @@ class ConfidentMistakesPlot(Callback):
         self._collect = CollectPredictions()
 
     def on_test_batch_end(
-        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self,
+        trainer: Trainer,
+        pl_module: Any,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         """Keeps the predictions, if the model returns logits."""
         if isinstance(outputs, Tensor) and hasattr(batch, "indices"):
@@ -78,9 +105,20 @@ class ConfidentMistakesPlot(Callback):
             data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit or test
             names = pl_module.class_names
             images = [data.splits["test"].image(int(found.indices[at])) for at in surest]
-            shown = (field[surest].tolist() for field in (found.predicted, found.confidence, found.labels))
-            titles = [f"{named(a, names)} {p:.0%}\nis {named(b, names)}" for a, p, b in zip(*shown, strict=True)]
-            add_figure(trainer, "test/confident_mistakes", image_grid(images, titles), pl_module.weights_step)
+            shown = (
+                field[surest].tolist()
+                for field in (found.predicted, found.confidence, found.labels)
+            )
+            titles = [
+                f"{named(a, names)} {p:.0%}\nis {named(b, names)}"
+                for a, p, b in zip(*shown, strict=True)
+            ]
+            add_figure(
+                trainer,
+                "test/confident_mistakes",
+                image_grid(images, titles),
+                pl_module.weights_step,
+            )
 
 
 class PlotFiles(Callback):
@@ -91,7 +129,12 @@ class PlotFiles(Callback):
         test, names = pl_module.results.get("test"), pl_module.class_names
         if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]  # set by a connector
             return
-        from project.analysis.plots import class_figure, confusion_figure, curves_figure, read_curves
+        from project.analysis.plots import (
+            class_figure,
+            confusion_figure,
+            curves_figure,
+            read_curves,
+        )
 
         figures: dict[str, Any] = {}
         run = Path(trainer.default_root_dir)
@@ -99,7 +142,9 @@ class PlotFiles(Callback):
         for logger in tensorboards(trainer):
             logger.save()
             figures["curves"] = curves_figure(read_curves(run))
-        if test is not None and test.confusion.dim() == 2:  # there is none where images may have several classes
+        if (
+            test is not None and test.confusion.dim() == 2
+        ):  # there is none where images may have several classes
             figures["confusion_matrix"] = confusion_figure(test.confusion, names)
         if test is not None and len(names) <= 100:  # bars of more cannot be read
             figures["classes"] = class_figure(test.per_class, names)

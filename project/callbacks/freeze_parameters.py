@@ -23,8 +23,14 @@ class FreezeParameters(Callback):
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Freezes them before the optimizer takes its parameters."""
-        found = [value for name, value in pl_module.network.named_parameters() if re.search(self.pattern, name)]
+        found = [
+            value
+            for name, value in pl_module.network.named_parameters()
+            if re.search(self.pattern, name)
+        ]
         if not found:
-            raise UserError(f"FreezeParameters: '{self.pattern}' matches no parameter of {pl_module.arch}")
+            raise UserError(
+                f"FreezeParameters: '{self.pattern}' matches no parameter of {pl_module.arch}"
+            )
         for parameter in found:
             parameter.requires_grad_(False)

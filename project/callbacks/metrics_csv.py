@@ -37,7 +37,9 @@ class MetricsCSV(Callback):
         epochs: Any = trainer.fit_loop.epoch_progress.current
         if self._rows and self._rows[-1]["epoch"] > epochs.processed:
             *self._rows, row = self._rows
-            self._validation = {name: value for name, value in row.items() if name.startswith("val/")}
+            self._validation = {
+                name: value for name, value in row.items() if name.startswith("val/")
+            }
         self._write(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -47,7 +49,12 @@ class MetricsCSV(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Adds a row."""
-        row = {"epoch": trainer.current_epoch + 1, "step": trainer.global_step, **_metrics(trainer), **self._validation}
+        row = {
+            "epoch": trainer.current_epoch + 1,
+            "step": trainer.global_step,
+            **_metrics(trainer),
+            **self._validation,
+        }
         self._rows, self._validation = [*self._rows, row], {}
         self._write(trainer)
 
@@ -74,5 +81,9 @@ class MetricsCSV(Callback):
 
 
 def _metrics(trainer: Trainer, of_validation: bool = False) -> dict[str, float]:
-    found = {name: float(value) for name, value in trainer.callback_metrics.items() if name != _NEVER_THE_SAME}
+    found = {
+        name: float(value)
+        for name, value in trainer.callback_metrics.items()
+        if name != _NEVER_THE_SAME
+    }
     return {name: found[name] for name in sorted(found) if name.startswith("val/") == of_validation}

@@ -64,15 +64,26 @@ class ProgressLines(ProgressBar):
         self._say(self._training_line(trainer))
 
     def on_test_batch_end(
-        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self,
+        trainer: Trainer,
+        pl_module: Any,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         """Counts a batch, and writes a line every minute; a validation within training has none."""
         if trainer.state.fn == "fit":
             return
-        batches, done = sum(trainer.num_val_batches if trainer.validating else trainer.num_test_batches), batch_idx + 1
+        batches, done = (
+            sum(trainer.num_val_batches if trainer.validating else trainer.num_test_batches),
+            batch_idx + 1,
+        )
         if self._count(trainer, batch) and done < batches:
             left = self._seconds / done * (batches - done)
-            self._say(f"{_split(trainer)}: batch {done:,} of {batches:,}, {self._speed()}, {duration(left)} left")
+            self._say(
+                f"{_split(trainer)}: batch {done:,} of {batches:,}, {self._speed()}, {duration(left)} left"
+            )
 
     on_validation_batch_end = on_test_batch_end
 
@@ -97,10 +108,14 @@ class ProgressLines(ProgressBar):
         return rate(self._images, self._seconds)
 
     def _training_line(self, trainer: Trainer) -> str:
-        epoch = f"epoch {trainer.current_epoch + 1}" + (f" of {trainer.max_epochs}" if trainer.max_epochs != -1 else "")
+        epoch = f"epoch {trainer.current_epoch + 1}" + (
+            f" of {trainer.max_epochs}" if trainer.max_epochs != -1 else ""
+        )
         metrics = trainer.callback_metrics  # those of validation may be of an earlier epoch
         monitors = [getattr(callback, "monitor", None) for callback in trainer.checkpoint_callbacks]
-        texts = _SHOWN | {name: f"{name} {{:.4f}}" for name in monitors if name and name not in _SHOWN}
+        texts = _SHOWN | {
+            name: f"{name} {{:.4f}}" for name in monitors if name and name not in _SHOWN
+        }
         shown = [
             text.format(float(metrics[name]))
             for name, text in texts.items()

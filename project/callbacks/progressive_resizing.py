@@ -22,22 +22,35 @@ class ProgressiveResizing(Callback):
         multiple: Image sizes are multiples of so many pixels; a ResNet reduces them by 32.
     """
 
-    def __init__(self, start: ShareAboveZero = 0.5, until: ShareAboveZero = 0.75, multiple: PositiveInt = 32) -> None:
+    def __init__(
+        self, start: ShareAboveZero = 0.5, until: ShareAboveZero = 0.75, multiple: PositiveInt = 32
+    ) -> None:
         self.start, self.until, self.multiple = start, until, multiple
 
     def image_size(self, done: float, full: int) -> int:
         """Returns the size of training images in pixels after a share of training in [0, 1]."""
         share = self.start + (1 - self.start) * min(1.0, done / self.until)
-        return min(full, max(self.multiple, int(full * share) // self.multiple * self.multiple)) if share < 1 else full
+        return (
+            min(full, max(self.multiple, int(full * share) // self.multiple * self.multiple))
+            if share < 1
+            else full
+        )
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Counts the steps of training."""
         self._total_steps = total_steps(trainer)
         full = pl_module.preprocessing["crop"]
         possible = self.start == 1 or self.multiple < full
-        require(possible, "ProgressiveResizing's multiple", self.multiple, f"below {full}, the image size")
+        require(
+            possible,
+            "ProgressiveResizing's multiple",
+            self.multiple,
+            f"below {full}, the image size",
+        )
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
         """Sets the image size for the batch."""
         done = trainer.global_step / self._total_steps
         pl_module.train_image_size = self.image_size(done, batch.images.shape[-1])

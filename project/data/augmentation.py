@@ -50,13 +50,23 @@ def cutout(images: Tensor, where: Tensor, side: int, fill: Tensor) -> Tensor:
     """
     height, width = images.shape[-2:]
     rows = torch.arange(height, device=images.device) - ((where[:, :1] * height).long() - side // 2)
-    columns = torch.arange(width, device=images.device) - ((where[:, 1:] * width).long() - side // 2)
-    covered = ((rows >= 0) & (rows < side))[:, None, :, None] & ((columns >= 0) & (columns < side))[:, None, None, :]
+    columns = torch.arange(width, device=images.device) - (
+        (where[:, 1:] * width).long() - side // 2
+    )
+    covered = ((rows >= 0) & (rows < side))[:, None, :, None] & ((columns >= 0) & (columns < side))[
+        :, None, None, :
+    ]
     return torch.where(covered, fill[:, None, None], images)
 
 
 def augment(
-    batch: ImageBatch, seed: int, epoch: int, flipping: Flip, padding: int, cutout_size: int, fill: Tensor
+    batch: ImageBatch,
+    seed: int,
+    epoch: int,
+    flipping: Flip,
+    padding: int,
+    cutout_size: int,
+    fill: Tensor,
 ) -> ImageBatch:
     """Shifts, flips and cuts out, as :class:`project.data.module.ImageDataModule` describes its options.
 
@@ -68,9 +78,13 @@ def augment(
         images = shift(images, uniform(seed, epoch, batch.indices, Purpose.SHIFT, 2), padding)
     if flipping == "alternating":
         chance = uniform(seed, 0, batch.indices, Purpose.FLIP)
-        images = flip(images, chance if epoch % 2 == 0 else (chance < 0.5).to(chance))  # mirrors the other half
+        images = flip(
+            images, chance if epoch % 2 == 0 else (chance < 0.5).to(chance)
+        )  # mirrors the other half
     elif flipping:
         images = flip(images, uniform(seed, epoch, batch.indices, Purpose.FLIP))
     if cutout_size:
-        images = cutout(images, uniform(seed, epoch, batch.indices, Purpose.CUTOUT, 2), cutout_size, fill)
+        images = cutout(
+            images, uniform(seed, epoch, batch.indices, Purpose.CUTOUT, 2), cutout_size, fill
+        )
     return batch._replace(images=images)

@@ -28,7 +28,18 @@ class CIFAR10DataModule(ImageDataModule):
         kwargs: See ``ImageDataModule``.
     """
 
-    class_names = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+    class_names = [
+        "airplane",
+        "automobile",
+        "bird",
+        "cat",
+        "deer",
+        "dog",
+        "frog",
+        "horse",
+        "ship",
+        "truck",
+    ]
 
     def __init__(
         self,
@@ -64,9 +75,13 @@ class CIFAR10DataModule(ImageDataModule):
         training, test = self._read("train"), self._read("test")
         names, fractions = [*map(str, range(len(training)))], {"val": self.val_fraction}
         labels = training.labels.tolist()
-        split = stratified_split(names, labels, fractions, seed=self.split_seed, class_names=self.class_names)
+        split = stratified_split(
+            names, labels, fractions, seed=self.split_seed, class_names=self.class_names
+        )
         parts = {
-            name: ArrayDataset(training.images[positions], training.labels[positions], f"CIFAR-10 {name}")
+            name: ArrayDataset(
+                training.images[positions], training.labels[positions], f"CIFAR-10 {name}"
+            )
             for name, positions in split.items()
         }
         return {**parts, "test": test}

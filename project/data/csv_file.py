@@ -43,7 +43,11 @@ class CSVDataModule(ImageFilesDataModule):
         super().__init__(**kwargs)
         self.file = Path(file).expanduser()
         self.root = Path(root).expanduser() if root is not None else self.file.parent
-        self.columns = {"path_column": path_column, "label_column": label_column, "split_column": split_column}
+        self.columns = {
+            "path_column": path_column,
+            "label_column": label_column,
+            "split_column": split_column,
+        }
         self.columns |= {"group": self.group} if self.group is not None else {}
         self.delimiter = delimiter
         self._groups: dict[str, str] = {}
@@ -63,15 +67,22 @@ class CSVDataModule(ImageFilesDataModule):
         rows = sorted(self._with_files())
         classes = sorted({label for _, label, _ in rows})
         if len(classes) < 2:
-            raise self._error(f"there must be two classes at least, got {', '.join(classes) or 'none'}")
-        places: dict[str, dict[str, list[int]]] = {split: {name: [] for name in classes} for split in SPLITS}
+            raise self._error(
+                f"there must be two classes at least, got {', '.join(classes) or 'none'}"
+            )
+        places: dict[str, dict[str, list[int]]] = {
+            split: {name: [] for name in classes} for split in SPLITS
+        }
         for place, (_, label, split) in enumerate(rows):
             places[split or "train"][label].append(place)
         for name, of_class in places["train"].items():
             if not of_class:
                 raise self._error(f"the class '{printable(name)}' has no training image")
         every = PathBlock().add(self.root, (path for path, *_ in rows))
-        files = {split: {name: every.take(at) for name, at in named.items()} for split, named in places.items()}
+        files = {
+            split: {name: every.take(at) for name, at in named.items()}
+            for split, named in places.items()
+        }
         given = [split for split in SPLITS if any(places[split].values())]
         return files | self.cut(files["train"], self.root, given)
 
@@ -90,7 +101,9 @@ class CSVDataModule(ImageFilesDataModule):
         for line, path, label, split in self._rows():
             if not (found := _real_path(os.path.join(self.root, path), real)):
                 advice = "--data.root says what paths are relative to"
-                raise self._error(f"there is no file '{printable(self.root / path)}'; {advice}", line)
+                raise self._error(
+                    f"there is no file '{printable(self.root / path)}'; {advice}", line
+                )
             if (first := lines.setdefault(found, line)) != line:
                 raise self._error(f"'{printable(path)}' is in line {first}, too", line)
             yield path, label, split
@@ -105,14 +118,24 @@ class CSVDataModule(ImageFilesDataModule):
                 reader = csv.DictReader(file, delimiter=self.delimiter, strict=True)
                 self._require_columns(reader.fieldnames or [])
                 for values in reader:
-                    path, label, split, *group = (values.get(column) or "" for column in self.columns.values())
+                    path, label, split, *group = (
+                        values.get(column) or "" for column in self.columns.values()
+                    )
                     label, split, line = label.strip(), split.strip(), reader.line_num
                     if None in values or not path or not label or "" in group:
-                        what = f"a path, a label and a {printable(self.group)}" if group else "a path and a label"
-                        raise self._error(f"it must have {what}, and no more columns than the first", line)
+                        what = (
+                            f"a path, a label and a {printable(self.group)}"
+                            if group
+                            else "a path and a label"
+                        )
+                        raise self._error(
+                            f"it must have {what}, and no more columns than the first", line
+                        )
                     splits.add(bool(split))
                     if split not in ("", *SPLITS) or len(splits) > 1:
-                        raise self._error(f"the split must be train, val or test, got '{printable(split)}'", line)
+                        raise self._error(
+                            f"the split must be train, val or test, got '{printable(split)}'", line
+                        )
                     if group:
                         self._groups[path] = spelt(group[0])
                     yield line, path, spelt(label), split
@@ -123,7 +146,9 @@ class CSVDataModule(ImageFilesDataModule):
 
     def _require_columns(self, found: Any) -> None:
         for option, column in self.columns.items():
-            if column not in found and (column != "split" or "split" in map(str.lower, found)):  # it may be missing
+            if column not in found and (
+                column != "split" or "split" in map(str.lower, found)
+            ):  # it may be missing
                 raise self._error(
                     f"there is no column '{printable(column)}' among {printable(', '.join(found))[:200] or 'none'};"
                     f" --data.{option} names it, and --data.delimiter is between columns",
@@ -131,7 +156,9 @@ class CSVDataModule(ImageFilesDataModule):
                 )
 
     def _error(self, text: str, line: int | None = None) -> UserError:
-        return UserError(f"'{printable(self.file)}'{f', line {line}' if line is not None else ''}: {text}")
+        return UserError(
+            f"'{printable(self.file)}'{f', line {line}' if line is not None else ''}: {text}"
+        )
 
 
 def _real_path(path: str, real: Callable[[str], str]) -> str:

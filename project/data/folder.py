@@ -8,7 +8,13 @@ from project.data.image_files import ImageFilesDataModule
 from project.data.splits import SPLITS
 from project.engine.errors import UserError, printable
 from project.engine.loading.paths import PathBlock, Paths
-from project.engine.loading.scan import class_folders, holds_folders, list_classes, spelt, split_meant
+from project.engine.loading.scan import (
+    class_folders,
+    holds_folders,
+    list_classes,
+    spelt,
+    split_meant,
+)
 
 
 class FolderDataModule(ImageFilesDataModule):
@@ -50,17 +56,28 @@ class FolderDataModule(ImageFilesDataModule):
     def find_class_names(self) -> list[str]:
         """Lists the class folders alone."""
         root = self.images_root
-        return [spelt(folder.name) for folder in class_folders(root / "train" if _split_folders(root) else root)]
+        return [
+            spelt(folder.name)
+            for folder in class_folders(root / "train" if _split_folders(root) else root)
+        ]
 
 
 def _split_folders(root: Path) -> list[str]:
     """The splits that have folders, the training set first; none where there is no folder ``train``."""
-    names = [name for name in sorted(os.listdir(root)) if split_meant(name) and holds_folders(root / name)]
+    names = [
+        name
+        for name in sorted(os.listdir(root))
+        if split_meant(name) and holds_folders(root / name)
+    ]
     given = [split for split in SPLITS if split in names]
     if "train" not in given:
         return []
     if others := [name for name in names if name not in given]:
         split = split_meant(others[0])
-        advice = f"; call it '{split}'" if split not in given else f" beside '{split}'; move one of them away"
+        advice = (
+            f"; call it '{split}'"
+            if split not in given
+            else f" beside '{split}'; move one of them away"
+        )
         raise UserError(f"'{printable(root / others[0])}' would be ignored{advice}")
     return given

@@ -18,7 +18,14 @@ from tqdm import tqdm
 
 from project.data.module import ResizedDataModule
 from project.data.splits import SPLITS, cut_classes, cut_groups
-from project.engine.errors import UnreadableFileError, UserError, first_of_machine, listed, printable, require
+from project.engine.errors import (
+    UnreadableFileError,
+    UserError,
+    first_of_machine,
+    listed,
+    printable,
+    require,
+)
 from project.engine.loading.batch import BatchDataset, ImageBatch
 from project.engine.loading.check import check_files, few, leave_out
 from project.engine.loading.files import FileDataset, mean_and_std
@@ -63,7 +70,12 @@ class ImageFilesDataModule(ResizedDataModule):
         self.channels, self.bands = channels or 3, (channels, bits or 8) if channels else None
         super().__init__(**kwargs)
         require(bool(channels) or bits is None, "--data.bits", bits, "given with --data.channels")
-        require(not channels or cache is None, "--data.cache", cache, "left out with --data.channels: it keeps RGB")
+        require(
+            not channels or cache is None,
+            "--data.cache",
+            cache,
+            "left out with --data.channels: it keeps RGB",
+        )
         self.group, self.folds, self.fold = group, folds, fold
         if folds is None:
             require(fold == 1, "--data.fold", fold, "given with --data.folds")
@@ -72,7 +84,10 @@ class ImageFilesDataModule(ResizedDataModule):
             require(1 <= fold <= folds, "--data.fold", fold, f"from 1 to {folds}")
             self.fractions["test"] = 1 / folds
             require(
-                sum(self.fractions.values()) < 1, "--data.val_fraction", self.fractions["val"], f"below 1 - 1/{folds}"
+                sum(self.fractions.values()) < 1,
+                "--data.val_fraction",
+                self.fractions["val"],
+                f"below 1 - 1/{folds}",
             )
         self.skip_bad = on_bad_image == "skip"
         self.cache = Path(cache).expanduser() if cache is not None else None
@@ -118,7 +133,9 @@ class ImageFilesDataModule(ResizedDataModule):
         """With ``channels``, mean and deviation are those of the training images, unless others are given."""
         if self.bands is None:
             return super().preprocessing
-        if not (self.mean and self.std):  # by each process, as the model is built before processes can communicate
+        if not (
+            self.mean and self.std
+        ):  # by each process, as the model is built before processes can communicate
             self.mean, self.std = mean_and_std(self.files()["train"].paths, self.bands)
             self.hparams.update(mean=self.mean, std=self.std)  # a checkpoint remembers them
         return {**super().preprocessing, "bits": self.bands[1]}
@@ -129,10 +146,16 @@ class ImageFilesDataModule(ResizedDataModule):
             try:
                 found = self.find()
             except OSError as error:
-                raise UserError(f"--data.root: '{error.filename}' cannot be read ({error.strerror})") from error
-            for group, splits in self.splits_of_groups(found).items() if self.group is not None else ():
+                raise UserError(
+                    f"--data.root: '{error.filename}' cannot be read ({error.strerror})"
+                ) from error
+            for group, splits in (
+                self.splits_of_groups(found).items() if self.group is not None else ()
+            ):
                 if len(splits) > 1:
-                    raise UserError(f"--data.group: '{printable(group)}' has images in {listed(sorted(splits))}")
+                    raise UserError(
+                        f"--data.group: '{printable(group)}' has images in {listed(sorted(splits))}"
+                    )
             self._files = {split: ClassFiles(found[split]) for split in SPLITS}
         return self._files
 
@@ -141,11 +164,15 @@ class ImageFilesDataModule(ResizedDataModule):
         found = self.files() if self._lists() and self.images_root.is_dir() else {}
         return {split: len(classes.paths) for split, classes in found.items()}
 
-    def cut(self, train: Mapping[str, Paths], root: Path, given: Sequence[str]) -> dict[str, dict[str, Paths]]:
+    def cut(
+        self, train: Mapping[str, Paths], root: Path, given: Sequence[str]
+    ) -> dict[str, dict[str, Paths]]:
         """Cuts the splits that are not given from the training files, by their names below ``root`` or their groups."""
         fractions = {split: share for split, share in self.fractions.items() if split not in given}
         if self.folds is not None and "test" in given:
-            raise UserError(f"--data.folds cuts a test set in each fold, but '{self.source}' has one already")
+            raise UserError(
+                f"--data.folds cuts a test set in each fold, but '{self.source}' has one already"
+            )
         key, below = (spelt, root) if self.group is None else (self.group_of, self.images_root)
         keys = {name: map(key, files.strings(below)) for name, files in train.items()}
         if self.group is None and self.folds is None:
@@ -163,7 +190,9 @@ class ImageFilesDataModule(ResizedDataModule):
         try:
             found = re.search(str(self.group), path)
         except re.error as error:
-            raise UserError(f"--data.group: '{self.group}' is no regular expression ({error})") from error
+            raise UserError(
+                f"--data.group: '{self.group}' is no regular expression ({error})"
+            ) from error
         if found is None:
             raise UserError(f"--data.group: '{self.group}' finds nothing in '{printable(path)}'")
         return spelt(found[min(1, found.re.groups)] or "")
@@ -172,7 +201,9 @@ class ImageFilesDataModule(ResizedDataModule):
         """The splits in which each group has images."""
         found: dict[str, set[str]] = {}
         for split, classes in files.items():
-            for path in chain.from_iterable(files.strings(self.images_root) for files in classes.values()):
+            for path in chain.from_iterable(
+                files.strings(self.images_root) for files in classes.values()
+            ):
                 found.setdefault(self.group_of(path), set()).add(split)
         return found
 
@@ -185,10 +216,14 @@ class ImageFilesDataModule(ResizedDataModule):
     def _check(self) -> None:
         if self._defects is None:
             files = joined(classes.paths for classes in self.files().values())
-            self._defects, found = check_files(files, self.images_root, self.bands, sizes=self.cache is not None)
+            self._defects, found = check_files(
+                files, self.images_root, self.bands, sizes=self.cache is not None
+            )
             if self.cache is not None:
                 self._facts = np.empty((int(files.rows.max()) + 1, 4), np.int64)
-                self._facts[files.rows] = structured_to_unstructured(found[["length", "changed", "width", "height"]])
+                self._facts[files.rows] = structured_to_unstructured(
+                    found[["length", "changed", "width", "height"]]
+                )
 
     def load(self) -> dict[str, BatchDataset]:
         """Opens the three splits, of the files that the first process of this machine has listed."""
@@ -196,11 +231,17 @@ class ImageFilesDataModule(ResizedDataModule):
         if self.skip_bad or self.cache is not None:
             if self.world[1] == 0:
                 self._check()
-            if self.trainer is not None and self.trainer.world_size > 1:  # or each would leave out other files
-                self._defects, self._facts = self.trainer.strategy.broadcast((self._defects, self._facts))
+            if (
+                self.trainer is not None and self.trainer.world_size > 1
+            ):  # or each would leave out other files
+                self._defects, self._facts = self.trainer.strategy.broadcast(
+                    (self._defects, self._facts)
+                )
             splits = self._readable()
         if self.tests_all:
-            every = {name: joined(splits[split][name] for split in SPLITS) for name in self.class_names}
+            every = {
+                name: joined(splits[split][name] for split in SPLITS) for name in self.class_names
+            }
             splits = splits | {"test": ClassFiles(every)}
         return {split: self._dataset(split, splits[split]) for split in SPLITS}
 
@@ -212,10 +253,19 @@ class ImageFilesDataModule(ResizedDataModule):
         crop_scale = self.crop_scale if split == "train" else None
         facts = self._facts[files.rows] if self._facts is not None else None
         dataset = FileDataset(
-            files, labels, self.preprocessing, crop_scale, self.seed, self.skip_bad, self.cache, facts
+            files,
+            labels,
+            self.preprocessing,
+            crop_scale,
+            self.seed,
+            self.skip_bad,
+            self.cache,
+            facts,
         )
         if self.cache is not None and dataset.cache is None and self.world[1] == 0:
-            _warn(f"--data.cache: '{self.cache}' has no room for the decoded {split} images; going on without")
+            _warn(
+                f"--data.cache: '{self.cache}' has no room for the decoded {split} images; going on without"
+            )
         return dataset
 
     def _readable(self) -> dict[str, ClassFiles]:
@@ -235,7 +285,9 @@ class ImageFilesDataModule(ResizedDataModule):
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Takes what could not be read out of a training batch; in evaluation, its label of -1 keeps it from counting."""
-        if not self.skip_bad or not isinstance(batch, ImageBatch):  # such as a model's example_input_array
+        if not self.skip_bad or not isinstance(
+            batch, ImageBatch
+        ):  # such as a model's example_input_array
             return batch
         readable, split = batch.labels >= 0, self.split_in_use
         if self.trainer is None or readable.all():
@@ -244,7 +296,9 @@ class ImageFilesDataModule(ResizedDataModule):
         for index in batch.indices[~readable].tolist():
             if (file := dataset.files[index % len(dataset)]) not in self._reported:
                 self._reported.add(file)
-                _warn(f"'{printable(file)}' cannot be read as an image and is left out ({len(self._reported)} so far)")
+                _warn(
+                    f"'{printable(file)}' cannot be read as an image and is left out ({len(self._reported)} so far)"
+                )
         if split != "train":
             return batch
         if not readable.any():

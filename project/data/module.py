@@ -6,7 +6,12 @@ from project.data.augmentation import Flip, augment
 from project.engine.errors import UserError, require
 from project.engine.loading.batch import ImageBatch
 from project.engine.loading.data_module import ReproducibleDataModule
-from project.engine.number_types import ClosedUnitInterval, NonNegativeInt, OpenUnitInterval, ShareAboveZero
+from project.engine.number_types import (
+    ClosedUnitInterval,
+    NonNegativeInt,
+    OpenUnitInterval,
+    ShareAboveZero,
+)
 from project.engine.preprocessing import Fit, Interpolation, Preprocessing, as_colour
 
 IMAGENET_MEAN, IMAGENET_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -39,21 +44,38 @@ class ImageDataModule(ReproducibleDataModule):
         self.flip, self.crop_padding, self.cutout = flip, crop_padding, cutout
         self.mean, self.std = [*map(float, mean or ())], [*map(float, std or ())]
         for option, found in {"--data.mean": self.mean, "--data.std": self.std}.items():
-            require(len(found) in (0, self.channels), option, found, f"{self.channels} numbers, one for each channel")
+            require(
+                len(found) in (0, self.channels),
+                option,
+                found,
+                f"{self.channels} numbers, one for each channel",
+            )
 
     def augment(self, batch: ImageBatch, epoch: int) -> ImageBatch:
         """Augments a training batch of that epoch."""
         size = min(batch.images.shape[-2:])  # transforms may have changed it
-        require(self.crop_padding < size, "--data.crop_padding", self.crop_padding, f"below {size}, the image size")
+        require(
+            self.crop_padding < size,
+            "--data.crop_padding",
+            self.crop_padding,
+            f"below {size}, the image size",
+        )
         fill = as_colour(tuple(self.preprocessing["mean"]), batch.images.device, batch.images.dtype)
         return augment(batch, self.seed, epoch, self.flip, self.crop_padding, self.cutout, fill)
 
     def augmentation(self) -> list[str]:
         """Names what changes training images at random: options, and hooks that a subclass overrides."""
-        options, hooks = ("crop_scale", "flip", "crop_padding", "cutout"), ("augment", "transform_batch")
+        options, hooks = (
+            ("crop_scale", "flip", "crop_padding", "cutout"),
+            ("augment", "transform_batch"),
+        )
         own, base = type(self), ImageDataModule
         given = [f"--data.{name}" for name in options if getattr(self, name, None)]
-        given += [f"{own.__name__}.{name}" for name in hooks if getattr(own, name) is not getattr(base, name)]
+        given += [
+            f"{own.__name__}.{name}"
+            for name in hooks
+            if getattr(own, name) is not getattr(base, name)
+        ]
         return [*given, *super().augmentation()]
 
 
@@ -92,13 +114,22 @@ class ResizedDataModule(ImageDataModule):
         self.image_size = 224 if image_size is None else image_size
         require(self.image_size >= 8, "--data.image_size", image_size, "at least 8")
         self.resize = self.image_size * 8 // 7 if resize is None else resize
-        require(self.resize >= self.image_size, "--data.resize", resize, f"at least {self.image_size}, the image size")
+        require(
+            self.resize >= self.image_size,
+            "--data.resize",
+            resize,
+            f"at least {self.image_size}, the image size",
+        )
         self.fit: Fit = fit or "crop"
         self.interpolation: Interpolation = interpolation or "bilinear"
         if crop_scale is not None and crop_scale[0] > crop_scale[1]:
-            raise UserError(f"--data.crop_scale must be two shares, as in [0.08, 1], got {list(crop_scale)}")
+            raise UserError(
+                f"--data.crop_scale must be two shares, as in [0.08, 1], got {list(crop_scale)}"
+            )
         if val_fraction + test_fraction >= 1:
-            raise UserError("--data.val_fraction and --data.test_fraction must leave something to train on")
+            raise UserError(
+                "--data.val_fraction and --data.test_fraction must leave something to train on"
+            )
         self.crop_scale = crop_scale
         # the test set first, so that it does not depend on the share of the validation set
         self.fractions = {"test": test_fraction, "val": val_fraction}

@@ -13,7 +13,12 @@ SPLITS = ("train", "val", "test")
 
 
 def stratified_split(
-    names: Sequence[str], labels: Sequence[int], fractions: dict[str, float], *, seed: int, class_names: Sequence[str]
+    names: Sequence[str],
+    labels: Sequence[int],
+    fractions: dict[str, float],
+    *,
+    seed: int,
+    class_names: Sequence[str],
 ) -> dict[str, list[int]]:
     """Sends exactly the same share of every class to each split, for a dataset that does not grow.
 
@@ -27,7 +32,9 @@ def stratified_split(
     for label, positions in members.items():
         _require_enough(len(positions), fractions, class_names[label])
         positions = sorted(positions, key=lambda position: _digest(seed, names[position], 16))
-        for left, (name, fraction) in zip(range(len(fractions), 0, -1), fractions.items(), strict=True):
+        for left, (name, fraction) in zip(
+            range(len(fractions), 0, -1), fractions.items(), strict=True
+        ):
             # every split gets one at least, those still to come and ``train`` too
             count = min(max(1, round(fraction * len(members[label]))), len(positions) - left)
             splits[name] += positions[:count]
@@ -37,7 +44,13 @@ def stratified_split(
 
 
 def hashed_split(
-    names: Iterable[str], fractions: dict[str, float], *, seed: int, class_name: str, least: int = 1, turn: float = 0.0
+    names: Iterable[str],
+    fractions: dict[str, float],
+    *,
+    seed: int,
+    class_name: str,
+    least: int = 1,
+    turn: float = 0.0,
 ) -> dict[str, list[int]]:
     """Cuts a class into splits by the hash of each file's own name, so that a class can grow.
 
@@ -53,7 +66,9 @@ def hashed_split(
     ranks = ((hashes >> np.uint64(11)) * 2.0**-53 - turn) % 1.0
     order = ranks.argsort(kind="stable")
     ends = [0]
-    for left, limit in zip(range(len(fractions), 0, -1), accumulate(fractions.values()), strict=True):
+    for left, limit in zip(
+        range(len(fractions), 0, -1), accumulate(fractions.values()), strict=True
+    ):
         below = int(np.searchsorted(ranks, limit, sorter=order))
         ends.append(min(max(below, ends[-1] + least), len(order) - least * left))
     ranges = zip([*fractions, "train"], ends, [*ends[1:], len(order)], strict=True)
@@ -61,18 +76,29 @@ def hashed_split(
 
 
 def cut_classes(
-    names: Mapping[str, Iterable[str]], fractions: dict[str, float], seed: int, least: int = 1, turn: float = 0.0
+    names: Mapping[str, Iterable[str]],
+    fractions: dict[str, float],
+    seed: int,
+    least: int = 1,
+    turn: float = 0.0,
 ) -> dict[str, dict[str, list[int]]]:
     """Cuts each class by :func:`hashed_split`: for each split and class, the positions in the class's ``names``."""
     parts = {
         name: hashed_split(members, fractions, seed=seed, class_name=name, least=least, turn=turn)
         for name, members in names.items()
     }
-    return {split: {name: part[split] for name, part in parts.items()} for split in ("train", *fractions)}
+    return {
+        split: {name: part[split] for name, part in parts.items()}
+        for split in ("train", *fractions)
+    }
 
 
 def cut_groups(
-    groups: Mapping[str, Sequence[str]], fractions: dict[str, float], seed: int, fold: int = 1, folds: int = 1
+    groups: Mapping[str, Sequence[str]],
+    fractions: dict[str, float],
+    seed: int,
+    fold: int = 1,
+    folds: int = 1,
 ) -> dict[str, dict[str, list[int]]]:
     """Cuts classes by the hashes of their images' groups: no group is divided, and none moves when images are added.
 
@@ -84,8 +110,15 @@ def cut_groups(
     """
     distinct = {name: [*dict.fromkeys(members)] for name, members in groups.items()}
     for split, name in _empty(distinct, fractions, seed, folds):
-        good = next((other for other in range(1000) if not any(_empty(distinct, fractions, other, folds))), None)
-        advice = "larger fractions or more groups" if good is None else f"--data.split_seed {good}, for example,"
+        good = next(
+            (other for other in range(1000) if not any(_empty(distinct, fractions, other, folds))),
+            None,
+        )
+        advice = (
+            "larger fractions or more groups"
+            if good is None
+            else f"--data.split_seed {good}, for example,"
+        )
         raise UserError(
             f"class '{name}' has no {split} image, as its {len(distinct[name])} images or groups are all in other splits;"
             f" {advice} would give every class some"
@@ -99,7 +132,9 @@ def _empty(
     """Yields the splits that are empty in any fold, each with its class; small classes first, as they decide soonest."""
     for name, members in sorted(groups.items(), key=lambda of_class: len(of_class[1])):
         for fold in range(folds):
-            parts = hashed_split(members, fractions, seed=seed, class_name=name, least=0, turn=fold / folds)
+            parts = hashed_split(
+                members, fractions, seed=seed, class_name=name, least=0, turn=fold / folds
+            )
             yield from ((split, name) for split, positions in parts.items() if not positions)
 
 

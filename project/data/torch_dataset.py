@@ -54,9 +54,13 @@ class TorchDatasetModule(ResizedDataModule):
         """Those that were given, or the dataset's own."""
         names = self._class_names or class_names_of(self.datasets()["train"])
         if not names:
-            raise UserError("--data.train has no list of classes; give their names with --data.class_names")
+            raise UserError(
+                "--data.train has no list of classes; give their names with --data.class_names"
+            )
         if len(names) < 2 or len({*names}) < len(names):
-            raise UserError(f"--data.class_names must be two or more, all different, got {', '.join(names)}")
+            raise UserError(
+                f"--data.class_names must be two or more, all different, got {', '.join(names)}"
+            )
         return names
 
     def prepare_data(self) -> None:
@@ -67,15 +71,21 @@ class TorchDatasetModule(ResizedDataModule):
     def datasets(self) -> dict[str, MapDataset]:
         """The datasets that were given, opened once."""
         if not self._datasets:
-            opened = {split: _opened(f"--data.{split}", source) for split, source in self._given.items()}
+            opened = {
+                split: _opened(f"--data.{split}", source) for split, source in self._given.items()
+            }
             expected = class_names_of(opened["train"])
             for split, dataset in opened.items():
                 found = getattr(dataset, "classes", None) and class_names_of(dataset)
                 if self._class_names is None and found and found != expected:
-                    raise UserError(f"--data.{split} and --data.train need the same classes in the same order")
+                    raise UserError(
+                        f"--data.{split} and --data.train need the same classes in the same order"
+                    )
             self._datasets = opened
             # for what a checkpoint says of itself; nothing is made of it
-            self.hparams.update({split: type(dataset).__qualname__ for split, dataset in opened.items()})
+            self.hparams.update(
+                {split: type(dataset).__qualname__ for split, dataset in opened.items()}
+            )
         return self._datasets
 
     def expected_sizes(self) -> dict[str, int]:
@@ -90,11 +100,19 @@ class TorchDatasetModule(ResizedDataModule):
         if not self._positions:
             sizes = {split: len(dataset) for split, dataset in self.datasets().items()}  # type: ignore[arg-type]
             found = {split: [*range(size)] for split, size in sizes.items()}
-            fractions = {split: share for split, share in self.fractions.items() if split not in sizes}
+            fractions = {
+                split: share for split, share in self.fractions.items() if split not in sizes
+            }
             members = self._members() if fractions else {}
-            names = {name: [*map(self.sample_name, positions)] for name, positions in members.items()}
-            for split, parts in cut_classes(names, fractions, self.split_seed).items() if fractions else ():
-                found[split] = sorted(members[name][place] for name, places in parts.items() for place in places)
+            names = {
+                name: [*map(self.sample_name, positions)] for name, positions in members.items()
+            }
+            for split, parts in (
+                cut_classes(names, fractions, self.split_seed).items() if fractions else ()
+            ):
+                found[split] = sorted(
+                    members[name][place] for name, places in parts.items() for place in places
+                )
             self._positions = {split: found[split] for split in SPLITS}
         return self._positions
 
@@ -111,7 +129,9 @@ class TorchDatasetModule(ResizedDataModule):
         for position, label in enumerate(labels.tolist()):
             if not 0 <= label < len(names):
                 last = len(names) - 1
-                raise UserError(f"--data.train has the label {label}, not one from 0 to {last}; see --data.class_names")
+                raise UserError(
+                    f"--data.train has the label {label}, not one from 0 to {last}; see --data.class_names"
+                )
             members[names[label]].append(position)
         return members
 
@@ -123,9 +143,13 @@ class TorchDatasetModule(ResizedDataModule):
             labels = labels_of(dataset)
             labels = labels[torch.tensor(positions)] if labels is not None else None
             # what is measured does not depend on the seed of the run
-            scale, seed = (self.crop_scale, self.seed) if split == "train" else (None, self.split_seed)
+            scale, seed = (
+                (self.crop_scale, self.seed) if split == "train" else (None, self.split_seed)
+            )
             count = len(self.class_names)
-            splits[split] = TorchDataset(dataset, positions, labels, count, self.preprocessing, scale, seed)
+            splits[split] = TorchDataset(
+                dataset, positions, labels, count, self.preprocessing, scale, seed
+            )
         return splits
 
 
@@ -148,7 +172,11 @@ def _called(option: str, factory: Callable[[], Any]) -> Any:
     options = getattr(factory, "keywords", {})  # of a partial, which the command line makes
     downloads = options.get("download") and options.get("root")
     try:
-        with one_at_a_time(Path(options["root"]).expanduser().absolute()) if downloads else nullcontext():
+        with (
+            one_at_a_time(Path(options["root"]).expanduser().absolute())
+            if downloads
+            else nullcontext()
+        ):
             return factory()
     except URLError as error:
         advice = "connect to the network, or put them where the dataset looks for them"
@@ -156,6 +184,8 @@ def _called(option: str, factory: Callable[[], Any]) -> Any:
     except (OSError, RuntimeError) as error:
         last = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
         by_torchvision = str(last.f_globals.get("__name__")).startswith("torchvision.")
-        if not (by_torchvision or isinstance(error, OSError)):  # of others' code the traceback says more
+        if not (
+            by_torchvision or isinstance(error, OSError)
+        ):  # of others' code the traceback says more
             raise
         raise UserError(f"{option}: {' '.join(str(error).split())}") from error

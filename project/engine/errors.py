@@ -27,7 +27,10 @@ class UnreadableFileError(LocalError):
 
 def printable(text: object, keep: str = "") -> str:
     """Escapes what would control a terminal: ANSI codes, line ends and changed writing directions, but not ``keep``."""
-    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in str(text))
+    return "".join(
+        c if c.isprintable() or c in keep else c.encode("unicode_escape").decode()
+        for c in str(text)
+    )
 
 
 def listed(names: Iterable[object], most: int | None = None, word: str = "and") -> str:

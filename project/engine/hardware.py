@@ -24,17 +24,24 @@ def tune_malloc() -> None:
     libc.mallopt(_M_MMAP_MAX, 0)
     libc.mallopt(_M_TRIM_THRESHOLD, -1)  # never
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
-    libc.madvise.argtypes, libc.free.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int], [ctypes.c_void_p]
+    libc.madvise.argtypes, libc.free.argtypes = (
+        [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int],
+        [ctypes.c_void_p],
+    )
     # advice is for addresses that exist already; what is not touched takes no memory
     if (block := libc.malloc(_HUGE_BYTES)) is not None:
         first_page = -(-block // mmap.PAGESIZE) * mmap.PAGESIZE
-        libc.madvise(first_page, _HUGE_BYTES - mmap.PAGESIZE, mmap.MADV_HUGEPAGE)  # refused by kernels without them
+        libc.madvise(
+            first_page, _HUGE_BYTES - mmap.PAGESIZE, mmap.MADV_HUGEPAGE
+        )  # refused by kernels without them
         libc.free(block)
 
 
 def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:
     """Returns how many cores this process may use: a container's quota or a job's affinity may allow fewer than exist."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     for folder, quota_file in ((_own_cgroup(root), "cpu.max"), (root / "cpu", "cpu.cfs_quota_us")):
         for level in (folder, *folder.parents):  # a limit of any level above counts, too
             cores = min(cores, _quota(level, quota_file) or cores)
@@ -44,7 +51,11 @@ def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:
 def _own_cgroup(root: Path) -> Path:
     """Returns the folder of this process's own cgroup (version 2); the root itself in most containers."""
     try:
-        line = next(line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
+        line = next(
+            line
+            for line in Path("/proc/self/cgroup").read_text().splitlines()
+            if line.startswith("0::")
+        )
     except (OSError, StopIteration):
         return root
     return root / line.removeprefix("0::").lstrip("/")
@@ -54,7 +65,9 @@ def _quota(level: Path, name: str) -> int | None:
     """Returns the cores that a cgroup may use, rounded up; None if it has no limit."""
     try:
         quota, *period = (level / name).read_text().split()
-        period = period or (level / "cpu.cfs_period_us").read_text().split()  # version 1 has it in a file of its own
+        period = (
+            period or (level / "cpu.cfs_period_us").read_text().split()
+        )  # version 1 has it in a file of its own
         return max(1, -(-int(quota) // int(period[0]))) if int(quota) > 0 else None
     except (OSError, ValueError):  # no such file, or "max"
         return None

@@ -19,7 +19,14 @@ else:
 
     ShareAboveZero = restricted_number_type("ShareAboveZero", float, [(">", 0), ("<=", 1)])
 
-__all__ = ["ClosedUnitInterval", "NonNegativeInt", "OpenUnitInterval", "PositiveInt", "ShareAboveZero", "plain_numbers"]
+__all__ = [
+    "ClosedUnitInterval",
+    "NonNegativeInt",
+    "OpenUnitInterval",
+    "PositiveInt",
+    "ShareAboveZero",
+    "plain_numbers",
+]
 
 
 def plain_numbers(value: Any) -> Any:

@@ -56,8 +56,16 @@ def is_preprocessing(found: Any) -> bool:
         and found.get("interpolation", "bilinear") in get_args(Interpolation)
         and all(isinstance(values, list | tuple) for values in statistics)
         and 0 < len(statistics[0]) == len(statistics[1]) <= 3 * (_LARGEST / sides[0]) ** 2
-        and (len(statistics[0]) == 3 if "bits" not in found else any(found["bits"] is bits for bits in (8, 16)))
-        and all(isinstance(one, int | float) and abs(one) < _GREATEST for values in statistics for one in values)
+        and (
+            len(statistics[0]) == 3
+            if "bits" not in found
+            else any(found["bits"] is bits for bits in (8, 16))
+        )
+        and all(
+            isinstance(one, int | float) and abs(one) < _GREATEST
+            for values in statistics
+            for one in values
+        )
         and min(statistics[1]) > 0
     )
 

@@ -16,7 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_GOLDEN_RATIO = 0x9E3779B97F4A7C15 - (1 << 64)  # 2^64 divided by the golden ratio, odd, as a signed integer
+_GOLDEN_RATIO = 0x9E3779B97F4A7C15 - (
+    1 << 64
+)  # 2^64 divided by the golden ratio, odd, as a signed integer
 _MULTIPLIERS = 0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64)
 
 

@@ -62,8 +62,12 @@ def correct_progress(trainer: Trainer) -> None:
     # not by way of the property of the first, which makes that True where --trainer.max_steps is given
     trainer.fit_loop._restarting = loop.restarting = False
     loop.batch_progress.total.ready = loop.batch_progress.total.completed + 1
-    by_hand = not trainer.lightning_module.automatic_optimization  # where a batch may take several steps
-    loop._batches_that_stepped = loop.batch_progress.total.completed if by_hand else trainer.global_step
+    by_hand = (
+        not trainer.lightning_module.automatic_optimization
+    )  # where a batch may take several steps
+    loop._batches_that_stepped = (
+        loop.batch_progress.total.completed if by_hand else trainer.global_step
+    )
 
 
 def follow_until_averaging(averaging: WeightAveraging, model: LightningModule) -> bool:
@@ -80,7 +84,11 @@ def follow_until_averaging(averaging: WeightAveraging, model: LightningModule) -
 
 def communication_of(strategy: DDPStrategy) -> tuple[Any, Any, bool]:
     """Returns the communication hook of DDP, its state, and whether the graph is static."""
-    return strategy._ddp_comm_hook, strategy._ddp_comm_state, bool(strategy._ddp_kwargs.get("static_graph"))
+    return (
+        strategy._ddp_comm_hook,
+        strategy._ddp_comm_state,
+        bool(strategy._ddp_kwargs.get("static_graph")),
+    )
 
 
 def trainer_of(model: LightningModule) -> Trainer | None:

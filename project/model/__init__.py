@@ -6,4 +6,11 @@ from project.model.metrics import MultilabelMetrics
 from project.model.muon import Muon
 from project.model.schedules import CosineWithWarmup, HeadFirst
 
-__all__ = ["CosineWithWarmup", "CrossEntropy", "HeadFirst", "ImageClassifier", "MultilabelMetrics", "Muon"]
+__all__ = [
+    "CosineWithWarmup",
+    "CrossEntropy",
+    "HeadFirst",
+    "ImageClassifier",
+    "MultilabelMetrics",
+    "Muon",
+]

@@ -16,7 +16,13 @@ from project.engine.training.module import ResumableModule
 from project.model.freezing import evaluate_frozen, freeze_layers
 from project.model.losses import CrossEntropy, Loss
 from project.model.metrics import ClassificationMetrics, CountingMetrics
-from project.model.networks import build_network, detect_memory_format, head, network_of_file, with_channels
+from project.model.networks import (
+    build_network,
+    detect_memory_format,
+    head,
+    network_of_file,
+    with_channels,
+)
 from project.model.normalize import Normalization, resized
 from project.model.optimizers import build_optimizer
 from project.model.pretrained import start_from
@@ -73,7 +79,9 @@ class ImageClassifier(ResumableModule):
         optimizer: OptimizerCallable = lambda params: SGD(
             params, lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4
         ),
-        lr_scheduler: LRSchedulerCallable = lambda optimizer: CosineWithWarmup(optimizer, lrf=0.01, warmup_epochs=1.0),
+        lr_scheduler: LRSchedulerCallable = lambda optimizer: CosineWithWarmup(
+            optimizer, lrf=0.01, warmup_epochs=1.0
+        ),
         lr_scheduler_interval: Interval | None = None,
         layer_decay: float = 1.0,
         compile: bool = False,  # noqa: A002  # what torch calls it
@@ -85,7 +93,11 @@ class ImageClassifier(ResumableModule):
         self.class_names, self.preprocessing = list(class_names), preprocessing
         self.arch, self.arch_args = arch, arch_args
         self.criterion = copy.deepcopy(loss)
-        self.optimizer, self.layer_decay, self.exact_evaluation = optimizer, layer_decay, exact_evaluation
+        self.optimizer, self.layer_decay, self.exact_evaluation = (
+            optimizer,
+            layer_decay,
+            exact_evaluation,
+        )
         self.lr_scheduler, self.lr_scheduler_interval = lr_scheduler, lr_scheduler_interval
         self.compile_network, self.test_time_augmentation = compile, test_time_augmentation
         num_classes = len(class_names)
@@ -99,12 +111,16 @@ class ImageClassifier(ResumableModule):
             freeze_layers(self.network, freeze, num_classes)
         self.normalization = Normalization(preprocessing)
         self.add_metrics(*(self.metrics_class(num_classes) for _ in range(3)))
-        self.train_image_size: int | None = None  # pixels, to which training images are resized, or as they are
+        self.train_image_size: int | None = (
+            None  # pixels, to which training images are resized, or as they are
+        )
 
     def forward(self, images: Tensor) -> Tensor:
         """Normalises images, uint8 or uint16 (N, channels, height, width), and returns their logits, float (N, classes)."""
         if images.dtype != (pixels := self.normalization.pixels):
-            raise TypeError(f"images must be {pixels}, got {images.dtype}; see torchvision's to_dtype")
+            raise TypeError(
+                f"images must be {pixels}, got {images.dtype}; see torchvision's to_dtype"
+            )
         images = resized(images, self.train_image_size if self.training else None)
         x = self.normalization(images, like=next(self.network.parameters()))
         logits: Tensor = self.network(x.contiguous(memory_format=self.memory_format))
@@ -152,7 +168,9 @@ class ImageClassifier(ResumableModule):
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Builds the optimizer of all parameters that require gradients, and its schedule."""
         optimizer = build_optimizer(self.optimizer, self, self.layer_decay)
-        schedule = build_schedule(self.lr_scheduler, optimizer, self.trainer, self.lr_scheduler_interval)
+        schedule = build_schedule(
+            self.lr_scheduler, optimizer, self.trainer, self.lr_scheduler_interval
+        )
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def evaluation_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -191,6 +209,10 @@ class ImageClassifier(ResumableModule):
     def start_from_batch(self, batch: Any) -> None:
         """Sets the whitening layer of a new network, if it has one as ``airbench`` has, by the first batch."""
         images = self.as_batch(batch).images
-        whiten(self.network, lambda: self.normalization(images, like=next(self.network.parameters())), self.trainer)
+        whiten(
+            self.network,
+            lambda: self.normalization(images, like=next(self.network.parameters())),
+            self.trainer,
+        )
 
     network_of_file = staticmethod(network_of_file)  # checks the network that a checkpoint names

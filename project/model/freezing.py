@@ -92,7 +92,11 @@ def _size(module: nn.Module) -> int:
 
 
 def _position(found: list[list[str]], name: str) -> int | None:
-    begun = (n for n, names in enumerate(found) if any(f"{parameter}.".startswith(f"{name}.") for parameter in names))
+    begun = (
+        n
+        for n, names in enumerate(found)
+        if any(f"{parameter}.".startswith(f"{name}.") for parameter in names)
+    )
     return next(begun, None)
 
 

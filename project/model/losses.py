@@ -30,12 +30,23 @@ class CrossEntropy(nn.Module):
     """
 
     def __init__(
-        self, label_smoothing: float = 0.1, class_weights: Literal["balanced"] | list[float] | None = None
+        self,
+        label_smoothing: float = 0.1,
+        class_weights: Literal["balanced"] | list[float] | None = None,
     ) -> None:
         super().__init__()
-        require(0 <= label_smoothing <= 1, "--model.loss.label_smoothing", label_smoothing, "from 0 to 1")
+        require(
+            0 <= label_smoothing <= 1,
+            "--model.loss.label_smoothing",
+            label_smoothing,
+            "from 0 to 1",
+        )
         self.label_smoothing, self.class_weights = label_smoothing, class_weights
-        self._weights = torch.tensor(class_weights, dtype=torch.float32) if isinstance(class_weights, list) else None
+        self._weights = (
+            torch.tensor(class_weights, dtype=torch.float32)
+            if isinstance(class_weights, list)
+            else None
+        )
 
     def prepare(self, data: Any, class_names: Sequence[str]) -> None:
         """Computes, before training, balanced weights from the data module's ``class_counts()``, or checks those that were given."""
@@ -45,19 +56,40 @@ class CrossEntropy(nn.Module):
                     f"{_WEIGHTS} balanced needs a data module with class_counts(); give {len(class_names)} numbers instead"
                 )
             counts = data.class_counts()
-            if empty := [name for name, count in zip(class_names, counts, strict=True) if count == 0]:
-                raise UserError(f"{_WEIGHTS} balanced needs images of every class, got none of {listed(empty, 5)}")
+            if empty := [
+                name for name, count in zip(class_names, counts, strict=True) if count == 0
+            ]:
+                raise UserError(
+                    f"{_WEIGHTS} balanced needs images of every class, got none of {listed(empty, 5)}"
+                )
             self._weights = torch.tensor([sum(counts) / (len(counts) * count) for count in counts])
         elif (given := self.class_weights) is not None:
-            usable = len(given) == len(class_names) and all(0 <= one < math.inf for one in given) and any(given)
-            require(usable, _WEIGHTS, given, f"'balanced' or {len(class_names)} numbers from 0 that are not all 0")
+            usable = (
+                len(given) == len(class_names)
+                and all(0 <= one < math.inf for one in given)
+                and any(given)
+            )
+            require(
+                usable,
+                _WEIGHTS,
+                given,
+                f"'balanced' or {len(class_names)} numbers from 0 that are not all 0",
+            )
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Returns each image's loss, float (N,); soft labels get the mean of the weights by their shares."""
-        losses = F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing, reduction="none")
+        losses = F.cross_entropy(
+            logits, labels, label_smoothing=self.label_smoothing, reduction="none"
+        )
         if self.class_weights is None:
             return losses
         if self._weights is None:
-            raise UserError(f"{_WEIGHTS} balanced is computed when trainer.fit starts; outside of it, give the numbers")
+            raise UserError(
+                f"{_WEIGHTS} balanced is computed when trainer.fit starts; outside of it, give the numbers"
+            )
         self._weights = self._weights.to(losses.device)
-        return losses * (self._weights[labels] if labels.dim() == 1 else labels.to(self._weights.dtype) @ self._weights)
+        return losses * (
+            self._weights[labels]
+            if labels.dim() == 1
+            else labels.to(self._weights.dtype) @ self._weights
+        )

@@ -28,14 +28,22 @@ class Metrics(NamedTuple):
     # int64 (classes, classes) on the CPU, with a row for each true class; where an image may have several classes,
     # (classes, 2, 2), with [[neither, predicted alone], [true alone, both]]
     confusion: Tensor
-    top5_correct: int | None  # images with their class among the five best; None with five classes or fewer
+    top5_correct: (
+        int | None
+    )  # images with their class among the five best; None with five classes or fewer
     own: Mapping[str, float] = {}  # further metrics, by name
-    exact: int | None = None  # images with exactly their classes predicted; None where each image has one class
+    exact: int | None = (
+        None  # images with exactly their classes predicted; None where each image has one class
+    )
     # by percent, the softmax that a class needs to join a prediction set that holds the true class so often
     coverage: Mapping[int, float] = {}
     images: int | None = None  # how many were measured, where they may have several classes
-    thresholds: list[float] | None = None  # the probability above which each class is predicted; None if that is 0.5
-    best_thresholds: list[float] | None = None  # those by which each class's F1 would be greatest here
+    thresholds: list[float] | None = (
+        None  # the probability above which each class is predicted; None if that is 0.5
+    )
+    best_thresholds: list[float] | None = (
+        None  # those by which each class's F1 would be greatest here
+    )
 
     @property
     def total(self) -> int:
@@ -56,7 +64,12 @@ class Metrics(NamedTuple):
     def per_class(self) -> list[dict[str, float | int]]:
         """Precision, recall and F1 of each class in [0, 1], 0 where undefined, how many images it has, and its threshold."""
         rows: list[dict[str, float | int]] = [
-            {"precision": h / max(p, 1), "recall": h / max(t, 1), "f1": 2 * h / max(t + p, 1), "total": t}
+            {
+                "precision": h / max(p, 1),
+                "recall": h / max(t, 1),
+                "f1": 2 * h / max(t + p, 1),
+                "total": t,
+            }
             for h, t, p in self._hits_true_predicted()
         ]
         for row, threshold in zip(rows, self.thresholds or (), strict=False):
@@ -73,7 +86,9 @@ class Metrics(NamedTuple):
         """Counts for each class the images that have it and are predicted to, that have it, and that are predicted to."""
         cells = self.confusion
         if cells.dim() == 3:
-            return torch.stack([cells[:, 1, 1], cells[:, 1].sum(1), cells[:, :, 1].sum(1)], dim=1).tolist()
+            return torch.stack(
+                [cells[:, 1, 1], cells[:, 1].sum(1), cells[:, :, 1].sum(1)], dim=1
+            ).tolist()
         return torch.stack([cells.diagonal(), cells.sum(1), cells.sum(0)], dim=1).tolist()
 
     def rates(self) -> dict[str, float]:
@@ -84,7 +99,11 @@ class Metrics(NamedTuple):
     def as_dict(self) -> dict[str, Any]:
         """Returns rates beside the counts they come from, as plain data."""
         counts = {"correct": self.correct, "total": self.total, "top5_correct": self.top5_correct}
-        found = self.rates() | counts | {"thresholds": self.thresholds, "confusion_matrix": self.confusion.tolist()}
+        found = (
+            self.rates()
+            | counts
+            | {"thresholds": self.thresholds, "confusion_matrix": self.confusion.tolist()}
+        )
         return {name: value for name, value in found.items() if value is not None}
 
 
@@ -119,7 +138,9 @@ class CountingMetrics(Metric):
     def count_losses(self, losses: Tensor, counted: Tensor) -> None:
         """Adds up losses, float (N,), in nats, where ``counted``; one above 2^20 is not finite."""
         finite = losses.abs() <= _LARGEST_LOSS  # nor is NaN
-        units = torch.where(counted & finite, losses.float() / _LOSS_UNIT, 0).round().to(torch.int64)
+        units = (
+            torch.where(counted & finite, losses.float() / _LOSS_UNIT, 0).round().to(torch.int64)
+        )
         self.loss_units += units.sum()
         self.non_finite += (counted & ~finite).sum()
 
@@ -137,7 +158,9 @@ class CountingMetrics(Metric):
 
     def mean_loss(self, total: int) -> float:
         """Returns the mean over so many images, in nats; NaN where any was not finite."""
-        return float("nan") if self.non_finite else int(self.loss_units) * _LOSS_UNIT / max(total, 1)
+        return (
+            float("nan") if self.non_finite else int(self.loss_units) * _LOSS_UNIT / max(total, 1)
+        )
 
     def sync(self, *args: Any, **kwargs: Any) -> None:
         """Adds up the counts of all processes at once, where torchmetrics gathers each of them from every process."""
@@ -147,14 +170,20 @@ class CountingMetrics(Metric):
     def _sums(self) -> Iterator[Tensor]:
         states = [cast(Tensor, state) for state in self.metric_state.values()]
         total = torch.cat([state.flatten() for state in states])
-        distributed.all_reduce(total)  # Lightning's reduce belongs to a strategy, which a metric does not know
-        for state, part in zip(states, torch.split(total, [state.numel() for state in states]), strict=True):
+        distributed.all_reduce(
+            total
+        )  # Lightning's reduce belongs to a strategy, which a metric does not know
+        for state, part in zip(
+            states, torch.split(total, [state.numel() for state in states]), strict=True
+        ):
             yield part.view_as(state)
 
     def counts(self) -> dict[str, Tensor]:
         """Returns the counts since the last reset, of all processes, each of which must call this."""
         with self.sync_context():
-            return {name: cast(Tensor, state).cpu().clone() for name, state in self.metric_state.items()}
+            return {
+                name: cast(Tensor, state).cpu().clone() for name, state in self.metric_state.items()
+            }
 
     def set_counts(self, counts: dict[str, Tensor]) -> None:
         """Restores the counts of all processes, in one of them; those that an older run counted otherwise begin at 0."""
@@ -240,7 +269,9 @@ class MultilabelMetrics(CountingMetrics):
         """Counts labels, (N, classes), from 0 to 1, which are rounded; negative ones are unknown and not counted."""
         known, true, predicted = labels >= 0, (labels > 0.5).long(), self.predicted(logits)
         counted, row = known.any(1), 2 * torch.arange(self.num_classes, device=labels.device) + true
-        self.confusion.view(-1).scatter_add_(0, (2 * row + predicted).flatten(), known.flatten().long())
+        self.confusion.view(-1).scatter_add_(
+            0, (2 * row + predicted).flatten(), known.flatten().long()
+        )
         self.exact += (((true == predicted) | ~known).all(1) & counted).sum()
         self.images += counted.sum()
         self.count_losses(losses, counted)
@@ -252,7 +283,9 @@ class MultilabelMetrics(CountingMetrics):
         """Returns 1 for each class above its threshold, int64 (N, classes)."""
         if self.thresholds is None:
             return (logits > 0).long()
-        edges = torch.tensor(self.thresholds, dtype=torch.float64).logit().float()  # exactly those that were chosen
+        edges = (
+            torch.tensor(self.thresholds, dtype=torch.float64).logit().float()
+        )  # exactly those that were chosen
         return (logits > edges.to(logits.device, non_blocking=True)).long()
 
     def best_thresholds(self) -> list[float] | None:
@@ -267,5 +300,7 @@ class MultilabelMetrics(CountingMetrics):
     def results(self) -> Metrics:
         """Computes the metrics from the counts of this process."""
         images = int(self.images)
-        found = Metrics(self.mean_loss(images), self.confusion.cpu(), None, exact=int(self.exact), images=images)
+        found = Metrics(
+            self.mean_loss(images), self.confusion.cpu(), None, exact=int(self.exact), images=images
+        )
         return found._replace(thresholds=self.thresholds, best_thresholds=self.best_thresholds())

@@ -45,8 +45,12 @@ class Muon(Optimizer):
             kernels = [parameter for parameter in group["params"] if parameter.ndim == 4]
             others = [parameter for parameter in group["params"] if parameter.ndim != 4]
             split.append({"lr": lr, "momentum": momentum, **group, "params": kernels})
-            split.append({"lr": adam_lr, "betas": tuple(betas), "eps": eps, **group, "params": others})
-        super().__init__([group for group in split if group["params"]], {"weight_decay": weight_decay})
+            split.append(
+                {"lr": adam_lr, "betas": tuple(betas), "eps": eps, **group, "params": others}
+            )
+        super().__init__(
+            [group for group in split if group["params"]], {"weight_decay": weight_decay}
+        )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -61,13 +65,17 @@ class Muon(Optimizer):
         return loss
 
 
-def _step_kernel(kernel: Tensor, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
+def _step_kernel(
+    kernel: Tensor, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]
+) -> None:
     if not state:
         state["momentum_buffer"] = torch.zeros_like(kernel)
     average = state["momentum_buffer"]
     average.mul_(group["momentum"]).add_(gradient)
     direction = gradient.add(average, alpha=group["momentum"])
-    kernel.mul_(len(kernel) ** 0.5 / kernel.norm().clamp(min=_EPS))  # a new head of 1x1 kernels starts from zero
+    kernel.mul_(
+        len(kernel) ** 0.5 / kernel.norm().clamp(min=_EPS)
+    )  # a new head of 1x1 kernels starts from zero
     kernel.sub_(orthogonalized(direction.flatten(1)).view(kernel.shape), alpha=group["lr"])
 
 
@@ -83,10 +91,15 @@ def orthogonalized(matrix: Tensor) -> Tensor:
     return x.T if is_tall else x
 
 
-def _step_by_adam(parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
+def _step_by_adam(
+    parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]
+) -> None:
     if not state:
         state["step"] = torch.tensor(0.0)
-        state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        state["exp_avg"], state["exp_avg_sq"] = (
+            torch.zeros_like(parameter),
+            torch.zeros_like(parameter),
+        )
     first, second = group["betas"]
     mean, square, steps = state["exp_avg"], state["exp_avg_sq"], state["step"].add_(1).item()
     parameter.mul_(1 - group["lr"] * group["weight_decay"])

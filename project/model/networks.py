@@ -36,17 +36,23 @@ def torchvision_names() -> list[str]:
     return list_models(module=torchvision.models)
 
 
-def build_network(arch: str, num_classes: int, arch_args: Mapping[str, Any] | None = None) -> nn.Module:
+def build_network(
+    arch: str, num_classes: int, arch_args: Mapping[str, Any] | None = None
+) -> nn.Module:
     """Builds a network with new weights; see ``arch`` and ``arch_args`` of :class:`project.model.ImageClassifier`."""
     make, args = find_builder(arch), dict(arch_args or {})
     try:
         if not is_path(arch):
             return make(num_classes=num_classes, **args)
-        signature(make).bind(num_classes=num_classes, **args)  # a bug in the user's own code keeps its traceback
+        signature(make).bind(
+            num_classes=num_classes, **args
+        )  # a bug in the user's own code keeps its traceback
     except UserError:
         raise
     except Exception as error:  # libraries raise errors of any type for wrong arguments
-        given = ", ".join(f"{name}={value!r}" for name, value in {"num_classes": num_classes, **args}.items())
+        given = ", ".join(
+            f"{name}={value!r}" for name, value in {"num_classes": num_classes, **args}.items()
+        )
         complaint = f"{arch} does not accept {printable(given)} ({first_sentence(error)})"
         raise UserError(f"--model.arch_args: {complaint}") from error
     return make(num_classes=num_classes, **args)
@@ -57,7 +63,9 @@ def with_channels(network: nn.Module, channels: int) -> nn.Module:
     first = next((layer for layer in network.modules() if isinstance(layer, nn.Conv2d)), None)
     if first is not None and first.in_channels == 3 != channels and first.weight.requires_grad:
         deviation = first.weight.std().item() * (3 / channels) ** 0.5
-        first.weight = nn.Parameter(deviation * torch.randn(len(first.weight), channels, *first.kernel_size))
+        first.weight = nn.Parameter(
+            deviation * torch.randn(len(first.weight), channels, *first.kernel_size)
+        )
         first.in_channels = channels
     return network
 
@@ -78,8 +86,14 @@ def find_builder(arch: str) -> Callable[..., nn.Module]:
         return _SMALL[arch]
     if arch.startswith(TIMM):
         create = import_timm().create_model
-        defaults = [one.default for one in signature(create).parameters.values() if one.default is not one.empty]
-        return partial(create, timm_name(arch), *defaults)  # which arch_args can then not set, and so read no weights
+        defaults = [
+            one.default
+            for one in signature(create).parameters.values()
+            if one.default is not one.empty
+        ]
+        return partial(
+            create, timm_name(arch), *defaults
+        )  # which arch_args can then not set, and so read no weights
     if arch in torchvision_names():
         return partial(_torchvision_network, arch)
     if not is_path(arch):
@@ -88,12 +102,16 @@ def find_builder(arch: str) -> Callable[..., nn.Module]:
     try:
         make: Callable[..., nn.Module] = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise UserError(f"--model.arch: {printable(arch)} cannot be imported ({first_sentence(error)})") from error
+        raise UserError(
+            f"--model.arch: {printable(arch)} cannot be imported ({first_sentence(error)})"
+        ) from error
     allow_module(make.__module__ if isinstance(make, type) else module)
     return make
 
 
-def _torchvision_network(arch: str, num_classes: int, stem: str = "imagenet", **args: Any) -> nn.Module:
+def _torchvision_network(
+    arch: str, num_classes: int, stem: str = "imagenet", **args: Any
+) -> nn.Module:
     """Builds a network without reading weights, which ``arch_args`` cannot change.
 
     With ``stem="cifar"``, a ResNet begins with a 3x3 convolution of stride 1 and no pool (He et al., 2016, section 4.2,
@@ -102,7 +120,9 @@ def _torchvision_network(arch: str, num_classes: int, stem: str = "imagenet", **
     options = {"aux_logits": False, "init_weights": True} if arch in INCEPTIONS else {}
     network: nn.Module = get_model(arch, weights=None, num_classes=num_classes, **options, **args)
     if stem == "cifar" and isinstance(network, ResNet):
-        network.conv1 = nn.Conv2d(3, network.conv1.out_channels, kernel_size=3, padding=1, bias=False)
+        network.conv1 = nn.Conv2d(
+            3, network.conv1.out_channels, kernel_size=3, padding=1, bias=False
+        )
         nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
         network.maxpool = nn.Identity()  # type: ignore[assignment]  # any module will do
     elif stem != "imagenet":
@@ -115,16 +135,22 @@ def import_timm() -> Any:
     try:
         return import_module("timm")
     except ImportError as error:
-        raise UserError(f"--model.arch {TIMM}NAME needs the package timm; install it by: pip install timm") from error
+        raise UserError(
+            f"--model.arch {TIMM}NAME needs the package timm; install it by: pip install timm"
+        ) from error
 
 
 def timm_name(arch: str) -> str:
     """Returns NAME of ``timm/NAME``; raises an error if timm has no such network, or if it ends with a tag of weights."""
     name, _, tag = arch.removeprefix(TIMM).partition(".")
-    if name not in import_timm().list_models():  # nor may a name make timm look elsewhere, as ``hf_hub:`` does
+    if (
+        name not in import_timm().list_models()
+    ):  # nor may a name make timm look elsewhere, as ``hf_hub:`` does
         raise _unknown(arch)
     if tag:
-        raise UserError(f"--model.arch {printable(arch)}: name the weights apart: {TIMM}{name} --model.weights {tag}")
+        raise UserError(
+            f"--model.arch {printable(arch)}: name the weights apart: {TIMM}{name} --model.weights {tag}"
+        )
     return name
 
 
@@ -149,7 +175,11 @@ def head(network: nn.Module, num_classes: int) -> dict[str, nn.Module]:
         found = cast(Any, network).get_classifier()
         heads = found if isinstance(found, tuple) else (found,)
         return {name: layer for name, layer in network.named_modules() if layer in heads}
-    layers = [(name, layer) for name, layer in network.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    layers = [
+        (name, layer)
+        for name, layer in network.named_modules()
+        if isinstance(layer, nn.Linear | nn.Conv2d)
+    ]
     fitting = [(name, layer) for name, layer in layers if len(layer.weight) == num_classes]
     if not fitting:
         raise UserError(
@@ -159,7 +189,9 @@ def head(network: nn.Module, num_classes: int) -> dict[str, nn.Module]:
     return dict(fitting[-1:])
 
 
-def detect_memory_format(network: nn.Module, arch: str, num_classes: int, images: Tensor) -> torch.memory_format:
+def detect_memory_format(
+    network: nn.Module, arch: str, num_classes: int, images: Tensor
+) -> torch.memory_format:
     """Tries a network on two images, converts its weights to the memory format that works, and returns that.
 
     ``channels_last``, nearly always the faster one, comes first. Lazy layers get their shapes; nothing else changes.
@@ -183,8 +215,14 @@ def detect_memory_format(network: nn.Module, arch: str, num_classes: int, images
     for module, mode in modes.items():
         module.training = mode
     if not isinstance(logits, Tensor) or logits.shape != (2, num_classes):
-        got = f"a shape of {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-        raise UserError(f"--model.arch: {printable(arch)} must return logits of shape (2, {num_classes}), got {got}")
+        got = (
+            f"a shape of {tuple(logits.shape)}"
+            if isinstance(logits, Tensor)
+            else type(logits).__name__
+        )
+        raise UserError(
+            f"--model.arch: {printable(arch)} must return logits of shape (2, {num_classes}), got {got}"
+        )
     return layout
 
 
@@ -195,5 +233,7 @@ def _try(network: nn.Module, images: Tensor, layout: torch.memory_format) -> Any
         logits = network(images.contiguous(memory_format=layout))
     for parameter in network.parameters():
         if parameter.ndim == 4:
-            parameter.data = parameter.data.to(memory_format=layout)  # contiguous leaves the strides of 1x1 kernels
+            parameter.data = parameter.data.to(
+                memory_format=layout
+            )  # contiguous leaves the strides of 1x1 kernels
     return logits

@@ -14,13 +14,22 @@ class Normalization:
     """
 
     def __init__(self, preprocessing: Preprocessing) -> None:
-        self.pixels, both = empty_images(0, preprocessing).dtype, (preprocessing["mean"], preprocessing["std"])
-        self.mean, self.std = (torch.iinfo(self.pixels).max * torch.tensor(one).view(1, -1, 1, 1) for one in both)
+        self.pixels, both = (
+            empty_images(0, preprocessing).dtype,
+            (preprocessing["mean"], preprocessing["std"]),
+        )
+        self.mean, self.std = (
+            torch.iinfo(self.pixels).max * torch.tensor(one).view(1, -1, 1, 1) for one in both
+        )
 
     def __call__(self, images: Tensor, like: Tensor) -> Tensor:
         """Normalises images on the scale of their pixels, to the type of another tensor on the same device."""
         # half precision would round 16 bits before the mean is subtracted
-        dtype = like.dtype if self.pixels == torch.uint8 else torch.promote_types(like.dtype, torch.float32)
+        dtype = (
+            like.dtype
+            if self.pixels == torch.uint8
+            else torch.promote_types(like.dtype, torch.float32)
+        )
         if (self.mean.device, self.mean.dtype) != (like.device, dtype):
             self.mean, self.std = self.mean.to(like.device, dtype), self.std.to(like.device, dtype)
         x = images.to(dtype, copy=True)

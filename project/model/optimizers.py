@@ -18,7 +18,9 @@ LR_SCALE = "lr_scale"
 """The factor of a parameter group's learning rate, by timm's name for it."""
 
 
-def build_optimizer(make: OptimizerCallable, model: LightningModule, layer_decay: float = 1.0) -> Optimizer:
+def build_optimizer(
+    make: OptimizerCallable, model: LightningModule, layer_decay: float = 1.0
+) -> Optimizer:
     """Builds the optimizer of all parameters of a model that require gradients, those outside of its ``network`` too."""
     require(0 < layer_decay <= 1, "--model.layer_decay", layer_decay, "above 0, at most 1")
     network = cast(nn.Module, model.network)
@@ -32,7 +34,9 @@ def build_optimizer(make: OptimizerCallable, model: LightningModule, layer_decay
     return optimizer
 
 
-def _parameter_groups(network: nn.Module, layer_decay: float, others: Sequence[nn.Parameter]) -> list[dict[str, Any]]:
+def _parameter_groups(
+    network: nn.Module, layer_decay: float, others: Sequence[nn.Parameter]
+) -> list[dict[str, Any]]:
     """Groups the parameters that require gradients: those with the optimizer's own weight decay, and those without.
 
     Decay only hinders vectors, such as biases and those of normalisation (He et al., 2019, section 3.1,
@@ -41,15 +45,21 @@ def _parameter_groups(network: nn.Module, layer_decay: float, others: Sequence[n
     With ``layer_decay`` below 1, each block has two groups with its ``lr_scale``, the head's first (Clark et al., 2020,
     https://arxiv.org/abs/2003.10555). ``others`` are parameters outside of the network, trained as the head is.
     """
-    spared_names = cast(Any, network).no_weight_decay() if hasattr(network, "no_weight_decay") else ()
+    spared_names = (
+        cast(Any, network).no_weight_decay() if hasattr(network, "no_weight_decay") else ()
+    )
     named = dict(network.named_parameters())
     groups: list[dict[str, Any]] = []
     for depth, names in enumerate(reversed(blocks(network)) if layer_decay < 1 else [list(named)]):
-        members = [(name, named[name]) for name in names] + [("", other) for other in others if depth == 0]
+        members = [(name, named[name]) for name in names] + [
+            ("", other) for other in others if depth == 0
+        ]
         decayed: list[nn.Parameter] = []
         spared: list[nn.Parameter] = []
         for name, parameter in members:
-            is_spared = parameter.ndim < 2 or any(fnmatchcase(name, pattern) for pattern in spared_names)
+            is_spared = parameter.ndim < 2 or any(
+                fnmatchcase(name, pattern) for pattern in spared_names
+            )
             if parameter.requires_grad:
                 (spared if is_spared else decayed).append(parameter)
         scale = {LR_SCALE: layer_decay**depth} if layer_decay < 1 else {}
@@ -75,6 +85,12 @@ def fuse(optimizer: Optimizer) -> None:
     The groups are set, not the optimizer's constructor: then Lightning would refuse to clip gradients.
     """
     for group in optimizer.param_groups:
-        undecided = group.get("fused", False) is None and not group["foreach"] and not group["differentiable"]
-        if undecided and all(parameter.device.type in ("cpu", "cuda") for parameter in group["params"]):
+        undecided = (
+            group.get("fused", False) is None
+            and not group["foreach"]
+            and not group["differentiable"]
+        )
+        if undecided and all(
+            parameter.device.type in ("cpu", "cuda") for parameter in group["params"]
+        ):
             group["fused"] = True

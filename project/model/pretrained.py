@@ -20,13 +20,25 @@ from project.engine.run.checkpoint import ABOUT, read_checkpoint, read_weights
 from project.engine.run.files import fetch_file
 from project.engine.run.progress import note
 from project.engine.training.fitting import require_finite
-from project.model.networks import INCEPTIONS, TIMM, find_builder, head, import_timm, timm_name, torchvision_names
+from project.model.networks import (
+    INCEPTIONS,
+    TIMM,
+    find_builder,
+    head,
+    import_timm,
+    timm_name,
+    torchvision_names,
+)
 
 _AUXILIARY_HEADS = ("aux1.", "aux2.", "AuxLogits.")
 _FITS: Any = {"center": "crop", "squash": "squash", "border": "pad"}  # what timm calls them
 _HASH = re.compile(r"-([0-9a-f]{8,})\.[^.]+$")  # torch.hub's convention for names of files
-_OLD_DENSENET = re.compile(r"(denselayer\d+\.(?:norm|conv))\.(\d)\.")  # names of torchvision's first release
-_WRAPPER = re.compile(r"^(module|_orig_mod|network)\.")  # of DistributedDataParallel, torch.compile and ours
+_OLD_DENSENET = re.compile(
+    r"(denselayer\d+\.(?:norm|conv))\.(\d)\."
+)  # names of torchvision's first release
+_WRAPPER = re.compile(
+    r"^(module|_orig_mod|network)\."
+)  # of DistributedDataParallel, torch.compile and ours
 
 
 class Pretrained(NamedTuple):
@@ -42,12 +54,18 @@ def find_weights(arch: str, weights: str) -> Pretrained:
     if weights.startswith(("http://", "https://")):
         name = Path(urlsplit(weights).path).name or "weights"
         is_unique = _HASH.search(name)  # unlike the many files that are called best.ckpt
-        folder = _hub_folder() if is_unique else _hub_folder() / sha256(weights.encode()).hexdigest()[:16]
+        folder = (
+            _hub_folder()
+            if is_unique
+            else _hub_folder() / sha256(weights.encode()).hexdigest()[:16]
+        )
         return _in_file(folder / name, weights, url=weights)
     names: list[str] = []
     if arch in torchvision_names():
         names = sorted(get_model_weights(arch).__members__)
-    elif arch.startswith(TIMM) and (tagged := import_timm().list_pretrained(f"{timm_name(arch)}.*")):
+    elif arch.startswith(TIMM) and (
+        tagged := import_timm().list_pretrained(f"{timm_name(arch)}.*")
+    ):
         names = ["DEFAULT", *(name.partition(".")[2] for name in tagged)]
     if weights in names:
         return _of_timm(arch, weights) if arch.startswith(TIMM) else _of_torchvision(arch, weights)
@@ -74,7 +92,9 @@ def _in_file(path: Path, source: str, url: str | None = None) -> Pretrained:
 
     def preprocessing() -> Preprocessing | None:
         file = fetched()
-        with suppress(UserError):  # it is not a checkpoint of ours, or will be refused when its weights are read
+        with suppress(
+            UserError
+        ):  # it is not a checkpoint of ours, or will be refused when its weights are read
             return cast(Preprocessing, read_checkpoint(file)[ABOUT]["preprocessing"])
         return None
 
@@ -94,7 +114,9 @@ def _of_torchvision(arch: str, name: str) -> Pretrained:
         mean=list(mean),
         std=list(std),
     )
-    file = _in_file(_hub_folder() / Path(urlsplit(entry.url).path).name, f"{entry.name} of {arch}", entry.url)
+    file = _in_file(
+        _hub_folder() / Path(urlsplit(entry.url).path).name, f"{entry.name} of {arch}", entry.url
+    )
     return file._replace(preprocessing=lambda: preprocessing)
 
 
@@ -105,7 +127,9 @@ def _of_timm(arch: str, tag: str) -> Pretrained:
 
     def weights() -> Mapping[str, Tensor]:
         place = entry.hf_hub_id or entry.url
-        import_module("huggingface_hub").utils.logging.set_verbosity_error()  # it reports each of many failed attempts
+        import_module(
+            "huggingface_hub"
+        ).utils.logging.set_verbosity_error()  # it reports each of many failed attempts
         note(f"fetching {place}, unless it is in the cache")
         try:
             return cast(Mapping[str, Tensor], timm.create_model(name, pretrained=True).state_dict())
@@ -135,7 +159,9 @@ def start_from(network: nn.Module, arch: str, weights: str, num_classes: int) ->
         rank_zero_only(note)(f"starting from '{found.source}', but with {new}")
 
 
-def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str, num_classes: int) -> list[str]:
+def load_weights(
+    network: nn.Module, weights: Mapping[str, Tensor], source: str, num_classes: int
+) -> list[str]:
     """Copies weights into a network, whatever wrappers stand before their names; returns the names of those left out.
 
     A head for other classes is left out, and the new one starts from zero: random weights that the features do not correct
@@ -147,21 +173,35 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str,
         weights = {_WRAPPER.sub("", name): value for name, value in weights.items()}
     weights = {name: adapted(value, own.get(name, value).shape) for name, value in weights.items()}
     heads = tuple(f"{name}." for name in head(network, num_classes))
-    other_shape = [name for name in own if name in weights and own[name].shape != weights[name].shape]
-    left_out = [name for name in own if name.startswith(heads) and (name in other_shape or name not in weights)]
+    other_shape = [
+        name for name in own if name in weights and own[name].shape != weights[name].shape
+    ]
+    left_out = [
+        name
+        for name in own
+        if name.startswith(heads) and (name in other_shape or name not in weights)
+    ]
     # torchvision's older files do not count batches; BatchNorm does without
-    needed = [name for name in own if name not in left_out and not name.endswith("num_batches_tracked")]
+    needed = [
+        name for name in own if name not in left_out and not name.endswith("num_batches_tracked")
+    ]
     problems = {
         "missing": [name for name in needed if name not in weights],
-        "unknown": [name for name in weights if name not in own and not name.startswith(_AUXILIARY_HEADS)],
+        "unknown": [
+            name for name in weights if name not in own and not name.startswith(_AUXILIARY_HEADS)
+        ],
         "of another shape": [name for name in other_shape if name not in left_out],
     }
     if any(problems.values()):
-        parts = "; ".join(f"{problem}: {listed(names, 5)}" for problem, names in problems.items() if names)
+        parts = "; ".join(
+            f"{problem}: {listed(names, 5)}" for problem, names in problems.items() if names
+        )
         raise UserError(
             f"--model.weights: '{source}' does not fit this network ({parts}); see --model.arch and --model.arch_args"
         )
-    fitting = {name: value for name, value in weights.items() if name in own and name not in left_out}
+    fitting = {
+        name: value for name, value in weights.items() if name in own and name not in left_out
+    }
     require_finite(fitting, source)
     # own keeps the versions of its modules, which some classes ask for
     own.update(fitting | {name: torch.zeros_like(own[name]) for name in left_out})
@@ -171,7 +211,12 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str,
 
 def adapted(weight: Tensor, shape: torch.Size) -> Tensor:
     """Adapts a convolution of RGB as timm's ``adapt_input_conv`` does: its sum for one channel, else repeated and scaled."""
-    if weight.dim() != 4 or weight.shape[1] != 3 or shape == weight.shape or shape[2:] != weight.shape[2:]:
+    if (
+        weight.dim() != 4
+        or weight.shape[1] != 3
+        or shape == weight.shape
+        or shape[2:] != weight.shape[2:]
+    ):
         return weight
     if shape[1] == 1:
         return weight.sum(1, keepdim=True)
@@ -185,10 +230,22 @@ def follow_preprocessing(options: Any, preprocessing: Preprocessing) -> None:
     """
     crop = preprocessing["crop"]
     resize = round((options.get("image_size") or crop) * preprocessing["resize"] / crop)
-    wanted = {"fit": "crop", "interpolation": "bilinear", **preprocessing, "image_size": crop, "resize": resize}
+    wanted = {
+        "fit": "crop",
+        "interpolation": "bilinear",
+        **preprocessing,
+        "image_size": crop,
+        "resize": resize,
+    }
     wanted["channels"], wanted["bits"] = bands_of(preprocessing) or (None, None)
     same = all(options.get(name) in (None, wanted[name]) for name in ("channels", "bits"))
-    for name in ("image_size", "fit", "resize", "interpolation", *("channels", "bits", "mean", "std") * same):
+    for name in (
+        "image_size",
+        "fit",
+        "resize",
+        "interpolation",
+        *("channels", "bits", "mean", "std") * same,
+    ):
         if name in options and options[name] is None:
             options[name] = wanted[name]
 
@@ -198,8 +255,13 @@ def follow_weights(config: Any, resumed: Sequence[Path]) -> None:
     model = config.model.init_args
     if model.get("weights") is None:
         if model.get("freeze") and not resumed:
-            raise UserError("--model.freeze needs --model.weights: without, layers of random weights would never learn")
+            raise UserError(
+                "--model.freeze needs --model.weights: without, layers of random weights would never learn"
+            )
     elif "arch" in model:
-        found = (find_weights(model.arch, str(source)).preprocessing() for source in resumed or [model.weights])
+        found = (
+            find_weights(model.arch, str(source)).preprocessing()
+            for source in resumed or [model.weights]
+        )
         if (preprocessing := next(filter(None, found), None)) is not None:
             follow_preprocessing(config.data.get("init_args", {}), preprocessing)

@@ -33,7 +33,12 @@ class CosineWithWarmup(LRScheduler):
 
     def __init__(self, optimizer: Optimizer, lrf: float = 0.01, warmup_epochs: float = 1.0) -> None:
         require(0 <= lrf <= 1, "--model.lr_scheduler.lrf", lrf, "from 0 to 1")
-        require(0 <= warmup_epochs < math.inf, "--model.lr_scheduler.warmup_epochs", warmup_epochs, "0 or more")
+        require(
+            0 <= warmup_epochs < math.inf,
+            "--model.lr_scheduler.warmup_epochs",
+            warmup_epochs,
+            "0 or more",
+        )
         self.lrf, self.warmup_epochs = lrf, warmup_epochs
         self.total_steps, self.warmup_steps = 1, 0
         super().__init__(optimizer)
@@ -74,9 +79,18 @@ class HeadFirst(CosineWithWarmup):
     """
 
     def __init__(
-        self, optimizer: Optimizer, lrf: float = 0.0, warmup_epochs: float = 0.5, head_epochs: float = 1.0
+        self,
+        optimizer: Optimizer,
+        lrf: float = 0.0,
+        warmup_epochs: float = 0.5,
+        head_epochs: float = 1.0,
     ) -> None:
-        require(0 <= head_epochs < math.inf, "--model.lr_scheduler.head_epochs", head_epochs, "0 or more")
+        require(
+            0 <= head_epochs < math.inf,
+            "--model.lr_scheduler.head_epochs",
+            head_epochs,
+            "0 or more",
+        )
         if not any(LR_SCALE in group for group in optimizer.param_groups):
             raise UserError(
                 "--model.lr_scheduler HeadFirst needs --model.layer_decay below 1, and an optimizer that keeps its groups"
@@ -114,10 +128,14 @@ def build_schedule(
     if hasattr(scheduler, "set_length"):
         before = dict(vars(scheduler))
         scheduler.set_length(*_length(trainer, interval))
-        scheduler.lengths = [name for name, value in vars(scheduler).items() if value is not before.get(name)]
+        scheduler.lengths = [
+            name for name, value in vars(scheduler).items() if value is not before.get(name)
+        ]
     now = [float(group["lr"]) for group in optimizer.param_groups]
     keeps_proportions = all(
-        math.isclose(rate * rates[0], now[0] * own) for rate, own in zip(now, rates, strict=True) if rate
+        math.isclose(rate * rates[0], now[0] * own)
+        for rate, own in zip(now, rates, strict=True)
+        if rate
     )
     if not keeps_proportions:
         raise UserError(
@@ -125,7 +143,12 @@ def build_schedule(
             " optimizer gives them several; use one that scales the optimizer's own rates, as CosineWithWarmup does"
         )
     monitor = getattr(scheduler, "monitor", "val/loss")  # of Lightning's ReduceLROnPlateau
-    return {"scheduler": scheduler, "interval": interval, "monitor": monitor, "name": "learning_rate"}
+    return {
+        "scheduler": scheduler,
+        "interval": interval,
+        "monitor": monitor,
+        "name": "learning_rate",
+    }
 
 
 def total_steps(trainer: Trainer) -> int:
@@ -150,12 +173,19 @@ def _length(trainer: Trainer, interval: Interval) -> tuple[int, float]:
     if interval == "epoch" and trainer.max_steps == -1 and (trainer.max_epochs or 0) > 0:
         return cast(int, trainer.max_epochs), 1
     trainer.fit_loop.setup_data()  # with max_steps alone, Lightning has not counted the batches yet
-    total, in_epoch = total_steps(trainer), trainer.num_training_batches / trainer.accumulate_grad_batches
+    total, in_epoch = (
+        total_steps(trainer),
+        trainer.num_training_batches / trainer.accumulate_grad_batches,
+    )
     in_epoch = math.ceil(in_epoch) if math.isfinite(in_epoch) else in_epoch
     return (total, in_epoch) if interval == "step" else (math.ceil(total / in_epoch), 1)
 
 
 def _is_one_cycle_without_length(make: LRSchedulerCallable) -> bool:
     made = make if isinstance(make, partial) else partial(make)
-    is_one_cycle = any(isinstance(part, type) and issubclass(part, OneCycleLR) for part in (made.func, *made.args))
-    return is_one_cycle and not any(made.keywords.get(name) for name in ("total_steps", "epochs", "steps_per_epoch"))
+    is_one_cycle = any(
+        isinstance(part, type) and issubclass(part, OneCycleLR) for part in (made.func, *made.args)
+    )
+    return is_one_cycle and not any(
+        made.keywords.get(name) for name in ("total_steps", "epochs", "steps_per_epoch")
+    )

@@ -23,7 +23,12 @@ class Airbench(nn.Module):
         residual: Adds a third convolution to each group, and a residual connection around its last two.
     """
 
-    def __init__(self, num_classes: int, widths: tuple[int, int, int] = (64, 256, 256), residual: bool = False) -> None:
+    def __init__(
+        self,
+        num_classes: int,
+        widths: tuple[int, int, int] = (64, 256, 256),
+        residual: bool = False,
+    ) -> None:
         super().__init__()
         self.stem = nn.Sequential(WhiteningConv2d(3, 2), nn.GELU())
         self.layer1 = _group(24, widths[0], residual)
@@ -40,7 +45,9 @@ class Airbench(nn.Module):
 
 def _group(channels: int, width: int, residual: bool) -> nn.Sequential:
     def normalized() -> nn.BatchNorm2d:
-        return nn.BatchNorm2d(width, momentum=0.4)  # running statistics follow quickly, as a few epochs have few steps
+        return nn.BatchNorm2d(
+            width, momentum=0.4
+        )  # running statistics follow quickly, as a few epochs have few steps
 
     first = [_convolution(channels, width), nn.MaxPool2d(2), normalized(), nn.GELU()]
     rest: list[nn.Module] = [_convolution(width, width), normalized()]
@@ -49,7 +56,9 @@ def _group(channels: int, width: int, residual: bool) -> nn.Sequential:
     group = nn.Sequential(*first, *rest, nn.GELU())
     for layer in group.modules():
         if isinstance(layer, nn.Conv2d):
-            nn.init.dirac_(layer.weight.data[: layer.in_channels])  # the first kernels begin by copying a channel each
+            nn.init.dirac_(
+                layer.weight.data[: layer.in_channels]
+            )  # the first kernels begin by copying a channel each
         elif isinstance(layer, nn.BatchNorm2d):
             layer.weight.requires_grad_(False)
     return group
@@ -88,13 +97,16 @@ class _Residual(nn.Sequential):
 
 def _residual_group(channels: int, width: int) -> nn.Sequential:
     return nn.Sequential(
-        _block(channels, width, nn.MaxPool2d(2)), _Residual(_block(width, width), _block(width, width))
+        _block(channels, width, nn.MaxPool2d(2)),
+        _Residual(_block(width, width), _block(width, width)),
     )
 
 
 def _block(channels: int, width: int, *pool: nn.Module) -> nn.Sequential:
     """Builds a convolution that pools before it normalises, which takes less time."""
-    return nn.Sequential(_convolution(channels, width), *pool, nn.BatchNorm2d(width), nn.ReLU(inplace=True))
+    return nn.Sequential(
+        _convolution(channels, width), *pool, nn.BatchNorm2d(width), nn.ReLU(inplace=True)
+    )
 
 
 def _convolution(channels: int, width: int) -> nn.Conv2d:
@@ -141,7 +153,9 @@ def whiten(network: nn.Module, images: Callable[[], Tensor], trainer: Trainer) -
     layer = next((layer for layer in network.modules() if isinstance(layer, WhiteningConv2d)), None)
     if layer is not None and not layer.is_set:
         share = images()
-        covariance: Any = patch_covariance(share.cpu().float(), layer.kernel_size[0])  # some devices have no float64
+        covariance: Any = patch_covariance(
+            share.cpu().float(), layer.kernel_size[0]
+        )  # some devices have no float64
         layer.whiten(trainer.strategy.reduce(covariance.float().to(share.device), reduce_op="mean"))
         with torch.no_grad():  # processors may differ in the last bits of what they compute
             layer.weight.copy_(trainer.strategy.broadcast(layer.weight.detach()))

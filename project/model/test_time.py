@@ -32,7 +32,11 @@ def exact_logits(model: Any, images: Tensor) -> Tensor:
         return cast(Tensor, model(images)).float()
     classify: Callable[[Tensor], Tensor] = model
     if next(model.network.parameters()).dtype in _HALF:
-        weights = {name: value.float() for name, value in model.state_dict().items() if value.is_floating_point()}
+        weights = {
+            name: value.float()
+            for name, value in model.state_dict().items()
+            if value.is_floating_point()
+        }
         classify = partial(functional_call, model, weights)
     alone = len(images) == 1
     with torch.autocast(model.device.type, enabled=False):
@@ -45,7 +49,9 @@ def evaluation_logits(model: Any, images: Tensor) -> Tensor:
     return mean_logits(partial(exact_logits, model), images, model.test_time_augmentation)
 
 
-def mean_logits(classify: Callable[[Tensor], Tensor], images: Tensor, views: Views | None) -> Tensor:
+def mean_logits(
+    classify: Callable[[Tensor], Tensor], images: Tensor, views: Views | None
+) -> Tensor:
     """Returns the mean of the logits of several views of each image; without views, those of the image.
 
     With ``flip_and_shift``, images that are not moved have half of the weight, and mirrored edges pad the others, as in
@@ -60,7 +66,9 @@ def mean_logits(classify: Callable[[Tensor], Tensor], images: Tensor, views: Vie
     logits = with_mirror_image(images)
     if views == "flip":
         return logits
-    require(views == "flip_and_shift", "--model.test_time_augmentation", views, "flip or flip_and_shift")
+    require(
+        views == "flip_and_shift", "--model.test_time_augmentation", views, "flip or flip_and_shift"
+    )
     wide = torch.cat([images[..., 1:2], images, images[..., -2:-1]], dim=3)
     padded = torch.cat([wide[:, :, 1:2], wide, wide[:, :, -2:-1]], dim=2)
     moved = [with_mirror_image(part) for part in (padded[:, :, :-2, :-2], padded[:, :, 2:, 2:])]

@@ -13,21 +13,54 @@ from PIL import Image
 from torch.nn import functional as F
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from project.analysis.calibration import abstention_figure, fit_temperature, reliability, reliability_figure
-from project.analysis.plots import balance_figure, class_figure, confusion_figure, curves_figure, image_grid
-from project.analysis.tables import class_table, metrics_table, require_writable, summary, write_json
+from project.analysis.calibration import (
+    abstention_figure,
+    fit_temperature,
+    reliability,
+    reliability_figure,
+)
+from project.analysis.plots import (
+    balance_figure,
+    class_figure,
+    confusion_figure,
+    curves_figure,
+    image_grid,
+)
+from project.analysis.tables import (
+    class_table,
+    metrics_table,
+    require_writable,
+    summary,
+    write_json,
+)
 from project.engine.errors import UserError
 from project.engine.run.folder import RunFolder
 from project.model.metrics import Metrics
 from tests.conftest import cases
 
 RATES = ["precision", "recall", "f1"]
-HARD_NAMES = ["μαργαρίτα", "ромашка", "100%", "a_b^c", "$x_{$", "\\frac", "x" * 255, "\udcff\udcfe", "a\tb\x1b[2J"]
-CURVES = {name: {step: 1 - step / 30 for step in (3, 1, 2)} for name in ("train/loss", "val/accuracy", "learning_rate")}
+HARD_NAMES = [
+    "μαργαρίτα",
+    "ромашка",
+    "100%",
+    "a_b^c",
+    "$x_{$",
+    "\\frac",
+    "x" * 255,
+    "\udcff\udcfe",
+    "a\tb\x1b[2J",
+]
+CURVES = {
+    name: {step: 1 - step / 30 for step in (3, 1, 2)}
+    for name in ("train/loss", "val/accuracy", "learning_rate")
+}
 
 
 def rows(count):
-    return [dict(zip(RATES, row, strict=True)) for row in np.random.default_rng(0).random((count, 3)).tolist()]
+    return [
+        dict(zip(RATES, row, strict=True))
+        for row in np.random.default_rng(0).random((count, 3)).tolist()
+    ]
 
 
 def require_drawn(figure):
@@ -48,7 +81,10 @@ def test_a_confusion_matrix_shows_true_rows_and_their_counts():
     (axes,) = confusion_figure(confusion, ["a", "b", "c"]).axes
     assert axes.get_ylabel() == "true"
     assert ticks(axes.yaxis) == ticks(axes.xaxis) == ["a", "b", "c"]
-    assert np.allclose(np.asarray(axes.images[0].get_array()), np.array([[0.75, 0.25, 0], [0, 0, 0], [0.25, 0, 0.75]]))
+    assert np.allclose(
+        np.asarray(axes.images[0].get_array()),
+        np.array([[0.75, 0.25, 0], [0, 0, 0], [0.25, 0, 0.75]]),
+    )
     texts = {(text.get_position(), text.get_text()) for text in axes.texts}
     assert texts == {((0, 0), "6"), ((1, 0), "2"), ((0, 2), "1"), ((2, 2), "3")}
 
@@ -72,7 +108,10 @@ def test_a_grid_shows_every_image_as_it_is(count, titles):
 def test_curves_are_drawn_from_whatever_was_logged_at_whole_steps(curves, panels):
     require_drawn(figure := curves_figure(curves))
     drawn = [[np.asarray(line.get_xydata()) for line in axes.lines] for axes in figure.axes]
-    drawn = [[points.tolist() for points in found if len(points) and points[:, 1].any()] for found in drawn]
+    drawn = [
+        [points.tolist() for points in found if len(points) and points[:, 1].any()]
+        for found in drawn
+    ]
     for name in panels:
         expected = [list(point) for point in sorted(curves[name].items())]
         assert expected in [points for found in drawn for points in found]
@@ -92,16 +131,24 @@ def test_bars_of_each_class_have_its_rates_the_first_class_on_top():
     for key, bars in zip(RATES, axes.containers, strict=True):
         assert [bar.get_width() for bar in bars] == [row[key] for row in found]
     require_drawn(stacked := balance_figure({"train": [8, 3], "val": [2, 1]}, names))
-    places = [(bar.get_x(), bar.get_width()) for group in stacked.axes[0].containers for bar in group]
+    places = [
+        (bar.get_x(), bar.get_width()) for group in stacked.axes[0].containers for bar in group
+    ]
     assert places == [(0, 8), (0, 3), (8, 2), (3, 1)]
 
 
-@pytest.mark.filterwarnings("ignore:.*Glyph .* missing from", "ignore:Matplotlib currently does not support")
+@pytest.mark.filterwarnings(
+    "ignore:.*Glyph .* missing from", "ignore:Matplotlib currently does not support"
+)
 @cases("names", [*HARD_NAMES, "\N{BENGALI LETTER KA}" * 85], list("abcd") * 10)
 def test_any_names_of_classes_can_be_drawn(names):
     require_drawn(confusion_figure(torch.randint(0, 9, (len(names), len(names))), names))
     require_drawn(class_figure(rows(len(names)), names))
-    require_drawn(image_grid([torch.zeros(3, 4, 4, dtype=torch.uint8)] * 9, [f"{name} 99%" for name in names[:9]]))
+    require_drawn(
+        image_grid(
+            [torch.zeros(3, 4, 4, dtype=torch.uint8)] * 9, [f"{name} 99%" for name in names[:9]]
+        )
+    )
 
 
 def overconfident(count=2_000, classes=5, scale=3.0):
@@ -129,9 +176,13 @@ def test_the_temperature_is_that_of_the_least_cross_entropy(scale):
     logits, labels = overconfident(scale=scale)
     tried = torch.linspace(0.2, 5, 2_000)
     losses = torch.stack([F.cross_entropy(logits / temperature, labels) for temperature in tried])
-    assert (found := fit_temperature(logits, labels)) == pytest.approx(float(tried[losses.argmin()]), abs=0.01)
+    assert (found := fit_temperature(logits, labels)) == pytest.approx(
+        float(tried[losses.argmin()]), abs=0.01
+    )
     assert found == pytest.approx(scale, rel=0.1)  # it undoes what made the model too sure
-    assert fit_temperature(torch.eye(3), torch.arange(3)) == pytest.approx(1 / 20)  # where all is right, the least
+    assert fit_temperature(torch.eye(3), torch.arange(3)) == pytest.approx(
+        1 / 20
+    )  # where all is right, the least
 
 
 def test_the_accuracy_of_the_images_left_over_is_that_of_the_most_confident():
@@ -140,8 +191,12 @@ def test_the_accuracy_of_the_images_left_over_is_that_of_the_most_confident():
     confidence, correct = shares.max(1), shares.argmax(1) == labels.numpy()
     line, *points = abstention_figure(torch.tensor(confidence), torch.tensor(correct)).axes[0].lines
     for share, accuracy in (np.asarray(point.get_xydata())[0] for point in points):
-        assert accuracy == pytest.approx(correct[confidence >= np.sort(confidence)[-round(200 * share)]].mean())
-    assert [point.get_label() for point in points] == [f"confidence from {least}" for least in (0.5, 0.7, 0.9, 0.95)]
+        assert accuracy == pytest.approx(
+            correct[confidence >= np.sort(confidence)[-round(200 * share)]].mean()
+        )
+    assert [point.get_label() for point in points] == [
+        f"confidence from {least}" for least in (0.5, 0.7, 0.9, 0.95)
+    ]
     assert np.asarray(line.get_ydata())[-1] == pytest.approx(correct.mean())
 
 
@@ -152,18 +207,28 @@ def metrics(classes):
 
 @pytest.mark.parametrize("classes", [3, 10])
 def test_rates_stand_beside_their_counts_in_columns_and_every_class_has_a_row(classes):
-    measured, names = metrics(classes), ["a very long name of a class", *map(str, range(classes - 1))]
+    measured, names = (
+        metrics(classes),
+        ["a very long name of a class", *map(str, range(classes - 1))],
+    )
     heading, *rows = class_table(names, measured.per_class).splitlines()
     assert heading.split() == ["class", "precision", "recall", "F1", "images"]
     for name, line, row in zip(names, rows, measured.per_class, strict=True):
         numbers = [*(f"{row[key]:.4f}" for key in ("precision", "recall", "f1")), str(row["total"])]
         assert line.strip().removeprefix(name).split() == numbers
         assert len(line) == len(heading)
-    lines = metrics_table({"validation": measured.as_dict(), "test": measured.as_dict()}).splitlines()
+    lines = metrics_table(
+        {"validation": measured.as_dict(), "test": measured.as_dict()}
+    ).splitlines()
     assert len({len(line) for line in lines}) == 1
     cells = {line[:12].strip(): line[12:] for line in lines}
     assert cells[""].split() == ["validation", "test"]
-    assert cells["accuracy"].count(f"{100 * measured.accuracy:.2f}% ({measured.correct}/{measured.total})") == 2
+    assert (
+        cells["accuracy"].count(
+            f"{100 * measured.accuracy:.2f}% ({measured.correct}/{measured.total})"
+        )
+        == 2
+    )
     assert cells["macro F1"].split() == [f"{measured.f1:.4f}"] * 2
     assert cells["loss"].split() == ["0.1235"] * 2
     assert cells.get("top5", "").count(f"(7/{measured.total})") == (2 if classes > 5 else 0)
@@ -171,7 +236,12 @@ def test_rates_stand_beside_their_counts_in_columns_and_every_class_has_a_row(cl
 
 def test_the_summary_names_the_best_checkpoint_and_next_commands(tmp_path):
     run, test = RunFolder(tmp_path, "mine"), metrics(3).as_dict()
-    found = {"val": {}, "test": test, "epoch": 18, "selection": {"monitor": "val/f1", "mode": "max"}}
+    found = {
+        "val": {},
+        "test": test,
+        "epoch": 18,
+        "selection": {"monitor": "val/f1", "mode": "max"},
+    }
     text = summary(run, found)
     assert f"project.evaluate {run.best}" in text
     assert "your own images" in text
@@ -185,7 +255,9 @@ def test_a_file_of_metrics_is_whole_or_as_it_was(tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
     try:
-        with pytest.raises(UserError, match=r"^--output: '.*' cannot be written \(File too large\)$"):
+        with pytest.raises(
+            UserError, match=r"^--output: '.*' cannot be written \(File too large\)$"
+        ):
             write_json("--output", path, {"accuracy": [0.25] * 99})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -34,7 +34,9 @@ from tests.model.test_classifier import PREPROCESSING, make_images
 
 v2: Any = import_module("torchvision.transforms.v2")  # its names are not declared for types
 IMAGES = make_images(2, side=64)
-EMBEDDINGS = torch.randn(200, 16, generator=torch.Generator().manual_seed(0)) * torch.linspace(1, 3, 16)
+EMBEDDINGS = torch.randn(200, 16, generator=torch.Generator().manual_seed(0)) * torch.linspace(
+    1, 3, 16
+)
 
 
 def prepared(image: Image.Image, about: Preprocessing) -> Tensor:
@@ -42,21 +44,33 @@ def prepared(image: Image.Image, about: Preprocessing) -> Tensor:
     crop, fit = about["crop"], about.get("fit", "crop")
     sizes = {"crop": (about["resize"],), "pad": (None,), "squash": ((crop, crop),)}
     options = {"max_size": crop} if fit == "pad" else {}
-    scaled: Tensor = v2.Compose([v2.PILToTensor(), v2.Resize(*sizes[fit], antialias=True, **options)])(image)
+    scaled: Tensor = v2.Compose(
+        [v2.PILToTensor(), v2.Resize(*sizes[fit], antialias=True, **options)]
+    )(image)
     left, upper = ((crop - size) // 2 for size in (scaled.shape[2], scaled.shape[1]))
     right, lower = crop - scaled.shape[2] - left, crop - scaled.shape[1] - upper
     colour = [round(255 * mean) for mean in about["mean"]]
-    return v2.Pad([left, upper, right, lower], fill=colour)(scaled) if fit == "pad" else v2.CenterCrop(crop)(scaled)
+    return (
+        v2.Pad([left, upper, right, lower], fill=colour)(scaled)
+        if fit == "pad"
+        else v2.CenterCrop(crop)(scaled)
+    )
 
 
-def by_torchvision(model: ImageClassifier, paths: Sequence[str | Path], flips: bool = False) -> tuple[Tensor, Tensor]:
+def by_torchvision(
+    model: ImageClassifier, paths: Sequence[str | Path], flips: bool = False
+) -> tuple[Tensor, Tensor]:
     """Files as input, by torchvision's transforms, and the logits that the network makes of them in float64."""
     about: Preprocessing = model.preprocessing
     images = torch.stack([prepared(Image.open(path), about) for path in paths])
-    normalize = v2.Compose([v2.ToDtype(torch.float64, scale=True), v2.Normalize(about["mean"], about["std"])])
+    normalize = v2.Compose(
+        [v2.ToDtype(torch.float64, scale=True), v2.Normalize(about["mean"], about["std"])]
+    )
     network = deepcopy(model.network).double().eval()
     with torch.inference_mode():
-        logits = [network(normalize(view)) for view in ([images, images.flip(3)] if flips else [images])]
+        logits = [
+            network(normalize(view)) for view in ([images, images.flip(3)] if flips else [images])
+        ]
     return images, torch.stack(logits).mean(0)
 
 
@@ -97,11 +111,16 @@ def images_of(found):
 
 def test_images_go_through_the_data_modules_own_hooks(tmp_path, tiny_run):
     make_folder(tmp_path, dict.fromkeys("abcdefgh", 8))
-    (model, _), data = opened(tiny_run), Upside(str(tmp_path), image_size=32, resize=32, num_workers=0, batch_size=8)
+    (model, _), data = (
+        opened(tiny_run),
+        Upside(str(tmp_path), image_size=32, resize=32, num_workers=0, batch_size=8),
+    )
     for split in ("val", "test"):
         found = evaluate_split(model, data, split)
         with torch.no_grad():
-            torch.testing.assert_close(found.logits, model(images_of(found).flip(2, 3)), rtol=0, atol=1e-4)
+            torch.testing.assert_close(
+                found.logits, model(images_of(found).flip(2, 3)), rtol=0, atol=1e-4
+            )
         assert found.metrics.correct == int((found.predicted == found.labels).sum())
 
 
@@ -109,14 +128,23 @@ def test_each_image_has_its_own_prediction_and_a_broken_one_none(tmp_path, tiny_
     monkeypatch.setattr(ImageClassifier, "probabilities", lambda _, logits: (logits / 4).softmax(1))
     make_folder(tmp_path / "images", dict.fromkeys("abcdefgh", 4))
     model, _ = opened(tiny_run)
-    like = {"image_size": 32, "resize": 32, "mean": model.preprocessing["mean"], "std": model.preprocessing["std"]}
+    like = {
+        "image_size": 32,
+        "resize": 32,
+        "mean": model.preprocessing["mean"],
+        "std": model.preprocessing["std"],
+    }
     data = FolderDataModule(str(tmp_path / "images"), **like, num_workers=0, on_bad_image="skip")
-    assert {name: data.preprocessing.get(name) for name in model.preprocessing} == model.preprocessing
+    assert {
+        name: data.preprocessing.get(name) for name in model.preprocessing
+    } == model.preprocessing
     data.setup("test")
     files = {index: tmp_path / "images" / data.splits["test"].name(index) for index in range(8)}
     files[3].write_bytes(b"broken since it was looked at")
     found = evaluate_split(model, data)
-    assert [tmp_path / "images" / found.images.name(index) for index in range(8)] == [*files.values()]
+    assert [tmp_path / "images" / found.images.name(index) for index in range(8)] == [
+        *files.values()
+    ]
     assert found.logits.isnan().any(1).tolist() == [index == 3 for index in range(8)]
     assert (int(found.labels[3]), found.metrics.total) == (-1, 7)
     del files[3]
@@ -128,7 +156,9 @@ def test_each_image_has_its_own_prediction_and_a_broken_one_none(tmp_path, tiny_
 def test_validation_takes_the_views_of_the_test_where_that_is_asked_for(tiny_run):
     model, data = opened(tiny_run)
     model.test_time_augmentation = "flip"
-    plain, views = (evaluate_split(model, data, "val", as_in_use=as_in_use) for as_in_use in (False, True))
+    plain, views = (
+        evaluate_split(model, data, "val", as_in_use=as_in_use) for as_in_use in (False, True)
+    )
     with torch.inference_mode():
         straight, mirrored = model(images_of(views)), model(images_of(views).flip(3))
     torch.testing.assert_close(plain.logits, straight, rtol=0, atol=1e-4)
@@ -140,13 +170,21 @@ def test_the_most_confident_come_first(tiny_run):
     found = evaluate_split(*opened(tiny_run))
     rows = list(zip(found.logits.softmax(1).tolist(), found.labels.tolist(), strict=True))
     wrong = [index for index, (row, label) in enumerate(rows) if row.index(max(row)) != label]
-    assert found.suspects(5) == sorted(wrong, key=lambda index: (rows[index][0][rows[index][1]], index))[:5]
+    assert (
+        found.suspects(5)
+        == sorted(wrong, key=lambda index: (rows[index][0][rows[index][1]], index))[:5]
+    )
     for correct in (True, False):
         wanted = [index for index in range(len(rows)) if (index not in wrong) == correct]
-        assert found.confident(correct, 5) == sorted(wanted, key=lambda index: (-max(rows[index][0]), index))[:5]
+        assert (
+            found.confident(correct, 5)
+            == sorted(wanted, key=lambda index: (-max(rows[index][0]), index))[:5]
+        )
 
 
-@pytest.mark.parametrize(("only_first", "only_second"), [(0, 0), (1, 0), (5, 5), (3, 17), (40, 12), (600, 520)])
+@pytest.mark.parametrize(
+    ("only_first", "only_second"), [(0, 0), (1, 0), (5, 5), (3, 17), (40, 12), (600, 520)]
+)
 def test_the_p_value_is_that_of_the_exact_binomial_test(only_first, only_second):
     differing = only_first + only_second
     first = torch.tensor([True] * only_first + [False] * only_second + [True] * 7 + [False] * 4)
@@ -159,15 +197,27 @@ def test_the_p_value_is_that_of_the_exact_binomial_test(only_first, only_second)
 def test_what_differs_is_named_as_on_the_command_line_and_runs_that_differ_in_seed_alone_are_a_group():
     sgd = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1, "momentum": 0.9}}
     adam = {"class_path": "torch.optim.AdamW", "init_args": {"lr": 0.1}}
-    first = {"seed_everything": 0, "model": {"arch": "resnet18", "optimizer": sgd}, "trainer": {"callbacks": None}}
-    second = {"seed_everything": 1, "model": {"arch": "resnet18", "optimizer": adam}, "trainer": {"callbacks": None}}
+    first = {
+        "seed_everything": 0,
+        "model": {"arch": "resnet18", "optimizer": sgd},
+        "trainer": {"callbacks": None},
+    }
+    second = {
+        "seed_everything": 1,
+        "model": {"arch": "resnet18", "optimizer": adam},
+        "trainer": {"callbacks": None},
+    }
     assert differing_settings({"a": first, "b": second}) == {
         "seed_everything": {"a": 0, "b": 1},
         "model.optimizer": {"a": "SGD", "b": "AdamW"},
         "model.optimizer.momentum": {"a": 0.9, "b": None},
     }
     assert differing_settings({"a": first, "b": first}) == {}
-    again = first | {"seed_everything": 2, "name": "again", "trainer": {"callbacks": None, "default_root_dir": "there"}}
+    again = first | {
+        "seed_everything": 2,
+        "name": "again",
+        "trainer": {"callbacks": None, "default_root_dir": "there"},
+    }
     assert seed_groups({"a": first, "b": second, "again": again}) == [["a", "again"], ["b"]]
 
 
@@ -198,11 +248,17 @@ def by_formula(model, layer, to_map):
     (lambda: resnet18(num_classes=3), "layer4", lambda x: x),
     (lambda: squeezenet1_1(num_classes=3), "classifier.2", lambda x: x),
     (
-        lambda: VisionTransformer(64, 16, num_layers=2, num_heads=2, hidden_dim=32, mlp_dim=64, num_classes=3),
+        lambda: VisionTransformer(
+            64, 16, num_layers=2, num_heads=2, hidden_dim=32, mlp_dim=64, num_classes=3
+        ),
         "encoder.layers.encoder_layer_1.ln_1",
         lambda x: x[:, 1:].transpose(1, 2).unflatten(2, (4, 4)),
     ),
-    (lambda: SwinTransformer([4, 4], 24, [2, 2], [2, 2], [7, 7], num_classes=3), "permute", lambda x: x),
+    (
+        lambda: SwinTransformer([4, 4], 24, [2, 2], [2, 2], [7, 7], num_classes=3),
+        "permute",
+        lambda x: x,
+    ),
     ids=["resnet", "squeezenet", "vision transformer", "swin"],
 )
 def test_grad_cam_is_that_of_the_last_layer_with_places_of_any_network(build, layer, to_map):
@@ -224,7 +280,9 @@ def test_a_frozen_network_is_explained_too_and_left_as_it_was():
     assert 0 <= float(found.min()) <= float(found.max()) <= 1
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.network.modules())
+    assert not any(
+        module._forward_hooks or module._forward_pre_hooks for module in model.network.modules()
+    )
 
 
 def test_an_embedding_is_what_the_head_sees():
@@ -238,11 +296,15 @@ def test_an_embedding_is_what_the_head_sees():
 def test_neighbours_are_those_of_scikit_learn():
     reference = NearestNeighbors(n_neighbors=5, metric="cosine").fit(EMBEDDINGS.numpy())
     found = nearest(EMBEDDINGS, EMBEDDINGS[:20], 5).numpy()
-    assert np.array_equal(found, reference.kneighbors(EMBEDDINGS[:20].numpy(), return_distance=False))
+    assert np.array_equal(
+        found, reference.kneighbors(EMBEDDINGS[:20].numpy(), return_distance=False)
+    )
     assert found[:, 0].tolist() == list(range(20))
 
 
 def test_the_projection_is_that_of_scikit_learn_up_to_signs():
     expected = PCA(2, svd_solver="full").fit_transform(EMBEDDINGS.double().numpy())
     found = project(EMBEDDINGS).numpy()
-    np.testing.assert_allclose(found, np.sign(found[0] * expected[0]) * expected, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(
+        found, np.sign(found[0] * expected[0]) * expected, rtol=1e-6, atol=1e-9
+    )

@@ -21,7 +21,12 @@ from tests.distributed.job import classifier, flowers, trainer
 from tests.small import load, small
 from tests.stress import SmallNetwork
 
-PLAIN = ["--data.flip=false", "--data.crop_scale=null", "--data.image_size=32", "--data.batch_size=8"]
+PLAIN = [
+    "--data.flip=false",
+    "--data.crop_scale=null",
+    "--data.image_size=32",
+    "--data.batch_size=8",
+]
 FOLDER = ["--data=FolderDataModule", "--data.root=images", "--data.num_workers=0", *PLAIN]
 HEAD = ["--model.freeze=backbone", "--model.weights=weights.pth"]
 CACHED = [*HEAD, "--trainer.callbacks+=project.callbacks.CachedFeatures"]
@@ -35,7 +40,9 @@ def place(workplace) -> Path:
     return workplace
 
 
-def test_the_numbers_are_those_of_computing_the_backbone_each_time_and_each_image_is_read_once(place, monkeypatch):
+def test_the_numbers_are_those_of_computing_the_backbone_each_time_and_each_image_is_read_once(
+    place, monkeypatch
+):
     own = FolderDataModule.on_after_batch_transfer
 
     def invert(self, batch, dataloader_idx: int):
@@ -44,7 +51,9 @@ def test_the_numbers_are_those_of_computing_the_backbone_each_time_and_each_imag
 
     monkeypatch.setattr(FolderDataModule, "on_after_batch_transfer", invert)  # a hook of the user's
     small(*HEAD, "--name=each_time", data=FOLDER)
-    with patch.object(FileDataset, "__getitems__", autospec=True, side_effect=FileDataset.__getitems__) as reading:
+    with patch.object(
+        FileDataset, "__getitems__", autospec=True, side_effect=FileDataset.__getitems__
+    ) as reading:
         cli = small(*CACHED, "--name=once", data=FOLDER)
     assert "forward" not in vars(cli.model)  # which serves the test and other data again
     read = sum(len(keys) for (_, keys), _ in reading.call_args_list)
@@ -61,11 +70,18 @@ def test_the_numbers_are_those_of_computing_the_backbone_each_time_and_each_imag
 
 
 def test_parameters_that_a_pattern_matches_stay_as_they_are_and_others_do_not(workplace):
-    frozen, before = ["--trainer.callbacks+=FreezeParameters", "--trainer.callbacks.pattern"], dict[str, torch.Tensor]()
-    note = LambdaCallback(on_train_start=lambda _, model: before.update(copy.deepcopy(model.network.state_dict())))
+    frozen, before = (
+        ["--trainer.callbacks+=FreezeParameters", "--trainer.callbacks.pattern"],
+        dict[str, torch.Tensor](),
+    )
+    note = LambdaCallback(
+        on_train_start=lambda _, model: before.update(copy.deepcopy(model.network.state_dict()))
+    )
     after = small(*frozen, "conv2|bias", callbacks=[note]).model.network
     same = {name for name, value in after.named_parameters() if torch.equal(value, before[name])}
-    assert same == {name for name in dict(after.named_parameters()) if re.search("conv2|bias", name)}
+    assert same == {
+        name for name in dict(after.named_parameters()) if re.search("conv2|bias", name)
+    }
     with pytest.raises(UserError, match="'depthwise' matches no parameter"):
         small(*frozen, "depthwise", "--name=none")
 
@@ -98,14 +114,20 @@ class ScaledHead(SmallNetwork):
 
 @cases(
     "network flags complaint",
-    (SmallNetwork, ["--data.crop_scale=[0.5,1]", "--data.cutout=3"], r"but --data\.crop_scale and .*cutout would"),
+    (
+        SmallNetwork,
+        ["--data.crop_scale=[0.5,1]", "--data.cutout=3"],
+        r"but --data\.crop_scale and .*cutout would",
+    ),
     (SmallNetwork, [f"--data={__name__}.Brightened"], r"but Brightened\.augment would"),
     (SmallNetwork, [f"--data={__name__}.Noisy"], r"but Noisy\.transform_batch would"),
     (SmallNetwork, ["--model.freeze=null"], r"needs --model\.freeze backbone"),
     (HeadsInAList, [], r"more than the head comes after the features"),
     (ScaledHead, [], r"more than the head comes after the features"),
 )
-def test_what_changes_features_and_what_does_not_end_in_one_head_is_refused(place, network, flags, complaint):
+def test_what_changes_features_and_what_does_not_end_in_one_head_is_refused(
+    place, network, flags, complaint
+):
     torch.save(network(3).state_dict(), "weights.pth")
     with pytest.raises(UserError, match=complaint):
         small(*CACHED, *flags, data=FOLDER, network=network)
@@ -117,7 +139,9 @@ def sizes_in(seen: list[int], **hooks: Any) -> Callback:
     def note(network, inputs):
         seen.extend([inputs[0].shape[-1]] * network.training)
 
-    return LambdaCallback(on_train_start=lambda _, model: model.network.register_forward_pre_hook(note), **hooks)
+    return LambdaCallback(
+        on_train_start=lambda _, model: model.network.register_forward_pre_hook(note), **hooks
+    )
 
 
 @pytest.mark.parametrize("full", [64, 100, 224])
@@ -141,5 +165,7 @@ def test_the_network_sees_it_batch_by_batch_and_evaluation_does_not(workplace):
 def test_a_training_that_fails_leaves_the_next_at_full_size():
     model, sizes = classifier(), sizes_in(seen := list[int](), on_train_batch_end=lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        trainer(1, callbacks=[ProgressiveResizing(multiple=4), sizes]).fit(model, datamodule=flowers(16, 8, 8))
+        trainer(1, callbacks=[ProgressiveResizing(multiple=4), sizes]).fit(
+            model, datamodule=flowers(16, 8, 8)
+        )
     assert (seen, model.train_image_size) == ([16], None)

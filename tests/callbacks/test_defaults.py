@@ -47,7 +47,9 @@ def kinds(callbacks: list[Callback]) -> set[str]:
 
 
 def build(**given: bool) -> set[str]:
-    return kinds(DefaultCallbacks(**given).build(Path("checkpoints"), "val/accuracy", "max", seed=0))
+    return kinds(
+        DefaultCallbacks(**given).build(Path("checkpoints"), "val/accuracy", "max", seed=0)
+    )
 
 
 def test_each_can_be_switched_off_alone():
@@ -59,7 +61,9 @@ def test_each_can_be_switched_off_alone():
 
 def test_a_run_without_any_ends_with_its_last_weights(workplace, capsys):
     run: Any = small(*(f"--callbacks.{name}=false" for name in NAMES)).trainer
-    assert kinds([one for one in run.callbacks if type(one).__module__.startswith("project.")]) == {"Bookkeeping"}
+    assert kinds([one for one in run.callbacks if type(one).__module__.startswith("project.")]) == {
+        "Bookkeeping"
+    }
     assert [path.name for path in (RUN / "checkpoints").iterdir()] == ["best.ckpt"]
     assert not (RUN / "plots").exists()
     best = load(RUN / "checkpoints" / "best.ckpt")
@@ -68,7 +72,9 @@ def test_a_run_without_any_ends_with_its_last_weights(workplace, capsys):
 
     config = yaml.safe_load((RUN / "config.yaml").read_text())
     assert config["callbacks"] == dict.fromkeys(NAMES, False)
-    again: Any = small(f"--config={RUN}/config.yaml", "--name=again", "--callbacks.confusion_matrix=true").trainer
+    again: Any = small(
+        f"--config={RUN}/config.yaml", "--name=again", "--callbacks.confusion_matrix=true"
+    ).trainer
     assert kinds(again.callbacks) - kinds(run.callbacks) == {"ConfusionMatrixPlot"}
 
 
@@ -89,9 +95,13 @@ def test_a_mistake_has_the_models_own_confidence_and_any_index(monkeypatch):
     monkeypatch.setattr(f"{place}.tensorboards", lambda _: True)
     monkeypatch.setattr(f"{place}.add_figure", lambda *args: figures.append(args[2]))
     half = torch.full((2, 2), 0.5)
-    model: Any = SimpleNamespace(class_names=["a", "b"], weights_step=0, probabilities=lambda logits: logits / 8 + half)
+    model: Any = SimpleNamespace(
+        class_names=["a", "b"], weights_step=0, probabilities=lambda logits: logits / 8 + half
+    )
     model.test_metrics = SimpleNamespace(predicted=lambda logits: logits.argmax(1))
-    images = SimpleNamespace(image=lambda index: torch.full((3, 8, 8), index - far, dtype=torch.uint8))
+    images = SimpleNamespace(
+        image=lambda index: torch.full((3, 8, 8), index - far, dtype=torch.uint8)
+    )
     trainer: Any = SimpleNamespace(world_size=1, testing=True, is_global_zero=True)
     trainer.datamodule = SimpleNamespace(splits={"test": images})
     batch = SimpleNamespace(indices=torch.tensor([far, far + 1]), labels=torch.tensor([1, 1]))
@@ -106,9 +116,16 @@ def test_a_mistake_has_the_models_own_confidence_and_any_index(monkeypatch):
 def test_the_confusion_matrix_is_drawn_in_ten_epochs_at_most(monkeypatch):
     drawn: list[int] = []
     monkeypatch.setattr("project.callbacks.figures.tensorboards", lambda _: True)
-    monkeypatch.setattr("project.callbacks.figures.add_figure", lambda trainer, *_: drawn.append(trainer.current_epoch))
-    model = SimpleNamespace(results={"val": Metrics(0.0, torch.eye(2).long(), None)}, class_names=["a", "b"])
-    trainer: Any = SimpleNamespace(state=SimpleNamespace(fn="fit"), testing=False, sanity_checking=False)
+    monkeypatch.setattr(
+        "project.callbacks.figures.add_figure",
+        lambda trainer, *_: drawn.append(trainer.current_epoch),
+    )
+    model = SimpleNamespace(
+        results={"val": Metrics(0.0, torch.eye(2).long(), None)}, class_names=["a", "b"]
+    )
+    trainer: Any = SimpleNamespace(
+        state=SimpleNamespace(fn="fit"), testing=False, sanity_checking=False
+    )
     for trainer.max_epochs, first in ((-1, 0), (10, 0), (25, 2)):
         for trainer.current_epoch in range(first + 1):
             ConfusionMatrixPlot().on_validation_end(trainer, model)
@@ -118,12 +135,25 @@ def test_the_confusion_matrix_is_drawn_in_ten_epochs_at_most(monkeypatch):
 @pytest.mark.parametrize(("interval", "accumulated", "steps"), [(1, 1, [4, 8]), (10, 2, [2, 4])])
 def test_a_row_has_the_newest_of_the_curves(workplace, interval, accumulated, steps):
     RUN.mkdir(parents=True)
-    (RUN / "metrics.csv").write_text("epoch,step\n0,4\n1,8\n2,12\n")  # of a run that left no checkpoint
-    small(f"--trainer.log_every_n_steps={interval}", f"--trainer.accumulate_grad_batches={accumulated}")
+    (RUN / "metrics.csv").write_text(
+        "epoch,step\n0,4\n1,8\n2,12\n"
+    )  # of a run that left no checkpoint
+    small(
+        f"--trainer.log_every_n_steps={interval}",
+        f"--trainer.accumulate_grad_batches={accumulated}",
+    )
     found, curves = rows(RUN / "metrics.csv"), read_curves(RUN)
     assert [(row["epoch"], int(row["step"])) for row in found] == [("1", steps[0]), ("2", steps[1])]
     for row in found:
-        for name in ("train/loss", "train/accuracy", "learning_rate", "val/loss", "val/accuracy", "val/top5", "val/f1"):
+        for name in (
+            "train/loss",
+            "train/accuracy",
+            "learning_rate",
+            "val/loss",
+            "val/accuracy",
+            "val/top5",
+            "val/f1",
+        ):
             step = max(step for step in curves[name] if step < int(row["step"]))
             assert step == int(row["step"]) - 1, name
             assert float(row[name]) == pytest.approx(curves[name][step], rel=1e-6), name
@@ -134,11 +164,15 @@ def test_a_row_has_the_newest_of_the_curves(workplace, interval, accumulated, st
 
 
 def test_metrics_that_callbacks_log_at_the_start_or_end_of_an_epoch_are_in_its_row(workplace):
-    saved: list[Any] = []  # what a checkpoint of that moment, which may be written only then, would have
+    saved: list[
+        Any
+    ] = []  # what a checkpoint of that moment, which may be written only then, would have
 
     def log_late(trainer, model):
         model.log("own", 10.0 * (trainer.current_epoch + 1))
-        saved.extend(one.state_dict()["rows"][-1] for one in trainer.callbacks if isinstance(one, MetricsCSV))
+        saved.extend(
+            one.state_dict()["rows"][-1] for one in trainer.callbacks if isinstance(one, MetricsCSV)
+        )
 
     schedule = ["--model.lr_scheduler=MultiStepLR", "--model.lr_scheduler.milestones=[1]"]
     late = LambdaCallback(on_train_epoch_end=log_late)
@@ -154,11 +188,28 @@ def test_groups_of_one_rate_share_a_curve(rates):
     def optimizer(groups):
         return SGD([{**group, "lr": rate} for group, rate in zip(groups, rates, strict=True)])
 
-    pairs = loader_of([tuple(batch) for batch in Memory().batches()])  # the speed is that of any loader, too
-    run = trainer(max_epochs=1, limit_val_batches=0, log_every_n_steps=1, callbacks=[LearningRate(), ImagesPerSecond()])
-    run.fit(linear(optimizer=optimizer, lr_scheduler=partial(CosineWithWarmup, lrf=1.0, warmup_epochs=0)), pairs, pairs)
+    pairs = loader_of(
+        [tuple(batch) for batch in Memory().batches()]
+    )  # the speed is that of any loader, too
+    run = trainer(
+        max_epochs=1,
+        limit_val_batches=0,
+        log_every_n_steps=1,
+        callbacks=[LearningRate(), ImagesPerSecond()],
+    )
+    run.fit(
+        linear(
+            optimizer=optimizer, lr_scheduler=partial(CosineWithWarmup, lrf=1.0, warmup_epochs=0)
+        ),
+        pairs,
+        pairs,
+    )
     assert float(run.callback_metrics["train/images_per_second"]) > 0
-    logged = {name: float(value) for name, value in run.callback_metrics.items() if "learning_rate" in name}
+    logged = {
+        name: float(value)
+        for name, value in run.callback_metrics.items()
+        if "learning_rate" in name
+    }
     names = ["learning_rate"] if len({*rates}) == 1 else ["learning_rate/pg1", "learning_rate/pg2"]
     assert logged == pytest.approx(dict(zip(names, rates, strict=False)))
 
@@ -180,18 +231,27 @@ def test_an_epoch_is_a_line_of_results_speed_and_remaining_time(workplace, capsy
     )
     assert re.findall(epoch, written, re.M) == [("1", "2", "4", "0 s"), ("2", "2", "8", "0 s")]
     assert len(re.findall(r"^test: [\d,]+ images/s$", written, re.M)) == 1
-    assert written.count("\n") == 3 + 2  # before the first epoch, what is trained and with which settings
+    assert (
+        written.count("\n") == 3 + 2
+    )  # before the first epoch, what is trained and with which settings
 
 
 def test_a_long_epoch_and_a_long_test_are_a_line_a_minute(workplace, capsys):
-    small(*BARS, "--data.test_size=80", callbacks=[ProgressLines(ticking(31.0))])  # a look at each batch and each line
+    small(
+        *BARS, "--data.test_size=80", callbacks=[ProgressLines(ticking(31.0))]
+    )  # a look at each batch and each line
     written = capsys.readouterr().err
     steps = re.findall(r"^epoch (\d) of 2, step (\d),", written, re.M)
     assert steps == [("1", "2"), ("1", "4"), ("2", "6"), ("2", "8")]  # once where an epoch ends
-    assert re.findall(r"^test: batch (\d) of 5, 0\.\d images/s, .* left$", written, re.M) == ["2", "4"]
+    assert re.findall(r"^test: batch (\d) of 5, 0\.\d images/s, .* left$", written, re.M) == [
+        "2",
+        "4",
+    ]
 
 
-def test_a_resumed_run_counts_from_its_start_and_validations_are_named_in_their_own_epoch(workplace, capsys):
+def test_a_resumed_run_counts_from_its_start_and_validations_are_named_in_their_own_epoch(
+    workplace, capsys
+):
     options = [*BARS, "--trainer.max_epochs=4", "--trainer.check_val_every_n_epoch=2"]
     stop_at(6, *options)
     capsys.readouterr()
@@ -204,11 +264,17 @@ def test_a_resumed_run_counts_from_its_start_and_validations_are_named_in_their_
 @pytest.mark.parametrize("every", ["2", "1.0"])
 def test_validations_leave_the_speed_as_it_is(workplace, capsys, every):
     now = [0.0]
-    batch, validation = (lambda *_, seconds=seconds: now.append(now[-1] + seconds) for seconds in (1, 900))
+    batch, validation = (
+        lambda *_, seconds=seconds: now.append(now[-1] + seconds) for seconds in (1, 900)
+    )
     watch = LambdaCallback(on_train_batch_start=batch, on_validation_epoch_start=validation)
     options = [*BARS, f"--trainer.val_check_interval={every}", "--data.batch_size=16"]
     small(*options, callbacks=[ProgressLines(lambda: now[-1]), watch])
-    lines = [line for line in capsys.readouterr().err.splitlines() if re.match("epoch . of 2, step [48],", line)]
+    lines = [
+        line
+        for line in capsys.readouterr().err.splitlines()
+        if re.match("epoch . of 2, step [48],", line)
+    ]
     assert lines
     assert all(", 16 images/s," in line for line in lines)
 

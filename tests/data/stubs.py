@@ -32,8 +32,12 @@ def trainer(*, epoch=0, batches_done=0, world_size=1, rank=0, training=True, ove
     ranks = {"world_size": world_size, "global_rank": rank, "local_rank": rank, "num_devices": 1}
     state = {"training": training, "testing": False, "predicting": False, "current_epoch": epoch}
     strategy = SimpleNamespace(root_device=torch.device("cpu"), broadcast=lambda found: found)
-    loop = SimpleNamespace(epoch_progress=progress, epoch_loop=SimpleNamespace(batch_progress=batch_progress))
-    return SimpleNamespace(**ranks, **state, overfit_batches=overfit_batches, strategy=strategy, fit_loop=loop)
+    loop = SimpleNamespace(
+        epoch_progress=progress, epoch_loop=SimpleNamespace(batch_progress=batch_progress)
+    )
+    return SimpleNamespace(
+        **ranks, **state, overfit_batches=overfit_batches, strategy=strategy, fit_loop=loop
+    )
 
 
 def attached(data, **position):

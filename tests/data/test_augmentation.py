@@ -31,7 +31,11 @@ def places(count):
 
 
 def flip_one(image, chance):
-    return torch.stack([image[:, :, -1 - column] for column in range(image.shape[2])], dim=2) if chance < 0.5 else image
+    return (
+        torch.stack([image[:, :, -1 - column] for column in range(image.shape[2])], dim=2)
+        if chance < 0.5
+        else image
+    )
 
 
 def shift_one(image, place, padding):
@@ -52,7 +56,8 @@ def cutout_one(image, place, side, fill):
 
 
 @pytest.mark.parametrize(
-    "options", [*((padding,) for padding in (1, 2, 4, 8)), *((side, FILL) for side in (1, 2, 5, 9, 30))]
+    "options",
+    [*((padding,) for padding in (1, 2, 4, 8)), *((side, FILL) for side in (1, 2, 5, 9, 30))],
 )
 def test_shift_agrees_with_reflection_padding_and_a_crop_and_cutout_with_a_plain_loop(options):
     images, where = make_images(), places(24)
@@ -70,7 +75,9 @@ def test_a_batch_is_shifted_then_flipped_then_covered():
     chance = uniform(3, 2, batch.indices, Purpose.FLIP)[:, 0].tolist()
     centre = uniform(3, 2, batch.indices, Purpose.CUTOUT, 2).tolist()
     for i, image in enumerate(batch.images):
-        expected = cutout_one(flip_one(shift_one(image, offset[i], 3), chance[i]), centre[i], 5, FILL)
+        expected = cutout_one(
+            flip_one(shift_one(image, offset[i], 3), chance[i]), centre[i], 5, FILL
+        )
         assert torch.equal(found.images[i], expected)
 
 
@@ -79,7 +86,9 @@ def test_an_image_is_augmented_alike_in_any_batch_and_otherwise_by_another_seed_
     batch = batch_of(make_images())
     whole = augment(batch, seed=0, epoch=1, fill=FILL, **options).images
     for seed, epoch in ((1, 1), (0, 2)):
-        assert not torch.equal(whole, augment(batch, seed=seed, epoch=epoch, fill=FILL, **options).images)
+        assert not torch.equal(
+            whole, augment(batch, seed=seed, epoch=epoch, fill=FILL, **options).images
+        )
     order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(0))
     for part in (*torch.arange(len(whole)).split(1), order, order[:7]):
         one = ImageBatch(*(field[part] for field in batch))
@@ -105,7 +114,10 @@ def test_alternating_flips_show_each_image_both_ways_in_any_two_epochs_in_a_row(
     images = torch.arange(2, dtype=torch.uint8).expand(count, 3, 1, 2)
     batch = ImageBatch(images, torch.zeros(count, dtype=torch.int64), torch.arange(count))
     options = OFF | {"flipping": "alternating"}
-    seen = [augment(batch, seed=5, epoch=epoch, fill=FILL, **options).images[:, 0, 0, 0] == 1 for epoch in range(4)]
+    seen = [
+        augment(batch, seed=5, epoch=epoch, fill=FILL, **options).images[:, 0, 0, 0] == 1
+        for epoch in range(4)
+    ]
     assert torch.equal(seen[0], ~seen[1])
     assert torch.equal(seen[0], seen[2])
     assert torch.equal(seen[1], seen[3])

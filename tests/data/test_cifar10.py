@@ -32,7 +32,9 @@ def write_cifar10(root, monkeypatch, counts=(20,) * 6):
     for name, count in zip(files, counts, strict=True):
         images = dice.integers(0, 256, (count, 3, 32, 32), dtype=np.uint8)
         labels = dice.permutation(np.arange(count) % 10).tolist()
-        (folder / name).write_bytes(pickle.dumps({"data": images.reshape(count, -1), "labels": labels}))
+        (folder / name).write_bytes(
+            pickle.dumps({"data": images.reshape(count, -1), "labels": labels})
+        )
         batches.append((torch.from_numpy(images), labels))
     (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": NAMES}))
     *train, test = ([name, md5(folder / name)] for name in files)
@@ -55,13 +57,21 @@ def module(root, **options):
 
 
 def pairs(*sets):
-    return [(image.numpy().tobytes(), int(label)) for each in sets for image, label in zip(*each, strict=True)]
+    return [
+        (image.numpy().tobytes(), int(label))
+        for each in sets
+        for image, label in zip(*each, strict=True)
+    ]
 
 
 @pytest.mark.parametrize(("options", "count"), [({}, 2), ({"val_fraction": 0.25}, 5)])
-def test_images_are_those_of_the_files_and_each_class_has_its_share_in_validation(tmp_path, written, options, count):
+def test_images_are_those_of_the_files_and_each_class_has_its_share_in_validation(
+    tmp_path, written, options, count
+):
     data = module(tmp_path, **options)
-    train, val, test = (pairs((data.splits[of].images, data.splits[of].labels)) for of in ("train", "val", "test"))
+    train, val, test = (
+        pairs((data.splits[of].images, data.splits[of].labels)) for of in ("train", "val", "test")
+    )
     assert data.class_names == CIFAR10(str(tmp_path)).classes
     assert test == pairs(written[2])  # in its order
     assert sorted(train + val) == sorted(pairs(*written[:2]))
@@ -79,9 +89,13 @@ def of_flowers(root):
 
 
 def test_missing_files_and_no_network_give_one_error_that_tells_what_to_do(tmp_path):
-    with pytest.raises(UserError, match=rf"cannot be downloaded to '{tmp_path}'.*cifar-10-batches-py"):
+    with pytest.raises(
+        UserError, match=rf"cannot be downloaded to '{tmp_path}'.*cifar-10-batches-py"
+    ):
         CIFAR10DataModule(str(tmp_path)).prepare_data()
-    with pytest.raises(UserError, match=r"flower_photos\.tgz' cannot be fetched .*; connect to the network"):
+    with pytest.raises(
+        UserError, match=r"flower_photos\.tgz' cannot be fetched .*; connect to the network"
+    ):
         of_flowers(tmp_path).prepare_data()
 
 
@@ -93,14 +107,19 @@ def test_class_names_are_known_beforehand_and_are_those_of_the_folders(tmp_path)
     data.class_names = CLASSES[::-1]
     data.setup("fit")
     labels = {
-        file.parent.name: label for file, label in zip(data.splits["val"].files, data.splits["val"].labels, strict=True)
+        file.parent.name: label
+        for file, label in zip(data.splits["val"].files, data.splits["val"].labels, strict=True)
     }
     assert labels == {name: label for label, name in enumerate(CLASSES[::-1])}
 
 
 def test_the_archive_is_fetched_and_checked(tmp_path, monkeypatch):
     folder = photos(tmp_path / "origin")
-    members = {str(path.relative_to(folder.parent)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    members = {
+        str(path.relative_to(folder.parent)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
     monkeypatch.setattr(flowers, "MD5", write_archive(tmp_path / "flower_photos.tgz", members))
     data = of_flowers(tmp_path / "new")
     with serving(tmp_path) as server:

@@ -11,7 +11,9 @@ from project.engine.training.sampler import TrainingSampler, weighted_draw
 from tests.data.stubs import NoiseDataModule, attached
 
 COUNTS = torch.tensor([70, 20, 5, 1])
-LABELS = torch.arange(4).repeat_interleave(COUNTS)[torch.randperm(96, generator=torch.Generator().manual_seed(0))]
+LABELS = torch.arange(4).repeat_interleave(COUNTS)[
+    torch.randperm(96, generator=torch.Generator().manual_seed(0))
+]
 
 
 def draw(balance=1.0, seed=0, epoch=0, batch_size=12):
@@ -22,15 +24,24 @@ def draw(balance=1.0, seed=0, epoch=0, batch_size=12):
 @pytest.mark.parametrize("batch_size", [12, 36])  # of 36, an epoch of 96 images has two
 def test_images_come_as_often_as_theory_says(balance, batch_size):
     epochs, length = 400, 96 // batch_size * batch_size
-    drawn = torch.cat([draw(balance, epoch=epoch, batch_size=batch_size) for epoch in range(epochs)]) % 96
+    drawn = (
+        torch.cat([draw(balance, epoch=epoch, batch_size=batch_size) for epoch in range(epochs)])
+        % 96
+    )
     assert len(drawn) == epochs * length
     shares = (COUNTS**-balance / (COUNTS ** (1 - balance)).sum())[LABELS]
     expected = len(drawn) * shares
-    assert ((drawn.bincount(minlength=96) - expected).abs() < 5 * (expected * (1 - shares)).sqrt()).all()
+    assert (
+        (drawn.bincount(minlength=96) - expected).abs() < 5 * (expected * (1 - shares)).sqrt()
+    ).all()
 
 
 def test_a_draw_depends_on_seed_and_epoch_alone_and_mixes_the_classes():
-    drawn = {(seed, epoch): tuple(draw(seed=seed, epoch=epoch).tolist()) for seed in range(4) for epoch in range(4)}
+    drawn = {
+        (seed, epoch): tuple(draw(seed=seed, epoch=epoch).tolist())
+        for seed in range(4)
+        for epoch in range(4)
+    }
     assert len({*drawn.values()}) == len(drawn)
     assert tuple(draw(seed=2, epoch=3).tolist()) == drawn[2, 3]
     (places,) = torch.where(LABELS[draw() % 96] == 3)
@@ -61,13 +72,17 @@ def test_keys_are_split_into_what_they_were_made_of():
 class Skewed(NoiseDataModule):
     def load(self):
         found = super().load()
-        found["train"].labels = (torch.arange(60) % 10 == 9).long() * (1 + torch.arange(60) // 10 % 2)
+        found["train"].labels = (torch.arange(60) % 10 == 9).long() * (
+            1 + torch.arange(60) // 10 % 2
+        )
         return found
 
 
 @pytest.mark.parametrize("device_cache", [False, True])
 def test_the_data_module_evens_out_and_augments_an_image_anew_each_time(device_cache):
-    data = attached(Skewed(batch_size=12, class_balance=1.0, device_cache=device_cache, crop_padding=2))
+    data = attached(
+        Skewed(batch_size=12, class_balance=1.0, device_cache=device_cache, crop_padding=2)
+    )
     assert data.class_counts() == [54, 3, 3]
     batches = [data.on_after_batch_transfer(batch, 0) for batch in data.train_dataloader()]
     images, labels, indices = (torch.cat(field) for field in zip(*batches, strict=True))

@@ -27,15 +27,23 @@ def write(path, rows, header=("path", "label"), encoding="utf-8", **options):
 
 
 def rows_of(root):
-    return [(file.relative_to(root).as_posix(), file.parent.name) for file in sorted(root.rglob("*.jpg"))]
+    return [
+        (file.relative_to(root).as_posix(), file.parent.name)
+        for file in sorted(root.rglob("*.jpg"))
+    ]
 
 
 def module(file, **options):
-    return CSVDataModule(str(file), **{"image_size": 16, "batch_size": 4, "num_workers": 0} | options)
+    return CSVDataModule(
+        str(file), **{"image_size": 16, "batch_size": 4, "num_workers": 0} | options
+    )
 
 
 def listed(data):
-    return {split: {name: [*files] for name, files in classes.items()} for split, classes in data.files().items()}
+    return {
+        split: {name: [*files] for name, files in classes.items()}
+        for split, classes in data.files().items()
+    }
 
 
 def test_its_images_are_those_of_the_folder_in_the_same_splits(root):
@@ -51,12 +59,16 @@ def test_its_images_are_those_of_the_folder_in_the_same_splits(root):
 
 @pytest.mark.parametrize("variable", ["LOCAL_RANK", "SLURM_LOCALID"])
 @pytest.mark.parametrize("kind", ["CSV", "folder", "folders of splits"])
-def test_processes_behind_the_first_find_classes_without_looking_for_files(tmp_path, monkeypatch, kind, variable):
+def test_processes_behind_the_first_find_classes_without_looking_for_files(
+    tmp_path, monkeypatch, kind, variable
+):
     classes = {"Ä b": 12, "a": 12, "B": 12}
     place = write_folder(tmp_path / "train" if kind == "folders of splits" else tmp_path, classes)
     (place / ".hidden").mkdir()
     file = write(tmp_path / "labels.csv", rows_of(tmp_path))
-    first, other = (module(file) if kind == "CSV" else FolderDataModule(str(tmp_path)) for _ in range(2))
+    first, other = (
+        module(file) if kind == "CSV" else FolderDataModule(str(tmp_path)) for _ in range(2)
+    )
     assert first.class_names == ["B", "a", "Ä b"]
     assert sum(first.expected_sizes().values()) == 36
     monkeypatch.setenv(variable, "1")
@@ -70,9 +82,14 @@ def test_processes_behind_the_first_find_classes_without_looking_for_files(tmp_p
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
-@pytest.mark.parametrize("options", [{}, {"delimiter": ";"}, {"delimiter": "\t"}, {"quoting": csv.QUOTE_ALL}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"delimiter": ";"}, {"delimiter": "\t"}, {"quoting": csv.QUOTE_ALL}], ids=str
+)
 def test_spellings_of_spreadsheets_are_read(root, encoding, options):
-    rows = [(path, {"rose": "Rose, wild; old", "daisy": "Gänseblümchen"}[label]) for path, label in rows_of(root)]
+    rows = [
+        (path, {"rose": "Rose, wild; old", "daisy": "Gänseblümchen"}[label])
+        for path, label in rows_of(root)
+    ]
     separator = {name: value for name, value in options.items() if name == "delimiter"}
     data = module(write(root / "labels.csv", rows, encoding=encoding, **options), **separator)
     assert data.class_names == ["Gänseblümchen", "Rose, wild; old"]
@@ -81,13 +98,25 @@ def test_spellings_of_spreadsheets_are_read(root, encoding, options):
 
 @cases(
     "change text",
-    (lambda rows: [*rows, (rows[0][0], "rose", "")], "line 26: 'daisy/image 0.jpg' is in line 2, too"),
-    (lambda rows: [*rows, ("nowhere.jpg", "rose", "")], "line 26: there is no file '.*nowhere.jpg'"),
+    (
+        lambda rows: [*rows, (rows[0][0], "rose", "")],
+        "line 26: 'daisy/image 0.jpg' is in line 2, too",
+    ),
+    (
+        lambda rows: [*rows, ("nowhere.jpg", "rose", "")],
+        "line 26: there is no file '.*nowhere.jpg'",
+    ),
     (lambda rows: [*rows, ("", "rose", "")], "line 26: it must have a path and a label"),
     (lambda rows: [*rows, (rows[0][0],)], "line 26: it must have a path and a label"),
     (lambda rows: [*rows, ("x", "rose", "", "y")], "line 26: it must have a path and a label"),
-    (lambda rows: [(*row[:2], "dev") for row in rows], "line 2: the split must be train, val or test, got 'dev'"),
-    (lambda rows: [(*rows[0][:2], "val"), *rows[1:]], "line 3: the split must be train, val or test, got ''"),
+    (
+        lambda rows: [(*row[:2], "dev") for row in rows],
+        "line 2: the split must be train, val or test, got 'dev'",
+    ),
+    (
+        lambda rows: [(*rows[0][:2], "val"), *rows[1:]],
+        "line 3: the split must be train, val or test, got ''",
+    ),
     (lambda rows: rows[:12], "two classes at least, got daisy"),
     (lambda rows: [], "two classes at least, got none"),
 )
@@ -100,12 +129,18 @@ def test_what_is_wrong_is_said_with_its_line(root, change, text):
 def test_a_file_that_cannot_be_read_as_a_table_is_refused(root):
     with pytest.raises(UserError, match="there is no file"):
         module(root / "labels.csv").files()
-    with pytest.raises(UserError, match=r"line 1: there is no column 'path' among a, b.*--data.path_column"):
+    with pytest.raises(
+        UserError, match=r"line 1: there is no column 'path' among a, b.*--data.path_column"
+    ):
         module(write(root / "labels.csv", [], ("a", "b"))).files()
-    grouped = write(root / "labels.csv", [(*row, "") for row in rows_of(root)], ("path", "label", "site"))
+    grouped = write(
+        root / "labels.csv", [(*row, "") for row in rows_of(root)], ("path", "label", "site")
+    )
     with pytest.raises(UserError, match="line 2: it must have a path, a label and a site"):
         module(grouped, group="site").files()
-    with pytest.raises(UserError, match=r"line 1: there is no column 'place' among .*; --data\.group names it"):
+    with pytest.raises(
+        UserError, match=r"line 1: there is no column 'place' among .*; --data\.group names it"
+    ):
         module(grouped, group="place").files()
     (root / "labels.csv").write_text("[" + '{"path":"a.jpg"},' * 999 + "]")
     with pytest.raises(UserError, match="no column 'path' among") as caught:
@@ -116,17 +151,28 @@ def test_a_file_that_cannot_be_read_as_a_table_is_refused(root):
         module(root / "labels.csv").files()
 
 
-OTHERWISE = [("subset", {"split_column": "Subset"}), ("Split", {}), ("SPLIT", {}), ("split", {"split_column": "Split"})]
+OTHERWISE = [
+    ("subset", {"split_column": "Subset"}),
+    ("Split", {}),
+    ("SPLIT", {}),
+    ("split", {"split_column": "Split"}),
+]
 
 
 @pytest.mark.parametrize(("column", "options"), OTHERWISE)
-def test_a_column_of_splits_is_followed_and_one_that_is_called_otherwise_not_ignored(root, column, options):
+def test_a_column_of_splits_is_followed_and_one_that_is_called_otherwise_not_ignored(
+    root, column, options
+):
     rows = [(*row, "test" if number % 2 else "train") for number, row in enumerate(rows_of(root))]
     file = write(root / "labels.csv", rows, ("path", "label", column))
     wanted = options.get("split_column", "split")
-    with pytest.raises(UserError, match=f"no column '{wanted}' among path, label, {column};.*--data.split_column"):
+    with pytest.raises(
+        UserError, match=f"no column '{wanted}' among path, label, {column};.*--data.split_column"
+    ):
         module(file, **options).files()
     files = module(file, split_column=column).files()
-    assert sorted(files["test"].paths) == [root / path for path, _, split in rows if split == "test"]
+    assert sorted(files["test"].paths) == [
+        root / path for path, _, split in rows if split == "test"
+    ]
     assert all(files["val"].values())
     assert sum(len(classes.paths) for classes in files.values()) == len(rows)

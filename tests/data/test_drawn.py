@@ -56,7 +56,9 @@ def test_every_split_is_balanced_and_no_image_is_in_two(data):
         assert max(counts.values()) - min(counts.values()) <= 1
 
 
-@pytest.mark.parametrize("options", [{"seed": 5}, {"split_seed": 1}, {"train_size": 24}, {"image_size": 16}])
+@pytest.mark.parametrize(
+    "options", [{"seed": 5}, {"split_seed": 1}, {"train_size": 24}, {"image_size": 16}]
+)
 def test_the_split_seed_alone_decides_the_images_and_names_are_those_of_flowers(data, options):
     """Runs are compared image by image where their test images have the same names."""
     first, second = (one.splits["test"] for one in (data, module(**options)))

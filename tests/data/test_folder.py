@@ -14,17 +14,28 @@ CLASSES = {"rose": 10, "daisy": 20, "tulip": 15}
 
 
 def module(root, **options):
-    return FolderDataModule(str(root), **{"image_size": 16, "batch_size": 4, "num_workers": 0} | options)
+    return FolderDataModule(
+        str(root), **{"image_size": 16, "batch_size": 4, "num_workers": 0} | options
+    )
 
 
 def found(root, **options):
     files = module(root, **options).files()
-    every = {split: [file for names in classes.values() for file in names] for split, classes in files.items()}
-    return {split: sorted(str(file.relative_to(root)) for file in part) for split, part in every.items()}
+    every = {
+        split: [file for names in classes.values() for file in names]
+        for split, classes in files.items()
+    }
+    return {
+        split: sorted(str(file.relative_to(root)) for file in part) for split, part in every.items()
+    }
 
 
 def listing(root, *parts):
-    return sorted(str(file.relative_to(root)) for part in parts or [""] for file in (root / part).rglob("*.jpg"))
+    return sorted(
+        str(file.relative_to(root))
+        for part in parts or [""]
+        for file in (root / part).rglob("*.jpg")
+    )
 
 
 def epoch_of(loader):
@@ -33,7 +44,9 @@ def epoch_of(loader):
 
 
 @pytest.mark.parametrize(("given", "cut"), [("val test", ""), ("val", "test"), ("test", "val")])
-def test_given_splits_are_taken_as_they_are_and_others_cut_from_the_training_images(tmp_path, given, cut):
+def test_given_splits_are_taken_as_they_are_and_others_cut_from_the_training_images(
+    tmp_path, given, cut
+):
     write_folder(tmp_path / "train", CLASSES)
     for split in given.split():
         write_folder(tmp_path / split, dict.fromkeys(CLASSES, 2))
@@ -43,7 +56,9 @@ def test_given_splits_are_taken_as_they_are_and_others_cut_from_the_training_ima
     assert not cut or {name.split("/")[1] for name in splits[cut]} == set(CLASSES)
 
 
-def test_workers_change_nothing_and_load_a_whole_split_in_order_where_training_asks_for_indices_alone(tmp_path):
+def test_workers_change_nothing_and_load_a_whole_split_in_order_where_training_asks_for_indices_alone(
+    tmp_path,
+):
     root = write_folder(tmp_path, CLASSES)
     data, alone = (attached(module(root, num_workers=count), epoch=3) for count in (2, 0))
     for split, left in {"train": len(data.splits["train"]) % 4, "val": 0}.items():
@@ -69,8 +84,13 @@ def test_a_random_crop_depends_on_seed_epoch_and_index_alone(tmp_path):
     assert torch.equal(backwards.images.flip(0), images)
     assert backwards.indices.tolist() == list(range(size))[::-1]
     assert torch.equal(torch.cat([dataset.__getitems__([key]).images for key in keys]), images)
-    again = make_keys(5, torch.arange(size, 2 * size), size).tolist()  # where an epoch takes the images once more
-    others = dataset.__getitems__(list(range(size))), attached(module(root, seed=1)).splits["train"].__getitems__(keys)
+    again = make_keys(
+        5, torch.arange(size, 2 * size), size
+    ).tolist()  # where an epoch takes the images once more
+    others = (
+        dataset.__getitems__(list(range(size))),
+        attached(module(root, seed=1)).splits["train"].__getitems__(keys),
+    )
     for other in (*others, dataset.__getitems__(again)):
         assert not (other.images == images).flatten(1).all(1).any()
 
@@ -80,7 +100,9 @@ def test_a_file_is_closed_when_its_pixels_are_there(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         for number in range(5):
-            frames[0].save(tmp_path / name / f"{number}.gif", save_all=True, append_images=frames[1:])
+            frames[0].save(
+                tmp_path / name / f"{number}.gif", save_all=True, append_images=frames[1:]
+            )
     data = attached(module(tmp_path))
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
@@ -97,7 +119,12 @@ def test_of_many_broken_files_the_first_are_named_and_all_are_counted(tmp_path):
         module(root).prepare_data()
     text = str(caught.value)
     assert text.startswith("7 of 17 files cannot be read as images: ")
-    assert [f"bad {number}.jpg' (not an image)" in text for number in range(4)] == [True, True, True, False]
+    assert [f"bad {number}.jpg' (not an image)" in text for number in range(4)] == [
+        True,
+        True,
+        True,
+        False,
+    ]
     assert " and 4 more; " in text
     assert "--data.on_bad_image skip" in text
     assert f"python -m project.check_data '{root}'" in text

@@ -46,10 +46,14 @@ def test_no_group_is_divided_or_moves_no_image_is_lost_and_classes_get_about_the
     before = places(groups, parts)
     assert {len(splits) for splits in before.values()} == {1}
     for name, members in groups.items():
-        assert sorted(at for split in parts for at in parts[split][name]) == list(range(len(members)))
+        assert sorted(at for split in parts for at in parts[split][name]) == list(
+            range(len(members))
+        )
         for split, fraction in FRACTIONS.items():
             assert abs(len(parts[split][name]) / len(members) - fraction) < 0.12
-    more = {name: members + random.Random(seed).sample(members, 5) for name, members in groups.items()}
+    more = {
+        name: members + random.Random(seed).sample(members, 5) for name, members in groups.items()
+    }
     for name, members in drawn(seed + 100, 60).items():
         more[name] += [f"new {group}" for group in members]
     after = places(more, cut_groups(more, FRACTIONS, seed))
@@ -71,8 +75,14 @@ def root(tmp_path):
 
 
 def sites(files):
-    names = {split: [file.name for part in classes.values() for file in part] for split, classes in files.items()}
-    return {split: {re.findall("site([0-9]+)_", name)[0] for name in part} for split, part in names.items()}
+    names = {
+        split: [file.name for part in classes.values() for file in part]
+        for split, classes in files.items()
+    }
+    return {
+        split: {re.findall("site([0-9]+)_", name)[0] for name in part}
+        for split, part in names.items()
+    }
 
 
 def test_a_folder_and_a_csv_are_cut_alike(root):
@@ -80,11 +90,16 @@ def test_a_folder_and_a_csv_are_cut_alike(root):
     found = sites(data.files())
     assert all(found.values())
     assert sum(map(len, found.values())) == len(set.union(*found.values())) == 12
-    rows = [f"{file.relative_to(root)},{file.parent.name},{file.name[4:].split('_')[0]}" for file in root.rglob("*.*")]
+    rows = [
+        f"{file.relative_to(root)},{file.parent.name},{file.name[4:].split('_')[0]}"
+        for file in root.rglob("*.*")
+    ]
     (root / "labels.csv").write_text("\n".join(["path,label,site", *rows]))
     of_csv = CSVDataModule(str(root / "labels.csv"), group="site", split_seed=9).files()
     for split, classes in data.files().items():
-        assert {name: sorted(files) for name, files in classes.items()} == {n: [*f] for n, f in of_csv[split].items()}
+        assert {name: sorted(files) for name, files in classes.items()} == {
+            n: [*f] for n, f in of_csv[split].items()
+        }
 
 
 def test_check_data_counts_groups_and_those_that_a_split_by_file_would_divide(root, capsys):
@@ -95,7 +110,10 @@ def test_check_data_counts_groups_and_those_that_a_split_by_file_would_divide(ro
         for site in found:
             seen[site].add(split)
     divided = sum(len(splits) > 1 for splits in seen.values())
-    assert json.loads((root / "found.json").read_text())["groups"] == {"count": 12, "divided_by_file": divided}
+    assert json.loads((root / "found.json").read_text())["groups"] == {
+        "count": 12,
+        "divided_by_file": divided,
+    }
     printed = capsys.readouterr().out
     assert f"12, each in one split; a split by file would divide {divided}" in printed
     assert "--data.group 'site([0-9]+)'" in printed
@@ -106,11 +124,18 @@ def test_where_a_class_has_no_image_in_a_split_of_any_fold_a_seed_is_named_with_
     groups = {name: [f"{name}{number}" for number in range(8)] * 2 for name in "ab"}
 
     def has_all(seed):
-        cuts = [cut_classes(groups, FRACTIONS, seed, least=0, turn=fold / folds) for fold in range(folds)]
+        cuts = [
+            cut_classes(groups, FRACTIONS, seed, least=0, turn=fold / folds)
+            for fold in range(folds)
+        ]
         return all(part for cut in cuts for classes in cut.values() for part in classes.values())
 
-    bad, good = (next(seed for seed in range(999) if has_all(seed) == wanted) for wanted in (False, True))
-    with pytest.raises(UserError, match=rf"as its 8 images or groups are .*--data\.split_seed {good}, for example,"):
+    bad, good = (
+        next(seed for seed in range(999) if has_all(seed) == wanted) for wanted in (False, True)
+    )
+    with pytest.raises(
+        UserError, match=rf"as its 8 images or groups are .*--data\.split_seed {good}, for example,"
+    ):
         cut_groups(groups, FRACTIONS, bad, 1, folds)
     assert cut_groups(groups, FRACTIONS, good, 1, folds)
 
@@ -121,7 +146,10 @@ def test_over_the_folds_each_image_is_tested_once_and_no_group_divided(tmp_path,
     for site in range(40):
         images(tmp_path, "ab"[site % 2], site, 1 + site % 3)
     options: dict[str, Any] = {"group": group, "folds": folds, "split_seed": 6}
-    found = [FolderDataModule(str(tmp_path), fold=fold, **options).files() for fold in range(1, folds + 1)]
+    found = [
+        FolderDataModule(str(tmp_path), fold=fold, **options).files()
+        for fold in range(1, folds + 1)
+    ]
     tested = [file for files in found for part in files["test"].values() for file in part]
     assert sorted(tested) == sorted(tmp_path.rglob("*.jpg"))
     for files in found:
@@ -131,9 +159,16 @@ def test_over_the_folds_each_image_is_tested_once_and_no_group_divided(tmp_path,
             of_splits = sites(files).values()
             assert sum(map(len, of_splits)) == len(set.union(*of_splits))
     images(tmp_path, "a", 99, 3)
-    grown = [FolderDataModule(str(tmp_path), fold=fold, **options).files() for fold in range(1, folds + 1)]
+    grown = [
+        FolderDataModule(str(tmp_path), fold=fold, **options).files()
+        for fold in range(1, folds + 1)
+    ]
     for before, after in zip(found, grown, strict=True):
-        assert all({*part} <= {*after[split][name]} for split, of in before.items() for name, part in of.items())
+        assert all(
+            {*part} <= {*after[split][name]}
+            for split, of in before.items()
+            for name, part in of.items()
+        )
 
 
 @cases(
@@ -144,7 +179,10 @@ def test_over_the_folds_each_image_is_tested_once_and_no_group_divided(tmp_path,
     ({"folds": 2, "val_fraction": 0.5}, "--data.val_fraction must be below 1 - 1/2, got 0.5"),
     ({"group": "site([0-9]+)_9"}, r"'site\(\[0-9\]\+\)_9' finds nothing in '[ab]/site"),
     ({"group": "site("}, r"'site\(' is no regular expression"),
-    ({"group": "site"}, r"class 'a' has no test image, as its 1 images or groups are all in other splits; larger"),
+    (
+        {"group": "site"},
+        r"class 'a' has no test image, as its 1 images or groups are all in other splits; larger",
+    ),
 )
 def test_folds_and_groups_that_cannot_be_are_refused(root, options, message):
     with pytest.raises(UserError, match=message):
@@ -156,7 +194,9 @@ def test_given_splits_that_divide_a_group_are_refused(tmp_path):
         for name in "ab":
             for site in range(first, first + 3):
                 images(tmp_path / split, name, site, 2)
-    with pytest.raises(UserError, match=r"--data\.folds cuts a test set in each fold, but '.*' has one already"):
+    with pytest.raises(
+        UserError, match=r"--data\.folds cuts a test set in each fold, but '.*' has one already"
+    ):
         FolderDataModule(str(tmp_path), folds=2).files()
     data = FolderDataModule(str(tmp_path), group=PATTERN)
     for _ in range(2):

@@ -27,15 +27,23 @@ def epochs(data, loader):
 @pytest.mark.parametrize("split", ["val", "test"])
 def test_evaluation_shows_the_images_as_they_are_always_in_the_same_order(split):
     options: dict[str, Any] = {"batch_size": 4, "crop_padding": 3, "cutout": 4}
-    options |= {"batch_transforms": [v2.MixUp()], "train_transforms": [v2.RandAugment()], "num_workers": 0}
-    data, again = (attached(NoiseDataModule(**options, seed=of), epoch=of, training=False) for of in (0, 1))
+    options |= {
+        "batch_transforms": [v2.MixUp()],
+        "train_transforms": [v2.RandAugment()],
+        "num_workers": 0,
+    }
+    data, again = (
+        attached(NoiseDataModule(**options, seed=of), epoch=of, training=False) for of in (0, 1)
+    )
     batches = epochs(data, getattr(data, f"{split}_dataloader")())
     images, labels, indices = by_index(*batches)
     dataset = data.splits[split]
     assert torch.equal(images, dataset.images)
     assert torch.equal(labels, dataset.labels)
     assert torch.equal(indices, torch.arange(len(dataset)))
-    for first, second in zip(batches, epochs(again, getattr(again, f"{split}_dataloader")()), strict=True):
+    for first, second in zip(
+        batches, epochs(again, getattr(again, f"{split}_dataloader")()), strict=True
+    ):
         require_equal(first, second)
 
 
@@ -49,7 +57,9 @@ def require_equal(first, second):
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
 
-@pytest.mark.parametrize("option", [{"flip": True}, {"crop_padding": 2}, {"cutout": 4}, {"cutout": 100}, {}], ids=str)
+@pytest.mark.parametrize(
+    "option", [{"flip": True}, {"crop_padding": 2}, {"cutout": 4}, {"cutout": 100}, {}], ids=str
+)
 def test_each_option_changes_training_images_and_no_label(option):
     data = attached(NoiseDataModule(**{"batch_size": 60, "flip": False} | option))
     (batch,) = epochs(data, data.train_dataloader())
@@ -67,7 +77,10 @@ class SortedDataModule(NoiseDataModule):
     def load(self):
         self.seen = defaultdict(list)
         own = super().load().items()
-        return {split: ArrayDataset(data.images, data.labels.sort().values, split) for split, data in own}
+        return {
+            split: ArrayDataset(data.images, data.labels.sort().values, split)
+            for split, data in own
+        }
 
     def on_before_batch_transfer(self, batch, dataloader_idx):
         one: Any = self.trainer
@@ -98,7 +111,12 @@ class Order:
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_loader_starts_nothing_before_its_first_batch(num_workers):
     order, before = Order(), len(multiprocessing.active_children())
-    options: dict[str, Any] = {"sampler": order, "batch_size": 2, "collate_fn": list, "num_workers": num_workers}
+    options: dict[str, Any] = {
+        "sampler": order,
+        "batch_size": 2,
+        "collate_fn": list,
+        "num_workers": num_workers,
+    }
     iterator = iter(LazyDataLoader(cast(Any, range(4)), **options))
     assert not order.asked
     assert len(multiprocessing.active_children()) == before
@@ -110,9 +128,14 @@ def test_a_loader_starts_nothing_before_its_first_batch(num_workers):
 
 def test_numbers_within_bounds_are_plain_in_a_checkpoint(workplace):
     small("--data.class_balance=0.5", "--data.mean=[0.4,0.5,0.6]", "--trainer.max_steps=1")
-    options = load(Path("runs/run/checkpoints/last.ckpt"))["datamodule_hyper_parameters"]  # with weights_only=True
+    options = load(Path("runs/run/checkpoints/last.ckpt"))[
+        "datamodule_hyper_parameters"
+    ]  # with weights_only=True
     assert (options["class_balance"], options["mean"]) == (0.5, [0.4, 0.5, 0.6])
-    assert {type(value) for value in (options["class_balance"], options["batch_size"])} == {float, int}
+    assert {type(value) for value in (options["class_balance"], options["batch_size"])} == {
+        float,
+        int,
+    }
 
 
 @cases(

@@ -16,7 +16,11 @@ CLASSES = ["daisy", "rose", "tulip"]
 
 
 def samples(*counts):
-    return [(f"{CLASSES[label]}/{number}.jpg", label) for label, count in enumerate(counts) for number in range(count)]
+    return [
+        (f"{CLASSES[label]}/{number}.jpg", label)
+        for label, count in enumerate(counts)
+        for number in range(count)
+    ]
 
 
 def split(pairs, fractions=FRACTIONS, seed=0):
@@ -25,7 +29,9 @@ def split(pairs, fractions=FRACTIONS, seed=0):
     positions = stratified_split(names, labels, fractions, seed=seed, class_names=CLASSES)
     assert list(positions) == ["train", *fractions]
     assert all(chosen == sorted(chosen) for chosen in positions.values())
-    assert sorted(position for chosen in positions.values() for position in chosen) == list(range(len(pairs)))
+    assert sorted(position for chosen in positions.values() for position in chosen) == list(
+        range(len(pairs))
+    )
     return {names[position]: name for name, chosen in positions.items() for position in chosen}
 
 
@@ -46,7 +52,9 @@ def test_names_and_seed_decide_and_not_the_order_of_listing():
     assert split(pairs) == split(shuffled) != split(pairs, seed=1) != split(pairs, seed=-1)
 
 
-@pytest.mark.parametrize(("count", "fractions"), [(2, FRACTIONS), (1, FRACTIONS), (1, {"val": 0.1})])
+@pytest.mark.parametrize(
+    ("count", "fractions"), [(2, FRACTIONS), (1, FRACTIONS), (1, {"val": 0.1})]
+)
 def test_a_class_with_too_few_images_is_named(count, fractions):
     with pytest.raises(UserError, match=rf"'rose' has {count} image"):
         split(samples(10, count, 10), fractions)
@@ -64,7 +72,13 @@ def places(names, seed=0, fractions=FRACTIONS):
 def own_place(name, seed=0, fractions=FRACTIONS):
     """The split that the hash of a name alone says."""
     hashed = int.from_bytes(blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()) / 2**64
-    return "test" if hashed < fractions["test"] else "val" if hashed < sum(fractions.values()) else "train"
+    return (
+        "test"
+        if hashed < fractions["test"]
+        else "val"
+        if hashed < sum(fractions.values())
+        else "train"
+    )
 
 
 def shuffled_names(count, seed):
@@ -89,7 +103,9 @@ def test_only_files_that_stood_in_move_when_others_are_added(fractions, added):
         seen = grown(seed, tuple(fractions.items()))
         for before, after in zip(seen, seen[added:], strict=False):
             own = {name: own_place(name, seed, fractions) for name in before}
-            moved = {name: {before[name], after[name]} for name in before if before[name] != after[name]}
+            moved = {
+                name: {before[name], after[name]} for name in before if before[name] != after[name]
+            }
             assert all(before[name] != own[name] for name, both in moved.items() if "test" in both)
             left += any(before[name] == "test" and after[name] == "train" for name in moved)
             if added == 1:
@@ -103,11 +119,16 @@ def test_only_files_that_stood_in_move_when_others_are_added(fractions, added):
     assert left or added == 1 or fractions == WIDE
 
 
-@pytest.mark.parametrize("fractions", [FRACTIONS, WIDE, {"test": 0.05, "val": 0.9}, {"val": 0.1}], ids=str)
+@pytest.mark.parametrize(
+    "fractions", [FRACTIONS, WIDE, {"test": 0.05, "val": 0.9}, {"val": 0.1}], ids=str
+)
 def test_a_class_that_grows_has_an_image_in_every_split(fractions):
     for seed in range(50):
         for count in range(len(fractions) + 1, 41):
-            assert set(places(shuffled_names(count, seed), seed, fractions).values()) == {"train", *fractions}
+            assert set(places(shuffled_names(count, seed), seed, fractions).values()) == {
+                "train",
+                *fractions,
+            }
 
 
 @pytest.mark.parametrize("fractions", [FRACTIONS, WIDE, {"test": 0.1, "val": 0.3}], ids=str)
@@ -117,7 +138,14 @@ def test_a_split_of_many_is_that_of_a_plain_loop(fractions, turn, least):
     ends = {"test": fractions["test"], "val": sum(fractions.values())}
     expected: dict[str, list[int]] = {"test": [], "val": [], "train": []}
     for position, name in enumerate(names):
-        hashed = int.from_bytes(blake2b(f"3/{name}".encode(), digest_size=8).digest()) // 2**11 / 2**53
+        hashed = (
+            int.from_bytes(blake2b(f"3/{name}".encode(), digest_size=8).digest()) // 2**11 / 2**53
+        )
         rank = (hashed - turn) % 1.0
-        expected[next((split for split, end in ends.items() if rank < end), "train")].append(position)
-    assert hashed_split(names, fractions, seed=3, class_name="daisy", least=least, turn=turn) == expected
+        expected[next((split for split, end in ends.items() if rank < end), "train")].append(
+            position
+        )
+    assert (
+        hashed_split(names, fractions, seed=3, class_name="daisy", least=least, turn=turn)
+        == expected
+    )

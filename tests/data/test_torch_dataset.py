@@ -23,7 +23,11 @@ from tests.small import load, one_line
 
 CLASSES = {"rose": 10, "daisy": 20, "tulip": 15}
 SPLITS = ("train", "val", "test")
-FAKE = ["--data=TorchDatasetModule", "--data.train=torchvision.datasets.FakeData", "--data.train.image_size=[3,20,24]"]
+FAKE = [
+    "--data=TorchDatasetModule",
+    "--data.train=torchvision.datasets.FakeData",
+    "--data.train.image_size=[3,20,24]",
+]
 SMALL = ["--data.image_size=16", "--data.batch_size=8", "--data.num_workers=0"]
 TINY_MODEL = ["--model.arch=resnet9_slim", *TINY_TRAINER, *QUIET, "--name=run"]
 
@@ -43,7 +47,9 @@ class Samples(Dataset[Any]):
 
 
 def module(train: Any, **options: Any) -> Any:
-    return TorchDatasetModule(train, **{"image_size": 16, "batch_size": 4, "num_workers": 0} | options)
+    return TorchDatasetModule(
+        train, **{"image_size": 16, "batch_size": 4, "num_workers": 0} | options
+    )
 
 
 def labelled(count: int, **facts: Any) -> Samples:
@@ -57,13 +63,27 @@ def joined(batches: Any) -> ImageBatch:
 
 @cases(
     "fit size loader",  # the folder decodes larger images at a fraction of their size, as bytes are
-    *(("crop", 16, default_loader), ("pad", 16, default_loader), ("squash", 8, lambda path: Path(path).read_bytes())),
+    *(
+        ("crop", 16, default_loader),
+        ("pad", 16, default_loader),
+        ("squash", 8, lambda path: Path(path).read_bytes()),
+    ),
 )
-def test_an_image_folder_of_torchvision_is_served_as_the_folder_is_to_the_last_bit(tmp_path, fit, size, loader):
+def test_an_image_folder_of_torchvision_is_served_as_the_folder_is_to_the_last_bit(
+    tmp_path, fit, size, loader
+):
     for split in SPLITS:
         write_folder(tmp_path / split, CLASSES)
-    sets: dict[str, Any] = {split: ImageFolder(str(tmp_path / split), loader=loader) for split in SPLITS}
-    options: dict[str, Any] = {"image_size": size, "batch_size": 4, "num_workers": 0, "seed": 3, "fit": fit}
+    sets: dict[str, Any] = {
+        split: ImageFolder(str(tmp_path / split), loader=loader) for split in SPLITS
+    }
+    options: dict[str, Any] = {
+        "image_size": size,
+        "batch_size": 4,
+        "num_workers": 0,
+        "seed": 3,
+        "fit": fit,
+    }
     theirs = attached(TorchDatasetModule(**sets, **options), epoch=2)
     ours = attached(FolderDataModule(str(tmp_path), **options), epoch=2)
     assert theirs.class_names == ours.class_names
@@ -74,7 +94,9 @@ def test_an_image_folder_of_torchvision_is_served_as_the_folder_is_to_the_last_b
             assert torch.equal(found, expected)
 
 
-@pytest.mark.parametrize("facts", [{}, {"targets": [index % 3 for index in range(300)]}], ids=["unknown", "known"])
+@pytest.mark.parametrize(
+    "facts", [{}, {"targets": [index % 3 for index in range(300)]}], ids=["unknown", "known"]
+)
 def test_missing_splits_are_cut_alike_everywhere_and_samples_that_are_added_move_none(facts):
     names = {"class_names": ["a", "b", "c"]}
     data = module(labelled(300, **facts), **names)
@@ -91,9 +113,22 @@ def test_missing_splits_are_cut_alike_everywhere_and_samples_that_are_added_move
 
 
 def test_given_splits_are_taken_whole():
-    data = attached(module(labelled(30, targets=[i % 3 for i in range(30)]), val=labelled(7), test=lambda: labelled(9)))
-    assert {split: len(dataset) for split, dataset in data.splits.items()} == {"train": 30, "val": 7, "test": 9}
-    assert len(module(labelled(30), val=labelled(7), class_names=["a", "b", "c"]).positions()["val"]) == 7
+    data = attached(
+        module(
+            labelled(30, targets=[i % 3 for i in range(30)]),
+            val=labelled(7),
+            test=lambda: labelled(9),
+        )
+    )
+    assert {split: len(dataset) for split, dataset in data.splits.items()} == {
+        "train": 30,
+        "val": 7,
+        "test": 9,
+    }
+    assert (
+        len(module(labelled(30), val=labelled(7), class_names=["a", "b", "c"]).positions()["val"])
+        == 7
+    )
 
 
 class Endless(IterableDataset[Any]):
@@ -110,17 +145,32 @@ IMAGE = noise(20, 18)
     (Samples([]), "--data.train: Samples has no samples"),
     (Samples([{"image": IMAGE}] * 30), r"must be \(image, label\), got dict"),
     (Samples([(torch.rand(3, 8, 8), 0)] * 30), "got torch.float32; leave out ToTensor"),
-    (Samples([(np.zeros((8, 8, 3)), 0)] * 30), "must be of PIL, a uint8 tensor or a file's bytes, got ndarray"),
-    (Samples([(torch.zeros(8, 8, 3, dtype=torch.uint8), 0)] * 30), r"height, width\), got \(8, 8, 3\)$"),
+    (
+        Samples([(np.zeros((8, 8, 3)), 0)] * 30),
+        "must be of PIL, a uint8 tensor or a file's bytes, got ndarray",
+    ),
+    (
+        Samples([(torch.zeros(8, 8, 3, dtype=torch.uint8), 0)] * 30),
+        r"height, width\), got \(8, 8, 3\)$",
+    ),
     (Samples([(torch.zeros(4, 8, 8, dtype=torch.uint8), 0)] * 30), r"got \(4, 8, 8\)"),
     (Samples([(IMAGE.convert("L").convert("F"), 0)] * 30), "32 bits"),
     (Samples([(IMAGE, 0.0)] * 30), "its label must be an integer, got float"),
     (Samples([(IMAGE, 2)] * 30), "its label must be from 0 to 1, got 2; see --data.class_names"),
     (Samples([(IMAGE, -1)] * 30), "its label must be from 0 to 1, got -1"),
-    (Samples([(IMAGE, 0)] * 30, targets=[1] * 30), "its label is 0, but the dataset's list of labels says 1"),
+    (
+        Samples([(IMAGE, 0)] * 30, targets=[1] * 30),
+        "its label is 0, but the dataset's list of labels says 1",
+    ),
     (Samples([(IMAGE, 0)] * 30, targets=[2] * 30), "has the label 2, not one from 0 to 1"),
-    (TensorDataset(torch.zeros(9, 3, 8, 8, dtype=torch.uint8)), r"must be \(image, label\), got tuple"),
-    (Samples([(b"no image", 0)] * 30), r"^'Samples\[\d+\]' cannot be read as an image \(not an image\)"),
+    (
+        TensorDataset(torch.zeros(9, 3, 8, 8, dtype=torch.uint8)),
+        r"must be \(image, label\), got tuple",
+    ),
+    (
+        Samples([(b"no image", 0)] * 30),
+        r"^'Samples\[\d+\]' cannot be read as an image \(not an image\)",
+    ),
     (Samples(lambda index: Image.open("nowhere.png"), 30), "cannot be read .No such file"),
 )
 def test_what_is_no_image_with_a_label_is_refused_before_training(dataset, text):
@@ -134,7 +184,9 @@ def test_classes_must_be_known_and_the_same_in_all_splits():
     with pytest.raises(UserError, match="all different, got a, a"):
         _ = module(labelled(30), class_names=["a", "a"]).class_names
     with pytest.raises(UserError, match="need the same classes in the same order"):
-        _ = module(labelled(30, classes=["a", "b", "c"]), val=labelled(9, classes=["a", "b", "x"])).class_names
+        _ = module(
+            labelled(30, classes=["a", "b", "c"]), val=labelled(9, classes=["a", "b", "x"])
+        ).class_names
 
 
 def test_one_process_at_a_time_downloads(tmp_path):
@@ -150,9 +202,15 @@ def test_one_process_at_a_time_downloads(tmp_path):
         assert len(data.class_names) == 3
 
 
-def test_the_command_trains_on_it_and_a_checkpoint_neither_imports_it_nor_measures_on_something_else(workplace, capsys):
+def test_the_command_trains_on_it_and_a_checkpoint_neither_imports_it_nor_measures_on_something_else(
+    workplace, capsys
+):
     train = [*FAKE, "--data.train.size=60"]
-    test = ["--data.test=torchvision.datasets.FakeData", "--data.test.size=10", "--data.test.image_size=[3,20,24]"]
+    test = [
+        "--data.test=torchvision.datasets.FakeData",
+        "--data.test.size=10",
+        "--data.test.image_size=[3,20,24]",
+    ]
     fit(*train, *test, *SMALL, *TINY_MODEL)
     best = "runs/run/checkpoints/best.ckpt"
     about = load(Path(best))["about"]["data"]

@@ -19,7 +19,13 @@ from project.model import ImageClassifier
 from tests.conftest import QUIET, SLIM, TINY_DATA, TINY_TRAINER
 
 TINY = [
-    *("--data=tests.distributed.job.AnnouncingDataModule", "--data.num_workers=0", *TINY_DATA, *TINY_TRAINER, *QUIET),
+    *(
+        "--data=tests.distributed.job.AnnouncingDataModule",
+        "--data.num_workers=0",
+        *TINY_DATA,
+        *TINY_TRAINER,
+        *QUIET,
+    ),
     *("--data.train_size=48", "--data.val_size=25", "--data.test_size=27"),
     *(*SLIM, "--model.optimizer.lr=0.001", "--trainer.precision=32-true"),
 ]
@@ -31,8 +37,14 @@ def trainer(world_size: int, **options) -> Trainer:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     known = "not have many workers|in eval mode at the start|LeafSpec|recommended to use `self.log.*sync_dist"
     warnings.filterwarnings("ignore", message=f".*({known}).*")
-    off = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    devices = {"accelerator": "cpu", "devices": world_size, "strategy": "ddp" if world_size > 1 else "auto"}
+    off = dict.fromkeys(
+        ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+    )
+    devices = {
+        "accelerator": "cpu",
+        "devices": world_size,
+        "strategy": "ddp" if world_size > 1 else "auto",
+    }
     short: dict[str, Any] = {"num_sanity_val_steps": 0, "max_epochs": 1}
     # the last is Lightning's default: it must leave our samplers alone
     return Trainer(**{**off, **devices, **short, "use_distributed_sampler": True, **options})

@@ -39,8 +39,17 @@ class Finished(NamedTuple):
 def environment(**extra: str) -> dict[str, str]:
     """This process's environment without a trace of a launcher, for one thread, the CPU and the loopback device."""
     launchers = "SLURM_ TORCHELASTIC_ PL_ MASTER_ LOCAL_ GROUP_ ROLE_ NODE_RANK RANK WORLD_SIZE"
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(tuple(launchers.split()))}
-    own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": LOOPBACK}
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(tuple(launchers.split()))
+    }
+    own = {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+        "CUDA_VISIBLE_DEVICES": "",
+        "GLOO_SOCKET_IFNAME": LOOPBACK,
+    }
     return {**clean, **own, **extra}
 
 
@@ -58,7 +67,15 @@ def torchrun(processes: int, module: str, *args: str) -> list[str]:
 
 def forked(processes: int, job: Callable[..., Any], folder: Path) -> list[str]:
     """Runs a function of a test, which it gives a folder, in so many processes."""
-    return [sys.executable, "-m", __name__, str(processes), job.__module__, job.__name__, str(folder)]
+    return [
+        sys.executable,
+        "-m",
+        __name__,
+        str(processes),
+        job.__module__,
+        job.__name__,
+        str(folder),
+    ]
 
 
 def run_together(
@@ -71,13 +88,19 @@ def run_together(
     logs = [(f".{number}.out", f".{number}.err") for number in range(len(commands))]
     with contextlib.ExitStack() as stack:
         pairs = zip(commands, logs, strict=True)
-        processes = [stack.enter_context(started(command, cwd, *log, **extra)) for (command, extra), log in pairs]
+        processes = [
+            stack.enter_context(started(command, cwd, *log, **extra))
+            for (command, extra), log in pairs
+        ]
         with contextlib.suppress(subprocess.TimeoutExpired):
             for process in processes:
                 process.wait(timeout)
         late = any(process.poll() is None for process in processes)
     outputs = [[(cwd / name).read_text() for name in log] for log in logs]
-    finished = [Finished(process.returncode, *texts) for process, texts in zip(processes, outputs, strict=True)]
+    finished = [
+        Finished(process.returncode, *texts)
+        for process, texts in zip(processes, outputs, strict=True)
+    ]
     if late:
         pytest.fail(f"not finished after {timeout:.0f} s\n" + "\n".join(map(str, finished)))
     return finished
@@ -100,12 +123,19 @@ def started(
 ) -> Iterator[subprocess.Popen[Any]]:
     """A command that runs in a process group of its own, writes to files, and is not left behind, nor what it starts."""
     with open(place / out, "w") as stdout, open(place / (err or os.devnull), "w") as stderr:
-        options: Any = {"env": environment(**extra), "stdout": stdout, "stderr": stderr if err else stdout}
+        options: Any = {
+            "env": environment(**extra),
+            "stdout": stdout,
+            "stderr": stderr if err else stdout,
+        }
         process = subprocess.Popen(command, cwd=place, start_new_session=True, **options)
         try:
             yield process
         finally:  # torchrun gives its workers groups of their own
-            for group in {process.pid, *(descendants(process.pid) if process.poll() is None else ())}:
+            for group in {
+                process.pid,
+                *(descendants(process.pid) if process.poll() is None else ()),
+            }:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(group, signal.SIGKILL)
             process.wait()
@@ -131,12 +161,23 @@ def launched(processes: int) -> list[dict[str, str]]:
     """The variables of each process: what torchrun sets, where there are several."""
     if processes == 1:
         return [{}]
-    common = dict.fromkeys(["WORLD_SIZE", "LOCAL_WORLD_SIZE"], str(processes)) | {"GROUP_WORLD_SIZE": "1"}
-    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "TORCHELASTIC_RUN_ID": "test"}
-    return [{**common, "RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": "0"} for rank in map(str, range(processes))]
+    common = dict.fromkeys(["WORLD_SIZE", "LOCAL_WORLD_SIZE"], str(processes)) | {
+        "GROUP_WORLD_SIZE": "1"
+    }
+    common |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "TORCHELASTIC_RUN_ID": "test",
+    }
+    return [
+        {**common, "RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": "0"}
+        for rank in map(str, range(processes))
+    ]
 
 
-def fork(work: Callable[[], Any], variables: Mapping[str, str], log: Path | None = None) -> ForkProcess:
+def fork(
+    work: Callable[[], Any], variables: Mapping[str, str], log: Path | None = None
+) -> ForkProcess:
     """Starts a process with further environment variables that does some work, and writes to ``log``."""
 
     def life() -> None:
@@ -149,7 +190,9 @@ def fork(work: Callable[[], Any], variables: Mapping[str, str], log: Path | None
         work()
 
     process = get_context("fork").Process(target=life)
-    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # the child needs no thread of this one
+    with warnings.catch_warnings(
+        action="ignore", category=DeprecationWarning
+    ):  # the child needs no thread of this one
         process.start()
     return process
 
@@ -172,4 +215,9 @@ if __name__ == "__main__":
     if number == "1":
         work()
     else:
-        sys.exit(max(abs(code or 0) for code in wait([fork(work, each) for each in launched(int(number))])))
+        sys.exit(
+            max(
+                abs(code or 0)
+                for code in wait([fork(work, each) for each in launched(int(number))])
+            )
+        )

@@ -22,33 +22,58 @@ from project.engine.run.processes import EXIT_CODE
 from project.fit import FitCLI
 from tests.conftest import as_in_a_terminal, cases
 from tests.distributed.job import CALLBACK, TINY
-from tests.distributed.processes import ROOT, Finished, free_port, run, run_together, succeed, torchrun
+from tests.distributed.processes import (
+    ROOT,
+    Finished,
+    free_port,
+    run,
+    run_together,
+    succeed,
+    torchrun,
+)
 from tests.engine.cli.test_command_line import parse
 from tests.stress import differences, outcome
 
 PLOTS = ["curves.png", "confusion_matrix.png", "classes.png"]
 FIT = [sys.executable, "-m", "project.fit", *TINY]
 LAUNCH = ROOT / "examples" / "launch"
-TRAIN_JOB, TASK = (yaml.safe_load((LAUNCH / name).read_text()) for name in ("trainjob.yaml", "sky.yaml"))
+TRAIN_JOB, TASK = (
+    yaml.safe_load((LAUNCH / name).read_text()) for name in ("trainjob.yaml", "sky.yaml")
+)
 SCRIPTS = {"slurm": (LAUNCH / "slurm.sh").read_text(), "sky": TASK["run"]}
 STOP = ["--trainer.callbacks+=tests.small.AtStep", "--trainer.callbacks.step=1"]
 
 
 def by_slurm(place: Path, *flags: str) -> list[Finished]:
     """The variables that srun gives two tasks on one node, and two processes."""
-    job = {"JOB_ID": "4711", "JOB_NAME": "flowers", "JOB_NODELIST": "localhost", "NODELIST": "localhost"}
+    job = {
+        "JOB_ID": "4711",
+        "JOB_NAME": "flowers",
+        "JOB_NODELIST": "localhost",
+        "NODELIST": "localhost",
+    }
     job |= {"NNODES": "1", "NODEID": "0", "NTASKS": "2", "NTASKS_PER_NODE": "2"}
     job |= {"STEP_ID": "0", "STEP_NUM_TASKS": "2", "STEP_NUM_NODES": "1"}
-    common = {"MASTER_PORT": str(free_port()), **{f"SLURM_{name}": value for name, value in job.items()}}
+    common = {
+        "MASTER_PORT": str(free_port()),
+        **{f"SLURM_{name}": value for name, value in job.items()},
+    }
     tasks = [{**common, "SLURM_PROCID": task, "SLURM_LOCALID": task} for task in "01"]
     return run_together([([*FIT, *flags], task) for task in tasks], place)
 
 
 def by_two_machines(place: Path) -> list[Finished]:
     """torchrun as on two machines, which are this one."""
-    options = ["--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1", f"--master-port={free_port()}"]
+    options = [
+        "--nnodes=2",
+        "--nproc-per-node=1",
+        "--master-addr=127.0.0.1",
+        f"--master-port={free_port()}",
+    ]
     launcher = [sys.executable, "-m", "torch.distributed.run", *options]
-    return run_together([([*launcher, f"--node-rank={rank}", *FIT[1:]], {}) for rank in range(2)], place)
+    return run_together(
+        [([*launcher, f"--node-rank={rank}", *FIT[1:]], {}) for rank in range(2)], place
+    )
 
 
 WAYS: dict[str, Callable[[Path], list[Finished]]] = {
@@ -69,25 +94,40 @@ def launched(tmp_path_factory) -> Any:
         processes = WAYS[way](place)
         assert all(process.code == 0 for process in processes), "\n".join(map(str, processes))
         (folder,) = (place / "runs").iterdir()
-        out, err = "".join(process.out for process in processes), "".join(process.err for process in processes)
+        out, err = (
+            "".join(process.out for process in processes),
+            "".join(process.err for process in processes),
+        )
         return folder, json.loads((folder / "metrics.json").read_text()), out, err
 
     return launch
 
 
-@pytest.mark.parametrize("way", ["lightning", *(pytest.param(way, marks=pytest.mark.slow) for way in [*WAYS][1:])])
+@pytest.mark.parametrize(
+    "way", ["lightning", *(pytest.param(way, marks=pytest.mark.slow) for way in [*WAYS][1:])]
+)
 def test_every_way_leads_to_the_same_metrics_fills_one_folder_and_speaks_once(way, launched):
     (folder, measured, out, err), (_, expected, *_) = launched(way), launched("lightning")
     for split, size in {"val": 25, "test": 27}.items():
-        assert measured[split]["total"] == size == sum(map(sum, measured[split]["confusion_matrix"]))
-        assert measured[split] == expected[split] | {"loss": pytest.approx(expected[split]["loss"], rel=1e-5)}
-    files = Counter(path.name for path in folder.rglob("*") if path.is_file() and "tfevents" not in path.name)
-    assert files == dict.fromkeys(["config.yaml", "metrics.json", "metrics.csv", "best.ckpt", "last.ckpt", *PLOTS], 1)
+        assert (
+            measured[split]["total"] == size == sum(map(sum, measured[split]["confusion_matrix"]))
+        )
+        assert measured[split] == expected[split] | {
+            "loss": pytest.approx(expected[split]["loss"], rel=1e-5)
+        }
+    files = Counter(
+        path.name for path in folder.rglob("*") if path.is_file() and "tfevents" not in path.name
+    )
+    assert files == dict.fromkeys(
+        ["config.yaml", "metrics.json", "metrics.csv", "best.ckpt", "last.ckpt", *PLOTS], 1
+    )
     writers = {path.name.split(".")[-2] for path in folder.glob("events.out.tfevents.*")}
     assert len(writers) == 1  # the number of a process
     assert err.count("training resnet9_slim") == 1
     assert "on 2 x cpu" in err
-    assert [out.count(line) for line in ("best checkpoint", "macro F1", "tensorboard --logdir")] == [1, 1, 1]
+    assert [
+        out.count(line) for line in ("best checkpoint", "macro F1", "tensorboard --logdir")
+    ] == [1, 1, 1]
     # before there is a folder, before training and before the test
     assert out.count("downloading") == 3 * (2 if way == "machines" else 1)
     assert [line for line in err.splitlines() if "Warning" in line or "warn" in line] == []
@@ -104,27 +144,49 @@ def errors(finished: Finished) -> list[str]:
 @pytest.mark.slow
 @cases(
     "launcher flag complaint",
-    ("lightning", "--trainer.sync_batchnorm=true", "--trainer.sync_batchnorm: torch synchronises BatchNorm"),
+    (
+        "lightning",
+        "--trainer.sync_batchnorm=true",
+        "--trainer.sync_batchnorm: torch synchronises BatchNorm",
+    ),
     ("torchrun", "--data.batch_size=15", "--data.batch_size must be a multiple of"),
-    ("torchrun", "--trainer.devices=1", "--trainer.devices times --trainer.num_nodes is 1, but the launcher started 2"),
+    (
+        "torchrun",
+        "--trainer.devices=1",
+        "--trainer.devices times --trainer.num_nodes is 1, but the launcher started 2",
+    ),
 )
 def test_an_error_is_printed_once(launcher, flag, complaint, tmp_path):
     command = [*FIT, "--trainer.devices=2", flag]
     finished = run(command if launcher == "lightning" else torchrun(2, *command[2:]), tmp_path)
-    assert [line.startswith(f"error: {complaint}") for line in errors(finished)] == [True], str(finished)
+    assert [line.startswith(f"error: {complaint}") for line in errors(finished)] == [True], str(
+        finished
+    )
 
 
 @cases(
     "zero one hint",
-    ("RANK LOCAL_RANK GROUP_RANK", "LOCAL_WORLD_SIZE GROUP_WORLD_SIZE WORLD_SIZE TORCHELASTIC_RUN_ID", ""),
-    ("SLURM_PROCID SLURM_LOCALID SLURM_NODEID", "SLURM_NTASKS SLURM_JOB_NAME", "; start it with srun$"),
+    (
+        "RANK LOCAL_RANK GROUP_RANK",
+        "LOCAL_WORLD_SIZE GROUP_WORLD_SIZE WORLD_SIZE TORCHELASTIC_RUN_ID",
+        "",
+    ),
+    (
+        "SLURM_PROCID SLURM_LOCALID SLURM_NODEID",
+        "SLURM_NTASKS SLURM_JOB_NAME",
+        "; start it with srun$",
+    ),
 )
-def test_a_launcher_must_start_as_many_processes_as_are_asked_for(workplace, monkeypatch, zero, one, hint):
+def test_a_launcher_must_start_as_many_processes_as_are_asked_for(
+    workplace, monkeypatch, zero, one, hint
+):
     for value, names in (("0", zero), ("1", one)):
         for name in names.split():
             monkeypatch.setenv(name, value)
     assert FitCLI(TINY).trainer.world_size == 1
-    with pytest.raises(UserError, match=rf"^--trainer.devices times .* is 2, but the launcher started 1{hint}"):
+    with pytest.raises(
+        UserError, match=rf"^--trainer.devices times .* is 2, but the launcher started 1{hint}"
+    ):
         FitCLI([*TINY, "--trainer.devices=2"])
 
 
@@ -136,17 +198,31 @@ def test_an_srun_that_is_not_used_is_no_warning(workplace, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("sbatch") or os.system("sinfo >/dev/null") > 0, reason="needs SLURM to run jobs")
+@pytest.mark.skipif(
+    not shutil.which("sbatch") or os.system("sinfo >/dev/null") > 0,
+    reason="needs SLURM to run jobs",
+)
 def test_a_job_of_slurm_that_is_stopped_is_queued_again_and_ends_in_the_same_weights(tmp_path):
     succeed([*FIT, "--trainer.devices=2", "--name=whole"], tmp_path)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    job = ["sbatch", "--parsable", "--ntasks-per-node=2", "--gpus-per-node=0", str(LAUNCH / "slurm.sh")]
+    job = [
+        "sbatch",
+        "--parsable",
+        "--ntasks-per-node=2",
+        "--gpus-per-node=0",
+        str(LAUNCH / "slurm.sh"),
+    ]
     number = succeed([*job, *FIT[3:], *STOP], tmp_path, PATH=path).out.strip()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        subprocess.run(["bash", "-c", f"while squeue -h -j {number} | grep -q .; do sleep 1; done"], timeout=400)
+        subprocess.run(
+            ["bash", "-c", f"while squeue -h -j {number} | grep -q .; do sleep 1; done"],
+            timeout=400,
+        )
     log = (tmp_path / f"slurm-{number}.out").read_text()
     assert log.count("stopped after step 1") == log.count(f"continuing runs/{number}") == 1, log
-    assert differences(outcome(tmp_path / "runs/whole"), outcome(tmp_path / "runs" / number)) == [], log
+    assert (
+        differences(outcome(tmp_path / "runs/whole"), outcome(tmp_path / "runs" / number)) == []
+    ), log
 
 
 @pytest.mark.slow
@@ -163,20 +239,30 @@ def test_where_the_first_process_fails_alone_none_is_left(tmp_path):
         os.kill(int((tmp_path / "busy").read_text()), 0)
 
 
-@pytest.mark.parametrize(("code", "requeued"), [(0, ""), *((code, "requeue 7\n") for code in (75, 138, 143)), (2, "")])
+@pytest.mark.parametrize(
+    ("code", "requeued"), [(0, ""), *((code, "requeue 7\n") for code in (75, 138, 143)), (2, "")]
+)
 def test_slurms_batch_script_asks_for_another_turn_after_a_stop_alone(code, requeued):
     stubs = f'srun() {{ return {code}; }}\nscontrol() {{ echo "$@"; }}\n'
     script = ["bash", "-c", stubs + SCRIPTS["slurm"]]
-    found = subprocess.run(script, env={"SLURM_JOB_ID": "7"}, capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        script, env={"SLURM_JOB_ID": "7"}, capture_output=True, text=True, check=False
+    )
     assert (found.stdout, found.returncode) == (requeued, 0 if requeued else code)
 
 
 def test_the_commands_are_accepted(tmp_path):
     shown = re.findall(r"^# sbatch \S+ (.*)", SCRIPTS["slurm"], re.M)
     in_scripts = [re.findall(r"-m project\.fit (.*)", script)[0] for script in SCRIPTS.values()]
-    places = {"/shared/images": tmp_path, "FOLDER": tmp_path, "configs/finetune.yaml": ROOT / "configs/finetune.yaml"}
+    places = {
+        "/shared/images": tmp_path,
+        "FOLDER": tmp_path,
+        "configs/finetune.yaml": ROOT / "configs/finetune.yaml",
+    }
     for options in [*shown, *in_scripts, shlex.join(TRAIN_JOB["spec"]["trainer"]["args"])]:
-        assert parse(*(str(places.get(word, word)) for word in shlex.split(options) if word != "$@")).data
+        assert parse(
+            *(str(places.get(word, word)) for word in shlex.split(options) if word != "$@")
+        ).data
     assert TRAIN_JOB["spec"]["trainer"]["command"] == ["torchrun", "-m", "project.fit"]
 
 
@@ -184,8 +270,14 @@ def test_kubeflows_models_keep_every_key_of_the_job():
     models = pytest.importorskip("kubeflow_trainer_api.models", reason="needs kubeflow-trainer-api")
     assert models.TrainerV1alpha1TrainJob.from_dict(TRAIN_JOB).to_dict() == TRAIN_JOB
     spec: Any = TRAIN_JOB["spec"]  # which the models do not check
-    assert (TRAIN_JOB["apiVersion"], TRAIN_JOB["kind"]) == ("trainer.kubeflow.org/v1alpha1", "TrainJob")
-    assert spec["trainer"]["numProcPerNode"] == spec["trainer"]["resourcesPerNode"]["limits"]["nvidia.com/gpu"]
+    assert (TRAIN_JOB["apiVersion"], TRAIN_JOB["kind"]) == (
+        "trainer.kubeflow.org/v1alpha1",
+        "TrainJob",
+    )
+    assert (
+        spec["trainer"]["numProcPerNode"]
+        == spec["trainer"]["resourcesPerNode"]["limits"]["nvidia.com/gpu"]
+    )
 
 
 def test_the_task_fits_skypilots_schemas():

@@ -48,7 +48,10 @@ def data_of(size, world_size):
 
 
 def metrics(model):
-    return {split: {**found.as_dict(), "per_class": found.per_class} for split, found in model.results.items()}
+    return {
+        split: {**found.as_dict(), "per_class": found.per_class}
+        for split, found in model.results.items()
+    }
 
 
 def evaluated(model, size, world_size):
@@ -64,7 +67,9 @@ def fit_and_evaluate(world_size, forward_sync_buffers):
     def keep(trainer, model):
         weights["test" if trainer.testing else "val"] = deepcopy(model.state_dict())
 
-    strategy: Any = DDPStrategy(forward_sync_buffers=forward_sync_buffers) if world_size > 1 else "auto"
+    strategy: Any = (
+        DDPStrategy(forward_sync_buffers=forward_sync_buffers) if world_size > 1 else "auto"
+    )
     model = classifier(MeasuringClassifier, optimizer=partial(SGD, lr=0.01))
     data = flowers(80, FIT_SIZE, 4 * world_size)
     steps = {"limit_train_batches": 4, "accumulate_grad_batches": 2, "val_check_interval": 3}
@@ -77,7 +82,10 @@ def fit_and_evaluate(world_size, forward_sync_buffers):
 
 def collectives(model, world_size):
     """How often a validation adds up and gathers, from its start on."""
-    spies = [patch.object(distributed, name, wraps=getattr(distributed, name)) for name in ("all_reduce", "all_gather")]
+    spies = [
+        patch.object(distributed, name, wraps=getattr(distributed, name))
+        for name in ("all_reduce", "all_gather")
+    ]
     with spies[0] as sums, spies[1] as gathers:
         trainer(world_size).validate(model, datamodule=data_of(12, world_size), verbose=False)
     return [sums.call_count, gathers.call_count]
@@ -85,10 +93,16 @@ def collectives(model, world_size):
 
 def mistakes(model, size, world_size):
     """The titles of the most confident mistakes, as they are drawn."""
-    with patch.multiple("project.callbacks.figures", tensorboards=DEFAULT, add_figure=DEFAULT) as spies:
+    with patch.multiple(
+        "project.callbacks.figures", tensorboards=DEFAULT, add_figure=DEFAULT
+    ) as spies:
         one = trainer(world_size, callbacks=[ConfidentMistakesPlot(MISTAKES)])
         one.test(model, datamodule=data_of(size, world_size), verbose=False)
-    return [axes.get_title() for call in spies["add_figure"].call_args_list for axes in call.args[2].axes]
+    return [
+        axes.get_title()
+        for call in spies["add_figure"].call_args_list
+        for axes in call.args[2].axes
+    ]
 
 
 def predicted(model, size, world_size):
@@ -109,7 +123,9 @@ def evaluate(out):
         "mistakes": {size: mistakes(model, size, world_size) for size in (1, 23)},
         "collectives": collectives(model, world_size),
         "predicted": {size: predicted(model, size, world_size) for size in (world_size, 7, 12)},
-        "fit": {broadcasts: fit_and_evaluate(world_size, broadcasts) for broadcasts in (True, False)},
+        "fit": {
+            broadcasts: fit_and_evaluate(world_size, broadcasts) for broadcasts in (True, False)
+        },
     }
     if os.environ.get("RANK", "0") == "0":
         torch.save(found | {"world_size": world_size}, out / "found.pt")
@@ -120,7 +136,9 @@ def found(request, tmp_path_factory):
     """The results of so many processes, in one launch."""
     out, world_size = tmp_path_factory.mktemp("evaluation"), request.param
     by_torchrun = torchrun(world_size, *forked(1, evaluate, out)[2:])  # which takes seconds longer
-    succeed(by_torchrun if world_size == 3 else forked(world_size, evaluate, out), cwd=out, timeout=240)
+    succeed(
+        by_torchrun if world_size == 3 else forked(world_size, evaluate, out), cwd=out, timeout=240
+    )
     return torch.load(out / "found.pt", weights_only=True)
 
 
@@ -132,7 +150,9 @@ def on_one_process(size):
 def require_equal(measured, expected):
     for name, value in expected.items():
         rounded = name in ("loss", "calibration_error", "average_precision")
-        assert measured[name] == (pytest.approx(value, rel=1e-5, abs=1e-6) if rounded else value), name
+        assert measured[name] == (pytest.approx(value, rel=1e-5, abs=1e-6) if rounded else value), (
+            name
+        )
 
 
 def test_sets_of_every_size_have_the_same_metrics_as_on_one_process(found):
@@ -140,7 +160,11 @@ def test_sets_of_every_size_have_the_same_metrics_as_on_one_process(found):
     for size, measured in found["exact"].items():
         for split in ("val", "test"):
             require_equal(measured[split], on_one_process(size)[split])
-            assert measured[split]["total"] == size == sum(map(sum, measured[split]["confusion_matrix"]))
+            assert (
+                measured[split]["total"]
+                == size
+                == sum(map(sum, measured[split]["confusion_matrix"]))
+            )
     assert found["predicted"] == {size: size for size in (found["world_size"], 7, 12)}
     # at the start, for whether anything was measured, and for all counts at once
     assert found["collectives"] == ([3, 0] if found["world_size"] > 1 else [0, 0])
@@ -152,7 +176,9 @@ def test_the_most_confident_mistakes_are_those_of_one_process(found):
 
 
 @pytest.mark.parametrize("forward_sync_buffers", [True, False])
-def test_validation_within_a_step_of_fit_and_the_test_after_it_are_exact_too(found, forward_sync_buffers):
+def test_validation_within_a_step_of_fit_and_the_test_after_it_are_exact_too(
+    found, forward_sync_buffers
+):
     for split, (measured, weights) in found["fit"][forward_sync_buffers].items():
         model = classifier(MeasuringClassifier)
         statistics = "network.stem.1.running_mean"
@@ -162,7 +188,10 @@ def test_validation_within_a_step_of_fit_and_the_test_after_it_are_exact_too(fou
 
 
 BATCH_SIZE, STEPS_PER_EPOCH = 8, 4
-RUNS = {"plain": (1, "resnet9_slim"), "accumulated, whitened": (2, "airbench")}  # batches of a step, network
+RUNS = {
+    "plain": (1, "resnet9_slim"),
+    "accumulated, whitened": (2, "airbench"),
+}  # batches of a step, network
 
 
 class LossLogger(DummyLogger):
@@ -179,15 +208,25 @@ class LossLogger(DummyLogger):
 
 def trained(world_size, accumulate, arch):
     """The batches of a run as the network sees them, its losses, and its first and last weights."""
-    optimizer, schedule = partial(SGD, lr=0.001, momentum=0.9), partial(CosineWithWarmup, warmup_epochs=0)
+    optimizer, schedule = (
+        partial(SGD, lr=0.001, momentum=0.9),
+        partial(CosineWithWarmup, warmup_epochs=0),
+    )
     network = classifier(arch=arch, optimizer=optimizer, lr_scheduler=schedule)
     size = BATCH_SIZE * STEPS_PER_EPOCH + 3  # what is left over belongs to no batch
-    augmentation: dict[str, Any] = {"flip": True, "crop_padding": 4, "cutout": 8, "train_transforms": [RandAugment()]}
+    augmentation: dict[str, Any] = {
+        "flip": True,
+        "crop_padding": 4,
+        "cutout": 8,
+        "train_transforms": [RandAugment()],
+    }
     data = flowers(size, 5, BATCH_SIZE, **augmentation, seed=1)
     found: dict[str, Any] = {"batches": []}
 
     def note_batch(trainer, model, batch, batch_idx):
-        for layer in model.modules():  # BatchNorm's statistics of half a batch are not those of the whole
+        for (
+            layer
+        ) in model.modules():  # BatchNorm's statistics of half a batch are not those of the whole
             if isinstance(layer, nn.BatchNorm2d):
                 layer.eval()
         pixels = (zlib.crc32(image.contiguous().numpy().tobytes()) for image in batch.images)
@@ -199,15 +238,24 @@ def trained(world_size, accumulate, arch):
         found["before"] = deepcopy(model.state_dict())
 
     witness = LambdaCallback(on_train_start=note_weights, on_train_batch_start=note_batch)
-    own = {"max_epochs": 2, "log_every_n_steps": 1, "logger": (logger := LossLogger()), "limit_val_batches": 0}
-    trainer(world_size, accumulate_grad_batches=accumulate, callbacks=[witness], **own).fit(network, datamodule=data)
+    own = {
+        "max_epochs": 2,
+        "log_every_n_steps": 1,
+        "logger": (logger := LossLogger()),
+        "limit_val_batches": 0,
+    }
+    trainer(world_size, accumulate_grad_batches=accumulate, callbacks=[witness], **own).fit(
+        network, datamodule=data
+    )
     return found | {"losses": logger.losses, "after": network.state_dict()}
 
 
 @flowers_drawn_once()
 def train(out):
     """Trains all on the processes that were launched, each of which writes down what it saw."""
-    found = {name: trained(int(os.environ["WORLD_SIZE"]), *options) for name, options in RUNS.items()}
+    found = {
+        name: trained(int(os.environ["WORLD_SIZE"]), *options) for name, options in RUNS.items()
+    }
     torch.save(found, out / f"{os.environ['RANK']}.pt")
 
 
@@ -217,7 +265,9 @@ def distance(one, other):
 
 def test_batches_hold_the_same_augmented_images_and_training_ends_in_the_same_weights(tmp_path):
     succeed(forked(2, train, tmp_path), tmp_path)
-    first_of, second_of = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
+    first_of, second_of = (
+        torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)
+    )
     for run, (accumulate, arch) in RUNS.items():
         alone = trained(1, accumulate, arch)
         first, second = first_of[run], second_of[run]
@@ -225,7 +275,10 @@ def test_batches_hold_the_same_augmented_images_and_training_ends_in_the_same_we
         for batch, *parts in zip(*(one["batches"] for one in (alone, first, second)), strict=True):
             assert [len(part["images"]) for part in parts] == [BATCH_SIZE // 2] * 2
             assert parts[0]["images"] | parts[1]["images"] == batch["images"]
-            for name in ("step", "lr"):  # no rule scales the learning rate by the number of processes
+            for name in (
+                "step",
+                "lr",
+            ):  # no rule scales the learning rate by the number of processes
                 assert parts[0][name] == parts[1][name] == batch[name]
         assert len(alone["losses"]) == 2 * STEPS_PER_EPOCH // accumulate
         assert first["losses"] == pytest.approx(alone["losses"], rel=1e-4)

@@ -18,7 +18,17 @@ from project.engine.run.processes import StopRequest, _end_processes, watch_proc
 from project.fit import FitCLI
 from tests.conftest import cases
 from tests.distributed.job import CALLBACK, TINY
-from tests.distributed.processes import descendants, fork, free_port, run, started, succeed, torchrun, wait, wait_until
+from tests.distributed.processes import (
+    descendants,
+    fork,
+    free_port,
+    run,
+    started,
+    succeed,
+    torchrun,
+    wait,
+    wait_until,
+)
 from tests.small import load
 from tests.stress import differences, outcome
 
@@ -52,7 +62,9 @@ def test_processes_that_are_started_again_need_a_name(workplace, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 2])
 def test_a_signal_to_the_first_process_stops_all_and_is_answered(tmp_path, devices):
-    with started([*PYTHON, *FLAGS, "--trainer.max_epochs=200", f"--trainer.devices={devices}"], tmp_path) as process:
+    with started(
+        [*PYTHON, *FLAGS, "--trainer.max_epochs=200", f"--trainer.devices={devices}"], tmp_path
+    ) as process:
         wait_until(lambda: (tmp_path / LAST).exists() or process.poll() is not None, tmp_path)
         assert len(members(process.pid)) == devices
         process.send_signal(signal.SIGTERM)
@@ -65,12 +77,25 @@ def test_a_signal_to_the_first_process_stops_all_and_is_answered(tmp_path, devic
 
 
 @pytest.mark.slow
-@cases("rank hook", (1, "on_train_batch_start"), (1, "on_validation_batch_start"), (0, "on_test_batch_start"))
+@cases(
+    "rank hook",
+    (1, "on_train_batch_start"),
+    (1, "on_validation_batch_start"),
+    (0, "on_test_batch_start"),
+)
 def test_where_a_process_is_killed_the_other_ends_within_15_seconds(tmp_path, rank, hook):
-    death = [f"{CALLBACK}Dies", f"--trainer.callbacks.rank={rank}", f"--trainer.callbacks.hook={hook}"]
+    death = [
+        f"{CALLBACK}Dies",
+        f"--trainer.callbacks.rank={rank}",
+        f"--trainer.callbacks.hook={hook}",
+    ]
     command = [*PYTHON, "project.fit", *TINY, "--name=run", "--trainer.devices=2", *death]
     with started(command, tmp_path) as process:
-        wait_until(lambda: (tmp_path / "died").exists() or process.poll() is not None, tmp_path, patience=300)
+        wait_until(
+            lambda: (tmp_path / "died").exists() or process.poll() is not None,
+            tmp_path,
+            patience=300,
+        )
         wait_until(lambda: not members(process.pid), tmp_path, patience=15)
         log = (tmp_path / "log").read_text()
         assert process.wait() != 0, log
@@ -87,7 +112,9 @@ def test_torchrun_starts_a_run_again_that_lost_a_process(tmp_path, victim):
     command = [*TORCHRUN, "--nproc-per-node=2", "--max-restarts=3", "-m", *fit]
     with started(command, tmp_path, **OWN_STORE) as process:
         wait_until(lambda: (tmp_path / LAST).exists() or process.poll() is not None, tmp_path)
-        started_by = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(process.pid)}
+        started_by = {
+            pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(process.pid)
+        }
         workers = [pid for pid, command in started_by.items() if b"project.fit" in command]
         assert len(workers) == 2
         os.kill(workers[victim], signal.SIGKILL)
@@ -121,16 +148,28 @@ def undisturbed(tmp_path_factory):
 @pytest.mark.slow
 def test_a_run_resumes_on_any_number_of_processes_with_the_same_batches(tmp_path, undisturbed):
     for processes, stop in ((2, 1), (1, 3), (3, 5), (2, -1)):
-        finished = run(torchrun(processes, *RECORDING, f"--trainer.callbacks.stop={stop}"), tmp_path)
+        finished = run(
+            torchrun(processes, *RECORDING, f"--trainer.callbacks.stop={stop}"), tmp_path
+        )
         assert (finished.code == 0) == (stop < 0), str(finished)
-        assert finished.err.count(f"; on {processes} process") == (stop != 1), str(finished)  # another number each time
+        assert finished.err.count(f"; on {processes} process") == (stop != 1), str(
+            finished
+        )  # another number each time
     assert global_batches(tmp_path) == undisturbed
 
 
 def machine(port: int, is_first: bool) -> list[str]:
     """torchrun as on one of at most two machines, which are this one; the first is where they meet."""
-    options = ["--nnodes=1:2", "--max-restarts=3", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
-    options += [f"--rdzv-conf=is_host={is_first},last_call_timeout=5,keep_alive_interval=1", "--local-addr=127.0.0.1"]
+    options = [
+        "--nnodes=1:2",
+        "--max-restarts=3",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint=127.0.0.1:{port}",
+    ]
+    options += [
+        f"--rdzv-conf=is_host={is_first},last_call_timeout=5,keep_alive_interval=1",
+        "--local-addr=127.0.0.1",
+    ]
     return [*TORCHRUN, *options, "-m", *RECORDING, f"{CALLBACK}LosesMachine"]
 
 
@@ -138,8 +177,13 @@ def machine(port: int, is_first: bool) -> list[str]:
 def test_a_machine_may_be_killed_and_another_join(tmp_path, undisturbed):
     port = free_port()
     first, other = machine(port, is_first=True), machine(port, is_first=False)
-    with started(first, tmp_path, **OWN_STORE) as stays, started(other, tmp_path, "dies", **OWN_STORE, DIES="1"):
-        wait_until(lambda: (tmp_path / "batches/5.0 of 1").exists() or stays.poll() is not None, tmp_path)
+    with (
+        started(first, tmp_path, **OWN_STORE) as stays,
+        started(other, tmp_path, "dies", **OWN_STORE, DIES="1"),
+    ):
+        wait_until(
+            lambda: (tmp_path / "batches/5.0 of 1").exists() or stays.poll() is not None, tmp_path
+        )
         with started(other, tmp_path, "joins", **OWN_STORE) as joins:
             wait_until(lambda: None not in (stays.poll(), joins.poll()), tmp_path)
             log = "".join((tmp_path / name).read_text() for name in ("log", "joins"))
@@ -150,8 +194,12 @@ def test_a_machine_may_be_killed_and_another_join(tmp_path, undisturbed):
 
 
 @pytest.mark.slow
-def test_a_loss_that_is_infinite_in_one_process_stops_all_before_the_step_and_names_its_images(tmp_path):
-    finished = run(torchrun(2, *FLAGS, f"{CALLBACK}RecordsBatches", f"{CALLBACK}InfiniteLoss"), tmp_path)
+def test_a_loss_that_is_infinite_in_one_process_stops_all_before_the_step_and_names_its_images(
+    tmp_path,
+):
+    finished = run(
+        torchrun(2, *FLAGS, f"{CALLBACK}RecordsBatches", f"{CALLBACK}InfiniteLoss"), tmp_path
+    )
     assert finished.code != 0
     bad, other = sorted(line for line in finished.err.splitlines() if line.startswith("error: "))
     assert "training stopped at step 3: the loss is inf in process 1, of the images" in bad
@@ -163,7 +211,9 @@ def test_a_loss_that_is_infinite_in_one_process_stops_all_before_the_step_and_na
     assert all(value.isfinite().all() for value in last["state_dict"].values())
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems tell no process of its parent's death")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="other systems tell no process of its parent's death"
+)
 def test_where_the_first_process_is_killed_the_others_die():
     reading, writing = os.pipe()
 
@@ -190,7 +240,9 @@ def test_where_the_first_process_is_killed_the_others_die():
 
 def test_the_first_process_leaves_none_behind_and_waits_for_all_at_once(monkeypatch):
     monkeypatch.setattr("project.engine.run.processes._PATIENCE", 1.0)
-    processes = [subprocess.Popen(["sh", "-c", script]) for script in ("exit 0", *["exec sleep 600"] * 7)]
+    processes = [
+        subprocess.Popen(["sh", "-c", script]) for script in ("exit 0", *["exec sleep 600"] * 7)
+    ]
     began = time.monotonic()
     _end_processes(SimpleNamespace(procs=processes))
     assert time.monotonic() - began < 4

@@ -73,13 +73,17 @@ def imported(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("path", sorted(ENGINE.rglob("*.py")), ids=lambda path: path.relative_to(ENGINE).as_posix())
+@pytest.mark.parametrize(
+    "path", sorted(ENGINE.rglob("*.py")), ids=lambda path: path.relative_to(ENGINE).as_posix()
+)
 def test_the_engine_imports_nothing_of_yours_and_does_not_name_the_package(path):
     ours = [module for module in imported(path) if module.partition(".")[0] == PACKAGE]
     assert [module for module in ours if not f"{module}.".startswith(f"{PACKAGE}.engine.")] == []
     text = path.read_text()
     absolute = re.findall(rf"^\s*(?:from|import) {PACKAGE}\b.*", text, re.M)
-    named = re.findall(rf".*(?:\b{PACKAGE}[./]\w|\b{PACKAGE}/|-m {PACKAGE}\b|[\"'`]{PACKAGE}[\"'`]).*", text)
+    named = re.findall(
+        rf".*(?:\b{PACKAGE}[./]\w|\b{PACKAGE}/|-m {PACKAGE}\b|[\"'`]{PACKAGE}[\"'`]).*", text
+    )
     assert [*absolute, *named, *RENAME["usages"](PACKAGE).findall(text)] == []
 
 
@@ -91,7 +95,9 @@ def test_a_private_name_is_what_it_was(place):
     try:
         found = reduce(getattr, name.split("."), import_module(module))
     except (ImportError, AttributeError) as error:
-        pytest.fail(f"{now} has no {place} ({error}); see project.engine.upstream for what it is needed")
+        pytest.fail(
+            f"{now} has no {place} ({error}); see project.engine.upstream for what it is needed"
+        )
     source = inspect.getsource(found.fset if isinstance(found, property) else found)
     digest = hashlib.blake2b(source.encode()).hexdigest()[:12]
     assert digest == PRIVATE_NAMES[place], (
@@ -101,10 +107,21 @@ def test_a_private_name_is_what_it_was(place):
 
 def private_attributes(path: Path) -> set[str]:
     """Attributes of anything but ``self`` and the like, and imported names, with a leading underscore."""
-    parts = {part for name in imported(path) for part in name.split(".") if part not in ("__main__", "__future__")}
-    found = {f"{path.relative_to(PROJECT)}: import {part}" for part in parts if part.startswith("_")}
+    parts = {
+        part
+        for name in imported(path)
+        for part in name.split(".")
+        if part not in ("__main__", "__future__")
+    }
+    found = {
+        f"{path.relative_to(PROJECT)}: import {part}" for part in parts if part.startswith("_")
+    }
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+        if (
+            isinstance(node, ast.Attribute)
+            and node.attr.startswith("_")
+            and not node.attr.startswith("__")
+        ):
             owner = ast.unparse(node.value)
             if owner not in OWN and (owner, node.attr) != ("os", "_exit"):
                 found.add(f"{path.relative_to(PROJECT)}: {owner}.{node.attr}")
@@ -113,34 +130,57 @@ def private_attributes(path: Path) -> set[str]:
 
 OWN = ("self", "cls", "super()")
 THEIRS = {"torch", "torchvision", "torchmetrics", "lightning", "jsonargparse"}
-PUBLIC = ("._replace", "._asdict", "._make", "._fields", "._render_traceback_")  # of named tuples, and of IPython
+PUBLIC = (
+    "._replace",
+    "._asdict",
+    "._make",
+    "._fields",
+    "._render_traceback_",
+)  # of named tuples, and of IPython
 
 
 def test_no_other_module_touches_a_private_name():
     modules = [path for path in PROJECT.rglob("*.py") if path.name != "upstream.py"]
-    assert not {line for path in modules for line in private_attributes(path) if not line.endswith(PUBLIC)}
+    assert not {
+        line for path in modules for line in private_attributes(path) if not line.endswith(PUBLIC)
+    }
 
 
 def own_private_names(one: type) -> set[str]:
     """The private names that a class takes from itself, or gives itself, by its source."""
     nodes = [*ast.walk(ast.parse(textwrap.dedent(inspect.getsource(one))))]
     names = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
-    names |= {node.attr for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value) in OWN}
+    names |= {
+        node.attr
+        for node in nodes
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in OWN
+    }
     return {name for name in names if name.startswith("_") and not name.endswith("__")}
 
 
 def test_no_class_shares_a_private_name_with_a_base_of_theirs():
-    modules = [import_module(found.name) for found in walk_packages([str(PROJECT)], f"{PROJECT.name}.")]
+    modules = [
+        import_module(found.name) for found in walk_packages([str(PROJECT)], f"{PROJECT.name}.")
+    ]
     found = {one for module in modules for one in vars(module).values() if inspect.isclass(one)}
     classes = {one for one in found if one.__module__.partition(".")[0] == PROJECT.name}
-    bases = {base for one in classes for base in one.__mro__ if base.__module__.partition(".")[0] in THEIRS}
+    bases = {
+        base
+        for one in classes
+        for base in one.__mro__
+        if base.__module__.partition(".")[0] in THEIRS
+    }
     ours, theirs = ({one: own_private_names(one) for one in group} for group in (classes, bases))
     pairs = [(one, base) for one in classes for base in one.__mro__ if base in theirs]
-    assert not [(one, base, ours[one] & theirs[base]) for one, base in pairs if ours[one] & theirs[base]]
+    assert not [
+        (one, base, ours[one] & theirs[base]) for one, base in pairs if ours[one] & theirs[base]
+    ]
 
 
 @pytest.mark.slow
-def test_classes_inside_the_package_behave_as_those_outside_over_the_engine_of_a_renamed_package(tmp_path):
+def test_classes_inside_the_package_behave_as_those_outside_over_the_engine_of_a_renamed_package(
+    tmp_path,
+):
     renamed, upgraded = tmp_path / "renamed", tmp_path / "upgraded"
     for copy in (renamed, upgraded):
         shutil.copytree(PROJECT, copy / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
@@ -152,13 +192,31 @@ def test_classes_inside_the_package_behave_as_those_outside_over_the_engine_of_a
         (place / "mine.py").write_text(MINE)
 
     def options(module: str, name: str) -> list[str]:
-        own = [f"--model={module}.MyModel", f"--data={module}.MyData", f"--trainer.callbacks+={module}.MyCallback"]
+        own = [
+            f"--model={module}.MyModel",
+            f"--data={module}.MyData",
+            f"--trainer.callbacks+={module}.MyCallback",
+        ]
         early = ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=val/mine"]
         chosen = ["--monitor=val/kappa", "--mode=max", "--callbacks.images_per_second=false"]
-        return [*TINY, *SLIM, "--trainer.devices=1", *own, *early, *chosen, "--trainer.max_epochs=3", f"--name={name}"]
+        return [
+            *TINY,
+            *SLIM,
+            "--trainer.devices=1",
+            *own,
+            *early,
+            *chosen,
+            "--trainer.max_epochs=3",
+            f"--name={name}",
+        ]
 
     commands = [["--help"], options("mine", "outside"), options(f"{PACKAGE}.model.mine", "inside")]
-    succeed([sys.executable, "-c", RUN_EACH, json.dumps(commands)], upgraded, timeout=300, PYTHONPATH=str(upgraded))
+    succeed(
+        [sys.executable, "-c", RUN_EACH, json.dumps(commands)],
+        upgraded,
+        timeout=300,
+        PYTHONPATH=str(upgraded),
+    )
     outside, inside = (upgraded / "runs" / name for name in ("outside", "inside"))
     assert (outside / "metrics.csv").read_text() == (inside / "metrics.csv").read_text()
     metrics = json.loads((inside / "metrics.json").read_text())

@@ -16,12 +16,18 @@ def test_freed_memory_is_kept_for_the_next_step_and_large_tensors_lie_where_huge
     def allocate() -> None:
         hardware.tune_malloc()
         tensor = torch.ones(2**26)
-        size, held, asked_for = tensor.nbytes, memory("Rss"), flags(tensor.data_ptr() + tensor.nbytes // 2)
+        size, held, asked_for = (
+            tensor.nbytes,
+            memory("Rss"),
+            flags(tensor.data_ptr() + tensor.nbytes // 2),
+        )
         del tensor
         assert held - memory("Rss") < 0.1 * size
         assert "hg" in asked_for or not Path("/sys/kernel/mm/transparent_hugepage").exists()
 
-    assert wait([fork(allocate, {})]) == [0]  # in a process of its own, as the settings cannot be taken back
+    assert wait([fork(allocate, {})]) == [
+        0
+    ]  # in a process of its own, as the settings cannot be taken back
 
 
 @cases(

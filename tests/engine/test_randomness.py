@@ -38,8 +38,13 @@ def by_hand(seed, epoch, index, purpose, draw_number):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_numbers_are_splitmix_in_64_bit_integers(seed):
     indices = torch.tensor([0, 1, 7, 60_000, 2**40])
-    expected = [[by_hand(seed, 3, index, Purpose.CROP, k) for k in range(5)] for index in indices.tolist()]
-    assert draw(seed=seed, epoch=3, indices=indices, purpose=Purpose.CROP, count=5).tolist() == expected
+    expected = [
+        [by_hand(seed, 3, index, Purpose.CROP, k) for k in range(5)] for index in indices.tolist()
+    ]
+    assert (
+        draw(seed=seed, epoch=3, indices=indices, purpose=Purpose.CROP, count=5).tolist()
+        == expected
+    )
 
 
 @cases(
@@ -65,11 +70,20 @@ def test_no_two_places_seed_alike():
 
 
 SIZE, BATCH = 50, 12
-DRAWS = cases("options", {}, {"size": 96, "draw": lambda epoch: balanced_draw(epoch=epoch)}, ids=["", "balanced"])
+DRAWS = cases(
+    "options",
+    {},
+    {"size": 96, "draw": lambda epoch: balanced_draw(epoch=epoch)},
+    ids=["", "balanced"],
+)
 
 
-def sampler(epoch=0, batches_done=0, *, world_size=1, rank=0, size=SIZE, batch_size=BATCH, seed=0, **options):
-    return TrainingSampler(size, batch_size, seed, lambda: (epoch, batches_done), world_size, rank, **options)
+def sampler(
+    epoch=0, batches_done=0, *, world_size=1, rank=0, size=SIZE, batch_size=BATCH, seed=0, **options
+):
+    return TrainingSampler(
+        size, batch_size, seed, lambda: (epoch, batches_done), world_size, rank, **options
+    )
 
 
 def keys(*args, **kwargs):
@@ -85,8 +99,12 @@ def batches(found, batch_size):
 @pytest.mark.parametrize(("epoch", "done"), [(0, 0), (3, 0), (3, 2)])
 def test_a_global_batch_is_the_same_on_any_number_of_devices(world_size, epoch, done, options):
     share = BATCH // world_size
-    parts = [keys(epoch, done, world_size=world_size, rank=rank, **options) for rank in range(world_size)]
-    together = [sorted(chain(*part)) for part in zip(*(batches(part, share) for part in parts), strict=True)]
+    parts = [
+        keys(epoch, done, world_size=world_size, rank=rank, **options) for rank in range(world_size)
+    ]
+    together = [
+        sorted(chain(*part)) for part in zip(*(batches(part, share) for part in parts), strict=True)
+    ]
     assert together == batches(keys(epoch, done, **options), BATCH)
 
 
@@ -100,7 +118,11 @@ def test_an_epoch_shows_no_sample_twice_and_fills_every_batch(size, batch_size, 
 
 
 def test_epochs_and_seeds_have_orders_of_their_own():
-    orders = {tuple(key % SIZE for key in keys(epoch, seed=seed)) for seed in range(5) for epoch in range(5)}
+    orders = {
+        tuple(key % SIZE for key in keys(epoch, seed=seed))
+        for seed in range(5)
+        for epoch in range(5)
+    }
     assert len(orders) == 25
 
 
@@ -112,7 +134,10 @@ def test_a_continued_epoch_is_exactly_the_rest_of_it(world_size, rank, done, opt
     whole = list(one)
     assert len(one) == len(whole)  # of a whole epoch, wherever it starts
     assert options or {key // SIZE for key in whole} == {4}
-    assert keys(4, done, world_size=world_size, rank=rank, **options) == whole[done * BATCH // world_size :]
+    assert (
+        keys(4, done, world_size=world_size, rank=rank, **options)
+        == whole[done * BATCH // world_size :]
+    )
 
 
 def test_for_overfitting_every_epoch_has_the_order_of_the_first_under_its_own_keys():
@@ -126,7 +151,9 @@ def shares(size, world_size, seed=0):
 
 
 @cases("world_size", 1, 2, 3, 5, 6)
-def test_an_evaluation_has_every_image_once_but_for_its_repeats_and_starts_alike_on_any_number_of_devices(world_size):
+def test_an_evaluation_has_every_image_once_but_for_its_repeats_and_starts_alike_on_any_number_of_devices(
+    world_size,
+):
     for size in range(1, 14):
         found = shares(size, world_size)
         assert len({len(indices) for indices, _ in found}) == 1
@@ -134,5 +161,7 @@ def test_an_evaluation_has_every_image_once_but_for_its_repeats_and_starts_alike
         assert sorted(counted) == list(range(size))
         assert all(repeated is None or indices[-1] == repeated for indices, repeated in found)
     ((alone, _),) = shares(50, 1)
-    first = [index for indices, _ in shares(50, world_size) for index in indices[: 12 // world_size]]
+    first = [
+        index for indices, _ in shares(50, world_size) for index in indices[: 12 // world_size]
+    ]
     assert sorted(first) == sorted(alone[: len(first)])

@@ -33,7 +33,12 @@ from tests.conftest import SLIM, TINY, cases, evaluate, fit
 from tests.small import load
 
 SIDE = 16
-PREPROCESSING: Any = {"resize": SIDE, "crop": SIDE, "mean": [0.2, 0.5, 0.7], "std": [0.1, 0.25, 0.4]}
+PREPROCESSING: Any = {
+    "resize": SIDE,
+    "crop": SIDE,
+    "mean": [0.2, 0.5, 0.7],
+    "std": [0.1, 0.25, 0.4],
+}
 
 
 def loader_of(batches: list[Any]) -> DataLoader[Any]:
@@ -52,7 +57,9 @@ class Memory(LightningDataModule):
         self.images = (colours + noise).clamp(0, 255).to(torch.uint8)
 
     def batches(self):
-        return [*map(PlainBatch, self.images.split(self.batch_size), self.labels.split(self.batch_size))]
+        return [
+            *map(PlainBatch, self.images.split(self.batch_size), self.labels.split(self.batch_size))
+        ]
 
     def loader(self):
         return loader_of(self.batches())
@@ -75,7 +82,9 @@ def linear(cls=ImageClassifier, **options):
 
 
 def trainer(**options):
-    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    quiet = dict.fromkeys(
+        ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+    )
     return Trainer(accelerator="cpu", **quiet | options)
 
 
@@ -86,28 +95,40 @@ def logits_of(model, images):
 
 def plain_logits(model, images):
     """By the formula of normalisation, in double precision."""
-    mean, std = (torch.tensor(model.preprocessing[name]).double()[:, None, None] for name in ("mean", "std"))
+    mean, std = (
+        torch.tensor(model.preprocessing[name]).double()[:, None, None] for name in ("mean", "std")
+    )
     with torch.inference_mode():
         return deepcopy(model.network).eval().double()((images.double() / 255 - mean) / std)
 
 
 def make_images(count=5, side=SIDE):
-    return torch.randint(256, (count, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    return torch.randint(
+        256, (count, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(1)
+    )
 
 
 @pytest.mark.parametrize("stem", ["imagenet", "cifar"])
 def test_forward_normalises_and_classifies_uint8_images_in_any_memory_format_and_batch(stem):
     model, images = classifier(arch="resnet18", arch_args={"stem": stem}).double(), make_images()
     alone = torch.cat([logits_of(model, image[None]) for image in images])
-    for found in (logits_of(model, images), logits_of(model, images.to(memory_format=torch.channels_last)), alone):
+    for found in (
+        logits_of(model, images),
+        logits_of(model, images.to(memory_format=torch.channels_last)),
+        alone,
+    ):
         torch.testing.assert_close(found, plain_logits(model, images), rtol=1e-6, atol=1e-7)
     with pytest.raises(TypeError, match=r"^images must be torch.uint8, got torch\.float32[^\n]*$"):
         model(images.float())
 
 
-@pytest.mark.filterwarnings("ignore:.*have no `val_dataloader`", "ignore:.*does not have many workers")
+@pytest.mark.filterwarnings(
+    "ignore:.*have no `val_dataloader`", "ignore:.*does not have many workers"
+)
 def test_loaders_of_a_data_module_are_refused_without_it():
-    data = SyntheticFlowersDataModule(train_size=8, val_size=8, test_size=8, image_size=SIDE, batch_size=8)
+    data = SyntheticFlowersDataModule(
+        train_size=8, val_size=8, test_size=8, image_size=SIDE, batch_size=8
+    )
     data.setup("fit")
     model = ImageClassifier(data.class_names, data.preprocessing)
     for name in ("fit", "validate", "test"):
@@ -118,8 +139,12 @@ def test_loaders_of_a_data_module_are_refused_without_it():
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
 def test_the_trainer_predicts_the_test_images_and_those_of_any_loader():
-    data = SyntheticFlowersDataModule(train_size=8, val_size=8, test_size=10, image_size=SIDE, batch_size=4)
-    model = ImageClassifier(data.class_names, data.preprocessing, "resnet9_slim", test_time_augmentation="flip")
+    data = SyntheticFlowersDataModule(
+        train_size=8, val_size=8, test_size=10, image_size=SIDE, batch_size=4
+    )
+    model = ImageClassifier(
+        data.class_names, data.preprocessing, "resnet9_slim", test_time_augmentation="flip"
+    )
     data.setup("test")
     batches = [(batch.images, batch.labels) for batch in data.whole_split("test")]
     alone = [images for images, _ in batches]
@@ -127,17 +152,24 @@ def test_the_trainer_predicts_the_test_images_and_those_of_any_loader():
     for source in (data, *map(loader_of, (batches, alone, [[images] for images in alone]))):
         for images, probabilities in zip(alone, trainer().predict(model, source), strict=True):
             expected = (plain_logits(model, images) + plain_logits(model, images.flip(3))) / 2
-            torch.testing.assert_close(probabilities.double(), expected.softmax(1), rtol=0, atol=1e-5)
+            torch.testing.assert_close(
+                probabilities.double(), expected.softmax(1), rtol=0, atol=1e-5
+            )
 
 
 @pytest.mark.filterwarnings("ignore:.*have no `val_dataloader`")
 def test_a_loader_of_pairs_trains_as_a_data_module_of_the_same_batches():
     weights = []
-    for options in ({"datamodule": Memory()}, {"train_dataloaders": loader_of([tuple(b) for b in Memory().batches()])}):
+    for options in (
+        {"datamodule": Memory()},
+        {"train_dataloaders": loader_of([tuple(b) for b in Memory().batches()])},
+    ):
         model = linear(optimizer=partial(SGD, lr=0.1))
         for parameter in model.parameters():
             nn.init.zeros_(parameter)
-        trainer(max_epochs=2, limit_val_batches=0, callbacks=[StopOnNonFinite()]).fit(model, **options)
+        trainer(max_epochs=2, limit_val_batches=0, callbacks=[StopOnNonFinite()]).fit(
+            model, **options
+        )
         weights.append(parameters_to_vector(model.parameters()))
     assert torch.equal(*weights)
     assert weights[0].any()
@@ -156,12 +188,18 @@ def test_a_callback_that_cannot_work_here_names_another_way():
 
 
 def test_labels_of_several_classes_are_refused_by_a_model_of_one_class_each():
-    with pytest.raises(UserError, match=r"^the labels are \(2, 3\), but this model gives each image one class"):
+    with pytest.raises(
+        UserError, match=r"^the labels are \(2, 3\), but this model gives each image one class"
+    ):
         linear().as_batch(PlainBatch(make_images(2), torch.ones(2, 3).long()))
 
 
-@pytest.mark.parametrize(("views", "places"), [("flip", {1: 1.0}), ("flip_and_shift", {1: 1 / 2, 0: 1 / 4, 2: 1 / 4})])
-def test_views_are_crops_of_the_reflected_image_and_their_mirror_images(views: Views, places: dict[int, float]):
+@pytest.mark.parametrize(
+    ("views", "places"), [("flip", {1: 1.0}), ("flip_and_shift", {1: 1 / 2, 0: 1 / 4, 2: 1 / 4})]
+)
+def test_views_are_crops_of_the_reflected_image_and_their_mirror_images(
+    views: Views, places: dict[int, float]
+):
     images = make_images(4, side=13)[:, :, :9]
     weights = torch.arange(images[0].numel(), dtype=torch.float64).sin().reshape(1, -1)
     seen: list[torch.Size] = []
@@ -169,7 +207,9 @@ def test_views_are_crops_of_the_reflected_image_and_their_mirror_images(views: V
     def classify(view):
         """Depends on where a pixel is."""
         seen.append(view.shape)
-        return torch.stack([(view.flatten(1) * weights).sum(1), (view.flatten(1) * weights**2).sum(1)], dim=1)
+        return torch.stack(
+            [(view.flatten(1) * weights).sum(1), (view.flatten(1) * weights**2).sum(1)], dim=1
+        )
 
     found = mean_logits(classify, images, views)
     assert seen == [images.shape] * 2 * len(places)
@@ -177,14 +217,20 @@ def test_views_are_crops_of_the_reflected_image_and_their_mirror_images(views: V
     expected = torch.zeros(4, 2, dtype=torch.float64)
     for top, weight in places.items():  # the centre, up and left, down and right
         view = padded[:, :, top : top + 9, top : top + 13]
-        expected += weight * (classify(view) + classify(torch.from_numpy(view.numpy()[..., ::-1].copy()))) / 2
+        expected += (
+            weight
+            * (classify(view) + classify(torch.from_numpy(view.numpy()[..., ::-1].copy())))
+            / 2
+        )
     torch.testing.assert_close(found, expected)
 
 
 def test_a_smaller_image_is_the_one_of_pil_and_another_stays():
     images = make_images(1, side=50)
     pixels, found = (batch[0].permute(1, 2, 0).numpy() for batch in (images, resized(images, 32)))
-    expected = np.array(Image.fromarray(pixels).resize((32, 32), Image.Resampling.BILINEAR), dtype=np.float32)
+    expected = np.array(
+        Image.fromarray(pixels).resize((32, 32), Image.Resampling.BILINEAR), dtype=np.float32
+    )
     np.testing.assert_allclose(found, expected, rtol=0, atol=1.0)
     assert resized(images, None) is resized(images, 50) is images
 
@@ -194,14 +240,22 @@ def test_predicting_testing_and_exporting_take_means_over_views_and_validation_d
     with torch.no_grad():
         exact = model(images)
         expected = mean_logits(model, images, "flip_and_shift")
-        predicted, exported = model.predict_step(images, 0), ProbabilityNetwork(model).eval()(images)
-        val, test = (step((images, torch.arange(4) % 3), 0) for step in (model.validation_step, model.test_step))
+        predicted, exported = (
+            model.predict_step(images, 0),
+            ProbabilityNetwork(model).eval()(images),
+        )
+        val, test = (
+            step((images, torch.arange(4) % 3), 0)
+            for step in (model.validation_step, model.test_step)
+        )
     assert not torch.allclose(exact, expected, atol=1e-3)
     torch.testing.assert_close(val, exact)
     for found in (predicted, exported, test.softmax(1)):
         torch.testing.assert_close(found, expected.softmax(1))
     model.test_time_augmentation = "rotate"  # as a checkpoint may say
-    with pytest.raises(UserError, match="test_time_augmentation must be flip or flip_and_shift, got rotate"):
+    with pytest.raises(
+        UserError, match="test_time_augmentation must be flip or flip_and_shift, got rotate"
+    ):
         model.predict_step(images, 0)
 
 
@@ -228,7 +282,10 @@ class Counted(Memory):
 
 def test_labels_may_be_soft_and_are_smoothed():
     generator = torch.Generator().manual_seed(0)
-    logits, soft = torch.randn(16, 3, generator=generator), torch.rand(16, 3, generator=generator).softmax(1)
+    logits, soft = (
+        torch.randn(16, 3, generator=generator),
+        torch.rand(16, 3, generator=generator).softmax(1),
+    )
     expected = -((0.8 * soft.double() + 0.2 / 3) * logits.double().log_softmax(1)).sum(1)
     for weights in (None, [1.0, 0.0, 4.0]):
         factor = soft.double() @ torch.tensor(weights or [1.0] * 3, dtype=torch.float64)
@@ -240,9 +297,13 @@ def test_each_training_minimises_the_mean_weighted_by_its_own_images_and_validat
     model = linear(optimizer=partial(SGD, lr=0.0), loss=CrossEntropy(0.0, "balanced"))
     for data in (Counted(0, 0, 0, 0, 0, 1, 1, 2), Counted(2, 2, 2, 2, 2, 1, 1, 0)):
         trainer(max_steps=1, num_sanity_val_steps=0).fit(model, datamodule=data)
-        weights = torch.tensor(compute_class_weight("balanced", classes=np.arange(3), y=data.labels.numpy()))
+        weights = torch.tensor(
+            compute_class_weight("balanced", classes=np.arange(3), y=data.labels.numpy())
+        )
         (batch,) = data.batches()
-        costs = F.cross_entropy(logits_of(model, batch.images).double(), batch.labels, reduction="none")
+        costs = F.cross_entropy(
+            logits_of(model, batch.images).double(), batch.labels, reduction="none"
+        )
         loss = model.train().training_step(batch, 0)
         assert loss.item() == pytest.approx(float((weights[batch.labels] * costs).mean()), rel=1e-5)
         assert model.results["val"].loss == pytest.approx(float(costs.mean()), rel=1e-5)
@@ -250,7 +311,9 @@ def test_each_training_minimises_the_mean_weighted_by_its_own_images_and_validat
 
 def test_weights_that_cannot_be_are_refused():
     for given in ([1.0, 2.0], [1.0, 2.0, -1.0], [0.0, 0.0, 0.0], [1.0, 2.0, float("nan")]):
-        with pytest.raises(UserError, match=r"--model\.loss\.class_weights must be 'balanced' or 3 numbers"):
+        with pytest.raises(
+            UserError, match=r"--model\.loss\.class_weights must be 'balanced' or 3 numbers"
+        ):
             CrossEntropy(class_weights=given).prepare(None, ["a", "b", "c"])
     balanced = CrossEntropy(class_weights="balanced")
     with pytest.raises(UserError, match="needs images of every class, got none of c"):
@@ -270,7 +333,9 @@ def test_training_minimises_any_loss_that_is_given():
     value = model.train().training_step(data.batches()[0], 0)
     expected = loss(classifier().double().train()(data.images[:16]), data.labels[:16]).mean()
     assert value.item() == pytest.approx(expected.item(), rel=1e-4)
-    with pytest.raises(UserError, match=r"must return each image's loss, of shape \(16,\), got .* shape \(\)"):
+    with pytest.raises(
+        UserError, match=r"must return each image's loss, of shape \(16,\), got .* shape \(\)"
+    ):
         trainer(max_epochs=1).fit(classifier(loss=nn.CrossEntropyLoss()), datamodule=Memory())
 
 
@@ -294,13 +359,20 @@ def squared(logits, labels):
     (["--model.loss=own_losses.Focal", "--model.loss.gamma=1.5"], {"name": "Focal", "gamma": 1.5}),
     (["--model.loss=own_losses.squared"], {"name": "squared"}),
 )
-def test_a_run_resumes_with_any_loss_and_its_checkpoint_needs_it_no_more(workplace, monkeypatch, flags, described):
+def test_a_run_resumes_with_any_loss_and_its_checkpoint_needs_it_no_more(
+    workplace, monkeypatch, flags, described
+):
     Path("own_losses.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(workplace)
     run = fit(*TINY, *SLIM, *flags, "--name=own").run
     assert load(run.best)[ABOUT]["loss"] == described
     run.metrics.unlink()
-    assert fit("--config=runs/own/config.yaml", "--trainer.max_epochs=2", "--name=own").trainer.global_step == 8
+    assert (
+        fit(
+            "--config=runs/own/config.yaml", "--trainer.max_epochs=2", "--name=own"
+        ).trainer.global_step
+        == 8
+    )
     del sys.modules["own_losses"]
     evaluate(str(run.best))
     assert "own_losses" not in sys.modules

@@ -51,9 +51,14 @@ def same(first: Metrics, second: Metrics):
 @pytest.mark.parametrize("present", [1, 40])
 def test_metrics_are_scikit_learns_with_some_classes_absent_too(classes, present):
     logits, labels, losses = predictions(classes, torch.arange(200) % min(present, classes))
-    found, expected = measure((logits, labels, losses)).as_dict(), by_hand(labels.numpy(), logits.double().numpy())
+    found, expected = (
+        measure((logits, labels, losses)).as_dict(),
+        by_hand(labels.numpy(), logits.double().numpy()),
+    )
     names = ("accuracy", "loss", "f1", *(["top5"] if classes > 5 else []))
-    assert {name: found[name] for name in names} == pytest.approx({name: expected[name] for name in names}, rel=1e-6)
+    assert {name: found[name] for name in names} == pytest.approx(
+        {name: expected[name] for name in names}, rel=1e-6
+    )
     assert all(found[name] == expected[name] for name in ("confusion_matrix", "correct", "total"))
     assert ("top5" in found) == (classes > 5)
 
@@ -64,29 +69,43 @@ def test_thresholds_have_the_greatest_f1_of_scikit_learns_curve_and_lie_near_the
     logits = 2 * torch.randn(labels.shape, generator=torch.Generator().manual_seed(1)) + 2 * labels
     logits[:, 4], logits[:, 5] = logits[:, 4] - 11, logits[:, 5] + 9  # all below 1%, or above 99%
     logits = ((32 * logits).floor() + offset) / 32
-    labels[:, 0], logits[:, 1], labels[:, 2] = 0, 6 * labels[:, 1] - 3, -1  # absent, separable, unknown
+    labels[:, 0], logits[:, 1], labels[:, 2] = (
+        0,
+        6 * labels[:, 1] - 3,
+        -1,
+    )  # absent, separable, unknown
     metric = MultilabelMetrics(labels.shape[1]).eval()
     metric.update(logits, labels, losses)
     metric.thresholds = chosen = metric.best_thresholds() or []
     assert chosen[:3] == [0.5, 0.5, 0.5]
     assert chosen[4] < 0.01 < 0.99 < chosen[5]
-    for predicted, own, true in list(zip(metric.predicted(logits).T, logits.T, labels.T, strict=True))[3:]:
+    for predicted, own, true in list(
+        zip(metric.predicted(logits).T, logits.T, labels.T, strict=True)
+    )[3:]:
         precision, recall, _ = sklearn.precision_recall_curve(true, own)
         curve = 2 * precision * recall / (precision + recall).clip(1e-9)
         assert sklearn.f1_score(true, predicted) == pytest.approx(curve.max(), rel=1e-9)
 
 
-@pytest.mark.parametrize("batch", [predictions(3), predictions(10), several()], ids=["3", "10", "several"])
+@pytest.mark.parametrize(
+    "batch", [predictions(3), predictions(10), several()], ids=["3", "10", "several"]
+)
 @pytest.mark.parametrize("size", [1, 64])
 def test_neither_the_batches_nor_their_order_change_a_bit(batch, size):
-    for positions in (torch.arange(200), torch.randperm(200, generator=torch.Generator().manual_seed(1))):
+    for positions in (
+        torch.arange(200),
+        torch.randperm(200, generator=torch.Generator().manual_seed(1)),
+    ):
         parts = [tuple(field[part] for field in batch) for part in positions.split(size)]
         assert same(measure(*parts), measure(batch))
 
 
 def test_soft_labels_of_several_classes_are_rounded():
     logits, labels, losses = several()
-    assert same(measure((logits, 0.9 * labels + 0.1 * labels.roll(1, 0), losses)), measure((logits, labels, losses)))
+    assert same(
+        measure((logits, 0.9 * labels + 0.1 * labels.roll(1, 0), losses)),
+        measure((logits, labels, losses)),
+    )
 
 
 @pytest.mark.parametrize("batch", [predictions(10), several()], ids=["one class", "several"])
@@ -121,7 +140,10 @@ def test_prediction_sets_hold_the_true_class_as_often_as_was_asked_for(percent):
     generator = torch.Generator().manual_seed(0)
     logits = 3 * torch.randn(40_000, 20, generator=generator)
     labels = torch.multinomial((logits / 2).softmax(1), 1, generator=generator)[:, 0]
-    losses, shares = F.cross_entropy(logits, labels, reduction="none"), logits.softmax(1)[range(40_000), labels]
+    losses, shares = (
+        F.cross_entropy(logits, labels, reduction="none"),
+        logits.softmax(1)[range(40_000), labels],
+    )
     covered: list[bool] = []
     for part in torch.arange(40_000).split(400):
         metric = ClassificationMetrics(20).eval()
@@ -129,7 +151,9 @@ def test_prediction_sets_hold_the_true_class_as_often_as_was_asked_for(percent):
             metric.update(logits[batch], labels[batch], losses[batch])
         metric.update(logits[:9], torch.full((9,), -1), losses[:9])  # another process's
         threshold = metric.compute().coverage[percent]
-        exact = shares[part[:200]].sort().values[201 * (100 - percent) // 100 - 1]  # so many of 200 may be left out
+        exact = (
+            shares[part[:200]].sort().values[201 * (100 - percent) // 100 - 1]
+        )  # so many of 200 may be left out
         assert exact * 0.969 - 1e-6 <= threshold <= exact
         covered += (shares[part[200:]] >= threshold).tolist()
     assert -0.005 <= np.mean(covered) - percent / 100 <= 0.01
@@ -146,7 +170,9 @@ def test_too_few_images_leave_no_class_out_and_training_counts_none():
 
 
 def with_metrics(**metrics: Metric):
-    return classifier(type("Own", (ImageClassifier,), {"configure_metrics": lambda _: deepcopy(metrics)}))
+    return classifier(
+        type("Own", (ImageClassifier,), {"configure_metrics": lambda _: deepcopy(metrics)})
+    )
 
 
 def test_metrics_of_the_users_count_the_same_images_and_are_not_merged_by_what_the_first_batch_shows():
@@ -154,11 +180,18 @@ def test_metrics_of_the_users_count_the_same_images_and_are_not_merged_by_what_t
     model = with_metrics(**top, error=MulticlassCalibrationError(3))
     assert (model.monitors()["val/top1"], model.monitors()["val/error"]) == ("max", "min")
     logits, error = torch.tensor([[3.0, 2.0, 1.0]]).expand(2, 3), MulticlassCalibrationError(3)
-    for labels in ([0, 0], [1, 2], [-1, 0], [-1, -1]):  # the first are all correct by both; -1 are another process's
+    for labels in (
+        [0, 0],
+        [1, 2],
+        [-1, 0],
+        [-1, -1],
+    ):  # the first are all correct by both; -1 are another process's
         one = torch.tensor(labels)
         model.measure("val", logits, one, torch.zeros(2))
         error.update(logits[one >= 0], one[one >= 0])
-    assert model.conclude("val").own == pytest.approx({"top1": 3 / 5, "top2": 4 / 5, "error": float(error.compute())})
+    assert model.conclude("val").own == pytest.approx(
+        {"top1": 3 / 5, "top2": 4 / 5, "error": float(error.compute())}
+    )
     assert model.conclude("val") is None
 
 

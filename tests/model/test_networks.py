@@ -24,23 +24,61 @@ from tests.small import load
 from tests.stress import SmallNetwork
 
 SMALLEST = [  # of each family, for what takes time
-    *("alexnet", "convnext_tiny", "densenet121", "efficientnet_b0", "googlenet", "inception_v3", "mnasnet0_5"),
-    *("mobilenet_v3_small", "regnet_y_400mf", "resnet18", "shufflenet_v2_x0_5", "squeezenet1_1", "swin_t", "vit_b_32"),
+    *(
+        "alexnet",
+        "convnext_tiny",
+        "densenet121",
+        "efficientnet_b0",
+        "googlenet",
+        "inception_v3",
+        "mnasnet0_5",
+    ),
+    *(
+        "mobilenet_v3_small",
+        "regnet_y_400mf",
+        "resnet18",
+        "shufflenet_v2_x0_5",
+        "squeezenet1_1",
+        "swin_t",
+        "vit_b_32",
+    ),
 ]
-TIMMS = ["hrnet_w18_small", "vit_tiny_patch16_224", "efficientvit_b0", "levit_128s", "tf_efficientnet_lite0"]
+TIMMS = [
+    "hrnet_w18_small",
+    "vit_tiny_patch16_224",
+    "efficientvit_b0",
+    "levit_128s",
+    "tf_efficientnet_lite0",
+]
 SLOW, OTHERS = pytest.mark.slow, sorted({*list_models(module=torchvision.models)} - {*SMALLEST})
 
 
-@cases("arch", *SMALLEST, *(f"timm/{arch}" for arch in TIMMS), *(pytest.param(arch, marks=SLOW) for arch in OTHERS))
+@cases(
+    "arch",
+    *SMALLEST,
+    *(f"timm/{arch}" for arch in TIMMS),
+    *(pytest.param(arch, marks=SLOW) for arch in OTHERS),
+)
 def test_the_head_of_a_network_is_what_depends_on_the_number_of_classes(arch):
     with torch.device("cpu" if "regnet" in arch else "meta"):  # RegNets compute their widths
         few, many = build_network(arch, 11), build_network(arch, 13)
-    shapes = [{name: value.shape for name, value in network.state_dict().items()} for network in (few, many)]
+    shapes = [
+        {name: value.shape for name, value in network.state_dict().items()}
+        for network in (few, many)
+    ]
     differing = {name for name in shapes[0] if shapes[0][name] != shapes[1][name]}
-    found = {f"{name}.{inner}" for name, layer in head(few, 11).items() for inner, _ in layer.named_parameters()}
+    found = {
+        f"{name}.{inner}"
+        for name, layer in head(few, 11).items()
+        for inner, _ in layer.named_parameters()
+    }
     assert differing
-    assert differing <= found if arch.startswith("timm/") else differing == found  # timm's may have a norm
-    assert sum(few.get_parameter(name).numel() for name in found) < sum(p.numel() for p in few.parameters())
+    assert (
+        differing <= found if arch.startswith("timm/") else differing == found
+    )  # timm's may have a norm
+    assert sum(few.get_parameter(name).numel() for name in found) < sum(
+        p.numel() for p in few.parameters()
+    )
 
 
 @pytest.mark.parametrize("arch", ["densenet121", "shufflenet_v2_x0_5", "swin_t"])
@@ -48,8 +86,12 @@ def test_a_network_of_any_family_computes_the_same_in_the_memory_format_that_it_
     torch.manual_seed(0)
     network, size = build_network(arch, 5), 224 if arch == "swin_t" else 64
     plain = deepcopy(network).eval()
-    assert detect_memory_format(network, arch, 5, torch.zeros(2, 3, size, size)) is torch.channels_last
-    whole = deepcopy(network).to(memory_format=torch.channels_last)  # with the strides that gradients will have
+    assert (
+        detect_memory_format(network, arch, 5, torch.zeros(2, 3, size, size)) is torch.channels_last
+    )
+    whole = deepcopy(network).to(
+        memory_format=torch.channels_last
+    )  # with the strides that gradients will have
     assert [p.stride() for p in network.parameters()] == [p.stride() for p in whole.parameters()]
     x = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
@@ -76,9 +118,16 @@ class Tiny(nn.Module):
 def test_a_network_that_takes_one_memory_format_alone_gets_that_and_lazy_layers_their_shapes():
     network: Any = build_network(f"{__name__}.Tiny", 5)
     network.norm.eval()
-    assert detect_memory_format(network, "Tiny", 5, torch.zeros(2, 3, 16, 16)) is torch.contiguous_format
+    assert (
+        detect_memory_format(network, "Tiny", 5, torch.zeros(2, 3, 16, 16))
+        is torch.contiguous_format
+    )
     assert network.head.weight.shape == (5, 4 * 7 * 7)
-    assert (network.training, network.norm.training, network.norm.num_batches_tracked) == (True, False, 0)
+    assert (network.training, network.norm.training, network.norm.num_batches_tracked) == (
+        True,
+        False,
+        0,
+    )
     assert list(head(network, 5)) == ["head"]
     with pytest.raises(UserError, match="no linear or convolutional layer with 9 outputs"):
         head(network, 9)
@@ -98,18 +147,38 @@ def failing(num_classes, fail_later=False):
     "arch args complaint",
     ("no_such_package.Net", {}, r"cannot be imported \(No module named 'no_such_package'\)"),
     (f"{__name__}.make_images", {}, r"make_images does not accept num_classes=5 \(.*num_classes"),
-    (f"{__name__}.of_other_width", {}, r"must return logits of shape \(2, 5\), got a shape of \(2, 6\)"),
+    (
+        f"{__name__}.of_other_width",
+        {},
+        r"must return logits of shape \(2, 5\), got a shape of \(2, 6\)",
+    ),
     (f"{__name__}.failing", {"depth": 3}, r"failing does not accept .*depth=3 \(.*unexpected"),
-    ("inception_v3", {}, r"inception_v3 does not accept images of 8 pixels \(.*; choose another --data\.image_size"),
+    (
+        "inception_v3",
+        {},
+        r"inception_v3 does not accept images of 8 pixels \(.*; choose another --data\.image_size",
+    ),
     ("a:b", {}, "there is no network 'a:b'; name your own with its module, as in my_module.MyNet"),
     ("efficientnet", {}, "there is no network 'efficientnet'; did you mean .*efficientnet_b0"),
     ("hrnet_w18", {}, "did you mean timm/hrnet_w18"),
     ("timm/resnet17", {}, "there is no network 'timm/resnet17'; did you mean .*timm/resnet18"),
     ("timm/resnet18.a1_in1k", {}, "name the weights apart: timm/resnet18 --model.weights a1_in1k"),
-    ("resnet18", {"groups": "x\n"}, r"--model\.arch_args: resnet18 does not accept .*groups='x\\n' \("),
-    ("squeezenet1_1", {"stem": "cifar"}, "only torchvision's ResNets have a stem, imagenet or cifar"),
+    (
+        "resnet18",
+        {"groups": "x\n"},
+        r"--model\.arch_args: resnet18 does not accept .*groups='x\\n' \(",
+    ),
+    (
+        "squeezenet1_1",
+        {"stem": "cifar"},
+        "only torchvision's ResNets have a stem, imagenet or cifar",
+    ),
     ("airbench", {"depth": 3}, r"airbench does not accept num_classes=5, depth=3 \(.*depth"),
-    ("timm/resnet18", {"checkpoint_path": "x.pth"}, r"checkpoint_path='x\.pth' \(.*multiple values"),
+    (
+        "timm/resnet18",
+        {"checkpoint_path": "x.pth"},
+        r"checkpoint_path='x\.pth' \(.*multiple values",
+    ),
 )
 def test_a_network_that_cannot_be_used_is_an_error_of_one_line(arch, args, complaint):
     with pytest.raises(UserError, match=complaint) as error:
@@ -122,20 +191,28 @@ def test_a_bug_in_a_network_of_the_users_keeps_its_traceback():
     with pytest.raises(RuntimeError, match="a bug of the user's"):
         build_network(arch, 5)
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
-        detect_memory_format(build_network(arch, 5, {"fail_later": True}), arch, 5, torch.zeros(2, 3, 8, 8))
+        detect_memory_format(
+            build_network(arch, 5, {"fail_later": True}), arch, 5, torch.zeros(2, 3, 8, 8)
+        )
 
 
 @pytest.mark.parametrize(("stem", "side"), [("cifar", 32), ("imagenet", 8)])
-def test_the_cifar_stem_keeps_the_resolution_and_is_drawn_as_torchvision_draws_convolutions(stem, side):
+def test_the_cifar_stem_keeps_the_resolution_and_is_drawn_as_torchvision_draws_convolutions(
+    stem, side
+):
     network: Any = build_network("resnet18", 2, {"stem": stem})
     assert network.maxpool(network.conv1(torch.empty(2, 3, 32, 32))).shape == (2, 64, side, side)
     weight = network.conv1.weight
-    assert weight.std().item() == pytest.approx((2 / weight[:, 0].numel()) ** 0.5, rel=0.1)  # He et al., 2015
+    assert weight.std().item() == pytest.approx(
+        (2 / weight[:, 0].numel()) ** 0.5, rel=0.1
+    )  # He et al., 2015
 
 
 def test_a_run_remembers_the_arguments_of_its_network(workplace):
     Path("c.yaml").write_text("model: {arch: mobilenet_v3_small, arch_args: {dropout: 0.7}}")
-    best = fit("--config=c.yaml", *TINY, "--name=run", "--model.arch_args.reduced_tail=true").run.best
+    best = fit(
+        "--config=c.yaml", *TINY, "--name=run", "--model.arch_args.reduced_tail=true"
+    ).run.best
     assert load(best)["hyper_parameters"]["arch_args"] == {"dropout": 0.7, "reduced_tail": True}
     network: Any = ImageClassifier.load_from_checkpoint(best).network
     assert (network.classifier[2].p, network.classifier[3].in_features) == (0.7, 512)
@@ -143,7 +220,9 @@ def test_a_run_remembers_the_arguments_of_its_network(workplace):
 
 def test_airbench_is_the_papers_network_whose_convolutions_begin_by_copying_their_input():
     network, x = Airbench(10), torch.randn(2, 24, 9, 9)
-    assert sum(parameter.numel() for parameter in network.parameters()) == pytest.approx(1.97e6, rel=0.005)
+    assert sum(parameter.numel() for parameter in network.parameters()) == pytest.approx(
+        1.97e6, rel=0.005
+    )
     torch.testing.assert_close(network.layer1[0](x)[:, :24], x)
 
 
@@ -151,14 +230,23 @@ def test_the_larger_airbench_has_ten_convolutions_and_its_groups_add_their_first
     network, x = Airbench(10, (8, 16, 16), residual=True).eval(), torch.randn(2, 8, 8, 8)
     layers: Any = list(network.layer1)
     assert sum(isinstance(layer, nn.Conv2d) for layer in network.modules()) == 10
-    torch.testing.assert_close(nn.Sequential(*layers[4:])(x), layers[5](x + nn.Sequential(*layers[4])(x)))
+    torch.testing.assert_close(
+        nn.Sequential(*layers[4:])(x), layers[5](x + nn.Sequential(*layers[4])(x))
+    )
 
 
 def test_the_whitened_output_is_white_and_the_layer_is_set_once():
-    network, noise = Airbench(5, (8, 8, 8)), torch.randn(6, 3, 10, 13, generator=torch.Generator().manual_seed(0))
+    network, noise = (
+        Airbench(5, (8, 8, 8)),
+        torch.randn(6, 3, 10, 13, generator=torch.Generator().manual_seed(0)),
+    )
     # neighbouring pixels and channels are alike, as in photographs
-    images = nn.functional.avg_pool2d(noise, 3, stride=1) + noise.mean(1, keepdim=True)[:, :, 1:-1, 1:-1]
-    one_device = SimpleNamespace(reduce=lambda tensor, reduce_op: tensor, broadcast=lambda tensor: tensor)
+    images = (
+        nn.functional.avg_pool2d(noise, 3, stride=1) + noise.mean(1, keepdim=True)[:, :, 1:-1, 1:-1]
+    )
+    one_device = SimpleNamespace(
+        reduce=lambda tensor, reduce_op: tensor, broadcast=lambda tensor: tensor
+    )
     trainer: Any = SimpleNamespace(strategy=one_device)
     whiten(network, lambda: images, trainer)
     whiten(network, lambda: 3 * images, trainer)
@@ -166,7 +254,9 @@ def test_the_whitened_output_is_white_and_the_layer_is_set_once():
         output = network.stem[0](images).double().transpose(0, 1).flatten(1)
     products = output @ output.T / output.shape[1]
     variances = torch.linalg.eigvalsh(patch_covariance(images, 2))
-    torch.testing.assert_close(products[:12, :12], torch.diag(variances / (variances + 5e-4)), atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        products[:12, :12], torch.diag(variances / (variances + 5e-4)), atol=1e-4, rtol=0
+    )
     torch.testing.assert_close(output[12:], -output[:12])
 
 
@@ -196,7 +286,9 @@ def test_each_parameter_is_in_one_block_and_blocks_compute_one_after_the_other(a
     with torch.device("meta"):  # shapes are all that it takes
         listed = blocks(network := build_network(arch, 3))
     assert len(listed) == count
-    assert sorted(name for names in listed for name in names) == sorted(name for name, _ in network.named_parameters())
+    assert sorted(name for names in listed for name in names) == sorted(
+        name for name, _ in network.named_parameters()
+    )
     depth = {name: number for number, names in enumerate(listed) for name in names}
     used = [depth[name] for name in order_of_use(network, 224 if "vit" in arch else 64)]
     assert used == sorted(used)
@@ -209,14 +301,18 @@ def test_a_network_of_the_users_has_blocks_of_a_layer_and_its_normalisation():
     assert blocks(nn.BatchNorm1d(3)) == [["weight", "bias"]]
 
 
-@pytest.mark.parametrize("arch", ["resnet18", "maxvit_t", "timm/efficientvit_b0", "timm/twins_svt_small"])
+@pytest.mark.parametrize(
+    "arch", ["resnet18", "maxvit_t", "timm/efficientvit_b0", "timm/twins_svt_small"]
+)
 def test_every_name_that_is_offered_freezes_all_before_its_block(arch):
     with torch.device("meta"):
         listed = blocks(network := build_network(arch, 3))
     for number in range(1, len(listed)):
         network.requires_grad_(True)
         freeze_layers(network, block_name(listed, number), 3)
-        frozen = {name for name, parameter in network.named_parameters() if not parameter.requires_grad}
+        frozen = {
+            name for name, parameter in network.named_parameters() if not parameter.requires_grad
+        }
         assert frozen == {name for names in listed[:number] for name in names}
 
 
@@ -225,7 +321,9 @@ class Net(nn.Module):
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.BatchNorm2d(4, affine=False), nn.Dropout(0.5))
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 4, 3, stride=2), nn.BatchNorm2d(4, affine=False), nn.Dropout(0.5)
+        )
         self.more = nn.Sequential(nn.Conv2d(4, 4, 3), nn.Dropout(0.5))
         self.last = nn.Linear(4, num_classes)
 
@@ -240,14 +338,18 @@ class Net(nn.Module):
     (f"{__name__}.Net", "more", 64),
     ("resnet18", "layer4", 64),
 )
-def test_what_is_frozen_stays_as_it_is_with_its_statistics_and_all_else_is_trained(arch, freeze, side):
+def test_what_is_frozen_stays_as_it_is_with_its_statistics_and_all_else_is_trained(
+    arch, freeze, side
+):
     preprocessing: Any = {"resize": side, "crop": side, "mean": [0.5] * 3, "std": [0.25] * 3}
     model = ImageClassifier(["a", "b", "c"], preprocessing, arch=arch, freeze=freeze)
     for parameter in model.parameters():
         if parameter.ndim == 1:
             nn.init.ones_(parameter)  # timm's zeros would keep a gradient from what is before
     before = {name: value.clone() for name, value in model.network.state_dict().items()}
-    optimizer = SGD([parameter for parameter in model.parameters() if parameter.requires_grad], lr=0.1)
+    optimizer = SGD(
+        [parameter for parameter in model.parameters() if parameter.requires_grad], lr=0.1
+    )
     modes = [module.training for module in model.network.modules()]
     model.eval()
     assert not any(module.training for module in model.modules())
@@ -261,10 +363,14 @@ def test_what_is_frozen_stays_as_it_is_with_its_statistics_and_all_else_is_train
         assert torch.equal(before[name], value) != is_trained or ("bias" in name and is_trained)
     if freeze == "more":
         network: Any = model.network
-        assert [layer.training for layer in (*network.body, *network.more)] == [False] * 3 + [True] * 2
+        assert [layer.training for layer in (*network.body, *network.more)] == [False] * 3 + [
+            True
+        ] * 2
 
 
 def test_a_block_that_there_is_not_is_answered_with_those_that_there_are():
     for name in ("layer5", "conv1"):  # before which there is none
-        with pytest.raises(UserError, match=rf"is called '{name}'; there are layer1\.0, .* fc, and backbone$"):
+        with pytest.raises(
+            UserError, match=rf"is called '{name}'; there are layer1\.0, .* fc, and backbone$"
+        ):
             classifier(arch="resnet18", freeze=name)

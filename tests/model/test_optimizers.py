@@ -31,7 +31,13 @@ EARLY, LATE = (partial(MultiStepLR, milestones=[1, last]) for last in (3, 4))
 HALVING = partial(StepLR, step_size=1, gamma=0.5)
 
 
-@cases("cls asked", (SGD, {"fused": False}), (SGD, {"foreach": True}), (SGD, {"differentiable": True}), (RMSprop, {}))
+@cases(
+    "cls asked",
+    (SGD, {"fused": False}),
+    (SGD, {"foreach": True}),
+    (SGD, {"differentiable": True}),
+    (RMSprop, {}),
+)
 def test_steps_are_fused_unless_another_way_was_asked_for(cls, asked):
     fuse(usual := SGD([nn.Parameter(torch.zeros(1))]))
     assert usual.param_groups[0]["fused"]
@@ -42,18 +48,26 @@ def test_steps_are_fused_unless_another_way_was_asked_for(cls, asked):
 
 
 @pytest.mark.parametrize("layer_decay", [1.0, 0.5])
-def test_parameters_outside_of_the_network_are_trained_as_its_head_with_decay_by_their_kind(layer_decay):
+def test_parameters_outside_of_the_network_are_trained_as_its_head_with_decay_by_their_kind(
+    layer_decay,
+):
     model = linear()
     model.centers, model.temperature = nn.Parameter(torch.ones(3, 3)), nn.Parameter(torch.ones(3))
     model.fixed = nn.Parameter(torch.ones(3), requires_grad=False)
-    groups = build_optimizer(partial(SGD, lr=0.1, weight_decay=0.01), model, layer_decay).param_groups
-    settings = {p: (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]}
+    groups = build_optimizer(
+        partial(SGD, lr=0.1, weight_decay=0.01), model, layer_decay
+    ).param_groups
+    settings = {
+        p: (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]
+    }
     assert (settings[model.centers], settings[model.temperature]) == ((0.1, 0.01), (0.1, 0.0))
     assert settings.keys() == {*model.parameters()} - {model.fixed}
 
 
 @pytest.mark.parametrize("layer_decay", [0.7, 1.0])
-@pytest.mark.parametrize("arch", ["tf_efficientnet_lite0", "vit_tiny_patch16_224", "convnext_atto", "levit_128s"])
+@pytest.mark.parametrize(
+    "arch", ["tf_efficientnet_lite0", "vit_tiny_patch16_224", "convnext_atto", "levit_128s"]
+)
 def test_rates_and_weight_decay_are_those_of_timm_for_its_networks(arch, layer_decay):
     network: Any = build_network(f"timm/{arch}", 3)
     next(network.parameters()).requires_grad_(False)
@@ -61,20 +75,34 @@ def test_rates_and_weight_decay_are_those_of_timm_for_its_networks(arch, layer_d
     theirs = param_groups_layer_decay(network, 0.1, named, layer_decay=layer_decay)
     model: Any = SimpleNamespace(network=network, parameters=network.parameters)
     ours = build_optimizer(partial(SGD, lr=1.0, weight_decay=0.1), model, layer_decay).param_groups
-    expected = {p: (group.get("lr_scale", 1.0), group["weight_decay"]) for group in theirs for p in group["params"]}
-    assert {p: (group["lr"], group["weight_decay"]) for group in ours for p in group["params"]} == expected
+    expected = {
+        p: (group.get("lr_scale", 1.0), group["weight_decay"])
+        for group in theirs
+        for p in group["params"]
+    }
+    assert {
+        p: (group["lr"], group["weight_decay"]) for group in ours for p in group["params"]
+    } == expected
     assert len(expected) == len(list(network.parameters())) - 1
 
 
-@cases("optimizer layer_decay", (partial(AdamW, lr=0.1), 0.5), (partial(Muon, lr=0.1, adam_lr=0.01), 1.0))
-def test_a_schedule_that_makes_all_rates_the_same_is_refused_and_one_that_scales_them_is_not(optimizer, layer_decay):
+@cases(
+    "optimizer layer_decay",
+    (partial(AdamW, lr=0.1), 0.5),
+    (partial(Muon, lr=0.1, adam_lr=0.01), 1.0),
+)
+def test_a_schedule_that_makes_all_rates_the_same_is_refused_and_one_that_scales_them_is_not(
+    optimizer, layer_decay
+):
     model, run = linear(), trainer(max_epochs=1)
     model.network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4, 3))
     built = build_optimizer(optimizer, model, layer_decay)
     for make in (CosineWithWarmup, partial(LinearLR, start_factor=0.1)):
         build_schedule(make, built, run, "epoch")
     with pytest.raises(UserError, match="all layers the same learning rate"):
-        build_schedule(partial(OneCycleLR, max_lr=0.1, total_steps=9, cycle_momentum=False), built, run, None)
+        build_schedule(
+            partial(OneCycleLR, max_lr=0.1, total_steps=9, cycle_momentum=False), built, run, None
+        )
 
 
 def test_the_features_of_a_compiled_network_are_those_of_each_batch():
@@ -82,7 +110,9 @@ def test_the_features_of_a_compiled_network_are_those_of_each_batch():
     model.network.compile(backend="eager")
     for images, _ in data.batches():
         logits, features = model.logits_and_features(images)
-        torch.testing.assert_close(features, model.normalization(images, like=features).mean((2, 3)))
+        torch.testing.assert_close(
+            features, model.normalization(images, like=features).mean((2, 3))
+        )
         torch.testing.assert_close(logits, model(images))
 
 
@@ -100,7 +130,9 @@ def test_muon_moves_kernels_by_orthogonal_steps_of_their_momentum_and_keeps_thei
         gradient = kernel.grad.double().flatten(1)
         velocity = 0.8 * velocity + gradient
         optimizer.step()
-        moved = (before * (len(before) ** 0.5 / before.norm()) - kernel.detach().double().flatten(1)) / 0.1
+        moved = (
+            before * (len(before) ** 0.5 / before.norm()) - kernel.detach().double().flatten(1)
+        ) / 0.1
         left, values, right = torch.linalg.svd(gradient + 0.8 * velocity, full_matrices=False)
         aligned = left.T @ moved @ right.T
         assert all(0.3 < value < 1.6 for value in aligned.diagonal()[values > values.max() / 10])
@@ -112,7 +144,9 @@ def test_muon_trains_a_new_head_from_zero_and_all_else_as_torchs_adamw_does():
     zeros.grad = random(8, 3, 1, 1, seed=0)
     Muon([zeros], lr=0.1).step()
     assert 0 < float(zeros.detach().norm()) < 1
-    ours, theirs = ([nn.Parameter(random(*shape, seed=7)) for shape in ((10, 8), (10,))] for _ in range(2))
+    ours, theirs = (
+        [nn.Parameter(random(*shape, seed=7)) for shape in ((10, 8), (10,))] for _ in range(2)
+    )
     muon = Muon(ours, adam_lr=0.01, weight_decay=weight_decay)
     adam = AdamW(theirs, lr=0.01, betas=(0.8, 0.95), weight_decay=weight_decay)
     for step in range(5):
@@ -123,7 +157,9 @@ def test_muon_trains_a_new_head_from_zero_and_all_else_as_torchs_adamw_does():
     torch.testing.assert_close(ours, theirs)
 
 
-def train(schedule, interval=None, callbacks=(), resume=None, model=BEFORE, **options) -> tuple[list[list[float]], Any]:
+def train(
+    schedule, interval=None, callbacks=(), resume=None, model=BEFORE, **options
+) -> tuple[list[list[float]], Any]:
     """The learning rates of every optimizer step, and those after the last."""
     seen: list[list[float]] = []
 
@@ -140,7 +176,9 @@ def train(schedule, interval=None, callbacks=(), resume=None, model=BEFORE, **op
 def cosine(steps: int, warmup: int) -> list[float]:
     """By the formula of the tutorials, after a warmup in equal steps, down to a hundredth."""
     falling = steps - warmup
-    cosines = [0.99 * (1 + math.cos(step * math.pi / falling)) / 2 + 0.01 for step in range(falling + 1)]
+    cosines = [
+        0.99 * (1 + math.cos(step * math.pi / falling)) / 2 + 0.01 for step in range(falling + 1)
+    ]
     return [(step + 1) / warmup for step in range(warmup)] + cosines
 
 
@@ -157,77 +195,148 @@ class Falling(LRScheduler):
 
 @cases(
     "schedule interval options factors",  # 32 images in batches of 7 are 5 batches, and with accumulation 3 steps, in an epoch
-    (partial(SHORT, warmup_epochs=1.5), None, {"max_epochs": 4, "accumulate_grad_batches": 2}, cosine(12, 4)),
+    (
+        partial(SHORT, warmup_epochs=1.5),
+        None,
+        {"max_epochs": 4, "accumulate_grad_batches": 2},
+        cosine(12, 4),
+    ),
     (CosineWithWarmup, None, {"max_epochs": 3}, cosine(15, 5)),
     (CosineWithWarmup, None, {"max_epochs": 3, "max_steps": 8}, cosine(8, 4)),
     (SHORT, None, {"max_epochs": -1, "max_steps": 8}, cosine(8, 2)),
-    (NO_WARMUP, None, {"max_epochs": 3, "limit_train_batches": 4, "accumulate_grad_batches": 4}, cosine(3, 0)),
+    (
+        NO_WARMUP,
+        None,
+        {"max_epochs": 3, "limit_train_batches": 4, "accumulate_grad_batches": 4},
+        cosine(3, 0),
+    ),
     (SHORT, None, {"max_epochs": 3, "limit_train_batches": 0.5}, cosine(6, 1)),
     (NO_WARMUP, "epoch", {"max_epochs": 2, "callbacks": CHANGING}, [1] * 5 + [0.505] * 3 + [0.01]),
     (HALVING, None, {"max_epochs": 2}, [1] * 5 + [0.5] * 5 + [0.25]),
     (HALVING, "step", {"max_epochs": 2}, [0.5**step for step in range(11)]),
     (Falling, None, {"max_epochs": 2}, [1 - step / 10 for step in range(11)]),
 )
-def test_a_schedule_lasts_as_long_as_training_and_is_stepped_in_time(schedule, interval, options, factors):
+def test_a_schedule_lasts_as_long_as_training_and_is_stepped_in_time(
+    schedule, interval, options, factors
+):
     seen, _ = train(schedule, interval, **options)
     for of_group in zip(*seen, strict=True):
         assert of_group == pytest.approx([RATE * factor for factor in factors])
 
 
 def test_the_head_learns_alone_at_first_then_all_layers_by_the_cosine():
-    model = linear(**BEFORE, layer_decay=0.5, lr_scheduler=partial(HeadFirst, head_epochs=2, lrf=0.01, warmup_epochs=0))
-    model.network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+    model = linear(
+        **BEFORE,
+        layer_decay=0.5,
+        lr_scheduler=partial(HeadFirst, head_epochs=2, lrf=0.01, warmup_epochs=0),
+    )
+    model.network = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
+    )
     before, seen = deepcopy(model.network), list[Any]()
 
     def note(run, *_) -> None:
-        moved = [not torch.equal(model.network[place].weight, before[place].weight) for place in (0, 3)]
-        seen.append([*moved, *sorted({group["lr"] / RATE for group in run.optimizers[0].param_groups})])
+        moved = [
+            not torch.equal(model.network[place].weight, before[place].weight) for place in (0, 3)
+        ]
+        seen.append(
+            [*moved, *sorted({group["lr"] / RATE for group in run.optimizers[0].param_groups})]
+        )
 
-    trainer(max_epochs=4, callbacks=[LambdaCallback(on_train_batch_end=note)], limit_val_batches=0).fit(
-        model, Memory(7)
-    )
-    rates = [(0.0, 1.0)] * 9 + [(factor / 2, factor) for factor in cosine(10, 0)]  # each set for the step after
+    trainer(
+        max_epochs=4, callbacks=[LambdaCallback(on_train_batch_end=note)], limit_val_batches=0
+    ).fit(model, Memory(7))
+    rates = [(0.0, 1.0)] * 9 + [
+        (factor / 2, factor) for factor in cosine(10, 0)
+    ]  # each set for the step after
     assert seen == [pytest.approx([step > 9, True, *rate]) for step, rate in enumerate(rates)]
 
 
 @pytest.mark.filterwarnings("ignore:.*Are you sure you didn't mean:RuntimeWarning")
 @pytest.mark.parametrize("interval", ["step", "epoch"])
-@pytest.mark.parametrize("options", [{"max_epochs": 2}, {"max_epochs": 3, "accumulate_grad_batches": 2}], ids=str)
-def test_one_cycle_without_a_length_is_as_long_as_training_and_keeps_one_of_its_own(interval, options):
+@pytest.mark.parametrize(
+    "options", [{"max_epochs": 2}, {"max_epochs": 3, "accumulate_grad_batches": 2}], ids=str
+)
+def test_one_cycle_without_a_length_is_as_long_as_training_and_keeps_one_of_its_own(
+    interval, options
+):
     for make, own in ((OneCycleLR, None), (partial(OneCycleLR, total_steps=77), 77)):
         _, run = train(partial(make, max_lr=0.1), interval, **options)
         (config,) = run.lr_scheduler_configs
-        assert config.scheduler.total_steps == own or (run.global_step if interval == "step" else run.current_epoch)
+        assert config.scheduler.total_steps == own or (
+            run.global_step if interval == "step" else run.current_epoch
+        )
 
 
 @cases(
     "schedule options text",
-    (CosineWithWarmup, {"max_epochs": -1}, r"know where training ends; set --trainer\.max_epochs or"),
-    (CosineWithWarmup, {"max_epochs": 2, "callbacks": CHANGING}, "add --model.lr_scheduler_interval epoch"),
+    (
+        CosineWithWarmup,
+        {"max_epochs": -1},
+        r"know where training ends; set --trainer\.max_epochs or",
+    ),
+    (
+        CosineWithWarmup,
+        {"max_epochs": 2, "callbacks": CHANGING},
+        "add --model.lr_scheduler_interval epoch",
+    ),
     (HeadFirst, {}, "HeadFirst needs --model.layer_decay below 1"),
-    (partial(CosineWithWarmup, lrf=2), {}, r"--model\.lr_scheduler\.lrf must be from 0 to 1, got 2"),
-    (None, {"model": {"optimizer": partial(SGD, lr=-1)}}, r"--model\.optimizer: Invalid learning rate: -1"),
-    (None, {"model": {"layer_decay": 1.5}}, r"--model\.layer_decay must be above 0, at most 1, got 1\.5"),
-    (None, {"model": {"optimizer": lambda params: SGD(params, lr=float("a bug"))}}, "^could not convert .* 'a bug'"),
+    (
+        partial(CosineWithWarmup, lrf=2),
+        {},
+        r"--model\.lr_scheduler\.lrf must be from 0 to 1, got 2",
+    ),
+    (
+        None,
+        {"model": {"optimizer": partial(SGD, lr=-1)}},
+        r"--model\.optimizer: Invalid learning rate: -1",
+    ),
+    (
+        None,
+        {"model": {"layer_decay": 1.5}},
+        r"--model\.layer_decay must be above 0, at most 1, got 1\.5",
+    ),
+    (
+        None,
+        {"model": {"optimizer": lambda params: SGD(params, lr=float("a bug"))}},
+        "^could not convert .* 'a bug'",
+    ),
     (lambda optimizer: StepLR(optimizer, int("a bug")), {}, "^invalid literal .* 'a bug'"),
 )
-def test_what_a_schedule_or_an_optimizer_does_not_accept_is_one_line_and_a_bug_is_not(schedule, options, text):
+def test_what_a_schedule_or_an_optimizer_does_not_accept_is_one_line_and_a_bug_is_not(
+    schedule, options, text
+):
     with pytest.raises(ValueError if "a bug" in text else UserError, match=text):
         train(schedule, **{"max_epochs": 1} | options)
 
 
 @cases(
     "before now text",
-    (CosineWithWarmup, {"optimizer": partial(AdamW, lr=RATE)}, "--model.optimizer SGD, .* got AdamW"),
-    (CosineWithWarmup, {"optimizer": partial(SGD, lr=1, momentum=0.9)}, r"optimizer's lr 0\.02, .* got 1"),
-    (CosineWithWarmup, partial(CosineWithWarmup, lrf=0.5), r"--model\.lr_scheduler's lrf 0\.01, .* got 0\.5"),
+    (
+        CosineWithWarmup,
+        {"optimizer": partial(AdamW, lr=RATE)},
+        "--model.optimizer SGD, .* got AdamW",
+    ),
+    (
+        CosineWithWarmup,
+        {"optimizer": partial(SGD, lr=1, momentum=0.9)},
+        r"optimizer's lr 0\.02, .* got 1",
+    ),
+    (
+        CosineWithWarmup,
+        partial(CosineWithWarmup, lrf=0.5),
+        r"--model\.lr_scheduler's lrf 0\.01, .* got 0\.5",
+    ),
     (EARLY, LATE, r"milestones \[\[1, 1\], \[3, 1\]\], .* got \[\[1, 1\], \[4, 1\]\]"),
     (CosineWithWarmup, {**BEFORE, "layer_decay": 0.5}, "lr_scale None"),
 )
 def test_other_settings_are_one_line_that_names_the_way(tmp_path, before, now, text):
     train(before, max_epochs=2)[1].save_checkpoint(last := tmp_path / "last.ckpt")
     changed = {"schedule": before, "model": now} if isinstance(now, dict) else {"schedule": now}
-    with pytest.raises(UserError, match=rf"^this run was trained with .*{text}.*--model\.weights .*last\.ckpt --name"):
+    with pytest.raises(
+        UserError,
+        match=rf"^this run was trained with .*{text}.*--model\.weights .*last\.ckpt --name",
+    ):
         train(**changed, resume=last, max_epochs=3)
 
 
@@ -236,4 +345,6 @@ def test_a_longer_run_stretches_its_schedule(tmp_path, make):
     train(make, "step", max_epochs=2)[1].save_checkpoint(last := tmp_path / "last.ckpt")
     found = (train(make, "step", max_epochs=4, resume=path)[0] for path in (last, None))
     resumed, whole = ([rates[0] for rates in seen] for seen in found)
-    assert resumed[1:] == pytest.approx(whole[11:])  # the first was set at the end of the shorter run
+    assert resumed[1:] == pytest.approx(
+        whole[11:]
+    )  # the first was set at the end of the shorter run

@@ -26,7 +26,12 @@ from tests.conftest import QUIET, SLIM, TINY, TINY_TRAINER, cases, evaluate, fit
 from tests.model.test_classifier import make_images
 
 ARCH = ["--model.arch=mobilenet_v3_small", "--model.weights=IMAGENET1K_V1"]
-DATA = ["--data=FolderDataModule", "--data.root=images", "--data.batch_size=4", "--data.num_workers=0"]
+DATA = [
+    "--data=FolderDataModule",
+    "--data.root=images",
+    "--data.batch_size=4",
+    "--data.num_workers=0",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +46,9 @@ def test_weights_at_an_address_are_downloaded_once_by_those_that_start_together(
     def download(url: str, path: str, digest: str | None, progress: bool) -> None:
         wanted.append(url)
         assert digest == ("01234567" if "01234567" in url else None)  # torch compares it
-        torch.save(get_model("shufflenet_v2_x0_5", num_classes=len(wanted)).state_dict(), f"{path}.part")
+        torch.save(
+            get_model("shufflenet_v2_x0_5", num_classes=len(wanted)).state_dict(), f"{path}.part"
+        )
         Path(f"{path}.part").rename(path)  # as torch does: the file appears whole
 
     def classes(url: str) -> int:
@@ -52,7 +59,11 @@ def test_weights_at_an_address_are_downloaded_once_by_those_that_start_together(
         assert [*pool.map(classes, ["http://a/net-01234567.pth"] * 4)] == [1] * 4
     assert (hub / "net-01234567.pth").exists()
     # files of one name at two addresses are two
-    assert [classes(f"http://a/{run}/best.ckpt") for run in ("first", "second", "first")] == [2, 3, 2]
+    assert [classes(f"http://a/{run}/best.ckpt") for run in ("first", "second", "first")] == [
+        2,
+        3,
+        2,
+    ]
 
 
 def test_without_a_network_one_line_names_the_file_and_its_place(hub, monkeypatch):
@@ -62,7 +73,10 @@ def test_without_a_network_one_line_names_the_file_and_its_place(hub, monkeypatc
     file = r"resnet18-f37072fd\.pth"
     ours = rf"^'{hub}/{file}' is .*/models/{file}' cannot be fetched \(Network is unreachable"
     timms = r"^--model.weights: 'timm/resnet18\..*' is not in the cache and .*unreachable"
-    for arch, weights, complaint in (("resnet18", "IMAGENET1K_V1", ours), ("timm/resnet18", "DEFAULT", timms)):
+    for arch, weights, complaint in (
+        ("resnet18", "IMAGENET1K_V1", ours),
+        ("timm/resnet18", "DEFAULT", timms),
+    ):
         with pytest.raises(UserError, match=complaint):
             find_weights(arch, weights).weights()
 
@@ -76,7 +90,10 @@ def test_torchvisions_own_weights_give_torchvisions_logits(arch, hub):
     file = hub / entry.url.rsplit("/", 1)[-1]
     if arch == "densenet121":  # as torchvision's files have it
         names = [name for name in state if not name.endswith("num_batches_tracked")]
-        state = {name.replace("norm1.", "norm.1.").replace("conv2.", "conv.2."): state[name] for name in names}
+        state = {
+            name.replace("norm1.", "norm.1.").replace("conv2.", "conv.2."): state[name]
+            for name in names
+        }
     torch.save(state, file)
     reference, ours = get_model(arch, weights=entry), build_network(arch, 1000)
     for weights in (str(file), "DEFAULT"):
@@ -104,7 +121,10 @@ def test_weights_of_timm_come_from_its_own_cache_with_their_preprocessing(tmp_pa
     assert all(torch.equal(own[name], expected[name]) for name in own if not name.startswith("fc."))
     found: Any = find_weights("timm/resnet10t", "DEFAULT").preprocessing()
     config = resolve_data_config(model=theirs)
-    assert (found["crop"], found["interpolation"]) == (config["input_size"][1], config["interpolation"])
+    assert (found["crop"], found["interpolation"]) == (
+        config["input_size"][1],
+        config["interpolation"],
+    )
     assert found["resize"] == int(config["input_size"][1] / config["crop_pct"])
     assert (tuple(found["mean"]), tuple(found["std"])) == (config["mean"], config["std"])
 
@@ -126,7 +146,9 @@ class Wrapped(nn.Module):
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
-        self.network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, num_classes))
+        self.network = nn.Sequential(
+            nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, num_classes)
+        )
 
 
 def loaded(path: Path, weights, num_classes: int) -> tuple[dict[str, Any], list[str]]:
@@ -143,11 +165,19 @@ def loaded(path: Path, weights, num_classes: int) -> tuple[dict[str, Any], list[
     lambda weights: {f"_orig_mod.module.{name}": value for name, value in weights.items()},
     lambda weights: {"state_dict": weights, "epoch": 3},
     lambda weights: {"model": weights, "optimizer": {"lr": 0.1}},
-    lambda weights: {"best_state_dict": {f"module.{name}": value for name, value in weights.items()}, "epoch": 7},
-    lambda weights: {"state_dict": {f"network.{name}": value for name, value in weights.items()}, "about": {}},
+    lambda weights: {
+        "best_state_dict": {f"module.{name}": value for name, value in weights.items()},
+        "epoch": 7,
+    },
+    lambda weights: {
+        "state_dict": {f"network.{name}": value for name, value in weights.items()},
+        "about": {},
+    },
     lambda weights: {n: v for n, v in weights.items() if not n.endswith("num_batches_tracked")},
 )
-def test_weights_are_found_however_a_script_saved_them_and_a_new_head_starts_from_zero(tmp_path, wrap, classes):
+def test_weights_are_found_however_a_script_saved_them_and_a_new_head_starts_from_zero(
+    tmp_path, wrap, classes
+):
     trained = {name: value + 1 for name, value in Wrapped(7).state_dict().items()}
     state, left_out = loaded(tmp_path / "weights.pth", wrap(trained), classes)
     assert left_out == ([] if classes == 7 else ["network.3.weight", "network.3.bias"])
@@ -160,7 +190,10 @@ def test_weights_are_found_however_a_script_saved_them_and_a_new_head_starts_fro
     "change complaint",
     (lambda weights: weights.pop("network.0.weight"), r"missing: network\.0\.weight"),
     (lambda weights: weights.update(extra=torch.zeros(1)), "unknown: extra"),
-    (lambda weights: weights.update({"network.1.bias": torch.zeros(3)}), r"of another shape: network\.1\.bias"),
+    (
+        lambda weights: weights.update({"network.1.bias": torch.zeros(3)}),
+        r"of another shape: network\.1\.bias",
+    ),
     (lambda weights: (weights.clear(), weights.update(epoch=3)), "has no weights"),
 )
 def test_weights_that_do_not_fit_are_listed(tmp_path, change, complaint):
@@ -175,7 +208,10 @@ def weights(workplace, hub) -> Path:
     """A file in torch's cache called as torchvision's, of other weights, and a folder of images."""
     make_folder(workplace / "images", dict.fromkeys("abc", 6))
     hub.mkdir(parents=True)
-    torch.save(get_model("mobilenet_v3_small").state_dict(), file := hub / "mobilenet_v3_small-047dcff4.pth")
+    torch.save(
+        get_model("mobilenet_v3_small").state_dict(),
+        file := hub / "mobilenet_v3_small-047dcff4.pth",
+    )
     return file
 
 
@@ -190,7 +226,9 @@ def test_preprocessing_follows_the_weights_unless_it_is_given(weights, tiny_run)
     _, found = parsed(*DATA, "--data.image_size=64", "--data.mean=[0.1,0.2,0.3]")
     assert (found["crop"], found["resize"]) == (64, 73)
     assert (found["mean"], found["std"]) == ([0.1, 0.2, 0.3], [0.229, 0.224, 0.225])
-    options, found = parsed("--data.train_size=16", *SLIM, f"--model.weights={tiny_run}/checkpoints/best.ckpt")
+    options, found = parsed(
+        "--data.train_size=16", *SLIM, f"--model.weights={tiny_run}/checkpoints/best.ckpt"
+    )
     assert (options.image_size, found["mean"]) == (32, [0.5, 0.5, 0.5])
 
 

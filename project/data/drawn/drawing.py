@@ -15,7 +15,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from project.data.drawn.species import GREENS, PAINTS, SKIES, SPECIES, TONES, Centre, Outline, Species, Stamens
+from project.data.drawn.species import (
+    GREENS,
+    PAINTS,
+    SKIES,
+    SPECIES,
+    TONES,
+    Centre,
+    Outline,
+    Species,
+    Stamens,
+)
 from project.engine.randomness import uniform
 
 CLASS_NAMES: tuple[str, ...] = tuple(SPECIES)
@@ -24,7 +34,9 @@ _CHUNK = 32  # images at a time: few enough for a plane to stay in the processor
 
 
 # the purposes of random numbers, next to those of project.engine.randomness.Purpose
-_POSE, _PAINT, _LIGHT, _SKY, _DISCS, _BLADES, _STEM, _LEAVES, _FRONT, _PETALS = range(100, 110)  # petals: one per layer
+_POSE, _PAINT, _LIGHT, _SKY, _DISCS, _BLADES, _STEM, _LEAVES, _FRONT, _PETALS = range(
+    100, 110
+)  # petals: one per layer
 
 
 class _Canvas:
@@ -39,7 +51,9 @@ class _Canvas:
     def between(self, purpose: int, *ranges: tuple[float, float]) -> list[Tensor]:
         """Draws one random number (N, 1, 1) per range, uniform in that range."""
         draws = uniform(self.seed, 0, self.indices, purpose, len(ranges))
-        return [low + (high - low) * draws[:, i, None, None] for i, (low, high) in enumerate(ranges)]
+        return [
+            low + (high - low) * draws[:, i, None, None] for i, (low, high) in enumerate(ranges)
+        ]
 
     def repeat(self, times: int, purpose: int, *ranges: tuple[float, float]) -> list[list[Tensor]]:
         """Draws one random number per range, ``times`` over."""
@@ -116,22 +130,34 @@ def _paint_garden(canvas: _Canvas) -> None:
     canvas.image += _pick(first, SKIES)
     canvas.paint(_pick(second, SKIES), ramp)
     wide, part = (-1.1, 1.1), (0, 1)
-    for x, y, size, colour, alpha in canvas.repeat(8, _DISCS, wide, wide, (0.08, 0.42), part, (0.1, 0.6)):
-        distance = ((size * size - (canvas.y - y).square()) - (canvas.x - x).square()) * (0.5 / size)
+    for x, y, size, colour, alpha in canvas.repeat(
+        8, _DISCS, wide, wide, (0.08, 0.42), part, (0.1, 0.6)
+    ):
+        distance = ((size * size - (canvas.y - y).square()) - (canvas.x - x).square()) * (
+            0.5 / size
+        )
         canvas.paint(_pick(colour, TONES), canvas.cover(distance, blur).mul_(alpha))
-    for foot, x, y, width, colour in canvas.repeat(4, _BLADES, wide, wide, (-0.5, 0.9), (0.02, 0.06), part):
+    for foot, x, y, width, colour in canvas.repeat(
+        4, _BLADES, wide, wide, (-0.5, 0.9), (0.02, 0.06), part
+    ):
         _paint_blade(canvas, (foot, x, y), width, _pick(colour, GREENS), blur)
 
 
 def _paint_blade(
-    canvas: _Canvas, ends: tuple[Tensor, Tensor, Tensor], width: Tensor, colour: Tensor, blur: Tensor | float
+    canvas: _Canvas,
+    ends: tuple[Tensor, Tensor, Tensor],
+    width: Tensor,
+    colour: Tensor,
+    blur: Tensor | float,
 ) -> None:
     """Paints a bent blade of grass, or a stem, from the lower edge at x = ``ends[0]`` to ``ends[1:]``."""
     foot, x, y = ends
     rise = (canvas.y + 1) / (y + 1)
     slope = 2 * rise * (x - foot) / (y + 1)
     off = foot + (x - foot) * rise * rise - canvas.x
-    left = 1.2 - rise  # of the blade above a pixel: it thins to nothing, and fades lest its blur outlast it
+    left = (
+        1.2 - rise
+    )  # of the blade above a pixel: it thins to nothing, and fades lest its blur outlast it
     distance = (width * left - off.abs()) / (1 + slope * slope).sqrt()
     alpha = canvas.cover(distance, blur) * (3 * left).clamp_(0, 1)
     canvas.paint(colour * (0.9 + 0.25 * (off / width).clamp_(-1, 1))[:, None], alpha)
@@ -149,12 +175,17 @@ def _paint_leaves(canvas: _Canvas, bloom: _Bloom) -> None:
         veins = 0.08 * (22 * (along - 0.45 * off)).cos() + 0.3 * (1 - 9 * off).clamp_(0, 1)
         light = 0.8 + 0.25 * along.clamp(0, 1) + 0.14 * across.clamp(-1, 1) + veins
         canvas.paint(_pick(colour, GREENS) * light[:, None], canvas.cover(distance, 0.01))
-    right, up = canvas.x - bloom.x + 0.15 * bloom.light.cos(), canvas.y - bloom.y + 0.15 * bloom.light.sin()
+    right, up = (
+        canvas.x - bloom.x + 0.15 * bloom.light.cos(),
+        canvas.y - bloom.y + 0.15 * bloom.light.sin(),
+    )
     near = (-1.4 * (right * right + up * up) / bloom.length.square()).exp()
     canvas.image *= (1 - 0.45 * near)[:, None]
 
 
-def _measure(outline: Outline, along: Tensor, across: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _measure(
+    outline: Outline, along: Tensor, across: Tensor, length: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Measures pixels (N, S, S) against a petal that starts at the origin.
 
     Returns the signed distance to its outline, to first order and positive inside, and the place along the petal, from 0
@@ -179,8 +210,12 @@ def _measure(outline: Outline, along: Tensor, across: Tensor, length: Tensor) ->
 def _paint_petals(species: Species, canvas: _Canvas, bloom: _Bloom) -> None:
     """Paints the layers of petals from back to front, each one's petals between those of the one before."""
     fewest, most = species.petals
-    count, paint, *tint = canvas.between(_PAINT, (fewest, most + 1), (0, 1), (0.95, 1.05), (0.95, 1.05), (0.95, 1.05))
-    base, tip = (_pick(paint, tuple(PAINTS[name][end] for name in species.paints)) for end in (0, 1))
+    count, paint, *tint = canvas.between(
+        _PAINT, (fewest, most + 1), (0, 1), (0.95, 1.05), (0.95, 1.05), (0.95, 1.05)
+    )
+    base, tip = (
+        _pick(paint, tuple(PAINTS[name][end] for name in species.paints)) for end in (0, 1)
+    )
     mark = species.mark
     for layer in reversed(range(species.layers)):
         alpha, along, shade = _arrange(species, canvas, bloom, count.floor(), layer)
@@ -203,7 +238,10 @@ def _arrange(
     turn = bloom.angle * count / (2 * pi) + 0.5 * layer
     lower = turn.floor()
     alpha, along, shade = (torch.zeros_like(turn) for _ in range(3))
-    for petal in (lower + 1, lower):  # the two petals nearest to a pixel: the second overlaps the first
+    for petal in (
+        lower + 1,
+        lower,
+    ):  # the two petals nearest to a pixel: the second overlaps the first
         which = petal.remainder(count).long().flatten(1)
         length, tone, side = (table.gather(1, which).view_as(turn) for table in tables)
         off = (turn - petal) * (2 * pi / count)
@@ -212,7 +250,9 @@ def _arrange(
         cover = canvas.cover(distance)
         alpha = cover + alpha * (1 - cover)
         weight = cover / (alpha + 1e-6)
-        shade *= 1 - 0.4 * (20 * distance.clamp_max(0)).exp_()  # the petal's shadow on the one below
+        shade *= (
+            1 - 0.4 * (20 * distance.clamp_max(0)).exp_()
+        )  # the petal's shadow on the one below
         inner = s.clamp(0, 1)
         crease = species.veins * (13 * y).cos() * inner - 0.1 * (1 - 5 * y.abs()).clamp_(0, 1)
         shade.lerp_((tone - side * y + crease) * (0.75 + 0.3 * inner), weight)
@@ -220,10 +260,14 @@ def _arrange(
     return alpha, along, shade
 
 
-def _vary(species: Species, canvas: _Canvas, bloom: _Bloom, count: Tensor, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+def _vary(
+    species: Species, canvas: _Canvas, bloom: _Bloom, count: Tensor, layer: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """Gives each petal of a layer its length, brightness and contrast of its sides, each (N, most petals)."""
     most = species.petals[1]
-    lengths, tones = uniform(canvas.seed, 0, canvas.indices, _PETALS + layer, 2 * most).chunk(2, dim=1)
+    lengths, tones = uniform(canvas.seed, 0, canvas.indices, _PETALS + layer, 2 * most).chunk(
+        2, dim=1
+    )
     axis = 2 * pi * (torch.arange(most) - 0.5 * layer) / count[:, 0]
     lit = axis + (bloom.spin - bloom.light)[:, 0]
     below = species.uneven * axis.cos()
@@ -240,7 +284,9 @@ def _paint_stamens(stamens: Stamens, canvas: _Canvas, bloom: _Bloom) -> None:
     turn = bloom.angle * (stamens.number / (2 * pi))
     number = turn.round()
     aside = r * ((turn - number) * (2 * pi / stamens.number)).sin_().abs_()
-    beyond = r - stamens.reach * (1 + 0.12 * (2.4 * number).cos_())  # no two neighbours are of one length
+    beyond = r - stamens.reach * (
+        1 + 0.12 * (2.4 * number).cos_()
+    )  # no two neighbours are of one length
     thread = (0.018 - aside).minimum(-beyond)
     canvas.paint(_rgb(stamens.filament), 0.8 * canvas.cover(thread * bloom.length))
     knob = 0.05 - (aside.square() + (0.6 * beyond).square()).sqrt()
@@ -252,7 +298,11 @@ def _paint_centre(centre: Centre, canvas: _Canvas, bloom: _Bloom) -> None:
     r = bloom.radius / (bloom.length * centre.radius)
     spiral = centre.spirals * bloom.angle
     seeds = (spiral + 7 * r).cos_() * (spiral - 7 * r).cos_()
-    dome = 1.1 - 0.35 * r * r + r * (0.25 * (bloom.angle + bloom.spin - bloom.light).cos_() + 0.35 * seeds)
+    dome = (
+        1.1
+        - 0.35 * r * r
+        + r * (0.25 * (bloom.angle + bloom.spin - bloom.light).cos_() + 0.35 * seeds)
+    )
     middle, rim = _rgb(centre.middle), _rgb(centre.rim)
     colour = (middle + (rim - middle) * r.clamp(0, 1)[:, None]) * dome[:, None]
     canvas.image *= (1 - 0.4 * (-2 * (r - 1).clamp_min_(0)).exp_())[:, None]
@@ -277,7 +327,9 @@ def _develop(canvas: _Canvas, bloom: _Bloom) -> Tensor:
     )
     across = canvas.x * bloom.light.cos() + canvas.y * bloom.light.sin()
     light = gain * (1 + slant * across) * (1 - vignette * (canvas.x.square() + canvas.y.square()))
-    image = canvas.image.mul_(light[:, None]).mul_(torch.stack([1 + warmth, torch.ones_like(warmth), 1 - warmth], 1))
+    image = canvas.image.mul_(light[:, None]).mul_(
+        torch.stack([1 + warmth, torch.ones_like(warmth), 1 - warmth], 1)
+    )
     image = image.sub_(0.5).mul_(contrast[:, None]).add_(0.5)
     return image.mul_(255).round_().clamp_(0, 255).to(torch.uint8)
 

@@ -57,7 +57,9 @@ class SyntheticFlowersDataModule(ImageDataModule):
         """Draws all images; the classes take turns, so every split is balanced."""
         datasets: dict[str, ArrayDataset] = {}
         threads, first = torch.get_num_threads(), 0
-        torch.set_num_threads(1)  # the planes are too small to share, and on a busy machine threads wait for each other
+        torch.set_num_threads(
+            1
+        )  # the planes are too small to share, and on a busy machine threads wait for each other
         try:
             for split, size in self.sizes.items():
                 indices = torch.arange(first, first + size)

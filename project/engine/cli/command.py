@@ -28,7 +28,9 @@ from .parser import OneLineErrorParser, Screen
 from .trainer import ExactTrainer, built_trainer, refused_options
 
 # some classes of Lightning have a member of an enumeration as a default, which PyYAML would not write to a config
-yaml.add_multi_representer(Enum, lambda dumper, member: dumper.represent_data(member.value), Dumper=yaml.SafeDumper)
+yaml.add_multi_representer(
+    Enum, lambda dumper, member: dumper.represent_data(member.value), Dumper=yaml.SafeDumper
+)
 
 
 class Command(LightningCLI):
@@ -58,7 +60,11 @@ class Command(LightningCLI):
             trainer_class=ExactTrainer,
             seed_everything_default=0,
             parser_class=OneLineErrorParser,
-            parser_kwargs={"prog": f"python -m {self.module}", "description": self.description, "screen": self.screen},
+            parser_kwargs={
+                "prog": f"python -m {self.module}",
+                "description": self.description,
+                "screen": self.screen,
+            },
             subclass_mode_data=True,
             subclass_mode_model=isinstance(self.build_model, type),
             args=args,
@@ -83,8 +89,12 @@ class Command(LightningCLI):
             sys.stdout.write(parser.format_full_help())
             parser.exit()
         arranged, options = arrange(given, self.classes, self.path_classes)
-        if "model" in self.classes:  # otherwise jsonargparse gives a model of the user's own the base's optimizer
-            parser.set_defaults({"model": {"class_path": path_of(options["model"]), "init_args": {}}})
+        if (
+            "model" in self.classes
+        ):  # otherwise jsonargparse gives a model of the user's own the base's optimizer
+            parser.set_defaults(
+                {"model": {"class_path": path_of(options["model"]), "init_args": {}}}
+            )
         OneLineErrorParser.command = parser
         self.config = parser.parse_args(arranged)
         OneLineErrorParser.command = None
@@ -101,14 +111,20 @@ class Command(LightningCLI):
 
         def build(cls: type, *args: Any, **kwargs: Any) -> Any:
             try:
-                with refused_options(cls.__name__) if cls.__module__.startswith("lightning.") else nullcontext():
+                with (
+                    refused_options(cls.__name__)
+                    if cls.__module__.startswith("lightning.")
+                    else nullcontext()
+                ):
                     return cls(*args, **kwargs)
             except Exception as error:
                 errors.append(error)
                 raise
 
         try:
-            self.config_init = self.parser.instantiate(self.config, instantiators=[(build, object, True)])
+            self.config_init = self.parser.instantiate(
+                self.config, instantiators=[(build, object, True)]
+            )
             errors.clear()
         except (TypeError, ValueError) as error:  # jsonargparse's, if the type is one of several
             errors.insert(0, error)
@@ -164,7 +180,9 @@ def lasting(stream: Any, messages: bool = False) -> TextIO:
     """Wraps standard output or standard error so that no closed pipe and no character outside its encoding breaks it."""
     file = LastingFile(stream.fileno(), "wb", closefd=False)
     file.may_be_lost, flushed = messages, messages or stream.isatty()
-    return io.TextIOWrapper(io.BufferedWriter(file), stream.encoding, "backslashreplace", line_buffering=flushed)
+    return io.TextIOWrapper(
+        io.BufferedWriter(file), stream.encoding, "backslashreplace", line_buffering=flushed
+    )
 
 
 def _unless_explained(failed: threading.ExceptHookArgs) -> None:
@@ -183,7 +201,9 @@ def one_line_errors() -> Iterator[None]:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed, as by a daemon: a checkpoint could take its number
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # takes the lowest number that is free, and lasts
-    if sys.stdout is sys.__stdout__ and sys.stderr is sys.__stderr__:  # unless a test or a notebook has replaced them
+    if (
+        sys.stdout is sys.__stdout__ and sys.stderr is sys.__stderr__
+    ):  # unless a test or a notebook has replaced them
         sys.stdout, sys.stderr = lasting(sys.stdout), lasting(sys.stderr, messages=True)
     try:
         try:
@@ -194,12 +214,16 @@ def one_line_errors() -> Iterator[None]:
         sys.stderr.write("\nstopped\n")
         sys.exit(130)
     except Exception as error:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would raise once more for a dead worker
+        signal.signal(
+            signal.SIGCHLD, signal.SIG_DFL
+        )  # torch's handler would raise once more for a dead worker
         text = explain(error)
         if text is None or os.environ.get(TRACEBACK, "0") not in ("", "0"):
             raise
         line = "; ".join([text, *getattr(error, "__notes__", [])])
-        end_with_error(line, alone=isinstance(error, LocalError | OSError) or text in (WORKER_DIED, TOO_LARGE))
+        end_with_error(
+            line, alone=isinstance(error, LocalError | OSError) or text in (WORKER_DIED, TOO_LARGE)
+        )
 
 
 _SILENCED = (

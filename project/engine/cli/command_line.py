@@ -21,7 +21,9 @@ from .classes import CLASS_OPTIONS, accepted, find_class, path_of, unknown_class
 Options = dict[str, Any]
 """Options by their full names, such as ``model.optimizer.lr``; ``model.optimizer`` itself is the class."""
 
-CLASS_KEYS = [key for key in CLASS_OPTIONS if key != "trainer.callbacks"]  # a list, in which a class follows another
+CLASS_KEYS = [
+    key for key in CLASS_OPTIONS if key != "trainer.callbacks"
+]  # a list, in which a class follows another
 _GROUPS = ("trainer", "callbacks", *CLASS_KEYS)
 
 FOLLOWS = {
@@ -48,7 +50,11 @@ def whole_words(args: list[str]) -> list[str]:
 
 def values_of(option: str, args: list[str]) -> list[str]:
     """Returns the values that a command line gives to an option, in order."""
-    return [word.removeprefix(f"{option}=") for word in whole_words(args) if word.startswith(f"{option}=")]
+    return [
+        word.removeprefix(f"{option}=")
+        for word in whole_words(args)
+        if word.startswith(f"{option}=")
+    ]
 
 
 _HELP = "Module of your own that defines the checkpoint's model, network or data module; may be repeated."
@@ -62,11 +68,15 @@ def import_modules(modules: list[str]) -> None:
         try:
             import_module(module)
         except ModuleNotFoundError as error:
-            raise UserError(f"--import: '{printable(module)}' cannot be imported from this folder: {error}") from error
+            raise UserError(
+                f"--import: '{printable(module)}' cannot be imported from this folder: {error}"
+            ) from error
         allow_module(module)
 
 
-def arrange(args: list[str], classes: dict[str, Any], of_path: dict[str, type]) -> tuple[list[str], Options]:
+def arrange(
+    args: list[str], classes: dict[str, Any], of_path: dict[str, type]
+) -> tuple[list[str], Options]:
     """Arranges a command line so that the order of configs, classes and arguments does not matter.
 
     ``classes`` are those of ``data`` and ``model`` where nobody names one; ``of_path`` are those for ``--data PATH``,
@@ -81,7 +91,9 @@ def arrange(args: list[str], classes: dict[str, Any], of_path: dict[str, type]) 
         if option in ("-c", "--config"):
             configs.append(read_config(value))
         elif key in CLASS_KEYS:
-            named[key] = _read(value, option) if re.match(r"(null|true|false)$|[\[{]", value) else value
+            named[key] = (
+                _read(value, option) if re.match(r"(null|true|false)$|[\[{]", value) else value
+            )
         else:
             flags.append(f"{option}{equals}{value}")
     options = Options()
@@ -96,7 +108,9 @@ def arrange(args: list[str], classes: dict[str, Any], of_path: dict[str, type]) 
             raise UserError(f"--{name} cannot be given: it follows from {source}")
     known = _with_classes(flat(classes), of_path)
     same = {key for key in classes if options.get(key, known[key]) is known[key]}
-    options = {name: value for name, value in known.items() if name.partition(".")[0] in same} | options
+    options = {
+        name: value for name, value in known.items() if name.partition(".")[0] in same
+    } | options
     if "model" in classes:
         options = _own_defaults(options) | options
     return [f"--config={dump(options)}", *flags], options
@@ -113,7 +127,9 @@ def _with_classes(options: Options, of_path: dict[str, type]) -> Options:
             argument = "root" if os.path.isdir(path) else "file"
             options |= {"data": of_path[argument], f"data.{argument}": name}
         # others are such as ``ddp``, or a loss that is a function, which jsonargparse would call if it had arguments
-        elif _arguments(options, key) or not (key.startswith("trainer.") or (key == "model.loss" and "." in str(name))):
+        elif _arguments(options, key) or not (
+            key.startswith("trainer.") or (key == "model.loss" and "." in str(name))
+        ):
             raise UserError(unknown_class(key, str(name)))
     return options
 
@@ -130,14 +146,22 @@ def _merge(options: Options, later: Options, is_config: bool) -> None:
             continue
         known = accepted(new) if isinstance(new, type) else {}
         defaults = flat({key: accepted(old)}) if isinstance(old, type) else {}
-        foreign = {name: argument for name, argument in _arguments(options, key).items() if argument not in known}
-        changed = {name: foreign[name] for name in foreign if options[name] != defaults.get(name, ...)}
+        foreign = {
+            name: argument
+            for name, argument in _arguments(options, key).items()
+            if argument not in known
+        }
+        changed = {
+            name: foreign[name] for name in foreign if options[name] != defaults.get(name, ...)
+        }
         given = changed if isinstance(new, type) else {}
         for name in foreign if is_config else foreign.keys() - given.keys():
             del options[name]
         if given and is_config:
             lost = listed(dict.fromkeys(given.values()))
-            rank_zero_only(note)(f"--{key}: {new.__name__} does not accept {lost} of an earlier config")
+            rank_zero_only(note)(
+                f"--{key}: {new.__name__} does not accept {lost} of an earlier config"
+            )
     for name, value in later.items():
         option = name.removesuffix("+")
         before = options.get(option)
@@ -145,7 +169,10 @@ def _merge(options: Options, later: Options, is_config: bool) -> None:
             value = before | value
         elif option != name:
             if isinstance(before, type):
-                arguments = {argument: options.pop(full) for full, argument in _arguments(options, option).items()}
+                arguments = {
+                    argument: options.pop(full)
+                    for full, argument in _arguments(options, option).items()
+                }
                 before = {"class_path": path_of(before), "init_args": arguments}
             value = [*_listed(before), *_listed(value)]
         options[option] = value
@@ -166,9 +193,15 @@ def _own_defaults(options: Options) -> Options:
     found: Options = {}
     for name, default in accepted(options["model"]).items():
         key, cls = f"model.{name}", options.get(f"model.{name}")
-        if isinstance(cls, type) and isinstance(default, dict) and cls is not find_class(key, default["class_path"]):
+        if (
+            isinstance(cls, type)
+            and isinstance(default, dict)
+            and cls is not find_class(key, default["class_path"])
+        ):
             replaced = default.get("init_args", {})
-            found |= {f"{key}.{own}": value for own, value in accepted(cls).items() if own in replaced}
+            found |= {
+                f"{key}.{own}": value for own, value in accepted(cls).items() if own in replaced
+            }
     return found
 
 
@@ -179,7 +212,9 @@ class _Loader(yaml.SafeLoader):
         given = set[str]()
         for key, _ in node.value:
             if (name := str(key.value).removesuffix("+")) in given - {"<<"}:
-                raise yaml.constructor.ConstructorError(None, None, f"'{name}' is given twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"'{name}' is given twice", key.start_mark
+                )
             given.add(name)
         return super().construct_mapping(node, deep)
 
@@ -223,7 +258,9 @@ def flat(values: dict[Any, Any], group: str = "") -> Options:
             raise UserError(f"--config: {name} must hold options, got '{value}'")
         else:  # a group without options says nothing
             found = {} if value is None and "." not in name and name in _GROUPS else {name: value}
-        for twice in {one.removesuffix("+") for one in options} & {one.removesuffix("+") for one in found}:
+        for twice in {one.removesuffix("+") for one in options} & {
+            one.removesuffix("+") for one in found
+        }:
             raise UserError(f"--config: '{twice}' is given twice")
         options |= found
     return options
@@ -239,4 +276,6 @@ def dump(options: Options) -> str:
             if ".".join(groups[:depth]) in CLASS_KEYS and last != "dict_kwargs":
                 place = place.setdefault("init_args", {})
         place[last] = {"class_path": path_of(value)} if isinstance(value, type) else value
-    return yaml.safe_dump(config, default_style='"', default_flow_style=True, width=10**9, allow_unicode=True).strip()
+    return yaml.safe_dump(
+        config, default_style='"', default_flow_style=True, width=10**9, allow_unicode=True
+    ).strip()

@@ -33,7 +33,9 @@ def _text_of(error: BaseException) -> str | None:
         # torch passes an error of a loader worker on with the worker's traceback in front of it
         return re.split(r"[\w.]+\.engine\.errors\.\w+: ", str(error))[-1].strip()
     if isinstance(error, OSError):
-        name = f" '{os.fsdecode(error.filename)}'" if isinstance(error.filename, str | bytes) else ""
+        name = (
+            f" '{os.fsdecode(error.filename)}'" if isinstance(error.filename, str | bytes) else ""
+        )
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
             return f"cannot write{name}: {error.strerror}; make room"
         if error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
@@ -42,13 +44,23 @@ def _text_of(error: BaseException) -> str | None:
             return f"no permission{name}: {error.strerror}"
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] != _ROOT:
         place = traceback.extract_tb(error.__traceback__)[-1:]
-        where = f" ({place[0].filename}, line {place[0].lineno})" if place and place[0].filename[0] != "<" else ""
+        where = (
+            f" ({place[0].filename}, line {place[0].lineno})"
+            if place and place[0].filename[0] != "<"
+            else ""
+        )
         return f"the package '{error.name}' is not installed{where}" if error.name else str(error)
     if isinstance(error, torch.OutOfMemoryError):
         return TOO_LARGE
-    if isinstance(error, RuntimeError) and "DataLoader worker (pid" in str(error):  # not one that a worker has caught
+    if isinstance(error, RuntimeError) and "DataLoader worker (pid" in str(
+        error
+    ):  # not one that a worker has caught
         # an abort is a bug, and has nothing to do with memory
-        return None if re.search("signal: (Aborted|Segmentation fault)", str(error)) else WORKER_DIED
-    if isinstance(error, RuntimeError) and re.search("Connection (closed|reset) by peer", str(error)):
+        return (
+            None if re.search("signal: (Aborted|Segmentation fault)", str(error)) else WORKER_DIED
+        )
+    if isinstance(error, RuntimeError) and re.search(
+        "Connection (closed|reset) by peer", str(error)
+    ):
         return LOST
     return None

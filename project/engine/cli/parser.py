@@ -25,9 +25,7 @@ from ..upstream import options_of
 from .classes import CLASS_OPTIONS, accepted, candidates, class_parser, unknown_class
 from .command_line import FOLLOWS
 
-_MISSING = (
-    r"""the following arguments are required: ([^,]+)|Parser key "([^"]+)":[\s\S]*(?:value: None|not 'NoneType')$"""
-)
+_MISSING = r"""the following arguments are required: ([^,]+)|Parser key "([^"]+)":[\s\S]*(?:value: None|not 'NoneType')$"""
 _UNKNOWN_CLASS = r"path string: (\S+)|class_path '([^']+)'|not correspond[\s\S]*value: (\S+)\s*$"
 _FRAME = ("Does not", "Subtypes", "Errors", "Given", "Expected a")
 _USUAL = ("--data.", "--model.optimizer.", "--trainer.max_", "--seed")
@@ -81,16 +79,28 @@ class OneLineErrorParser(LightningArgumentParser):
         if nested_key is None:
             self._class = theclass
         elif is_dataclass(theclass):
-            fields = [(name, cls) for name, hint in get_type_hints(theclass).items() for cls in get_args(hint)]
-            self.callbacks = {cls: f"{nested_key}.{name}" for name, cls in fields if issubclass(cls, Callback)}
-            set_parsing_settings(subclasses_disabled=[*self.callbacks])  # their class is not for the user to name
+            fields = [
+                (name, cls)
+                for name, hint in get_type_hints(theclass).items()
+                for cls in get_args(hint)
+            ]
+            self.callbacks = {
+                cls: f"{nested_key}.{name}" for name, cls in fields if issubclass(cls, Callback)
+            }
+            set_parsing_settings(
+                subclasses_disabled=[*self.callbacks]
+            )  # their class is not for the user to name
         added: list[str] = super().add_class_arguments(theclass, nested_key, *args, **kwargs)
         for action in options_of(self):
             if action.dest == "save_dir" and action.required and issubclass(theclass, Logger):
                 action.required, action.default = False, "."
             if action.dest == "monitor" and issubclass(theclass, EarlyStopping):
                 action.required = False
-            if action.dest == "reduction" and action.default == "mean" and issubclass(theclass, nn.Module):
+            if (
+                action.dest == "reduction"
+                and action.default == "mean"
+                and issubclass(theclass, nn.Module)
+            ):
                 action.default = "none"
         return added
 
@@ -111,7 +121,8 @@ class OneLineErrorParser(LightningArgumentParser):
         keys = {action.dest for action in options_of(self)} & {"data", "model"}
         classes = [(cls, key) for key in sorted(keys) for cls in candidates(key)]
         shown = [
-            (f"--{key} {cls.__name__}", class_parser(cls, key)) for cls, key in [*classes, *self.callbacks.items()]
+            (f"--{key} {cls.__name__}", class_parser(cls, key))
+            for cls, key in [*classes, *self.callbacks.items()]
         ]
         text = "\n".join(f"{title}: {parser.format_help().strip()}\n" for title, parser in shown)
         return f"{super().format_help()}\n{text.replace('Advanced: ', '')}"
@@ -122,7 +133,9 @@ class OneLineErrorParser(LightningArgumentParser):
             super().error(message, ex)
         if found := re.match(r"unrecognized arguments: ([^\s=]+)", message):
             text = self._unknown(found[1])
-        elif found := re.match(r"(?:Group '(\S+)' does not accept option|Option) '([^']+)'", message):
+        elif found := re.match(
+            r"(?:Group '(\S+)' does not accept option|Option) '([^']+)'", message
+        ):
             text = self._unknown(f"--{'.'.join(filter(None, found.groups()))}")
         elif found := re.match(_MISSING, message):
             name, by = found[1] or found[2], f" by {self._class.__name__}" if self._class else ""
@@ -142,16 +155,33 @@ class OneLineErrorParser(LightningArgumentParser):
         text = f"{f'--{key}.{name}: ' if key else ''}{cls.__name__} has no option '{name}'"
         if nearest := get_close_matches(name, accepted(cls), n=1, cutoff=0.75):
             return f"{text}; did you mean {f'--{key}.' if key else ''}{nearest[0]}?"
-        if having := [one.__name__ for one in candidates(key) if name in accepted(one)] if key in CLASS_OPTIONS else []:
+        if (
+            having := [one.__name__ for one in candidates(key) if name in accepted(one)]
+            if key in CLASS_OPTIONS
+            else []
+        ):
             return f"{text}; {listed(having[:3])} {'has' if len(having) == 1 else 'have'} it"
         return f"{text}{(self.command or self).did_you_mean(option)}"
 
     def did_you_mean(self, option: str) -> str:
         """The end of a message about an unknown option: one with that word in its last name, or spelled alike, if any."""
-        known = [name for action in options_of(self) for name in action.option_strings if name[2:] not in FOLLOWS]
+        known = [
+            name
+            for action in options_of(self)
+            for name in action.option_strings
+            if name[2:] not in FOLLOWS
+        ]
         if self.screen:
-            known += [f"--{key}.{name}" for key in CLASS_OPTIONS for cls in candidates(key) for name in accepted(cls)]
-        wanted, by_last = _last(option).replace("-", "_"), {_last(name): name for name in reversed(known)}
+            known += [
+                f"--{key}.{name}"
+                for key in CLASS_OPTIONS
+                for cls in candidates(key)
+                for name in accepted(cls)
+            ]
+        wanted, by_last = (
+            _last(option).replace("-", "_"),
+            {_last(name): name for name in reversed(known)},
+        )
         nearest = [name for name in known if wanted in (_last(name), *_last(name).split("_"))]
         nearest = nearest or [by_last[name] for name in get_close_matches(wanted, by_last, n=1)]
         if not nearest:
@@ -166,18 +196,30 @@ class OneLineErrorParser(LightningArgumentParser):
         value = next(filter(None, given.groups()), "") if given else ""
         if found := re.search(r"does not conform to restriction (.+)", message):
             return f"{option} must be {found[1].replace('v', '')}, got {value}"
-        kinds = map(_readable, re.findall(r"(?:Expected an?|Not of type) (.+?)(?:\. Got|:|\n|$)", message))
-        wanted = [kind for kind in dict.fromkeys(kinds) if kind != "NoneType" and "path" not in kind]
+        kinds = map(
+            _readable, re.findall(r"(?:Expected an?|Not of type) (.+?)(?:\. Got|:|\n|$)", message)
+        )
+        wanted = [
+            kind for kind in dict.fromkeys(kinds) if kind != "NoneType" and "path" not in kind
+        ]
         if wanted and given:
             return f"{option}: expected {' or '.join(wanted)}, not '{value}'"
-        lines = [line for line in re.split(r"[\s-]*\n[\s-]*", message)[1:] if line and not line.startswith(_FRAME)]
+        lines = [
+            line
+            for line in re.split(r"[\s-]*\n[\s-]*", message)[1:]
+            if line and not line.startswith(_FRAME)
+        ]
         return f"{option}: {[*lines, ' '.join(message.split())][0]}"
 
     @property
     def _key(self) -> str | None:
         """The option that takes this class, without dashes, if there is one."""
         cls = self._class
-        options = {key: found for found, key in self.command.callbacks.items()} | CLASS_OPTIONS if self.command else {}
+        options = (
+            {key: found for found, key in self.command.callbacks.items()} | CLASS_OPTIONS
+            if self.command
+            else {}
+        )
         return next((key for key, base in options.items() if cls and issubclass(cls, base)), None)
 
     def _in_full(self, name: str) -> str:
@@ -192,7 +234,9 @@ def _last(option: str) -> str:
 
 
 def _readable(kind: str) -> str:
-    kind = re.sub(r"<class '(?:\w+\.)*(\w+)'>|typing\.Literal\[(.+)\]", r"\1\2", kind).replace("'", "")
+    kind = re.sub(r"<class '(?:\w+\.)*(\w+)'>|typing\.Literal\[(.+)\]", r"\1\2", kind).replace(
+        "'", ""
+    )
     return "a list as [A,B]" if kind in ("tuple", "list") else kind
 
 
@@ -202,12 +246,16 @@ def short_help(parser: LightningArgumentParser, screen: Screen) -> str:
     own, skipped = _lines(parser, width), {*(f"--{name}" for name in FOLLOWS), *screen.hidden}
     usual = {
         key: [
-            line for name, line in _lines(class_parser(cls, key), width).items() if name not in {f"--{key}", *skipped}
+            line
+            for name, line in _lines(class_parser(cls, key), width).items()
+            if name not in {f"--{key}", *skipped}
         ]
         for key, cls in (("data", screen.data), ("model", screen.model))
         if cls
     }
-    switches = ", ".join(name.removeprefix("--callbacks.") for name in own if name.startswith("--callbacks."))
+    switches = ", ".join(
+        name.removeprefix("--callbacks.") for name in own if name.startswith("--callbacks.")
+    )
     switch = _line("--callbacks.NAME false", f"Switches a callback off: {switches}", width)
     modules = ", ".join(cls.__name__ for cls in candidates("data") if cls is not screen.data)
     sections = {
@@ -217,7 +265,9 @@ def short_help(parser: LightningArgumentParser, screen: Screen) -> str:
         "trainer, the options used most": [own[f"--trainer.{name}"] for name in screen.trainer]
         + [switch] * bool(switches),
     }
-    usage = " ".join([parser.prog, *(name for name in own if name.isupper()), "[--OPTION VALUE ...]"])
+    usage = " ".join(
+        [parser.prog, *(name for name in own if name.isupper()), "[--OPTION VALUE ...]"]
+    )
     lines = [f"usage: {usage}", "", *textwrap.wrap(parser.description or "", width)]
     for title, options in sections.items():
         if options:
@@ -230,11 +280,24 @@ def _lines(parser: LightningArgumentParser, width: int) -> dict[str, str]:
     """Returns the line of each option by its name; advanced ones have none."""
     lines: dict[str, str] = {}
     for action in options_of(parser):
-        name, text = f"--{action.dest}" if action.option_strings else action.dest.upper(), action.help or ""
-        if text != argparse.SUPPRESS and not text.startswith("Advanced:") and not name.endswith(".help"):
-            default = str(action.default).lower() if isinstance(action.default, bool) else str(action.default)
+        name, text = (
+            f"--{action.dest}" if action.option_strings else action.dest.upper(),
+            action.help or "",
+        )
+        if (
+            text != argparse.SUPPRESS
+            and not text.startswith("Advanced:")
+            and not name.endswith(".help")
+        ):
+            default = (
+                str(action.default).lower()
+                if isinstance(action.default, bool)
+                else str(action.default)
+            )
             is_shown = (
-                action.default not in (None, argparse.SUPPRESS) and len(default) <= 12 and name[2:] not in CLASS_OPTIONS
+                action.default not in (None, argparse.SUPPRESS)
+                and len(default) <= 12
+                and name[2:] not in CLASS_OPTIONS
             )
             lines[name] = _line(f"{name} {default}" if is_shown else name, text, width)
     return lines
@@ -242,6 +305,8 @@ def _lines(parser: LightningArgumentParser, width: int) -> dict[str, str]:
 
 def _line(head: str, text: str, width: int) -> str:
     """Formats an option with the first sentence of its description, without markup."""
-    text = re.sub(r":\w+:`~?([^`]*)`", lambda found: found[1].rsplit(".")[-1], " ".join(text.split()))
+    text = re.sub(
+        r":\w+:`~?([^`]*)`", lambda found: found[1].rsplit(".")[-1], " ".join(text.split())
+    )
     text = re.split(r"(?<=[\w`)])[.;](?:\s|$)|:$", text.replace("``", ""), maxsplit=1)[0]
     return f"  {head:<36} {textwrap.shorten(text, width - 39, placeholder=' …')}"

@@ -11,7 +11,11 @@ from jsonargparse.typing import register_type
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import BatchSizeFinder, GradientAccumulationScheduler, LearningRateFinder
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+)
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 from lightning.pytorch.utilities import rank_zero_only
 
@@ -83,7 +87,13 @@ def refused_options(what: str = "these --trainer options do not work here") -> I
     """Raises a UserError where a constructor of Lightning refuses its options."""
     try:
         yield
-    except (MisconfigurationException, ModuleNotFoundError, TypeError, ValueError, RuntimeError) as error:
+    except (
+        MisconfigurationException,
+        ModuleNotFoundError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+    ) as error:
         raise UserError(f"{what}: {' '.join(str(error).split())}") from error
 
 
@@ -95,15 +105,21 @@ def built_trainer(build: Callable[..., Trainer], **options: Any) -> Trainer:
     with refused_options():
         trainer = build(**options)
     require_supported(trainer)
-    torch.backends.cudnn.allow_tf32 = False  # evaluation is in float32, which this would round to 10 bits
+    torch.backends.cudnn.allow_tf32 = (
+        False  # evaluation is in float32, which this would round to 10 bits
+    )
     started, wanted = _started()[0], trainer.num_devices * trainer.num_nodes
     by_slurm = isinstance(getattr(trainer.strategy, "cluster_environment", None), SLURMEnvironment)
-    if started != wanted and (_by_torchrun() or by_slurm or started > 1):  # each would train alone, or wait for others
+    if started != wanted and (
+        _by_torchrun() or by_slurm or started > 1
+    ):  # each would train alone, or wait for others
         advice = "; start it with srun" if by_slurm and started == 1 else ""
         raise UserError(
             f"--trainer.devices times --trainer.num_nodes is {wanted}, but the launcher started {started}{advice}"
         )
-    if not hasattr(trainer, "val_check_interval"):  # where it is a time; EarlyStopping asks for it all the same
+    if not hasattr(
+        trainer, "val_check_interval"
+    ):  # where it is a time; EarlyStopping asks for it all the same
         trainer.val_check_interval = math.inf
     disable_signal_handling(trainer)
     watch_processes(trainer.strategy.launcher)
@@ -115,27 +131,43 @@ def require_supported(trainer: Trainer) -> None:
     strategy: Strategy = trainer.strategy
     if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
         name = type(strategy).__name__
-        raise UserError(f"--trainer.strategy {name} does not keep all weights on each device; use ddp")
+        raise UserError(
+            f"--trainer.strategy {name} does not keep all weights on each device; use ddp"
+        )
     if strategy.launcher is not None and not hasattr(strategy.launcher, "cluster_environment"):
-        raise UserError("--trainer.strategy: forked or spawned processes cannot hand their metrics back; use ddp")
+        raise UserError(
+            "--trainer.strategy: forked or spawned processes cannot hand their metrics back; use ddp"
+        )
     callbacks = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
     for callback in callbacks:
-        if isinstance(callback, BatchSizeFinder | LearningRateFinder):  # they change a run after it was planned
+        if isinstance(
+            callback, BatchSizeFinder | LearningRateFinder
+        ):  # they change a run after it was planned
             name = type(callback).__name__
-            raise UserError(f"--trainer.callbacks: {name} searches in Python alone, as docs/change_it.md shows")
+            raise UserError(
+                f"--trainer.callbacks: {name} searches in Python alone, as docs/change_it.md shows"
+            )
     if not isinstance(strategy, DDPStrategy):
         return
     hook, state, static_graph = communication_of(strategy)
     powers = type(state).__name__ == "PowerSGDState"
     scheduled = any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks)
     if static_graph and (scheduled or trainer.accumulate_grad_batches > 1):
-        raise UserError("--trainer.strategy.static_graph aborts where gradients accumulate; drop one of them")
+        raise UserError(
+            "--trainer.strategy.static_graph aborts where gradients accumulate; drop one of them"
+        )
     if powers and strategy.process_group_backend == "gloo":
-        raise UserError("--trainer.strategy: PowerSGD aborts over gloo; leave out process_group_backend")
+        raise UserError(
+            "--trainer.strategy: PowerSGD aborts over gloo; leave out process_group_backend"
+        )
     if hook is not None and strategy.root_device.type != "cuda":
-        rank_zero_only(note)("--trainer.strategy.ddp_comm_hook is ignored: Lightning has hooks on GPUs only")
+        rank_zero_only(note)(
+            "--trainer.strategy.ddp_comm_hook is ignored: Lightning has hooks on GPUs only"
+        )
     elif powers:
-        rank_zero_only(note)("PowerSGD: no checkpoint has its error feedback, so a resumed run ends in other weights")
+        rank_zero_only(note)(
+            "PowerSGD: no checkpoint has its error feedback, so a resumed run ends in other weights"
+        )
 
 
 def require_sound_run(
@@ -148,12 +180,19 @@ def require_sound_run(
     data.require_usable(trainer.world_size)
     sizes = data.split_sizes()
     for split in ("train", "val", "test"):
-        limit, batches = getattr(trainer, f"limit_{split}_batches"), math.ceil(sizes.get(split, 0) / data.batch_size)
+        limit, batches = (
+            getattr(trainer, f"limit_{split}_batches"),
+            math.ceil(sizes.get(split, 0) / data.batch_size),
+        )
         if limit == 0 or (isinstance(limit, float) and 0 < limit * batches < 1):
-            raise UserError(f"--trainer.limit_{split}_batches {limit} leaves no batch; give a whole number, such as 1")
+            raise UserError(
+                f"--trainer.limit_{split}_batches {limit} leaves no batch; give a whole number, such as 1"
+            )
     modes = {"train/loss": "min", "train/accuracy": "max"} | best | {monitor.monitor: monitor.mode}
     for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
         metric, mode = getattr(callback, "monitor", None), getattr(callback, "mode", None)
         if mode in ("min", "max") and (wanted := modes.get(str(metric)) or mode) != mode:
             name = type(callback).__name__
-            raise UserError(f"{name} has mode {mode}, but {wanted} of '{metric}' is best; give it mode {wanted}")
+            raise UserError(
+                f"{name} has mode {mode}, but {wanted} of '{metric}' is best; give it mode {wanted}"
+            )

@@ -28,7 +28,9 @@ def uncounted(batch: ImageBatch, index: int) -> ImageBatch:
     """Marks the image with that index as one that another process counts."""
     repeated = batch.indices == index
     return batch._replace(
-        labels=batch.labels.masked_fill(repeated if batch.labels.dim() == 1 else repeated[:, None], -1)
+        labels=batch.labels.masked_fill(
+            repeated if batch.labels.dim() == 1 else repeated[:, None], -1
+        )
     )
 
 

@@ -36,11 +36,17 @@ class ImageCache:
 
     def fetch(self, index: int, decode: Callable[[], Tensor]) -> Tensor:
         """Returns an image, uint8 (3, height, width), which ``decode`` returns if it is not there yet."""
-        if self._map is None:  # not before the first image, so that each process opens the file itself
-            self._map = np.asarray(np.memmap(self.path, np.uint8, mode="r+"))  # its own class makes slices slow
+        if (
+            self._map is None
+        ):  # not before the first image, so that each process opens the file itself
+            self._map = np.asarray(
+                np.memmap(self.path, np.uint8, mode="r+")
+            )  # its own class makes slices slow
             self._checksums = self._map[: self._starts[0]].view(np.uint64)
             self._known = np.zeros(len(self.shapes), bool)
-        pixels = self._map[self._starts[index] : self._starts[index + 1]].reshape(*self.shapes[index], 3)
+        pixels = self._map[self._starts[index] : self._starts[index + 1]].reshape(
+            *self.shapes[index], 3
+        )
         if not self._known[index]:
             if self._checksums[index] != _CHECKED + zlib.crc32(pixels.data):
                 pixels[:] = decode().permute(1, 2, 0).numpy()
@@ -59,8 +65,13 @@ def open_cache(
 
     Image files are the same if their stamps, length and time of change, are, and their paths below their common folder.
     """
-    key = hashlib.sha256(f"2 {settings}".encode())  # another number where the layout of the file changes
-    places = {place: os.path.abspath(place) for place in {os.path.dirname(file) for file in files.strings()}}
+    key = hashlib.sha256(
+        f"2 {settings}".encode()
+    )  # another number where the layout of the file changes
+    places = {
+        place: os.path.abspath(place)
+        for place in {os.path.dirname(file) for file in files.strings()}
+    }
     above = len(os.path.commonpath(places.values()))  # which may be moved
     between = ""
     for file, stamp in zip(files.strings(), stamps, strict=True):
@@ -79,7 +90,9 @@ def open_cache(
 
 def _allocate(path: Path, size: int) -> bool:
     """Reserves the room now: where it ran out later, the system would end the process without a word."""
-    whole = path.exists() and path.stat().st_size >= size  # its length comes last; it may take less room, compressed
+    whole = (
+        path.exists() and path.stat().st_size >= size
+    )  # its length comes last; it may take less room, compressed
     if not whole and shutil.disk_usage(path.parent).free < size + _LEFT_FREE:
         return False
     path.touch()

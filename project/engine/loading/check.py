@@ -66,7 +66,9 @@ def check_files(
     rows[new] = np.zeros(1, ROW)
     rows[_COLUMNS] = stamps
     lengths, changed = rows["length"], rows["changed"]
-    for place, found in zip(new.tolist(), _look_at(files.take(new), bands, sizes, pixels), strict=True):
+    for place, found in zip(
+        new.tolist(), _look_at(files.take(new), bands, sizes, pixels), strict=True
+    ):
         if isinstance(found, str):
             defects[next(files.take([place]).strings())], lengths[place] = found, -1
         else:
@@ -106,7 +108,10 @@ def _look(file: Path, bands: Bands | None, sizes: bool, pixels: bool) -> Any:
             stored = read_bands(file, bands)
             _, height, width = stored.shape
             if pixels:
-                kind, mode = file.suffix if file.suffix.isascii() else "", f"{bands[0]} x {bands[1]} bits"
+                kind, mode = (
+                    file.suffix if file.suffix.isascii() else "",
+                    f"{bands[0]} x {bands[1]} bits",
+                )
                 hashed = _hash_of_pixels(stored)
             return width, height, kind, mode, hashed
         check_image(file)
@@ -114,7 +119,11 @@ def _look(file: Path, bands: Bands | None, sizes: bool, pixels: bool) -> Any:
             with open_image(file) as image, named(file):
                 width, height = upright_size(image, file)
                 if pixels:
-                    kind, mode, hashed = image.format or "", image.mode, _hash_of_pixels(decode(image, file))
+                    kind, mode, hashed = (
+                        image.format or "",
+                        image.mode,
+                        _hash_of_pixels(decode(image, file)),
+                    )
         return width, height, kind, mode, hashed
     except UnreadableFileError as error:
         return reason(error)
@@ -178,7 +187,10 @@ def leave_out(splits: Mapping[str, ClassFiles], broken: Mapping[str, str]) -> di
     """Returns splits without broken files; an error if a class has nothing left to train on, or a split nothing."""
     left = {
         split: ClassFiles(
-            {name: files.take([file not in broken for file in files.strings()]) for name, files in classes.items()}
+            {
+                name: files.take([file not in broken for file in files.strings()])
+                for name, files in classes.items()
+            }
         )
         for split, classes in splits.items()
     }
@@ -191,7 +203,9 @@ def leave_out(splits: Mapping[str, ClassFiles], broken: Mapping[str, str]) -> di
     return left
 
 
-def survey(root: Path, splits: Mapping[str, ClassFiles], bands: Bands | None = None) -> dict[str, Any]:
+def survey(
+    root: Path, splits: Mapping[str, ClassFiles], bands: Bands | None = None
+) -> dict[str, Any]:
     """Describes image files as plain data for JSON: classes, unreadable files, duplicates, sizes and kinds of images."""
     places = [
         {"file": file, "split": split, "class": label}
@@ -210,7 +224,9 @@ def survey(root: Path, splits: Mapping[str, ClassFiles], bands: Bands | None = N
     facts = rows[rows["length"] >= 0]
     return {
         "images": len(places),
-        "classes": {name: {split: len(splits[split][name]) for split in splits} for name in splits["train"]},
+        "classes": {
+            name: {split: len(splits[split][name]) for split in splits} for name in splits["train"]
+        },
         "unreadable": unreadable,
         "duplicates": [
             {
@@ -229,4 +245,6 @@ def survey(root: Path, splits: Mapping[str, ClassFiles], bands: Bands | None = N
 
 
 def _range(values: list[int]) -> dict[str, int] | None:
-    return {"min": min(values), "median": median_low(values), "max": max(values)} if values else None
+    return (
+        {"min": min(values), "median": median_low(values), "max": max(values)} if values else None
+    )

@@ -24,7 +24,9 @@ def fit_image(image: Tensor, preprocessing: Preprocessing) -> Tensor:
     shape = int(resize * height / shorter), int(resize * width / shorter)
     # Python rounds halves to even numbers, and so does torchvision
     upper, left = (round((side - crop) / 2) for side in shape)
-    return scaled_region(image, whole, shape, preprocessing)[:, upper : upper + crop, left : left + crop]
+    return scaled_region(image, whole, shape, preprocessing)[
+        :, upper : upper + crop, left : left + crop
+    ]
 
 
 def fit_region(image: Tensor, box: Box, preprocessing: Preprocessing) -> Tensor:
@@ -55,7 +57,9 @@ def _region_shape(box: Box, preprocessing: Preprocessing) -> tuple[int, int]:
     return max(1, int(crop * (lower - upper) / longer)), max(1, int(crop * (right - left) / longer))
 
 
-def random_box(width: int, height: int, draws: Tensor, scale: tuple[float, float], fit: Fit = "crop") -> Box:
+def random_box(
+    width: int, height: int, draws: Tensor, scale: tuple[float, float], fit: Fit = "crop"
+) -> Box:
     """Chooses the region that Inception-style training crops (Szegedy et al., 2015, https://arxiv.org/abs/1409.4842).
 
     It has a random share of the area and an aspect ratio from 3:4 to 4:3, uniform in its logarithm; with ``pad`` and
@@ -80,13 +84,21 @@ def random_box(width: int, height: int, draws: Tensor, scale: tuple[float, float
     return left, upper, left + w, upper + h
 
 
-def random_region(image: Tensor, draws: Tensor, scale: tuple[float, float], preprocessing: Preprocessing) -> Tensor:
+def random_region(
+    image: Tensor, draws: Tensor, scale: tuple[float, float], preprocessing: Preprocessing
+) -> Tensor:
     """Fits a region of a whole image, chosen by :func:`random_box`, to the network's input."""
     _, height, width = image.shape
-    return fit_region(image, random_box(width, height, draws, scale, preprocessing.get("fit", "crop")), preprocessing)
+    return fit_region(
+        image,
+        random_box(width, height, draws, scale, preprocessing.get("fit", "crop")),
+        preprocessing,
+    )
 
 
-def sufficient_size(size: tuple[int, int], box: Box, preprocessing: Preprocessing) -> tuple[int, int]:
+def sufficient_size(
+    size: tuple[int, int], box: Box, preprocessing: Preprocessing
+) -> tuple[int, int]:
     """Width and height at which an image must be decoded, so that fitting a region of it has enough pixels."""
     (left, upper, right, lower), (height, width) = box, _region_shape(box, preprocessing)
     return int(size[0] * width / (right - left)), int(size[1] * height / (lower - upper))
@@ -96,11 +108,23 @@ def reduced_box(box: Box, size: tuple[int, int], image: Tensor) -> Box:
     """Converts a region of an image of that width and height to pixels of what was decoded, at a fraction of it."""
     height, width = image.shape[1:]
     x, y = width / size[0], height / size[1]
-    left, upper, right, lower = round(box[0] * x), round(box[1] * y), round(box[2] * x), round(box[3] * y)
-    return left, upper, max(left + 1, right), max(upper + 1, lower)  # halves round to even: both edges could be one
+    left, upper, right, lower = (
+        round(box[0] * x),
+        round(box[1] * y),
+        round(box[2] * x),
+        round(box[3] * y),
+    )
+    return (
+        left,
+        upper,
+        max(left + 1, right),
+        max(upper + 1, lower),
+    )  # halves round to even: both edges could be one
 
 
-def scaled_region(image: Tensor, box: Box, shape: tuple[int, int], preprocessing: Preprocessing) -> Tensor:
+def scaled_region(
+    image: Tensor, box: Box, shape: tuple[int, int], preprocessing: Preprocessing
+) -> Tensor:
     """Cuts a region out of decoded pixels and scales it to a height and width, with antialiasing."""
     left, upper, right, lower = box
     # torch's kernel for three interleaved channels is the fastest, but not for a view

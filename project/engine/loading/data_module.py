@@ -64,11 +64,21 @@ class ReproducibleDataModule(LightningDataModule, ABC):
         super().__init__()
         self.save_hyperparameters(ignore=[*_TRANSFORMS, *self.not_remembered], logger=False)
         self.hparams.update({name: plain_numbers(value) for name, value in self.hparams.items()})
-        self.batch_size, self.class_balance, self.split_seed, self.seed = batch_size, class_balance, split_seed, seed
+        self.batch_size, self.class_balance, self.split_seed, self.seed = (
+            batch_size,
+            class_balance,
+            split_seed,
+            seed,
+        )
         self.num_workers, self.prefetch_factor = num_workers, prefetch_factor
-        self.train_transforms, self.batch_transforms = list(train_transforms or []), list(batch_transforms or [])
+        self.train_transforms, self.batch_transforms = (
+            list(train_transforms or []),
+            list(batch_transforms or []),
+        )
         if device_cache and (self.train_transforms or not self.in_memory):
-            raise UserError("--data.device_cache needs images in memory, and no --data.train_transforms")
+            raise UserError(
+                "--data.device_cache needs images in memory, and no --data.train_transforms"
+            )
         self.device_cache = device_cache
         self.splits: Mapping[str, BatchDataset] = {}
         self._without_images: Collection[str] = ()
@@ -103,23 +113,36 @@ class ReproducibleDataModule(LightningDataModule, ABC):
 
     def split_sizes(self) -> Mapping[str, int]:
         """The number of images of each split; before they are loaded, as far as known, and at most that many."""
-        return {split: len(data) for split, data in self.splits.items()} if self.splits else self.expected_sizes()
+        return (
+            {split: len(data) for split, data in self.splits.items()}
+            if self.splits
+            else self.expected_sizes()
+        )
 
     def class_counts(self) -> list[int]:
         """The number of training images of each class; known after ``setup``."""
         labels = self.splits["train"].labels
         if labels.dim() > 1:
-            raise UserError("weighting or balancing classes needs images of one class each, but these may have several")
+            raise UserError(
+                "weighting or balancing classes needs images of one class each, but these may have several"
+            )
         return labels.bincount(minlength=len(self.class_names)).tolist()
 
     def transforms_in_words(self) -> dict[str, list[str]]:
         """The options that are callables, for people to read."""
-        return {option: [describe(transform) for transform in getattr(self, option)] for option in _TRANSFORMS}
+        return {
+            option: [describe(transform) for transform in getattr(self, option)]
+            for option in _TRANSFORMS
+        }
 
     @property
     def world(self) -> tuple[int, int]:
         """The number of processes, and the rank of this one."""
-        return (self.trainer.world_size, self.trainer.global_rank) if self.trainer is not None else (1, 0)
+        return (
+            (self.trainer.world_size, self.trainer.global_rank)
+            if self.trainer is not None
+            else (1, 0)
+        )
 
     @property
     def split_in_use(self) -> str:
@@ -151,7 +174,10 @@ class ReproducibleDataModule(LightningDataModule, ABC):
 
     def require_usable(self, world_size: int) -> None:
         """Checks the batch size by the number of devices and, as far as it is known, of training images."""
-        option, size = ("--data.batch_size", self.batch_size), self.split_sizes().get("train", self.batch_size)
+        option, size = (
+            ("--data.batch_size", self.batch_size),
+            self.split_sizes().get("train", self.batch_size),
+        )
         require(self.batch_size <= size, *option, f"at most {size}, the number of training images")
         divisible = self.batch_size // world_size * world_size or world_size
         wanted = f"a multiple of {world_size}, the number of devices, such as {divisible}"
@@ -160,10 +186,16 @@ class ReproducibleDataModule(LightningDataModule, ABC):
     def train_dataloader(self) -> DataLoader[ImageBatch]:
         """Loads the training set in an order that depends on seed and epoch alone; to overfit, always in the same."""
         train, draw = self.splits["train"], None
-        overfits = self.trainer is not None and cast(Any, self.trainer).overfit_batches > 0  # set by a connector
+        overfits = (
+            self.trainer is not None and cast(Any, self.trainer).overfit_batches > 0
+        )  # set by a connector
         if self.class_balance > 0:
-            draw = partial(weighted_draw, train.labels.cpu(), self.batch_size, self.class_balance, self.seed)
-        sampler = TrainingSampler(len(train), self.batch_size, self.seed, self._position, *self.world, overfits, draw)
+            draw = partial(
+                weighted_draw, train.labels.cpu(), self.batch_size, self.class_balance, self.seed
+            )
+        sampler = TrainingSampler(
+            len(train), self.batch_size, self.seed, self._position, *self.world, overfits, draw
+        )
         return self._loader(self._served("train"), sampler, self.workers())
 
     def val_dataloader(self) -> DataLoader[ImageBatch]:
@@ -181,7 +213,9 @@ class ReproducibleDataModule(LightningDataModule, ABC):
     def whole_split(self, split: str) -> DataLoader[ImageBatch]:
         """Loads ``train``, ``val`` or ``test`` once, in the order of its indices and without augmentation."""
         dataset = self.splits[split]
-        return self._loader(dataset, SequentialSampler(range(len(dataset))), self._image_workers(split))
+        return self._loader(
+            dataset, SequentialSampler(range(len(dataset))), self._image_workers(split)
+        )
 
     def serve_indices(self, splits: Collection[str]) -> None:
         """Lets the loaders of some splits yield labels and indices alone, up to the next ``setup``."""
@@ -205,7 +239,9 @@ class ReproducibleDataModule(LightningDataModule, ABC):
         batch_size = max(1, self.batch_size // self.world[0])
         size = batch_bytes(batch_size, self.preprocessing)
         options: dict[str, Any] = {"sampler": sampler, "pin_memory": self.pins_memory()}
-        return image_loader(dataset, batch_size, wanted, self.prefetch_factor, size, self._devices, **options)
+        return image_loader(
+            dataset, batch_size, wanted, self.prefetch_factor, size, self._devices, **options
+        )
 
     def pins_memory(self) -> bool:
         """Returns True if batches are put where a GPU can fetch them by itself."""
@@ -224,7 +260,9 @@ class ReproducibleDataModule(LightningDataModule, ABC):
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Augments a training batch; in evaluation, marks what another process counts already."""
         split = self.split_in_use
-        if split in self._without_images or not isinstance(batch, ImageBatch):  # such as a model's example_input_array
+        if split in self._without_images or not isinstance(
+            batch, ImageBatch
+        ):  # such as a model's example_input_array
             return batch
         if self.device_cache:
             batch = batch._replace(images=self._cached(split, batch.indices))
@@ -237,7 +275,9 @@ class ReproducibleDataModule(LightningDataModule, ABC):
         """Images of a split that is on the device as a whole, from its first batch on."""
         dataset = self.splits[split]
         if split not in self._on_device:
-            self._on_device[split] = dataset.__getitems__([*range(len(dataset))]).images.to(indices.device)
+            self._on_device[split] = dataset.__getitems__([*range(len(dataset))]).images.to(
+                indices.device
+            )
         return self._on_device[split][indices % len(dataset)]
 
     def transform_batch(self, batch: ImageBatch) -> ImageBatch:

@@ -24,7 +24,9 @@ from torch import Tensor
 from ..errors import LocalError, UnreadableFileError, UserError, printable
 from ..preprocessing import Bands
 
-IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+IMAGE_SUFFIXES = frozenset(
+    {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+)
 
 MAX_PIXELS = 2**28
 """The most pixels that an image may have, a gigabyte once decoded; a file that claims more is refused unread."""
@@ -33,19 +35,47 @@ warnings.filterwarnings("error", category=Image.DecompressionBombWarning)
 
 Image.init()
 # not all that PIL can open, whatever a file is called: for EPS it would run Ghostscript
-_FORMATS = sorted({"AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP"} & {*Image.OPEN})
-_LONGEST = 1000  # times the shorter side: scaled so that this fits, a longer one would fill the memory
+_FORMATS = sorted(
+    {"AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP"} & {*Image.OPEN}
+)
+_LONGEST = (
+    1000  # times the shorter side: scaled so that this fits, a longer one would fill the memory
+)
 _EXIF_ORIENTATION = 0x0112
 _LYING = (5, 6, 7, 8)  # values of it with width and height exchanged
-_MIRRORED = {2: (2,), 3: (1, 2), 4: (1,), 6: (2,), 7: (1, 2), 8: (1,)}  # axes that are reversed after that
+_MIRRORED = {
+    2: (2,),
+    3: (1, 2),
+    4: (1,),
+    6: (2,),
+    7: (1, 2),
+    8: (1,),
+}  # axes that are reversed after that
 _JPEG = ("JPEG", "MPO")  # the latter has a preview or the other eye's view behind the image
 _ENDINGS = {"JPEG": b"\xff\xd9", "PNG": b"IEND\xaeB`\x82"}
 # what PIL raises for one damaged file or another
-_OF_PYTHON = (OSError, EOFError, ValueError, TypeError, LookupError, ArithmeticError, SyntaxError, MemoryError)
+_OF_PYTHON = (
+    OSError,
+    EOFError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    SyntaxError,
+    MemoryError,
+)
 _OF_OTHERS = (AssertionError, RuntimeError, tokenize.TokenError)  # of tifffile, imagecodecs, NumPy
 _OF_PIL = (struct.error, zlib.error, Image.DecompressionBombError, Image.DecompressionBombWarning)
 # errors of the system that are the file's own fault; PIL's own OSErrors have no number
-_OF_THE_FILE = (None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
+_OF_THE_FILE = (
+    None,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.EINVAL,
+)
 
 
 @contextmanager
@@ -93,7 +123,11 @@ def upright_size(image: Image.Image, path: str | Path) -> tuple[int, int]:
     width, height = image.size
     with named(path):
         # of a TIFF file PIL gives the upright size
-        return (height, width) if image.format != "TIFF" and _orientation(image) in _LYING else (width, height)
+        return (
+            (height, width)
+            if image.format != "TIFF" and _orientation(image) in _LYING
+            else (width, height)
+        )
 
 
 def decode(image: Image.Image, path: str | Path, least: tuple[int, int] | None = None) -> Tensor:
@@ -124,25 +158,35 @@ def read_bands(path: str | Path, bands: Bands) -> Tensor:
         if pixels.shape[2:] != bands[:1] or pixels.dtype != f"uint{bands[1]}":
             stored = f"{found.dtype} {found.shape}, not uint{bands[1]} (height, width, {bands[0]})"
             raise ValueError(f"it is {stored}; see --data.channels and --data.bits")
-        if pixels.nbytes > 3 * MAX_PIXELS or not 0 < max(pixels.shape[:2]) <= _LONGEST * min(pixels.shape[:2]):
+        if pixels.nbytes > 3 * MAX_PIXELS or not 0 < max(pixels.shape[:2]) <= _LONGEST * min(
+            pixels.shape[:2]
+        ):
             raise ValueError(f"its shape is {found.shape}")
         return _turned(torch.from_numpy(pixels).permute(2, 0, 1), turn)
 
 
 def _stored(path: str | Path, bands: Bands) -> tuple[NDArray[Any], Any]:
     ending = os.path.splitext(path)[1].lower()
-    if ending == ".npy":  # mapped, so that nothing is allocated; this never unpickles, nor writes to the file
+    if (
+        ending == ".npy"
+    ):  # mapped, so that nothing is allocated; this never unpickles, nor writes to the file
         return np.lib.format.open_memmap(path, mode="c"), 1
     if ending in (".tif", ".tiff"):
-        with _extra("tifffile").TiffFile(path, is_ome=False) as file:  # whose description could name other files
+        with _extra("tifffile").TiffFile(
+            path, is_ome=False
+        ) as file:  # whose description could name other files
             first = file.series[0]
             stored = sum(sum(page.databytecounts) for page in first.pages if page is not None)
-            if first.nbytes > 3 * MAX_PIXELS or stored > 2 * first.nbytes + 2**20:  # before that is allocated
+            if (
+                first.nbytes > 3 * MAX_PIXELS or stored > 2 * first.nbytes + 2**20
+            ):  # before that is allocated
                 raise ValueError(f"its shape is {first.shape}")
             pixels, turn = first.asarray(), file.pages.first.tags.valueof(_EXIF_ORIENTATION, 1)
             return (np.moveaxis(pixels, 0, -1) if first.axes[1:] == "YX" else pixels), turn
     with open_image(path) as image:
-        if ";16" in str(getattr(image, "tile", "")) and image.mode != "I;16":  # of which PIL would keep 8 bits
+        if (
+            ";16" in str(getattr(image, "tile", "")) and image.mode != "I;16"
+        ):  # of which PIL would keep 8 bits
             if image.format != "PNG":
                 raise ValueError("PIL reads 8 of its 16 bits; save it as PNG, TIFF or .npy")
             return _extra("imagecodecs").png_decode(Path(path).read_bytes()), _orientation(image)
@@ -191,7 +235,9 @@ def _decode_jpeg(image: Any, reduction: int) -> NDArray[np.uint8] | None:
     except ValueError as complaint:
         try:
             decoded(strict=False)
-        except ValueError:  # PIL's decoder is the same, and says what is wrong unless it reads such files
+        except (
+            ValueError
+        ):  # PIL's decoder is the same, and says what is wrong unless it reads such files
             return None
         raise complaint
 
@@ -201,7 +247,9 @@ def _rgb(image: Image.Image) -> Image.Image:
         return image
     if image.mode.startswith("I;16"):  # PIL would clip 16 bits to 8, not scale them
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    if isinstance(image.info.get("transparency"), bytes):  # PIL warns unless the transparency is kept at first
+    if isinstance(
+        image.info.get("transparency"), bytes
+    ):  # PIL warns unless the transparency is kept at first
         image = image.convert("RGBA")
     return image.convert("RGB")
 
@@ -213,4 +261,6 @@ def check_image(path: str | Path) -> None:
             file.seek(-min(12, os.path.getsize(path)), os.SEEK_END)
             ending = file.read()
         if _ENDINGS.get(image.format or "", b"none") not in ending:
-            decode(image, path)  # other formats, and files with something after their end, to be sure
+            decode(
+                image, path
+            )  # other formats, and files with something after their end, to be sure

@@ -18,7 +18,15 @@ from ..preprocessing import Bands, Preprocessing, bands_of, batch_bytes, empty_i
 from ..randomness import Purpose, uniform
 from .batch import ImageBatch, split_keys
 from .cache import ImageCache, open_cache
-from .crops import fit_image, fit_region, random_box, random_region, reduced_box, scaled_region, sufficient_size
+from .crops import (
+    fit_image,
+    fit_region,
+    random_box,
+    random_region,
+    reduced_box,
+    scaled_region,
+    sufficient_size,
+)
 from .decode import decode, open_image, read_bands, reason, upright_size
 from .paths import PathBlock, Paths
 from .workers import image_loader
@@ -37,7 +45,11 @@ def prepare(path: str | os.PathLike[str], preprocessing: Preprocessing) -> Tenso
 
 
 def random_crop(
-    image: Image.Image, path: str | Path, draws: Tensor, scale: tuple[float, float], preprocessing: Preprocessing
+    image: Image.Image,
+    path: str | Path,
+    draws: Tensor,
+    scale: tuple[float, float],
+    preprocessing: Preprocessing,
 ) -> Tensor:
     """Crops an opened image at random, decoded no larger than that needs, uint8 (3, crop, crop); see ``random_box``."""
     size = upright_size(image, path)
@@ -71,11 +83,17 @@ class FileDataset:
         cache: Path | None = None,
         facts: NDArray[np.int64] | None = None,
     ) -> None:
-        self.files = files if isinstance(files, Paths) else PathBlock().add("", map(os.fspath, files))
+        self.files = (
+            files if isinstance(files, Paths) else PathBlock().add("", map(os.fspath, files))
+        )
         self._labels = labels
         self.preprocessing, self.crop = preprocessing, preprocessing["crop"]
         self.crop_scale, self.seed, self.skip = crop_scale, seed, skip
-        self.cache = self._open_cache(cache, facts) if cache is not None and facts is not None and len(facts) else None
+        self.cache = (
+            self._open_cache(cache, facts)
+            if cache is not None and facts is not None and len(facts)
+            else None
+        )
 
     @property
     def labels(self) -> Tensor:
@@ -90,7 +108,9 @@ class FileDataset:
         positions = indices % len(self)
         labels = self._labels[positions].long()
         images = empty_images(len(keys), self.preprocessing)
-        draws = uniform(self.seed, epoch, indices, Purpose.CROP, 4 * CROP_TRIES).view(-1, CROP_TRIES, 4)
+        draws = uniform(self.seed, epoch, indices, Purpose.CROP, 4 * CROP_TRIES).view(
+            -1, CROP_TRIES, 4
+        )
         for row, position in enumerate(positions.tolist()):
             try:
                 images[row] = self._crop(position, draws[row])
@@ -119,7 +139,9 @@ class FileDataset:
             return random_region(small, draws, self.crop_scale, self.preprocessing)
         file = self.files[index]
         if (bands := bands_of(self.preprocessing)) is not None:
-            return random_region(read_bands(file, bands), draws, self.crop_scale, self.preprocessing)
+            return random_region(
+                read_bands(file, bands), draws, self.crop_scale, self.preprocessing
+            )
         with open_image(file) as image:
             return random_crop(image, file, draws, self.crop_scale, self.preprocessing)
 
@@ -128,9 +150,13 @@ class FileDataset:
         with open_image(file) as image:
             (now,) = self._small_shapes(np.array([upright_size(image, file)])).tolist()
             if now != shape:  # for which the cache has no room
-                raise UnreadableFileError(f"'{printable(file)}' has changed its size since it was looked at")
+                raise UnreadableFileError(
+                    f"'{printable(file)}' has changed its size since it was looked at"
+                )
             pixels = decode(image, file, (width, height))
-        return scaled_region(pixels, (0, 0, pixels.shape[2], pixels.shape[1]), (height, width), self.preprocessing)
+        return scaled_region(
+            pixels, (0, 0, pixels.shape[2], pixels.shape[1]), (height, width), self.preprocessing
+        )
 
     def _small_shapes(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns heights and widths, (N, 2), of images of these widths and heights."""
@@ -160,7 +186,9 @@ def mean_and_std(files: Paths, bands: Bands) -> tuple[list[float], list[float]]:
         read_bands(files[0], bands)  # raises the reason
     variances, means = torch.stack(moments).unbind(1)
     std = (variances.mean(0) + means.var(0, correction=0)).sqrt()
-    return means.mean(0).tolist(), [value or 1.0 for value in std.tolist()]  # a constant channel is not scaled
+    return means.mean(0).tolist(), [
+        value or 1.0 for value in std.tolist()
+    ]  # a constant channel is not scaled
 
 
 class PathBatch(NamedTuple):
@@ -193,14 +221,20 @@ class PathDataset:
                 images[position] = prepare(path, self._preprocessing)
             except LocalError as error:
                 # other errors of the system, such as too many open files, are not about this file
-                if not isinstance(error, UnreadableFileError) and not isinstance(error.__cause__, PermissionError):
+                if not isinstance(error, UnreadableFileError) and not isinstance(
+                    error.__cause__, PermissionError
+                ):
                     raise
                 errors[position] = reason(error)
         return PathBatch(images, paths, errors)
 
 
 def path_loader(
-    paths: Sequence[str | None], preprocessing: Preprocessing, batch_size: int, workers: int, devices: int
+    paths: Sequence[str | None],
+    preprocessing: Preprocessing,
+    batch_size: int,
+    workers: int,
+    devices: int,
 ) -> DataLoader[Any]:
     """Loads files in their order; ``devices`` processes of this machine do so at once, each with its own workers."""
     size = batch_bytes(batch_size, preprocessing)

@@ -44,12 +44,17 @@ class PathBlock:
         """Yields the paths of rows, without the beginning ``below`` of their folders."""
         ends, text, folders = np.frombuffer(self._ends, np.uint32), self._text, self._folders
         of = np.frombuffer(self._firsts, np.uint32).searchsorted(rows, "right") - 1
-        for start, end, folder in zip(ends[rows].tolist(), ends[rows + 1].tolist(), of.tolist(), strict=True):
+        for start, end, folder in zip(
+            ends[rows].tolist(), ends[rows + 1].tolist(), of.tolist(), strict=True
+        ):
             name = str(text[start:end], *CODEC)
             yield name if name.startswith(os.sep) else folders[folder].removeprefix(below) + name
 
     def __getstate__(self) -> dict[str, Any]:  # as tensors, which torch maps from a file
-        arrays = {name: torch.frombuffer(getattr(self, name), dtype=dtype) for name, dtype in _ARRAYS.items()}
+        arrays = {
+            name: torch.frombuffer(getattr(self, name), dtype=dtype)
+            for name, dtype in _ARRAYS.items()
+        }
         return self.__dict__ | arrays
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -10,7 +10,11 @@ from ..preprocessing import Bands
 from .decode import IMAGE_SUFFIXES
 from .paths import PathBlock, Paths
 
-_OF_SYSTEMS = {"__MACOSX", "@eaDir", "$RECYCLE.BIN"}  # of macOS's archives, Synology's thumbnails, Windows
+_OF_SYSTEMS = {
+    "__MACOSX",
+    "@eaDir",
+    "$RECYCLE.BIN",
+}  # of macOS's archives, Synology's thumbnails, Windows
 _SPLIT_NAMES = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("val", "valid", "validation"), "val"),
@@ -19,7 +23,10 @@ _SPLIT_NAMES = {
 
 
 def walk(
-    folder: str, note: Callable[[str], object] | None = None, above: tuple[str, ...] = (), bands: Bands | None = None
+    folder: str,
+    note: Callable[[str], object] | None = None,
+    above: tuple[str, ...] = (),
+    bands: Bands | None = None,
 ) -> Iterator[str]:
     """Lists the image files of a folder, then those of the folders within, sorted by name on every system.
 
@@ -66,12 +73,18 @@ def split_meant(folder: str) -> str | None:
 
 def holds_folders(folder: Path) -> bool:
     """Returns True for a folder with folders inside that count."""
-    return folder.is_dir() and any(entry.is_dir() and counts(entry.name) for entry in folder.iterdir())
+    return folder.is_dir() and any(
+        entry.is_dir() and counts(entry.name) for entry in folder.iterdir()
+    )
 
 
 def spelt(name: str) -> str:
     """The name with bytes that are not UTF-8 in hexadecimal, as Python keeps them in a form that cannot be written."""
-    return name if name.isascii() else name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    return (
+        name
+        if name.isascii()
+        else name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    )
 
 
 def class_folders(root: Path) -> list[Path]:
@@ -79,7 +92,9 @@ def class_folders(root: Path) -> list[Path]:
     folders = []
     for entry in sorted(root.iterdir()):
         if counts(entry.name) and entry.is_symlink() and not entry.exists():
-            raise UserError(f"'{printable(entry)}' is a link that leads nowhere; repair or remove it")
+            raise UserError(
+                f"'{printable(entry)}' is a link that leads nowhere; repair or remove it"
+            )
         if counts(entry.name) and entry.is_dir():
             folders.append(entry)
     return folders
@@ -89,22 +104,28 @@ def list_classes(root: Path, block: PathBlock, bands: Bands | None = None) -> di
     """Adds the images of each class to a block, from its folder and the folders within, at any depth."""
     above = (os.path.realpath(root),)
     found = (
-        (folder, len(f"{folder}{os.sep}"), walk(str(folder), None, above, bands)) for folder in class_folders(root)
+        (folder, len(f"{folder}{os.sep}"), walk(str(folder), None, above, bands))
+        for folder in class_folders(root)
     )
     classes = {
-        spelt(folder.name): block.add(folder, (file[start:] for file in files)) for folder, start, files in found
+        spelt(folder.name): block.add(folder, (file[start:] for file in files))
+        for folder, start, files in found
     }
     if not any(classes.values()):
         example = next(walk(str(root), bands=bands), "")
         if not example and any(walk(str(root), bands=(1, 8))):
-            raise UserError(f"--data.root: '{printable(root)}' has .npy files alone, which need --data.channels")
+            raise UserError(
+                f"--data.root: '{printable(root)}' has .npy files alone, which need --data.channels"
+            )
         what = f"has images (such as '{printable(Path(example).name)}'), but no class folders with images"
         raise UserError(
             f"--data.root: '{printable(root)}' {what if example else 'has no images'}; it must hold one folder for each"
             f" class, as in {printable(root)}/daisy/1.jpg"
         )
     if empty := [name for name, files in classes.items() if not files]:
-        raise UserError(f"the class folder '{printable(root / empty[0])}' has no images; add some or remove the folder")
+        raise UserError(
+            f"the class folder '{printable(root / empty[0])}' has no images; add some or remove the folder"
+        )
     if all(map(split_meant, classes)):
         raise UserError(
             f"--data.root: the folders {', '.join(classes)} of '{printable(root)}' look like splits, not classes; call"
@@ -118,7 +139,9 @@ def list_classes(root: Path, block: PathBlock, bands: Bands | None = None) -> di
     return classes
 
 
-def image_paths(named: Iterable[str], note: Callable[[str], object], bands: Bands | None = None) -> Iterator[str]:
+def image_paths(
+    named: Iterable[str], note: Callable[[str], object], bands: Bands | None = None
+) -> Iterator[str]:
     """Lists the files that are named, whatever they are, and the image files in folders that are named."""
     for path in named:
         if os.path.isdir(path):

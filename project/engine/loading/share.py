@@ -26,13 +26,17 @@ def once_a_machine(make: Callable[[], T], trainer: Trainer | None) -> T:
     if trainer is None or not (distributed.is_available() and distributed.is_initialized()):
         return make()
     name = trainer.strategy.broadcast(f"images-{secrets.token_hex(8)}")
-    path = Path(tempfile.gettempdir()) / f"{name}-{trainer.node_rank}"  # machines may have that folder in common
+    path = (
+        Path(tempfile.gettempdir()) / f"{name}-{trainer.node_rank}"
+    )  # machines may have that folder in common
     try:
         if trainer.local_rank == 0:
             _write(path, make())
         trainer.strategy.barrier()
         # each process would get its own copy of a page that it wrote to; none does
-        found: T = torch.load(path, mmap=True, weights_only=False)  # no stranger's file: this run has just made it
+        found: T = torch.load(
+            path, mmap=True, weights_only=False
+        )  # no stranger's file: this run has just made it
         trainer.strategy.barrier()
     finally:
         if trainer.local_rank == 0:

@@ -68,19 +68,25 @@ class TorchDataset:
         epoch, indices = split_keys(keys, len(self))
         images = empty_images(len(keys), self.preprocessing)
         labels = torch.empty(len(keys), dtype=torch.int64)
-        draws = uniform(self.seed, epoch, indices, Purpose.CROP, 4 * CROP_TRIES).view(-1, CROP_TRIES, 4)
+        draws = uniform(self.seed, epoch, indices, Purpose.CROP, 4 * CROP_TRIES).view(
+            -1, CROP_TRIES, 4
+        )
         with restored_generators():
             samples = self._fetch_batch(indices % len(self))
             for row, index in enumerate(indices.tolist()):
                 position = index % len(self)
-                sample = samples[row] if samples else self._fetch(self.dataset, position, index, epoch)
+                sample = (
+                    samples[row] if samples else self._fetch(self.dataset, position, index, epoch)
+                )
                 images[row], labels[row] = self._fitted(sample, position, draws[row])
         return ImageBatch(images, labels, indices)
 
     def image(self, index: int) -> Tensor:
         """One image as evaluation sees it, uint8 (3, crop, crop)."""
         with restored_generators():
-            return self._fitted(self._fetch(_unopened(self.dataset), index, index, epoch=0), index)[0]
+            return self._fitted(self._fetch(_unopened(self.dataset), index, index, epoch=0), index)[
+                0
+            ]
 
     def name(self, index: int) -> str:
         """The dataset's class and the sample's position in it."""
@@ -115,9 +121,13 @@ class TorchDataset:
         except OSError as error:
             if error.errno not in _OF_A_FILE:
                 raise
-            raise LocalError(f"{self.name(position)} cannot be read ({error.strerror or error})") from error
+            raise LocalError(
+                f"{self.name(position)} cannot be read ({error.strerror or error})"
+            ) from error
 
-    def _fitted(self, sample: Any, position: int, draws: Tensor | None = None) -> tuple[Tensor, int]:
+    def _fitted(
+        self, sample: Any, position: int, draws: Tensor | None = None
+    ) -> tuple[Tensor, int]:
         """Fits a sample's image to the network's input, cropped at random by ``draws``; and its label."""
         name = self.name(position)
         if not (isinstance(sample, tuple | list) and len(sample) == 2):
@@ -126,8 +136,12 @@ class TorchDataset:
             image, label = sample[0], self._label(sample[1], position)
             if isinstance(image, bytes):
                 with open_image(name, image) as opened:
-                    if draws is not None and self.crop_scale is not None:  # decoded no larger than a crop needs
-                        return random_crop(opened, name, draws, self.crop_scale, self.preprocessing), label
+                    if (
+                        draws is not None and self.crop_scale is not None
+                    ):  # decoded no larger than a crop needs
+                        return random_crop(
+                            opened, name, draws, self.crop_scale, self.preprocessing
+                        ), label
                     pixels = decode(opened, name)
             else:
                 pixels = pixels_of(image)
@@ -147,7 +161,9 @@ class TorchDataset:
                 f"its label must be from 0 to {self.num_classes - 1}, got {number}; see --data.class_names"
             )
         if self.known_labels is not None and number != (known := int(self.known_labels[index])):
-            raise ValueError(f"its label is {number}, but the dataset's list of labels says {known}")
+            raise ValueError(
+                f"its label is {number}, but the dataset's list of labels says {known}"
+            )
         return number
 
 
@@ -163,9 +179,13 @@ def pixels_of(image: Any) -> Tensor:
     if not isinstance(image, Tensor) or image.dtype != torch.uint8:
         advice = "; leave out ToTensor, ToDtype and Normalize" if isinstance(image, Tensor) else ""
         found = image.dtype if isinstance(image, Tensor) else type(image).__name__
-        raise TypeError(f"its image must be of PIL, a uint8 tensor or a file's bytes, got {found}{advice}")
+        raise TypeError(
+            f"its image must be of PIL, a uint8 tensor or a file's bytes, got {found}{advice}"
+        )
     if image.dim() != 3 or image.shape[0] not in (1, 3):
-        raise ValueError(f"its image must be a tensor (1 or 3 channels, height, width), got {tuple(image.shape)}")
+        raise ValueError(
+            f"its image must be a tensor (1 or 3 channels, height, width), got {tuple(image.shape)}"
+        )
     return image.as_subclass(Tensor).cpu().expand(3, -1, -1)
 
 
@@ -173,15 +193,23 @@ def labels_of(dataset: MapDataset) -> Tensor | None:
     """The labels of a dataset, int64 (N,); None where they cannot be had without loading images."""
     if isinstance(dataset, Subset):
         labels = labels_of(dataset.dataset)
-        return labels[torch.as_tensor(dataset.indices, dtype=torch.int64)] if labels is not None else None
-    if getattr(dataset, "target_transform", None) is not None:  # labels are not what they are in the list
+        return (
+            labels[torch.as_tensor(dataset.indices, dtype=torch.int64)]
+            if labels is not None
+            else None
+        )
+    if (
+        getattr(dataset, "target_transform", None) is not None
+    ):  # labels are not what they are in the list
         return None
     for name in _LABEL_LISTS:
         try:
             labels = torch.as_tensor(getattr(dataset, name, None))
         except (TypeError, ValueError, RuntimeError):  # of another kind
             continue
-        integers = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
+        integers = not (
+            labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool
+        )
         if integers and labels.shape == (len(dataset),):  # type: ignore[arg-type]  # of a map-style one
             return labels.long()
     return None
@@ -193,12 +221,19 @@ def class_names_of(dataset: MapDataset) -> list[str] | None:
         return class_names_of(dataset.dataset)
     classes = getattr(dataset, "classes", None)
     if isinstance(classes, list | tuple) and classes:  # ImageNet's are tuples of synonyms
-        return [", ".join(map(str, name)) if isinstance(name, list | tuple) else str(name) for name in classes]
+        return [
+            ", ".join(map(str, name)) if isinstance(name, list | tuple) else str(name)
+            for name in classes
+        ]
     count = getattr(dataset, "num_classes", None)
     if isinstance(count, int) and count > 0:
         return [str(label) for label in range(count)]
     labels = labels_of(dataset)
-    return [str(label) for label in range(int(labels.max()) + 1)] if labels is not None and len(labels) else None
+    return (
+        [str(label) for label in range(int(labels.max()) + 1)]
+        if labels is not None and len(labels)
+        else None
+    )
 
 
 def _fetches_batches(dataset: MapDataset) -> bool:

@@ -44,7 +44,9 @@ class TransformedDataset:
                 seed_generators(derived_seed(Purpose.TRANSFORMS, self.seed, epoch, index))
                 images.append(self._transformed(image, image.dtype, len(image)))
         if len({image.shape for image in images}) > 1:
-            raise LocalError("--data.train_transforms return images of different sizes; add a resize to them")
+            raise LocalError(
+                "--data.train_transforms return images of different sizes; add a resize to them"
+            )
         last = batch.images.is_contiguous(memory_format=torch.channels_last)
         layout = torch.channels_last if last else torch.contiguous_format
         return batch._replace(images=torch.stack(images).contiguous(memory_format=layout))
@@ -52,8 +54,17 @@ class TransformedDataset:
     def _transformed(self, image: Tensor, dtype: torch.dtype, channels: int) -> Tensor:
         for transform in self.transforms:
             image = transform(image)
-            if not isinstance(image, Tensor) or image.dtype != dtype or image.dim() != 3 or len(image) != channels:
-                found = f"{image.dtype} {tuple(image.shape)}" if isinstance(image, Tensor) else type(image).__name__
+            if (
+                not isinstance(image, Tensor)
+                or image.dtype != dtype
+                or image.dim() != 3
+                or len(image) != channels
+            ):
+                found = (
+                    f"{image.dtype} {tuple(image.shape)}"
+                    if isinstance(image, Tensor)
+                    else type(image).__name__
+                )
                 raise LocalError(
                     f"--data.train_transforms: {describe(transform)} must return an image, {str(dtype)[6:]}"
                     f" ({channels}, height, width), got {found}; the model normalises on the device"
@@ -61,7 +72,9 @@ class TransformedDataset:
         return image
 
 
-def transform_batch(batch: ImageBatch, transforms: Sequence[Transform], num_classes: int, seed: int) -> ImageBatch:
+def transform_batch(
+    batch: ImageBatch, transforms: Sequence[Transform], num_classes: int, seed: int
+) -> ImageBatch:
     """Applies transforms of whole batches, with all generators seeded, and restored after them.
 
     A transform takes images, float32 (N, channels, height, width) on the 0-255 scale (0-65535 of 16 bits), and labels,
@@ -69,17 +82,23 @@ def transform_batch(batch: ImageBatch, transforms: Sequence[Transform], num_clas
     comes out has its images rounded to their type, and soft labels.
     """
     images = batch.images.float()
-    labels = (batch.labels if batch.labels.dim() == 2 else F.one_hot(batch.labels, num_classes)).float()
+    labels = (
+        batch.labels if batch.labels.dim() == 2 else F.one_hot(batch.labels, num_classes)
+    ).float()
     shape, devices = labels.shape, [images.device] if images.device.type == "cuda" else []
     with restored_generators(), torch.random.fork_rng(devices):
         seed_generators(seed, images.device)
         for transform in transforms:
             found = transform(images, labels)
-            if not (isinstance(found, tuple | list) and len(found) == 2 and found[1].shape == shape):
+            if not (
+                isinstance(found, tuple | list) and len(found) == 2 and found[1].shape == shape
+            ):
                 raise LocalError(
                     f"--data.batch_transforms: {describe(transform)} must return images on the 0-255 scale, and labels,"
                     f" {tuple(shape)}, as it is given"
                 )
             images, labels = found
     dtype = batch.images.dtype
-    return batch._replace(images=images.round().clamp(0, torch.iinfo(dtype).max).to(dtype), labels=labels)
+    return batch._replace(
+        images=images.round().clamp(0, torch.iinfo(dtype).max).to(dtype), labels=labels
+    )

@@ -30,7 +30,13 @@ _MANY_FILES = 2**16
 
 
 def image_loader(
-    dataset: Any, batch_size: int, workers: int, prefetch_factor: int, batch_bytes: int, processes: int, **options: Any
+    dataset: Any,
+    batch_size: int,
+    workers: int,
+    prefetch_factor: int,
+    batch_bytes: int,
+    processes: int,
+    **options: Any,
 ) -> DataLoader[Any]:
     """Makes a loader of the batches that a dataset serves, whose workers stay; without any where they have no room.
 
@@ -39,7 +45,9 @@ def image_loader(
     """
     # and the batch that is used, and one on its way
     needed = processes * (workers * prefetch_factor + 2) * batch_bytes
-    if workers and _SHARED_MEMORY.is_dir() and shutil.disk_usage(_SHARED_MEMORY).free < 2 * needed:  # half for others
+    if (
+        workers and _SHARED_MEMORY.is_dir() and shutil.disk_usage(_SHARED_MEMORY).free < 2 * needed
+    ):  # half for others
         _say_once(
             f"{_SHARED_MEMORY} has little room for the {needed / 1e6:.1f} MB that loader workers hold ready, so the run"
             " loads images without them; enlarge it (docker run --shm-size), or use a smaller batch_size"
@@ -118,7 +126,9 @@ def _leave_signals_to_the_run(_worker: int) -> None:
     sys.excepthook = _unless_the_run_has_ended
 
 
-def _unless_the_run_has_ended(kind: type[BaseException], error: BaseException, place: TracebackType | None) -> None:
+def _unless_the_run_has_ended(
+    kind: type[BaseException], error: BaseException, place: TracebackType | None
+) -> None:
     """Prints an error of Python's thread that hands batches over, unless it is that the run has ended meanwhile."""
     if not issubclass(kind, EOFError | ConnectionError):
         sys.__excepthook__(kind, error, place)

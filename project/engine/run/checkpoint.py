@@ -29,7 +29,9 @@ About = dict[str, Any]
 
 def versions() -> dict[str, str]:
     """Returns the versions that decide what a checkpoint's numbers are."""
-    packages = {name: version(name) for name in ("torch", "torchvision", "lightning", "torchmetrics")}
+    packages = {
+        name: version(name) for name in ("torch", "torchvision", "lightning", "torchmetrics")
+    }
     return {"python": platform.python_version(), **packages}
 
 
@@ -41,9 +43,15 @@ def explain(trainer: Any, model: Any) -> About:
     measured with these weights.
     """
     data = getattr(trainer, "datamodule", None)
-    rates = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("train/")}
+    rates = {
+        name: float(value)
+        for name, value in trainer.callback_metrics.items()
+        if name.startswith("train/")
+    }
     measured = {split: metrics.as_dict() for split, metrics in model.results.items()}
-    training = trainer.state.fn == "fit" and not trainer.state.finished  # afterwards Lightning counts on
+    training = (
+        trainer.state.fn == "fit" and not trainer.state.finished
+    )  # afterwards Lightning counts on
     return About(
         model=type(model).__name__,
         class_names=model.class_names,
@@ -62,21 +70,42 @@ def explain(trainer: Any, model: Any) -> About:
         step=trainer.global_step,
         selection=selection(trainer),
         metrics={**rates, **model.resumed_results, **measured},
-        coverage=dict(model.results["val"].coverage) if model.validated_step == trainer.global_step else {},
+        coverage=dict(model.results["val"].coverage)
+        if model.validated_step == trainer.global_step
+        else {},
     )
 
 
 def selection(trainer: Any) -> dict[str, str] | None:
     """Returns how ``best.ckpt`` is chosen; None where no callback of the trainer does so."""
-    keepers = (found for found in trainer.checkpoint_callbacks if getattr(found, "filename", None) == "best")
-    return next(({"monitor": found.monitor, "mode": found.mode} for found in keepers if found.monitor), None)
+    keepers = (
+        found
+        for found in trainer.checkpoint_callbacks
+        if getattr(found, "filename", None) == "best"
+    )
+    return next(
+        ({"monitor": found.monitor, "mode": found.mode} for found in keepers if found.monitor), None
+    )
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """Reads a checkpoint of this project, and no other file, onto the CPU without executing anything it says."""
     checkpoint: dict[str, Any] = _read(path)
-    about = checkpoint.get(ABOUT) if isinstance(checkpoint, dict) and "state_dict" in checkpoint else None
-    needed = {"class_names", "arch", "arch_args", "epoch", "step", "metrics", "data", "preprocessing"}
+    about = (
+        checkpoint.get(ABOUT)
+        if isinstance(checkpoint, dict) and "state_dict" in checkpoint
+        else None
+    )
+    needed = {
+        "class_names",
+        "arch",
+        "arch_args",
+        "epoch",
+        "step",
+        "metrics",
+        "data",
+        "preprocessing",
+    }
     if not (
         isinstance(about, dict)
         and needed <= about.keys()
@@ -84,16 +113,22 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         and _are_names([about["arch"]])
         and _are_names(about["class_names"])
     ):
-        raise UserError(f"'{path}' was not written by this project: it does not name its classes and preprocessing")
+        raise UserError(
+            f"'{path}' was not written by this project: it does not name its classes and preprocessing"
+        )
     return checkpoint
 
 
 def _are_names(found: Any) -> bool:
     """Returns True for a list of texts that are short enough to be compared and printed."""
-    return isinstance(found, list) and all(isinstance(name, str) and len(name) <= 1000 for name in found)
+    return isinstance(found, list) and all(
+        isinstance(name, str) and len(name) <= 1000 for name in found
+    )
 
 
-def read_newest(paths: Iterable[Path], note: Callable[[str], None]) -> tuple[Path | None, dict[str, Any]]:
+def read_newest(
+    paths: Iterable[Path], note: Callable[[str], None]
+) -> tuple[Path | None, dict[str, Any]]:
     """Reads the first of some checkpoints, the newest first, that is not damaged; returns None if there is none."""
     damage = None
     for path in paths:
@@ -115,8 +150,12 @@ def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
             found = found[key]
             break
     pairs = found.items() if isinstance(found, dict) else ()
-    if not pairs or not all(isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in pairs):
-        raise UserError(f"'{path}' has no weights that can be found: neither is it a state dict, nor has it one inside")
+    if not pairs or not all(
+        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in pairs
+    ):
+        raise UserError(
+            f"'{path}' has no weights that can be found: neither is it a state dict, nor has it one inside"
+        )
     ours = isinstance(content, dict) and ABOUT in content  # with the weights of a loss, perhaps
     return {name: value for name, value in pairs if name.startswith("network.") or not ours}
 
@@ -126,19 +165,27 @@ def _read(path: str | Path) -> Any:
         if zipfile.is_zipfile(path):  # as all but old pickles are; torch does not compare checksums
             with zipfile.ZipFile(path) as archive:
                 if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
-                    raise ValueError("it is compressed, as torch's files are not")  # a few MB could fill the memory
+                    raise ValueError(
+                        "it is compressed, as torch's files are not"
+                    )  # a few MB could fill the memory
                 if (damaged := archive.testzip()) is not None:
                     raise ValueError(f"the checksum of {damaged} is wrong")
-        with warnings.catch_warnings(action="ignore"):  # torch warns of an old pickle before it refuses it
+        with warnings.catch_warnings(
+            action="ignore"
+        ):  # torch warns of an old pickle before it refuses it
             return torch.load(path, map_location="cpu", weights_only=True)
     except IsADirectoryError:
         best = Path(path) / "checkpoints" / "best.ckpt"
         hint = f"a run's folder; its checkpoint is '{best}'" if best.is_file() else "a folder"
         raise UserError(f"there is no file '{path}': it is {hint}") from None
     except FileNotFoundError:
-        raise UserError(f"there is no file '{path}'; runs keep their checkpoints in runs/<name>/checkpoints/") from None
+        raise UserError(
+            f"there is no file '{path}'; runs keep their checkpoints in runs/<name>/checkpoints/"
+        ) from None
     except Exception as error:  # a damaged file raises all kinds
-        raise UserError(f"'{path}' is damaged or cannot be read safely ({first_sentence(error)})") from error
+        raise UserError(
+            f"'{path}' is damaged or cannot be read safely ({first_sentence(error)})"
+        ) from error
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -153,7 +200,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         self._folder = folder.resolve()
         self._written: set[Path] = set()
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
         """Writes the file, or leaves what was there before."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -183,7 +232,10 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 def with_atomic_writes(plugins: Any, folder: Path) -> list[Any]:
     """Adds :class:`AtomicCheckpointIO` to the user's plugins: alone, or within one that wraps another."""
-    mine, given = AtomicCheckpointIO(folder), plugins if isinstance(plugins, list) else [plugins] if plugins else []
+    mine, given = (
+        AtomicCheckpointIO(folder),
+        plugins if isinstance(plugins, list) else [plugins] if plugins else [],
+    )
     for plugin in given:
         if getattr(plugin, "checkpoint_io", mine) is None:  # it wraps another
             plugin.checkpoint_io = mine

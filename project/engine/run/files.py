@@ -27,7 +27,9 @@ def whole_file(path: Path) -> Iterator[Path]:
     Where the block raises, the target stays as it was.
     """
     partial = path.with_name(f".{path.stem}.partial{path.suffix}")
-    partial.unlink(missing_ok=True)  # of a killed process, or a link to elsewhere that came with the folder
+    partial.unlink(
+        missing_ok=True
+    )  # of a killed process, or a link to elsewhere that came with the folder
     try:
         yield partial
         _wait_for_disk(partial)
@@ -58,7 +60,9 @@ def hard_link(path: Path, name: str) -> None:
         except OSError:  # some file systems have no hard links
             path.replace(path.with_name(name))
         else:
-            linked.replace(path.with_name(name))  # which leaves the link where that is the same file already
+            linked.replace(
+                path.with_name(name)
+            )  # which leaves the link where that is the same file already
             linked.unlink(missing_ok=True)
 
 
@@ -76,7 +80,9 @@ def fetch_file(url: str, path: Path, sha256: str = "") -> None:
         with one_at_a_time(path):
             if not path.exists():
                 note(f"downloading {printable(url)} to {printable(path.parent)}")
-                torch.hub.download_url_to_file(url, str(path), sha256 or None, progress=sys.stderr.isatty())
+                torch.hub.download_url_to_file(
+                    url, str(path), sha256 or None, progress=sys.stderr.isatty()
+                )
     except (OSError, HTTPException, ValueError, RuntimeError) as error:
         if isinstance(error, HTTPError):
             error.close()  # it is an answer, too

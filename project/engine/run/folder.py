@@ -27,7 +27,12 @@ class RunFolder:
     def __init__(self, root: str | Path, name: str) -> None:
         if name in ("", "..") or Path(name).name != name:
             raise UserError(f"--name '{name}' must be the name of one folder, without '/'")
-        require("://" not in str(root), "--trainer.default_root_dir", root, "a folder of this machine, not an address")
+        require(
+            "://" not in str(root),
+            "--trainer.default_root_dir",
+            root,
+            "a folder of this machine, not an address",
+        )
         self.name, self.path = name, Path(root) / name
         self.config, self.metrics = self.path / "config.yaml", self.path / "metrics.json"
         self.checkpoints = self.path / CHECKPOINTS
@@ -80,10 +85,14 @@ class RunFolder:
         """Refuses a folder, which may come from elsewhere, where links would have us write over what is not the run's."""
         inside = self.path.resolve()
         for entry in self.path.rglob("*"):
-            if entry.match(_LEFT_BY_WANDB):  # a link to its cache, which it makes anew for each process
+            if entry.match(
+                _LEFT_BY_WANDB
+            ):  # a link to its cache, which it makes anew for each process
                 continue
             if entry.is_symlink() and not entry.resolve().is_relative_to(inside):
-                raise UserError(f"'{printable(entry)}' is a link that leads out of the run's folder; remove it")
+                raise UserError(
+                    f"'{printable(entry)}' is a link that leads out of the run's folder; remove it"
+                )
 
     def _keep_others_out(self) -> None:
         """Takes a POSIX lock, which ends with this process and which loader workers, that outlive it, do not inherit."""
@@ -91,7 +100,9 @@ class RunFolder:
             fcntl.lockf(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
             holder = self._lock.read_text().strip() or "another process"
-            raise UserError(f"the run '{self.path}' is being trained by {holder}; choose another --name") from None
+            raise UserError(
+                f"the run '{self.path}' is being trained by {holder}; choose another --name"
+            ) from None
         except OSError:
             return  # a file system without locks
         os.truncate(self._held, 0)

@@ -45,16 +45,30 @@ def place_in_folder(trainer: Namespace, folder: Path) -> None:
     A logger of W&B without an id gets the run's name, by which a resumed run continues there.
     """
     loggers = trainer.logger if isinstance(trainer.logger, list) else [trainer.logger]
-    for spec, argument in [*((logger, "save_dir") for logger in loggers), (trainer.profiler, "dirpath")]:
+    for spec, argument in [
+        *((logger, "save_dir") for logger in loggers),
+        (trainer.profiler, "dirpath"),
+    ]:
         if not isinstance(spec, Namespace) or spec.get("init_args") is None:
             continue
         given, kind = spec.init_args, class_of(spec)
-        if isinstance(kind, type) and issubclass(kind, WandbLogger | MLFlowLogger):  # others write to addresses, too
+        if isinstance(kind, type) and issubclass(
+            kind, WandbLogger | MLFlowLogger
+        ):  # others write to addresses, too
             wanted = "a folder of this machine, not an address"
-            require("://" not in str(given.get(argument)), f"--trainer.logger.{argument}", given.get(argument), wanted)
+            require(
+                "://" not in str(given.get(argument)),
+                f"--trainer.logger.{argument}",
+                given.get(argument),
+                wanted,
+            )
         if (path := given.get(argument)) is not None and "://" not in str(path):
             given[argument] = str(folder / path)
-        if isinstance(kind, type) and issubclass(kind, WandbLogger) and not (given.get("id") or given.get("version")):
+        if (
+            isinstance(kind, type)
+            and issubclass(kind, WandbLogger)
+            and not (given.get("id") or given.get("version"))
+        ):
             given["id"] = re.sub(r"[^\w.-]", "-", folder.name)[:64]
 
 
@@ -71,7 +85,9 @@ def curve_lengths(trainer: Trainer) -> dict[str, int]:
     for logger in trainer.loggers if trainer.is_global_zero else []:
         if isinstance(logger, RunLogger):
             logger.save()
-            return {path.name: path.stat().st_size for path in Path(logger.log_dir).glob(_EVENT_FILES)}
+            return {
+                path.name: path.stat().st_size for path in Path(logger.log_dir).glob(_EVENT_FILES)
+            }
     return {}
 
 
@@ -109,14 +125,27 @@ def log_settings(trainer: Trainer, values: dict[str, Any], metrics: Iterable[str
     data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
     flat: dict[str, Any] = {}
     for name, value in values.items():
-        flat |= {f"{name}.{inner}": one for inner, one in value.items()} if isinstance(value, dict) else {name: value}
-    flat |= {"data": type(data).__name__, "max_epochs": trainer.max_epochs, "precision": trainer.precision}
+        flat |= (
+            {f"{name}.{inner}": one for inner, one in value.items()}
+            if isinstance(value, dict)
+            else {name: value}
+        )
+    flat |= {
+        "data": type(data).__name__,
+        "max_epochs": trainer.max_epochs,
+        "precision": trainer.precision,
+    }
     flat |= {name: getattr(data, name, None) for name in ("image_size", "batch_size", "seed")}
-    plain = {name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in flat.items()}
+    plain = {
+        name: value if isinstance(value, bool | int | float | str) else str(value)
+        for name, value in flat.items()
+    }
     shown = {f"{split}/{name}": 0 for split in ("val", "test") for name in metrics}
     for logger in trainer.loggers:
         if not isinstance(logger, TensorBoardLogger):
             logger.log_hyperparams(plain)
-    for tensorboard in tensorboards(trainer):  # whose log_hyperparams would log a zero of each metric, too
+    for tensorboard in tensorboards(
+        trainer
+    ):  # whose log_hyperparams would log a zero of each metric, too
         for summary in hparams(plain, shown):  # type: ignore[no-untyped-call]
             tensorboard.experiment.file_writer.add_summary(summary)

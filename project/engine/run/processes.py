@@ -57,13 +57,17 @@ def watch_processes(launcher: Any) -> None:
     """
     if (first := os.environ.get(_FIRST_PID)) and int(os.environ.get("LOCAL_RANK", 0)) > 0:
         _die_with(int(first))
-    elif hasattr(launcher, "procs") and not launcher.cluster_environment.creates_processes_externally:
+    elif (
+        hasattr(launcher, "procs") and not launcher.cluster_environment.creates_processes_externally
+    ):
         os.environ[_FIRST_PID] = str(os.getpid())
         atexit.register(_end_processes, launcher)
     environment = getattr(launcher, "cluster_environment", None)
     if environment is not None and launcher.num_nodes > 1 and environment.local_rank() == 0:
         place = f"{environment.main_address}:{environment.main_port}"
-        note(f"node {environment.node_rank()}: waiting for all {launcher.num_nodes} nodes to meet at {place}")
+        note(
+            f"node {environment.node_rank()}: waiting for all {launcher.num_nodes} nodes to meet at {place}"
+        )
 
 
 def _die_with(parent: int) -> None:

@@ -41,12 +41,16 @@ class Progress:
     Where it is not ``visible``, as in all processes but the first, it only counts.
     """
 
-    def __init__(self, total: int | None, done: int = 0, text: str = "", visible: bool = True) -> None:
+    def __init__(
+        self, total: int | None, done: int = 0, text: str = "", visible: bool = True
+    ) -> None:
         self._total, self._before, self._done, self._visible = total, done, done, visible
         self._text, self._began = f"{text}: " if text else "", _clock()
         self._said, self._bar = self._began, None
         if visible and sys.stderr.isatty():
-            look: dict[str, Any] = {"desc": text, "delay": 1, "leave": False} if text else {"unit": " images"}
+            look: dict[str, Any] = (
+                {"desc": text, "delay": 1, "leave": False} if text else {"unit": " images"}
+            )
             self._bar = tqdm(total=total, initial=done, file=sys.stderr, **look)
 
     def advance(self, count: int) -> None:

@@ -32,8 +32,19 @@ class RowWriter:
     With ``on_terminal``, it escapes what would control a terminal.
     """
 
-    def __init__(self, file: BinaryIO, columns: Sequence[str], ending: str = ".csv", on_terminal: bool = False) -> None:
-        self._file, self._columns, self._ending, self._on_terminal = file, columns, ending, on_terminal
+    def __init__(
+        self,
+        file: BinaryIO,
+        columns: Sequence[str],
+        ending: str = ".csv",
+        on_terminal: bool = False,
+    ) -> None:
+        self._file, self._columns, self._ending, self._on_terminal = (
+            file,
+            columns,
+            ending,
+            on_terminal,
+        )
         if ending == ".csv" and not (file.seekable() and file.tell()):
             self._write(_csv_line(columns))
 
@@ -43,7 +54,10 @@ class RowWriter:
         if self._ending == ".csv":
             self._write("".join(map(_csv_line, values)))
         else:
-            lines = (json.dumps(dict(zip(self._columns, row, strict=True)), ensure_ascii=False) for row in values)
+            lines = (
+                json.dumps(dict(zip(self._columns, row, strict=True)), ensure_ascii=False)
+                for row in values
+            )
             self._write("".join(f"{line}\n" for line in lines))
 
     def _write(self, text: str) -> None:
@@ -57,20 +71,27 @@ def resume_rows(file: BinaryIO, columns: Sequence[str], ending: str) -> list[Row
     file.seek(0)
     content = file.read()
     end = content.rfind(b"\n") + 1
-    while ending == ".csv" and content.count(b'"', 0, end) % 2:  # a line break within quotation marks
+    while (
+        ending == ".csv" and content.count(b'"', 0, end) % 2
+    ):  # a line break within quotation marks
         end = content.rfind(b"\n", 0, end - 1) + 1
     text = content[:end].decode(errors="replace")
     try:
         if ending == ".csv":
             names, *found = [*csv.reader(io.StringIO(text, newline=""))] or [columns]
-            rows: list[Row] = [dict(zip(names, (value or None for value in values), strict=True)) for values in found]
+            rows: list[Row] = [
+                dict(zip(names, (value or None for value in values), strict=True))
+                for values in found
+            ]
         else:
             names, rows = columns, [json.loads(line) for line in text.split("\n")[:-1]]
         ours = all(list(one) == list(columns) for one in (names, *rows))
     except (ValueError, TypeError, csv.Error):
         ours = False
     if not ours:
-        raise UserError(f"--resume: '{printable(file.name)}' has other rows or columns; --overwrite begins anew")
+        raise UserError(
+            f"--resume: '{printable(file.name)}' has other rows or columns; --overwrite begins anew"
+        )
     file.truncate(end)
     file.seek(end)
     return rows
@@ -78,9 +99,14 @@ def resume_rows(file: BinaryIO, columns: Sequence[str], ending: str) -> list[Row
 
 def _csv_line(values: Sequence[Any]) -> str:
     line = io.StringIO(newline="")
-    texts = [json.dumps(value, ensure_ascii=False) if isinstance(value, bool | list) else value for value in values]
+    texts = [
+        json.dumps(value, ensure_ascii=False) if isinstance(value, bool | list) else value
+        for value in values
+    ]
     csv.writer(line).writerow(texts)
-    return line.getvalue().removesuffix("\r\n") + "\n"  # by which Python's writer quotes a lone carriage return, too
+    return (
+        line.getvalue().removesuffix("\r\n") + "\n"
+    )  # by which Python's writer quotes a lone carriage return, too
 
 
 def _plain(value: Any) -> Any:

@@ -19,7 +19,9 @@ _NAMING = (str, list, tuple, dict)  # what a parser might import something by
 _CONTAINERS = (list, dict, tuple, Union, UnionType)
 _INERT = (*_PLAIN, list, dict, tuple, Any, object, ...)
 _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-_LARGEST_ARGUMENT = 2**16  # of depths, widths and sizes, above which even lists of a constructor's take long
+_LARGEST_ARGUMENT = (
+    2**16
+)  # of depths, widths and sizes, above which even lists of a constructor's take long
 _allowed: set[str] = set()
 
 
@@ -92,7 +94,9 @@ def own_network(path: str, arguments: Any) -> str:
     Refuses a function with a text among its arguments, which might be a place to write to. A class may have moved.
     """
     module, _, name = path.rpartition(".")
-    found = vars(sys.modules.get(module, object)).get(name)  # getattr would let a lazy module import
+    found = vars(sys.modules.get(module, object)).get(
+        name
+    )  # getattr would let a lazy module import
     if not _is_allowed(found) and _is_allowed(moved := imported_class(name, nn.Module)):
         found, module = moved, _module_of(moved)
     if not _is_allowed(found):
@@ -134,7 +138,9 @@ def limited_by(
 
     What modules register is counted before it is initialised, with room for what a constructor replaces.
     """
-    refusal = UserError("the checkpoint describes a network that is far larger than its weights; it was changed")
+    refusal = UserError(
+        "the checkpoint describes a network that is far larger than its weights; it was changed"
+    )
     greatest_side = max((max(value.shape, default=1) for value in weights.values()), default=0)
     largest = max((leaf for leaf in _leaves(arguments) if isinstance(leaf, int | float)), default=0)
     if max(len(class_names), channels) > greatest_side or largest > _LARGEST_ARGUMENT:

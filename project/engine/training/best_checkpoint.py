@@ -37,11 +37,15 @@ def chosen_monitor(metric: str, mode: str | None, known: dict[str, str | None]) 
         advice = f"did you mean {near[0]}?" if near else f"it has {listed(known)}."
         problem = f"--monitor: the model has no metric '{metric}'; {advice}"
         if mode is None:
-            raise UserError(f"{problem} For one that your own code logs, give --mode min or --mode max")
+            raise UserError(
+                f"{problem} For one that your own code logs, give --mode min or --mode max"
+            )
         rank_zero_only(note)(f"{problem} Your own code must log it")
     mode = mode or known[metric]
     if mode is None:
-        raise UserError(f"--monitor: {metric} does not say what is better; give --mode min or --mode max")
+        raise UserError(
+            f"--monitor: {metric} does not say what is better; give --mode min or --mode max"
+        )
     return Monitor(metric, mode)
 
 
@@ -56,7 +60,10 @@ def watch_validation(callbacks: list[Callback], specs: Sequence[Any], monitor: M
             options = spec.init_args.as_dict()
             if callback.monitor is None:
                 options.update(monitor._asdict())
-            if options["monitor"].startswith("val/") and options.get("check_on_train_epoch_end") is None:
+            if (
+                options["monitor"].startswith("val/")
+                and options.get("check_on_train_epoch_end") is None
+            ):
                 options["check_on_train_epoch_end"] = False
             callbacks[at] = type(callback)(**options)
 
@@ -72,7 +79,9 @@ class BestCheckpoint(ModelCheckpoint):
         loss = trainer.callback_metrics.get("val/loss")
         if loss is not None and not loss.isfinite():
             at = f"epoch {trainer.current_epoch + 1}, step {trainer.global_step}"
-            rank_zero_only(note)(f"the validation loss is {loss.item():.4g} at {at}: no candidate for best.ckpt")
+            rank_zero_only(note)(
+                f"the validation loss is {loss.item():.4g} at {at}: no candidate for best.ckpt"
+            )
             return False
         return super().check_monitor_top_k(trainer, current)
 
@@ -83,7 +92,9 @@ class BestCheckpoint(ModelCheckpoint):
         """
         places = {name: self._own(state_dict[name]) for name in _PLACES}
         scores = {self._own(path): score for path, score in state_dict["best_k_models"].items()}
-        super().load_state_dict({**state_dict, **places, "dirpath": str(self.dirpath), "best_k_models": scores})
+        super().load_state_dict(
+            {**state_dict, **places, "dirpath": str(self.dirpath), "best_k_models": scores}
+        )
 
     def _own(self, path: Any) -> str:
         """Returns what a path would be in this callback's folder; nothing where it is no checkpoint."""
@@ -101,7 +112,9 @@ def evaluate_best(trainer: Trainer, model: LightningModule, data: Any, path: str
     require_fitting_weights(model.state_dict(), weights, path)
     model.load_state_dict(weights)
     model.thresholds = checkpoint[ABOUT].get("thresholds")
-    model.weights_step = checkpoint["global_step"] - 1  # where Lightning has logged their validation
+    model.weights_step = (
+        checkpoint["global_step"] - 1
+    )  # where Lightning has logged their validation
     trainer.test(model, datamodule=data, verbose=False)
     for name, value in model.state_dict().items():
         if not torch.equal(value.cpu(), weights[name]):

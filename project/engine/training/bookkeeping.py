@@ -49,15 +49,22 @@ class Bookkeeping(Callback):
         """Compares the settings of a resumed run, before Lightning restores the optimizer's state."""
         model.settings = _training_settings(trainer)
         schedules = [vars(config.scheduler) for config in trainer.lr_scheduler_configs]
-        self._lengths = [(schedule, {name: schedule[name] for name in _lengths(schedule)}) for schedule in schedules]
+        self._lengths = [
+            (schedule, {name: schedule[name] for name in _lengths(schedule)})
+            for schedule in schedules
+        ]
         resumed, model.resumed = model.resumed, None  # which would keep memory for nothing
         if resumed is not None:
             if changed := changed_images(resumed[ABOUT], trainer.datamodule):  # type: ignore[attr-defined]  # set by fit
                 rank_zero_only(note)(f"{changed}; what this epoch has left is drawn from these")
             require_same_settings(resumed[ABOUT], model.settings, trainer.ckpt_path)
             # StochasticWeightAveraging has cleared the schedule that it replaces
-            model.settings = {part: now or resumed[ABOUT].get(part, {}) for part, now in model.settings.items()}
-            for optimizer, state in zip(trainer.optimizers, resumed.get("optimizer_states", ()), strict=False):
+            model.settings = {
+                part: now or resumed[ABOUT].get(part, {}) for part, now in model.settings.items()
+            }
+            for optimizer, state in zip(
+                trainer.optimizers, resumed.get("optimizer_states", ()), strict=False
+            ):
                 require_fitting_state(optimizer, state, trainer.ckpt_path)
 
     def on_train_start(self, trainer: Trainer, model: Any) -> None:
@@ -70,29 +77,44 @@ class Bookkeeping(Callback):
         if trainer.ckpt_path is None:
             given = {"arch_args": model.arch_args} if model.arch_args else {}
             settings = {"arch": model.arch, **given, **model.training_summary()}
-            log_settings(trainer, settings, [name.removeprefix("val/") for name in model.monitors()])
+            log_settings(
+                trainer, settings, [name.removeprefix("val/") for name in model.monitors()]
+            )
 
-    def on_train_batch_start(self, trainer: Trainer, model: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: Trainer, model: Any, batch: Any, batch_idx: int
+    ) -> None:
         """Lets a new network see its first batch; logs at least once an epoch, unless ``log_every_n_steps`` is 0."""
         if trainer.global_step == 0:
             model.start_from_batch(batch)
-        steps = trainer.num_training_batches / trainer.accumulate_grad_batches  # which other callbacks may change
+        steps = (
+            trainer.num_training_batches / trainer.accumulate_grad_batches
+        )  # which other callbacks may change
         trainer.log_every_n_steps = math.ceil(min(self._log_every, steps))  # type: ignore[attr-defined]
 
-    def on_train_batch_end(self, trainer: Trainer, model: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, model: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         """Logs the mean over the steps since the last time; a log on every step would cost more than the metrics do.
 
         Averages of weights that have not started stay at the newest weights, where Lightning's stay at the initial ones.
         """
-        self._waiting = [averaging for averaging in self._waiting if follow_until_averaging(averaging, model)]
+        self._waiting = [
+            averaging for averaging in self._waiting if follow_until_averaging(averaging, model)
+        ]
         if batch_idx == trainer.current_epoch == 0 and not outputs and model.automatic_optimization:
-            raise UserError(f"{type(model).__name__}.training_step must return the loss, as in: return losses.mean()")
+            raise UserError(
+                f"{type(model).__name__}.training_step must return the loss, as in: return losses.mean()"
+            )
         metrics = model.train_metrics
         if is_logged(trainer) and metrics.update_called:
             results = metrics.compute()
             metrics.reset()
             # on the CPU, where a progress bar reads them in each step without waiting for the device
-            values = {"train/loss": torch.tensor(results.loss), "train/accuracy": torch.tensor(results.accuracy)}
+            values = {
+                "train/loss": torch.tensor(results.loss),
+                "train/accuracy": torch.tensor(results.accuracy),
+            }
             model.log_dict(values, prog_bar=True)
 
     def on_train_end(self, trainer: Trainer, model: Any) -> None:
@@ -120,7 +142,9 @@ class Bookkeeping(Callback):
         """Logs the metrics of the test set."""
         self._log(trainer, model, "test")
         if (step := model.weights_step) is not None:
-            model.log("step", float(step), prog_bar=False)  # where Lightning's loggers put what is logged
+            model.log(
+                "step", float(step), prog_bar=False
+            )  # where Lightning's loggers put what is logged
 
     def _log(self, trainer: Trainer, model: Any, split: Literal["val", "test"]) -> None:
         results = model.conclude(split)
@@ -130,7 +154,10 @@ class Bookkeeping(Callback):
         if split == "val":
             model.test_metrics.thresholds = results.best_thresholds
             model.validated_step = trainer.global_step
-        shown = {f"{split}/accuracy", *(getattr(one, "monitor", None) for one in trainer.checkpoint_callbacks)}
+        shown = {
+            f"{split}/accuracy",
+            *(getattr(one, "monitor", None) for one in trainer.checkpoint_callbacks),
+        }
         for name, value in results.rates().items():
             # every process has the same results and logs them, so none is sent; "max" does not round, as a mean could
             same: dict[str, Any] = {"sync_dist": True, "rank_zero_only": True, "reduce_fx": "max"}
@@ -152,11 +179,19 @@ def _training_settings(trainer: Trainer) -> dict[str, dict[str, Any]]:
         groups = optimizer.param_groups
         decayed = [group for group in groups if group.get("weight_decay")] or groups
         started = [{**group, "lr": group.get("initial_lr", group["lr"])} for group in decayed]
-        values = {name: _distinct([group.get(name) for group in started]) for name in started[0] if name not in _HOW}
+        values = {
+            name: _distinct([group.get(name) for group in started])
+            for name in started[0]
+            if name not in _HOW
+        }
         found["optimizer"] = {"name": type(optimizer).__name__, **_plain(values)}
     for config in trainer.lr_scheduler_configs[:1]:
         kind, attributes = type(config.scheduler), vars(config.scheduler)
-        names = [name for name in signature(kind).parameters if name in {*attributes} - _lengths(attributes)]
+        names = [
+            name
+            for name in signature(kind).parameters
+            if name in {*attributes} - _lengths(attributes)
+        ]
         values = _plain({name: attributes[name] for name in names})
         found["lr_scheduler"] = {"name": kind.__name__, "interval": config.interval, **values}
     return found
@@ -171,7 +206,9 @@ def _restart_epoch(trainer: Trainer, model: LightningModule) -> None:
     if not trainer.fit_loop.restarted_mid_epoch:
         return
     weights = {name: value.clone() for name, value in model.state_dict().items()}
-    settings = [(group, dict(group)) for optimizer in trainer.optimizers for group in optimizer.param_groups]
+    settings = [
+        (group, dict(group)) for optimizer in trainer.optimizers for group in optimizer.param_groups
+    ]
     for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
         if isinstance(callback, GradientAccumulationScheduler | StochasticWeightAveraging):
             callback.on_train_epoch_start(trainer, model)
@@ -201,16 +238,22 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def require_supported(callbacks: Sequence[Callback], network: nn.Module) -> None:
     """Refuses such callbacks before training; frozen layers of the network are in evaluation mode."""
-    averaging = [one for one in callbacks if isinstance(one, WeightAveraging | StochasticWeightAveraging)]
+    averaging = [
+        one for one in callbacks if isinstance(one, WeightAveraging | StochasticWeightAveraging)
+    ]
     if len(averaging) > 1:
         names = [type(one).__name__ for one in averaging]
         raise UserError(
             f"--trainer.callbacks: {listed(names)} each average the weights, and a run keeps one average; keep the first"
             f" and drop {listed(names[1:])}, such as a recipe like ema.yaml"
         )
-    frozen = any(isinstance(module, _BATCH_NORMS) and not module.training for module in network.modules())
+    frozen = any(
+        isinstance(module, _BATCH_NORMS) and not module.training for module in network.modules()
+    )
     for callback in callbacks:
-        if type(callback) is BackboneFinetuning:  # BatchNorm's statistics move, too (Lightning #21901, #15062)
+        if (
+            type(callback) is BackboneFinetuning
+        ):  # BatchNorm's statistics move, too (Lightning #21901, #15062)
             raise UserError(
                 "BackboneFinetuning: a resumed run would freeze again what was unfrozen; docs/training.md shows how to train"
                 " the head first"

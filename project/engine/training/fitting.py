@@ -34,7 +34,9 @@ def require_finite(weights: Mapping[str, Tensor], source: object) -> None:
             raise UserError(f"'{source}' cannot be used: {name} has values that are not finite")
 
 
-def require_same_settings(before: Mapping[str, Any], now: dict[str, dict[str, Any]], source: object) -> None:
+def require_same_settings(
+    before: Mapping[str, Any], now: dict[str, dict[str, Any]], source: object
+) -> None:
     """Compares the settings in a checkpoint with those of the run that is to resume; the UserError names the first."""
     for part, settings in now.items():
         for name, value in settings.items():
@@ -61,21 +63,35 @@ def require_fitting_state(optimizer: Optimizer, state: Mapping[str, Any], source
         for parameter, index in zip(group["params"], saved_group["params"], strict=True):
             for name, value in state["state"].get(index, {}).items():
                 if name != "step" and value is not None and value.shape != parameter.shape:
-                    what = f"{printable(name)} of parameter {index} has the shape {tuple(value.shape)}"
-                    raise UserError(f"'{source}' does not fit this optimizer: {what}, not {tuple(parameter.shape)}")
+                    what = (
+                        f"{printable(name)} of parameter {index} has the shape {tuple(value.shape)}"
+                    )
+                    raise UserError(
+                        f"'{source}' does not fit this optimizer: {what}, not {tuple(parameter.shape)}"
+                    )
 
 
 def _tensor_problems(name: str, found: Any, like: Tensor) -> list[str]:
-    if not isinstance(found, Tensor) or found.layout is not torch.strided or found.is_meta or found.is_quantized:
+    if (
+        not isinstance(found, Tensor)
+        or found.layout is not torch.strided
+        or found.is_meta
+        or found.is_quantized
+    ):
         return [f"{name} is no plain tensor"]
     if found.shape != like.shape:
         return [f"{name} has the shape {tuple(found.shape)}, not {tuple(like.shape)}"]
-    if found.is_floating_point() != like.is_floating_point() or found.is_complex() != like.is_complex():
+    if (
+        found.is_floating_point() != like.is_floating_point()
+        or found.is_complex() != like.is_complex()
+    ):
         return [f"{name} holds {found.dtype}, not {like.dtype}".replace("torch.", "")]
     return [] if found.isfinite().all() else [f"{name} has values that are not finite"]
 
 
-def require_match(about: About, path: str | Path, model: Any, chosen: dict[str, str] | None) -> None:
+def require_match(
+    about: About, path: str | Path, model: Any, chosen: dict[str, str] | None
+) -> None:
     """Refuses to resume with another model class, network, set of classes, or metric to choose the best checkpoint by."""
     kind = type(model).__name__
     if (found := about.get("model", kind)) != kind:
@@ -84,13 +100,20 @@ def require_match(about: About, path: str | Path, model: Any, chosen: dict[str, 
         )
     before, now = (about["arch"], about.get("arch_args") or {}), (model.arch, model.arch_args or {})
     if before != now:
-        options = " ".join([f"--model.arch {before[0]}", *(f"--model.arch_args.{n} {v}" for n, v in before[1].items())])
+        options = " ".join(
+            [
+                f"--model.arch {before[0]}",
+                *(f"--model.arch_args.{n} {v}" for n, v in before[1].items()),
+            ]
+        )
         raise UserError(
             f"'{path}' holds another network than this command asks for; use {printable(options)}, or another --name"
         )
     require_same_classes(about["class_names"], path, model.class_names)
     if (selected := about.get("selection")) != chosen:
-        names = [f"{one['monitor']}, {one['mode']}" if one else "nothing" for one in (selected, chosen)]
+        names = [
+            f"{one['monitor']}, {one['mode']}" if one else "nothing" for one in (selected, chosen)
+        ]
         raise UserError(
             f"this run chooses best.ckpt by {printable(names[0])}, but the command by {names[1]}; keep --monitor, --mode"
             " and --callbacks.best_checkpoint, or use another --name"
@@ -102,7 +125,9 @@ def changed_data(about: About, data: Any) -> str:
     before = {**(about["data"] or {"init_args": {}})["init_args"], **about.get("transforms", {})}
     now = {name: value for name, value in data.hparams.items() if name not in _OF_THE_MACHINE}
     now |= data.transforms_in_words()
-    changes = [f"--data.{name} is {value}, not {before[name]}" for name, value in _differing(before, now)]
+    changes = [
+        f"--data.{name} is {value}, not {before[name]}" for name, value in _differing(before, now)
+    ]
     return printable(f"; from here on {' and '.join(changes)}") if changes else ""
 
 
@@ -117,13 +142,19 @@ def changed_processes(about: About, now: int) -> str:
 def changed_images(about: About, data: Any) -> str:
     """Names the splits with another number of images than the checkpoint's; returns nothing where there is none."""
     before, now = about.get("images", {}), dict(getattr(data, "split_sizes", dict)())
-    changes = [f"{size} {name} images, not {before[name]}" for name, size in _differing(before, now)]
+    changes = [
+        f"{size} {name} images, not {before[name]}" for name, size in _differing(before, now)
+    ]
     return f"the data has changed since this run was stopped: {listed(changes)}" if changes else ""
 
 
 def _differing(before: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any]]:
     """Compares as text, as tensors and arrays among the values are compared number by number."""
-    return [(name, value) for name, value in now.items() if name in before and repr(before[name]) != repr(value)]
+    return [
+        (name, value)
+        for name, value in now.items()
+        if name in before and repr(before[name]) != repr(value)
+    ]
 
 
 def require_same_classes(known: list[str], path: str | Path, class_names: list[str]) -> None:
@@ -131,7 +162,9 @@ def require_same_classes(known: list[str], path: str | Path, class_names: list[s
     if known != class_names:
         pairs = zip(known, class_names, strict=False)
         first = next((place for place, (one, other) in enumerate(pairs) if one != other), 0)
-        before, now = (f"{'…, ' * bool(first)}{listed(names[first:], 4)}" for names in (known, class_names))
+        before, now = (
+            f"{'…, ' * bool(first)}{listed(names[first:], 4)}" for names in (known, class_names)
+        )
         raise UserError(
             f"'{path}' knows the {len(known)} classes {before}, but the data has the {len(class_names)} classes {now};"
             " use the data it was trained on"

@@ -46,7 +46,9 @@ class LastCheckpoint(Callback):
     """
 
     def __init__(self, every_minutes: float = 3.0, every_n_steps: int | None = None) -> None:
-        require(every_minutes > 0, "--callbacks.last_checkpoint.every_minutes", every_minutes, "above 0")
+        require(
+            every_minutes > 0, "--callbacks.last_checkpoint.every_minutes", every_minutes, "above 0"
+        )
         sensible = every_n_steps is None or every_n_steps > 0
         require(sensible, "--callbacks.last_checkpoint.every_n_steps", every_n_steps, "above 0")
         self.every_minutes, self.every_n_steps = every_minutes, every_n_steps
@@ -58,12 +60,16 @@ class LastCheckpoint(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the clock, and handles signals from here on."""
-        trainer.callback_metrics.update({name: torch.tensor(value) for name, value in self._metrics.items()})
+        trainer.callback_metrics.update(
+            {name: torch.tensor(value) for name, value in self._metrics.items()}
+        )
         self._saved_at = self._agreed_at = time.monotonic()
         self._agreed_step = trainer.global_step
         self._request.listen()
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         """Saves, or saves and stops, if any process wants to."""
         if self._resumed:
             correct_progress(trainer)
@@ -89,23 +95,36 @@ class LastCheckpoint(Callback):
         """Restores the handlers of signals."""
         self._request.ignore()
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
         """Restores the handlers of signals."""
         self._request.ignore()
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Adds the newest metrics, and how far the curves have come."""
         checkpoint[CURVES] = curve_lengths(trainer)
-        checkpoint[_METRICS] = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        checkpoint[_METRICS] = {
+            name: float(value) for name, value in trainer.callback_metrics.items()
+        }
 
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Remembers the newest metrics, which schedules and other callbacks may look at before there are new ones."""
         if trainer.training:  # where Lightning clears the metrics once more before it trains
             self._resumed = True
             self._metrics = checkpoint[_METRICS]
-            states = [checkpoint["callbacks"].get(early.state_key, {}) for early in trainer.early_stopping_callbacks]
+            states = [
+                checkpoint["callbacks"].get(early.state_key, {})
+                for early in trainer.early_stopping_callbacks
+            ]
             trainer.should_stop = any(state.get("stopping_reason_message") for state in states)
-            if not trainer.should_stop and (trainer.max_steps < 0 or checkpoint["global_step"] < trainer.max_steps):
+            if not trainer.should_stop and (
+                trainer.max_steps < 0 or checkpoint["global_step"] < trainer.max_steps
+            ):
                 _reopen_epoch(checkpoint["loops"]["fit_loop"])
 
     def _agree(self, trainer: Trainer, between_epochs: bool) -> Action:
@@ -120,7 +139,11 @@ class LastCheckpoint(Callback):
         rate = (step - self._agreed_step) / elapsed  # steps a second, the same for all once agreed
         mine = torch.tensor([float(action), rate], device=trainer.strategy.root_device)
         largest, rate = trainer.strategy.reduce(mine, reduce_op="max").tolist()
-        self._agreed_at, self._agreed_step, self._next_agreement = now, step, step + max(1, int(rate))
+        self._agreed_at, self._agreed_step, self._next_agreement = (
+            now,
+            step,
+            step + max(1, int(rate)),
+        )
         return Action(int(largest))
 
     def _action(self, step: int, now: float, is_first: bool, between_epochs: bool) -> Action:
@@ -128,7 +151,9 @@ class LastCheckpoint(Callback):
             return Action.STOP
         elapsed = now - self._saved_at
         cheap = between_epochs and step > 0 and self._save_took <= _SHARE_OF_TIME * elapsed
-        timely = is_first and (cheap or elapsed >= 60 * self.every_minutes)  # clocks differ: the first process decides
+        timely = is_first and (
+            cheap or elapsed >= 60 * self.every_minutes
+        )  # clocks differ: the first process decides
         return Action.SAVE if timely or self._is_due(step) else Action.CONTINUE
 
     def _is_due(self, step: int) -> bool:
@@ -138,7 +163,9 @@ class LastCheckpoint(Callback):
         if action > Action.CONTINUE and not trainer.fast_dev_run:  # type: ignore[attr-defined]  # set by a connector
             began = time.monotonic()
             last = Path(trainer.default_root_dir) / CHECKPOINTS / LAST
-            written_or_read = self._save_took > 0 or trainer.ckpt_path == str(last)  # otherwise it may be damaged
+            written_or_read = self._save_took > 0 or trainer.ckpt_path == str(
+                last
+            )  # otherwise it may be damaged
             if trainer.is_global_zero and written_or_read:
                 hard_link(last, PREVIOUS)
             trainer.save_checkpoint(last)

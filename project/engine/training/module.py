@@ -21,7 +21,18 @@ from .bookkeeping import Bookkeeping, require_supported
 from .fitting import require_fitting_weights
 from .opening import opened
 
-_TAKEN = {"loss", "accuracy", "top5", "f1", "correct", "total", "top5_correct", "confusion_matrix", "per_class", "step"}
+_TAKEN = {
+    "loss",
+    "accuracy",
+    "top5",
+    "f1",
+    "correct",
+    "total",
+    "top5_correct",
+    "confusion_matrix",
+    "per_class",
+    "step",
+}
 
 
 class PlainBatch(NamedTuple):
@@ -84,7 +95,12 @@ class ResumableModule(LightningModule):
         for split in ("val", "test"):
             metrics = self.configure_metrics()
             for name in metrics:
-                require(name not in _TAKEN, "the name of a metric", name, f"none of {', '.join(sorted(_TAKEN))}")
+                require(
+                    name not in _TAKEN,
+                    "the name of a metric",
+                    name,
+                    f"none of {', '.join(sorted(_TAKEN))}",
+                )
             # groups would merge metrics whose states agree after the first batch
             own[split] = MetricCollection(cast(Any, metrics), compute_groups=False)
         self.own_metrics = nn.ModuleDict(own)
@@ -96,7 +112,9 @@ class ResumableModule(LightningModule):
     def monitors(self) -> dict[str, str | None]:
         """Returns the names of validation metrics and which is better, ``min`` or ``max``; None if a metric does not say."""
         modes = {True: "max", False: "min", None: None}
-        rates = {name: "min" if name == "loss" else "max" for name in self.val_metrics.results().rates()}
+        rates = {
+            name: "min" if name == "loss" else "max" for name in self.val_metrics.results().rates()
+        }
         own = {name: modes[metric.higher_is_better] for name, metric in self._own("val").items()}
         return {f"val/{name}": mode for name, mode in {**rates, **own}.items()}
 
@@ -128,7 +146,9 @@ class ResumableModule(LightningModule):
         if trainer is not None and trainer.datamodule is None and hasattr(batch, "indices"):  # type: ignore[attr-defined]
             fn = trainer.state.fn.value if trainer.state.fn else "fit"
             advice = f"call trainer.{fn}(model, datamodule=data)"
-            raise UserError(f"a data module's loaders need their data module for order and augmentation; {advice}")
+            raise UserError(
+                f"a data module's loaders need their data module for order and augmentation; {advice}"
+            )
         batch = batch if hasattr(batch, "images") else PlainBatch(*batch)
         several = batch.labels.dim() > 1 and not batch.labels.is_floating_point()
         if several and self.has_one_class:
@@ -147,10 +167,16 @@ class ResumableModule(LightningModule):
         """Returns the images of a batch, with or without labels, uint8 (N, 3, height, width)."""
         if isinstance(batch, Tensor):
             return batch
-        images: Tensor = batch[0] if isinstance(batch, Sequence) and len(batch) == 1 else self.as_batch(batch).images
+        images: Tensor = (
+            batch[0]
+            if isinstance(batch, Sequence) and len(batch) == 1
+            else self.as_batch(batch).images
+        )
         return images
 
-    def measure(self, split: Literal["train", "val", "test"], logits: Tensor, labels: Tensor, losses: Tensor) -> None:
+    def measure(
+        self, split: Literal["train", "val", "test"], logits: Tensor, labels: Tensor, losses: Tensor
+    ) -> None:
         """Counts a batch in the metrics of a set; images of negative label are left out, as another process counts them.
 
         Args:
@@ -160,7 +186,11 @@ class ResumableModule(LightningModule):
             losses: Each image's loss, float (N,).
         """
         if not isinstance(losses, Tensor) or losses.shape != (len(logits),):
-            got = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+            got = (
+                f"a tensor of shape {tuple(losses.shape)}"
+                if isinstance(losses, Tensor)
+                else type(losses).__name__
+            )
             raise UserError(
                 f"--model.loss, or {type(self).__name__}.loss, must return each image's loss, of shape ({len(logits)},), got"
                 f" {got}; with reduction='none', not a mean, which would depend on how many devices share a batch"
@@ -177,8 +207,12 @@ class ResumableModule(LightningModule):
         if not self._everywhere(metrics.update_called, all_processes=False):
             return None
         for name, metric in own.items():
-            if not self._everywhere(metric.update_called, all_processes=True):  # torchmetrics would wait
-                raise UserError(f"the metric '{name}' needs an image on each device; evaluate on fewer devices")
+            if not self._everywhere(
+                metric.update_called, all_processes=True
+            ):  # torchmetrics would wait
+                raise UserError(
+                    f"the metric '{name}' needs an image on each device; evaluate on fewer devices"
+                )
         values = {}
         for name, value in own.compute().items():
             if torch.as_tensor(value).numel() != 1:
@@ -192,7 +226,11 @@ class ResumableModule(LightningModule):
 
     def _everywhere(self, decision: bool, all_processes: bool) -> bool:
         trainer = trainer_of(self)
-        return decision if trainer is None else trainer.strategy.reduce_boolean_decision(decision, all=all_processes)
+        return (
+            decision
+            if trainer is None
+            else trainer.strategy.reduce_boolean_decision(decision, all=all_processes)
+        )
 
     def _own(self, split: str) -> MetricCollection:
         return cast(MetricCollection, self.own_metrics[split])
@@ -214,7 +252,11 @@ class ResumableModule(LightningModule):
             loss = {"name": f"{owner.__name__}.loss"}
         else:
             names = signature(type(self.criterion)).parameters.keys() - {"reduction"}
-            given = {name: value for name, value in vars(self.criterion).items() if name in names and is_plain(value)}
+            given = {
+                name: value
+                for name, value in vars(self.criterion).items()
+                if name in names and is_plain(value)
+            }
             own_name = getattr(self.criterion, "__name__", type(self.criterion).__name__)
             loss = {"name": own_name, **given}
         return {"loss": loss, **self.settings}
@@ -234,7 +276,9 @@ class ResumableModule(LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Checks the weights that Lightning is about to load; a run that resumes also restores its open counts."""
         require_fitting_weights(self.state_dict(), checkpoint["state_dict"], self.trainer.ckpt_path)
-        if isinstance(self.trainer.precision_plugin, DoublePrecision):  # Lightning converts after weights were rounded
+        if isinstance(
+            self.trainer.precision_plugin, DoublePrecision
+        ):  # Lightning converts after weights were rounded
             self.trainer.precision_plugin.convert_module(self)
         self.thresholds = checkpoint[ABOUT].get("thresholds")
         if not self.trainer.training:

@@ -43,34 +43,52 @@ class StopOnNonFinite(Callback):
         for optimizer in trainer.optimizers:
             optimizer.register_step_post_hook(self._restore)
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         """Keeps the indices of the batch's images."""
-        self._indices = getattr(batch, "indices", torch.empty(0))  # batches of the user's own need have none
+        self._indices = getattr(
+            batch, "indices", torch.empty(0)
+        )  # batches of the user's own need have none
 
-    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
+    def on_before_backward(
+        self, trainer: Trainer, pl_module: LightningModule, loss: Tensor
+    ) -> None:
         """Keeps the loss of one of the step's batches."""
         self._seen.append((loss.detach(), self._indices))
 
-    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
+    ) -> None:
         """Checks the losses since the last step and their gradients; raises a UserError if one is not finite."""
         self._read(trainer)
         seen, self._seen = self._seen, []
-        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        flag = _non_finite([*(p.grad for p in parameters), *(loss for loss, _ in seen)]).to(pl_module.device)
+        parameters = [
+            p for group in optimizer.param_groups for p in group["params"] if p.grad is not None
+        ]
+        flag = _non_finite([*(p.grad for p in parameters), *(loss for loss, _ in seen)]).to(
+            pl_module.device
+        )
         if trainer.world_size > 1:
             # a collective, which every process must enter at every step: one that alone has a bad loss cannot ask the
             # others; Lightning's own waits for the device
             distributed.all_reduce(flag, distributed.ReduceOp.MAX)
-        later = None if _has_scaler(trainer) else _copied(flag)  # torch's scaler waits for the device itself
+        later = (
+            None if _has_scaler(trainer) else _copied(flag)
+        )  # torch's scaler waits for the device itself
         self._unread = trainer.global_step + 1, seen, later or partial(bool, flag)
         if later is None:
             self._read(trainer)
-        elif all(group.get("fused") for group in optimizer.param_groups) and _is_of_torch(type(optimizer).step):
+        elif all(group.get("fused") for group in optimizer.param_groups) and _is_of_torch(
+            type(optimizer).step
+        ):
             optimizer.found_inf = flag  # type: ignore[attr-defined]  # as torch's scaler does
         else:
             self._before = [(flag, p, p.detach().clone()) for p in parameters]
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: Any = None) -> None:
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: Any = None
+    ) -> None:
         """Raises a UserError if the last step was not finite."""
         self._read(trainer)
 
@@ -132,7 +150,9 @@ def _images(trainer: Trainer, seen: list[tuple[Tensor, Tensor]]) -> str:
     train = getattr(data, "splits", {}).get("train")
     if train is None:
         return ""
-    names = [f"'{train.name(index % len(train))}'" for _, indices in seen for index in indices.tolist()]
+    names = [
+        f"'{train.name(index % len(train))}'" for _, indices in seen for index in indices.tolist()
+    ]
     return f", of the images {listed(names, 8)}"
 
 
@@ -142,14 +162,19 @@ def _is_of_torch(step: Callable[..., Any]) -> bool:
 
 
 def _has_scaler(trainer: Trainer) -> bool:
-    return isinstance(plugin := trainer.precision_plugin, MixedPrecision) and plugin.scaler is not None
+    return (
+        isinstance(plugin := trainer.precision_plugin, MixedPrecision) and plugin.scaler is not None
+    )
 
 
 def _copied(flag: Tensor) -> Callable[[], bool] | None:
     """Starts to copy a GPU's flag, and returns a function that waits for the copy; None if there is nothing to wait for."""
     if not flag.is_cuda:
         return None
-    copy, event = flag.to("cpu", non_blocking=True), torch.Event(flag.device)  # torch makes that memory pinned
+    copy, event = (
+        flag.to("cpu", non_blocking=True),
+        torch.Event(flag.device),
+    )  # torch makes that memory pinned
     event.record()
 
     def read() -> bool:
@@ -163,7 +188,9 @@ def _non_finite(tensors: list[Tensor]) -> Tensor:
     """Returns 1 if a number is infinite or NaN, else 0, float ()."""
     if not tensors:  # StochasticWeightAveraging's last epoch computes statistics alone
         return torch.zeros(())
-    if tensors[0].device.type == "cpu":  # half the time of the norm; elsewhere each sum would be a command of its own
+    if (
+        tensors[0].device.type == "cpu"
+    ):  # half the time of the norm; elsewhere each sum would be a command of its own
         total = torch.stack([tensor.sum(dtype=torch.float32) for tensor in tensors]).sum()
     else:
         total = torch.nn.utils.get_total_norm(tensors)

@@ -22,7 +22,9 @@ def opened(cls: type[Any], path: str | Path, strict: bool, given: dict[str, Any]
     found = _imported(cls, checkpoint[ABOUT], path)
     said = plain_options(checkpoint.get("hyper_parameters"), found)
     options = {name: value for name, value in said.items() if name not in cls.not_saved} | given
-    if not is_preprocessing(options.get("preprocessing")) or not isinstance(options.get("arch_args") or {}, dict):
+    if not is_preprocessing(options.get("preprocessing")) or not isinstance(
+        options.get("arch_args") or {}, dict
+    ):
         raise UserError(f"'{path}' does not say how images are prepared or what its network is")
     if "arch" in options and "arch" not in given:
         unchecked = None if "arch_args" in given else options.get("arch_args")
@@ -31,13 +33,17 @@ def opened(cls: type[Any], path: str | Path, strict: bool, given: dict[str, Any]
     try:
         signature(found).bind(**options)  # a bug further in keeps its traceback
     except TypeError as error:
-        raise UserError(f"'{path}': {found.__name__} does not accept its options: {error}") from error
+        raise UserError(
+            f"'{path}': {found.__name__} does not accept its options: {error}"
+        ) from error
     channels = len(options["preprocessing"]["mean"])
     with limited_by(weights, options.get("class_names", ()), options.get("arch_args"), channels):
         model = found(**options)
     if strict:
         require_fitting_weights(_without_loss(model.state_dict()), weights, path)
-    state = model.state_dict()  # whose metadata counts weights as saved by the present version of their module
+    state = (
+        model.state_dict()
+    )  # whose metadata counts weights as saved by the present version of their module
     state.clear()
     state.update(weights)
     model.load_state_dict(state, strict=False)

@@ -46,9 +46,18 @@ class TrainingSampler(_FixedBySeed):
         draw: Callable[[int], Tensor] | None = None,
     ) -> None:
         super().__init__(
-            cast("Dataset[int]", range(size)), num_replicas=world_size, rank=rank, seed=seed, drop_last=True
+            cast("Dataset[int]", range(size)),
+            num_replicas=world_size,
+            rank=rank,
+            seed=seed,
+            drop_last=True,
         )
-        self.size, self.batch_size, self.position, self.same_each_epoch = size, batch_size, position, same_each_epoch
+        self.size, self.batch_size, self.position, self.same_each_epoch = (
+            size,
+            batch_size,
+            position,
+            same_each_epoch,
+        )
         self.num_samples = size // batch_size * batch_size // world_size
         self.draw = draw
 
@@ -71,15 +80,25 @@ class EvaluationSampler(_FixedBySeed):
     has nothing else, which Lightning refuses, and keeps the dataset's own order, as predictions come without indices.
     """
 
-    def __init__(self, size: int, seed: int, world_size: int, rank: int, once: bool = False) -> None:
-        super().__init__(cast("Dataset[int]", range(size)), num_replicas=world_size, rank=rank, seed=seed)
+    def __init__(
+        self, size: int, seed: int, world_size: int, rank: int, once: bool = False
+    ) -> None:
+        super().__init__(
+            cast("Dataset[int]", range(size)), num_replicas=world_size, rank=rank, seed=seed
+        )
         order = torch.arange(size) if once else shuffled(size, seed, 0)
         padding = self.total_size - size
-        self._mine = torch.cat([order, order.repeat(-(-padding // size))[:padding]])[rank::world_size]
+        self._mine = torch.cat([order, order.repeat(-(-padding // size))[:padding]])[
+            rank::world_size
+        ]
         self.repeated: int | None = int(self._mine[-1]) if rank >= world_size - padding else None
         """The index of the sample that another process has as well and counts, if there is one; it comes last."""
         if once and self.repeated is not None and len(self._mine) > 1:
-            self._mine, self.num_samples, self.repeated = self._mine[:-1], self.num_samples - 1, None
+            self._mine, self.num_samples, self.repeated = (
+                self._mine[:-1],
+                self.num_samples - 1,
+                None,
+            )
 
     def __iter__(self) -> Iterator[int]:
         """Yields indices."""
@@ -94,7 +113,9 @@ def weighted_draw(labels: Tensor, batch_size: int, balance: float, seed: int, ep
     sampling. An epoch has as many whole batches as without balance. Returns indices, see ``ImageBatch``.
     """
     if labels.dim() != 1:
-        raise UserError("--data.class_balance needs images of one class each, but here they may have several")
+        raise UserError(
+            "--data.class_balance needs images of one class each, but here they may have several"
+        )
     size, length = len(labels), len(labels) // batch_size * batch_size
     edges = labels.bincount().double().pow(-balance)[labels].cumsum(0)
     draws = _fine_uniform(seed, epoch, torch.arange(length), Purpose.BALANCE) * edges[-1]

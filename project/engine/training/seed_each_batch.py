@@ -51,7 +51,9 @@ class SeedEachBatch(Callback):
 
     on_test_epoch_start = on_validation_epoch_start
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
+    def on_train_end(
+        self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any
+    ) -> None:
         """Leaves the hooks as they were."""
         while self._wrapped:
             del self._wrapped.pop().on_before_batch_transfer

@@ -71,20 +71,33 @@ def fail(self, *args, **kwargs) -> None:
     ("model.loss", nn.Module),
 )
 def test_a_bug_in_a_constructor_keeps_its_traceback(option, base, monkeypatch):
-    buggy = type("Buggy", (base,), {"__init__": fail, "__del__": lambda self: None, "__module__": __name__})
+    buggy = type(
+        "Buggy", (base,), {"__init__": fail, "__del__": lambda self: None, "__module__": __name__}
+    )
     monkeypatch.setitem(globals(), buggy.__name__, buggy)
     with pytest.raises(ValueError, match=r"^a bug of mine$") as found:
         FitCLI([f"--{option}={__name__}.Buggy"])
-    assert (type(found.value), explain(found.value), found.value.__cause__) == (ValueError, None, None)
+    assert (type(found.value), explain(found.value), found.value.__cause__) == (
+        ValueError,
+        None,
+        None,
+    )
     frame = traceback.extract_tb(found.tb)[-1]
     assert (frame.filename, frame.name) == (__file__, "fail")
 
 
-def test_a_bug_in_the_users_step_keeps_its_whole_traceback_although_lightning_raises_it(workplace, monkeypatch):
+def test_a_bug_in_the_users_step_keeps_its_whole_traceback_although_lightning_raises_it(
+    workplace, monkeypatch
+):
     monkeypatch.setattr(ImageClassifier, "training_step", lambda model, *_: model.log("a", "text"))
-    with pytest.raises(Exception, match="`str` values cannot be logged") as found, one_line_errors():
+    with (
+        pytest.raises(Exception, match="`str` values cannot be logged") as found,
+        one_line_errors(),
+    ):
         small()
-    assert (__file__, "<lambda>") in [(frame.filename, frame.name) for frame in traceback.extract_tb(found.tb)]
+    assert (__file__, "<lambda>") in [
+        (frame.filename, frame.name) for frame in traceback.extract_tb(found.tb)
+    ]
 
 
 def test_a_variable_shows_the_traceback_of_a_mistake_too(monkeypatch, capsys):

@@ -83,9 +83,7 @@ def split(words: str) -> list[str]:
 
 OWN_MODEL = f"{__name__}.OwnModel"
 MODEL = f"--model={OWN_MODEL} --model.gamma=2 --model.arch=resnet34 --model.optimizer.eps=0.1"
-DATA = (
-    "--config={data: {class_path: project.data.SyntheticFlowersDataModule, init_args: {batch_size: 8, image_size: 48}}}"
-)
+DATA = "--config={data: {class_path: project.data.SyntheticFlowersDataModule, init_args: {batch_size: 8, image_size: 48}}}"
 ADAMW = "--model.optimizer=AdamW --model.optimizer.lr=0.003 --model.optimizer.betas=[0.8,0.9]"
 STEPS = "lr_scheduler: {class_path: StepLR, init_args: {step_size: 3}}"
 STEPPED = "model.lr_scheduler: StepLR, model.lr_scheduler.step_size: 3, model.arch: resnet34, model.optimizer.lr: 0.001"
@@ -107,7 +105,9 @@ KEPT = f"""
 def test_options_are_kept_in_any_order_of_configs_classes_and_arguments(row):
     words, expected = row.split(" -> ")
     given = split(words)
-    rotations = [[*given[first:], *given[:first]] for first in range(len(given))]  # each pair in both orders
+    rotations = [
+        [*given[first:], *given[:first]] for first in range(len(given))
+    ]  # each pair in both orders
     for order in [*rotations, given[::-1]]:
         require_values(order, expected)
 
@@ -115,12 +115,18 @@ def test_options_are_kept_in_any_order_of_configs_classes_and_arguments(row):
 def test_a_model_of_ones_own_is_built_with_its_own_defaults(workplace):
     built: Any = FitCLI([f"--model={OWN_MODEL}", "--trainer.accelerator=cpu"]).model
     optimizer = built.optimizer(nn.Linear(1, 1).parameters())
-    assert (type(optimizer), optimizer.defaults["lr"], optimizer.defaults["eps"]) == (Adam, 0.25, 0.5)
+    assert (type(optimizer), optimizer.defaults["lr"], optimizer.defaults["eps"]) == (
+        Adam,
+        0.25,
+        0.5,
+    )
 
 
 def test_a_newly_named_class_starts_from_its_own_defaults():
     for key, cls in (("model.optimizer", AdamW), ("data", CIFAR10DataModule)):
-        found = vars(parse(f"--{key}={cls.__name__}")[key.replace("model.", "model.init_args.")].init_args)
+        found = vars(
+            parse(f"--{key}={cls.__name__}")[key.replace("model.", "model.init_args.")].init_args
+        )
         for name, parameter in inspect.signature(cls).parameters.items():
             if parameter.default is not inspect.Parameter.empty and name != "seed":
                 assert found[name] == parameter.default
@@ -128,12 +134,13 @@ def test_a_newly_named_class_starts_from_its_own_defaults():
 
 A = "--config={trainer: {max_epochs: 1}, model: {layer_decay: 0.1, arch: resnet34, arch_args: {a: 1}}}"
 B = "--config={trainer.max_epochs: 2, model.arch: resnet50, model.arch_args: {b: 2}}"
-SGD = (
-    "--config={model.optimizer: {class_path: torch.optim.SGD, init_args: {lr: 0.3, weight_decay: 0.2, dampening: 0.0}}}"
-)
+SGD = "--config={model.optimizer: {class_path: torch.optim.SGD, init_args: {lr: 0.3, weight_decay: 0.2, dampening: 0.0}}}"
 MOMENTUM = SGD.replace("dampening: 0.0", "momentum: 0.8")
 NOTE = "--model.optimizer: AdamW does not accept momentum of an earlier config"
-V2, LR = "torchvision.transforms.v2", "--config={model: {optimizer: {class_path: AdamW, init_args: {lr: 0.01}}}}"
+V2, LR = (
+    "torchvision.transforms.v2",
+    "--config={model: {optimizer: {class_path: AdamW, init_args: {lr: 0.01}}}}",
+)
 AUGMENT = f"--config={{data: {{class_path: CIFAR10DataModule, init_args: {{train_transforms: [{V2}.RandAugment]}}}}}}"
 MORE = f"--config={{data: {{train_transforms+: [{{class_path: {V2}.RandomErasing}}]}}, trainer.callbacks+: Timer}}"
 LATER = f"""
@@ -154,7 +161,9 @@ LATER = f"""
 
 
 @cases("row", *LATER)
-def test_flags_win_over_later_configs_these_over_earlier_ones_and_a_plus_adds_to_a_list(row, capsys):
+def test_flags_win_over_later_configs_these_over_earlier_ones_and_a_plus_adds_to_a_list(
+    row, capsys
+):
     """What only repeats an old class's default goes silently, anything else that a new one does not accept with a note."""
     command()
     capsys.readouterr()
@@ -168,7 +177,9 @@ def test_the_saved_config_of_a_run_can_be_used_with_another_class(workplace):
     given = [*split(MODEL), "--model.loss=CrossEntropyLoss", "--model.loss.label_smoothing=0.3"]
     command().parser.save(parse("--data.image_size=40", *given), "saved.yaml", skip_unset=False)
     assert parse("--config=saved.yaml").model == parse(*given).model
-    assert "train_size" in yaml.safe_load((workplace / "saved.yaml").read_text())["data"]["init_args"]
+    assert (
+        "train_size" in yaml.safe_load((workplace / "saved.yaml").read_text())["data"]["init_args"]
+    )
     data = parse("--config=saved.yaml", "--data=FolderDataModule", "--data.root=x").data
     assert data.class_path.endswith("FolderDataModule")
     assert (data.init_args.image_size, data.init_args.root) == (40, "x")
@@ -186,7 +197,12 @@ def test_a_path_is_taken_for_what_it_holds(workplace, args):
 
 def test_each_of_several_loggers_gets_what_follows_it():
     for first in ("--trainer.logger=CSVLogger", "--trainer.logger+=CSVLogger"):
-        args = (first, "--trainer.logger.name=a", "--trainer.logger+=CometLogger", "--trainer.logger.prefix=b")
+        args = (
+            first,
+            "--trainer.logger.name=a",
+            "--trainer.logger+=CometLogger",
+            "--trainer.logger.prefix=b",
+        )
         csv, comet = (one.init_args for one in parse(*args).trainer.logger)
         assert (csv.name, csv.prefix, comet.prefix) == ("a", "", "b")
 
@@ -198,12 +214,17 @@ def test_values_are_read_as_yaml_1_2_reads_them():
     assert read_config("{a: 1e-3, b: '1e-3', c: 2E5, d: 2020-01-01}") == expected
 
 
-LIMITS = [*(f"limit_{split}_batches" for split in ("train", "val", "test", "predict")), "overfit_batches"]
+LIMITS = [
+    *(f"limit_{split}_batches" for split in ("train", "val", "test", "predict")),
+    "overfit_batches",
+]
 
 
 @pytest.mark.parametrize(("text", "value"), [("1", 1), ("1.0", 1.0), ("2", 2), ("0.5", 0.5)])
 def test_an_integer_is_a_number_of_batches_and_a_fraction_a_share(text, value, workplace):
-    (workplace / "c.yaml").write_text("trainer:\n" + "".join(f"  {option}: {text}\n" for option in LIMITS))
+    (workplace / "c.yaml").write_text(
+        "trainer:\n" + "".join(f"  {option}: {text}\n" for option in LIMITS)
+    )
     for args in ([f"--trainer.{option}={text}" for option in LIMITS], ["--config=c.yaml"]):
         config = parse(*args)
         saved = yaml.safe_load(command().parser.dump(config))["trainer"]
@@ -225,20 +246,37 @@ def names(text):
     return {line.split()[0] for line in text.splitlines() if line.startswith("  --")}
 
 
-def test_the_help_of_fit_is_about_sixty_lines_with_the_options_of_data_and_model(monkeypatch, capsys):
+def test_the_help_of_fit_is_about_sixty_lines_with_the_options_of_data_and_model(
+    monkeypatch, capsys
+):
     monkeypatch.setenv("COLUMNS", "110")
     lines = (text := shown(FitCLI, "--help", capsys=capsys)).splitlines()
     assert 50 <= len(lines) <= 75
     assert max(map(len, lines)) <= 110
     classes = FolderDataModule.__mro__[: FolderDataModule.__mro__.index(ImageDataModule) + 1]
-    data = {f"data.{name}" for cls in classes for name in inspect.signature(cls).parameters} - {"data.kwargs"}
+    data = {f"data.{name}" for cls in classes for name in inspect.signature(cls).parameters} - {
+        "data.kwargs"
+    }
     model = {f"model.{name}" for name in inspect.signature(ImageClassifier).parameters}
     hidden = {f"--{name}" for name in data | model} - names(text)
-    documented = " ".join(inspect.getdoc(cls) or "" for cls in (*classes, ReproducibleDataModule, ImageClassifier))
-    advanced = {name for name in hidden if f" {name.split('.')[1]}: Advanced: " in " ".join(documented.split())}
+    documented = " ".join(
+        inspect.getdoc(cls) or "" for cls in (*classes, ReproducibleDataModule, ImageClassifier)
+    )
+    advanced = {
+        name
+        for name in hidden
+        if f" {name.split('.')[1]}: Advanced: " in " ".join(documented.split())
+    }
     assert hidden - advanced - {"--data.seed"} == {"--model.class_names", "--model.preprocessing"}
-    assert "  --callbacks.NAME false               Switches a callback off: last_checkpoint, best_" in text
-    examples = [line.split("project.fit ")[1] for line in lines if line.startswith("  python -m project.fit")]
+    assert (
+        "  --callbacks.NAME false               Switches a callback off: last_checkpoint, best_"
+        in text
+    )
+    examples = [
+        line.split("project.fit ")[1]
+        for line in lines
+        if line.startswith("  python -m project.fit")
+    ]
     assert len(examples) == 3
     for example in examples[1:]:
         parse(*shlex.split(example))
@@ -246,18 +284,26 @@ def test_the_help_of_fit_is_about_sixty_lines_with_the_options_of_data_and_model
 
 def test_the_rest_and_a_class_of_ones_own_are_in_help_all(capsys):
     text = shown(lambda args: parse(*args), f"--model={OWN_MODEL}", "--help-all", capsys=capsys)
-    assert {"--data.prefetch_factor", "--callbacks.last_checkpoint.every_minutes", "--model.layer_decay"} <= names(text)
+    assert {
+        "--data.prefetch_factor",
+        "--callbacks.last_checkpoint.every_minutes",
+        "--model.layer_decay",
+    } <= names(text)
     assert "--trainer.check_val_every_n_epoch" in text
     assert "Advanced:" not in text
     assert "--data CIFAR10DataModule: " in text
     own = {f"--data.{name}" for name in inspect.signature(CIFAR10DataModule).parameters}
     assert own - {"--data.kwargs"} <= names(text)
     assert "--model OwnModel: A model of one's own" in text
-    assert re.search(r"--model.gamma GAMMA\s+An option of one's own. \(type: float, default: 1.0\)", text)
+    assert re.search(
+        r"--model.gamma GAMMA\s+An option of one's own. \(type: float, default: 1.0\)", text
+    )
 
 
 def test_evaluate_shows_what_it_takes(capsys):
     text = shown(EvaluateCLI, "--help", capsys=capsys)
     assert {"--split", "--output", "--data.root", "--trainer.devices"} <= names(text)
-    assert not [name for name in names(text) if name.startswith("--model.") or name == "--data.flip"]
+    assert not [
+        name for name in names(text) if name.startswith("--model.") or name == "--data.flip"
+    ]
     assert "python -m project.evaluate runs/" in text

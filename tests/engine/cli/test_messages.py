@@ -106,9 +106,13 @@ extra -> there is no option 'extra'
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_answered_with_what_to_type_before_anything_is_made(mistake, workplace, monkeypatch, capsys):
+def test_a_mistake_is_answered_with_what_to_type_before_anything_is_made(
+    mistake, workplace, monkeypatch, capsys
+):
     args, answer = mistake.split(" -> ")
-    monkeypatch.setattr("project.data.drawn.module.draw_flowers", None)  # a TypeError where an image is drawn
+    monkeypatch.setattr(
+        "project.data.drawn.module.draw_flowers", None
+    )  # a TypeError where an image is drawn
     if "broken" in args:
         broken = make_folder(workplace / "broken", {"blue": 6, "red": 6}) / "red" / "3.jpg"
         broken.write_bytes(broken.read_bytes()[:-100])
@@ -127,7 +131,10 @@ def test_an_optimizer_that_training_builds_answers_in_one_line_too(workplace, ca
     "text answer",
     (bytes(range(256)), "'c.yaml' cannot be read: 'utf-8' codec can't decode"),
     (b"trainer: {max_epochs: [3", "c.yaml, line 1: expected ',' or ']'"),
-    (b"trainer: !!python/object/apply:os.system [exit]", "c.yaml, line 1: could not determine a constructor"),
+    (
+        b"trainer: !!python/object/apply:os.system [exit]",
+        "c.yaml, line 1: could not determine a constructor",
+    ),
     (b"trainer:\n  max_epochs: 3\n  max_epochs: 4", "'max_epochs' is given twice"),
     (b"data:\n  transforms+: [a]\n  transforms: [b]", "'transforms' is given twice"),
     (b"hello", "c.yaml: expected 'option: value', got 'hello'"),
@@ -140,7 +147,11 @@ def test_a_config_that_cannot_be_read_is_one_line(text, answer, workplace, capsy
 @cases(
     "command args answer",
     (EvaluateCLI, [], "CHECKPOINT is missing, as in: "),
-    (report.parse, ["x", "--data.root=x"], "there is no option '--data.root'; did you mean --root?"),
+    (
+        report.parse,
+        ["x", "--data.root=x"],
+        "there is no option '--data.root'; did you mean --root?",
+    ),
     (report.parse, [], "RUN is missing, as in: "),
     (check_data.parse, [], "DATA is missing, as in: "),
     (sweep.parse, [], "FILE is missing, as in: "),
@@ -151,11 +162,16 @@ def test_other_commands_answer_alike(command, args, answer, capsys):
 
 
 def test_a_strategy_that_shards_the_weights_is_refused():
-    with pytest.raises(UserError, match="FSDPStrategy does not keep all weights on each device; use ddp"):
+    with pytest.raises(
+        UserError, match="FSDPStrategy does not keep all weights on each device; use ddp"
+    ):
         require_supported(cast(Trainer, SimpleNamespace(strategy=FSDPStrategy())))
 
 
-POWER_SGD: dict[str, Any] = {"ddp_comm_state": PowerSGDState(None, 1), "ddp_comm_hook": powerSGD_hook}
+POWER_SGD: dict[str, Any] = {
+    "ddp_comm_state": PowerSGDState(None, 1),
+    "ddp_comm_hook": powerSGD_hook,
+}
 
 
 @cases(
@@ -166,13 +182,19 @@ POWER_SGD: dict[str, Any] = {"ddp_comm_state": PowerSGDState(None, 1), "ddp_comm
     ("cuda", POWER_SGD | {"process_group_backend": "gloo"}, "PowerSGD aborts over gloo"),
     ("cpu", {"static_graph": True}, "static_graph aborts where gradients accumulate"),
 )
-def test_a_communication_hook_that_does_nothing_or_is_not_exact_says_so(monkeypatch, capsys, device, options, said):
+def test_a_communication_hook_that_does_nothing_or_is_not_exact_says_so(
+    monkeypatch, capsys, device, options, said
+):
     monkeypatch.setattr(DDPStrategy, "root_device", property(lambda _: torch.device(device)))
     some: Any = {"logger": False, "callbacks": [GradientAccumulationScheduler({1: 2})]}
     trainer = Trainer(accelerator="cpu", devices=1, strategy=DDPStrategy(**options), **some)
     with pytest.raises(UserError, match=said) if "aborts" in said else nullcontext():
         require_supported(trainer)
-        notes = [line for line in capsys.readouterr().err.splitlines() if "hook" in line or "PowerSGD" in line]
+        notes = [
+            line
+            for line in capsys.readouterr().err.splitlines()
+            if "hook" in line or "PowerSGD" in line
+        ]
         assert [note.startswith(said) for note in notes] == [True] * bool(said)
 
 
@@ -199,18 +221,32 @@ def test_an_error_is_said_whatever_the_environment_calls_the_process(monkeypatch
     assert capsys.readouterr().err == "error: no\n"
 
 
-def test_early_stopping_works_with_validation_by_the_clock_and_says_that_it_stopped(workplace, capsys):
+def test_early_stopping_works_with_validation_by_the_clock_and_says_that_it_stopped(
+    workplace, capsys
+):
     early = "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=train/loss"
-    small(*early.split(), "--trainer.callbacks.stopping_threshold=100", "--trainer.val_check_interval=00:00:00:00")
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("stopped early")]
-    assert line.startswith("stopped early, after epoch 1: Stopping threshold reached: train/loss = ")
+    small(
+        *early.split(),
+        "--trainer.callbacks.stopping_threshold=100",
+        "--trainer.val_check_interval=00:00:00:00",
+    )
+    (line,) = [
+        line for line in capsys.readouterr().err.splitlines() if line.startswith("stopped early")
+    ]
+    assert line.startswith(
+        "stopped early, after epoch 1: Stopping threshold reached: train/loss = "
+    )
 
 
-def test_what_watches_a_metric_that_is_there_in_its_own_mode_runs_and_its_config_runs_again(workplace):
+def test_what_watches_a_metric_that_is_there_in_its_own_mode_runs_and_its_config_runs_again(
+    workplace,
+):
     """``Timer`` has a default that is no plain data; EarlyStopping's mode is what the user says of the best checkpoint."""
     callbacks = "--trainer.callbacks+=EarlyStopping --trainer.callbacks+=Timer --trainer.callbacks.duration=00:12:00:00"
     plateau = "--model.lr_scheduler=ReduceLROnPlateau --model.lr_scheduler.monitor=val/loss"
     steps = "--model.lr_scheduler_interval=step --trainer.val_check_interval=1"
-    small("--monitor=val/accuracy", "--mode=min", *callbacks.split(), *plateau.split(), *steps.split())
+    small(
+        "--monitor=val/accuracy", "--mode=min", *callbacks.split(), *plateau.split(), *steps.split()
+    )
     config = workplace / "runs" / "run" / "config.yaml"
     fit(f"--config={config}", "--name=again", "--trainer.fast_dev_run=true")

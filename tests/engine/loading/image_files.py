@@ -17,7 +17,9 @@ def smooth(width: int, height: int) -> Image.Image:
 
 
 def noise(width: int, height: int, seed: int = 0) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
+    return Image.fromarray(
+        np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    )
 
 
 def pixels(image: Image.Image) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -44,7 +44,9 @@ def root(tmp_path):
 
 def test_broken_files_are_left_out_and_every_other_file_stays_in_its_split(root, capsys):
     whole = served(attached(module(root)))
-    broken = {split: next(file for file in files if "/b/" in file) for split, files in whole.items()}
+    broken = {
+        split: next(file for file in files if "/b/" in file) for split, files in whole.items()
+    }
     for file in broken.values():
         Path(file).write_bytes(b"")
     data = attached(module(root))
@@ -74,14 +76,18 @@ def test_a_file_that_vanishes_in_training_is_named_where_it_is_an_error(root, nu
     data = attached(module(root, "error", num_workers=num_workers))
     gone, loader = data.splits["train"].files[5], data.train_dataloader()
     gone.unlink()
-    with pytest.raises(UnreadableFileError, match=rf"{gone}' cannot be read as an image \(No such file"):
+    with pytest.raises(
+        UnreadableFileError, match=rf"{gone}' cannot be read as an image \(No such file"
+    ):
         list(loader)
     if num_workers:
         loader._iterator._shutdown_workers()  # left to the garbage collector, it would wait for 5 seconds
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_file_that_breaks_in_training_leaves_its_batch_and_the_others_as_they_were(root, num_workers, capsys):
+def test_a_file_that_breaks_in_training_leaves_its_batch_and_the_others_as_they_were(
+    root, num_workers, capsys
+):
     data = attached(module(root, num_workers=num_workers, batch_size=8), epoch=2)
     whole = transferred(data)
     gone, deep = data.splits["train"].files[5], data.splits["train"].files[9]
@@ -90,10 +96,15 @@ def test_a_file_that_breaks_in_training_leaves_its_batch_and_the_others_as_they_
     for _ in range(2):
         kept = torch.tensor([index not in (5, 9) for index in whole.indices.tolist()])
         assert int(kept.sum()) == len(whole.indices) - 2
-        assert all(torch.equal(field[kept], left) for field, left in zip(whole, transferred(data), strict=True))
+        assert all(
+            torch.equal(field[kept], left)
+            for field, left in zip(whole, transferred(data), strict=True)
+        )
     warnings = capsys.readouterr().err.splitlines()
     assert len(warnings) == 2
-    assert all(any(f"'{file}' cannot be read" in line for line in warnings) for file in (gone, deep))
+    assert all(
+        any(f"'{file}' cannot be read" in line for line in warnings) for file in (gone, deep)
+    )
     assert "(2 so far)" in warnings[1]
 
 
@@ -101,7 +112,10 @@ def test_a_file_that_breaks_in_training_leaves_its_batch_and_the_others_as_they_
 def test_in_evaluation_a_file_that_breaks_is_not_counted_and_is_named_once(root, split, capsys):
     data = attached(module(root), training=False)
     data.trainer.testing = split == "test"
-    gone, expected = data.splits[split].files[2], dict(enumerate(data.splits[split].labels.tolist())) | {2: -1}
+    gone, expected = (
+        data.splits[split].files[2],
+        dict(enumerate(data.splits[split].labels.tolist())) | {2: -1},
+    )
     gone.unlink()
     for _ in range(2):
         batch = transferred(data, split)
@@ -116,7 +130,9 @@ def test_a_training_batch_without_a_readable_image_ends_the_run(root):
     data = attached(module(root))
     for file in data.splits["train"].files:
         file.unlink()
-    with pytest.raises(UnreadableFileError, match=f"no image of a training batch of 4 can be read; is '{root}'"):
+    with pytest.raises(
+        UnreadableFileError, match=f"no image of a training batch of 4 can be read; is '{root}'"
+    ):
         transferred(data)
 
 
@@ -149,7 +165,9 @@ def skip(folder):
     files = {split: [str(file) for file in dataset.files] for split, dataset in data.splits.items()}
     address = data.splits["train"].files.block.__getstate__()["_text"].data_ptr()
     maps = mapped_file(address), mapped_file(images.splits["val"].images.data_ptr())
-    (folder / f"{rank}.json").write_text(json.dumps([files, int(images.splits["val"].images.sum()), maps]))
+    (folder / f"{rank}.json").write_text(
+        json.dumps([files, int(images.splits["val"].images.sum()), maps])
+    )
 
 
 def mapped_file(address):
@@ -162,7 +180,9 @@ def mapped_file(address):
     return None
 
 
-def test_all_processes_see_the_list_and_the_images_of_the_first_without_files_that_it_cannot_read(tmp_path):
+def test_all_processes_see_the_list_and_the_images_of_the_first_without_files_that_it_cannot_read(
+    tmp_path,
+):
     """If each decided for itself, their data sets would differ in length, and the run would wait for ever."""
     root = make_folder(tmp_path / "images", {"a": 20, "b": 20})
     (tmp_path / "temporary").mkdir()
@@ -184,6 +204,8 @@ def test_an_error_of_the_system_is_no_broken_image(root, monkeypatch, code):
     monkeypatch.setattr("PIL.Image.open", Mock(side_effect=OSError(code, os.strerror(code))))
     monkeypatch.setenv("XDG_CACHE_HOME", str(root / ".nothing"))
     for look in (module(root).prepare_data, lambda: next(iter(data.train_dataloader()))):
-        with pytest.raises(LocalError, match=rf"jpg' cannot be read \({os.strerror(code)}\)") as caught:
+        with pytest.raises(
+            LocalError, match=rf"jpg' cannot be read \({os.strerror(code)}\)"
+        ) as caught:
             look()
         assert not isinstance(caught.value, UnreadableFileError)

@@ -31,13 +31,19 @@ def start(tmp_path):
 
 
 def epoch(dataset, number=0):
-    return dataset.__getitems__([number * len(dataset) + index for index in range(len(dataset))]).images
+    return dataset.__getitems__(
+        [number * len(dataset) + index for index in range(len(dataset))]
+    ).images
 
 
 def test_a_second_epoch_and_a_second_run_need_no_file_and_the_room_is_taken_before_the_first(start):
     first, second = start(), start()
     room = first.cache.path.stat()
-    assert room.st_blocks * 512 >= room.st_size == sum(8 + 3 * height * width for height, width in first.cache.shapes)
+    assert (
+        room.st_blocks * 512
+        >= room.st_size
+        == sum(8 + 3 * height * width for height, width in first.cache.shapes)
+    )
     cropped = epoch(first)
     for file in first.files:
         file.rename(file.with_suffix(".gone"))
@@ -48,7 +54,12 @@ def test_a_second_epoch_and_a_second_run_need_no_file_and_the_room_is_taken_befo
 
 def test_processes_that_fill_a_file_at_once_read_what_one_alone_does(start, tmp_path):
     def loader(folder):
-        options: Any = {"image_size": 16, "batch_size": 4, "num_workers": 1, "cache": str(tmp_path / folder)}
+        options: Any = {
+            "image_size": 16,
+            "batch_size": 4,
+            "num_workers": 1,
+            "cache": str(tmp_path / folder),
+        }
         return attached(FolderDataModule(str(tmp_path / "images"), **options)).train_dataloader()
 
     alone = [batch.images for batch in loader("one")]
@@ -70,7 +81,10 @@ def test_files_that_differ_in_an_outer_folder_alone_are_told_apart(tmp_path):
 
 def test_what_decides_the_pixels_decides_the_file(start):
     first = start()
-    paths = [one.cache.path for one in (start(), start("val"), start(image_size=24), start(interpolation="bicubic"))]
+    paths = [
+        one.cache.path
+        for one in (start(), start("val"), start(image_size=24), start(interpolation="bicubic"))
+    ]
     first.files[0].write_bytes(first.files[-1].read_bytes())
     assert first.cache.path == paths[0]
     assert len({*paths, start().cache.path}) == 5
@@ -89,7 +103,9 @@ def test_an_image_of_which_a_part_was_lost_is_decoded_again(start):
         assert torch.equal(epoch(start()), whole)
 
 
-def test_where_it_does_not_fit_that_is_said_and_images_are_decoded(start, tmp_path, monkeypatch, capsys):
+def test_where_it_does_not_fit_that_is_said_and_images_are_decoded(
+    start, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
     train = start()
     assert "has no room for the decoded train images; going on without" in capsys.readouterr().err
@@ -98,7 +114,9 @@ def test_where_it_does_not_fit_that_is_said_and_images_are_decoded(start, tmp_pa
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_a_whole_file_is_used_and_stays_where_the_disk_is_full_by_now(start, monkeypatch, capsys, compressed):
+def test_a_whole_file_is_used_and_stays_where_the_disk_is_full_by_now(
+    start, monkeypatch, capsys, compressed
+):
     first = start()
     whole, path = epoch(first), first.cache.path
     if compressed:  # takes less room than it is long

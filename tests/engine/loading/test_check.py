@@ -110,9 +110,14 @@ def test_a_broken_file_is_named_at_every_start_and_leaves_the_record_alone(root)
     start(root, sizes=False)
     written = record().stat().st_mtime_ns, record().stat().st_ino
     for _ in range(2):
-        with pytest.raises(UnreadableFileError, match=r"1 of 12 files cannot be read as images: '.*image 3\.jpg'"):
+        with pytest.raises(
+            UnreadableFileError, match=r"1 of 12 files cannot be read as images: '.*image 3\.jpg'"
+        ):
             FolderDataModule(str(root)).prepare_data()
-    assert (record().stat().st_mtime_ns, record().stat().st_ino) == written  # it was read, at another time
+    assert (
+        record().stat().st_mtime_ns,
+        record().stat().st_ino,
+    ) == written  # it was read, at another time
 
 
 def test_a_record_that_cannot_be_read_is_made_anew(root, looked_at):
@@ -136,14 +141,23 @@ def test_many_files_are_checked_by_processes_with_the_same_result(root, monkeypa
     (root / "a" / "image 3.jpg").write_bytes(b"")
     drawn = torch.get_rng_state()
     facts = start(root)
-    assert torch.equal(torch.get_rng_state(), drawn)  # or the first run would train otherwise than the second
+    assert torch.equal(
+        torch.get_rng_state(), drawn
+    )  # or the first run would train otherwise than the second
     assert facts.pop(root / "a" / "image 3.jpg")[0] == -1
     (root / "a" / "image 3.jpg").unlink()
     assert facts == by_hand(root)
 
 
-def test_a_second_start_asks_the_disk_for_each_file_once_for_the_cache_too(root, tmp_path, looked_at):
-    options: Any = {"image_size": 16, "num_workers": 0, "batch_size": 4, "cache": str(tmp_path / "cache")}
+def test_a_second_start_asks_the_disk_for_each_file_once_for_the_cache_too(
+    root, tmp_path, looked_at
+):
+    options: Any = {
+        "image_size": 16,
+        "num_workers": 0,
+        "batch_size": 4,
+        "cache": str(tmp_path / "cache"),
+    }
     first, second = (FolderDataModule(str(root), **options) for _ in range(2))
     attached(first)
     looked_at.clear()
@@ -152,5 +166,7 @@ def test_a_second_start_asks_the_disk_for_each_file_once_for_the_cache_too(root,
     shapes = [cast(Any, data.splits["train"]).cache.shapes.tolist() for data in (first, second)]
     assert shapes[0] == shapes[1]
     asked = [str(call.args[0]) for call in stat.call_args_list]
-    assert sorted(path for path in asked if path.endswith(".jpg")) == [str(file) for file in files_in(root)]
+    assert sorted(path for path in asked if path.endswith(".jpg")) == [
+        str(file) for file in files_in(root)
+    ]
     assert looked_at == []

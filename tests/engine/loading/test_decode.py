@@ -13,7 +13,13 @@ import torch
 from PIL import Image, ImageOps
 
 from project.engine.errors import UnreadableFileError
-from project.engine.loading.decode import MAX_PIXELS, check_image, open_image, read_bands, upright_size
+from project.engine.loading.decode import (
+    MAX_PIXELS,
+    check_image,
+    open_image,
+    read_bands,
+    upright_size,
+)
 from tests.conftest import cases
 from tests.engine.loading.image_files import decoded, difference, noise, save, smooth, turned
 
@@ -21,13 +27,23 @@ SUFFIXES = ["jpg", "png", "bmp", "gif", "ppm", "tif", "webp"]
 
 
 def png_chunk(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+    return (
+        struct.pack(">I", len(content))
+        + kind
+        + content
+        + struct.pack(">I", zlib.crc32(kind + content))
+    )
 
 
 def claiming_png(width: int, height: int) -> bytes:
     """A PNG file of a few bytes whose header says how large it is."""
     header, data = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0), zlib.compress(bytes(1000))
-    return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + png_chunk(b"IDAT", data) + png_chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + png_chunk(b"IHDR", header)
+        + png_chunk(b"IDAT", data)
+        + png_chunk(b"IEND", b"")
+    )
 
 
 def tiff(mode: str) -> bytes:
@@ -44,7 +60,9 @@ def test_an_image_is_turned_the_way_its_exif_data_say(tmp_path, suffix, orientat
     with Image.open(path) as image:
         assert difference(decoded(path), ImageOps.exif_transpose(image)).max() == 0
     if suffix == "tif":
-        pytest.importorskip("tifffile", reason="of the extra tiff, which reads such files with --data.channels")
+        pytest.importorskip(
+            "tifffile", reason="of the extra tiff, which reads such files with --data.channels"
+        )
     assert torch.equal(read_bands(path, (3, 8)), decoded(path))
 
 
@@ -57,10 +75,18 @@ def test_a_large_jpeg_is_decoded_at_a_fraction_of_its_size_as_pil_does(tmp_path,
         with Image.open(path) as image:
             image.draft("RGB", least)
             expected = ImageOps.exif_transpose(image)
-        assert difference(decoded(path, least[::-1] if orientation == 6 else least), expected).max() == 0
+        assert (
+            difference(decoded(path, least[::-1] if orientation == 6 else least), expected).max()
+            == 0
+        )
 
 
-@cases("suffix trailing", *((suffix, b"") for suffix in SUFFIXES), ("jpg", b"\0" * 40), ("png", b"garbage" * 100))
+@cases(
+    "suffix trailing",
+    *((suffix, b"") for suffix in SUFFIXES),
+    ("jpg", b"\0" * 40),
+    ("png", b"garbage" * 100),
+)
 def test_a_good_file_is_accepted_with_something_after_its_end_too(tmp_path, suffix, trailing):
     path = save(smooth(64, 48), tmp_path / f"image.{suffix}")
     path.write_bytes(path.read_bytes() + trailing)
@@ -68,7 +94,9 @@ def test_a_good_file_is_accepted_with_something_after_its_end_too(tmp_path, suff
     assert decoded(path).shape == (3, 48, 64)
 
 
-@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # of an image that cannot be opened
+@pytest.mark.filterwarnings(
+    "ignore:unclosed file:ResourceWarning"
+)  # of an image that cannot be opened
 @pytest.mark.parametrize("suffix", ["jpg", "png", "bmp", "webp"])
 @pytest.mark.parametrize("read", [check_image, decoded])
 def test_a_file_cut_short_anywhere_is_refused_by_name(tmp_path, suffix, read):
@@ -76,7 +104,9 @@ def test_a_file_cut_short_anywhere_is_refused_by_name(tmp_path, suffix, read):
     data = path.read_bytes()
     for length in np.linspace(1, 0.97 * len(data), 25).astype(int):
         path.write_bytes(data[:length])
-        with pytest.raises(UnreadableFileError, match=r"rose\.\w+' cannot be read as an image \(.+\); repair"):
+        with pytest.raises(
+            UnreadableFileError, match=r"rose\.\w+' cannot be read as an image \(.+\); repair"
+        ):
             read(path)
 
 
@@ -100,12 +130,16 @@ def test_what_is_no_image_is_refused_by_name_and_reason(tmp_path, content, why, 
         path.symlink_to(content)
     else:
         path.write_bytes(content)
-    with pytest.raises(UnreadableFileError, match=rf"rose\.jpg' cannot be read as an image \({why}"):
+    with pytest.raises(
+        UnreadableFileError, match=rf"rose\.jpg' cannot be read as an image \({why}"
+    ):
         read(path)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")  # on the damage that it gets over
-@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # of an image that cannot be opened
+@pytest.mark.filterwarnings(
+    "ignore:unclosed file:ResourceWarning"
+)  # of an image that cannot be opened
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("read", [check_image, decoded])
 def test_a_damaged_file_gives_an_image_or_our_own_error(tmp_path, suffix, read):
@@ -135,7 +169,9 @@ def test_of_several_frames_or_pages_the_first_is_used(tmp_path, suffix):
 
 @pytest.mark.parametrize("kind", [b"zTXt", b"iTXt"])
 @pytest.mark.parametrize("before", [True, False], ids=["before the pixels", "behind them"])
-def test_text_that_unpacks_to_gigabytes_is_refused_or_skipped_in_little_memory(tmp_path, kind, before):
+def test_text_that_unpacks_to_gigabytes_is_refused_or_skipped_in_little_memory(
+    tmp_path, kind, before
+):
     packed = zlib.compress(bytes(2**28), 9)
     text = png_chunk(kind, b"note\0\0" + packed if kind == b"zTXt" else b"note\0\1\0\0\0" + packed)
     path = save(smooth(40, 32), tmp_path / "bomb.png")
@@ -159,10 +195,16 @@ def test_text_that_unpacks_to_gigabytes_is_refused_or_skipped_in_little_memory(t
     ("webp", "RGB", {}),
     ("webp", "RGB", {"lossless": True, "method": 0}),
 )
-def test_a_file_that_was_cut_but_ends_as_it_should_is_never_accepted(tmp_path, suffix, mode, options):
+def test_a_file_that_was_cut_but_ends_as_it_should_is_never_accepted(
+    tmp_path, suffix, mode, options
+):
     # all of the file's bytes say something
     photo = np.asarray(smooth(200, 150)) // 2 + np.asarray(noise(200, 150)) // 4
-    path = save(Image.fromarray(photo.astype(np.uint8)).convert(mode), tmp_path / f"image.{suffix}", **options)
+    path = save(
+        Image.fromarray(photo.astype(np.uint8)).convert(mode),
+        tmp_path / f"image.{suffix}",
+        **options,
+    )
     data, dice = path.read_bytes(), random.Random(0)
     for _ in range(60):
         path.write_bytes(data[: dice.randrange(len(data) // 4, len(data) * 95 // 100)] + data[-2:])

@@ -23,7 +23,10 @@ def test_a_block_has_the_paths_of_a_plain_list(tmp_path, saved):
     block, folders = PathBlock(), [tmp_path / "daisy", tmp_path / "rose"]
     paths = joined([block.add(folder, iter([*NAMES, ELSEWHERE])) for folder in folders])
     if saved:
-        files = {"train": {"a": paths.take([*range(3)]), "b": paths.take(slice(3, None))}, "val": {"a": paths.take([])}}
+        files = {
+            "train": {"a": paths.take([*range(3)]), "b": paths.take(slice(3, None))},
+            "val": {"a": paths.take([])},
+        }
         torch.save(files, tmp_path / "paths")
         found = torch.load(tmp_path / "paths", mmap=True, weights_only=False)
         assert [[*classes] for classes in found.values()] == [["a", "b"], ["a"]]

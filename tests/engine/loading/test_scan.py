@@ -18,7 +18,9 @@ from tests.data.test_folder import epoch_of, found, listing, module
 from tests.engine.loading.image_files import write_folder
 
 
-@pytest.mark.parametrize("name", ["with space", "Größe", "向日葵", "μαργαρίτα", "100%", "a.b", "it's", "-x"])
+@pytest.mark.parametrize(
+    "name", ["with space", "Größe", "向日葵", "μαργαρίτα", "100%", "a.b", "it's", "-x"]
+)
 def test_any_name_of_a_folder_or_a_file_will_do(tmp_path, name):
     root = write_folder(tmp_path / name, {name: 5, "other": 5})
     for file in sorted((root / name).iterdir()):
@@ -29,17 +31,26 @@ def test_any_name_of_a_folder_or_a_file_will_do(tmp_path, name):
     assert str(data.splits["val"].name(data.class_names.index(name))).startswith(f"{name}/{name}")
 
 
-def test_files_at_any_depth_of_a_class_folder_are_those_that_torchvision_finds_but_for_those_of_systems(tmp_path):
+def test_files_at_any_depth_of_a_class_folder_are_those_that_torchvision_finds_but_for_those_of_systems(
+    tmp_path,
+):
     names = ("a", "a/field", "a/field/far/away", "a/field.jpg", "b", "b/field", "only below/sub")
     root = write_folder(tmp_path, dict.fromkeys(names, 3))
     expected = ImageFolder(str(root))
     (root / "a" / "notes.txt").touch()
     systems = (".git", "__MACOSX", "@eaDir")
-    write_folder(root, {place: 2 for name in systems for place in (f"{name}/a", f"a/{name}", f"a/field/{name}")})
+    write_folder(
+        root,
+        {place: 2 for name in systems for place in (f"{name}/a", f"a/{name}", f"a/field/{name}")},
+    )
     data = attached(module(root))
     assert data.class_names == expected.classes
     splits: Any = data.splits.values()
-    ours = [pair for split in splits for pair in zip(map(str, split.files), split.labels.tolist(), strict=True)]
+    ours = [
+        pair
+        for split in splits
+        for pair in zip(map(str, split.files), split.labels.tolist(), strict=True)
+    ]
     assert sorted(ours) == sorted(expected.samples)  # each in one split
     assert list(data.splits) == ["train", "val", "test"]
     assert all({*split.labels.tolist()} == {*range(len(expected.classes))} for split in splits)
@@ -51,10 +62,14 @@ def test_a_file_keeps_its_split_when_folders_within_its_class_come(tmp_path):
     write_folder(root, {"a/field": 60, "b/field": 60})  # with the same names again
     after = found(root)
     assert sorted(chain(*after.values())) == listing(root)
-    assert {split: [name for name in names if "field" not in name] for split, names in after.items()} == before
+    assert {
+        split: [name for name in names if "field" not in name] for split, names in after.items()
+    } == before
     assert {name.replace("/field", "") for name in after["test"]} > set(before["test"])
     root.rename(tmp_path / "train")  # by which the images to cut are in a folder of their own
-    assert found(tmp_path) == {split: [f"train/{name}" for name in names] for split, names in after.items()}
+    assert found(tmp_path) == {
+        split: [f"train/{name}" for name in names] for split, names in after.items()
+    }
 
 
 def test_a_dead_link_is_named_be_it_a_class_or_an_image(tmp_path):
@@ -82,14 +97,23 @@ def test_a_class_whose_name_is_not_utf8_has_a_name_that_can_be_drawn_and_written
 
 @cases(
     "folders message",
-    ("train val", "look like splits, not classes; call .* 'train', with a folder for each class inside"),
+    (
+        "train val",
+        "look like splits, not classes; call .* 'train', with a folder for each class inside",
+    ),
     ("Training/a Training/b Testing/a Testing/b", "look like splits, not classes"),
-    (".", r"has images \(such as 'image 0.jpg'\), but no class folders with images; it must hold one folder"),
+    (
+        ".",
+        r"has images \(such as 'image 0.jpg'\), but no class folders with images; it must hold one folder",
+    ),
     ("train/a train/b Test/a Test/b", "Test' would be ignored.*call it 'test'"),
     ("train/a train/b testing/a testing/b", "testing' would be ignored.*call it 'test'"),
     ("train/a train/b Val/a Val/b", "Val' would be ignored.*call it 'val'"),
     ("train/a train/b Validation/a Validation/b", "Validation' would be ignored.*call it 'val'"),
-    ("train/a train/b TRAINING/a", "TRAINING' would be ignored.*beside 'train'; move one of them away"),
+    (
+        "train/a train/b TRAINING/a",
+        "TRAINING' would be ignored.*beside 'train'; move one of them away",
+    ),
 )
 def test_folders_that_are_neither_classes_nor_splits_are_recognised(tmp_path, folders, message):
     root = write_folder(tmp_path / "root", dict.fromkeys(folders.split(), 5))
@@ -109,7 +133,12 @@ def test_folders_are_listed_sorted_at_any_depth(tmp_path):
         (tmp_path / name).touch()
     os.mkfifo(tmp_path / "pipe.jpg")
     found, notes = paths(tmp_path)
-    assert [os.path.relpath(path, tmp_path) for path in found] == ["a.jpg", "a/z/1.webp", "b/10.png", "b/2.JPG"]
+    assert [os.path.relpath(path, tmp_path) for path in found] == [
+        "a.jpg",
+        "a/z/1.webp",
+        "b/10.png",
+        "b/2.JPG",
+    ]
     assert not notes
 
 
@@ -122,7 +151,11 @@ def test_links_are_followed_unless_they_lead_back_up(tmp_path):
     (tmp_path / "in" / "dead.jpg").symlink_to(tmp_path / "nowhere")
     (tmp_path / "in" / "self.jpg").symlink_to("self.jpg")
     found, notes = paths(tmp_path / "in")
-    assert [os.path.relpath(path, tmp_path / "in") for path in found] == ["dead.jpg", "self.jpg", "aside/1.jpg"]
+    assert [os.path.relpath(path, tmp_path / "in") for path in found] == [
+        "dead.jpg",
+        "self.jpg",
+        "aside/1.jpg",
+    ]
     assert len(notes) == 1
     assert "deep/up' leads back to a folder that it is in" in notes[0]
     named = [f"{tmp_path}/missing", f"{tmp_path}/other/1.jpg"]

@@ -32,7 +32,9 @@ GREY = smooth(30, 24).convert("L")
 )
 def test_an_image_of_any_mode_becomes_what_it_becomes_as_a_file(tmp_path, image, options, suffix):
     path = save(image, tmp_path / f"image.{suffix}", **options)
-    dataset = attached(module(Samples([(Image.open(path), 0)] * 30), class_names=["a", "b"])).splits["train"]
+    dataset = attached(
+        module(Samples([(Image.open(path), 0)] * 30), class_names=["a", "b"])
+    ).splits["train"]
     assert torch.equal(dataset.image(0), prepare(path, dataset.preprocessing))
 
 
@@ -52,13 +54,21 @@ def test_what_is_random_in_a_data_set_depends_on_seed_epoch_and_index_alone(kind
         return pixels.view(1, 1, 5).expand(3, 5, 5), index % 2
 
     def epoch(workers: int, epoch: int = 1, seed: int = 0, done: int = 0) -> ImageBatch:
-        data = module(kind(draw, 40), class_names=["a", "b"], num_workers=workers, crop_scale=(1.0, 1.0), seed=seed)
+        data = module(
+            kind(draw, 40),
+            class_names=["a", "b"],
+            num_workers=workers,
+            crop_scale=(1.0, 1.0),
+            seed=seed,
+        )
         return joined(attached(data, epoch=epoch, batches_done=done).train_dataloader())
 
     alone = epoch(0)
     torch.manual_seed(99)
     assert all(torch.equal(*fields) for fields in zip(epoch(2), alone, strict=True))
-    assert all(torch.equal(found, field[12:]) for found, field in zip(epoch(0, done=3), alone, strict=True))
+    assert all(
+        torch.equal(found, field[12:]) for found, field in zip(epoch(0, done=3), alone, strict=True)
+    )
     drawn = {image.numpy().tobytes() for image in alone.images}
     assert len(drawn) == len(alone.images)
     for other in (epoch(0, epoch=2), epoch(0, seed=1)):
@@ -69,7 +79,10 @@ def test_what_is_random_in_a_data_set_depends_on_seed_epoch_and_index_alone(kind
 @cases(
     "dataset names",
     (labelled(30, classes=["x", "y", "z"]), ["x", "y", "z"]),
-    (labelled(30, classes=[("tench", "Tinca tinca"), ("crane",), "z"]), ["tench, Tinca tinca", "crane", "z"]),
+    (
+        labelled(30, classes=[("tench", "Tinca tinca"), ("crane",), "z"]),
+        ["tench, Tinca tinca", "crane", "z"],
+    ),
     (labelled(30, labels=np.arange(30) % 3), ["0", "1", "2"]),
     (labelled(30, _labels=[i % 3 for i in range(30)]), ["0", "1", "2"]),
     (Subset(labelled(60, classes=["x", "y", "z"]), range(30)), ["x", "y", "z"]),
@@ -84,7 +97,9 @@ def test_class_names_come_from_the_data_set(dataset, names):
 
 
 def test_labels_that_the_data_set_transforms_are_not_taken_from_its_list():
-    shifted = labelled(30, targets=[(i + 1) % 3 for i in range(30)], target_transform=lambda label: label)
+    shifted = labelled(
+        30, targets=[(i + 1) % 3 for i in range(30)], target_transform=lambda label: label
+    )
     data = attached(module(shifted, class_names=["a", "b", "c"]))
     with pytest.raises(UserError, match="called targets"):
         _ = data.splits["train"].labels
@@ -107,24 +122,32 @@ def test_a_file_that_the_data_set_opens_is_not_shared_with_the_workers():
 @pytest.mark.parametrize("subset", [False, True])
 def test_a_data_set_that_fetches_batches_is_asked_for_each_once(subset):
     fetching = Fetching(**vars(labelled(60, targets=[i % 3 for i in range(60)])))
-    given, plain = (Subset(one, range(40)) if subset else one for one in (fetching, Samples(**vars(fetching))))
+    given, plain = (
+        Subset(one, range(40)) if subset else one for one in (fetching, Samples(**vars(fetching)))
+    )
     found, expected = (joined(attached(module(one)).train_dataloader()) for one in (given, plain))
     assert all(torch.equal(*fields) for fields in zip(found, expected, strict=True))
     assert len(fetching.fetched) == len(found.labels) // 4
     assert [len(batch) for batch in fetching.fetched] == [4] * len(fetching.fetched)
 
 
-def test_a_sample_that_cannot_be_fetched_with_its_batch_is_named_and_a_batch_has_its_length(monkeypatch):
+def test_a_sample_that_cannot_be_fetched_with_its_batch_is_named_and_a_batch_has_its_length(
+    monkeypatch,
+):
     def fetch(index: int) -> Any:
         if index == 3:
             raise OSError(5, "Input/output error")
         return IMAGE, 0
 
-    data = attached(module(Fetching(fetch, 30), val=labelled(9), test=labelled(9), class_names=["a", "b", "c"]))
+    data = attached(
+        module(Fetching(fetch, 30), val=labelled(9), test=labelled(9), class_names=["a", "b", "c"])
+    )
     train = data.splits["train"]
     assert len(train.__getitems__([0, 1]).labels) == 2
     with pytest.raises(UserError, match=r"^Fetching\[3\] cannot be read \(Input/output error\)"):
         train.__getitems__([2, 3])
-    monkeypatch.setattr(Fetching, "__getitems__", lambda self, indices: [self[index] for index in indices[1:]])
+    monkeypatch.setattr(
+        Fetching, "__getitems__", lambda self, indices: [self[index] for index in indices[1:]]
+    )
     with pytest.raises(UserError, match=r"^Fetching\.__getitems__ must return a list of 2 samples"):
         train.__getitems__([0, 1])

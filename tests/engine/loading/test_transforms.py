@@ -46,13 +46,18 @@ def batches(**options):
 @cases(
     "transform position",
     (v2.RandAugment(), {"num_workers": 2}),
-    (v2.Compose([v2.RandomRotation([-30, 30]), v2.RandomPosterize(4)]), {"world_size": 3, "rank": 1}),
+    (
+        v2.Compose([v2.RandomRotation([-30, 30]), v2.RandomPosterize(4)]),
+        {"world_size": 3, "rank": 1},
+    ),
     (of_python, {"world_size": 2, "rank": 1}),
     (of_numpy, {"done": 0}),
 )
 def test_each_image_is_what_the_transform_makes_of_it_after_seeding_by_hand(transform, position):
     """In a worker, on one of several processes and after a resume as well."""
-    images, _, indices = by_index(*batches(train_transforms=[transform], **{"num_workers": 0} | position))
+    images, _, indices = by_index(
+        *batches(train_transforms=[transform], **{"num_workers": 0} | position)
+    )
     train = attached_data().splits["train"]
     changed = 0
     for image, index in zip(images, indices.tolist(), strict=True):
@@ -69,7 +74,9 @@ def test_all_other_draws_are_left_as_they_are():
     def draw():
         return torch.rand(3).tolist(), random.random(), np.random.random(2).tolist()  # noqa: NPY002
 
-    dataset = TransformedDataset(attached_data().splits["train"], [v2.RandAugment(), of_python, of_numpy], 0)
+    dataset = TransformedDataset(
+        attached_data().splits["train"], [v2.RandAugment(), of_python, of_numpy], 0
+    )
     seed_generators(1)
     expected = draw()
     seed_generators(1)
@@ -79,29 +86,45 @@ def test_all_other_draws_are_left_as_they_are():
 
 @pytest.mark.parametrize("cached", [False, True])
 def test_files_are_transformed_after_they_are_cropped(tmp_path, cached):
-    root, cache = make_folder(tmp_path / "images", {"a": 12, "b": 12}), str(tmp_path / "cache") if cached else None
-    options: dict[str, Any] = {"image_size": 24, "batch_size": 8, "flip": False, "num_workers": 0, "cache": cache}
+    root, cache = (
+        make_folder(tmp_path / "images", {"a": 12, "b": 12}),
+        str(tmp_path / "cache") if cached else None,
+    )
+    options: dict[str, Any] = {
+        "image_size": 24,
+        "batch_size": 8,
+        "flip": False,
+        "num_workers": 0,
+        "cache": cache,
+    }
     found = []
     for transforms in ([v2.RandAugment()], None, [v2.RandAugment()]):
         data = attached(FolderDataModule(str(root), train_transforms=transforms, **options))
         found.append(by_index(*epochs(data, data.train_dataloader())))
     first, plain, again = found
     require_equal(first, again)
-    for index, image, changed in zip(plain.indices.tolist(), plain.images, first.images, strict=True):
+    for index, image, changed in zip(
+        plain.indices.tolist(), plain.images, first.images, strict=True
+    ):
         torch.manual_seed(derived_seed(Purpose.TRANSFORMS, 0, 0, index))
         assert torch.equal(changed, v2.RandAugment()(image))
 
 
 @cases(
     "transform text",
-    (v2.ToDtype(torch.float32, scale=True), "image, uint8 .* got torch.float32 .* normalises on the device"),
+    (
+        v2.ToDtype(torch.float32, scale=True),
+        "image, uint8 .* got torch.float32 .* normalises on the device",
+    ),
     (v2.Grayscale(), r"must return an image, uint8 .* got torch.uint8 \(1, 12, 12\)"),
     (v2.RandomResize(8, 12), "return images of different sizes"),
     (v2.Resize(2), "crop_padding must be below 2"),
     (lambda image: None, "<lambda>> must return an image, uint8 .* got NoneType"),
 )
 def test_what_is_no_image_is_refused_in_one_line_that_names_the_transform(transform, text, capsys):
-    found = one_line(lambda: batches(train_transforms=[transform], crop_padding=3, num_workers=0), capsys)
+    found = one_line(
+        lambda: batches(train_transforms=[transform], crop_padding=3, num_workers=0), capsys
+    )
     assert len(found) < 300
     assert re.search(text, found)
 
@@ -111,9 +134,16 @@ def broken(image):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_an_error_inside_a_transform_is_a_bug_with_its_traceback_and_no_broken_image(tmp_path, num_workers):
+def test_an_error_inside_a_transform_is_a_bug_with_its_traceback_and_no_broken_image(
+    tmp_path, num_workers
+):
     root = make_folder(tmp_path / "images", {"a": 12, "b": 12})
-    options = {"image_size": 16, "batch_size": 4, "num_workers": num_workers, "on_bad_image": "skip"}
+    options = {
+        "image_size": 16,
+        "batch_size": 4,
+        "num_workers": num_workers,
+        "on_bad_image": "skip",
+    }
     data = attached(FolderDataModule(str(root), train_transforms=[broken], **options))
     with pytest.raises(RuntimeError, match="a bug of one's own") as caught:
         list(data.train_dataloader())
@@ -122,7 +152,10 @@ def test_an_error_inside_a_transform_is_a_bug_with_its_traceback_and_no_broken_i
 
 def test_a_checkpoint_names_the_transforms_and_bfloat16_takes_soft_labels(workplace):
     own = "--data.train_transforms+=tests.engine.loading.test_transforms.of_numpy"
-    mixing = "--data.batch_transforms+=torchvision.transforms.v2.MixUp", "--data.batch_transforms.alpha=0.2"
+    mixing = (
+        "--data.batch_transforms+=torchvision.transforms.v2.MixUp",
+        "--data.batch_transforms.alpha=0.2",
+    )
     flags = "--trainer.precision=bf16-true", "--trainer.max_steps=1"
     small(RANDOM_TRANSFORM, "--data.train_transforms.magnitude=5", own, *mixing, *flags)
     about = load(workplace / "runs" / "run" / "checkpoints" / "last.ckpt")["about"]
@@ -164,7 +197,9 @@ def test_draws_depend_on_the_batch_alike_on_all_devices_and_leave_others_alone()
 def test_soft_labels_give_mean_cross_entropy_and_count_against_the_largest_share():
     batch, data = first_batch(v2.MixUp()), NoiseDataModule()
     smooth = CrossEntropy(label_smoothing=0.2)
-    model = ImageClassifier(data.class_names, data.preprocessing, arch="resnet9_slim", loss=smooth).eval()
+    model = ImageClassifier(
+        data.class_names, data.preprocessing, arch="resnet9_slim", loss=smooth
+    ).eval()
     loss, logits = model.training_step(batch, 0).detach(), model(batch.images).detach()
     torch.testing.assert_close(loss, F.cross_entropy(logits, batch.labels, label_smoothing=0.2))
     right = (logits.argmax(1) == batch.labels.argmax(1)).float().mean()

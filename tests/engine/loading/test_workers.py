@@ -23,16 +23,26 @@ def test_a_batch_for_which_there_is_no_room_is_an_error_and_not_lost(monkeypatch
     monkeypatch.setattr("torch.Tensor.share_memory_", no_room)
     data: Any = ArrayDataset(torch.zeros(8, 3, 4, 4, dtype=torch.uint8), torch.arange(8), "image")
     with pytest.raises(RuntimeError, match="unable to allocate shared memory"):
-        list(DataLoader(data, batch_size=4, num_workers=1, collate_fn=workers.share_batch, timeout=60))
+        list(
+            DataLoader(
+                data, batch_size=4, num_workers=1, collate_fn=workers.share_batch, timeout=60
+            )
+        )
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no /dev/shm")
 @pytest.mark.parametrize(("free", "expected"), [(64e6, 2), (20e3, 0)])
-def test_with_little_shared_memory_there_are_no_workers_and_one_line_says_so(monkeypatch, capsys, free, expected):
+def test_with_little_shared_memory_there_are_no_workers_and_one_line_says_so(
+    monkeypatch, capsys, free, expected
+):
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
-    data = NoiseDataModule(num_workers=2, batch_size=8)  # two batches of 3.5 KB for each worker, twice
+    data = NoiseDataModule(
+        num_workers=2, batch_size=8
+    )  # two batches of 3.5 KB for each worker, twice
     data.setup("fit")
-    assert [loader.num_workers for loader in (data.train_dataloader(), data.val_dataloader())] == [expected] * 2
+    assert [loader.num_workers for loader in (data.train_dataloader(), data.val_dataloader())] == [
+        expected
+    ] * 2
     said = capsys.readouterr().err
     assert said.startswith("note: /dev/shm has little room for the ") == (expected == 0)
     assert said.count("\n") == (expected == 0)

@@ -26,7 +26,11 @@ from tests.small import load, one_line, require_same_end, small, stop_at
 from tests.stress import differences, outcome
 
 EXPLAINED: dict[str, Any] = {"class_names": ["a", "b", "c"], "epoch": 3, "step": 8, "metrics": {}}
-EXPLAINED |= {"arch": "resnet18", "arch_args": {"stem": "cifar"}, "data": {"class_path": "Data", "init_args": {}}}
+EXPLAINED |= {
+    "arch": "resnet18",
+    "arch_args": {"stem": "cifar"},
+    "data": {"class_path": "Data", "init_args": {}},
+}
 EXPLAINED |= {"preprocessing": {"resize": 32, "crop": 32, "mean": [0.5] * 3, "std": [0.25] * 3}}
 GOOD: dict[str, Any] = {ABOUT: EXPLAINED, "state_dict": {"weight": torch.arange(4.0)}}
 
@@ -58,7 +62,11 @@ def test_a_text_or_a_file_cut_short_anywhere_is_refused(tmp_path, kind):
 
 
 def test_a_file_of_another_project_is_refused(tmp_path):
-    without: list[Any] = [{"state_dict": {}, "epoch": 1}, {ABOUT: EXPLAINED}, {ABOUT: {}, "state_dict": {}}]
+    without: list[Any] = [
+        {"state_dict": {}, "epoch": 1},
+        {ABOUT: EXPLAINED},
+        {ABOUT: {}, "state_dict": {}},
+    ]
     for content in [*without, [ABOUT, "state_dict"], torch.zeros(3)]:
         torch.save(content, path := tmp_path / "foreign.ckpt")
         with pytest.raises(UserError, match=r"foreign\.ckpt' was not written by this project"):
@@ -116,7 +124,9 @@ def test_a_run_resumes_from_the_checkpoint_before_a_damaged_one_and_keeps_it_unt
     capsys.readouterr()
     small(EVERY_STEP)
     said = capsys.readouterr().err
-    assert re.search(rf"'{LAST}' is damaged.*looking for the one before it.*in epoch 2 after step 5", said, re.S)
+    assert re.search(
+        rf"'{LAST}' is damaged.*looking for the one before it.*in epoch 2 after step 5", said, re.S
+    )
     assert sorted(os.listdir(CHECKPOINTS)) == ["best.ckpt", "last.ckpt"]
     require_same_end(Path("runs/run"), outcome(whole))
 
@@ -142,7 +152,10 @@ def test_a_run_resumes_after_the_disk_was_full(workplace, whole, monkeypatch, ca
     with monkeypatch.context() as patch:
         patch.setattr("project.engine.run.checkpoint.open", full_for_this, raising=False)
         said = one_line(lambda: small(EVERY_STEP), capsys)
-    assert "cannot write: No space left on device; make room; to resume, run the same command with --name run" in said
+    assert (
+        "cannot write: No space left on device; make room; to resume, run the same command with --name run"
+        in said
+    )
     assert sorted(os.listdir(CHECKPOINTS)) == ["last.ckpt", "previous.ckpt"]
     assert name == "best" or LAST.read_bytes() == before
     small()
@@ -151,7 +164,9 @@ def test_a_run_resumes_after_the_disk_was_full(workplace, whole, monkeypatch, ca
 
 class Deep(nn.Sequential):
     def __init__(self, num_classes: int, depth: int = 1) -> None:
-        super().__init__(nn.AdaptiveAvgPool2d(1), nn.Flatten(), *(nn.Linear(3, 3) for _ in range(depth)))
+        super().__init__(
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), *(nn.Linear(3, 3) for _ in range(depth))
+        )
         self.append(nn.Linear(3, num_classes))
 
 
@@ -172,7 +187,9 @@ def allowed(monkeypatch) -> set[str]:
 
 def test_a_network_is_found_in_a_module_that_the_user_has_named_and_where_it_has_moved(allowed):
     here = f"{__name__}.Deep"
-    with pytest.raises(UserError, match=rf"network is {here}; give --import {__name__} if that is yours"):
+    with pytest.raises(
+        UserError, match=rf"network is {here}; give --import {__name__} if that is yours"
+    ):
         network_of_file(here, None)
     allow_module(__name__.rpartition(".")[0])  # the package
     assert [network_of_file(f"{__name__}.{name}", None) for name in ("Deep", "shallow", "function")]
@@ -193,16 +210,26 @@ def test_a_module_that_imports_when_it_is_asked_is_not_asked(allowed, monkeypatc
 
 def test_in_python_the_callers_word_is_enough(allowed, tmp_path):
     path = tmp_path / "net.ckpt"
-    model = ImageClassifier(EXPLAINED["class_names"], EXPLAINED["preprocessing"], arch=f"{__name__}.Deep")
-    torch.save(GOOD | {"state_dict": model.state_dict(), "hyper_parameters": dict(model.hparams)}, path)
+    model = ImageClassifier(
+        EXPLAINED["class_names"], EXPLAINED["preprocessing"], arch=f"{__name__}.Deep"
+    )
+    torch.save(
+        GOOD | {"state_dict": model.state_dict(), "hyper_parameters": dict(model.hparams)}, path
+    )
     allowed.clear()
     with pytest.raises(UserError, match="give --import"):
         ImageClassifier.load_from_checkpoint(path)
-    assert isinstance(ImageClassifier.load_from_checkpoint(path, arch=f"{__name__}.Deep").network, Deep)
-    assert isinstance(ImageClassifier.load_from_checkpoint(path).network, Deep)  # it has been named now
+    assert isinstance(
+        ImageClassifier.load_from_checkpoint(path, arch=f"{__name__}.Deep").network, Deep
+    )
+    assert isinstance(
+        ImageClassifier.load_from_checkpoint(path).network, Deep
+    )  # it has been named now
 
 
-@pytest.mark.parametrize("arch", ["shufflenet_v2_x0_5", "squeezenet1_1", "timm/vit_tiny_patch16_224"])
+@pytest.mark.parametrize(
+    "arch", ["shufflenet_v2_x0_5", "squeezenet1_1", "timm/vit_tiny_patch16_224"]
+)
 def test_the_limit_leaves_room_for_the_network_itself(arch):
     with torch.device("meta"):
         weights = build_network(arch, 3).state_dict()
@@ -214,22 +241,39 @@ def test_the_limit_leaves_room_for_the_network_itself(arch):
 
 
 class Base:
-    def __init__(self, size: int = 1, names: list[str] | None = None, mode: Literal["a", "b"] = "a") -> None: ...
+    def __init__(
+        self, size: int = 1, names: list[str] | None = None, mode: Literal["a", "b"] = "a"
+    ) -> None: ...
 
 
 class Derived(Base):
-    def __init__(self, transform: Callable[..., Any] | None = None, model: Base | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, transform: Callable[..., Any] | None = None, model: Base | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
 
 
-first, newest = type("Twice", (Derived,), {}), type("Twice", (Derived,), {})  # as where a notebook's cell is run again
+first, newest = (
+    type("Twice", (Derived,), {}),
+    type("Twice", (Derived,), {}),
+)  # as where a notebook's cell is run again
 
 
-NOT_FOUND = dict.fromkeys(["Base", "OrderedDict", "collections.OrderedDict", "antigravity.Derive", "", "."])
+NOT_FOUND = dict.fromkeys(
+    ["Base", "OrderedDict", "collections.OrderedDict", "antigravity.Derive", "", "."]
+)
 
 
-@cases("name found", ("Derived", Derived), ("no_such_module.Derived", Derived), ("Twice", newest), *NOT_FOUND.items())
-def test_a_class_is_found_by_its_name_whatever_module_is_named_in_front_and_nothing_is_imported(name, found):
+@cases(
+    "name found",
+    ("Derived", Derived),
+    ("no_such_module.Derived", Derived),
+    ("Twice", newest),
+    *NOT_FOUND.items(),
+)
+def test_a_class_is_found_by_its_name_whatever_module_is_named_in_front_and_nothing_is_imported(
+    name, found
+):
     assert imported_class(name, Base) is found
     assert "antigravity" not in sys.modules
 

@@ -24,10 +24,27 @@ from tests.conftest import cases
 from tests.small import load, rows
 
 COLUMNS = ["path", "label", "confidence", "correct", "error"]
-ODD = ["a,b", 'say "cheese"', "two\nlines", "carriage\rreturn", "ünï 花", "", " ", "-1", "\\x", "line\u2028separator"]
+ODD = [
+    "a,b",
+    'say "cheese"',
+    "two\nlines",
+    "carriage\rreturn",
+    "ünï 花",
+    "",
+    " ",
+    "-1",
+    "\\x",
+    "line\u2028separator",
+]
 CONFIDENCES = [float(np.float32(value)) for value in (0.1, 1 / 3, 1e-12, 1.0, 0.0)]
 ROWS = [
-    dict(zip(COLUMNS, (f"{number} {odd}", odd or None, CONFIDENCES[number % 5], number % 2 == 0, None), strict=True))
+    dict(
+        zip(
+            COLUMNS,
+            (f"{number} {odd}", odd or None, CONFIDENCES[number % 5], number % 2 == 0, None),
+            strict=True,
+        )
+    )
     for number, odd in enumerate(ODD)
 ]
 
@@ -52,7 +69,9 @@ def test_pythons_csv_reads_what_was_written(tmp_path):
 def test_json_lines_hold_every_value(tmp_path):
     found = [json.loads(line) for line in write(tmp_path / "rows.jsonl").decode().split("\n")[:-1]]
     assert [{**row, "confidence": float(np.float32(row["confidence"]))} for row in found] == ROWS
-    assert all(len(str(row["confidence"])) < 14 for row in found)  # of the 17 digits of a float64 half mean nothing
+    assert all(
+        len(str(row["confidence"])) < 14 for row in found
+    )  # of the 17 digits of a float64 half mean nothing
     row = ROWS[0] | {"confidence": float("nan")}
     assert json.loads(write(tmp_path / "rows.jsonl", [row]))["confidence"] is None
 
@@ -101,7 +120,9 @@ def test_bytes_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch):
     path, seen, sync = tmp_path / "last.ckpt", [], os.fsync
 
     def witness(descriptor):
-        seen.append((os.fstat(descriptor).st_size > 0 and os.path.isfile(descriptor), path.exists()))
+        seen.append(
+            (os.fstat(descriptor).st_size > 0 and os.path.isfile(descriptor), path.exists())
+        )
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", witness)
@@ -117,7 +138,9 @@ def test_the_earlier_file_is_kept_under_another_name(tmp_path, monkeypatch, link
     for left in (".last.partial.ckpt", ".previous.ckpt.partial"):  # by a killed process
         (tmp_path / left).write_text("a part")
     for number in range(3):
-        for _ in range(2):  # where a process was killed while it wrote the file, the next one links again
+        for _ in range(
+            2
+        ):  # where a process was killed while it wrote the file, the next one links again
             hard_link(path, "previous.ckpt")
         assert path.exists() == (links and number > 0)
         save(number, path)
@@ -138,10 +161,18 @@ def test_files_written_elsewhere_can_be_replaced(tmp_path):
         io.remove_checkpoint(tmp_path / f"{name}.ckpt")
     for name in ("run/config.yaml", "run"):
         io.remove_checkpoint(tmp_path / name)
-    assert {path.name for path in tmp_path.rglob("*.*")} == {"theirs.ckpt", "config.yaml", "link.ckpt"}
+    assert {path.name for path in tmp_path.rglob("*.*")} == {
+        "theirs.ckpt",
+        "config.yaml",
+        "link.ckpt",
+    }
 
 
-CONTENT = {"flowers/rose/1.jpg": os.urandom(3000), "flowers/rose/2.jpg": b"two", "flowers/daisy/1.jpg": b"three"}
+CONTENT = {
+    "flowers/rose/1.jpg": os.urandom(3000),
+    "flowers/rose/2.jpg": b"two",
+    "flowers/daisy/1.jpg": b"three",
+}
 
 
 def write_archive(path: Path, members: dict[str, bytes]) -> str:
@@ -211,7 +242,11 @@ def offer(server, members=CONTENT) -> tuple[str, str]:
 
 
 def tree(root):
-    return {str(path.relative_to(root.parent)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(root.parent)): path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file()
+    }
 
 
 def left_over(folder):
@@ -231,7 +266,9 @@ def test_an_archive_is_fetched_once_by_concurrent_runs_and_not_kept(server, fold
     assert tree(folder) == CONTENT | {"flowers/rose/2.jpg": b"mine"}
 
 
-def test_what_reaches_outside_or_is_not_the_expected_archive_or_not_there_is_refused_whole(tmp_path, server, folder):
+def test_what_reaches_outside_or_is_not_the_expected_archive_or_not_there_is_refused_whole(
+    tmp_path, server, folder
+):
     url, escaping = offer(server, CONTENT | {"flowers/../../../escaped.txt": b"x"})
     (server.folder / "page.tgz").write_bytes(b"<html>sign in first</html>")
     for address, checksum, complaint in (

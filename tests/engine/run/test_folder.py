@@ -40,12 +40,16 @@ def test_a_name_that_is_not_one_folder_is_refused(tmp_path, name):
 
 
 @cases("name", "with space", "Größe", "...", ".hidden", "é" * 127 + "x")
-def test_any_other_name_is_a_folder_in_the_root_with_nothing_but_checkpoints_and_a_lock(tmp_path, monkeypatch, name):
+def test_any_other_name_is_a_folder_in_the_root_with_nothing_but_checkpoints_and_a_lock(
+    tmp_path, monkeypatch, name
+):
     for _ in range(2):
         RunFolder(tmp_path, name).create()
         assert files(tmp_path) == {name, f"{name}/checkpoints", f"{name}/.lock"}
         # a file system without locks is no obstacle
-        monkeypatch.setattr("fcntl.lockf", Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
+        monkeypatch.setattr(
+            "fcntl.lockf", Mock(side_effect=OSError(errno.ENOLCK, "No locks available"))
+        )
 
 
 def test_a_folder_with_a_checkpoint_or_of_someone_else_is_not_discarded(tmp_path, run):
@@ -66,11 +70,15 @@ def test_a_folder_with_a_checkpoint_or_of_someone_else_is_not_discarded(tmp_path
 def test_a_folder_that_cannot_be_made_is_named(tmp_path, run, obstacle):
     (tmp_path / obstacle).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / obstacle).write_text("in the way")
-    with pytest.raises(UserError, match=r"first try' cannot be written .*--trainer\.default_root_dir"):
+    with pytest.raises(
+        UserError, match=r"first try' cannot be written .*--trainer\.default_root_dir"
+    ):
         run.create()
 
 
-@cases("name", "config.yaml", ".metrics.partial.json", ".lock", "checkpoints/last.ckpt", "checkpoints")
+@cases(
+    "name", "config.yaml", ".metrics.partial.json", ".lock", "checkpoints/last.ckpt", "checkpoints"
+)
 def test_a_link_that_leads_out_of_a_run_is_not_followed(tmp_path, run, name):
     victim = tmp_path / "victim"
     victim.mkdir() if name == "checkpoints" else victim.write_text("theirs")
@@ -82,14 +90,22 @@ def test_a_link_that_leads_out_of_a_run_is_not_followed(tmp_path, run, name):
 
 
 def test_a_run_is_finished_when_its_metrics_are_written(run):
-    metrics = {"test": {"accuracy": 0.1 + 0.2, "classes": ["日本", "b"], "counts": [[1, 2], [3, 4]]}, "val": None}
+    metrics = {
+        "test": {"accuracy": 0.1 + 0.2, "classes": ["日本", "b"], "counts": [[1, 2], [3, 4]]},
+        "val": None,
+    }
     run.create()
     for path in (run.best, run.last, run.previous):
         path.write_text("weights")
     run.require_unfinished()
     run.write_metrics(metrics)
     assert json.loads(run.metrics.read_text()) == metrics
-    assert files(run.path) == {"checkpoints", "checkpoints/best.ckpt", "checkpoints/last.ckpt", "metrics.json"}
+    assert files(run.path) == {
+        "checkpoints",
+        "checkpoints/best.ckpt",
+        "checkpoints/last.ckpt",
+        "metrics.json",
+    }
     for refused in (run.require_unfinished, lambda: run.create()):
         with pytest.raises(UserError, match=r"first try' is finished, its test set measured"):
             refused()
@@ -108,7 +124,9 @@ def test_a_folder_in_which_another_process_trains_is_refused_until_that_ends(run
     with open(reading, "rb") as pipe:
         assert pipe.read(4) == b"held"
     for _ in range(2):
-        with pytest.raises(UserError, match=rf"trained by process {holder.pid} on .*; choose another --name"):
+        with pytest.raises(
+            UserError, match=rf"trained by process {holder.pid} on .*; choose another --name"
+        ):
             run.create()
     holder.kill()
     assert wait([holder]) == [-signal.SIGKILL]
@@ -138,7 +156,10 @@ def test_what_was_logged_after_a_checkpoint_vanishes(tmp_path):
     logged(tmp_path, 4, 5).finalize("success")
     assert len(list(tmp_path.iterdir())) == 3
     rewind(tmp_path, lengths)
-    assert (files(tmp_path), curve(tmp_path)) == ({*lengths}, [(0, 0.0), (1, 0.5), (2, 1.0), (3, 1.5)])
+    assert (files(tmp_path), curve(tmp_path)) == (
+        {*lengths},
+        [(0, 0.0), (1, 0.5), (2, 1.0), (3, 1.5)],
+    )
     logged(tmp_path, 4).finalize("success")
     assert curve(tmp_path) == [(step, 0.5 * step) for step in range(5)]
     rewind(tmp_path, {})
@@ -146,10 +167,14 @@ def test_what_was_logged_after_a_checkpoint_vanishes(tmp_path):
 
 
 def spec(kind, **arguments):
-    return Namespace(class_path=f"lightning.pytorch.loggers.{kind}", init_args=Namespace(**arguments))
+    return Namespace(
+        class_path=f"lightning.pytorch.loggers.{kind}", init_args=Namespace(**arguments)
+    )
 
 
-def test_places_are_within_the_runs_folder_unless_they_are_absolute_and_wandb_continues_by_its_name(tmp_path):
+def test_places_are_within_the_runs_folder_unless_they_are_absolute_and_wandb_continues_by_its_name(
+    tmp_path,
+):
     loggers = [spec("CSVLogger", save_dir=place) for place in (".", "/logs", "s3://bucket/x", None)]
     wandb = [spec("WandbLogger", **given) for given in ({}, {"id": "mine"}, {"version": "v"})]
     trainer = Namespace(logger=loggers + wandb, profiler=spec("Logger", dirpath="times"))
@@ -160,7 +185,10 @@ def test_places_are_within_the_runs_folder_unless_they_are_absolute_and_wandb_co
     for value in (None, True, False):
         place_in_folder(Namespace(logger=value, profiler=None), run)
     for kind in ("WandbLogger", "MLFlowLogger"):  # which would make a folder s3: here
-        with pytest.raises(UserError, match=r"save_dir must be a folder of this machine, not an address, got s3://x$"):
+        with pytest.raises(
+            UserError,
+            match=r"save_dir must be a folder of this machine, not an address, got s3://x$",
+        ):
             place_in_folder(Namespace(logger=spec(kind, save_dir="s3://x"), profiler=None), run)
 
 
@@ -173,7 +201,12 @@ class RecordingLogger(Logger):
         self.settings.append(params)
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        self.rows.append({"step": step, **{name: value for name, value in metrics.items() if "per_sec" not in name}})
+        self.rows.append(
+            {
+                "step": step,
+                **{name: value for name, value in metrics.items() if "per_sec" not in name},
+            }
+        )
 
 
 def test_loggers_of_the_users_get_settings_once_and_each_metric_once(workplace):
@@ -183,14 +216,23 @@ def test_loggers_of_the_users_get_settings_once_and_each_metric_once(workplace):
     settings, whole = RecordingLogger.settings, RecordingLogger.rows
     small(*flags, "--trainer.default_root_dir=whole")
     assert "FIT Profiler Report" in Path("whole/run/fit-times.txt").read_text()
-    assert "whole/run" not in Path("whole/run/config.yaml").read_text()  # so that another run can use it
+    assert (
+        "whole/run" not in Path("whole/run/config.yaml").read_text()
+    )  # so that another run can use it
     assert len(settings) == 1
-    assert {"arch": "resnet18", "optimizer.lr": 0.2, "batch_size": 16, "max_epochs": 2}.items() <= settings[0].items()
+    assert {
+        "arch": "resnet18",
+        "optimizer.lr": 0.2,
+        "batch_size": 16,
+        "max_epochs": 2,
+    }.items() <= settings[0].items()
     assert all(isinstance(value, bool | int | float | str) for value in settings[0].values())
     scalars = events(Path("whole/run"))
     (by_csv,) = map(rows, Path("whole/run").glob("lightning_logs/*/metrics.csv"))
     for tag in ("train/loss", "val/accuracy", "test/f1"):
-        logged: list[Any] = [(row["step"], pytest.approx(row[tag], rel=1e-6)) for row in whole if tag in row]
+        logged: list[Any] = [
+            (row["step"], pytest.approx(row[tag], rel=1e-6)) for row in whole if tag in row
+        ]
         assert [(event.step, event.value) for event in scalars.Scalars(tag)] == logged
         assert [(int(row["step"]), float(row[tag])) for row in by_csv if row[tag]] == logged
     expected = list(whole)

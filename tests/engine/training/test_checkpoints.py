@@ -44,7 +44,11 @@ def pretend(patch: pytest.MonkeyPatch, losses, accuracies) -> None:
     measured, rates = zip(losses, accuracies, strict=True), Metrics.rates
 
     def pretended(metrics):
-        return dict(zip(("loss", "accuracy"), next(measured), strict=True)) if metrics.total else rates(metrics)
+        return (
+            dict(zip(("loss", "accuracy"), next(measured), strict=True))
+            if metrics.total
+            else rates(metrics)
+        )
 
     patch.setattr(Metrics, "rates", pretended)
     patch.setattr(Metrics, "as_dict", lambda metrics: {"f1": 0.0, "loss": 0.0})
@@ -58,10 +62,16 @@ def pretend(patch: pytest.MonkeyPatch, losses, accuracies) -> None:
     ([], [1.0, math.nan, math.inf], 4, ("val/accuracy", "max")),
     ([], [math.nan, math.nan, 1.0], 12, ("val/accuracy", "max")),
 )
-def test_the_best_with_a_finite_loss_is_tested_once(workplace, monkeypatch, capsys, flags, losses, step, selection):
+def test_the_best_with_a_finite_loss_is_tested_once(
+    workplace, monkeypatch, capsys, flags, losses, step, selection
+):
     tested: list[dict[str, torch.Tensor]] = []
     with monkeypatch.context() as patch:
-        patch.setattr(ImageClassifier, "on_test_start", lambda model: tested.append(deepcopy(model.state_dict())))
+        patch.setattr(
+            ImageClassifier,
+            "on_test_start",
+            lambda model: tested.append(deepcopy(model.state_dict())),
+        )
         pretend(patch, [*losses, 9.0], [0.25, 0.5, 0.75, 0.1])
         small("--trainer.max_epochs=3", *flags)
     best, last, said = load(BEST), load(LAST), capsys.readouterr()
@@ -74,12 +84,17 @@ def test_the_best_with_a_finite_loss_is_tested_once(workplace, monkeypatch, caps
     assert "step" not in logged.Tags()["scalars"]
     assert best["about"]["selection"] == dict(zip(("monitor", "mode"), selection, strict=True))
     assert f"best.ckpt (epoch {step // 4}, by {selection[0]})" in said.out
-    named = [f"the validation loss is {loss} at epoch {epoch}," in said.err for epoch, loss in enumerate(losses, 1)]
+    named = [
+        f"the validation loss is {loss} at epoch {epoch}," in said.err
+        for epoch, loss in enumerate(losses, 1)
+    ]
     assert named == [not math.isfinite(loss) for loss in losses]
 
 
 def test_a_run_that_ends_before_its_first_step_has_no_best_checkpoint(workplace, capsys):
-    assert "training ended before its first step" in one_line(lambda: small("--trainer.max_time=00:00:00:00"), capsys)
+    assert "training ended before its first step" in one_line(
+        lambda: small("--trainer.max_time=00:00:00:00"), capsys
+    )
     assert list(workplace.rglob("*.ckpt")) == []
 
 
@@ -99,10 +114,16 @@ def test_the_mode_is_the_metrics_own_or_is_asked_for(metric, mode, expected):
         assert chosen_monitor(metric, mode, known) == Monitor(metric, expected)
 
 
-def test_early_stopping_watches_the_same_unless_told_otherwise_and_stops_after_its_patience(workplace, monkeypatch):
+def test_early_stopping_watches_the_same_unless_told_otherwise_and_stops_after_its_patience(
+    workplace, monkeypatch
+):
     pretend(monkeypatch, [3.0, 1.0, 2.0, 2.0, 9.0], [0.5] * 5)
     own = ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=train/loss"]
-    stopping = ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.patience=2", "--monitor=val/loss"]
+    stopping = [
+        "--trainer.callbacks+=EarlyStopping",
+        "--trainer.callbacks.patience=2",
+        "--monitor=val/loss",
+    ]
     cli = small(*own, "--trainer.callbacks.patience=9", *stopping, "--trainer.max_epochs=9")
     assert cli.trainer.current_epoch == 4
     found = [(one.monitor, one.mode, one.patience) for one in cli.trainer.early_stopping_callbacks]
@@ -117,7 +138,9 @@ def test_early_stopping_waits_for_a_validation(workplace, flag):
 
 
 @cases("number step", *zip(StopRequest.SIGNALS, (3, STEPS, STEPS + 1, 3), strict=True))
-def test_whoever_stops_a_run_is_told_how_to_resume_it_at_the_very_end_too(workplace, capsys, number, step):
+def test_whoever_stops_a_run_is_told_how_to_resume_it_at_the_very_end_too(
+    workplace, capsys, number, step
+):
     before = [signal.getsignal(one) for one in StopRequest.SIGNALS]
     assert stop_at(step, number=number).code == 75
     said = f"stopped after step {min(step, STEPS)}; to resume, run the same command with --name run"
@@ -166,7 +189,9 @@ def test_a_run_saves_when_it_is_time(workplace, monkeypatch, flags, saving, step
         save(io, checkpoint, path)
 
     monkeypatch.setattr(AtomicCheckpointIO, "save_checkpoint", slow_save)
-    monkeypatch.setattr("project.engine.training.last_checkpoint.time", SimpleNamespace(monotonic=lambda: times[-1]))
+    monkeypatch.setattr(
+        "project.engine.training.last_checkpoint.time", SimpleNamespace(monotonic=lambda: times[-1])
+    )
     steps_take_time = LambdaCallback(on_train_batch_end=lambda *_: times.append(times[-1] + 60))
     small("--trainer.max_epochs=3", *flags.split(), callbacks=[steps_take_time])
     assert saved == steps
@@ -181,20 +206,32 @@ def test_an_optimizers_state_fits_it_and_none_of_other_shapes(cls, options):
         layer(torch.rand(2, 3)).sum().backward()
         one.step()
     require_fitting_state(optimizer, optimizer.state_dict(), "last.ckpt")
-    with pytest.raises(UserError, match=r"'last\.ckpt'.* of parameter 0 has the shape \(2, 3\), not \(4, 3\)"):
+    with pytest.raises(
+        UserError, match=r"'last\.ckpt'.* of parameter 0 has the shape \(2, 3\), not \(4, 3\)"
+    ):
         require_fitting_state(optimizer, other.state_dict(), "last.ckpt")
 
 
-def test_a_run_resumes_with_its_own_parameters_monitor_and_last_checkpoint_alone_or_fewer_counts(workplace, capsys):
+def test_a_run_resumes_with_its_own_parameters_monitor_and_last_checkpoint_alone_or_fewer_counts(
+    workplace, capsys
+):
     torch.save(SmallNetwork(8).state_dict(), "weights.pth")
     stop_at(3, "--model.weights=weights.pth")
     for flag, complaint in (
-        ("--model.freeze=conv2", "this optimizer: it trained 8 parameters, and now there are 5; --model.freeze"),
-        ("--monitor=val/loss", "chooses best.ckpt by val/accuracy, max, but the command by val/loss, min"),
+        (
+            "--model.freeze=conv2",
+            "this optimizer: it trained 8 parameters, and now there are 5; --model.freeze",
+        ),
+        (
+            "--monitor=val/loss",
+            "chooses best.ckpt by val/accuracy, max, but the command by val/loss, min",
+        ),
         ("--callbacks.best_checkpoint=false", "but the command by nothing"),
         ("--callbacks.last_checkpoint=false", "resumes with --callbacks.last_checkpoint alone"),
     ):
-        assert complaint in one_line(lambda flag=flag: small("--model.weights=weights.pth", flag), capsys)
+        assert complaint in one_line(
+            lambda flag=flag: small("--model.weights=weights.pth", flag), capsys
+        )
         assert load(LAST)["global_step"] == 3
     older = load(LAST)
     del older["counts"]["true_shares"]
@@ -207,12 +244,19 @@ def test_a_run_resumes_with_its_own_parameters_monitor_and_last_checkpoint_alone
     ("other", torch.zeros(1), "it has no other"),
     ("0.bias", torch.zeros(5), r"0\.bias has the shape \(5,\), not \(4,\)"),
     ("0.bias", torch.zeros(4).long(), r"0\.bias holds int64, not float32"),
-    ("1.running_var", torch.full((4,), float("inf")), r"1\.running_var has values that are not finite"),
+    (
+        "1.running_var",
+        torch.full((4,), float("inf")),
+        r"1\.running_var has values that are not finite",
+    ),
     ("0.bias", [0.0] * 4, r"0\.bias is no plain tensor"),
 )
 def test_weights_that_do_not_fit_are_named(name, value, complaint):
     own = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).state_dict()
-    half = {name: weight.bfloat16() if weight.is_floating_point() else weight for name, weight in own.items()}
+    half = {
+        name: weight.bfloat16() if weight.is_floating_point() else weight
+        for name, weight in own.items()
+    }
     require_fitting_weights(own, half, "some.ckpt")
     with pytest.raises(UserError, match=rf"'some\.ckpt' does not fit this network: {complaint}"):
         require_fitting_weights(own, {**own, name: value}, "some.ckpt")
@@ -228,7 +272,10 @@ OWN: dict[str, Any] = {"class_names": NAMES, "arch": "resnet18", "arch_args": {"
 
 @cases(
     "changed complaint",
-    ({"model": "OwnClassifier"}, "holds a OwnClassifier, but this command asks for SimpleNamespace; see --model"),
+    (
+        {"model": "OwnClassifier"},
+        "holds a OwnClassifier, but this command asks for SimpleNamespace; see --model",
+    ),
     ({"arch": "resnet50"}, "another network .* --model.arch resnet50 --model.arch_args.stem cifar"),
     ({"arch_args": {"stem": "imagenet"}}, "another network .* --model.arch_args.stem imagenet"),
     ({"class_names": ["a", "b"]}, "2 classes a and b, .* 26 classes class a, class b"),
@@ -247,4 +294,8 @@ def test_a_difference_is_named(changed, complaint):
 def test_another_number_of_processes_is_said(before, now, said):
     found = changed_processes(cast(Any, {"processes": before}), now)
     assert said in found
-    assert bool(found) == (before != now) == ("augmentation are exact, BatchNorm's shares of a batch and" in found)
+    assert (
+        bool(found)
+        == (before != now)
+        == ("augmentation are exact, BatchNorm's shares of a batch and" in found)
+    )

@@ -31,7 +31,9 @@ RUN, LAST = Path("runs/run"), Path("runs/run/checkpoints/last.ckpt")
 def noisy(batch: Any) -> Any:
     """The batch with noise as large as what torch, Python and NumPy draw."""
     largest = 1 + random.randrange(8) + np.random.randint(8)  # noqa: NPY002
-    return batch._replace(images=batch.images ^ torch.randint(largest, batch.images.shape, dtype=torch.uint8))
+    return batch._replace(
+        images=batch.images ^ torch.randint(largest, batch.images.shape, dtype=torch.uint8)
+    )
 
 
 class NoisyFlowers(SyntheticFlowersDataModule):
@@ -107,7 +109,8 @@ SCALED = (  # by a plugin, which names the precision
 ROWS = {
     "plain": Row(EVERY_THIRD, range(STEPS + 1), slow=True),
     "accumulation, validation across epochs, a schedule that watches it": Row(
-        f"{IN_PAIRS} --trainer.val_check_interval=3 --trainer.check_val_every_n_epoch=null {PLATEAU}", range(STEPS + 1)
+        f"{IN_PAIRS} --trainer.val_check_interval=3 --trainer.check_val_every_n_epoch=null {PLATEAU}",
+        range(STEPS + 1),
     ),
     # the last step of an epoch has one batch, the others two
     "accumulation": Row(f"{IN_PAIRS} --data.train_size=56", slow=True),
@@ -119,7 +122,9 @@ ROWS = {
     ),
     # the first is within an epoch, the second is its last
     "until a step, and until later ones": Row(
-        f"{EVERY_THIRD} --trainer.max_epochs=null --trainer.max_steps=10 {PLATEAU}", (1, 2, 4, 6, 9), ends=(2, 4, 6)
+        f"{EVERY_THIRD} --trainer.max_epochs=null --trainer.max_steps=10 {PLATEAU}",
+        (1, 2, 4, 6, 9),
+        ends=(2, 4, 6),
     ),
     # before its test
     "stopped early within an epoch": Row(
@@ -131,22 +136,34 @@ ROWS = {
         "--model.lr_scheduler=OneCycleLR --model.lr_scheduler.max_lr=0.4 --model.lr_scheduler_interval=step"
         " --trainer.precision=64-true"
     ),
-    "AdamW, a learning rate that falls": Row(f"{PLATEAU} --model.optimizer=AdamW --trainer.max_epochs=3", slow=True),
-    "a dynamic loss scale": Row(f"{SCALED} {SCALER}.init_scale=64 {SCALER}.growth_interval=3", (5,)),
-    "the head first": Row("--model.lr_scheduler=HeadFirst --model.layer_decay=0.5 --model.optimizer=AdamW", (2, 5)),
-    "an average that starts late": Row(f"{EMA} --trainer.callbacks.update_starting_at_step=4", (3, 6)),
+    "AdamW, a learning rate that falls": Row(
+        f"{PLATEAU} --model.optimizer=AdamW --trainer.max_epochs=3", slow=True
+    ),
+    "a dynamic loss scale": Row(
+        f"{SCALED} {SCALER}.init_scale=64 {SCALER}.growth_interval=3", (5,)
+    ),
+    "the head first": Row(
+        "--model.lr_scheduler=HeadFirst --model.layer_decay=0.5 --model.optimizer=AdamW", (2, 5)
+    ),
+    "an average that starts late": Row(
+        f"{EMA} --trainer.callbacks.update_starting_at_step=4", (3, 6)
+    ),
     # before averaging, while there is one, and between it and the statistics, in the epoch of which nothing is scheduled,
     # and Lightning does not restore a schedule
     "stochastic weight averaging": Row(SWA, (2, 6, 9, 10, 12), but="lr_schedulers"),
     # between a validation and the end of its epoch, and after the last validation
-    "seldom validated": Row(f"{FIVE_EPOCHS} --trainer.check_val_every_n_epoch=2", (15, 18), fails=(1, 3)),
+    "seldom validated": Row(
+        f"{FIVE_EPOCHS} --trainer.check_val_every_n_epoch=2", (15, 18), fails=(1, 3)
+    ),
     "often validated": Row(f"{FIVE_EPOCHS} --trainer.val_check_interval=2", (15,), fails=(1, 3)),
     "random transforms of each image, MixUp and CutMix": Row(
         f"{RANDOM_TRANSFORM} --data.train_transforms.magnitude=5"
         " --data.train_transforms+=tests.engine.loading.test_transforms.of_numpy"
         f" {MIXED}.MixUp --data.batch_transforms.alpha=0.2 {MIXED}.CutMix"
     ),
-    "a data module and a model that draw in hooks": Row(f"{NOISY} {IN_PAIRS} --trainer.val_check_interval=3"),
+    "a data module and a model that draw in hooks": Row(
+        f"{NOISY} {IN_PAIRS} --trainer.val_check_interval=3"
+    ),
     "two optimizers by hand": Row(f"--model={__name__}.ByHand {EVERY_THIRD}", (2, 6, 12)),
     "Airbench, Muon, alternating flips": Row(
         "--model.optimizer=project.model.Muon --model.test_time_augmentation=flip_and_shift --data.flip=alternating"
@@ -163,7 +180,8 @@ ROWS = {
 
 @pytest.mark.filterwarnings("ignore:.*You have overridden.*")
 @pytest.mark.parametrize(
-    "row", [pytest.param(row, marks=[pytest.mark.slow] * row.slow, id=name) for name, row in ROWS.items()]
+    "row",
+    [pytest.param(row, marks=[pytest.mark.slow] * row.slow, id=name) for name, row in ROWS.items()],
 )
 def test_a_stopped_run_ends_as_if_undisturbed(workplace, row):
     flags = row.flags.split()
@@ -171,17 +189,30 @@ def test_a_stopped_run_ends_as_if_undisturbed(workplace, row):
     small(*flags, "--trainer.default_root_dir=whole", network=row.network)
     expected = outcome(Path("whole/run"))
     for epoch in row.fails:  # once a row of metrics.csv has been written behind the last checkpoint
-        failing = LambdaCallback(on_train_epoch_start=lambda run, _, epoch=epoch: 1 / (run.current_epoch - epoch))
+        failing = LambdaCallback(
+            on_train_epoch_start=lambda run, _, epoch=epoch: 1 / (run.current_epoch - epoch)
+        )
         with pytest.raises(ZeroDivisionError):
             small(*flags, network=row.network, callbacks=[failing])
-        assert (len(rows(RUN / "metrics.csv")), load(LAST)["global_step"] < 4 * epoch) == (epoch, True)
+        assert (len(rows(RUN / "metrics.csv")), load(LAST)["global_step"] < 4 * epoch) == (
+            epoch,
+            True,
+        )
     for step in row.stops:
-        stop_at(step, *flags, *[f"--trainer.max_steps={step}"] * (step in row.ends), network=row.network)
+        stop_at(
+            step, *flags, *[f"--trainer.max_steps={step}"] * (step in row.ends), network=row.network
+        )
         assert load(LAST)["global_step"] == step
         assert not load(LAST)["about"]["thresholds"]  # they are of a validation with other weights
     small(*flags, network=row.network)
     require_same_end(RUN, expected, row.but)
-    assert {"val/loss", "val/confusion_matrix", "test/accuracy", "train/loss", "last: optimizer_states"} <= {*expected}
+    assert {
+        "val/loss",
+        "val/confusion_matrix",
+        "test/accuracy",
+        "train/loss",
+        "last: optimizer_states",
+    } <= {*expected}
 
 
 @pytest.mark.filterwarnings("ignore:.*You have overridden.*")
@@ -192,16 +223,25 @@ def test_no_two_batches_draw_alike(workplace):
 
 
 def last_line(place: Path, *options: str) -> str:
-    return succeed([sys.executable, "-m", "tests.stress", *options], place, timeout=1500).out.splitlines()[-1]
+    return succeed(
+        [sys.executable, "-m", "tests.stress", *options], place, timeout=1500
+    ).out.splitlines()[-1]
 
 
 def test_a_kill_changes_nothing(tmp_path):
-    found = last_line(tmp_path, "--kills=1", "--once_saved", "--scenario=two processes")  # with loader workers
+    found = last_line(
+        tmp_path, "--kills=1", "--once_saved", "--scenario=two processes"
+    )  # with loader workers
     assert found == "1 kills, 1 continuations, 0 differences"
 
 
 @pytest.mark.slow
 def test_many_kills_of_all_kinds_of_runs_change_nothing(tmp_path):
-    found = re.fullmatch(r"72 kills, (\d+) continuations, 0 differences", last_line(tmp_path, "--kills=72", "--seed=1"))
+    found = re.fullmatch(
+        r"72 kills, (\d+) continuations, 0 differences",
+        last_line(tmp_path, "--kills=72", "--seed=1"),
+    )
     assert found
-    assert int(found[1]) > 12  # the others came before a checkpoint, or before the next attempt had found it
+    assert (
+        int(found[1]) > 12
+    )  # the others came before a checkpoint, or before the next attempt had found it

@@ -10,7 +10,11 @@ from unittest.mock import Mock
 import pytest
 import torch
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import EMAWeightAveraging, GradientAccumulationScheduler, LambdaCallback
+from lightning.pytorch.callbacks import (
+    EMAWeightAveraging,
+    GradientAccumulationScheduler,
+    LambdaCallback,
+)
 from torch import Tensor
 
 from project.engine.run.loggers import is_logged
@@ -27,8 +31,17 @@ from tests.stress import SmallNetwork, differences, outcome
 
 RUN = Path("runs/run")
 START = "--trainer.callbacks.update_starting_at"
-EMA = ["--trainer.callbacks+=EMAWeightAveraging", "--trainer.callbacks.decay=0.9", "--model.optimizer.lr=0.5"]
-FOLDER = ["--data=FolderDataModule", "--data.root=images", "--data.image_size=32", "--data.batch_size=4"]
+EMA = [
+    "--trainer.callbacks+=EMAWeightAveraging",
+    "--trainer.callbacks.decay=0.9",
+    "--model.optimizer.lr=0.5",
+]
+FOLDER = [
+    "--data=FolderDataModule",
+    "--data.root=images",
+    "--data.image_size=32",
+    "--data.batch_size=4",
+]
 FOLDER += ["--data.num_workers=0"]
 
 
@@ -40,10 +53,18 @@ class Witness(Callback):
         self.images: dict[int, list[str]] = {}
         self.network: Any = None
 
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        self.network, step, train = pl_module.network, trainer.global_step + 1, trainer.datamodule.splits["train"]
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self.network, step, train = (
+            pl_module.network,
+            trainer.global_step + 1,
+            trainer.datamodule.splits["train"],
+        )
         self.weights[step] = weights_of(self.network)
-        self.images.setdefault(step, []).extend(train.name(index) for index in batch.indices.tolist())
+        self.images.setdefault(step, []).extend(
+            train.name(index) for index in batch.indices.tolist()
+        )
 
 
 class BadGradient(Callback):
@@ -75,15 +96,22 @@ def weights_of(network: torch.nn.Module) -> dict[str, Tensor]:
 def late(request, monkeypatch):
     """Reads the answers as late as a GPU's, if asked to."""
     if request.param:
-        monkeypatch.setattr("project.engine.training.non_finite._copied", lambda flag: flag.clone().bool().item)
+        monkeypatch.setattr(
+            "project.engine.training.non_finite._copied", lambda flag: flag.clone().bool().item
+        )
 
 
-@pytest.mark.parametrize(("accumulate", "step", "late"), [(1, 7, False), (2, 4, True)], indirect=["late"])
+@pytest.mark.parametrize(
+    ("accumulate", "step", "late"), [(1, 7, False), (2, 4, True)], indirect=["late"]
+)
 def test_the_files_behind_a_bad_loss_are_named_and_the_run_resumes_from_before_that_step(
     workplace, monkeypatch, capsys, late, accumulate, step
 ):
     make_folder(workplace / "images", {"blue": 15, "red": 15})
-    flags = [f"--trainer.accumulate_grad_batches={accumulate}", "--callbacks.last_checkpoint.every_n_steps=1"]
+    flags = [
+        f"--trainer.accumulate_grad_batches={accumulate}",
+        "--callbacks.last_checkpoint.every_n_steps=1",
+    ]
     flags.append("--trainer.log_every_n_steps=1")
     witness, own_step = Witness(), ImageClassifier.training_step
 
@@ -99,12 +127,16 @@ def test_the_files_behind_a_bad_loss_are_named_and_the_run_resumes_from_before_t
     assert "in process 0, of the images '" in said
     assert said.endswith("try a lower --model.optimizer.lr, under another --name")
     assert len(witness.images[step]) == said.count(".jpg") == 4 * accumulate
-    assert all(f"'{name}'" in said and Path("images", name).exists() for name in witness.images[step])
+    assert all(
+        f"'{name}'" in said and Path("images", name).exists() for name in witness.images[step]
+    )
     assert differences(witness.weights[step], weights_of(witness.network)) == []
     last, best = (load(RUN / "checkpoints" / f"{name}.ckpt") for name in ("last", "best"))
     assert last["global_step"] == step - 1
     assert all(math.isfinite(value) for _, value in curve(RUN, "train/loss"))
-    assert all(value.isfinite().all() for one in (last, best) for value in one["state_dict"].values())
+    assert all(
+        value.isfinite().all() for one in (last, best) for value in one["state_dict"].values()
+    )
     small(*flags, data=FOLDER)
     require_same_end(RUN, outcome(Path("whole/run")))
 
@@ -113,11 +145,15 @@ def test_no_checkpoint_of_a_users_own_callback_has_numbers_that_are_not_finite(w
     every = "--trainer.callbacks+=ModelCheckpoint --trainer.callbacks."
     flags = f"{every}save_weights_only=true --trainer.callbacks.every_n_train_steps=1 --trainer.callbacks.save_top_k=-1"
 
-    def spoil(trainer: Any, model: Any, *_: Any) -> None:  # as a forward pass might; training never reads statistics
+    def spoil(
+        trainer: Any, model: Any, *_: Any
+    ) -> None:  # as a forward pass might; training never reads statistics
         if trainer.global_step == 3:
             model.network.bn1.running_mean[0] = math.inf
 
-    said = one_line(lambda: small(*flags.split(), callbacks=[LambdaCallback(on_train_batch_end=spoil)]), capsys)
+    said = one_line(
+        lambda: small(*flags.split(), callbacks=[LambdaCallback(on_train_batch_end=spoil)]), capsys
+    )
     assert "network.bn1.running_mean has values that are not finite after step 3;" in said
     assert "to resume" not in said
     assert {load(path)["global_step"] for path in RUN.rglob("*.ckpt")} == {1, 2}
@@ -126,7 +162,12 @@ def test_no_checkpoint_of_a_users_own_callback_has_numbers_that_are_not_finite(w
 @cases(
     "optimizer step last late",  # of the 4 before a validation
     ("SGD", 3, 3, False),
-    ("SGD", 3, 4, True),  # a GPU is a step ahead, which comes to nothing; torch fuses this optimizer
+    (
+        "SGD",
+        3,
+        4,
+        True,
+    ),  # a GPU is a step ahead, which comes to nothing; torch fuses this optimizer
     ("AdamW", 4, 4, True),  # and this one
     ("project.model.Muon", 3, 4, True),
     ("RMSprop", 4, 4, True),
@@ -138,9 +179,16 @@ def test_a_bad_gradient_of_a_finite_loss_changes_no_weight_and_no_average_and_is
 ):
     witness, average, validated = Witness(), cast(Any, EMAWeightAveraging(decay=0.5)), Mock()
     callbacks = [BadGradient(step), witness, average, LambdaCallback(on_validation_end=validated)]
-    flags = [f"--model.optimizer={optimizer}", "--model.optimizer.lr=0.01", "--trainer.log_every_n_steps=4"]
+    flags = [
+        f"--model.optimizer={optimizer}",
+        "--model.optimizer.lr=0.01",
+        "--trainer.log_every_n_steps=4",
+    ]
     said = one_line(lambda: small(*flags, callbacks=callbacks), capsys)
-    assert f"training stopped at step {step}: the gradient is not finite in process 0, of the images" in said
+    assert (
+        f"training stopped at step {step}: the gradient is not finite in process 0, of the images"
+        in said
+    )
     assert "and 8 more;" in said  # of the 16
     assert max(witness.weights) == last
     assert differences(witness.weights[step], weights_of(witness.network)) == []
@@ -149,20 +197,34 @@ def test_a_bad_gradient_of_a_finite_loss_changes_no_weight_and_no_average_and_is
     assert (validated.called, [*RUN.rglob("*.ckpt"), *RUN.rglob("metrics.csv")]) == (False, [])
 
 
-@pytest.mark.filterwarnings("ignore:.*lr_scheduler.step.*before.*optimizer.step.*")  # of a first skipped step
-def test_steps_that_a_loss_scaler_skips_are_counted_and_too_many_in_a_row_are_an_error(workplace, capsys):
-    flags = [*SCALED.split(), "--callbacks.stop_on_non_finite.patience=3", "--trainer.log_every_n_steps=2"]
+@pytest.mark.filterwarnings(
+    "ignore:.*lr_scheduler.step.*before.*optimizer.step.*"
+)  # of a first skipped step
+def test_steps_that_a_loss_scaler_skips_are_counted_and_too_many_in_a_row_are_an_error(
+    workplace, capsys
+):
+    flags = [
+        *SCALED.split(),
+        "--callbacks.stop_on_non_finite.patience=3",
+        "--trainer.log_every_n_steps=2",
+    ]
     witness, bad = Witness(), BadGradient(1, 3, 5, 6, 7, 8)
     with pytest.raises(StoppedError):
         small(*flags, callbacks=[AtStep(6), bad, witness])
     said = one_line(lambda: small(*flags, callbacks=[bad, witness]), capsys)
     assert "training stopped at step 8: the gradient is not finite" in said
-    kept = [step for step in range(1, 8) if not differences(witness.weights[step], witness.weights[step + 1])]
+    kept = [
+        step
+        for step in range(1, 8)
+        if not differences(witness.weights[step], witness.weights[step + 1])
+    ]
     assert kept == [1, 3, 5, 6, 7]
     assert curve(RUN, "train/skipped_steps") == [(1, 1), (3, 2), (5, 4)]
 
 
-@cases("values finite", ([1e30, -1e30], True), ([math.nan, 1], False), ([math.inf, -math.inf], False))
+@cases(
+    "values finite", ([1e30, -1e30], True), ([math.nan, 1], False), ([math.inf, -math.inf], False)
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_is_finite_is_told_from_what_is_not(values, finite, dtype):
     tensors = [torch.tensor(0.5), torch.zeros(2, 3, dtype=dtype), torch.tensor(values, dtype=dtype)]
@@ -176,9 +238,13 @@ class OnMeta(Callback):
         pl_module.to("meta")
         trainer.strategy._root_device, trainer._teardown = torch.device("meta"), lambda: None
         trainer.strategy.setup_optimizers(trainer)
-        next(one for one in trainer.callbacks if isinstance(one, StopOnNonFinite)).on_train_start(trainer, pl_module)
+        next(one for one in trainer.callbacks if isinstance(one, StopOnNonFinite)).on_train_start(
+            trainer, pl_module
+        )
 
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
         assert batch.images.is_meta
         if batch_idx == 3:
             raise EOFError("the steps were taken")
@@ -187,23 +253,40 @@ class OnMeta(Callback):
 @cases(
     "flags",
     ["--trainer.enable_progress_bar=true", "--trainer.callbacks+=TQDMProgressBar"],
-    ["--data.batch_transforms+=torchvision.transforms.v2.MixUp", "--trainer.accumulate_grad_batches=2"],
-    ["--model.optimizer=project.model.Muon", "--trainer.gradient_clip_val=1", "--data.crop_padding=2"],
-    ["--data.device_cache=true", "--trainer.precision=bf16-mixed", "--model.loss.class_weights=balanced"],
+    [
+        "--data.batch_transforms+=torchvision.transforms.v2.MixUp",
+        "--trainer.accumulate_grad_batches=2",
+    ],
+    [
+        "--model.optimizer=project.model.Muon",
+        "--trainer.gradient_clip_val=1",
+        "--data.crop_padding=2",
+    ],
+    [
+        "--data.device_cache=true",
+        "--trainer.precision=bf16-mixed",
+        "--model.loss.class_weights=balanced",
+    ],
 )
 def test_a_step_reads_nothing_from_its_device(workplace, monkeypatch, flags):
-    monkeypatch.setattr(torch, "get_device_module", lambda _: SimpleNamespace(manual_seed=lambda seed: None))
+    monkeypatch.setattr(
+        torch, "get_device_module", lambda _: SimpleNamespace(manual_seed=lambda seed: None)
+    )
     monkeypatch.setattr("project.engine.training.non_finite._copied", lambda flag: lambda: False)
     logged = Metrics(1.0, torch.eye(8).long(), None)  # in the second step, which alone may wait
     monkeypatch.setattr(ClassificationMetrics, "compute", lambda _: logged)
     with pytest.raises(EOFError, match="the steps were taken"):
-        small("--trainer.logger=false", "--trainer.log_every_n_steps=2", *flags, callbacks=[OnMeta()])
+        small(
+            "--trainer.logger=false", "--trainer.log_every_n_steps=2", *flags, callbacks=[OnMeta()]
+        )
 
 
 @cases("every changes", (100, {0: 1}), (100, {0: 1, 1: 2}), (100, {0: 4, 2: 1}), (0, {0: 1, 1: 2}))
 def test_every_epoch_is_logged_however_many_steps_it_has(every, changes):
     logged: list[int] = []
-    witness = LambdaCallback(on_train_batch_end=lambda run, *_: logged.extend([run.current_epoch] * is_logged(run)))
+    witness = LambdaCallback(
+        on_train_batch_end=lambda run, *_: logged.extend([run.current_epoch] * is_logged(run))
+    )
     callbacks = [GradientAccumulationScheduler(changes), witness]
     run = trainer(max_epochs=3, limit_val_batches=0, log_every_n_steps=every, callbacks=callbacks)
     run.fit(linear(lr_scheduler_interval="epoch"), datamodule=Memory())
@@ -252,9 +335,15 @@ class Averaged(Callback):
     "start after_step after_epoch",
     ([], lambda step: True, lambda epoch: False),
     ([f"{START}_step=6"], lambda step: step >= 7, lambda epoch: False),
-    ([f"{START}_epoch=1", "--trainer.callbacks.update_every_n_steps=0"], lambda step: False, lambda epoch: epoch >= 1),
+    (
+        [f"{START}_epoch=1", "--trainer.callbacks.update_every_n_steps=0"],
+        lambda step: False,
+        lambda epoch: epoch >= 1,
+    ),
 )
-def test_the_average_is_that_of_a_plain_loop_or_else_the_newest(workplace, monkeypatch, start, after_step, after_epoch):
+def test_the_average_is_that_of_a_plain_loop_or_else_the_newest(
+    workplace, monkeypatch, start, after_step, after_epoch
+):
     """In epochs of four steps; steps are counted from 0 by the option, and from 1 here."""
     by_hand = Averaged(after_step, after_epoch)
     small(*EMA, *start, "--trainer.max_epochs=3", "--monitor=val/loss", callbacks=[by_hand])
@@ -262,9 +351,15 @@ def test_the_average_is_that_of_a_plain_loop_or_else_the_newest(workplace, monke
     torch.testing.assert_close(by_hand.validated, by_hand.expected)
     best = load(RUN / "checkpoints" / "best.ckpt")
     assert best["epoch"] == by_hand.losses.index(min(by_hand.losses))
-    saved = {name.removeprefix("network."): value for name, value in best["state_dict"].items() if "network." in name}
+    saved = {
+        name.removeprefix("network."): value
+        for name, value in best["state_dict"].items()
+        if "network." in name
+    }
     torch.testing.assert_close(real(saved), by_hand.expected[best["epoch"]])
-    monkeypatch.setattr("project.model.classifier.build_network", lambda arch, classes, args: SmallNetwork(classes))
+    monkeypatch.setattr(
+        "project.model.classifier.build_network", lambda arch, classes, args: SmallNetwork(classes)
+    )
     evaluate(f"{RUN}/checkpoints/best.ckpt")
     evaluated = json.loads((RUN / "checkpoints" / "best.test.metrics.json").read_text())
     assert json.loads((RUN / "metrics.json").read_text())["test"].items() <= evaluated.items()
@@ -272,10 +367,15 @@ def test_the_average_is_that_of_a_plain_loop_or_else_the_newest(workplace, monke
 
 @cases(
     "flags complaint",
-    (["--model.freeze=conv2"], "StochasticWeightAveraging: it resets the running statistics of BatchNorm"),
+    (
+        ["--model.freeze=conv2"],
+        "StochasticWeightAveraging: it resets the running statistics of BatchNorm",
+    ),
     (EMA, "StochasticWeightAveraging and EMAWeightAveraging each average the weights"),
 )
 def test_averages_that_would_silently_be_wrong_are_refused(workplace, capsys, flags, complaint):
     torch.save(SmallNetwork(8).state_dict(), "weights.pth")
-    assert complaint in one_line(lambda: small(*SWA.split(), *flags, "--model.weights=weights.pth"), capsys)
+    assert complaint in one_line(
+        lambda: small(*SWA.split(), *flags, "--model.weights=weights.pth"), capsys
+    )
     assert not RUN.exists()
