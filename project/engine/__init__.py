@@ -1,3 +1,37 @@
-"""The engine: keeps the promises that docs/promises.md names; copy a newer one over it to upgrade."""
+"""The engine's one door: all that the rest of the package uses of it, and nothing deeper.
+
+The engine keeps the promises that docs/promises.md names. Copy a newer one over it to upgrade.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .errors import UserError as UserError
+    from .errors import require as require
+    from .loading.batch import ArrayDataset as ArrayDataset
+    from .loading.batch import ImageBatch as ImageBatch
+    from .preprocessing import Preprocessing as Preprocessing
+    from .randomness import uniform as uniform
+    from .run.checkpoint import read_checkpoint as read_checkpoint
+    from .run.progress import note as note
 
 __version__ = "0.2.0"
+
+_MODULES = {
+    "UserError": "errors",
+    "require": "errors",
+    "ArrayDataset": "loading.batch",
+    "ImageBatch": "loading.batch",
+    "Preprocessing": "preprocessing",
+    "uniform": "randomness",
+    "read_checkpoint": "run.checkpoint",
+    "note": "run.progress",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name on first use, so that ``--help`` need not import torch."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_MODULES[name]}", __name__), name)
