@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from benchmarks.timing import Measure, StepClock
-from project.data import ImageDataModule
+from project.data import AugmentedDataModule
 from project.engine.hardware import best_precision
 from project.engine.loading.batch import ArrayDataset, ImageBatch
 from project.engine.preprocessing import Preprocessing
@@ -70,7 +70,7 @@ def planned(device: torch.device) -> list[Work]:
     ]
 
 
-class RandomImagesDataModule(ImageDataModule):
+class RandomImagesDataModule(AugmentedDataModule):
     """The same random images in each split, on the device already."""
 
     def __init__(self, size: int, image_size: int, device: str = "cpu", **kwargs: object) -> None:

@@ -6,12 +6,12 @@ python -m project.fit --data examples.data_module.DigitsDataModule --data.flip f
 import torch
 from sklearn.datasets import load_digits
 
-from project.data import ArrayDataset, ImageDataModule
-from project.data.splits import stratified_split
+from project.data import ArrayDataset, AugmentedDataModule
+from project.engine.loading.splits import stratified_split
 from project.engine.preprocessing import Preprocessing
 
 
-class DigitsDataModule(ImageDataModule):
+class DigitsDataModule(AugmentedDataModule):
     """1,797 digits of 8 x 8 pixels, magnified to 32 x 32."""
 
     @property

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from project.data import FileDataset, ResizedDataModule
-from project.data.splits import hashed_split
+from project.data import AugmentedDataModule, FileDataset, ResizedDataModule
+from project.engine.loading.splits import hashed_split
 
 
-class LabelsCSV(ResizedDataModule):
+class LabelsCSV(AugmentedDataModule, ResizedDataModule):
     """Image files whose paths are relative to the CSV; a tenth each is validation's and test's."""
 
     def __init__(self, file: str = "labels.csv", **kwargs: Any) -> None:

@@ -18,7 +18,7 @@ from project.analysis.tables import (
 )
 from project.cli import ProjectCLI
 from project.data import FolderDataModule
-from project.data.image_files import ImageFilesDataModule
+from project.engine import ImageFilesDataModule
 from project.engine.cli.classes import find_class
 from project.engine.cli.command import one_line_errors
 from project.engine.cli.command_line import IMPORT, import_modules, values_of, whole_words

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from project.data import ImageDataModule
-from project.data.image_files import ImageFilesDataModule
-from project.data.splits import SPLITS
+from project.engine import ImageFilesDataModule
 from project.engine.errors import UserError, printable
 from project.engine.loading.paths import ClassFiles
+from project.engine.loading.splits import SPLITS
 from project.engine.run.checkpoint import About
 from project.engine.run.settings import imported_class, plain_options
 

@@ -1,17 +1,17 @@
 """Images and their labels. Nothing in here knows the model."""
 
+from project.data.augmentation import AugmentedDataModule
 from project.data.cifar10 import CIFAR10DataModule
 from project.data.csv_file import CSVDataModule
 from project.data.drawn.module import SyntheticFlowersDataModule
 from project.data.flowers import FlowersDataModule
 from project.data.folder import FolderDataModule
-from project.data.module import ImageDataModule, ResizedDataModule
 from project.data.torch_dataset import TorchDatasetModule
-from project.engine.loading.batch import ArrayDataset
-from project.engine.loading.files import FileDataset
+from project.engine import ArrayDataset, FileDataset, ImageDataModule, ResizedDataModule
 
 __all__ = [
     "ArrayDataset",
+    "AugmentedDataModule",
     "CIFAR10DataModule",
     "CSVDataModule",
     "FileDataset",

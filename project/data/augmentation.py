@@ -3,13 +3,15 @@
 Each kind draws for a purpose of its own, so that kinds are independent; for one that you add, take any number from 1000.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from project.engine.loading.batch import ImageBatch
-from project.engine.randomness import Purpose, uniform
+from project.engine import ImageBatch, ImageDataModule, require, uniform
+from project.engine.number_types import NonNegativeInt
+from project.engine.preprocessing import as_colour
+from project.engine.randomness import Purpose
 
 Flip = bool | Literal["alternating"]
 """Rules by which training images are mirrored."""
@@ -68,7 +70,7 @@ def augment(
     cutout_size: int,
     fill: Tensor,
 ) -> ImageBatch:
-    """Shifts, flips and cuts out, as :class:`project.data.module.ImageDataModule` describes its options.
+    """Shifts, flips and cuts out, as :class:`AugmentedDataModule` describes its options.
 
     The covered square has the colour ``fill``, (channels,). ``flipping`` may be ``alternating``, as in section 3.6 of
     Jordan, 2024, https://arxiv.org/abs/2404.00498.
@@ -88,3 +90,51 @@ def augment(
             images, uniform(seed, epoch, batch.indices, Purpose.CUTOUT, 2), cutout_size, fill
         )
     return batch._replace(images=images)
+
+
+class AugmentedDataModule(ImageDataModule):
+    """Images with three splits; a subclass has ``class_names``, ``preprocessing`` and ``load``.
+
+    Args:
+        flip: Mirrors half of the training images left to right; ``alternating``, each in every second epoch.
+        crop_padding: Advanced: The most pixels that a training image is shifted by; its mirrored edge fills the gap.
+        cutout: Covers a square of that many pixels' width in each training image; 0 covers nothing.
+        kwargs: See ``ImageDataModule``.
+    """
+
+    def __init__(
+        self,
+        flip: Flip = True,
+        crop_padding: NonNegativeInt = 0,
+        cutout: NonNegativeInt = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.flip, self.crop_padding, self.cutout = flip, crop_padding, cutout
+
+    def augment(self, batch: ImageBatch, epoch: int) -> ImageBatch:
+        """Augments a training batch of that epoch."""
+        size = min(batch.images.shape[-2:])  # transforms may have changed it
+        require(
+            self.crop_padding < size,
+            "--data.crop_padding",
+            self.crop_padding,
+            f"below {size}, the image size",
+        )
+        fill = as_colour(tuple(self.preprocessing["mean"]), batch.images.device, batch.images.dtype)
+        return augment(batch, self.seed, epoch, self.flip, self.crop_padding, self.cutout, fill)
+
+    def augmentation(self) -> list[str]:
+        """Names what changes training images at random: options, and hooks that a subclass overrides."""
+        options, hooks = (
+            ("crop_scale", "flip", "crop_padding", "cutout"),
+            ("augment", "transform_batch"),
+        )
+        own, base = type(self), AugmentedDataModule
+        given = [f"--data.{name}" for name in options if getattr(self, name, None)]
+        given += [
+            f"{own.__name__}.{name}"
+            for name in hooks
+            if getattr(own, name) is not getattr(base, name)
+        ]
+        return [*given, *super().augmentation()]

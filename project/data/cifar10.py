@@ -8,16 +8,16 @@ from urllib.error import URLError
 import torch
 from torchvision.datasets import CIFAR10
 
-from project.data.module import ImageDataModule
-from project.data.splits import stratified_split
+from project.data.augmentation import AugmentedDataModule
 from project.engine.errors import UserError
 from project.engine.loading.batch import ArrayDataset
+from project.engine.loading.splits import stratified_split
 from project.engine.number_types import NonNegativeInt, OpenUnitInterval, PositiveInt
 from project.engine.preprocessing import Preprocessing
 from project.engine.run.files import one_at_a_time
 
 
-class CIFAR10DataModule(ImageDataModule):
+class CIFAR10DataModule(AugmentedDataModule):
     """CIFAR-10 in memory: 45,000 images to train on, 5,000 to validate on by default, the original 10,000 to test on.
 
     Args:
@@ -25,7 +25,7 @@ class CIFAR10DataModule(ImageDataModule):
         batch_size: Images in a batch of all devices together; ``--trainer.accumulate_grad_batches`` makes a step of several.
         crop_padding: The most pixels that a training image is shifted by; its mirrored edge fills the gap.
         val_fraction: The share of each class of the 50,000 that becomes validation data.
-        kwargs: See ``ImageDataModule``.
+        kwargs: See ``AugmentedDataModule``.
     """
 
     class_names = [

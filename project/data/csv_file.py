@@ -9,14 +9,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from project.data.image_files import ImageFilesDataModule
-from project.data.splits import SPLITS
+from project.data.augmentation import AugmentedDataModule
+from project.engine import ImageFilesDataModule
 from project.engine.errors import UserError, printable
 from project.engine.loading.paths import PathBlock, Paths
 from project.engine.loading.scan import spelt
+from project.engine.loading.splits import SPLITS
 
 
-class CSVDataModule(ImageFilesDataModule):
+class CSVDataModule(AugmentedDataModule, ImageFilesDataModule):
     """Image files that a CSV names: UTF-8, with a first line that names the columns.
 
     Args:

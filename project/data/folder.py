@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from project.data.image_files import ImageFilesDataModule
-from project.data.splits import SPLITS
+from project.data.augmentation import AugmentedDataModule
+from project.engine import ImageFilesDataModule
 from project.engine.errors import UserError, printable
 from project.engine.loading.paths import PathBlock, Paths
 from project.engine.loading.scan import (
@@ -15,9 +15,10 @@ from project.engine.loading.scan import (
     spelt,
     split_meant,
 )
+from project.engine.loading.splits import SPLITS
 
 
-class FolderDataModule(ImageFilesDataModule):
+class FolderDataModule(AugmentedDataModule, ImageFilesDataModule):
     """Image files in a folder for each class.
 
     Args:

@@ -11,15 +11,16 @@ from urllib.error import URLError
 import torch
 from torch.utils.data import IterableDataset
 
-from project.data.module import ResizedDataModule
-from project.data.splits import SPLITS, cut_classes
+from project.data.augmentation import AugmentedDataModule
+from project.engine import ResizedDataModule
 from project.engine.errors import UserError
 from project.engine.loading.batch import BatchDataset
+from project.engine.loading.splits import SPLITS, cut_classes
 from project.engine.loading.torch_dataset import MapDataset, TorchDataset, class_names_of, labels_of
 from project.engine.run.files import one_at_a_time
 
 
-class TorchDatasetModule(ResizedDataModule):
+class TorchDatasetModule(AugmentedDataModule, ResizedDataModule):
     """Any map-style dataset that returns (image of PIL, uint8 tensor or bytes of a file, label), such as those of torchvision.
 
     Args:

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from .errors import require as require
     from .loading.batch import ArrayDataset as ArrayDataset
     from .loading.batch import ImageBatch as ImageBatch
+    from .loading.data_module import ImageDataModule as ImageDataModule
+    from .loading.files import FileDataset as FileDataset
+    from .loading.image_files import ImageFilesDataModule as ImageFilesDataModule
+    from .loading.image_files import ResizedDataModule as ResizedDataModule
     from .preprocessing import Preprocessing as Preprocessing
     from .randomness import uniform as uniform
     from .run.checkpoint import read_checkpoint as read_checkpoint
@@ -23,6 +27,10 @@ _MODULES = {
     "require": "errors",
     "ArrayDataset": "loading.batch",
     "ImageBatch": "loading.batch",
+    "ImageDataModule": "loading.data_module",
+    "FileDataset": "loading.files",
+    "ImageFilesDataModule": "loading.image_files",
+    "ResizedDataModule": "loading.image_files",
     "Preprocessing": "preprocessing",
     "uniform": "randomness",
     "read_checkpoint": "run.checkpoint",

@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 
-from project.data.module import ImageDataModule
+from project.data.augmentation import AugmentedDataModule
 from project.engine.loading.batch import ArrayDataset
 
 
-class NoiseDataModule(ImageDataModule):
+class NoiseDataModule(AugmentedDataModule):
     class_names = ["a", "b", "c"]
     preprocessing = {"resize": 12, "crop": 12, "mean": [0.1, 0.5, 0.9], "std": [0.2, 0.2, 0.2]}
 

@@ -10,8 +10,8 @@ import pytest
 
 from project.check_data import check_data, parse
 from project.data import CSVDataModule, FolderDataModule
-from project.data.splits import cut_classes, cut_groups
 from project.engine.errors import UserError
+from project.engine.loading.splits import cut_classes, cut_groups
 from tests.conftest import cases
 from tests.engine.loading.image_files import noise
 

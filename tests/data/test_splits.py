@@ -7,8 +7,8 @@ from hashlib import blake2b
 
 import pytest
 
-from project.data.splits import hashed_split, stratified_split
 from project.engine.errors import UserError
+from project.engine.loading.splits import hashed_split, stratified_split
 
 FRACTIONS = {"test": 0.1, "val": 0.1}
 WIDE = {"test": 0.4, "val": 0.3}

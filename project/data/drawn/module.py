@@ -4,16 +4,16 @@ from typing import Any
 
 import torch
 
+from project.data.augmentation import AugmentedDataModule
 from project.data.drawn.drawing import CLASS_NAMES, draw_flowers
-from project.data.module import ImageDataModule
-from project.data.splits import SPLITS
 from project.engine.errors import require
 from project.engine.loading.batch import ArrayDataset
+from project.engine.loading.splits import SPLITS
 from project.engine.number_types import NonNegativeInt, PositiveInt
 from project.engine.preprocessing import Preprocessing
 
 
-class SyntheticFlowersDataModule(ImageDataModule):
+class SyntheticFlowersDataModule(AugmentedDataModule):
     """Images of flowers that are drawn in memory when a run starts.
 
     Args:
@@ -23,7 +23,7 @@ class SyntheticFlowersDataModule(ImageDataModule):
         image_size: The size of an image in pixels, by default 64, or what pretrained weights ask for.
         batch_size: Images in a batch of all devices together; ``--trainer.accumulate_grad_batches`` makes a step of several.
         crop_padding: The most pixels that a training image is shifted by; its mirrored edge fills the gap.
-        kwargs: See ``ImageDataModule``.
+        kwargs: See ``AugmentedDataModule``.
     """
 
     class_names = list(CLASS_NAMES)

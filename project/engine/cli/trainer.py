@@ -20,7 +20,7 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Stra
 from lightning.pytorch.utilities import rank_zero_only
 
 from ..errors import UserError
-from ..loading.data_module import ReproducibleDataModule
+from ..loading.data_module import ImageDataModule
 from ..run.processes import watch_processes
 from ..run.progress import note
 from ..training.best_checkpoint import Monitor
@@ -171,7 +171,7 @@ def require_supported(trainer: Trainer) -> None:
 
 
 def require_sound_run(
-    trainer: Trainer, data: ReproducibleDataModule, best: dict[str, str | None], monitor: Monitor
+    trainer: Trainer, data: ImageDataModule, best: dict[str, str | None], monitor: Monitor
 ) -> None:
     """Refuses limits that leave no batch, and callbacks that take a metric's worst for its best, before data is read.
 

@@ -12,7 +12,13 @@ from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
 from ..errors import UserError, require
 from ..hardware import usable_cores
-from ..number_types import ClosedUnitInterval, NonNegativeInt, PositiveInt, plain_numbers
+from ..number_types import (
+    ClosedUnitInterval,
+    NonNegativeInt,
+    PositiveInt,
+    ShareAboveZero,
+    plain_numbers,
+)
 from ..preprocessing import Preprocessing, batch_bytes
 from ..randomness import Purpose, derived_seed
 from ..training.sampler import EvaluationSampler, TrainingSampler, weighted_draw
@@ -24,7 +30,7 @@ from .workers import image_loader
 _TRANSFORMS = ["train_transforms", "batch_transforms"]
 
 
-class ReproducibleDataModule(LightningDataModule, ABC):
+class ImageDataModule(LightningDataModule, ABC):
     """Serves three splits so that a batch is a function of (seed, epoch, batch), on any number of devices.
 
     Args:
@@ -40,10 +46,15 @@ class ReproducibleDataModule(LightningDataModule, ABC):
             torchvision's MixUp and CutMix: each takes and returns images on the 0-255 scale and labels, (N, classes).
         class_balance: Evens out classes of different sizes in training, by drawing images of small ones more often:
             from 0, each image alike, to 1, each class alike; see docs/your_data.md.
+        mean: Advanced: Subtracted from each channel, on a scale of 0 to 1; by default that of the data, or of pretrained
+            weights.
+        std: Advanced: Divides each channel after that, on the same scale; by default as ``mean``.
         split_seed: Advanced: Decides which images are validation's and which are test's, where the data does not say.
         seed: Decides order and augmentation; the command line takes it from ``--seed_everything``.
     """
 
+    channels = 3
+    """The number of channels of an image."""
     in_memory = True
     """True if ``load`` reads all images into memory, once for all processes of a machine."""
     not_remembered: tuple[str, ...] = ()
@@ -58,6 +69,8 @@ class ReproducibleDataModule(LightningDataModule, ABC):
         train_transforms: list[Callable[..., Any]] | None = None,
         batch_transforms: list[Callable[..., Any]] | None = None,
         class_balance: ClosedUnitInterval = 0.0,
+        mean: list[ClosedUnitInterval] | None = None,
+        std: list[ShareAboveZero] | None = None,
         split_seed: int = 0,
         seed: int = 0,
     ) -> None:
@@ -70,6 +83,11 @@ class ReproducibleDataModule(LightningDataModule, ABC):
             split_seed,
             seed,
         )
+        self.mean = [*map(float, mean or ())]
+        self.std = [*map(float, std or ())]
+        for option, values in {"--data.mean": self.mean, "--data.std": self.std}.items():
+            expected = f"{self.channels} numbers, one for each channel"
+            require(len(values) in (0, self.channels), option, values, expected)
         self.num_workers, self.prefetch_factor = num_workers, prefetch_factor
         self.train_transforms, self.batch_transforms = (
             list(train_transforms or []),

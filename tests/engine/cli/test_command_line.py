@@ -15,7 +15,6 @@ from torch.optim import Adam, AdamW
 from project.data import CIFAR10DataModule, FolderDataModule, ImageDataModule
 from project.engine.cli.command_line import read_config
 from project.engine.cli.trainer import ExactTrainer
-from project.engine.loading.data_module import ReproducibleDataModule
 from project.evaluate import EvaluateCLI
 from project.fit import FitCLI
 from project.model import ImageClassifier
@@ -260,7 +259,7 @@ def test_the_help_of_fit_is_about_sixty_lines_with_the_options_of_data_and_model
     model = {f"model.{name}" for name in inspect.signature(ImageClassifier).parameters}
     hidden = {f"--{name}" for name in data | model} - names(text)
     documented = " ".join(
-        inspect.getdoc(cls) or "" for cls in (*classes, ReproducibleDataModule, ImageClassifier)
+        inspect.getdoc(cls) or "" for cls in (*classes, ImageDataModule, ImageClassifier)
     )
     advanced = {
         name

@@ -16,9 +16,7 @@ from numpy.lib.recfunctions import structured_to_unstructured
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from project.data.module import ResizedDataModule
-from project.data.splits import SPLITS, cut_classes, cut_groups
-from project.engine.errors import (
+from ..errors import (
     UnreadableFileError,
     UserError,
     first_of_machine,
@@ -26,14 +24,87 @@ from project.engine.errors import (
     printable,
     require,
 )
-from project.engine.loading.batch import BatchDataset, ImageBatch
-from project.engine.loading.check import check_files, few, leave_out
-from project.engine.loading.files import FileDataset, mean_and_std
-from project.engine.loading.paths import ClassFiles, Paths, joined
-from project.engine.loading.scan import spelt
-from project.engine.loading.share import once_a_machine
-from project.engine.number_types import PositiveInt
-from project.engine.preprocessing import Preprocessing
+from ..number_types import OpenUnitInterval, PositiveInt, ShareAboveZero
+from ..preprocessing import Fit, Interpolation, Preprocessing
+from .batch import BatchDataset, ImageBatch
+from .check import check_files, few, leave_out
+from .data_module import ImageDataModule
+from .files import FileDataset, mean_and_std
+from .paths import ClassFiles, Paths, joined
+from .scan import spelt
+from .share import once_a_machine
+from .splits import SPLITS, cut_classes, cut_groups
+
+_PACKAGE = __name__.partition(".")[0]
+IMAGENET_MEAN, IMAGENET_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+
+
+class ResizedDataModule(ImageDataModule):
+    """Images of any size, resized in loader workers.
+
+    Args:
+        image_size: The size in pixels of the square that the network sees, by default 224. Pretrained weights bring
+            their own, with ``resize``, ``interpolation``, ``mean`` and ``std``.
+        fit: Makes an image square. ``crop``, the default, resizes the shorter side to ``resize`` and crops the centre;
+            ``pad`` resizes the longer side and adds bars of the mean colour; ``squash`` resizes both sides, which changes
+            the aspect ratio. Training does the same to random crops.
+        resize: Advanced: The length in pixels that the shorter side is scaled to before, by default 8/7 of ``image_size``.
+        interpolation: Advanced: Scales images, always with antialiasing: ``bilinear``, the default, or ``bicubic``.
+        crop_scale: The smallest and largest share of an image that a random crop in training keeps; null takes whole
+            images, as evaluation does.
+        val_fraction: About the share of each class that becomes validation data, if the data have no validation set.
+        test_fraction: About the share of each class that becomes test data, if the data have no test set.
+        kwargs: See ``ImageDataModule``.
+    """
+
+    in_memory = False
+
+    def __init__(
+        self,
+        image_size: int | None = None,
+        fit: Fit | None = None,
+        resize: int | None = None,
+        interpolation: Interpolation | None = None,
+        crop_scale: tuple[ShareAboveZero, ShareAboveZero] | None = (0.08, 1.0),
+        val_fraction: OpenUnitInterval = 0.1,
+        test_fraction: OpenUnitInterval = 0.1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.image_size = 224 if image_size is None else image_size
+        require(self.image_size >= 8, "--data.image_size", image_size, "at least 8")
+        self.resize = self.image_size * 8 // 7 if resize is None else resize
+        require(
+            self.resize >= self.image_size,
+            "--data.resize",
+            resize,
+            f"at least {self.image_size}, the image size",
+        )
+        self.fit: Fit = fit or "crop"
+        self.interpolation: Interpolation = interpolation or "bilinear"
+        if crop_scale is not None and crop_scale[0] > crop_scale[1]:
+            raise UserError(
+                f"--data.crop_scale must be two shares, as in [0.08, 1], got {list(crop_scale)}"
+            )
+        if val_fraction + test_fraction >= 1:
+            raise UserError(
+                "--data.val_fraction and --data.test_fraction must leave something to train on"
+            )
+        self.crop_scale = crop_scale
+        # the test set first, so that it does not depend on the share of the validation set
+        self.fractions = {"test": test_fraction, "val": val_fraction}
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """The options above, with ImageNet's statistics unless others are given."""
+        return {
+            "resize": self.resize if self.fit == "crop" else self.image_size,
+            "crop": self.image_size,
+            "fit": self.fit,
+            "interpolation": self.interpolation,
+            "mean": self.mean or IMAGENET_MEAN,
+            "std": self.std or IMAGENET_STD,
+        }
 
 
 class ImageFilesDataModule(ResizedDataModule):
@@ -100,7 +171,7 @@ class ImageFilesDataModule(ResizedDataModule):
     @property
     @abstractmethod
     def source(self) -> Path:
-        """The folder or file that ``project.check_data`` takes for these files."""
+        """The folder or file that the check of data takes for these files."""
 
     @property
     def images_root(self) -> Path:
@@ -277,7 +348,7 @@ class ImageFilesDataModule(ResizedDataModule):
         if not self.skip_bad:
             raise UnreadableFileError(
                 f"{text}: {few(broken)}; repair or remove such files, or skip them with --data.on_bad_image skip;"
-                f" python -m project.check_data {shlex.quote(str(self.source))} lists all that is wrong"
+                f" python -m {_PACKAGE}.check_data {shlex.quote(str(self.source))} lists all that is wrong"
             )
         if self.world[1] == 0:
             _warn(f"{text} and are left out: {few(broken)}")

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from project.engine.errors import UserError
+from ..errors import UserError
 
 SPLITS = ("train", "val", "test")
 
