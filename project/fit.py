@@ -165,9 +165,7 @@ class FitCLI(ProjectCLI):
 
     def _callbacks(self) -> list[Callback]:
         defaults: DefaultCallbacks = self.config_init.callbacks
-        return defaults.build(
-            self.run.checkpoints, *self.monitor, seed=int(self.config.seed_everything)
-        )
+        return defaults.build(self.run.checkpoints, *self.monitor)
 
     def fit(self) -> None:
         """Trains, or continues to; then tests the best checkpoint once and writes the final metrics."""

@@ -17,7 +17,6 @@ from project.callbacks.metrics_csv import MetricsCSV
 from project.engine.training.best_checkpoint import BestCheckpoint
 from project.engine.training.last_checkpoint import LastCheckpoint
 from project.engine.training.non_finite import StopOnNonFinite
-from project.engine.training.seed_each_batch import SeedEachBatch
 
 
 @dataclass
@@ -28,7 +27,6 @@ class DefaultCallbacks:
         last_checkpoint: Keeps ``last.ckpt``, to resume from, and saves when a signal stops the run.
         best_checkpoint: Keeps ``best.ckpt``, chosen by ``--monitor``; without it, that is the end of training.
         stop_on_non_finite: Stops before a loss or gradient that is not finite reaches the weights.
-        seed_each_batch: Makes random numbers of a step resumable; without it, dropout resumes with others.
         learning_rate: Draws the learning rate as a curve.
         images_per_second: Draws the speed of training as a curve, and prints the settings that decide it.
         first_batch: Draws the first training batch as the network sees it.
@@ -41,7 +39,6 @@ class DefaultCallbacks:
     last_checkpoint: LastCheckpoint | bool = True
     best_checkpoint: bool = True
     stop_on_non_finite: StopOnNonFinite | bool = True
-    seed_each_batch: bool = True
     learning_rate: bool = True
     images_per_second: bool = True
     first_batch: FirstBatchPlot | bool = True
@@ -50,7 +47,7 @@ class DefaultCallbacks:
     metrics_csv: bool = True
     plots: bool = True
 
-    def build(self, checkpoints: Path, monitor: str, mode: str, seed: int) -> list[Callback]:
+    def build(self, checkpoints: Path, monitor: str, mode: str) -> list[Callback]:
         """Builds those that are not switched off; ``best.ckpt`` is chosen by ``monitor``, its least or greatest value."""
         builders: list[tuple[Callback | bool, Callable[[], Callback]]] = [
             (self.stop_on_non_finite, StopOnNonFinite),  # before those that write
@@ -62,7 +59,6 @@ class DefaultCallbacks:
             (self.confident_mistakes, ConfidentMistakesPlot),
             (self.metrics_csv, MetricsCSV),
             (self.plots, PlotFiles),
-            (self.seed_each_batch, lambda: SeedEachBatch(seed)),
             (self.best_checkpoint, lambda: BestCheckpoint(checkpoints, monitor, mode)),
         ]
         return [

@@ -5,7 +5,6 @@ import torch
 
 from project.data import FolderDataModule
 from project.engine.errors import UserError
-from project.engine.loading.batch import make_keys
 from tests.conftest import cases
 from tests.data.stubs import attached
 from tests.engine.loading.image_files import noise, smooth, write_folder
@@ -78,15 +77,13 @@ def test_a_random_crop_depends_on_seed_epoch_and_index_alone(tmp_path):
     root = write_folder(tmp_path, CLASSES)
     dataset = attached(module(root)).splits["train"]
     size = len(dataset)
-    keys = [5 * size + index for index in range(size)]
+    keys = [(5, index) for index in range(size)]
     images = dataset.__getitems__(keys).images
     backwards = dataset.__getitems__(keys[::-1])
     assert torch.equal(backwards.images.flip(0), images)
     assert backwards.indices.tolist() == list(range(size))[::-1]
     assert torch.equal(torch.cat([dataset.__getitems__([key]).images for key in keys]), images)
-    again = make_keys(
-        5, torch.arange(size, 2 * size), size
-    ).tolist()  # where an epoch takes the images once more
+    again = [(5, size + index) for index in range(size)]  # where an epoch takes them once more
     others = (
         dataset.__getitems__(list(range(size))),
         attached(module(root, seed=1)).splits["train"].__getitems__(keys),

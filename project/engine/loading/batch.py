@@ -1,11 +1,13 @@
 """Batches of images, the protocol of datasets that serve whole batches, and the dataset of images in memory."""
 
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
 
-_EPOCHS = 2**24  # more than any run has
+Keys = Sequence[tuple[int, int]] | Sequence[int]
+"""Samples of a batch: (epoch, index) in training, indices alone in evaluation."""
 
 
 class ImageBatch(NamedTuple):
@@ -35,7 +37,7 @@ def uncounted(batch: ImageBatch, index: int) -> ImageBatch:
 
 
 class BatchDataset(Protocol):
-    """A dataset that serves whole batches to a standard ``DataLoader``, by keys of an epoch and indices."""
+    """A dataset that serves whole batches to a standard ``DataLoader``, see :data:`Keys`."""
 
     @property
     def labels(self) -> Tensor:
@@ -43,7 +45,7 @@ class BatchDataset(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitems__(self, keys: list[int]) -> ImageBatch: ...
+    def __getitems__(self, keys: Keys) -> ImageBatch: ...
 
     def image(self, index: int) -> Tensor:
         """One image as evaluation sees it, uint8 (3, height, width)."""
@@ -52,15 +54,12 @@ class BatchDataset(Protocol):
         """The name of an image: a file's path, or the place that it comes from."""
 
 
-def make_keys(epoch: int, indices: Tensor, size: int) -> Tensor:
-    """Packs the epoch and the indices of samples into keys, int64 (N,), as nothing else travels to a worker."""
-    return indices % size + size * (epoch + _EPOCHS * (indices // size))
-
-
-def split_keys(keys: list[int], size: int) -> tuple[int, Tensor]:
-    """Unpacks the keys that :func:`make_keys` made: the epoch, and the indices, int64 (N,)."""
-    found = torch.tensor(keys)
-    return keys[0] // size % _EPOCHS, found % size + size * (found // size // _EPOCHS)
+def split_keys(keys: Keys) -> tuple[int, Tensor]:
+    """Returns the epoch of a batch, and the indices of its samples, int64 (N,); plain indices are of epoch 0."""
+    if isinstance(keys[0], int):
+        return 0, torch.tensor(keys)
+    epochs, indices = zip(*cast(Sequence[tuple[int, int]], keys), strict=True)
+    return epochs[0], torch.tensor(indices)
 
 
 class ArrayDataset:
@@ -78,8 +77,8 @@ class ArrayDataset:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitems__(self, keys: list[int]) -> ImageBatch:
-        _, indices = split_keys(keys, len(self))
+    def __getitems__(self, keys: Keys) -> ImageBatch:
+        _, indices = split_keys(keys)
         positions = indices % len(self)
         return ImageBatch(self.images[positions], self.labels[positions], indices)
 

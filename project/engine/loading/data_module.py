@@ -20,12 +20,12 @@ from ..number_types import (
     plain_numbers,
 )
 from ..preprocessing import Preprocessing, batch_bytes
-from ..randomness import Purpose, derived_seed
+from ..randomness import Purpose, derived_seed, seed_generators
 from ..training.sampler import EvaluationSampler, TrainingSampler, weighted_draw
 from .batch import ArrayDataset, BatchDataset, ImageBatch, uncounted
 from .share import once_a_machine
 from .transforms import TransformedDataset, describe, transform_batch
-from .workers import image_loader
+from .workers import LazyDataLoader, image_loader
 
 _TRANSFORMS = ["train_transforms", "batch_transforms"]
 
@@ -214,7 +214,7 @@ class ImageDataModule(LightningDataModule, ABC):
         sampler = TrainingSampler(
             len(train), self.batch_size, self.seed, self._position, *self.world, overfits, draw
         )
-        return self._loader(self._served("train"), sampler, self.workers())
+        return self._seeded_loader("train", sampler)
 
     def val_dataloader(self) -> DataLoader[ImageBatch]:
         """Loads the validation set, always in the same shuffled order."""
@@ -243,7 +243,27 @@ class ImageDataModule(LightningDataModule, ABC):
         # not by the run's seed: runs that differ in it alone are measured on the same first batches
         sampler = EvaluationSampler(len(self.splits[split]), self.split_seed, *self.world, once)
         self._repeats[split] = sampler.repeated
-        return self._loader(self._served(split), sampler, self.workers(split))
+        return self._seeded_loader(split, sampler)
+
+    def _seeded_loader(self, split: str, sampler: Sampler[Any]) -> LazyDataLoader:
+        loader = self._loader(self._served(split), sampler, self.workers(split))
+        loader.before_batch = self._seed_batch
+        return loader
+
+    def _seed_batch(self, number: int) -> None:
+        """Seeds all generators by (seed, epoch, batch, process), so that dropout and hooks draw the same after a resume.
+
+        In evaluation by (seed, batch, process): hooks that draw there show each validation the same. Here, because
+        Lightning calls no other hook of ours before a user's ``on_before_batch_transfer``, which may draw.
+        """
+        if self.trainer is not None:
+            training = self.trainer.training
+            place = (
+                (Purpose.STEP, self.seed, *self._position())
+                if training
+                else (Purpose.EVALUATION, self.seed, number)
+            )
+            seed_generators(derived_seed(*place, self.world[1]), self.trainer.strategy.root_device)
 
     def _served(self, split: str) -> Any:
         """The dataset as the loader sees it."""
@@ -253,7 +273,7 @@ class ImageDataModule(LightningDataModule, ABC):
         transforms = self.train_transforms if split == "train" else []
         return TransformedDataset(dataset, transforms, self.seed) if transforms else dataset
 
-    def _loader(self, dataset: Any, sampler: Sampler[int], wanted: int) -> DataLoader[ImageBatch]:
+    def _loader(self, dataset: Any, sampler: Sampler[Any], wanted: int) -> LazyDataLoader:
         batch_size = max(1, self.batch_size // self.world[0])
         size = batch_bytes(batch_size, self.preprocessing)
         options: dict[str, Any] = {"sampler": sampler, "pin_memory": self.pins_memory()}

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from ..errors import LocalError, UnreadableFileError, printable
 from ..preprocessing import Bands, Preprocessing, bands_of, batch_bytes, empty_images
 from ..randomness import Purpose, uniform
-from .batch import ImageBatch, split_keys
+from .batch import ImageBatch, Keys, split_keys
 from .cache import ImageCache, open_cache
 from .crops import (
     fit_image,
@@ -103,8 +103,8 @@ class FileDataset:
     def __len__(self) -> int:
         return len(self.files)
 
-    def __getitems__(self, keys: list[int]) -> ImageBatch:
-        epoch, indices = split_keys(keys, len(self))
+    def __getitems__(self, keys: Keys) -> ImageBatch:
+        epoch, indices = split_keys(keys)
         positions = indices % len(self)
         labels = self._labels[positions].long()
         images = empty_images(len(keys), self.preprocessing)

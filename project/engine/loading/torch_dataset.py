@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, Subset
 from ..errors import LocalError, UserError
 from ..preprocessing import Preprocessing, empty_images
 from ..randomness import Purpose, derived_seed, restored_generators, seed_generators, uniform
-from .batch import ImageBatch, split_keys
+from .batch import ImageBatch, Keys, split_keys
 from .crops import fit_image, random_region
 from .decode import decode, open_image, upright_pixels
 from .files import CROP_TRIES, random_crop
@@ -64,8 +64,8 @@ class TorchDataset:
     def __len__(self) -> int:
         return len(self.positions)
 
-    def __getitems__(self, keys: list[int]) -> ImageBatch:
-        epoch, indices = split_keys(keys, len(self))
+    def __getitems__(self, keys: Keys) -> ImageBatch:
+        epoch, indices = split_keys(keys)
         images = empty_images(len(keys), self.preprocessing)
         labels = torch.empty(len(keys), dtype=torch.int64)
         draws = uniform(self.seed, epoch, indices, Purpose.CROP, 4 * CROP_TRIES).view(

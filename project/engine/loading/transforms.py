@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ..errors import LocalError
 from ..randomness import Purpose, derived_seed, restored_generators, seed_generators
-from .batch import BatchDataset, ImageBatch, split_keys
+from .batch import BatchDataset, ImageBatch, Keys, split_keys
 
 Transform = Callable[..., Any]
 
@@ -36,8 +36,8 @@ class TransformedDataset:
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitems__(self, keys: list[int]) -> ImageBatch:
-        batch, (epoch, _) = self.dataset.__getitems__(keys), split_keys(keys, len(self))
+    def __getitems__(self, keys: Keys) -> ImageBatch:
+        batch, (epoch, _) = self.dataset.__getitems__(keys), split_keys(keys)
         images = []
         with restored_generators():
             for image, index in zip(batch.images, batch.indices.tolist(), strict=True):

@@ -8,7 +8,7 @@ import resource
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
@@ -37,7 +37,7 @@ def image_loader(
     batch_bytes: int,
     processes: int,
     **options: Any,
-) -> DataLoader[Any]:
+) -> "LazyDataLoader":
     """Makes a loader of the batches that a dataset serves, whose workers stay; without any where they have no room.
 
     So many ``processes`` of this machine load at once, each with that many workers, of which each holds
@@ -99,15 +99,20 @@ class LazyDataLoader(DataLoader[Any]):
     """A ``DataLoader`` that starts its workers and its sampler with the first batch, not with ``iter``.
 
     Lightning calls ``iter`` before it knows the epoch, and workers fetch ahead at once: a resumed run would see the
-    wrong samples.
+    wrong samples. ``before_batch`` is called with the number of each batch before the loader yields it.
     """
+
+    before_batch: Callable[[int], None] | None = None
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # a generator is all that a ``for`` needs
         if self.num_workers:
             atexit.unregister(_end_workers)  # once, not for each epoch
             atexit.register(_end_workers)
         try:
-            yield from super().__iter__()
+            for number, batch in enumerate(super().__iter__()):
+                if self.before_batch is not None:
+                    self.before_batch(number)
+                yield batch
         except (EOFError, ConnectionError) as error:  # it died while it sent a batch
             raise LocalError(WORKER_DIED) from error
 

@@ -1,37 +1,37 @@
 """The order of samples: in training another one for each epoch, in evaluation always the same one."""
 
 from collections.abc import Callable, Iterator
-from typing import cast
+from functools import partial
+from itertools import repeat
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, DistributedSampler, SequentialSampler
 
 from ..errors import UserError
-from ..loading.batch import make_keys
 from ..randomness import Purpose, uniform
 
 
-class _FixedBySeed(DistributedSampler[int], SequentialSampler):
-    """A sampler that Lightning leaves alone.
+class TrainingSampler(DistributedSampler[tuple[int, int]], SequentialSampler):
+    """Shuffles by (seed, epoch) and starts where training stands; yields (epoch, index).
 
-    Lightning replaces a sampler on several devices unless it is a ``DistributedSampler``, and with ``overfit_batches``
-    unless it is a ``SequentialSampler``: it would then take a dataset from its beginning, which for a folder of classes
-    is its first class.
-    """
+    torch's ``DistributedSampler`` deals one order out in turns, so that the k-th global batch is the same on any number
+    of devices. It always begins an epoch anew, is told the epoch too late when a run resumes, and shuffles by a
+    generator. What is left of an epoch after its last whole batch is not used in that epoch.
 
+    It is a ``SequentialSampler`` as well, because Lightning replaces any other with ``overfit_batches``, and would then
+    take a dataset from its beginning, which for a folder of classes is its first class.
 
-class TrainingSampler(_FixedBySeed):
-    """Shuffles by (seed, epoch) and starts where training stands.
-
-    Lightning alone cannot do this: the sampler that it injects gives each process a run of its own, so that a global
-    batch depends on the number of devices, and after a restart it begins the epoch anew. This one deals the shuffled
-    samples out in turns, so the k-th global batch is the same on any number of devices. What is left of an epoch after
-    the last whole batch is not used in that epoch.
-
-    ``batch_size`` is the global one, a multiple of ``world_size`` and at most ``size``. When iteration begins, ``position``
-    tells the epoch and the number of its batches that are done. ``draw`` chooses the samples of an epoch by its number,
-    in place of all once.
+    Args:
+        size: The number of images, at least ``batch_size``.
+        batch_size: Images in a batch of all devices together, a multiple of ``world_size``.
+        seed: Decides the order.
+        position: Returns the epoch and the number of its batches that are done; called when iteration begins.
+        world_size: The number of processes.
+        rank: The rank of this process.
+        same_each_epoch: If true, each epoch has the samples and the order of the first.
+        draw: Returns the samples of an epoch by its number, int64 (N,); by default all, shuffled.
     """
 
     def __init__(
@@ -45,33 +45,21 @@ class TrainingSampler(_FixedBySeed):
         same_each_epoch: bool = False,
         draw: Callable[[int], Tensor] | None = None,
     ) -> None:
-        super().__init__(
-            cast("Dataset[int]", range(size)),
-            num_replicas=world_size,
-            rank=rank,
-            seed=seed,
-            drop_last=True,
-        )
-        self.size, self.batch_size, self.position, self.same_each_epoch = (
-            size,
-            batch_size,
-            position,
-            same_each_epoch,
-        )
-        self.num_samples = size // batch_size * batch_size // world_size
-        self.draw = draw
+        whole_batches: Any = range(size // batch_size * batch_size)
+        super().__init__(whole_batches, world_size, rank, seed=seed, drop_last=True)
+        self.batch_size = batch_size // world_size
+        self.position = position
+        self.same_each_epoch = same_each_epoch
+        self.draw = draw or partial(shuffled, size, seed)
 
-    def __iter__(self) -> Iterator[int]:
-        """Yields keys, see :func:`..loading.batch.make_keys`."""
+    def __iter__(self) -> Iterator[tuple[int, int]]:
         epoch, batches_done = self.position()
-        like = 0 if self.same_each_epoch else epoch
-        order = self.draw(like) if self.draw is not None else shuffled(self.size, self.seed, like)
-        mine = order[self.rank :: self.num_replicas][: self.num_samples]
-        done = batches_done * self.batch_size // self.num_replicas
-        return iter(make_keys(epoch, mine[done:], self.size).tolist())
+        order = self.draw(0 if self.same_each_epoch else epoch)[: self.total_size]
+        indices = order[self.rank :: self.num_replicas][batches_done * self.batch_size :]
+        return zip(repeat(epoch), indices.tolist())
 
 
-class EvaluationSampler(_FixedBySeed):
+class EvaluationSampler(DistributedSampler[int], SequentialSampler):
     """Takes a whole dataset in one shuffled order, so that its first batches are a fair sample of it.
 
     The order depends on the seed alone, and its samples are dealt out in turns: the k-th global batch is the same on any
