@@ -9,6 +9,7 @@ from project.engine import ImageFilesDataModule
 from project.engine.errors import UserError, printable
 from project.engine.loading.paths import PathBlock, Paths
 from project.engine.loading.scan import (
+    ImageScan,
     class_folders,
     holds_folders,
     list_classes,
@@ -44,9 +45,9 @@ class FolderDataModule(AugmentedDataModule, ImageFilesDataModule):
             raise UserError(
                 f"--data.root: there is no folder '{root}'; it must hold one folder of images for each class"
             )
-        given, block = _split_folders(root), PathBlock()
+        given, block, scan = _split_folders(root), PathBlock(), ImageScan(self.bands)
         places = {split: root / split for split in given} or {"train": root}
-        found = {split: list_classes(place, block, self.bands) for split, place in places.items()}
+        found = {split: list_classes(place, block, scan) for split, place in places.items()}
         for split in given[1:]:
             if odd := sorted(set(found[split]) ^ set(found["train"])):
                 raise UserError(

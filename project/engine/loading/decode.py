@@ -24,20 +24,26 @@ from torch import Tensor
 from ..errors import LocalError, UnreadableFileError, UserError, printable
 from ..preprocessing import Bands
 
-IMAGE_SUFFIXES = frozenset(
-    {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
-)
+# not all that PIL can open, whatever a file is called: for EPS it would run Ghostscript
+_FORMATS = {
+    "AVIF": [".avif", ".avifs"],
+    "BMP": [".bmp"],
+    "GIF": [".gif"],
+    "JPEG": [".jpg", ".jpeg", ".jpe", ".jfif", ".mpo"],
+    "JPEG2000": [".jp2", ".j2k", ".jpc", ".jpf", ".jpx", ".j2c"],
+    "PNG": [".png", ".apng"],
+    "PPM": [".ppm", ".pgm", ".pbm", ".pnm"],
+    "TIFF": [".tif", ".tiff"],
+    "WEBP": [".webp"],
+}
+IMAGE_SUFFIXES = frozenset(suffix for suffixes in _FORMATS.values() for suffix in suffixes)
+"""The ends of the names of image files."""
 
 MAX_PIXELS = 2**28
 """The most pixels that an image may have, a gigabyte once decoded; a file that claims more is refused unread."""
 Image.MAX_IMAGE_PIXELS = MAX_PIXELS  # PIL refuses twice that; in between it would warn and decode
 warnings.filterwarnings("error", category=Image.DecompressionBombWarning)
 
-Image.init()
-# not all that PIL can open, whatever a file is called: for EPS it would run Ghostscript
-_FORMATS = sorted(
-    {"AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP"} & {*Image.OPEN}
-)
 _LONGEST = (
     1000  # times the shorter side: scaled so that this fits, a longer one would fill the memory
 )
@@ -107,7 +113,7 @@ def open_image(path: str | Path, content: bytes | None = None) -> Image.Image:
     The ``content`` of a file is read in place of the file.
     """
     with named(path):
-        image = Image.open(path if content is None else BytesIO(content), formats=_FORMATS)
+        image = Image.open(path if content is None else BytesIO(content), formats=[*_FORMATS])
         if max(image.size) > _LONGEST * min(image.size):
             image.close()
             raise ValueError(f"one side is more than {_LONGEST} times the other")

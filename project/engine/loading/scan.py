@@ -1,20 +1,19 @@
 """The image files of folders: those of classes for training, and those that a command line names."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from ..errors import UserError, printable
+from ..errors import UserError, listed, printable
 from ..preprocessing import Bands
 from .decode import IMAGE_SUFFIXES
 from .paths import PathBlock, Paths
 
-_OF_SYSTEMS = {
-    "__MACOSX",
-    "@eaDir",
-    "$RECYCLE.BIN",
-}  # of macOS's archives, Synology's thumbnails, Windows
+# of macOS's archives, Synology's thumbnails, Windows
+_OF_SYSTEMS = {"__MACOSX", "@eaDir", "$RECYCLE.BIN"}
+_FILES_OF_SYSTEMS = {"Thumbs.db", "desktop.ini"}
 _SPLIT_NAMES = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("val", "valid", "validation"), "val"),
@@ -22,43 +21,102 @@ _SPLIT_NAMES = {
 }
 
 
-def walk(
-    folder: str,
-    note: Callable[[str], object] | None = None,
-    above: tuple[str, ...] = (),
-    bands: Bands | None = None,
-) -> Iterator[str]:
-    """Lists the image files of a folder, then those of the folders within, sorted by name on every system.
+class ImageScan:
+    """Lists the image files below folders, and counts by their suffixes the files that it leaves out.
 
-    Files count whose names end as images' do, dead links too, which reading them reports; hidden folders and those of
-    operating systems do not. Links to folders are followed unless they lead back up, to one of the real paths ``above``.
-    ``note`` is told of folders that are left out; without it, one that cannot be read is an error.
+    Files count whose names end as images' do, dead links too, which reading them reports. Hidden
+    folders and those of operating systems do not, nor do macOS's ``._photo.jpg``. Links to folders
+    are followed unless they lead back up.
+
+    Args:
+        bands: Given if images are used as they are stored: ``.npy`` files are images, too.
+        note: Is told of folders that are left out; without it, one that cannot be read is an error.
+
+    Attributes:
+        left_out: The number of files that are no images, by the ends of their names.
     """
-    real = os.path.realpath(folder)
-    if real in above:
-        if note is not None:
-            note(f"'{folder}' leads back to a folder that it is in, and is left out")
-        return
-    files, folders, suffixes = [], [], (*IMAGE_SUFFIXES, *([".npy"] if bands else []))
-    try:
-        with os.scandir(folder) as entries:  # asks nothing more of the disk for an ordinary file
+
+    def __init__(
+        self, bands: Bands | None = None, note: Callable[[str], object] | None = None
+    ) -> None:
+        self._suffixes = IMAGE_SUFFIXES | {".npy"} if bands else IMAGE_SUFFIXES
+        self._note = note
+        self.left_out = Counter[str]()
+
+    def images(self, folder: str | Path, skip: Collection[str] = ()) -> Iterator[str]:
+        """Lists a folder's images, then those of the folders within, sorted by name on every system.
+
+        Folders whose paths are in ``skip`` are passed by.
+        """
+        waiting = [os.fspath(folder)]
+        while waiting:
+            path = waiting.pop()
+            try:
+                if os.path.islink(path) and _leads_back(path):
+                    self._say(f"'{path}' leads back to a folder that it is in, and is left out")
+                    continue
+                files, folders = self._entries(path)
+            except OSError as error:
+                if self._note is None:
+                    raise
+                self._say(f"'{path}' cannot be read ({error.strerror}), and is left out")
+                continue
+            prefix = os.path.join(path, "")
+            yield from (prefix + name for name in sorted(files))
+            below = (prefix + name for name in sorted(filter(counts, folders), reverse=True))
+            waiting += (place for place in below if place not in skip)
+
+    def _say(self, text: str) -> None:
+        if self._note is not None:
+            self._note(text)
+
+    def _entries(self, folder: str) -> tuple[list[str], list[str]]:
+        """Returns the names of a folder's image files and of the folders in it."""
+        files, folders = [], []
+        with os.scandir(folder) as entries:  # needs no call of the system for an ordinary file
             for entry in entries:
-                link = entry.is_symlink()  # one to itself would be an error
+                name, link = entry.name, entry.is_symlink()  # one to itself would be an error
                 if os.path.isdir(entry.path) if link else entry.is_dir():
-                    folders.append(entry.name)
-                elif entry.name.lstrip(".").lower().endswith(suffixes):
-                    dead = link and not os.path.exists(entry.path)
-                    if dead or (os.path.isfile(entry.path) if link else entry.is_file()):
-                        files.append(entry.name)
-    except OSError as error:
-        if note is None:
-            raise
-        note(f"'{folder}' cannot be read ({error.strerror}), and is left out")
-        return
-    prefix = os.path.join(folder, "")
-    yield from (prefix + name for name in sorted(files))
-    for name in sorted(filter(counts, folders)):
-        yield from walk(os.path.join(folder, name), note, (*above, real), bands)
+                    folders.append(name)
+                elif name.startswith("._") or name in _FILES_OF_SYSTEMS:
+                    continue
+                elif (suffix := _suffix(name)) in self._suffixes and (link or entry.is_file()):
+                    files.append(name)
+                elif not name.startswith("."):
+                    self.left_out[suffix] += 1
+        return files, folders
+
+
+def _suffix(name: str) -> str:
+    return os.path.splitext(name)[1].lower()
+
+
+def _leads_back(link: str) -> bool:
+    """Returns True for a link to a folder that the link itself is in."""
+    target = os.stat(link)
+    return any(os.path.samestat(target, os.stat(parent)) for parent in Path(link).parents)
+
+
+def describe_left_out(left_out: Mapping[str, int]) -> str:
+    """Says how many files are left out, by the ends of their names; nothing where there are none.
+
+    >>> describe_left_out({".heic": 6})
+    '6 files ending in .heic are left out'
+    >>> describe_left_out({".txt": 1, ".json": 11, "": 2})
+    '14 files are left out: 11 ending in .json, 2 without a suffix and 1 ending in .txt'
+    """
+    kinds = {
+        f"ending in {suffix}" if suffix else "without a suffix": count
+        for suffix, count in sorted(left_out.items(), key=lambda pair: -pair[1])
+    }
+    total = sum(kinds.values())
+    if not total:
+        return ""
+    files = f"{total:,} files" if total > 1 else "1 file"
+    are = "are left out" if total > 1 else "is left out"
+    if len(kinds) == 1:
+        return f"{files} {printable(*kinds)} {are}"
+    return f"{files} {are}: {listed((f'{count:,} {kind}' for kind, count in kinds.items()), 5)}"
 
 
 def counts(folder: str) -> bool:
@@ -100,20 +158,17 @@ def class_folders(root: Path) -> list[Path]:
     return folders
 
 
-def list_classes(root: Path, block: PathBlock, bands: Bands | None = None) -> dict[str, Paths]:
+def list_classes(root: Path, block: PathBlock, scan: ImageScan) -> dict[str, Paths]:
     """Adds the images of each class to a block, from its folder and the folders within, at any depth."""
-    above = (os.path.realpath(root),)
-    found = (
-        (folder, len(f"{folder}{os.sep}"), walk(str(folder), None, above, bands))
-        for folder in class_folders(root)
-    )
     classes = {
-        spelt(folder.name): block.add(folder, (file[start:] for file in files))
-        for folder, start, files in found
+        spelt(folder.name): block.add(
+            folder, (file.removeprefix(f"{folder}{os.sep}") for file in scan.images(folder))
+        )
+        for folder in class_folders(root)
     }
     if not any(classes.values()):
-        example = next(walk(str(root), bands=bands), "")
-        if not example and any(walk(str(root), bands=(1, 8))):
+        example = next(scan.images(root), "")
+        if scan.left_out[".npy"]:
             raise UserError(
                 f"--data.root: '{printable(root)}' has .npy files alone, which need --data.channels"
             )
@@ -143,11 +198,14 @@ def image_paths(
     named: Iterable[str], note: Callable[[str], object], bands: Bands | None = None
 ) -> Iterator[str]:
     """Lists the files that are named, whatever they are, and the image files in folders that are named."""
+    scan = ImageScan(bands, note)
     for path in named:
         if os.path.isdir(path):
-            yield from walk(path, note, bands=bands)
+            yield from scan.images(path)
         else:
             yield path
+    if text := describe_left_out(scan.left_out):
+        note(text)
 
 
 def listed_paths(stream: BinaryIO) -> list[str]:

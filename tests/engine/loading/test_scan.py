@@ -1,21 +1,27 @@
 """Which files of a folder are images of a class, whatever they are called and wherever links lead."""
 
 import os
+import time
 from io import BytesIO
 from itertools import chain
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torchvision.datasets import ImageFolder
 
 from project.analysis.plots import confusion_figure
 from project.engine.errors import UserError
+from project.engine.loading.decode import IMAGE_SUFFIXES
+from project.engine.loading.files import prepare
 from project.engine.loading.scan import image_paths, listed_paths
 from tests.conftest import cases
 from tests.data.stubs import attached
 from tests.data.test_folder import epoch_of, found, listing, module
-from tests.engine.loading.image_files import write_folder
+from tests.engine.loading.image_files import noise, write_folder
+
+PREPROCESSING: Any = {"resize": 16, "crop": 16, "mean": [0.5] * 3, "std": [0.2] * 3}
 
 
 @pytest.mark.parametrize(
@@ -126,20 +132,38 @@ def paths(*named) -> tuple[list[str], list[str]]:
     return list(image_paths(map(str, named), notes.append)), notes
 
 
-def test_folders_are_listed_sorted_at_any_depth(tmp_path):
-    hidden = [".hidden/1.jpg", "c/.git/2.jpg", "__MACOSX/b/2.jpg", "b.txt"]
-    for name in ("b/2.JPG", "b/10.png", "a/z/1.webp", "a.jpg", *hidden):
+def test_folders_are_listed_sorted_at_any_depth_and_what_is_left_out_is_counted(tmp_path):
+    images = ["a.jpg", "a/z/1.webp", "b/10.png", "b/2.JPG", "b/c/3.jfif"]
+    hidden = [".hidden/1.jpg", "c/.git/2.jpg", "__MACOSX/b/2.jpg", "._a.jpg", "b/.DS_Store"]
+    for name in (*images[::-1], *hidden, "b/1.heic", "b/2.HEIC", "notes.txt", "README"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     os.mkfifo(tmp_path / "pipe.jpg")
     found, notes = paths(tmp_path)
-    assert [os.path.relpath(path, tmp_path) for path in found] == [
-        "a.jpg",
-        "a/z/1.webp",
-        "b/10.png",
-        "b/2.JPG",
-    ]
-    assert not notes
+    assert [os.path.relpath(path, tmp_path) for path in found] == images
+    kinds = "2 ending in .heic, 1 ending in .jpg, 1 ending in .txt and 1 without a suffix"
+    assert [sorted(notes[0])] == [sorted(f"5 files are left out: {kinds}")]  # in any order
+
+
+def test_the_formats_are_read_whatever_a_file_is_called(tmp_path):
+    """All that PIL lists of these formats, but for .pfm: its pixels have no range."""
+    known = {"AVIF", "BMP", "GIF", "JPEG", "MPO", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP"}
+    listed = {suffix for suffix, name in Image.registered_extensions().items() if name in known}
+    assert listed - {".pfm"} == IMAGE_SUFFIXES
+    for suffix in IMAGE_SUFFIXES:
+        noise(40, 30).save(tmp_path / f"image{suffix}")
+        assert prepare(tmp_path / f"image{suffix}", PREPROCESSING).shape == (3, 16, 16)
+
+
+def test_a_folder_far_down_is_listed_in_little_time(tmp_path):
+    deep = tmp_path
+    for _ in range(900):
+        deep /= "d"
+        deep.mkdir()
+    (deep / "1.jpg").touch()
+    began = time.process_time()
+    assert paths(tmp_path) == ([str(deep / "1.jpg")], [])
+    assert time.process_time() - began < 2
 
 
 def test_links_are_followed_unless_they_lead_back_up(tmp_path):
