@@ -13,7 +13,7 @@ from torchvision.datasets import ImageFolder
 
 from benchmarks.timing import Measure, StepClock
 from project.data import FolderDataModule
-from project.data.drawn.drawing import CLASS_NAMES, draw_flowers
+from project.data.flowers_drawn import SPECIES, draw_flowers
 from project.model.normalize import Normalization
 
 _MEAN, _STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -25,7 +25,7 @@ _NOISE = (
 def write_images(root: Path, count: int, width: int = 366, height: int = 276) -> None:
     """Writes noisy JPEG files, as large as flower_photos' on average: ``root/train/<class>/*``, and one each to evaluate."""
     indices = torch.arange(min(count, 16))
-    flowers = draw_flowers(indices % len(CLASS_NAMES), indices, seed=0, size=width)[:, :, :height]
+    flowers = draw_flowers(indices % len(SPECIES), indices, seed=0, size=width)[:, :, :height]
     noise = np.random.default_rng(0)
     places = [f"train/{'ab'[number % 2]}/{number}" for number in range(count)]
     places += [f"{split}/{name}/0" for split in ("val", "test") for name in "ab"]

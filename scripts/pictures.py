@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 from torchvision.utils import make_grid
 
 from project.data.augmentation import cutout
-from project.data.drawn.drawing import CLASS_NAMES, draw_flowers
+from project.data.flowers_drawn import SPECIES, draw_flowers
 from project.engine.loading.crops import fit_image, fit_region, random_box
 from project.engine.preprocessing import Fit, Preprocessing
 
@@ -25,7 +25,7 @@ SIDE = 160  # of the images that are transformed, in pixels
 def builtin() -> None:
     """Writes ``flowers.jpg``: the built-in data, the eight species in turns."""
     indices = torch.arange(COLUMNS * ROWS)
-    flowers = draw_flowers(indices % len(CLASS_NAMES), indices, seed=3, size=SIZE)
+    flowers = draw_flowers(indices % len(SPECIES), indices, seed=3, size=SIZE)
     grid = make_grid(flowers, nrow=COLUMNS, padding=2, pad_value=255)
     Image.fromarray(grid.permute(1, 2, 0).numpy()).save("docs/flowers.jpg", quality=88)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from project import predict, report
 from project.analysis.data import open_data
 from project.data import ImageDataModule
-from project.data.drawn.drawing import draw_flowers
+from project.data.flowers_drawn import draw_flowers
 from project.engine.cli.command import quiet_libraries
 from project.engine.run.checkpoint import ABOUT, read_checkpoint
 from project.evaluate import EvaluateCLI
@@ -63,7 +63,7 @@ def flowers_drawn_once() -> Iterator[None]:
         return drawn[key].clone()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("project.data.drawn.module.draw_flowers", flowers)
+        patch.setattr("project.data.flowers_drawn.draw_flowers", flowers)
         yield
 
 

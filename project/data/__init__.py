@@ -3,8 +3,8 @@
 from project.data.augmentation import AugmentedDataModule
 from project.data.cifar10 import CIFAR10DataModule
 from project.data.csv_file import CSVDataModule
-from project.data.drawn.module import SyntheticFlowersDataModule
 from project.data.flowers import FlowersDataModule
+from project.data.flowers_drawn import SyntheticFlowersDataModule
 from project.data.folder import FolderDataModule
 from project.data.torch_dataset import TorchDatasetModule
 from project.engine import ArrayDataset, FileDataset, ImageDataModule, ResizedDataModule

@@ -41,9 +41,10 @@ class ImageClassifier(ResumableModule):
     Args:
         class_names: The classes in the order of their labels. The command line takes them from the data.
         preprocessing: Size, crop and normalisation of images. The command line takes it from the data.
-        arch: A classification network of torchvision by name, or of timm as ``timm/NAME``; ``airbench``, ``resnet9`` or
-            ``resnet9_slim``, which are ours, for small images; or the dotted path of a callable of your own, as in
-            ``my_package.nets.TinyNet``, which takes ``num_classes``.
+        arch: A classification network of torchvision by name, or of timm as ``timm/NAME``; ``airbench``,
+            ``resnet9`` or ``resnet9_slim``, which are ours, for small images; or the dotted path of a
+            callable of your own, as in ``my_package.nets.TinyNet``, which takes ``num_classes``. By default
+            ``resnet9_slim`` for images below 64 pixels, if no weights are given, and else ``resnet18``.
         arch_args: Advanced: Further arguments of the network, such as ``{"drop_path_rate": 0.2}`` for those of timm;
             ``{"stem": "cifar"}`` gives torchvision's ResNets a first layer for images of about 32 pixels.
         weights: Pretrained weights to start from: ``DEFAULT`` or another name of torchvision's or timm's, which are
@@ -71,7 +72,7 @@ class ImageClassifier(ResumableModule):
         self,
         class_names: list[str],
         preprocessing: Preprocessing,
-        arch: str = "resnet18",
+        arch: str | None = None,
         arch_args: dict[str, Any] | None = None,
         weights: str | None = None,
         freeze: str | None = None,
@@ -89,7 +90,10 @@ class ImageClassifier(ResumableModule):
         exact_evaluation: bool | None = None,
     ) -> None:
         super().__init__()
+        if arch is None:
+            arch = "resnet9_slim" if preprocessing["crop"] < 64 and weights is None else "resnet18"
         self.save_hyperparameters(ignore=self.not_saved, logger=False)
+        self.hparams["arch"] = arch  # another default must not change what a checkpoint holds
         self.class_names, self.preprocessing = list(class_names), preprocessing
         self.arch, self.arch_args = arch, arch_args
         self.criterion = copy.deepcopy(loss)

@@ -260,7 +260,7 @@ def follow_weights(config: Any, resumed: Sequence[Path]) -> None:
             )
     elif "arch" in model:
         found = (
-            find_weights(model.arch, str(source)).preprocessing()
+            find_weights(model.arch or "resnet18", str(source)).preprocessing()
             for source in resumed or [model.weights]
         )
         if (preprocessing := next(filter(None, found), None)) is not None:

@@ -5,12 +5,15 @@ from typing import Any
 
 import pytest
 import torch
+from torchvision.models import resnet18
 
 from project.data import SyntheticFlowersDataModule
-from project.data.drawn.drawing import CLASS_NAMES, draw_flowers
+from project.data.flowers_drawn import SPECIES, draw_flowers
+from project.model import ImageClassifier
+from tests.conftest import ONE_CPU, QUIET, fit
 
 INDICES = torch.arange(40)
-LABELS = INDICES % len(CLASS_NAMES)
+LABELS = INDICES % len(SPECIES)
 
 
 def draw(part, size):
@@ -26,9 +29,9 @@ def test_an_image_does_not_depend_on_its_batch(size):
 
 
 def test_one_index_shows_another_flower_for_another_label():
-    indices = torch.zeros(len(CLASS_NAMES), dtype=torch.int64)
-    images = draw_flowers(torch.arange(len(CLASS_NAMES)), indices, seed=0, size=32)
-    assert len(images.flatten(1).unique(dim=0)) == len(CLASS_NAMES) == len(set(CLASS_NAMES))
+    indices = torch.zeros(len(SPECIES), dtype=torch.int64)
+    images = draw_flowers(torch.arange(len(SPECIES)), indices, seed=0, size=32)
+    assert len(images.flatten(1).unique(dim=0)) == len(SPECIES) == len(set(SPECIES))
 
 
 SIZES = {"train_size": 40, "val_size": 16, "test_size": 17}
@@ -65,3 +68,22 @@ def test_the_split_seed_alone_decides_the_images_and_names_are_those_of_flowers(
     same = [first.name(index) for index in range(8)] == [second.name(index) for index in range(8)]
     assert same == ("image_size" in options or "seed" in options)
     assert torch.equal(first.images, second.images) == ("seed" in options)
+
+
+@pytest.mark.parametrize(
+    ("size", "weights", "arch"),
+    [(32, None, "resnet9_slim"), (64, None, "resnet18"), (32, "weights.pth", "resnet18")],
+)
+def test_small_images_have_a_network_for_small_images_by_default(workplace, size, weights, arch):
+    if weights:
+        torch.save(resnet18(num_classes=2).state_dict(), weights)
+    statistics = [0.5, 0.5, 0.5]
+    preprocessing: Any = {"resize": size, "crop": size, "mean": statistics, "std": statistics}
+    model = ImageClassifier(["a", "b"], preprocessing, weights=weights)
+    assert model.arch == model.hparams["arch"] == arch
+
+
+@pytest.mark.slow
+def test_a_network_tells_the_kinds_apart_after_the_built_in_training(workplace):
+    cli = fit(*ONE_CPU, *QUIET)
+    assert float(cli.trainer.callback_metrics["test/accuracy"]) > 0.98

@@ -118,7 +118,8 @@ class RunFolder:
             os.close(self._held)
 
 
-def derived_name(data: str, arch: str) -> str:
+def derived_name(data: str, arch: str | None) -> str:
     """Returns a name that tells data, model and time apart, as in ``flowers-resnet34-20250131-142501``."""
-    network = re.split("[/.]", arch)[-1]  # without ``timm/`` or a package
-    return f"{data.removesuffix('DataModule').lower()}-{network}-{datetime.now():%Y%m%d-%H%M%S}"
+    network = re.split("[/.]", arch)[-1:] if arch else []  # without ``timm/`` or a package
+    time = f"{datetime.now():%Y%m%d-%H%M%S}"
+    return "-".join([data.removesuffix("DataModule").lower(), *network, time])

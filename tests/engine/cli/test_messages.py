@@ -111,7 +111,7 @@ def test_a_mistake_is_answered_with_what_to_type_before_anything_is_made(
 ):
     args, answer = mistake.split(" -> ")
     monkeypatch.setattr(
-        "project.data.drawn.module.draw_flowers", None
+        "project.data.flowers_drawn.draw_flowers", None
     )  # a TypeError where an image is drawn
     if "broken" in args:
         broken = make_folder(workplace / "broken", {"blue": 6, "red": 6}) / "red" / "3.jpg"
