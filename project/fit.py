@@ -88,7 +88,7 @@ class FitCLI(ProjectCLI):
         model=ImageClassifier,
         examples=(
             "python -m project.fit --data path/to/folder --data.image_size 160 --name mine",
-            "python -m project.fit --config configs/cifar10_cpu.yaml --trainer.max_epochs 5",
+            "python -m project.fit --config configs/cifar10_resnet9.yaml --trainer.max_epochs 5",
             "python -m project.fit --model.optimizer AdamW --model.optimizer.lr 0.001 --trainer.devices 2",
         ),
     )

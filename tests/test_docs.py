@@ -86,7 +86,8 @@ def write_images(folder: Path) -> None:
 @pytest.fixture
 def place(workplace, monkeypatch) -> Path:
     """A folder with all that the commands name."""
-    (workplace / "configs").symlink_to(ROOT / "configs")
+    for folder in ("configs", "examples"):
+        (workplace / folder).symlink_to(ROOT / folder)
     write_images(workplace)
     make_folder(
         workplace / "data" / "flower_photos", dict.fromkeys(FlowersDataModule().class_names, 4)

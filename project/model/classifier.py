@@ -27,7 +27,6 @@ from project.model.normalize import Normalization, resized
 from project.model.optimizers import build_optimizer
 from project.model.pretrained import start_from
 from project.model.schedules import CosineWithWarmup, Interval, build_schedule
-from project.model.small_networks import whiten
 from project.model.test_time import Views, evaluation_logits, exact_logits
 
 
@@ -41,10 +40,10 @@ class ImageClassifier(ResumableModule):
     Args:
         class_names: The classes in the order of their labels. The command line takes them from the data.
         preprocessing: Size, crop and normalisation of images. The command line takes it from the data.
-        arch: A classification network of torchvision by name, or of timm as ``timm/NAME``; ``airbench``,
-            ``resnet9`` or ``resnet9_slim``, which are ours, for small images; or the dotted path of a
-            callable of your own, as in ``my_package.nets.TinyNet``, which takes ``num_classes``. By default
-            ``resnet9_slim`` for images below 64 pixels, if no weights are given, and else ``resnet18``.
+        arch: A classification network of torchvision by name, or of timm as ``timm/NAME``; ``resnet9`` or
+            ``resnet9_slim``, which are ours, for small images; or the dotted path of a callable of your own,
+            as in ``my_package.nets.TinyNet``, which takes ``num_classes``. By default ``resnet9_slim`` for
+            images below 64 pixels, if no weights are given, and else ``resnet18``.
         arch_args: Advanced: Further arguments of the network, such as ``{"drop_path_rate": 0.2}`` for those of timm;
             ``{"stem": "cifar"}`` gives torchvision's ResNets a first layer for images of about 32 pixels.
         weights: Pretrained weights to start from: ``DEFAULT`` or another name of torchvision's or timm's, which are
@@ -209,14 +208,5 @@ class ImageClassifier(ResumableModule):
         if mode and self.frozen is not None:
             evaluate_frozen(self.network, self.frozen, len(self.class_names))
         return self
-
-    def start_from_batch(self, batch: Any) -> None:
-        """Sets the whitening layer of a new network, if it has one as ``airbench`` has, by the first batch."""
-        images = self.as_batch(batch).images
-        whiten(
-            self.network,
-            lambda: self.normalization(images, like=next(self.network.parameters())),
-            self.trainer,
-        )
 
     network_of_file = staticmethod(network_of_file)  # checks the network that a checkpoint names

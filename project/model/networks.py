@@ -16,7 +16,7 @@ from torchvision.models.resnet import ResNet
 
 from project.engine.errors import UserError, first_sentence, listed, printable
 from project.engine.run.settings import allow_module, own_network
-from project.model.small_networks import Airbench, ResNet9
+from project.model.small_networks import ResNet9
 
 TIMM = "timm/"
 """The prefix of the names of timm's networks."""
@@ -25,7 +25,6 @@ INCEPTIONS = ("googlenet", "inception_v3")
 """Torchvision's networks with auxiliary heads, which are left out; their inputs have a mean and deviation of 0.5."""
 
 _SMALL: dict[str, Callable[..., nn.Module]] = {
-    "airbench": Airbench,
     "resnet9": partial(ResNet9, width=64),
     "resnet9_slim": partial(ResNet9, width=32),
 }

@@ -4,6 +4,7 @@ import math
 from functools import partial
 from typing import Any, Literal, cast
 
+from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.cli import LRSchedulerCallable
@@ -12,8 +13,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 
-from project.engine.errors import UserError, require
-from project.model.optimizers import LR_SCALE, explained
+from project.engine import UserError
+from project.model.optimizers import explained
 
 Interval = Literal["epoch", "step"]
 
@@ -31,16 +32,16 @@ class CosineWithWarmup(LRScheduler):
 
     interval: Interval = "step"
 
-    def __init__(self, optimizer: Optimizer, lrf: float = 0.01, warmup_epochs: float = 1.0) -> None:
-        require(0 <= lrf <= 1, "--model.lr_scheduler.lrf", lrf, "from 0 to 1")
-        require(
-            0 <= warmup_epochs < math.inf,
-            "--model.lr_scheduler.warmup_epochs",
-            warmup_epochs,
-            "0 or more",
-        )
-        self.lrf, self.warmup_epochs = lrf, warmup_epochs
-        self.total_steps, self.warmup_steps = 1, 0
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        lrf: ClosedUnitInterval = 0.01,
+        warmup_epochs: NonNegativeFloat = 1.0,
+    ) -> None:
+        self.lrf = float(lrf)
+        self.warmup_epochs = float(warmup_epochs)
+        self.total_steps = 1
+        self.warmup_steps = 0
         super().__init__(optimizer)
 
     def set_length(self, total_steps: int, steps_per_epoch: float) -> None:
@@ -63,52 +64,6 @@ class CosineWithWarmup(LRScheduler):
     def get_lr(self) -> list[float | Tensor]:
         """Returns the learning rate of each parameter group at the current step."""
         return [rate * self.factor(self.last_epoch) for rate in self.base_lrs]
-
-
-class HeadFirst(CosineWithWarmup):
-    """The head alone at its full learning rate, then ``CosineWithWarmup`` for all layers: linear probing, then fine-tuning.
-
-    Gradients of a new head change features for the worse (Kumar et al., 2022, https://arxiv.org/abs/2202.10054). It needs
-    ``--model.layer_decay`` below 1, which gives the head parameter groups of its own. The others' learning rate is 0 at first.
-
-    Args:
-        optimizer: The optimizer.
-        lrf: The last learning rate as a fraction of the first.
-        warmup_epochs: The length of the warmup in epochs, after the head's.
-        head_epochs: The length of the head's training in epochs; at most half of the training.
-    """
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        lrf: float = 0.0,
-        warmup_epochs: float = 0.5,
-        head_epochs: float = 1.0,
-    ) -> None:
-        require(
-            0 <= head_epochs < math.inf,
-            "--model.lr_scheduler.head_epochs",
-            head_epochs,
-            "0 or more",
-        )
-        if not any(LR_SCALE in group for group in optimizer.param_groups):
-            raise UserError(
-                "--model.lr_scheduler HeadFirst needs --model.layer_decay below 1, and an optimizer that keeps its groups"
-            )
-        self.head_epochs, self.head_steps = head_epochs, 0
-        super().__init__(optimizer, lrf, warmup_epochs)
-
-    def set_length(self, total_steps: int, steps_per_epoch: float) -> None:
-        """Stretches the schedule over the whole training; called before the first step."""
-        self.head_steps = round(min(self.head_epochs * steps_per_epoch, total_steps // 2))
-        super().set_length(total_steps - self.head_steps, steps_per_epoch)
-
-    def get_lr(self) -> list[float | Tensor]:
-        """Returns the learning rate of each parameter group at the current step."""
-        if self.last_epoch >= self.head_steps:
-            return [rate * self.factor(self.last_epoch - self.head_steps) for rate in self.base_lrs]
-        groups = zip(self.base_lrs, self.optimizer.param_groups, strict=True)
-        return [rate if group[LR_SCALE] == 1 else 0.0 for rate, group in groups]
 
 
 def build_schedule(

@@ -17,6 +17,7 @@ from torch.optim import SGD
 from torchmetrics.classification import MulticlassAveragePrecision, MulticlassCalibrationError
 from torchvision.transforms.v2 import RandAugment
 
+from examples.recipes.airbench import WhitenByFirstBatch
 from project.callbacks import ConfidentMistakesPlot
 from project.model import ImageClassifier
 from project.model.schedules import CosineWithWarmup
@@ -190,7 +191,7 @@ def test_validation_within_a_step_of_fit_and_the_test_after_it_are_exact_too(
 BATCH_SIZE, STEPS_PER_EPOCH = 8, 4
 RUNS = {
     "plain": (1, "resnet9_slim"),
-    "accumulated, whitened": (2, "airbench"),
+    "accumulated, whitened": (2, "examples.recipes.airbench.Airbench"),
 }  # batches of a step, network
 
 
@@ -244,7 +245,8 @@ def trained(world_size, accumulate, arch):
         "logger": (logger := LossLogger()),
         "limit_val_batches": 0,
     }
-    trainer(world_size, accumulate_grad_batches=accumulate, callbacks=[witness], **own).fit(
+    callbacks = [witness, *[WhitenByFirstBatch()] * ("airbench" in arch)]
+    trainer(world_size, accumulate_grad_batches=accumulate, callbacks=callbacks, **own).fit(
         network, datamodule=data
     )
     return found | {"losses": logger.losses, "after": network.state_dict()}

@@ -1,8 +1,7 @@
-"""Networks by name: torchvision's, timm's, ours and any callable; heads, blocks that freeze, memory formats, whitening."""
+"""Networks by name: torchvision's, timm's, ours and any callable; heads, blocks that freeze, memory formats."""
 
 from copy import deepcopy
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from project.engine.errors import UserError
 from project.model import ImageClassifier
 from project.model.freezing import block_name, blocks, freeze_layers
 from project.model.networks import build_network, detect_memory_format, head
-from project.model.small_networks import Airbench, patch_covariance, whiten
 from tests.conftest import TINY, cases, fit
 from tests.model.test_classifier import classifier, make_images
 from tests.small import load
@@ -173,7 +171,7 @@ def failing(num_classes, fail_later=False):
         {"stem": "cifar"},
         "only torchvision's ResNets have a stem, imagenet or cifar",
     ),
-    ("airbench", {"depth": 3}, r"airbench does not accept num_classes=5, depth=3 \(.*depth"),
+    ("resnet9", {"depth": 3}, r"resnet9 does not accept num_classes=5, depth=3 \(.*depth"),
     (
         "timm/resnet18",
         {"checkpoint_path": "x.pth"},
@@ -216,48 +214,6 @@ def test_a_run_remembers_the_arguments_of_its_network(workplace):
     assert load(best)["hyper_parameters"]["arch_args"] == {"dropout": 0.7, "reduced_tail": True}
     network: Any = ImageClassifier.load_from_checkpoint(best).network
     assert (network.classifier[2].p, network.classifier[3].in_features) == (0.7, 512)
-
-
-def test_airbench_is_the_papers_network_whose_convolutions_begin_by_copying_their_input():
-    network, x = Airbench(10), torch.randn(2, 24, 9, 9)
-    assert sum(parameter.numel() for parameter in network.parameters()) == pytest.approx(
-        1.97e6, rel=0.005
-    )
-    torch.testing.assert_close(network.layer1[0](x)[:, :24], x)
-
-
-def test_the_larger_airbench_has_ten_convolutions_and_its_groups_add_their_first_to_their_last_two():
-    network, x = Airbench(10, (8, 16, 16), residual=True).eval(), torch.randn(2, 8, 8, 8)
-    layers: Any = list(network.layer1)
-    assert sum(isinstance(layer, nn.Conv2d) for layer in network.modules()) == 10
-    torch.testing.assert_close(
-        nn.Sequential(*layers[4:])(x), layers[5](x + nn.Sequential(*layers[4])(x))
-    )
-
-
-def test_the_whitened_output_is_white_and_the_layer_is_set_once():
-    network, noise = (
-        Airbench(5, (8, 8, 8)),
-        torch.randn(6, 3, 10, 13, generator=torch.Generator().manual_seed(0)),
-    )
-    # neighbouring pixels and channels are alike, as in photographs
-    images = (
-        nn.functional.avg_pool2d(noise, 3, stride=1) + noise.mean(1, keepdim=True)[:, :, 1:-1, 1:-1]
-    )
-    one_device = SimpleNamespace(
-        reduce=lambda tensor, reduce_op: tensor, broadcast=lambda tensor: tensor
-    )
-    trainer: Any = SimpleNamespace(strategy=one_device)
-    whiten(network, lambda: images, trainer)
-    whiten(network, lambda: 3 * images, trainer)
-    with torch.no_grad():
-        output = network.stem[0](images).double().transpose(0, 1).flatten(1)
-    products = output @ output.T / output.shape[1]
-    variances = torch.linalg.eigvalsh(patch_covariance(images, 2))
-    torch.testing.assert_close(
-        products[:12, :12], torch.diag(variances / (variances + 5e-4)), atol=1e-4, rtol=0
-    )
-    torch.testing.assert_close(output[12:], -output[:12])
 
 
 def order_of_use(network: nn.Module, side: int) -> list[str]:

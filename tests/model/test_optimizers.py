@@ -1,7 +1,6 @@
-"""Optimizers: fused steps, learning rates of layers against timm's, Muon against SVD; schedules against formulas, resumed too."""
+"""Optimizers: fused steps, learning rates of layers against timm's; schedules against formulas, resumed too."""
 
 import math
-from copy import deepcopy
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +13,9 @@ from torch import nn
 from torch.optim import SGD, AdamW, RMSprop
 from torch.optim.lr_scheduler import LinearLR, LRScheduler, MultiStepLR, OneCycleLR, StepLR
 
+from examples.recipes.muon import Muon
 from project.engine.errors import UserError
-from project.model import CosineWithWarmup, HeadFirst, Muon
+from project.model import CosineWithWarmup
 from project.model.networks import build_network
 from project.model.optimizers import build_optimizer, fuse
 from project.model.schedules import build_schedule
@@ -116,47 +116,6 @@ def test_the_features_of_a_compiled_network_are_those_of_each_batch():
         torch.testing.assert_close(logits, model(images))
 
 
-def random(*shape: int, seed: int) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-@pytest.mark.parametrize("shape", [(8, 3, 3, 3), (64, 24, 1, 1)])
-def test_muon_moves_kernels_by_orthogonal_steps_of_their_momentum_and_keeps_their_norm(shape):
-    optimizer = Muon([kernel := nn.Parameter(random(*shape, seed=7))], lr=0.1, momentum=0.8)
-    velocity: Any = 0.0
-    for step in range(4):
-        before = kernel.detach().double().flatten(1)
-        kernel.grad = random(*shape, seed=step)
-        gradient = kernel.grad.double().flatten(1)
-        velocity = 0.8 * velocity + gradient
-        optimizer.step()
-        moved = (
-            before * (len(before) ** 0.5 / before.norm()) - kernel.detach().double().flatten(1)
-        ) / 0.1
-        left, values, right = torch.linalg.svd(gradient + 0.8 * velocity, full_matrices=False)
-        aligned = left.T @ moved @ right.T
-        assert all(0.3 < value < 1.6 for value in aligned.diagonal()[values > values.max() / 10])
-        torch.testing.assert_close(aligned, aligned.diagonal().diag(), atol=1e-4, rtol=0)
-
-
-def test_muon_trains_a_new_head_from_zero_and_all_else_as_torchs_adamw_does():
-    zeros, weight_decay = nn.Parameter(torch.zeros(8, 3, 1, 1)), 0.1
-    zeros.grad = random(8, 3, 1, 1, seed=0)
-    Muon([zeros], lr=0.1).step()
-    assert 0 < float(zeros.detach().norm()) < 1
-    ours, theirs = (
-        [nn.Parameter(random(*shape, seed=7)) for shape in ((10, 8), (10,))] for _ in range(2)
-    )
-    muon = Muon(ours, adam_lr=0.01, weight_decay=weight_decay)
-    adam = AdamW(theirs, lr=0.01, betas=(0.8, 0.95), weight_decay=weight_decay)
-    for step in range(5):
-        for one, other in zip(ours, theirs, strict=True):
-            one.grad = other.grad = random(*one.shape, seed=step)
-        muon.step()
-        adam.step()
-    torch.testing.assert_close(ours, theirs)
-
-
 def train(
     schedule, interval=None, callbacks=(), resume=None, model=BEFORE, **options
 ) -> tuple[list[list[float]], Any]:
@@ -224,34 +183,6 @@ def test_a_schedule_lasts_as_long_as_training_and_is_stepped_in_time(
         assert of_group == pytest.approx([RATE * factor for factor in factors])
 
 
-def test_the_head_learns_alone_at_first_then_all_layers_by_the_cosine():
-    model = linear(
-        **BEFORE,
-        layer_decay=0.5,
-        lr_scheduler=partial(HeadFirst, head_epochs=2, lrf=0.01, warmup_epochs=0),
-    )
-    model.network = nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
-    )
-    before, seen = deepcopy(model.network), list[Any]()
-
-    def note(run, *_) -> None:
-        moved = [
-            not torch.equal(model.network[place].weight, before[place].weight) for place in (0, 3)
-        ]
-        seen.append(
-            [*moved, *sorted({group["lr"] / RATE for group in run.optimizers[0].param_groups})]
-        )
-
-    trainer(
-        max_epochs=4, callbacks=[LambdaCallback(on_train_batch_end=note)], limit_val_batches=0
-    ).fit(model, Memory(7))
-    rates = [(0.0, 1.0)] * 9 + [
-        (factor / 2, factor) for factor in cosine(10, 0)
-    ]  # each set for the step after
-    assert seen == [pytest.approx([step > 9, True, *rate]) for step, rate in enumerate(rates)]
-
-
 @pytest.mark.filterwarnings("ignore:.*Are you sure you didn't mean:RuntimeWarning")
 @pytest.mark.parametrize("interval", ["step", "epoch"])
 @pytest.mark.parametrize(
@@ -279,12 +210,6 @@ def test_one_cycle_without_a_length_is_as_long_as_training_and_keeps_one_of_its_
         CosineWithWarmup,
         {"max_epochs": 2, "callbacks": CHANGING},
         "add --model.lr_scheduler_interval epoch",
-    ),
-    (HeadFirst, {}, "HeadFirst needs --model.layer_decay below 1"),
-    (
-        partial(CosineWithWarmup, lrf=2),
-        {},
-        r"--model\.lr_scheduler\.lrf must be from 0 to 1, got 2",
     ),
     (
         None,

@@ -84,9 +84,7 @@ class Bookkeeping(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, model: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Lets a new network see its first batch; logs at least once an epoch, unless ``log_every_n_steps`` is 0."""
-        if trainer.global_step == 0:
-            model.start_from_batch(batch)
+        """Logs at least once an epoch, unless ``log_every_n_steps`` is 0."""
         steps = (
             trainer.num_training_batches / trainer.accumulate_grad_batches
         )  # which other callbacks may change

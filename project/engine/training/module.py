@@ -242,9 +242,6 @@ class ResumableModule(LightningModule):
             require_supported(callbacks, self.network)
         return [] if any(isinstance(one, Bookkeeping) for one in callbacks) else [Bookkeeping()]
 
-    def start_from_batch(self, batch: Any) -> None:
-        """Sets what a new network takes from its first batch."""
-
     def training_summary(self) -> dict[str, dict[str, Any]]:
         """Returns name and settings of ``loss``, ``optimizer`` and ``lr_scheduler``, for people to read."""
         owner = next(cls for cls in type(self).__mro__ if "loss" in vars(cls))

@@ -40,7 +40,6 @@ extra -> there is no option 'extra'
 --model.optimizer.momentum=1 --model.optimizer=AdamW -> AdamW has no option 'momentum'; Muon, RMSprop and SGD have it
 --config={{model.optimizer: {{class_path: SGD, init_args: {{momentum: 0.8}}}}}} --model.optimizer=AdamW -> no option 'momentum'
 --data=FlowrsDataModule -> there is no folder, file or ImageDataModule 'FlowrsDataModule'; did you mean FlowersDataModule
---model.optimizer=Muon -> several classes are called 'Muon'; give the path of one: torch.optim.Muon, project.model.muon.Muon
 --data=torch.nn.Linear -> --data: there is no folder, file or ImageDataModule 'torch.nn.Linear'
 --data=./nowhere -> --data: there is no folder, file or ImageDataModule './nowhere'
 --config={{trainer: 3}} -> --config: trainer must hold options, got '3'

@@ -16,9 +16,9 @@ import torch
 from lightning.pytorch.callbacks import LambdaCallback
 from torch.optim import SGD
 
+from examples.recipes.airbench import Airbench
 from project.data import SyntheticFlowersDataModule
 from project.model import ImageClassifier
-from project.model.small_networks import Airbench
 from tests.distributed.processes import succeed
 from tests.small import load, require_same_end, rows, small, stop_at
 from tests.stress import RANDOM_TRANSFORM, SmallNetwork, outcome
@@ -143,7 +143,8 @@ ROWS = {
         f"{SCALED} {SCALER}.init_scale=64 {SCALER}.growth_interval=3", (5,)
     ),
     "the head first": Row(
-        "--model.lr_scheduler=HeadFirst --model.layer_decay=0.5 --model.optimizer=AdamW", (2, 5)
+        "--model.lr_scheduler=examples.recipes.head_first.HeadFirst --model.layer_decay=0.5 --model.optimizer=AdamW",
+        (2, 5),
     ),
     "an average that starts late": Row(
         f"{EMA} --trainer.callbacks.update_starting_at_step=4", (3, 6)
@@ -166,8 +167,9 @@ ROWS = {
     ),
     "two optimizers by hand": Row(f"--model={__name__}.ByHand {EVERY_THIRD}", (2, 6, 12)),
     "Airbench, Muon, alternating flips": Row(
-        "--model.optimizer=project.model.Muon --model.test_time_augmentation=flip_and_shift --data.flip=alternating"
-        f" --data.crop_padding=2 {EVERY_THIRD}",
+        "--model.optimizer=examples.recipes.muon.Muon --model.test_time_augmentation=flip_and_shift --data.flip=alternating"
+        f" --data.crop_padding=2 {EVERY_THIRD}"
+        " --trainer.callbacks+=examples.recipes.airbench.WhitenByFirstBatch",
         network=lambda num_classes: Airbench(num_classes, (8, 16, 16)),
     ),
     "cached features": Row(

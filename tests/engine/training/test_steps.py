@@ -169,7 +169,7 @@ def test_no_checkpoint_of_a_users_own_callback_has_numbers_that_are_not_finite(w
         True,
     ),  # a GPU is a step ahead, which comes to nothing; torch fuses this optimizer
     ("AdamW", 4, 4, True),  # and this one
-    ("project.model.Muon", 3, 4, True),
+    ("examples.recipes.muon.Muon", 3, 4, True),
     ("RMSprop", 4, 4, True),
     (f"{__name__}.OwnSGD", 3, 4, True),
     indirect=["late"],
@@ -258,7 +258,7 @@ class OnMeta(Callback):
         "--trainer.accumulate_grad_batches=2",
     ],
     [
-        "--model.optimizer=project.model.Muon",
+        "--model.optimizer=examples.recipes.muon.Muon",
         "--trainer.gradient_clip_val=1",
         "--data.crop_padding=2",
     ],
