@@ -1,4 +1,4 @@
-"""Measures what ``project.analysis.scaling`` predicts: ``python scripts/scaling_check.py TABLE.csv PLOT.png``, as root on Linux.
+"""Measures what ``scaling.py`` predicts: ``python scripts/scaling_check.py TABLE.csv PLOT.png``, as root on Linux.
 
 Each process has a network namespace, whose link ``tc`` limits in both directions. They train under DDP over gloo, with
 ResNet-18's gradients; backward passes sleep instead of computing, as eight processes would share this machine's cores. So
@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from matplotlib import style
 from matplotlib.figure import Figure
+from scaling import CHECKED, Bucket, Link, Step, bounds, forecast, ring, server
 from torch import Tensor, distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
@@ -33,9 +34,6 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
 )
 from torch.nn.parallel import DistributedDataParallel
 from torchvision.models import resnet18
-
-from project.analysis.plots import efficiency_axes
-from project.analysis.scaling import CHECKED, Bucket, Link, Step, bounds, forecast, ring, server
 
 Case = tuple[Callable[[float, int, Link], float], float, int]
 """Algorithm, the share of the bytes that travels, and accumulated batches."""
@@ -216,7 +214,7 @@ def train(machines: int, rate: int, cases: Sequence[Case], count: int) -> Any:
 
 
 def alone() -> Step:
-    """Measures one process, as ``project.scaling`` does."""
+    """Measures one process, as ``scaling.py`` does."""
     (((seconds,), _, buckets),) = train(1, 1000, CASES[:1], 1)
     return Step(1, FORWARD, seconds - FORWARD, 0.0, 0.0, tuple(Bucket(*one) for one in buckets))
 
@@ -289,7 +287,14 @@ def draw(step: Step, rows: Sequence[dict[str, Any]], counts: Sequence[int]) -> F
             counts, *band, color="C0", alpha=0.2, linewidth=0, label="ring: nothing to all hidden"
         )
         axes.set_title(title)
-        efficiency_axes(axes, counts, CHECKED)
+        if counts[-1] > CHECKED:
+            axes.axvspan(
+                CHECKED, counts[-1], color="grey", alpha=0.12, linewidth=0, label="a guess"
+            )
+        axes.set(xlabel="processes", ylabel="efficiency", ylim=(0, 1.05))
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(counts, [str(count) for count in counts])
+        axes.grid(alpha=0.3)
     figure.legend(
         *axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8
     )

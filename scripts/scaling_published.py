@@ -5,9 +5,8 @@ Of each step, two thirds are taken for the backward pass, which is two of a step
 
 from typing import NamedTuple
 
+from scaling import Bucket, Link, Step, bounds
 from torchvision import models
-
-from project.analysis.scaling import Bucket, Link, Step, bounds
 
 
 class Published(NamedTuple):

@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from lightning.pytorch import Trainer
 
 from benchmarks.__main__ import parser as parse_benchmarks
-from project import check_data, export, report, scaling, sweep
+from project import check_data, export, report
 from project.data import SyntheticFlowersDataModule
 from project.data.flowers import FlowersDataModule
 from project.fit import FitCLI
@@ -167,17 +168,16 @@ def test_a_predict_command_is_true(command, tiny_run, workplace, capfd):
     assert written.count("photos/holiday/") == 3
 
 
-@named("scaling")
+@pytest.mark.parametrize(
+    "command", [command for command in COMMANDS if "scripts/scaling.py" in command]
+)
 def test_a_scaling_command_is_true(command, place):
+    plan = runpy.run_path(str(ROOT / "scripts" / "scaling.py"))["plan"]
     with patch.dict(os.environ), conftest.as_in_a_terminal():  # Lightning adds variables
         smaller = [*TINY["CIFAR10DataModule"], *TINY_TRAINER, *NETWORK, "--data.batch_size=8"]
-        table = scaling.plan(*scaling.parse([*words(command), *smaller]))
-    assert [line.split()[:2] for line in table.splitlines()[6:9]] == [
-        ["1", "1"],
-        ["2", "2"],
-        ["4", "4"],
-    ]
-    assert Path("efficiency.png").stat().st_size > 10_000
+        table = plan([*words(command)[2:], *smaller])
+    rows = [line.split()[:2] for line in table.splitlines()[1:4]]
+    assert rows == [["1", "8"], ["2", "16"], ["4", "32"]]
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,6 @@ def test_the_command_that_trains_folds_has_options_that_exist(
 PARSERS: dict[str, Any] = {
     "project.export": export.parse,
     "project.report": report.parse,
-    "project.sweep": lambda args: sweep.read_file(sweep.parse(args).file),
     "benchmarks": parse_benchmarks().parse_args,
 }
 BENCHMARKS = re.findall(r"python -m benchmarks\b[^`\n]*", TEXT)
@@ -214,12 +213,6 @@ PARSED = [
 def test_a_command_that_is_not_run_here_is_accepted(command, monkeypatch):
     monkeypatch.chdir(ROOT)
     assert PARSERS[command.split()[2]](words(command))
-
-
-def test_the_page_of_sweeps_shows_a_file_that_can_be_searched(workplace):
-    (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "training.md").read_text(), re.S)
-    Path("sweep.yaml").write_text(text)
-    assert list(sweep.read_file("sweep.yaml")[1]) == ["model.optimizer.lr", "data.batch_size"]
 
 
 def test_the_python_page_trains_evaluates_and_predicts(workplace, capsys):

@@ -147,16 +147,6 @@ def runs_figure(
     return figure
 
 
-def efficiency_axes(axes: Axes, counts: Sequence[int], checked: int) -> None:
-    """Lays out an efficiency over numbers of processes, above ``checked`` of which it is a guess."""
-    if counts[-1] > checked:
-        axes.axvspan(checked, counts[-1], color="grey", alpha=0.12, linewidth=0, label="a guess")
-    axes.set(xlabel="processes", ylabel="efficiency", ylim=(0, 1.05))
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(counts, [str(count) for count in counts])
-    axes.grid(alpha=0.3)
-
-
 def _class_axes(class_names: Sequence[str], height: float, **options: Any) -> tuple[Figure, Axes]:
     """Prepares horizontal bars, a row of this height for each class, the first on top."""
     figure = Figure(figsize=(7, height * len(class_names) + 1.1), layout="constrained", dpi=110)
