@@ -20,7 +20,6 @@ CONFIGS = [
     path
     for folder in ("configs", "examples/recipes")
     for path in sorted((ROOT / folder).rglob("*.yaml"))
-    if path.parent.name != "sweeps"
 ]
 # a compiler works for a while, and a process of its own imports everything
 LONG = [path for path in CONFIGS if re.search("compile: true|strategy", path.read_text())]

@@ -12,7 +12,7 @@ from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
-from project import check_data, report, sweep
+from project import check_data, report
 from project.engine.cli.trainer import require_supported
 from project.engine.errors import UserError, end_with_error, listed
 from project.evaluate import EvaluateCLI
@@ -153,8 +153,6 @@ def test_a_config_that_cannot_be_read_is_one_line(text, answer, workplace, capsy
     ),
     (report.parse, [], "RUN is missing, as in: "),
     (check_data.parse, [], "DATA is missing, as in: "),
-    (sweep.parse, [], "FILE is missing, as in: "),
-    (sweep.parse, ["search.yaml", "--n_trials=0"], "--n_trials must be >0, got 0"),
 )
 def test_other_commands_answer_alike(command, args, answer, capsys):
     assert answer in one_line(lambda: command(args), capsys)

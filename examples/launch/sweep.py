@@ -1,0 +1,105 @@
+"""Searches over options of ``project.fit`` with Optuna: ``pip install 'optuna>=5,<6'``, edit SPACE, and run this file.
+
+``python examples/launch/sweep.py --name lr --trials 30 --config configs/cifar10_resnet9.yaml``: further options are those of
+every trial. The same command resumes a sweep, even after a kill. Each trial is a run in ``runs/NAME``, beside the
+study's database.
+"""
+
+import argparse
+import csv
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.distributions import CategoricalDistribution, FloatDistribution
+from optuna.trial import TrialState
+
+from project.engine import note, read_metrics
+
+SPACE: dict[str, Any] = {
+    "model.optimizer.lr": FloatDistribution(0.01, 1.0, log=True),
+    "data.batch_size": CategoricalDistribution([64, 128, 256]),
+}
+METRIC = "accuracy"  # of the validation set; the greatest is best
+PRUNER = optuna.pruners.MedianPruner(n_startup_trials=5)
+STOPPED = 75  # the code of a run that was asked to stop, and can resume
+EVERY = 1.0  # seconds between two looks at a trial
+
+
+def train(trial: optuna.Trial, run: Path, options: list[str]) -> TrialState:
+    """Trains in a process of its own, until it ends or Optuna prunes the trial."""
+    values = [f"--{name}={value}" for name, value in trial.params.items()]
+    place = [f"--trainer.default_root_dir={run.parent}", f"--name={run.name}"]
+    command = [sys.executable, "-m", "project.fit", *options, *values, *place]
+    process = subprocess.Popen(command, start_new_session=True)  # apart from this one's Ctrl-C
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: process.send_signal(number))
+    reported = 0
+    while process.poll() is None:
+        time.sleep(EVERY)
+        for value in validations(run)[reported:]:
+            trial.report(value, reported)
+            reported += 1
+        if reported and trial.should_prune():
+            process.terminate()
+            process.wait()
+            return TrialState.PRUNED
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    if process.returncode == STOPPED:
+        sys.exit(STOPPED)
+    return TrialState.FAIL if process.returncode else TrialState.COMPLETE
+
+
+def validations(run: Path) -> list[float]:
+    """Reads the metric of each validation so far."""
+    if not (run / "metrics.csv").exists():
+        return []
+    with open(run / "metrics.csv", newline="") as file:
+        rows = [row.get(f"val/{METRIC}") for row in csv.DictReader(file)]
+    return [float(value) for value in rows if value]
+
+
+def main(args: list[str]) -> optuna.Study:
+    """Resumes a trial that was stopped, and runs new ones until there are as many as wanted."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    chosen, options = parser.parse_known_args(args)
+    folder = Path("runs", chosen.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    storage = f"sqlite:///{folder}/study.db"
+    study = optuna.create_study(
+        storage=storage,
+        direction="maximize",
+        study_name="sweep",
+        load_if_exists=True,
+        pruner=PRUNER,
+    )
+    for trial in study.get_trials(states=[TrialState.RUNNING]):
+        run = trial.user_attrs.get("run", f"trial_{trial.number:03d}")
+        study.enqueue_trial(trial.params, user_attrs={"run": run})
+        study.tell(trial.number, state=TrialState.FAIL)
+    while study.get_trials(states=[TrialState.WAITING]) or chosen.trials > sum(
+        "run" not in trial.user_attrs for trial in study.trials
+    ):
+        study.sampler = optuna.samplers.TPESampler(seed=chosen.seed + len(study.trials))
+        trial = study.ask(SPACE)
+        run = folder / trial.user_attrs.get("run", f"trial_{trial.number:03d}")
+        finished = (run / "metrics.json").exists()
+        state = TrialState.COMPLETE if finished else train(trial, run, options)
+        value = read_metrics(run)["val"][METRIC] if state == TrialState.COMPLETE else None
+        study.tell(trial, value, state)
+        note(f"{run}: {state.name.lower()}, {METRIC} {value}, {trial.params}")
+    return study
+
+
+if __name__ == "__main__":
+    found = main(sys.argv[1:])
+    if found.get_trials(states=[TrialState.COMPLETE]):
+        print(f"best: {found.best_value:.4f}, {found.best_params}")
