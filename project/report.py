@@ -2,7 +2,6 @@
 
 import base64
 import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from project.engine.cli.command_line import IMPORT, import_modules
 from project.engine.cli.parser import OneLineErrorParser
 from project.engine.errors import UserError, printable
 from project.engine.run.checkpoint import ABOUT, read_checkpoint
+from project.engine.run.folder import read_metrics
 from project.engine.run.progress import note
 from project.model import ImageClassifier
 from project.model.metrics import Metrics
@@ -69,12 +69,7 @@ def report(options: Namespace) -> Path:
     import_modules(options["import"])
     run = Path(options.run).resolve()
     output = chosen_output(options.output, run / "report.html")
-    try:
-        metrics: dict[str, Any] = json.loads((run / "metrics.json").read_text())
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise UserError(
-            f"'{printable(str(run))}' is no finished run: it has no metrics.json"
-        ) from error
+    metrics = read_metrics(run)
     require_writable("--output", output)
     checkpoint = run / "checkpoints" / "best.ckpt"
     about = read_checkpoint(checkpoint)[ABOUT]

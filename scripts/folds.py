@@ -5,7 +5,7 @@ Each fold is a run, ``runs/NAME/fold_1`` and so on. The same command resumes: fi
 """
 
 import csv
-import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +17,8 @@ from seeds import line
 from project.analysis.data import open_data
 from project.analysis.evaluation import evaluate_split
 from project.analysis.plots import confusion_figure
-from project.engine.run.checkpoint import ABOUT, read_checkpoint
+from project.engine import read_checkpoint, read_metrics
+from project.engine.cli.command import one_line_errors
 from project.model import ImageClassifier
 
 FILE, COLUMNS = "out_of_fold.csv", ["path", "label", "predicted", "fold"]
@@ -29,18 +30,29 @@ def train(runs: list[Path], options: list[str]) -> None:
         if not (run / "metrics.json").exists():
             given = [*options, f"--data.folds={len(runs)}", f"--data.fold={fold}"]
             place = [f"--trainer.default_root_dir={run.parent}", f"--name={run.name}"]
-            code = subprocess.run(
-                [sys.executable, "-m", "project.fit", *given, *place], check=False
-            ).returncode
-            if code:
+            command = [sys.executable, "-m", "project.fit", *given, *place]
+            if code := finish(subprocess.Popen(command, start_new_session=True)):
                 sys.exit(code)
+
+
+def finish(process: subprocess.Popen[bytes]) -> int:
+    """Waits for a run, which signals reach through this process alone, so that it saves; returns its exit code."""
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+    before = {
+        number: signal.signal(number, lambda number, _: process.send_signal(number))
+        for number in signals
+    }
+    code = process.wait()
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    return code
 
 
 def rows_of(run: Path, fold: int) -> list[list[Any]]:
     """Classifies the images that a run has not seen and can be read: COLUMNS, and the probability of each class."""
     best = run / "checkpoints" / "best.ckpt"
     model = ImageClassifier.load_from_checkpoint(best)
-    test = evaluate_split(model, open_data(read_checkpoint(best)[ABOUT]))
+    test = evaluate_split(model, open_data(read_checkpoint(best)["about"]))
     images, names = cast(Any, test.images), model.class_names
     columns = zip(
         images.files,
@@ -61,7 +73,7 @@ def main(name: str, folds: int, options: list[str]) -> None:
     folder = Path("runs") / name
     runs = [folder / f"fold_{fold}" for fold in range(1, folds + 1)]
     train(runs, options)
-    tests = [json.loads((run / "metrics.json").read_text()) for run in runs]
+    tests = [read_metrics(run) for run in runs]
     names = tests[0]["class_names"]
     with open(folder / FILE, "w", newline="") as file:
         writer = csv.writer(file)
@@ -87,4 +99,5 @@ if __name__ == "__main__":
         sys.exit(
             "usage: python scripts/folds.py NAME FOLDS OPTIONS..., such as: flowers 5 --data FOLDER"
         )
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])
+    with one_line_errors():
+        main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])

@@ -6,7 +6,6 @@ in one go. Options that it does not know go to ``project.fit``, as ``--trainer.m
 """
 
 import argparse
-import json
 import shlex
 import shutil
 import statistics
@@ -15,6 +14,8 @@ import sys
 from pathlib import Path
 
 from seeds import curve
+
+from project.engine import read_metrics
 
 ALONE = "the config alone"
 RECIPES = (  # those that suit a small network and a few epochs
@@ -71,7 +72,7 @@ def table(runs: dict[str, list[Path]]) -> str:
 
 
 def _accuracy(run: Path) -> float:
-    return float(json.loads((run / "metrics.json").read_text())["test"]["accuracy"])
+    return float(read_metrics(run)["test"]["accuracy"])
 
 
 def _spread(values: list[float] | tuple[float, ...], form: str, unit: str = "") -> str:

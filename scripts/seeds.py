@@ -1,6 +1,5 @@
 """Mean and standard deviation over runs that differ in their seed or fold: ``python scripts/seeds.py runs/NAME_*``."""
 
-import json
 import statistics
 import sys
 from functools import cache
@@ -8,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from project.engine import read_metrics
+from project.engine.cli.command import one_line_errors
 
 Curve = list[tuple[float, float]]
 """Seconds since the first batch, and validation accuracy, at the end of each validation."""
@@ -49,9 +51,9 @@ def line(name: str, values: list[float]) -> str:
 
 def main(runs: list[Path]) -> None:
     """Prints a line for each metric."""
-    if not runs or not all((run / "metrics.json").is_file() for run in runs):
+    if not runs:
         sys.exit("usage: python scripts/seeds.py RUN..., folders of finished runs")
-    results = [json.loads((run / "metrics.json").read_text()) for run in runs]
+    results = [read_metrics(run) for run in runs]
     print(f"n = {len(runs)}")
     for split in ("val", "test"):
         print(
@@ -63,4 +65,5 @@ def main(runs: list[Path]) -> None:
 
 
 if __name__ == "__main__":
-    main([Path(argument) for argument in sys.argv[1:]])
+    with one_line_errors():
+        main([Path(argument) for argument in sys.argv[1:]])

@@ -11,7 +11,6 @@ from PIL import Image
 
 from project.analysis.calibration import reliability, reliability_figure
 from project.analysis.data import open_data
-from project.analysis.embeddings import embed, project, projection_figure
 from project.analysis.evaluation import evaluate_split
 from project.analysis.gradcam import grad_cam, overlay
 from project.analysis.plots import confusion_figure, curves_figure, image_grid, read_curves
@@ -48,11 +47,14 @@ def pasted(rows: list[list[Figure]], file: str) -> None:
 
 def main(run: str) -> None:
     """Writes ``tour.webp``: curves, features, mistakes; and ``classes.webp``: confusion, calibration, Grad-CAM."""
+    sys.path.append(str(Path(__file__).parents[1] / "notebooks"))
+    from helpers import embed, projected, projection_figure
+
     checkpoint = f"{run}/checkpoints/best.ckpt"
     model = ImageClassifier.load_from_checkpoint(checkpoint)
     test = evaluate_split(model, open_data(read_checkpoint(checkpoint)[ABOUT]))
     images = torch.stack([test.images.image(index) for index in range(len(test.images))])
-    points = project(torch.cat([embed(model, part) for part in torch.split(images, 64)]))
+    points = projected(torch.cat([embed(model, part) for part in torch.split(images, 64)]))
     near = {index: images[index] for index in range(0, len(images), len(images) // THUMBNAILS | 1)}
     chosen = test.confident(correct=False, count=SHOWN)
     names = model.class_names

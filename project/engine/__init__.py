@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .preprocessing import Preprocessing as Preprocessing
     from .randomness import uniform as uniform
     from .run.checkpoint import read_checkpoint as read_checkpoint
+    from .run.folder import read_metrics as read_metrics
     from .run.progress import note as note
 
 __version__ = "0.2.0"
@@ -35,6 +36,7 @@ _MODULES = {
     "uniform": "randomness",
     "read_checkpoint": "run.checkpoint",
     "note": "run.progress",
+    "read_metrics": "run.folder",
 }
 
 

@@ -1,4 +1,4 @@
-"""Predictions of files and splits are those of torchvision and the network; Grad-CAM, embeddings, runs compared by them."""
+"""Predictions of files and splits are those of torchvision and the network; Grad-CAM is its formula's."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -6,21 +6,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
-from scipy import stats
-from sklearn.decomposition import PCA
-from sklearn.neighbors import NearestNeighbors
 from torch import Tensor, nn
 from torchvision.models.resnet import resnet18
 from torchvision.models.squeezenet import squeezenet1_1
 from torchvision.models.swin_transformer import SwinTransformer
 from torchvision.models.vision_transformer import VisionTransformer
 
-from project.analysis.compare import differing_settings, mcnemar, seed_groups
-from project.analysis.embeddings import embed, nearest, project
 from project.analysis.evaluation import evaluate_split
 from project.analysis.gradcam import grad_cam
 from project.analysis.prediction import predict
@@ -34,9 +28,6 @@ from tests.model.test_classifier import PREPROCESSING, make_images
 
 v2: Any = import_module("torchvision.transforms.v2")  # its names are not declared for types
 IMAGES = make_images(2, side=64)
-EMBEDDINGS = torch.randn(200, 16, generator=torch.Generator().manual_seed(0)) * torch.linspace(
-    1, 3, 16
-)
 
 
 def prepared(image: Image.Image, about: Preprocessing) -> Tensor:
@@ -182,45 +173,6 @@ def test_the_most_confident_come_first(tiny_run):
         )
 
 
-@pytest.mark.parametrize(
-    ("only_first", "only_second"), [(0, 0), (1, 0), (5, 5), (3, 17), (40, 12), (600, 520)]
-)
-def test_the_p_value_is_that_of_the_exact_binomial_test(only_first, only_second):
-    differing = only_first + only_second
-    first = torch.tensor([True] * only_first + [False] * only_second + [True] * 7 + [False] * 4)
-    found = mcnemar(first, torch.cat([~first[:differing], first[differing:]]))
-    assert (found.only_first, found.only_second) == (only_first, only_second)
-    expected = stats.binomtest(only_first, differing).pvalue if differing else 1.0  # type: ignore[attr-defined]  # has no types
-    assert found.p_value == pytest.approx(expected, rel=1e-9)
-
-
-def test_what_differs_is_named_as_on_the_command_line_and_runs_that_differ_in_seed_alone_are_a_group():
-    sgd = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1, "momentum": 0.9}}
-    adam = {"class_path": "torch.optim.AdamW", "init_args": {"lr": 0.1}}
-    first = {
-        "seed_everything": 0,
-        "model": {"arch": "resnet18", "optimizer": sgd},
-        "trainer": {"callbacks": None},
-    }
-    second = {
-        "seed_everything": 1,
-        "model": {"arch": "resnet18", "optimizer": adam},
-        "trainer": {"callbacks": None},
-    }
-    assert differing_settings({"a": first, "b": second}) == {
-        "seed_everything": {"a": 0, "b": 1},
-        "model.optimizer": {"a": "SGD", "b": "AdamW"},
-        "model.optimizer.momentum": {"a": 0.9, "b": None},
-    }
-    assert differing_settings({"a": first, "b": first}) == {}
-    again = first | {
-        "seed_everything": 2,
-        "name": "again",
-        "trainer": {"callbacks": None, "default_root_dir": "there"},
-    }
-    assert seed_groups({"a": first, "b": second, "again": again}) == [["a", "again"], ["b"]]
-
-
 def with_network(network):
     model = ImageClassifier(["a", "b", "c"], PREPROCESSING, arch="resnet9_slim")
     model.network = network
@@ -282,29 +234,4 @@ def test_a_frozen_network_is_explained_too_and_left_as_it_was():
     assert all(parameter.grad is None for parameter in model.parameters())
     assert not any(
         module._forward_hooks or module._forward_pre_hooks for module in model.network.modules()
-    )
-
-
-def test_an_embedding_is_what_the_head_sees():
-    model = with_network(resnet18(num_classes=3))
-    found = embed(model, IMAGES)
-    assert found.shape == (2, 512)
-    with torch.no_grad():
-        torch.testing.assert_close(model.network.get_submodule("fc")(found), model(IMAGES))
-
-
-def test_neighbours_are_those_of_scikit_learn():
-    reference = NearestNeighbors(n_neighbors=5, metric="cosine").fit(EMBEDDINGS.numpy())
-    found = nearest(EMBEDDINGS, EMBEDDINGS[:20], 5).numpy()
-    assert np.array_equal(
-        found, reference.kneighbors(EMBEDDINGS[:20].numpy(), return_distance=False)
-    )
-    assert found[:, 0].tolist() == list(range(20))
-
-
-def test_the_projection_is_that_of_scikit_learn_up_to_signs():
-    expected = PCA(2, svd_solver="full").fit_transform(EMBEDDINGS.double().numpy())
-    found = project(EMBEDDINGS).numpy()
-    np.testing.assert_allclose(
-        found, np.sign(found[0] * expected[0]) * expected, rtol=1e-6, atol=1e-9
     )

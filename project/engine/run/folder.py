@@ -10,6 +10,7 @@ import shlex
 import shutil
 from datetime import datetime
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from ..errors import UserError, printable, require
@@ -116,6 +117,49 @@ class RunFolder:
         self._lock.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             os.close(self._held)
+
+
+_FORM: dict[str, type | UnionType] = {
+    "epoch": int,
+    "step": int,
+    "selection": dict | None,
+    "class_names": list,
+    "versions": dict,
+    "val": dict | None,
+    "test": dict,
+}
+_FORM_OF_SPLIT = {
+    "accuracy": float,
+    "correct": int,
+    "total": int,
+    "f1": float,
+    "loss": float,
+    "confusion_matrix": list,
+}
+
+
+def read_metrics(run: str | Path) -> dict[str, Any]:
+    """Reads the final metrics of a run's folder.
+
+    Raises:
+        UserError: The run is not finished, or its ``metrics.json`` is damaged.
+    """
+    path = Path(run) / "metrics.json"
+    if not path.is_file():
+        raise UserError(f"'{run}' is no finished run: it has no metrics.json")
+    try:
+        metrics: dict[str, Any] = json.loads(path.read_text())
+        splits = [metrics[split] for split in ("val", "test") if metrics[split] is not None]
+        sound = all(isinstance(metrics[name], kind) for name, kind in _FORM.items()) and all(
+            isinstance(split[name], kind)
+            for split in splits
+            for name, kind in _FORM_OF_SPLIT.items()
+        )
+    except (ValueError, TypeError, KeyError, RecursionError):
+        sound = False
+    if not sound:
+        raise UserError(f"'{path}' is damaged: it does not hold the metrics of a run")
+    return metrics
 
 
 def derived_name(data: str, arch: str | None) -> str:

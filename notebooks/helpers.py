@@ -1,0 +1,136 @@
+"""Functions that the notebooks share: their working folder, their runs, embeddings, and comparisons of runs."""
+
+import os
+from collections.abc import Mapping
+from math import comb
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from matplotlib.offsetbox import AnnotationBbox, OffsetImage
+from torch import Tensor
+from torch.nn import functional as F
+
+from project.analysis.plots import as_rgb
+from project.engine import UserError
+from project.engine.cli.command_line import import_modules
+from project.model import ImageClassifier
+from project.model.networks import head
+
+_OF_ONE_RUN = {"seed_everything", "data.seed", "name", "trainer.default_root_dir"}
+
+
+def start() -> None:
+    """Works in the folder that holds ``runs/``, shows user errors as one line, imports what IMPORT names."""
+    os.chdir(Path(__file__).parents[1])
+    UserError._render_traceback_ = lambda error: [f"error: {error}"]  # type: ignore[attr-defined]  # IPython asks for it
+    import_modules([modules] if (modules := os.environ.get("IMPORT")) else [])
+
+
+def find_checkpoint() -> Path:
+    """Finds the checkpoint of the environment variable CHECKPOINT, by default the newest ``best.ckpt``."""
+    newest = max(Path("runs").glob("*/checkpoints/best.ckpt"), key=os.path.getmtime, default=None)
+    path = os.environ.get("CHECKPOINT") or newest
+    if path is None:
+        raise UserError("there is no checkpoint in runs/ yet; train one with `make fit`")
+    return Path(path)
+
+
+def find_runs() -> dict[str, Path]:
+    """Finds the runs of the environment variable RUNS, by default all finished ones, by their names."""
+    finished = sorted(path.parent for path in Path("runs").glob("*/metrics.json"))
+    runs = [Path(name) for name in os.environ.get("RUNS", "").split()] or finished
+    if len({*runs}) < 2:
+        raise UserError("two finished runs are needed; train more with `make fit`, or set RUNS")
+    names = [run.name for run in runs]
+    return {run.name if names.count(run.name) == 1 else str(run): run for run in runs}
+
+
+def mcnemar(first: Tensor, second: Tensor) -> float:
+    """Returns the two-sided p-value that two models are equally good (https://doi.org/10.1007/BF02295996).
+
+    Args:
+        first: bool (N,), true where the first model classifies an image correctly.
+        second: The same for the second model, in the same order.
+    """
+    counts = (int((first & ~second).sum()), int((second & ~first).sum()))
+    tail = sum(comb(sum(counts), count) for count in range(min(counts) + 1))
+    return min(1.0, 2 * tail / 2 ** sum(counts))
+
+
+def settings_of(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Names the settings of a ``config.yaml`` as the command line does, such as ``model.optimizer.lr``."""
+    settings: dict[str, Any] = {}
+    for name, value in config.items():
+        key = prefix if name == "init_args" else f"{prefix}.{name}".lstrip(".")
+        if name == "class_path":
+            settings[prefix] = str(value).rpartition(".")[-1]
+        elif isinstance(value, Mapping) and value:
+            settings |= settings_of(value, key)
+        else:
+            settings[key] = value
+    return settings
+
+
+def differing_settings(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Finds the settings that differ between runs, each with its value by run."""
+    settings = {run: settings_of(config) for run, config in configs.items()}
+    names = dict.fromkeys(name for values in settings.values() for name in values)
+    rows = {name: {run: settings[run].get(name) for run in configs} for name in names}
+    return {name: row for name, row in rows.items() if len({*map(repr, row.values())}) > 1}
+
+
+def seed_groups(configs: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Groups runs that differ in nothing but their seed, their name and their folder."""
+    groups: dict[str, list[str]] = {}
+    for run, config in configs.items():
+        settings = settings_of(config)
+        key = repr(sorted((name, settings[name]) for name in settings.keys() - _OF_ONE_RUN))
+        groups.setdefault(key, []).append(run)
+    return list(groups.values())
+
+
+def embed(model: ImageClassifier, images: Tensor) -> Tensor:
+    """Computes the features that the head of the network gets: float (N, features), on the CPU."""
+    (layer,) = list(head(model.network, len(model.class_names)).values())[-1:]
+    features: list[Tensor] = []
+
+    def keep(_: Any, inputs: tuple[Tensor]) -> None:
+        features.append(inputs[0])
+
+    with torch.inference_mode(), layer.register_forward_pre_hook(keep):
+        model.eval()(images.to(model.device))
+    return features[0].float().flatten(1).cpu()
+
+
+def nearest(embeddings: Tensor, queries: Tensor, count: int) -> Tensor:
+    """Finds for each query the positions of the ``count`` embeddings of greatest cosine similarity, best first."""
+    similarity = F.normalize(queries, dim=1) @ F.normalize(embeddings, dim=1).T
+    return similarity.topk(count, dim=1).indices
+
+
+def projected(embeddings: Tensor) -> Tensor:
+    """Projects embeddings onto their two principal components, of arbitrary sign."""
+    centred = embeddings.double() - embeddings.double().mean(0)
+    points: Tensor = centred @ torch.linalg.svd(centred, full_matrices=False).Vh[:2].T
+    return points
+
+
+def projection_figure(
+    points: Tensor, labels: Tensor, class_names: list[str], thumbnails: dict[int, Tensor]
+) -> Figure:
+    """Draws projected embeddings in the colours of their classes, and some images by their positions."""
+    figure = Figure(figsize=(8, 6), layout="constrained", dpi=110)
+    axes = figure.add_subplot(xlabel="first component", ylabel="second component")
+    for label, name in enumerate(class_names):
+        of_class = labels == label if labels.dim() == 1 else labels[:, label] > 0
+        axes.scatter(*points[of_class].T, s=8, color=f"C{label % 10}", label=name)
+    for position, image in thumbnails.items():
+        small = F.interpolate(as_rgb(image)[None].float() / 255, (28, 28), mode="area")[0]
+        picture = OffsetImage(small.permute(1, 2, 0).numpy())
+        x, y = points[position].tolist()
+        axes.add_artist(AnnotationBbox(picture, (x, y), pad=0.1))
+    for text in figure.legend(loc="outside right upper", fontsize=8).get_texts():
+        text.set_parse_math(False)
+    return figure
