@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from .preprocessing import Preprocessing as Preprocessing
     from .randomness import uniform as uniform
     from .run.checkpoint import read_checkpoint as read_checkpoint
+    from .run.checkpoint import read_weights as read_weights
+    from .run.files import fetch_file as fetch_file
     from .run.folder import read_metrics as read_metrics
     from .run.progress import note as note
 
@@ -35,6 +37,8 @@ _MODULES = {
     "Preprocessing": "preprocessing",
     "uniform": "randomness",
     "read_checkpoint": "run.checkpoint",
+    "read_weights": "run.checkpoint",
+    "fetch_file": "run.files",
     "note": "run.progress",
     "read_metrics": "run.folder",
 }

@@ -1,10 +1,10 @@
 """Pretrained weights by name, file or address, and the preprocessing that they were trained with."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
@@ -14,12 +14,14 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 from torchvision.models import get_model_weights  # type: ignore[attr-defined]  # not in its __all__
 
-from project.engine.errors import UserError, first_sentence, listed, printable
-from project.engine.preprocessing import Preprocessing, bands_of
-from project.engine.run.checkpoint import ABOUT, read_checkpoint, read_weights
-from project.engine.run.files import fetch_file
-from project.engine.run.progress import note
-from project.engine.training.fitting import require_finite
+from project.engine import (
+    Preprocessing,
+    UserError,
+    fetch_file,
+    note,
+    read_checkpoint,
+    read_weights,
+)
 from project.model.networks import (
     INCEPTIONS,
     TIMM,
@@ -31,18 +33,15 @@ from project.model.networks import (
 )
 
 _AUXILIARY_HEADS = ("aux1.", "aux2.", "AuxLogits.")
-_FITS: Any = {"center": "crop", "squash": "squash", "border": "pad"}  # what timm calls them
+_FITS: Any = {"center": "crop", "squash": "squash", "border": "pad"}  # by timm's name
 _HASH = re.compile(r"-([0-9a-f]{8,})\.[^.]+$")  # torch.hub's convention for names of files
 _OLD_DENSENET = re.compile(
     r"(denselayer\d+\.(?:norm|conv))\.(\d)\."
-)  # names of torchvision's first release
-_WRAPPER = re.compile(
-    r"^(module|_orig_mod|network)\."
-)  # of DistributedDataParallel, torch.compile and ours
+)  # names in torchvision's files
 
 
 class Pretrained(NamedTuple):
-    """Weights that were trained elsewhere, and are downloaded when they are first read; None is unknown preprocessing."""
+    """Weights that are read, and perhaps downloaded, on request, and their preprocessing, if known."""
 
     source: str
     weights: Callable[[], Mapping[str, Tensor]]
@@ -50,95 +49,74 @@ class Pretrained(NamedTuple):
 
 
 def find_weights(arch: str, weights: str) -> Pretrained:
-    """Finds a network's weights by the name that torchvision or timm has for them, or in a file, or at an address."""
+    """Finds a network's weights by torchvision's or timm's name for them, in a file, or at an address."""
     if weights.startswith(("http://", "https://")):
-        name = Path(urlsplit(weights).path).name or "weights"
-        is_unique = _HASH.search(name)  # unlike the many files that are called best.ckpt
-        folder = (
-            _hub_folder()
-            if is_unique
-            else _hub_folder() / sha256(weights.encode()).hexdigest()[:16]
-        )
-        return _in_file(folder / name, weights, url=weights)
+        return _in_file(weights, lambda: _download(weights))
     names: list[str] = []
     if arch in torchvision_names():
         names = sorted(get_model_weights(arch).__members__)
-    elif arch.startswith(TIMM) and (
-        tagged := import_timm().list_pretrained(f"{timm_name(arch)}.*")
-    ):
-        names = ["DEFAULT", *(name.partition(".")[2] for name in tagged)]
-    if weights in names:
-        return _of_timm(arch, weights) if arch.startswith(TIMM) else _of_torchvision(arch, weights)
+        if weights in names:
+            return _of_torchvision(arch, weights)
+    elif arch.startswith(TIMM):
+        tagged = import_timm().list_pretrained(f"{timm_name(arch)}.*")
+        names = [*(["DEFAULT"] if tagged else []), *(name.partition(".")[2] for name in tagged)]
+        if weights in names:
+            return _of_timm(arch, weights)
     path = Path(weights).expanduser()
     if not path.exists() and not re.search("[/.]", weights):
         find_builder(arch)
         raise UserError(
-            f"--model.weights: there is no file '{printable(weights)}', and {printable(arch)} has no weights of that name;"
-            f" it has {listed(names)}"
+            f"--model.weights: there is no file '{weights}', and {arch} has no weights of that"
+            f" name; it has {', '.join(names) or 'none'}"
         )
-    return _in_file(path, weights)
+    return _in_file(weights, lambda: path)
 
 
-def _hub_folder() -> Path:
-    return Path(torch.hub.get_dir()) / "checkpoints"
+def _download(url: str) -> Path:
+    """Downloads a file once, into torch.hub's cache."""
+    name = Path(urlsplit(url).path).name or "weights"
+    folder = Path(torch.hub.get_dir()) / "checkpoints"
+    digest = _HASH.search(name)
+    if digest is None:  # many files are called best.ckpt
+        folder /= sha256(url.encode()).hexdigest()[:16]
+    fetch_file(url, folder / name, digest[1] if digest else "")
+    return folder / name
 
 
-def _in_file(path: Path, source: str, url: str | None = None) -> Pretrained:
-    def fetched() -> Path:
-        if url is not None:
-            digest = _HASH.search(path.name)
-            fetch_file(url, path, digest[1] if digest else "")
-        return path
-
+def _in_file(source: str, find: Callable[[], Path]) -> Pretrained:
     def preprocessing() -> Preprocessing | None:
-        file = fetched()
-        with suppress(
-            UserError
-        ):  # it is not a checkpoint of ours, or will be refused when its weights are read
-            return cast(Preprocessing, read_checkpoint(file)[ABOUT]["preprocessing"])
+        path = find()
+        with suppress(UserError):  # no checkpoint of this project
+            return cast(Preprocessing, read_checkpoint(path)["about"]["preprocessing"])
         return None
 
-    return Pretrained(source, lambda: read_weights(fetched()), preprocessing)
+    return Pretrained(source, lambda: read_weights(find()), preprocessing)
 
 
 def _of_torchvision(arch: str, name: str) -> Pretrained:
     entry: Any = get_model_weights(arch)[name]
     preset = entry.transforms()
-    # torchvision's inceptions turn other numbers into these
-    mean, std = [[0.5] * 3] * 2 if arch in INCEPTIONS else [preset.mean, preset.std]
+    half = [0.5] * 3  # torchvision's inceptions convert other statistics to these
     preprocessing = Preprocessing(
         resize=preset.resize_size[0],
         crop=preset.crop_size[0],
         fit="crop",
         interpolation=preset.interpolation.value,
-        mean=list(mean),
-        std=list(std),
+        mean=half if arch in INCEPTIONS else list(preset.mean),
+        std=half if arch in INCEPTIONS else list(preset.std),
     )
-    file = _in_file(
-        _hub_folder() / Path(urlsplit(entry.url).path).name, f"{entry.name} of {arch}", entry.url
+    # not by torchvision's loader, which unpickles whatever is in the cache
+    return Pretrained(
+        f"{entry.name} of {arch}",
+        lambda: read_weights(_download(entry.url)),
+        lambda: preprocessing,
     )
-    return file._replace(preprocessing=lambda: preprocessing)
 
 
 def _of_timm(arch: str, tag: str) -> Pretrained:
     timm = import_timm()
     name = timm_name(arch) if tag == "DEFAULT" else f"{timm_name(arch)}.{tag}"
     entry = timm.get_pretrained_cfg(name)
-
-    def weights() -> Mapping[str, Tensor]:
-        place = entry.hf_hub_id or entry.url
-        import_module(
-            "huggingface_hub"
-        ).utils.logging.set_verbosity_error()  # it reports each of many failed attempts
-        note(f"fetching {place}, unless it is in the cache")
-        try:
-            return cast(Mapping[str, Tensor], timm.create_model(name, pretrained=True).state_dict())
-        except Exception as error:  # of the hub, of the network, of the file
-            raise UserError(
-                f"--model.weights: '{place}' is not in the cache and cannot be fetched ({first_sentence(error)}); connect to"
-                " the network, or fetch its file elsewhere and name it in --model.weights"
-            ) from error
-
     crop = entry.input_size[1]
     preprocessing = Preprocessing(
         resize=int(crop / entry.crop_pct),
@@ -148,75 +126,98 @@ def _of_timm(arch: str, tag: str) -> Pretrained:
         mean=list(entry.mean),
         std=list(entry.std),
     )
+
+    def weights() -> Mapping[str, Tensor]:
+        address = entry.hf_hub_id or entry.url
+        note(f"fetching {address}, unless it is in the cache")
+        try:
+            return cast(Mapping[str, Tensor], timm.create_model(name, pretrained=True).state_dict())
+        except Exception as error:  # of the hub, of the network, of the file
+            raise UserError(
+                f"--model.weights: '{address}' is not in the cache and cannot be fetched"
+                f" ({str(error).splitlines()[0]}); connect to the network, or fetch its file"
+                " elsewhere and name it in --model.weights"
+            ) from error
+
     return Pretrained(f"{entry.tag} of {arch}", weights, lambda: preprocessing)
 
 
 def start_from(network: nn.Module, arch: str, weights: str, num_classes: int) -> None:
     """Copies pretrained weights into a network, and reports a new head."""
-    found = find_weights(arch, weights)
-    if left_out := load_weights(network, found.weights(), found.source, num_classes):
-        new = f"a new head for {num_classes} classes ({', '.join(left_out)})"
-        rank_zero_only(note)(f"starting from '{found.source}', but with {new}")
+    pretrained = find_weights(arch, weights)
+    new = load_weights(network, pretrained.weights(), pretrained.source, num_classes)
+    if new:
+        text = f"starting from '{pretrained.source}', but with a new head for {num_classes} classes"
+        rank_zero_only(note)(f"{text} ({', '.join(new)})")
 
 
 def load_weights(
     network: nn.Module, weights: Mapping[str, Tensor], source: str, num_classes: int
 ) -> list[str]:
-    """Copies weights into a network, whatever wrappers stand before their names; returns the names of those left out.
+    """Copies weights into a network, without the prefix of their names; returns those of a new head.
 
-    A head for other classes is left out, and the new one starts from zero: random weights that the features do not correct
-    would stay in it (Kolesnikov et al., 2020, section 3.3, https://arxiv.org/abs/1912.11370).
+    A head for other classes starts from zero: random weights that the features do not correct would
+    stay in it (Kolesnikov et al., 2020, section 3.3, https://arxiv.org/abs/1912.11370).
     """
-    own = network.state_dict()
+    state = network.state_dict()  # with the versions of modules, which some classes ask for
     weights = {_OLD_DENSENET.sub(r"\1\2.", name): value for name, value in weights.items()}
-    while not own.keys() & weights.keys() and any(map(_WRAPPER.match, weights)):
-        weights = {_WRAPPER.sub("", name): value for name, value in weights.items()}
-    weights = {name: adapted(value, own.get(name, value).shape) for name, value in weights.items()}
+    weights = _without_prefix(weights, state)
+    weights = {
+        name: adapt_channels(value, state[name].shape) if name in state else value
+        for name, value in weights.items()
+        if not name.startswith(_AUXILIARY_HEADS)
+    }
     heads = tuple(f"{name}." for name in head(network, num_classes))
-    other_shape = [
-        name for name in own if name in weights and own[name].shape != weights[name].shape
-    ]
-    left_out = [
-        name
-        for name in own
-        if name.startswith(heads) and (name in other_shape or name not in weights)
-    ]
     # torchvision's older files do not count batches; BatchNorm does without
-    needed = [
-        name for name in own if name not in left_out and not name.endswith("num_batches_tracked")
+    missing = [
+        name for name in state if name not in weights and not name.endswith("num_batches_tracked")
     ]
+    reshaped = [
+        name for name in weights if name in state and state[name].shape != weights[name].shape
+    ]
+    new = [name for name in state if name.startswith(heads) and name in {*missing, *reshaped}]
     problems = {
-        "missing": [name for name in needed if name not in weights],
-        "unknown": [
-            name for name in weights if name not in own and not name.startswith(_AUXILIARY_HEADS)
-        ],
-        "of another shape": [name for name in other_shape if name not in left_out],
+        "missing": [name for name in missing if name not in new],
+        "unknown": [name for name in weights if name not in state],
+        "of another shape": [name for name in reshaped if name not in new],
+        "not finite": [name for name, value in weights.items() if not value.isfinite().all()],
     }
     if any(problems.values()):
-        parts = "; ".join(
-            f"{problem}: {listed(names, 5)}" for problem, names in problems.items() if names
-        )
+        parts = [f"{kind}: {', '.join(names[:5])}" for kind, names in problems.items() if names]
         raise UserError(
-            f"--model.weights: '{source}' does not fit this network ({parts}); see --model.arch and --model.arch_args"
+            f"--model.weights: '{source}' does not fit this network ({'; '.join(parts)});"
+            " see --model.arch and --model.arch_args"
         )
-    fitting = {
-        name: value for name, value in weights.items() if name in own and name not in left_out
+    zeros = {name: torch.zeros_like(state[name]) for name in new}
+    state.update(weights | zeros)
+    network.load_state_dict(state)
+    return new
+
+
+def _without_prefix(
+    weights: Mapping[str, Tensor], state: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Strips the prefix with which most names match, such as ``module.`` of DistributedDataParallel.
+
+    Leaves out names without it: those of a loss, or of an average's counter, beside the network.
+    """
+    matches: Counter[str] = Counter()
+    for name in weights:
+        parts = name.split(".", 9)  # a file may hold any name
+        for cut in range(len(parts)):
+            matches[".".join([*parts[:cut], ""])] += ".".join(parts[cut:]) in state
+    prefix = max(matches, key=lambda prefix: (matches[prefix], -len(prefix)), default="")
+    return {
+        name.removeprefix(prefix): value
+        for name, value in weights.items()
+        if name.startswith(prefix)
     }
-    require_finite(fitting, source)
-    # own keeps the versions of its modules, which some classes ask for
-    own.update(fitting | {name: torch.zeros_like(own[name]) for name in left_out})
-    network.load_state_dict(own)
-    return left_out
 
 
-def adapted(weight: Tensor, shape: torch.Size) -> Tensor:
-    """Adapts a convolution of RGB as timm's ``adapt_input_conv`` does: its sum for one channel, else repeated and scaled."""
-    if (
-        weight.dim() != 4
-        or weight.shape[1] != 3
-        or shape == weight.shape
-        or shape[2:] != weight.shape[2:]
-    ):
+def adapt_channels(weight: Tensor, shape: torch.Size) -> Tensor:
+    """Adapts a convolution of RGB as timm does: summed for one channel, else repeated and scaled."""
+    rgb = weight.dim() == 4 and weight.shape[1] == 3
+    if not rgb or shape == weight.shape or shape[2:] != weight.shape[2:]:
         return weight
     if shape[1] == 1:
         return weight.sum(1, keepdim=True)
@@ -224,44 +225,40 @@ def adapted(weight: Tensor, shape: torch.Size) -> Tensor:
 
 
 def follow_preprocessing(options: Any, preprocessing: Preprocessing) -> None:
-    """Sets the options of a data module that were not given, and so are None, to the preprocessing of weights.
+    """Sets the options of a data module that are None to the preprocessing of weights.
 
-    Where another image size is given, ``resize`` keeps its ratio to it; for other channels, statistics do not follow.
+    For another image size, ``resize`` keeps its ratio; for other channels, statistics do not follow.
     """
     crop = preprocessing["crop"]
-    resize = round((options.get("image_size") or crop) * preprocessing["resize"] / crop)
-    wanted = {
-        "fit": "crop",
-        "interpolation": "bilinear",
-        **preprocessing,
+    image_size = options.get("image_size") or crop
+    values: dict[str, Any] = {
         "image_size": crop,
-        "resize": resize,
+        "resize": round(image_size * preprocessing["resize"] / crop),
+        "fit": preprocessing.get("fit", "crop"),
+        "interpolation": preprocessing.get("interpolation", "bilinear"),
     }
-    wanted["channels"], wanted["bits"] = bands_of(preprocessing) or (None, None)
-    same = all(options.get(name) in (None, wanted[name]) for name in ("channels", "bits"))
-    for name in (
-        "image_size",
-        "fit",
-        "resize",
-        "interpolation",
-        *("channels", "bits", "mean", "std") * same,
-    ):
+    bits = preprocessing.get("bits")
+    bands = {"channels": bits and len(preprocessing["mean"]), "bits": bits}
+    if all(options.get(name) in (None, value) for name, value in bands.items()):
+        values |= {**bands, "mean": preprocessing["mean"], "std": preprocessing["std"]}
+    for name, value in values.items():
         if name in options and options[name] is None:
-            options[name] = wanted[name]
+            options[name] = value
 
 
 def follow_weights(config: Any, resumed: Sequence[Path]) -> None:
-    """Lets a run's data module prepare images as the weights, or the newest checkpoint of a resumed run, require."""
+    """Lets a run's data module prepare images as its weights, or the checkpoint to resume from, require."""
     model = config.model.init_args
     if model.get("weights") is None:
         if model.get("freeze") and not resumed:
             raise UserError(
-                "--model.freeze needs --model.weights: without, layers of random weights would never learn"
+                "--model.freeze needs --model.weights: without, layers of random weights would"
+                " never learn"
             )
     elif "arch" in model:
-        found = (
-            find_weights(model.arch or "resnet18", str(source)).preprocessing()
-            for source in resumed or [model.weights]
-        )
-        if (preprocessing := next(filter(None, found), None)) is not None:
-            follow_preprocessing(config.data.get("init_args", {}), preprocessing)
+        for source in resumed or [model.weights]:
+            weights = find_weights(model.arch or "resnet18", str(source))
+            preprocessing = weights.preprocessing()
+            if preprocessing is not None:
+                follow_preprocessing(config.data.get("init_args", {}), preprocessing)
+                return

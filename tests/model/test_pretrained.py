@@ -1,6 +1,8 @@
 """Pretrained weights: found, downloaded once, copied whatever saved them, and images prepared as they ask for."""
 
 import json
+import re
+from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -131,7 +133,7 @@ def test_weights_of_timm_come_from_its_own_cache_with_their_preprocessing(tmp_pa
 
 @cases(
     "arch weights complaint",
-    ("resnet18", "IMAGENET1K_V7", r"no weights of that name; it has DEFAULT and IMAGENET1K_V1$"),
+    ("resnet18", "IMAGENET1K_V7", r"no weights of that name; it has DEFAULT, IMAGENET1K_V1$"),
     ("resnet9", "DEFAULT", "resnet9 has no weights of that name; it has none$"),
     ("my_package.Net", "DEFAULT", r"my_package\.Net cannot be imported"),
     ("timm/resnet18", "a0_in1k", "it has DEFAULT, .*a1_in1k"),
@@ -158,32 +160,59 @@ def loaded(path: Path, weights, num_classes: int) -> tuple[dict[str, Any], list[
     return network.state_dict(), left_out
 
 
+def prefixed(prefix: str, weights: dict[str, Any]) -> dict[str, Any]:
+    return {f"{prefix}{name}": value for name, value in weights.items()}
+
+
 @pytest.mark.parametrize("classes", [7, 3])
 @cases(
     "wrap",
     lambda weights: weights,
-    lambda weights: {f"_orig_mod.module.{name}": value for name, value in weights.items()},
-    lambda weights: {"state_dict": weights, "epoch": 3},
-    lambda weights: {"model": weights, "optimizer": {"lr": 0.1}},
-    lambda weights: {
-        "best_state_dict": {f"module.{name}": value for name, value in weights.items()},
-        "epoch": 7,
-    },
-    lambda weights: {
-        "state_dict": {f"network.{name}": value for name, value in weights.items()},
-        "about": {},
-    },
+    lambda weights: prefixed("_orig_mod.module.", weights),
+    lambda weights: {"model": weights, "optimizer": {"lr": 0.1}, "args": Namespace(lr=0.1)},
+    lambda weights: {"model": prefixed("module.", weights), "model_ema": weights, "epoch": 3},
+    lambda weights: {"best_state_dict": prefixed("module.", weights), "epoch": 7},
+    lambda weights: {"epoch": 3, "model_state_dict": weights, "optimizer_state_dict": {}},
+    lambda weights: {"net": prefixed("module.", weights), "acc": 94.7, "epoch": 199},
+    lambda weights: {"state_dict": prefixed("model.", weights) | {"loss.weight": torch.ones(7)}},
+    lambda weights: {"state_dict": prefixed("net._orig_mod.", weights)},
+    lambda weights: prefixed("module.", weights) | {"n_averaged": torch.tensor(3)},
+    lambda weights: {"state_dict": prefixed("network.", weights), "about": {}, "counts": weights},
     lambda weights: {n: v for n, v in weights.items() if not n.endswith("num_batches_tracked")},
 )
 def test_weights_are_found_however_a_script_saved_them_and_a_new_head_starts_from_zero(
     tmp_path, wrap, classes
 ):
     trained = {name: value + 1 for name, value in Wrapped(7).state_dict().items()}
-    state, left_out = loaded(tmp_path / "weights.pth", wrap(trained), classes)
-    assert left_out == ([] if classes == 7 else ["network.3.weight", "network.3.bias"])
-    assert not any(state[name].any() for name in left_out)
-    kept = [name for name in trained if name not in left_out and "num_batches" not in name]
+    state, new = loaded(tmp_path / "weights.pth", wrap(trained), classes)
+    assert new == ([] if classes == 7 else ["network.3.weight", "network.3.bias"])
+    assert not any(state[name].any() for name in new)
+    kept = [name for name in trained if name not in new and "num_batches" not in name]
     assert all(torch.equal(state[name], trained[name]) for name in kept)
+
+
+def test_a_safetensors_file_will_do(tmp_path):
+    trained = {name: value + 1 for name, value in Wrapped(7).state_dict().items()}
+    save_file(trained, tmp_path / "weights.safetensors")
+    weights = read_weights(tmp_path / "weights.safetensors")
+    assert load_weights(network := Wrapped(7), weights, "weights", 7) == []
+    assert all(torch.equal(value, trained[name]) for name, value in network.state_dict().items())
+
+
+@cases(
+    "content names",
+    ({"state_dict": Wrapped(7).state_dict(), "cfg": Path("x"), "note": {"a": 3}}, "pathlib.*Path"),
+    (Wrapped(7), r"torch\.nn\.modules"),
+)
+def test_a_type_that_cannot_be_loaded_safely_is_named_with_the_line_that_converts_the_file(
+    workplace, content, names
+):
+    torch.save(content, "saved.pt")
+    with pytest.raises(UserError, match=rf"'saved\.pt' contains .*(?:{names})") as error:
+        read_weights("saved.pt")
+    (line,) = re.findall('python -c "(.*)"$', str(error.value))
+    exec(line, {})
+    assert load_weights(Wrapped(7), read_weights("weights.pth"), "weights.pth", 7) == []
 
 
 @cases(
@@ -194,7 +223,15 @@ def test_weights_are_found_however_a_script_saved_them_and_a_new_head_starts_fro
         lambda weights: weights.update({"network.1.bias": torch.zeros(3)}),
         r"of another shape: network\.1\.bias",
     ),
-    (lambda weights: (weights.clear(), weights.update(epoch=3)), "has no weights"),
+    (
+        lambda weights: weights["network.1.bias"].fill_(float("nan")),
+        r"not finite: network\.1\.bias",
+    ),
+    (lambda weights: (weights.clear(), weights.update(epoch=3)), "one dict of weights, got none"),
+    (
+        lambda weights: weights.update(weights={"a": torch.ones(1)}, ema={"a": torch.ones(1)}),
+        "one dict of weights, got weights, ema",
+    ),
 )
 def test_weights_that_do_not_fit_are_listed(tmp_path, change, complaint):
     weights = Wrapped(7).state_dict()

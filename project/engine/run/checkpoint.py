@@ -8,13 +8,17 @@ it is plain data, so that ``torch.load(..., weights_only=True)`` reads the whole
 import platform
 import warnings
 import zipfile
+from argparse import Namespace
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from torch import Tensor
+from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from ..errors import UserError, first_sentence
 from ..preprocessing import is_preprocessing
@@ -142,22 +146,57 @@ def read_newest(
     return None, {}
 
 
-def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
-    """Reads a state dict that this project, torchvision or a hand-written script saved, alone or within a dict."""
-    found = content = _read(path)
-    for key in ("state_dict", "model", "best_state_dict"):
-        if isinstance(found, dict) and isinstance(found.get(key), dict):
-            found = found[key]
-            break
-    pairs = found.items() if isinstance(found, dict) else ()
-    if not pairs or not all(
-        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in pairs
-    ):
+def read_weights(path: str | Path) -> dict[str, Tensor]:
+    """Reads the one dict of tensors that a file is or contains, whatever script saved it."""
+    try:
+        with safe_globals([Namespace]):  # inert: the options of a script, beside its weights
+            content = _read(path)
+    except UserError as error:
+        if names := _unsafe_types(path):
+            raise UserError(_conversion(path, names)) from error
+        raise
+    if _is_state_dict(content):
+        return dict(content)
+    parts = content.items() if isinstance(content, dict) else ()
+    found = {key: value for key, value in parts if _is_state_dict(value)}
+    for key in ("state_dict", "model"):  # of several, not an average
+        if key in found:
+            return dict(found[key])
+    if len(found) != 1:
         raise UserError(
-            f"'{path}' has no weights that can be found: neither is it a state dict, nor has it one inside"
+            f"'{path}' must be or contain one dict of weights, got {', '.join(found) or 'none'}"
         )
-    ours = isinstance(content, dict) and ABOUT in content  # with the weights of a loss, perhaps
-    return {name: value for name, value in pairs if name.startswith("network.") or not ours}
+    return dict(*found.values())
+
+
+def _is_state_dict(content: Any) -> bool:
+    return (
+        isinstance(content, dict)
+        and len(content) > 0
+        and all(isinstance(name, str) for name in content)
+        and all(isinstance(value, Tensor) for value in content.values())
+    )
+
+
+def _unsafe_types(path: str | Path) -> list[str]:
+    """Names the types in a file that cannot be loaded safely, as far as it can be read."""
+    with suppress(Exception):  # a damaged file raises all kinds
+        return sorted(get_unsafe_globals_in_checkpoint(path))
+    return []
+
+
+def _conversion(path: str | Path, names: list[str]) -> str:
+    """Says which types a file contains, and the line of Python that saves its weights alone."""
+    weights = f"torch.load('{path}', weights_only=False)"
+    if any(name.startswith("torch.nn.modules.") for name in names):  # a whole network
+        weights += ".state_dict()"
+    else:
+        tensors = "isinstance(v, dict) and all(map(torch.is_tensor, v.values()))"
+        weights = f"{{k: v for k, v in {weights}.items() if {tensors}}}"
+    return (
+        f"'{path}' contains {', '.join(names[:3])}, which cannot be loaded safely; if you trust the"
+        f" file, convert it: python -c \"import torch; torch.save({weights}, 'weights.pth')\""
+    )
 
 
 def _read(path: str | Path) -> Any:
