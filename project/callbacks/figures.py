@@ -27,7 +27,7 @@ class FirstBatchPlot(Callback):
         """Draws the first ``count`` images of the run's first batch."""
         if trainer.global_step == 0 and batch_idx == 0 and tensorboards(trainer):
             batch = pl_module.as_batch(batch)
-            if batch.images.numel():  # cached features come without images
+            if batch.images.dim() == 4:  # features may come in place of images
                 from project.analysis.plots import image_grid  # matplotlib takes a while to import
 
                 titles = [

@@ -128,7 +128,7 @@ class AugmentedDataModule(ImageDataModule):
         """Names what changes training images at random: options, and hooks that a subclass overrides."""
         options, hooks = (
             ("crop_scale", "flip", "crop_padding", "cutout"),
-            ("augment", "transform_batch"),
+            ("augment", "transform_batch", "on_after_batch_transfer"),
         )
         own, base = type(self), AugmentedDataModule
         given = [f"--data.{name}" for name in options if getattr(self, name, None)]

@@ -1,7 +1,7 @@
 """The LightningModule: a network that takes ``uint8`` images, its loss, its metrics and its optimizer."""
 
 import copy
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
@@ -119,7 +119,14 @@ class ImageClassifier(ResumableModule):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Normalises images, uint8 or uint16 (N, channels, height, width), and returns their logits, float (N, classes)."""
+        """Normalises images, uint8 or uint16 (N, channels, height, width), and returns their logits, float (N, classes).
+
+        Takes the head's input, float (N, features), in place of images, too.
+        """
+        if images.dim() == 2:  # features, from CachedFeatures
+            layer = self.network_head
+            with torch.autocast(images.device.type, enabled=False):  # as in evaluation
+                return cast(Tensor, layer(images.to(layer.weight.dtype)))
         if images.dtype != (pixels := self.normalization.pixels):
             raise TypeError(
                 f"images must be {pixels}, got {images.dtype}; see torchvision's to_dtype"

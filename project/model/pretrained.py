@@ -256,8 +256,9 @@ def follow_weights(config: Any, resumed: Sequence[Path]) -> None:
                 " never learn"
             )
     elif "arch" in model:
+        model.arch = model.arch or "resnet18"  # also when the run resumes, without weights
         for source in resumed or [model.weights]:
-            weights = find_weights(model.arch or "resnet18", str(source))
+            weights = find_weights(model.arch, str(source))
             preprocessing = weights.preprocessing()
             if preprocessing is not None:
                 follow_preprocessing(config.data.get("init_args", {}), preprocessing)

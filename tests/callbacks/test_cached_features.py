@@ -41,21 +41,13 @@ def place(workplace) -> Path:
 
 
 def test_the_numbers_are_those_of_computing_the_backbone_each_time_and_each_image_is_read_once(
-    place, monkeypatch
+    place,
 ):
-    own = FolderDataModule.on_after_batch_transfer
-
-    def invert(self, batch, dataloader_idx: int):
-        batch = own(self, batch, dataloader_idx)
-        return batch._replace(images=255 - batch.images)
-
-    monkeypatch.setattr(FolderDataModule, "on_after_batch_transfer", invert)  # a hook of the user's
     small(*HEAD, "--name=each_time", data=FOLDER)
     with patch.object(
         FileDataset, "__getitems__", autospec=True, side_effect=FileDataset.__getitems__
     ) as reading:
         cli = small(*CACHED, "--name=once", data=FOLDER)
-    assert "forward" not in vars(cli.model)  # which serves the test and other data again
     read = sum(len(keys) for (_, keys), _ in reading.call_args_list)
     assert read == sum(len(data) for data in cli.datamodule.splits.values()) == 48
     paths = [Path("runs") / name for name in ("each_time", "once")]
@@ -107,6 +99,11 @@ class Noisy(FolderDataModule):
         return batch._replace(images=batch.images.roll(1, 0))
 
 
+class Inverted(FolderDataModule):
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        return batch._replace(images=255 - batch.images)
+
+
 class ScaledHead(SmallNetwork):
     def forward(self, x):
         return 2 * super().forward(x)
@@ -117,18 +114,20 @@ class ScaledHead(SmallNetwork):
     (
         SmallNetwork,
         ["--data.crop_scale=[0.5,1]", "--data.cutout=3"],
-        r"but --data\.crop_scale and .*cutout would",
+        r"but --data\.crop_scale, --data\.cutout would",
     ),
     (SmallNetwork, [f"--data={__name__}.Brightened"], r"but Brightened\.augment would"),
     (SmallNetwork, [f"--data={__name__}.Noisy"], r"but Noisy\.transform_batch would"),
     (SmallNetwork, ["--model.freeze=null"], r"needs --model\.freeze backbone"),
-    (HeadsInAList, [], r"more than the head comes after the features"),
+    (SmallNetwork, [f"--data={__name__}.Inverted"], r"but Inverted\.on_after_batch_transfer would"),
+    (HeadsInAList, [], "does not end in one linear layer"),
     (ScaledHead, [], r"more than the head comes after the features"),
 )
 def test_what_changes_features_and_what_does_not_end_in_one_head_is_refused(
     place, network, flags, complaint
 ):
-    torch.save(network(3).state_dict(), "weights.pth")
+    # of other classes: the new head is zero, whatever comes after it
+    torch.save(network(3 if network is HeadsInAList else 5).state_dict(), "weights.pth")
     with pytest.raises(UserError, match=complaint):
         small(*CACHED, *flags, data=FOLDER, network=network)
 

@@ -64,7 +64,7 @@ def test_workers_change_nothing_and_load_a_whole_split_in_order_where_training_a
         found, expected = (epoch_of(getattr(one, f"{split}_dataloader")()) for one in (data, alone))
         assert len(found[1]) == len(data.splits[split]) - left > 0
         assert all(map(torch.equal, found, expected))
-    data.serve_indices(("train",))
+    data.serve_features({"train": None})
     loader = data.whole_split("train")
     assert loader.num_workers == 2
     expected = data.splits["train"].__getitems__(list(range(len(data.splits["train"]))))

@@ -1,7 +1,7 @@
 """The base of data modules: one order of samples on any number of devices, exact counts, and exact resuming."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, cast
 
@@ -99,7 +99,7 @@ class ImageDataModule(LightningDataModule, ABC):
             )
         self.device_cache = device_cache
         self.splits: Mapping[str, BatchDataset] = {}
-        self._without_images: Collection[str] = ()
+        self._features: Mapping[str, Tensor | None] = {}
         self._on_device: dict[str, Tensor] = {}
         self._repeats: dict[str, int | None] = {}
 
@@ -183,8 +183,8 @@ class ImageDataModule(LightningDataModule, ABC):
         return epochs.processed, self.trainer.fit_loop.epoch_loop.batch_progress.current.ready
 
     def setup(self, stage: str) -> None:
-        """Opens the datasets once; every stage serves images, until :meth:`serve_indices` declines them."""
-        self.serve_indices(())
+        """Opens the datasets once; every stage serves images, until :meth:`serve_features`."""
+        self.serve_features({})
         if not self.splits:
             self.splits = once_a_machine(self.load, self.trainer) if self.in_memory else self.load()
         if stage == "fit":
@@ -235,9 +235,12 @@ class ImageDataModule(LightningDataModule, ABC):
             dataset, SequentialSampler(range(len(dataset))), self._image_workers(split)
         )
 
-    def serve_indices(self, splits: Collection[str]) -> None:
-        """Lets the loaders of some splits yield labels and indices alone, up to the next ``setup``."""
-        self._without_images = splits
+    def serve_features(self, features: Mapping[str, Tensor | None]) -> None:
+        """Serves features of some splits in place of their images, up to the next ``setup``.
+
+        Each is float (images, features), on the device; None serves labels and indices alone.
+        """
+        self._features = features
 
     def _evaluation_loader(self, split: str, once: bool = False) -> DataLoader[ImageBatch]:
         # not by the run's seed: runs that differ in it alone are measured on the same first batches
@@ -268,7 +271,7 @@ class ImageDataModule(LightningDataModule, ABC):
     def _served(self, split: str) -> Any:
         """The dataset as the loader sees it."""
         dataset = self.splits[split]
-        if self.device_cache or split in self._without_images:
+        if self.device_cache or split in self._features:
             return ArrayDataset(torch.empty(len(dataset), 0, dtype=torch.uint8), dataset.labels, "")
         transforms = self.train_transforms if split == "train" else []
         return TransformedDataset(dataset, transforms, self.seed) if transforms else dataset
@@ -287,7 +290,7 @@ class ImageDataModule(LightningDataModule, ABC):
 
     def workers(self, split: str = "train") -> int:
         """The number of processes that load images for this device."""
-        return 0 if split in self._without_images else self._image_workers(split)
+        return 0 if split in self._features else self._image_workers(split)
 
     def _image_workers(self, split: str) -> int:
         at_hand = self.in_memory and not (split == "train" and self.train_transforms)
@@ -298,9 +301,12 @@ class ImageDataModule(LightningDataModule, ABC):
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Augments a training batch; in evaluation, marks what another process counts already."""
         split = self.split_in_use
-        if split in self._without_images or not isinstance(
-            batch, ImageBatch
-        ):  # such as a model's example_input_array
+        if not isinstance(batch, ImageBatch):  # such as a model's example_input_array
+            return batch
+        if split in self._features:
+            features = self._features[split]
+            if features is not None:
+                batch = batch._replace(images=features[batch.indices % len(features)])
             return batch
         if self.device_cache:
             batch = batch._replace(images=self._cached(split, batch.indices))
