@@ -10,7 +10,7 @@ if __name__ == "__main__":
     gc.disable()  # a quarter faster imports, which create no garbage; one_line_errors() enables it again
 
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import Checkpoint, Timer
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.plugins.precision import Precision
 
@@ -155,8 +155,10 @@ class FitCLI(ProjectCLI):
         kwargs["plugins"] = with_atomic_writes(self.config_init.trainer.plugins, self.run.path)
         trainer = super().instantiate_trainer(**kwargs)
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
-        # these come first: they save at the start of a batch or an epoch, before other callbacks log anything there
-        callbacks.sort(key=lambda callback: not isinstance(callback, LastCheckpoint | MetricsCSV))
+        # these come first: they save at the start of a batch or an epoch, before other callbacks log anything there,
+        # or end training at the end of a batch, of which others then log the last metrics
+        first = LastCheckpoint | MetricsCSV | Timer
+        callbacks.sort(key=lambda callback: not isinstance(callback, first))
         self._keeps_last = any(isinstance(callback, LastCheckpoint) for callback in callbacks)
         self._keep_best = next(
             (callback for callback in callbacks if isinstance(callback, BestCheckpoint)), None

@@ -198,13 +198,16 @@ def test_a_loss_that_is_infinite_in_one_process_stops_all_before_the_step_and_na
     tmp_path,
 ):
     finished = run(
-        torchrun(2, *FLAGS, f"{CALLBACK}RecordsBatches", f"{CALLBACK}InfiniteLoss"), tmp_path
+        torchrun(
+            2, *FLAGS, f"{CALLBACK}RecordsBatches", "--model=tests.distributed.job.InfiniteLoss"
+        ),
+        tmp_path,
     )
     assert finished.code != 0
-    bad, other = sorted(line for line in finished.err.splitlines() if line.startswith("error: "))
+    other, bad = sorted(line for line in finished.err.splitlines() if line.startswith("error: "))
     assert "training stopped at step 3: the loss is inf in process 1, of the images" in bad
     assert re.findall(r"(\d+)'", bad) == (tmp_path / "batches" / "2.1 of 2").read_text().split()
-    assert other == "error: training stopped at step 3: the loss of another process is not finite"
+    assert other == "error: training stopped after step 3: train/loss is not finite"
     assert "[rank" not in finished.err  # as torch begins the traceback of a process
     last = load(tmp_path / LAST)
     assert last["global_step"] == 2

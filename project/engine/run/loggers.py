@@ -102,9 +102,11 @@ def rewind(folder: Path, lengths: dict[str, int]) -> None:
 
 
 def is_logged(trainer: Trainer) -> bool:
-    """Returns True if the current batch concludes one of the optimizer steps after which training is logged."""
+    """Returns True if the current batch concludes an optimizer step after which Lightning logs training."""
     every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
-    return every > 0 and trainer.global_step % every == 0 and not is_accumulating(trainer)
+    if every == 0 or is_accumulating(trainer):
+        return False
+    return trainer.global_step % every == 0 or trainer.should_stop
 
 
 def tensorboards(trainer: Trainer) -> list[TensorBoardLogger]:

@@ -16,7 +16,7 @@ from ..run.loggers import curve_lengths
 from ..run.processes import EXIT_CODE, StopRequest
 from ..upstream import correct_progress
 
-CURVES, _METRICS = "curves", "newest_metrics"
+CURVES, _METRICS, _SHOULD_STOP = "curves", "newest_metrics", "should_stop"
 _SHARE_OF_TIME = 0.05  # what saves at the ends of epochs may take
 
 
@@ -104,8 +104,9 @@ class LastCheckpoint(Callback):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Adds the newest metrics, and how far the curves have come."""
+        """Adds the newest metrics, how far the curves have come, and whether a callback has ended training."""
         checkpoint[CURVES] = curve_lengths(trainer)
+        checkpoint[_SHOULD_STOP] = trainer.should_stop
         checkpoint[_METRICS] = {
             name: float(value) for name, value in trainer.callback_metrics.items()
         }
@@ -117,11 +118,7 @@ class LastCheckpoint(Callback):
         if trainer.training:  # where Lightning clears the metrics once more before it trains
             self._resumed = True
             self._metrics = checkpoint[_METRICS]
-            states = [
-                checkpoint["callbacks"].get(early.state_key, {})
-                for early in trainer.early_stopping_callbacks
-            ]
-            trainer.should_stop = any(state.get("stopping_reason_message") for state in states)
+            trainer.should_stop = bool(checkpoint.get(_SHOULD_STOP))
             if not trainer.should_stop and (
                 trainer.max_steps < 0 or checkpoint["global_step"] < trainer.max_steps
             ):

@@ -8,12 +8,13 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.callbacks import LambdaCallback
+from lightning.pytorch.callbacks import Callback, LambdaCallback
 from torch.optim import SGD
 
 from examples.recipes.airbench import Airbench
@@ -77,6 +78,26 @@ class ByHand(ImageClassifier):
         return loss
 
 
+class Stops(Callback):
+    """Ends training after a step, as early stopping of a user's own does."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_train_batch_end(self, trainer, pl_module, *_) -> None:
+        trainer.should_stop = trainer.should_stop or trainer.global_step == self.step
+
+
+class Ticking(SmallNetwork):
+    """A second passes in each step, for Lightning's timer."""
+
+    seconds = 0
+
+    def forward(self, x):
+        Ticking.seconds += self.training
+        return super().forward(x)
+
+
 class Row(NamedTuple):
     """A configuration, and the optimizer steps in which its run is stopped, one after another; 0 is before the first."""
 
@@ -93,6 +114,7 @@ PLATEAU = "--model.lr_scheduler=ReduceLROnPlateau --model.lr_scheduler.monitor=v
 NOISY = f"--data={__name__}.NoisyFlowers --model={__name__}.NoisyClassifier"
 EVERY_THIRD = "--trainer.log_every_n_steps=3"
 SMALL_BATCHES = f"{EVERY_THIRD} --data.batch_size=8"
+STOPS = f"--trainer.callbacks+={__name__}.Stops --trainer.callbacks.step"
 IN_PAIRS = f"{SMALL_BATCHES} --trainer.accumulate_grad_batches=2"
 EMA = "--trainer.callbacks+=EMAWeightAveraging --trainer.callbacks.decay=0.9"
 SWA = (  # of three epochs; in a fourth, Lightning computes BatchNorm's statistics
@@ -132,6 +154,18 @@ ROWS = {
         " --trainer.callbacks.patience=1 --trainer.callbacks.min_delta=5",
         (7,),
     ),
+    # in the second of two epochs of four steps; the test is one step more
+    "stopped by a callback within an epoch": Row(f"{EVERY_THIRD} {STOPS}=7", (3, 5, 7, 8)),
+    "stopped by a callback before it may": Row(
+        f"{EVERY_THIRD} {STOPS}=2 --trainer.min_epochs=1", (3, 4, 5)
+    ),
+    "stopped by a callback, accumulation, an average": Row(
+        f"{IN_PAIRS} {EMA} {STOPS}=6", (3, 6, 7)
+    ),
+    "a limit of time": Row(
+        f"{EVERY_THIRD} --trainer.max_time=00:00:00:07", (3, 5, 7, 8), network=Ticking
+    ),
+    "a limit of steps within an epoch": Row(f"{EVERY_THIRD} --trainer.max_steps=7", (3, 5, 7, 8)),
     "one cycle, double precision": Row(
         "--model.lr_scheduler=OneCycleLR --model.lr_scheduler.max_lr=0.4 --model.lr_scheduler_interval=step"
         " --trainer.precision=64-true"
@@ -185,11 +219,16 @@ ROWS = {
     "row",
     [pytest.param(row, marks=[pytest.mark.slow] * row.slow, id=name) for name, row in ROWS.items()],
 )
-def test_a_stopped_run_ends_as_if_undisturbed(workplace, row):
+def test_a_stopped_run_ends_as_if_undisturbed(workplace, monkeypatch, row):
+    clock = SimpleNamespace(monotonic=lambda: Ticking.seconds)
+    monkeypatch.setattr("lightning.pytorch.callbacks.timer.time", clock)
     flags = row.flags.split()
     torch.save(SmallNetwork(8).state_dict(), "weights.pth")  # for the row that needs some
     small(*flags, "--trainer.default_root_dir=whole", network=row.network)
-    expected = outcome(Path("whole/run"))
+    expected, steps = (
+        outcome(Path("whole/run")),
+        load("whole/run/checkpoints/last.ckpt")["global_step"],
+    )
     for epoch in row.fails:  # once a row of metrics.csv has been written behind the last checkpoint
         failing = LambdaCallback(
             on_train_epoch_start=lambda run, _, epoch=epoch: 1 / (run.current_epoch - epoch)
@@ -204,7 +243,7 @@ def test_a_stopped_run_ends_as_if_undisturbed(workplace, row):
         stop_at(
             step, *flags, *[f"--trainer.max_steps={step}"] * (step in row.ends), network=row.network
         )
-        assert load(LAST)["global_step"] == step
+        assert load(LAST)["global_step"] == min(step, steps)
         assert not load(LAST)["about"]["thresholds"]  # they are of a validation with other weights
     small(*flags, network=row.network)
     require_same_end(RUN, expected, row.but)
