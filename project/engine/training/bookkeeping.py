@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from ..errors import UserError, listed
 from ..run.checkpoint import ABOUT
@@ -85,10 +86,23 @@ class Bookkeeping(Callback):
         self, trainer: Trainer, model: Any, batch: Any, batch_idx: int
     ) -> None:
         """Logs at least once an epoch, unless ``log_every_n_steps`` is 0."""
+        self._batch_idx = batch_idx
         steps = (
             trainer.num_training_batches / trainer.accumulate_grad_batches
         )  # which other callbacks may change
         trainer.log_every_n_steps = math.ceil(min(self._log_every, steps))  # type: ignore[attr-defined]
+
+    def on_before_optimizer_step(self, trainer: Trainer, model: Any, optimizer: Optimizer) -> None:
+        """Gives an epoch's last step, which may be of fewer batches than the others, the mean of its gradients.
+
+        Lightning divides by ``accumulate_grad_batches`` all the same (Lightning #19987).
+        """
+        wanted = trainer.accumulate_grad_batches
+        batches = self._batch_idx % wanted + 1
+        if batches < wanted:
+            for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+                if parameter.grad is not None:
+                    parameter.grad.mul_(wanted / batches)
 
     def on_train_batch_end(
         self, trainer: Trainer, model: Any, outputs: Any, batch: Any, batch_idx: int

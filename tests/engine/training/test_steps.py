@@ -18,7 +18,6 @@ from lightning.pytorch.callbacks import (
     LambdaCallback,
 )
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import ConstantLR
 
 from project.engine.run.loggers import is_logged
@@ -291,7 +290,7 @@ def test_each_step_has_the_mean_gradient_of_its_batches_as_in_a_plain_loop(
             step = data.batches()[start : min(start + size, batches)]
             images, labels = (torch.cat(field) for field in zip(*step, strict=True))
             optimizer.zero_grad()
-            cross_entropy(plain(images), labels).backward()
+            plain.loss(plain(images), labels).mean().backward()
             optimizer.step()
     options = {"max_epochs": 3, "limit_train_batches": batches, "limit_val_batches": 0}
     if changes:
