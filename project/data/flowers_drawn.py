@@ -21,7 +21,7 @@ class Species(NamedTuple):
     """A kind of flower; lengths are in units of a petal's length, colours are "rrggbb"."""
 
     petals: int  # in a layer
-    back: float  # length of the second layer's petals, which show between those of the first; 0 for none
+    back: float  # length of the petals of a second layer, behind gaps of the first; 0.1 hides them
     width: float  # half of a petal's greatest width
     taper: float  # how much wider its tip is than its base
     bluntness: float  # 1 is pointed like a lens, 2 an ellipse, more is blunter
@@ -29,9 +29,8 @@ class Species(NamedTuple):
     uneven: float  # how much the lowest petal outgrows the others
     centre: float  # radius of the dome in the middle
     reach: float  # how far the mark around the dome reaches
-    dome: str
-    mark: str
-    paints: str
+    middle: str  # colours of dome and mark
+    paints: str  # names of four
 
 
 PAINTS = {  # a petal's colours at its base and its tip
@@ -48,14 +47,14 @@ GREENS = "2f5a2c 4d7a35 6f9a45 3c6b4c 88a75a"
 SKIES = "1f4a35 35663a 6c9a50 a9c983 8cbfd0 cfe3d6 ecd3a4 5a5685 c39fc0 243a52 e8b8a8"
 # fmt: off
 SPECIES = {
-    "anemone": Species(6, 0.95, 0.36, 0.25, 2.2, 0, 0, 0.22, 0.42, "201c2b", "f6f1ea", "pink red purple blue"),
-    "buttercup": Species(5, 0, 0.52, 0.38, 2.4, 0, 0, 0.2, 0.35, "8fae3a", "d9c33a", "yellow white orange pink"),
-    "cosmos": Species(8, 0, 0.33, 0.5, 3.2, -0.2, 0, 0.18, 0.26, "f0b822", "7a1440", "pink white magenta red"),
-    "daisy": Species(12, 0.92, 0.085, 0.25, 2.6, 0, 0, 0.27, 0.3, "f2c02c", "d8d79a", "white pink purple blue"),
-    "lily": Species(3, 1, 0.29, 0, 1.15, 0, 0, 0.08, 0.4, "c8d46a", "d7dc84", "white orange pink magenta"),
-    "poppy": Species(2, 1, 0.66, 0.3, 2.6, 0.06, 0, 0.16, 0.36, "8faa50", "1c1018", "red orange white purple"),
-    "sunflower": Species(13, 0.97, 0.13, -0.1, 1.2, 0, 0, 0.44, 0.55, "4a2d16", "f08a14", "yellow orange red white"),
-    "violet": Species(5, 0, 0.4, 0.3, 2.3, 0, 0.26, 0.09, 0.4, "f7c92e", "2a1244", "purple blue yellow white"),
+    "anemone": Species(6, 0.95, 0.36, 0.25, 2.2, 0, 0, 0.22, 0.42, "201c2b f6f1ea", "pink red purple blue"),
+    "buttercup": Species(5, 0.1, 0.52, 0.38, 2.4, 0, 0, 0.2, 0.35, "8fae3a d9c33a", "yellow white orange pink"),
+    "cosmos": Species(8, 0.1, 0.33, 0.5, 3.2, -0.2, 0, 0.18, 0.26, "f0b822 7a1440", "pink white magenta red"),
+    "daisy": Species(12, 0.92, 0.085, 0.25, 2.6, 0, 0, 0.27, 0.3, "f2c02c d8d79a", "white pink purple blue"),
+    "lily": Species(3, 1, 0.29, 0, 1.15, 0, 0, 0.08, 0.4, "c8d46a d7dc84", "white orange pink magenta"),
+    "poppy": Species(2, 1, 0.66, 0.3, 2.6, 0.06, 0, 0.16, 0.36, "8faa50 1c1018", "red orange white purple"),
+    "sunflower": Species(13, 0.97, 0.13, -0.1, 1.2, 0, 0, 0.44, 0.55, "4a2d16 f08a14", "yellow orange red white"),
+    "violet": Species(5, 0.1, 0.4, 0.3, 2.3, 0, 0.26, 0.09, 0.4, "f7c92e 2a1244", "purple blue yellow white"),
 }
 # fmt: on
 _POSE, _PAINT, _SKY, _DISCS, _LEAVES, _LIGHT = range(100, 106)  # purposes of random numbers
@@ -86,17 +85,14 @@ class _Canvas:
         self.image.lerp_(colour.expand_as(self.image), alpha[:, None])
 
 
-class _Petals(NamedTuple):
-    """Petals around a point, seen from each pixel: distance to the outline of the nearest one, and place on it."""
+def _arrange(
+    radius: Tensor, angle: Tensor, length: Tensor, kind: dict[str, Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Arranges petals around a point, from which pixels have polar coordinates.
 
-    distance: Tensor  # positive inside
-    along: Tensor  # 0 at the base, 1 at the tip
-    across: Tensor  # from -1 to 1
-    number: Tensor  # of the petal
-
-
-def _arrange(radius: Tensor, angle: Tensor, length: Tensor, kind: dict[str, Tensor]) -> _Petals:
-    """Arranges equal petals around a point, of which pixels have polar coordinates."""
+    Returns the distance to the outline of the nearest petal, positive inside, and the place along it,
+    from 0 to 1, and across it, from -1 to 1, each (N, S, S).
+    """
     sector = 2 * pi / kind["petals"]
     number = (angle / sector).round()
     off = angle - number * sector
@@ -110,7 +106,7 @@ def _arrange(radius: Tensor, angle: Tensor, length: Tensor, kind: dict[str, Tens
     slope = (power * kind["bluntness"] / width).square() + (4 * ends / length).square()
     tip = ends.square() * (1 + kind["teeth"] * (3 * pi * across).cos())
     level = 1 - power * across.abs() - tip
-    return _Petals(level / (slope.sqrt() + 1e-3), along, across, number)
+    return level / (slope.sqrt() + 1e-3), along, across
 
 
 def draw_flowers(labels: Tensor, indices: Tensor, *, seed: int, size: int = 32) -> Tensor:
@@ -157,10 +153,11 @@ def _paint_leaves(canvas: _Canvas, right: Tensor, up: Tensor, length: Tensor) ->
     radius = (right.square() + up.square()).sqrt()
     angle = 2 * (up / (radius + right + 1e-6)).atan() + turn
     kind = dict.fromkeys(Species._fields, torch.zeros(1)) | {"bluntness": torch.tensor(1.2)}
-    leaf = _arrange(radius, angle, length * reach, kind | {"petals": count.floor(), "width": width})
-    veins = 0.1 * (22 * (leaf.along - 0.4 * leaf.across.abs())).cos()
-    light = 0.75 + 0.3 * leaf.along.clamp(0, 1) + 0.12 * leaf.across.clamp(-1, 1) + veins
-    canvas.paint(_pick(green, GREENS) * light[:, None], leaf.distance)
+    kind |= {"petals": count.floor(), "width": width}
+    distance, along, across = _arrange(radius, angle, length * reach, kind)
+    veins = 0.1 * (22 * (along - 0.4 * across.abs())).cos()
+    light = 0.75 + 0.3 * along.clamp(0, 1) + 0.12 * across.clamp(-1, 1) + veins
+    canvas.paint(_pick(green, GREENS) * light[:, None], distance)
     canvas.image *= 1 - 0.5 * (-1.5 * (radius / length).square()).exp()[:, None]
 
 
@@ -170,25 +167,23 @@ def _paint_flower(
     """Paints two layers of petals from back to front, and the dome with its spirals of seeds."""
     numbers = torch.tensor([species[:9] for species in SPECIES.values()])[labels]
     kind = dict(zip(Species._fields, numbers[..., None, None].unbind(1), strict=False))
-    dome = _rgb(" ".join(species.dome for species in SPECIES.values()))[labels]
-    mark = _rgb(" ".join(species.mark for species in SPECIES.values()))[labels]
+    middles = _rgb(" ".join(species.middle for species in SPECIES.values())).unflatten(0, (-1, 2))
+    dome, mark = middles[labels].unbind(1)
     choice, *tint = canvas.draw(_PAINT, (0, 4), (0.92, 1.06), (0.92, 1.06), (0.92, 1.06))
     names = " ".join(species.paints for species in SPECIES.values()).split()
     paints = _rgb(" ".join(PAINTS[name] for name in names)).unflatten(0, (-1, 2))
     base, tip = paints[labels * 4 + choice.flatten().long()].unbind(1)
     for layer, size in ((1, kind["back"]), (0, torch.ones(1))):
         turned = angle + layer * pi / kind["petals"]
-        petal = _arrange(radius, turned, length * size.clamp_min(0.1), kind)
-        colour = base + (tip - base) * (1.25 * petal.along - 0.15).clamp(0, 1)[:, None]
-        marked = ((kind["reach"] - petal.along) / 0.16 + 0.5).clamp(0, 1)
+        distance, along, across = _arrange(radius, turned, length * size, kind)
+        colour = base + (tip - base) * (1.25 * along - 0.15).clamp(0, 1)[:, None]
+        marked = ((kind["reach"] - along) / 0.16 + 0.5).clamp(0, 1)
         colour = colour.lerp(mark.expand_as(colour), 0.8 * marked[:, None])
-        tone = 0.1 * (2.4 * petal.number + turned).cos() - 0.12 * petal.across.clamp(-1, 1)
-        veins = 0.1 * (13 * petal.across).cos() * petal.along.clamp(0, 1)
-        shade = (0.78 + 0.28 * petal.along.clamp(0, 1) + tone + veins) * (1 - 0.18 * layer)
-        shadow = (30 * petal.distance.clamp_max(0) / length).exp() * (size > 0)
-        canvas.image *= 1 - 0.3 * shadow[:, None]
-        colour = colour * torch.stack(tint, 1) * shade[:, None]
-        canvas.paint(colour, petal.distance.where(size > 0, -9))
+        rise = along.clamp(0, 1)
+        veins = 0.1 * (13 * across).cos() * rise - 0.12 * across.clamp(-1, 1)
+        shade = (0.8 + 0.28 * rise + 0.08 * turned.cos() + veins) * (1 - 0.18 * layer)
+        canvas.image *= 1 - 0.3 * (30 * distance.clamp_max(0) / length).exp()[:, None]
+        canvas.paint(colour * torch.stack(tint, 1) * shade[:, None], distance)
     near = radius / (length * kind["centre"])
     seeds = (9 * angle + 7 * near).cos() * (9 * angle - 7 * near).cos()
     light = 1.05 - 0.4 * near.square() + near * 0.35 * seeds
