@@ -3,6 +3,10 @@ PYTHON ?= python3
 SEEDS ?= 0 1 2 3 4
 BIN := .venv/bin
 INSTALL := --editable ".[explore,test]"
+# CUDA is most of torch's download: without an NVIDIA GPU, the CPU wheels are taken, if PyTorch's index answers
+PROBE := import urllib.request as u; u.urlopen("https://download.pytorch.org/whl/cpu/torch/", timeout=9)
+CPU_WHEELS := $(PYTHON) -c '$(PROBE)' 2>/dev/null && echo --torch-backend cpu
+BACKEND = $(if $(UV_TORCH_BACKEND),,$(shell command -v nvidia-smi >/dev/null || { $(CPU_WHEELS); }))
 # Jupyter refuses to run as root, as whom containers often do, unless it is told to
 ALLOW_ROOT = $(if $(filter 0,$(shell id -u)),--allow-root)
 
@@ -22,7 +26,7 @@ help:
 .venv/installed: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv && $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python $(INSTALL) \
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv && $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python $(BACKEND) $(INSTALL) \
 		|| $(BIN)/python -m pip install --disable-pip-version-check $(INSTALL)
 	@touch $@
 

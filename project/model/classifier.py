@@ -92,7 +92,8 @@ class ImageClassifier(ResumableModule):
         if arch is None:
             arch = "resnet9_slim" if preprocessing["crop"] < 64 and weights is None else "resnet18"
         self.save_hyperparameters(ignore=self.not_saved, logger=False)
-        self.hparams["arch"] = arch  # another default must not change what a checkpoint holds
+        if "arch" in self.hparams:  # not where a subclass decides on the network
+            self.hparams["arch"] = arch  # a later default must not change what a checkpoint means
         self.class_names, self.preprocessing = list(class_names), preprocessing
         self.arch, self.arch_args = arch, arch_args
         self.criterion = copy.deepcopy(loss)
