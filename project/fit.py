@@ -66,7 +66,7 @@ class FitCLI(ProjectCLI):
         "model": "project.model.ImageClassifier",
     }
     defaults = {
-        "trainer.max_epochs": 3,
+        "trainer.max_epochs": 4,
         "trainer.log_every_n_steps": 10,
         "trainer.default_root_dir": "runs",
         "trainer.enable_model_summary": False,

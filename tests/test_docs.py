@@ -133,7 +133,7 @@ def test_a_command_that_only_prints_is_true(command, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["fit", *shortened(command)[:1]])
     with pytest.raises(SystemExit, match=r"^0$"):
         FitCLI()
-    assert re.search("--trainer.max_epochs|max_epochs: 6", capsys.readouterr().out)
+    assert re.search("--trainer.max_epochs|max_epochs: 4", capsys.readouterr().out)
 
 
 @named("evaluate")

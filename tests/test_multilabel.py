@@ -174,7 +174,7 @@ def test_predictions_of_each_image_name_all_its_classes(multilabel, tmp_path):
 
 def test_labels_of_one_class_and_balancing_are_refused_by_a_model_of_several(workplace):
     with pytest.raises(
-        UserError, match=r"the labels are of one class an image; see examples/multilabel_csv\.py"
+        UserError, match=r"the labels are of one class an image; choose data with several"
     ):
         small(*MULTILABEL)
     assert not Path("runs/run").exists()

@@ -234,11 +234,11 @@ class SyntheticFlowersDataModule(AugmentedDataModule):
 
     def __init__(
         self,
-        train_size: PositiveInt = 2400,
+        train_size: PositiveInt = 800,
         val_size: PositiveInt = 400,
         test_size: PositiveInt = 800,
         image_size: int | None = None,
-        batch_size: PositiveInt = 64,
+        batch_size: PositiveInt = 32,
         crop_padding: NonNegativeInt = 2,
         **kwargs: Any,
     ) -> None:

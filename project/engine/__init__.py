@@ -1,6 +1,50 @@
 """The engine's one door: all that the rest of the package uses of it, and nothing deeper.
 
-The engine keeps the promises that docs/promises.md names. Copy a newer one over it to upgrade.
+It keeps the five promises. Copy a newer one over it to upgrade.
+
+A data set is a subclass with classes, preprocessing and images:
+
+>>> import torch
+>>> class Noise(ImageDataModule):
+...     class_names = ["grey", "loud"]
+...     preprocessing = Preprocessing(resize=8, crop=8, mean=[0.5] * 3, std=[0.25] * 3)
+...
+...     def load(self):
+...         images = torch.zeros(6, 3, 8, 8, dtype=torch.uint8)
+...         data = ArrayDataset(images, torch.arange(6) % 2, "noise, number")
+...         return {"train": data, "val": data, "test": data}
+>>> data = Noise(batch_size=4)
+>>> data.setup("fit")
+>>> batch = next(iter(data.val_dataloader()))
+>>> isinstance(batch, ImageBatch), batch.images.shape, data.splits["val"].name(2)
+(True, torch.Size([4, 3, 8, 8]), 'noise, number 2')
+
+Images in files are decoded in loader workers; a subclass finds each split's files:
+
+>>> from pathlib import Path
+>>> class Photos(ImageFilesDataModule):
+...     def find(self):
+...         return {split: {"cat": [Path(split, "1.jpg")]} for split in ("train", "val", "test")}
+>>> issubclass(Photos, ResizedDataModule)
+True
+>>> FileDataset([Path("1.jpg")], torch.tensor([0]), Noise.preprocessing).name(0)
+'1.jpg'
+
+Random numbers are functions of (seed, epoch, index, purpose), the same on any number of devices:
+
+>>> [round(number, 4) for number in uniform(0, 1, torch.tensor([5, 9]), 1000)[:, 0].tolist()]
+[0.2593, 0.126]
+
+A mistake that a person makes is one line:
+
+>>> require(len(data.class_names) > 2, "--data.classes", 2, "at least 3")
+Traceback (most recent call last):
+UserError: --data.classes must be at least 3, got 2
+>>> for read in (read_checkpoint, read_metrics):
+...     try:
+...         read("absent")
+...     except UserError as error:
+...         note(f"error: {error}")
 """
 
 from importlib import import_module

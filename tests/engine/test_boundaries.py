@@ -1,6 +1,7 @@
-"""The engine knows nothing of what is yours, and treats it alike wherever it stands; private names of others stand in one module."""
+"""The engine has one door and knows nothing of what is yours; private names of libraries stand in one module."""
 
 import ast
+import doctest
 import hashlib
 import inspect
 import json
@@ -18,12 +19,12 @@ from pkgutil import walk_packages
 
 import pytest
 
+from project import engine
 from project.engine.upstream import PRIVATE_NAMES
-from project.fit import FitCLI
 from tests.conftest import SLIM, TINY
 from tests.distributed.processes import ROOT, succeed
 
-PACKAGE = FitCLI.__module__.partition(".")[0]
+PACKAGE = engine.__name__.partition(".")[0]
 PROJECT = ROOT / PACKAGE
 ENGINE = PROJECT / "engine"
 RENAME = runpy.run_path(str(ROOT / "scripts" / "rename.py"))
@@ -85,6 +86,143 @@ def test_the_engine_imports_nothing_of_yours_and_does_not_name_the_package(path)
         rf".*(?:\b{PACKAGE}[./]\w|\b{PACKAGE}/|-m {PACKAGE}\b|[\"'`]{PACKAGE}[\"'`]).*", text
     )
     assert [*absolute, *named, *RENAME["usages"](PACKAGE).findall(text)] == []
+
+
+DEEPER = """
+analysis/data.py errors loading.paths loading.splits run.checkpoint run.settings
+analysis/evaluation.py cli.command errors loading.batch loading.scan run.rows
+analysis/plots.py errors
+analysis/prediction.py loading.files
+analysis/tables.py errors run.files run.folder
+callbacks/cached_features.py errors run.progress
+callbacks/curves.py run.loggers run.progress
+callbacks/defaults.py training.best_checkpoint training.last_checkpoint training.non_finite
+callbacks/figures.py number_types run.files run.folder run.loggers
+callbacks/freeze_parameters.py errors
+callbacks/metrics_csv.py run.files run.folder run.rows
+callbacks/progress_lines.py run.progress
+callbacks/progressive_resizing.py errors number_types
+check_data.py cli.classes cli.command cli.parser errors loading.check run.progress
+cli.py cli.classes cli.command
+data/augmentation.py number_types preprocessing randomness
+data/cifar10.py errors loading.batch loading.splits number_types preprocessing run.files
+data/csv_file.py errors loading.paths loading.scan loading.splits
+data/flowers.py run.files
+data/folder.py errors loading.paths loading.scan loading.splits
+data/torch_dataset.py errors loading.batch loading.splits loading.torch_dataset run.files
+evaluate.py cli.classes cli.command cli.command_line cli.parser errors run.checkpoint run.rows
+evaluate.py run.settings training.fitting
+export.py cli.command cli.command_line cli.parser errors loading.files loading.scan
+export.py preprocessing run.files run.progress
+fit.py cli.command cli.parser cli.trainer errors hardware run.checkpoint run.folder run.loggers
+fit.py training.best_checkpoint training.fitting training.last_checkpoint
+model/classifier.py preprocessing training.module
+model/freezing.py errors
+model/losses.py errors
+model/networks.py errors run.settings
+model/normalize.py preprocessing
+model/optimizers.py errors
+model/pretrained.py errors preprocessing run.checkpoint run.files run.progress training.fitting
+model/test_time.py errors upstream
+predict.py cli.command cli.command_line cli.parser cli.trainer errors hardware loading.files
+predict.py loading.scan preprocessing run.checkpoint run.progress run.rows
+report.py cli.command cli.command_line cli.parser errors run.checkpoint run.folder run.progress
+"""  # what still goes around the door: each line is to go
+
+TESTS_OF_YOURS = """
+cli/test_command.py project.data project.fit project.model tests.conftest
+cli/test_command.py tests.distributed.processes tests.small
+cli/test_command_line.py project.data project.evaluate project.fit project.model tests.conftest
+cli/test_messages.py project.evaluate tests.conftest tests.small
+loading/test_bad_images.py project.data tests.conftest tests.data.stubs
+loading/test_bad_images.py tests.data.test_torch_dataset tests.distributed.job
+loading/test_bad_images.py tests.distributed.processes
+loading/test_cache.py project.data tests.conftest tests.data.stubs
+loading/test_check.py project.data tests.data.stubs
+loading/test_crops.py project.data tests.analysis.test_prediction tests.conftest
+loading/test_decode.py tests.conftest
+loading/test_scan.py project.analysis.plots tests.conftest tests.data.stubs
+loading/test_scan.py tests.data.test_folder
+loading/test_torch_dataset.py tests.conftest tests.data.stubs tests.data.test_torch_dataset
+loading/test_transforms.py project.data project.model project.model.losses tests.conftest
+loading/test_transforms.py tests.data.stubs tests.data.test_module tests.small tests.stress
+loading/test_workers.py tests.data.stubs tests.small
+run/test_checkpoint.py project.model project.model.networks tests.conftest tests.small
+run/test_checkpoint.py tests.stress
+run/test_files.py tests.conftest tests.small
+run/test_folder.py tests.conftest tests.distributed.processes tests.small tests.test_fit
+test_boundaries.py tests.conftest tests.distributed.processes
+test_hardware.py tests.conftest tests.distributed.processes tests.test_memory
+test_randomness.py tests.conftest tests.data.test_class_balance
+training/test_checkpoints.py project.model project.model.metrics project.model.optimizers
+training/test_checkpoints.py tests.conftest tests.small tests.stress tests.test_fit
+training/test_resume.py examples.recipes.airbench project.data project.model
+training/test_resume.py tests.distributed.processes tests.small tests.stress tests.test_examples
+training/test_steps.py project.model project.model.metrics tests.conftest
+training/test_steps.py tests.model.test_classifier tests.small tests.stress
+"""  # what the engine's tests still need of yours and of its tests
+
+
+def allowed(table: str) -> dict[str, set[str]]:
+    """Reads a table of files and modules; a long row is two."""
+    modules: dict[str, set[str]] = {}
+    for file, *names in map(str.split, table.strip().splitlines()):
+        modules.setdefault(file, set()).update(names)
+    return modules
+
+
+def modules_of(path: Path) -> set[str]:
+    """The modules that a file imports, or that it imports names from."""
+    nodes = [*ast.walk(ast.parse(path.read_text()))]
+    names = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    return names | {a.name for node in nodes if isinstance(node, ast.Import) for a in node.names}
+
+
+def test_yours_comes_in_by_the_door():
+    prefix = f"{PACKAGE}.engine."
+    deeper = {}
+    for path in PROJECT.rglob("*.py"):
+        modules = {m.removeprefix(prefix) for m in modules_of(path) if m.startswith(prefix)}
+        if modules and ENGINE not in path.parents:
+            deeper[path.relative_to(PROJECT).as_posix()] = modules
+    assert deeper == allowed(DEEPER)
+
+
+def test_the_engines_tests_need_nothing_of_yours():
+    ours = re.compile(rf"({PACKAGE}|tests|examples)(?!\.engine\b)(\.|$)")
+    tests = ROOT / "tests" / "engine"
+    needed = {}
+    for path in tests.rglob("*.py"):
+        if modules := {m for m in modules_of(path) if ours.match(m) and m != PACKAGE}:
+            needed[path.relative_to(tests).as_posix()] = modules
+    assert needed == allowed(TESTS_OF_YOURS)
+
+
+def classes_of(paths: list[Path]) -> set[str]:
+    """The names of public classes, of two words or more."""
+    nodes = [node for path in paths for node in ast.parse(path.read_text()).body]
+    names = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
+    return {name for name in names if re.match("[A-Z]+[a-z0-9]+[A-Z]", name)}
+
+
+def test_the_engine_names_no_class_example_or_page_of_yours():
+    inside = [*ENGINE.rglob("*.py")]
+    outside = [path for path in PROJECT.rglob("*.py") if path not in inside]
+    names = "|".join(sorted(classes_of(outside) - classes_of(inside)))
+    named = re.compile(rf".*(?:\b(?:{names})\b|\bexamples/|\w+\.md\b).*")
+    found = {(path.name, line) for path in inside for line in named.findall(path.read_text())}
+    assert sorted(found) == []
+
+
+def test_each_name_of_the_door_is_documented_and_its_example_runs():
+    names = {name: getattr(engine, name) for name in engine._MODULES}
+    assert len(names) <= 18
+    assert all(value.__doc__ for value in names.values())
+    examples = doctest.DocTestParser().get_examples(engine.__doc__ or "")
+    shown = " ".join(example.source for example in examples)
+    assert [name for name in names if not re.search(rf"\b{name}\b", shown)] == []
+    flags = doctest.IGNORE_EXCEPTION_DETAIL  # the package may have another name
+    assert doctest.testmod(engine, extraglobs=names, optionflags=flags).failed == 0
 
 
 @pytest.mark.parametrize("place", PRIVATE_NAMES)

@@ -144,9 +144,7 @@ def require_supported(trainer: Trainer) -> None:
             callback, BatchSizeFinder | LearningRateFinder
         ):  # they change a run after it was planned
             name = type(callback).__name__
-            raise UserError(
-                f"--trainer.callbacks: {name} searches in Python alone, as docs/change_it.md shows"
-            )
+            raise UserError(f"--trainer.callbacks: {name} searches in Python alone, outside a run")
     if not isinstance(strategy, DDPStrategy):
         return
     hook, state, static_graph = communication_of(strategy)

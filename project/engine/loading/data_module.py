@@ -45,7 +45,7 @@ class ImageDataModule(LightningDataModule, ABC):
         batch_transforms: Transforms of whole training batches on the device, after all other augmentation, such as
             torchvision's MixUp and CutMix: each takes and returns images on the 0-255 scale and labels, (N, classes).
         class_balance: Evens out classes of different sizes in training, by drawing images of small ones more often:
-            from 0, each image alike, to 1, each class alike; see docs/your_data.md.
+            from 0, each image alike, to 1, each class alike.
         mean: Advanced: Subtracted from each channel, on a scale of 0 to 1; by default that of the data, or of pretrained
             weights.
         std: Advanced: Divides each channel after that, on the same scale; by default as ``mean``.

@@ -267,8 +267,8 @@ def require_supported(callbacks: Sequence[Callback], network: nn.Module) -> None
             type(callback) is BackboneFinetuning
         ):  # BatchNorm's statistics move, too (Lightning #21901, #15062)
             raise UserError(
-                "BackboneFinetuning: a resumed run would freeze again what was unfrozen; docs/training.md shows how to train"
-                " the head first"
+                "BackboneFinetuning: a resumed run would freeze again what was unfrozen; train the head"
+                " first, with --model.freeze backbone, and then the whole network from its checkpoint"
             )
         if isinstance(callback, StochasticWeightAveraging) and frozen:
             raise UserError(

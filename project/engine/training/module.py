@@ -154,12 +154,12 @@ class ResumableModule(LightningModule):
         if several and self.has_one_class:
             raise UserError(
                 f"the labels are {tuple(batch.labels.shape)}, but this model gives each image one class; several take a"
-                " subclass with MultilabelMetrics and a loss of its own, see examples/multilabel.py"
+                " subclass with metrics and a loss of its own"
             )
         if batch.labels.dim() == 1 and not self.has_one_class:
             raise UserError(
-                "this model gives an image any number of classes, but the labels are of one class an image; see"
-                " examples/multilabel_csv.py for such labels, or leave out --model"
+                "this model gives an image any number of classes, but the labels are of one class an image;"
+                " choose data with several labels an image, or leave out --model"
             )
         return batch
 
