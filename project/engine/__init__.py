@@ -30,6 +30,10 @@ True
 >>> FileDataset([Path("1.jpg")], torch.tensor([0]), Noise.preprocessing).name(0)
 '1.jpg'
 
+A file that is there is not downloaded again:
+
+>>> fetch_file("https://example.org/weights.pth", Path.cwd())
+
 Random numbers are functions of (seed, epoch, index, purpose), the same on any number of devices:
 
 >>> [round(number, 4) for number in uniform(0, 1, torch.tensor([5, 9]), 1000)[:, 0].tolist()]
@@ -40,7 +44,7 @@ A mistake that a person makes is one line:
 >>> require(len(data.class_names) > 2, "--data.classes", 2, "at least 3")
 Traceback (most recent call last):
 UserError: --data.classes must be at least 3, got 2
->>> for read in (read_checkpoint, read_metrics):
+>>> for read in (read_checkpoint, read_weights, read_metrics):
 ...     try:
 ...         read("absent")
 ...     except UserError as error:

@@ -122,7 +122,6 @@ model/losses.py errors
 model/networks.py errors run.settings
 model/normalize.py preprocessing
 model/optimizers.py errors
-model/pretrained.py errors preprocessing run.checkpoint run.files run.progress training.fitting
 model/test_time.py errors upstream
 predict.py cli.command cli.command_line cli.parser cli.trainer errors hardware loading.files
 predict.py loading.scan preprocessing run.checkpoint run.progress run.rows
