@@ -7,8 +7,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from project.data import ArrayDataset, AugmentedDataModule
-from project.engine.loading.splits import stratified_split
-from project.engine.preprocessing import Preprocessing
+from project.engine import Preprocessing
 
 
 class DigitsDataModule(AugmentedDataModule):
@@ -37,8 +36,5 @@ class DigitsDataModule(AugmentedDataModule):
             .byte()
             .kron(torch.ones(1, 3, 4, 4, dtype=torch.uint8))
         )
-        names, shares = [str(number) for number in range(len(labels))], {"val": 0.15, "test": 0.15}
-        parts = stratified_split(
-            names, labels.tolist(), shares, seed=self.split_seed, class_names=self.class_names
-        )
+        parts = self.stratified_split(labels.tolist(), {"val": 0.15, "test": 0.15})
         return {split: ArrayDataset(images[at], labels[at], "digit") for split, at in parts.items()}

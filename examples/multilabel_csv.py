@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from project.data import AugmentedDataModule, FileDataset, ResizedDataModule
-from project.engine.loading.splits import hashed_split
 
 
 class LabelsCSV(AugmentedDataModule, ResizedDataModule):
@@ -41,9 +40,7 @@ class LabelsCSV(AugmentedDataModule, ResizedDataModule):
         marks = torch.tensor(
             [[self.mark(name, self.labels[path]) for name in classes] for path in paths]
         )
-        parts = hashed_split(
-            paths, self.fractions, seed=self.split_seed, class_name=self.folder.name
-        )
+        parts = self.hashed_split(paths)
         return {
             split: self._dataset(split, [paths[i] for i in at], marks[at])
             for split, at in parts.items()

@@ -11,7 +11,6 @@ from torchvision.datasets import CIFAR10
 from project.data.augmentation import AugmentedDataModule
 from project.engine.errors import UserError
 from project.engine.loading.batch import ArrayDataset
-from project.engine.loading.splits import stratified_split
 from project.engine.number_types import NonNegativeInt, OpenUnitInterval, PositiveInt
 from project.engine.preprocessing import Preprocessing
 from project.engine.run.files import one_at_a_time
@@ -73,11 +72,7 @@ class CIFAR10DataModule(AugmentedDataModule):
     def load(self) -> dict[str, ArrayDataset]:
         """Reads all images and sets a stratified part of the training images aside for validation."""
         training, test = self._read("train"), self._read("test")
-        names, fractions = [*map(str, range(len(training)))], {"val": self.val_fraction}
-        labels = training.labels.tolist()
-        split = stratified_split(
-            names, labels, fractions, seed=self.split_seed, class_names=self.class_names
-        )
+        split = self.stratified_split(training.labels.tolist(), {"val": self.val_fraction})
         parts = {
             name: ArrayDataset(
                 training.images[positions], training.labels[positions], f"CIFAR-10 {name}"

@@ -1,7 +1,7 @@
 """The base of data modules: one order of samples on any number of devices, exact counts, and exact resuming."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -24,6 +24,7 @@ from ..randomness import Purpose, derived_seed, seed_generators
 from ..training.sampler import EvaluationSampler, TrainingSampler, weighted_draw
 from .batch import ArrayDataset, BatchDataset, ImageBatch, uncounted
 from .share import once_a_machine
+from .splits import stratified_split
 from .transforms import TransformedDataset, describe, transform_batch
 from .workers import LazyDataLoader, image_loader
 
@@ -145,6 +146,15 @@ class ImageDataModule(LightningDataModule, ABC):
                 "weighting or balancing classes needs images of one class each, but these may have several"
             )
         return labels.bincount(minlength=len(self.class_names)).tolist()
+
+    def stratified_split(
+        self, labels: Sequence[int], fractions: Mapping[str, float]
+    ) -> dict[str, list[int]]:
+        """Cuts samples with these labels into ``train`` and splits of these shares of each class.
+
+        Returns the positions of each split's samples, for a dataset that does not grow.
+        """
+        return stratified_split(labels, fractions, self.split_seed, self.class_names)
 
     def transforms_in_words(self) -> dict[str, list[str]]:
         """The options that are callables, for people to read."""

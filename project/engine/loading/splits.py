@@ -1,9 +1,10 @@
-"""Splits of one collection of samples into training, validation and test sets, by hashes of the samples' names."""
+"""Splits of one collection of samples into training, validation and test sets, by hashes of names."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from itertools import accumulate
+from unicodedata import normalize
 
 import numpy as np
 
@@ -13,138 +14,146 @@ SPLITS = ("train", "val", "test")
 
 
 def stratified_split(
-    names: Sequence[str],
-    labels: Sequence[int],
-    fractions: dict[str, float],
-    *,
-    seed: int,
-    class_names: Sequence[str],
+    labels: Sequence[int], fractions: Mapping[str, float], seed: int, class_names: Sequence[str]
 ) -> dict[str, list[int]]:
     """Sends exactly the same share of every class to each split, for a dataset that does not grow.
 
-    ``fractions`` are the shares of the splits that are cut off ``train``, in (0, 1); each of ``names`` is unique among
-    its class. Returns the positions of each split's samples, ascending: the same in any order of listing.
+    ``fractions`` are the shares of the splits that are cut off ``train``, in (0, 1). Returns the
+    positions of each split's samples, ascending.
     """
     members: dict[int, list[int]] = defaultdict(list)
     for position, label in enumerate(labels):
         members[label].append(position)
-    splits: dict[str, list[int]] = {"train": [], **{name: [] for name in fractions}}
+    splits: dict[str, list[int]] = {"train": [], **{split: [] for split in fractions}}
     for label, positions in members.items():
         _require_enough(len(positions), fractions, class_names[label])
-        positions = sorted(positions, key=lambda position: _digest(seed, names[position], 16))
-        for left, (name, fraction) in zip(
-            range(len(fractions), 0, -1), fractions.items(), strict=True
-        ):
-            # every split gets one at least, those still to come and ``train`` too
-            count = min(max(1, round(fraction * len(members[label]))), len(positions) - left)
-            splits[name] += positions[:count]
+        positions = sorted(positions, key=lambda position: _digest(seed, str(position), 16))
+        for place, (split, fraction) in enumerate(fractions.items()):
+            # every split gets at least one, those still to come and ``train`` too
+            most = len(positions) - (len(fractions) - place)
+            count = min(max(1, round(fraction * len(members[label]))), most)
+            splits[split] += positions[:count]
             positions = positions[count:]
         splits["train"] += positions
-    return {name: sorted(positions) for name, positions in splits.items()}
+    return {split: sorted(positions) for split, positions in splits.items()}
 
 
 def hashed_split(
-    names: Iterable[str],
-    fractions: dict[str, float],
-    *,
-    seed: int,
-    class_name: str,
-    least: int = 1,
-    turn: float = 0.0,
+    names: Iterable[str], fractions: Mapping[str, float], seed: int, class_name: str
 ) -> dict[str, list[int]]:
     """Cuts a class into splits by the hash of each file's own name, so that a class can grow.
 
-    Each split takes a range of the hashes as wide as its fraction. Where it would be left empty, the file with the nearest
-    hash stands in, until one with a nearer hash comes. Only such files ever enter or leave the first split when others are
-    added; once every split has a file of its own, no file of the class moves again. With ``least`` 0, none stands in.
-    The first range begins at ``turn``, in [0, 1).
+    Each split takes a range of the hashes as wide as its fraction. If it would be left empty, the
+    file with the nearest hash stands in, until one with a nearer hash comes. Only such files ever
+    move when others are added; once every split has a file of its own, no file of the class moves.
     """
     hashes = np.fromiter((int.from_bytes(_digest(seed, name, 8)) for name in names), np.uint64)
-    if least:
-        _require_enough(len(hashes), fractions, class_name)
-    # uniform in [0, 1), in steps of 2^-53, which are exact
-    ranks = ((hashes >> np.uint64(11)) * 2.0**-53 - turn) % 1.0
+    _require_enough(len(hashes), fractions, class_name)
+    ranks = (hashes >> np.uint64(11)) * 2.0**-53  # uniform in [0, 1), exact
     order = ranks.argsort(kind="stable")
     ends = [0]
-    for left, limit in zip(
-        range(len(fractions), 0, -1), accumulate(fractions.values()), strict=True
-    ):
+    for place, limit in enumerate(accumulate(fractions.values())):
         below = int(np.searchsorted(ranks, limit, sorter=order))
-        ends.append(min(max(below, ends[-1] + least), len(order) - least * left))
+        most = len(order) - (len(fractions) - place)
+        ends.append(min(max(below, ends[-1] + 1), most))
     ranges = zip([*fractions, "train"], ends, [*ends[1:], len(order)], strict=True)
     return {split: np.sort(order[start:end]).tolist() for split, start, end in ranges}
 
 
 def cut_classes(
-    names: Mapping[str, Iterable[str]],
-    fractions: dict[str, float],
-    seed: int,
-    least: int = 1,
-    turn: float = 0.0,
+    names: Mapping[str, Iterable[str]], fractions: Mapping[str, float], seed: int
 ) -> dict[str, dict[str, list[int]]]:
-    """Cuts each class by :func:`hashed_split`: for each split and class, the positions in the class's ``names``."""
-    parts = {
-        name: hashed_split(members, fractions, seed=seed, class_name=name, least=least, turn=turn)
-        for name, members in names.items()
-    }
-    return {
-        split: {name: part[split] for name, part in parts.items()}
-        for split in ("train", *fractions)
-    }
+    """Cuts each class by :func:`hashed_split`; returns its positions for each split and class."""
+    parts = {name: hashed_split(members, fractions, seed, name) for name, members in names.items()}
+    splits = ("train", *fractions)
+    return {split: {name: part[split] for name, part in parts.items()} for split in splits}
 
 
 def cut_groups(
     groups: Mapping[str, Sequence[str]],
-    fractions: dict[str, float],
+    fractions: Mapping[str, float],
     seed: int,
     fold: int = 1,
     folds: int = 1,
 ) -> dict[str, dict[str, list[int]]]:
-    """Cuts classes by the hashes of their images' groups: no group is divided, and none moves when images are added.
+    """Cuts classes by the hashes of their images' groups, none of which is divided.
 
-    For each class, ``groups`` has the name of each image's group. Returns what :func:`cut_classes` does. With ``folds``,
-    each group is in the first split, a fraction of 1 / ``folds``, in one fold.
-
-    Raises:
-        UserError: A class has no image in a split; it names a seed for which all classes have.
+    For each class, ``groups`` has the name of each image's group. A class of three groups or more
+    has a group in each split: if a split would be left without one, the groups with the next hashes
+    stand in. Only in such small classes does a group ever move when others are added. With
+    ``folds``, each group is in the first split, a fraction of 1 / ``folds``, in one fold.
     """
-    distinct = {name: [*dict.fromkeys(members)] for name, members in groups.items()}
-    for split, name in _empty(distinct, fractions, seed, folds):
-        good = next(
-            (other for other in range(1000) if not any(_empty(distinct, fractions, other, folds))),
-            None,
-        )
-        advice = (
-            "larger fractions or more groups"
-            if good is None
-            else f"--data.split_seed {good}, for example,"
-        )
-        raise UserError(
-            f"class '{name}' has no {split} image, as its {len(distinct[name])} images or groups are all in other splits;"
-            f" {advice} would give every class some"
-        )
-    return cut_classes(groups, fractions, seed, least=0, turn=(fold - 1) / folds)
+    members = {name: set(of_class) for name, of_class in groups.items()}
+    ranks = {group: _rank(seed, group) for of_class in members.values() for group in of_class}
+    limits = [*zip(fractions, accumulate(fractions.values()), strict=True)]
+    places: dict[str, str] = {}
+    if folds > 1:
+        (first, _), *limits = limits
+        parts = [f"fold {number}" for number in range(1, folds + 1)]
+        of_folds = {group: parts[int(rank * folds)] for group, rank in ranks.items()}
+        _fill(of_folds, parts, members, ranks)
+        places = {group: first for group, part in of_folds.items() if part == parts[fold - 1]}
+        members = {name: of_class - places.keys() for name, of_class in members.items()}
+        ranks = {group: (rank - (fold - 1) / folds) % 1.0 for group, rank in ranks.items()}
+    for group in ranks.keys() - places.keys():
+        places[group] = next((part for part, end in limits if ranks[group] < end), "train")
+    _fill(places, [*(part for part, _ in limits), "train"], members, ranks)
+    return {
+        split: {
+            name: [at for at, group in enumerate(of_class) if places[group] == split]
+            for name, of_class in groups.items()
+        }
+        for split in ("train", *fractions)
+    }
 
 
-def _empty(
-    groups: Mapping[str, Sequence[str]], fractions: dict[str, float], seed: int, folds: int
-) -> Iterator[tuple[str, str]]:
-    """Yields the splits that are empty in any fold, each with its class; small classes first, as they decide soonest."""
-    for name, members in sorted(groups.items(), key=lambda of_class: len(of_class[1])):
-        for fold in range(folds):
-            parts = hashed_split(
-                members, fractions, seed=seed, class_name=name, least=0, turn=fold / folds
+def _fill(
+    places: dict[str, str],
+    parts: Sequence[str],
+    members: Mapping[str, Collection[str]],
+    ranks: Mapping[str, float],
+) -> None:
+    """Moves groups into parts that have none of a class, in the order of their hashes.
+
+    A part takes the first group of those behind it, which may take the next in turn; where there is
+    none behind, the last of those before it. No other class loses its only group in a part.
+    """
+    for name, groups in sorted(members.items(), key=lambda of_class: len(of_class[1])):
+        others = [of_class for other, of_class in members.items() if other != name]
+        for step in (1, -1):
+            ordered = sorted(groups, key=lambda group: (ranks[group], group))[::step]
+            for part in parts[::step]:
+                if all(places[group] != part for group in groups):
+                    behind = parts[parts.index(part) :: step]
+                    for group in ordered:
+                        if places[group] in behind and _is_spare(group, places, others):
+                            places[group] = part
+                            break
+        if empty := [part for part in parts if part not in map(places.get, groups)]:
+            raise UserError(
+                f"class '{name}' has no image in {empty[0]}: its {len(groups)} images or groups are"
+                " too few, or those of other classes, too; add some or remove the class"
             )
-            yield from ((split, name) for split, positions in parts.items() if not positions)
+
+
+def _is_spare(group: str, places: Mapping[str, str], classes: Iterable[Collection[str]]) -> bool:
+    """Returns True if each of the classes that have a group has another one in its part."""
+    shared = (groups for groups in classes if group in groups)
+    return all(Counter(map(places.get, groups))[places[group]] > 1 for groups in shared)
+
+
+def _rank(seed: int, name: str) -> float:
+    return (int.from_bytes(_digest(seed, name, 8)) >> 11) * 2.0**-53
 
 
 def _digest(seed: int, name: str, size: int) -> bytes:
-    return blake2b(f"{seed}/{name}".encode(), digest_size=size).digest()
+    """Hashes a name in Unicode's composed form, as file systems spell names in different ways."""
+    return blake2b(f"{seed}/{normalize('NFC', name)}".encode(), digest_size=size).digest()
 
 
 def _require_enough(count: int, fractions: Mapping[str, float], class_name: str) -> None:
     if count <= len(fractions):
         raise UserError(
-            f"class '{class_name}' has {count} image(s), too few for the {len(fractions) + 1} splits"
-            f" {', '.join(['train', *fractions])}; add images or remove the class"
+            f"class '{class_name}' has {count} image(s), too few for the {len(fractions) + 1}"
+            f" splits {', '.join(['train', *fractions])}; add images or remove the class"
         )
