@@ -27,7 +27,6 @@ from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT, About, read_checkpoint
 from project.engine.run.rows import RowWriter, ending_of
 from project.engine.run.settings import plain_options
-from project.engine.training.fitting import require_same_classes
 from project.model import ImageClassifier
 from project.model.pretrained import follow_preprocessing
 
@@ -133,7 +132,7 @@ class EvaluateCLI(ProjectCLI):
             ):
                 writer = RowWriter(file, EVALUATED, ending)
                 for rows in evaluated_rows(
-                    collect.predictions, self.datamodule.splits[measured], class_names
+                    collect.predictions, self.datamodule.splits[split], class_names
                 ):
                     writer.write(rows)
             self.say(f"  each image's prediction is in {predictions}\n")
@@ -161,7 +160,7 @@ class EvaluateCLI(ProjectCLI):
         path, data = self.config.checkpoint, self.datamodule
         if not self._root_is_given:
             require_there(data, self._remembered.get("init_args", {}))
-        require_same_classes(self.model.class_names, path, data.class_names)
+        data.expect_classes(self.model.class_names, path)
         if (
             self._about["data"] is not None
             and self._about["data"]["class_path"] == type(data).__name__
@@ -193,6 +192,7 @@ class EvaluateCLI(ProjectCLI):
         data = self.datamodule
         if not isinstance(data, ImageFilesDataModule):
             raise UserError("--split all takes image files; name a folder or a CSV with --data")
+        data.test_on("all")
         if seen := was_trained_on(self._about, data):
             raise UserError(
                 "--split all: some of these images are those it was trained on; name others with --data"
@@ -201,7 +201,6 @@ class EvaluateCLI(ProjectCLI):
             self.note(
                 "what it was trained on is not here, so whether these images were among it is not known"
             )
-        data.tests_all = True
 
 
 def _remembered_data(options: list[str]) -> dict[str, Any]:

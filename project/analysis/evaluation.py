@@ -250,10 +250,10 @@ def evaluate_split(
     data.prepare_data()
     data.device_cache = False  # one pass gains nothing from it
     data.setup("test")
-    splits, images, device = data.splits, data.splits[split], model.device
+    images, device = data.splits[split], model.device
     measured = "test" if as_in_use else split
     collect = CollectPredictions(with_logits=True)
-    data.splits = {**splits, measured: images}
+    data.test_on(split)
     try:
         with warnings.catch_warnings():
             quiet_libraries()
@@ -266,7 +266,7 @@ def evaluate_split(
             evaluate = trainer.test if measured == "test" else trainer.validate
             evaluate(model, datamodule=data, verbose=False)
     finally:
-        data.splits = splits
+        data.test_on("test")
         model.to(device).eval()
     found = collect.predictions
     if found is None or measured not in model.results:

@@ -18,10 +18,10 @@ class FlowersDataModule(FolderDataModule):
         kwargs: See ``FolderDataModule``.
     """
 
-    class_names = ["daisy", "dandelion", "roses", "sunflowers", "tulips"]
-
     def __init__(self, root: str = "data", **kwargs: Any) -> None:
         super().__init__(root, **kwargs)
+        # known before the download
+        self.expect_classes(["daisy", "dandelion", "roses", "sunflowers", "tulips"], URL)
 
     @property
     def source(self) -> Path:

@@ -104,7 +104,7 @@ def test_class_names_are_known_beforehand_and_are_those_of_the_folders(tmp_path)
     before = data.class_names
     photos(tmp_path)
     assert before == data.class_names == list(data.files()["train"]) == CLASSES
-    data.class_names = CLASSES[::-1]
+    data.expect_classes(CLASSES[::-1], "best.ckpt")
     data.setup("fit")
     labels = {
         file.parent.name: label

@@ -2,6 +2,7 @@
 
 import csv
 import shutil
+from unicodedata import normalize
 
 import pytest
 import torch
@@ -82,18 +83,37 @@ def test_processes_behind_the_first_find_classes_without_looking_for_files(
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
-@pytest.mark.parametrize(
-    "options", [{}, {"delimiter": ";"}, {"delimiter": "\t"}, {"quoting": csv.QUOTE_ALL}], ids=str
-)
-def test_spellings_of_spreadsheets_are_read(root, encoding, options):
-    rows = [
-        (path, {"rose": "Rose, wild; old", "daisy": "Gänseblümchen"}[label])
-        for path, label in rows_of(root)
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_spellings_of_spreadsheets_are_read_without_an_option(root, encoding, separator):
+    names = {"rose": "Rose, wild; old|red", "daisy": "G\u00e4nsebl\u00fcmchen"}
+    rows = [(path, names[label], "a,b;c|d") for path, label in rows_of(root)]
+    header = ("path", "label", "a note; or | more, quoted")
+    file = write(root / "labels.tsv", rows, header, encoding=encoding, delimiter=separator)
+    data = module(file)
+    assert data.class_names == [names["daisy"], names["rose"]]
+    plain = module(write(root / "plain.csv", [row[:2] for row in rows]))
+    assert listed(data) == listed(plain)
+    assert data.layout == "2 classes from the column label"
+    written = {"\t": "\\t"}.get(separator, separator)  # as a shell passes it
+    assert listed(module(file, delimiter=written)) == listed(plain)
+
+
+def test_a_separator_must_be_one_character(root):
+    with pytest.raises(UserError, match=r"--data\.delimiter must be one character, got ', '"):
+        module(root / "labels.csv", delimiter=", ")
+
+
+def test_paths_and_labels_of_other_systems_are_found_in_the_same_splits(tmp_path):
+    root = write_folder(tmp_path, {"caf\u00e9/new": 30, "tea": 30})
+    rows = rows_of(root)
+    plain = module(write(root / "plain.csv", [(path, path.split("/")[0]) for path, _ in rows]))
+    other = [
+        (normalize("NFD", path).replace("/", "\\"), normalize("NFD", path.split("/")[0]))
+        for path, _ in rows
     ]
-    separator = {name: value for name, value in options.items() if name == "delimiter"}
-    data = module(write(root / "labels.csv", rows, encoding=encoding, **options), **separator)
-    assert data.class_names == ["Gänseblümchen", "Rose, wild; old"]
-    assert listed(data) == listed(module(write(root / "plain.csv", rows)))
+    data = module(write(root / "windows.csv", other))
+    assert data.class_names == ["caf\u00e9", "tea"]
+    assert listed(data) == listed(plain)
 
 
 @cases(
@@ -110,15 +130,15 @@ def test_spellings_of_spreadsheets_are_read(root, encoding, options):
     (lambda rows: [*rows, (rows[0][0],)], "line 26: it must have a path and a label"),
     (lambda rows: [*rows, ("x", "rose", "", "y")], "line 26: it must have a path and a label"),
     (
-        lambda rows: [(*row[:2], "dev") for row in rows],
-        "line 2: the split must be train, val or test, got 'dev'",
+        lambda rows: [(*row[:2], "fold1") for row in rows],
+        "line 2: the split must be train, val or test, got 'fold1'",
     ),
     (
         lambda rows: [(*rows[0][:2], "val"), *rows[1:]],
         "line 3: the split must be train, val or test, got ''",
     ),
-    (lambda rows: rows[:12], "two classes at least, got daisy"),
-    (lambda rows: [], "two classes at least, got none"),
+    (lambda rows: rows[:12], "one class only, 'daisy'"),
+    (lambda rows: [], "names no image"),
 )
 def test_what_is_wrong_is_said_with_its_line(root, change, text):
     rows = [(*row, "") for row in rows_of(root)]
@@ -163,7 +183,8 @@ OTHERWISE = [
 def test_a_column_of_splits_is_followed_and_one_that_is_called_otherwise_not_ignored(
     root, column, options
 ):
-    rows = [(*row, "test" if number % 2 else "train") for number, row in enumerate(rows_of(root))]
+    names = ("Train", "eval")
+    rows = [(*row, names[number % 2]) for number, row in enumerate(rows_of(root))]
     file = write(root / "labels.csv", rows, ("path", "label", column))
     wanted = options.get("split_column", "split")
     with pytest.raises(
@@ -172,7 +193,7 @@ def test_a_column_of_splits_is_followed_and_one_that_is_called_otherwise_not_ign
         module(file, **options).files()
     files = module(file, split_column=column).files()
     assert sorted(files["test"].paths) == [
-        root / path for path, _, split in rows if split == "test"
+        root / path for path, _, split in rows if split == "eval"
     ]
     assert all(files["val"].values())
     assert sum(len(classes.paths) for classes in files.values()) == len(rows)

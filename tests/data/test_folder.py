@@ -1,4 +1,6 @@
+import shutil
 import warnings
+from unicodedata import normalize
 
 import pytest
 import torch
@@ -143,13 +145,126 @@ def test_a_folder_of_arrays_alone_names_the_option_that_reads_them(tmp_path):
     ({"a": 5, "empty one": 0}, "'.*empty one' has no images"),
     ({"only": 9}, "one class only, 'only'"),
     ({"a": 5, "small": 2}, r"'small' has 2 image"),
-    ({"train/a": 5, "train/b": 5, "val/a": 1, "val/c": 1}, "differ in: b, c"),
-    ({"train/a": 5, "train/b": 5, "train/c": 5, "test/a": 1, "test/b": 1}, "differ in: c"),
-    ({"train/a": 5, "train/b": 5, "test/a": 1, "test/b": 1, "test/c": 1}, "differ in: c"),
+    ({"train/a": 5, "train/b": 5, "val/a": 1, "val/c": 1}, "no training image of c"),
     ({"train/a": 5, "train/b": 1, "val/a": 1, "val/b": 1}, "'b' has 1 image"),
-    ({"train/a": 5, "train/b": 5, "val/a": 1, "val/b": 0}, "b' has no images"),
+    ({".": 5}, r"has images \(such as 'image 0.jpg'\), but no class folders with images; it must"),
+    ({"train": 5, "val": 5}, "train and val .* look like splits, not classes; call .* 'train'"),
+    (
+        {"val/a": 5, "test/a": 5},
+        "val and test .* look like splits|test and val .* look like splits",
+    ),
+    ({"Training/a": 5, "train/a": 5}, "Training and train both mean train"),
+    ({"train/a": 5, "train/b": 5, "held_out/a": 2}, "held_out' has images, but is no split"),
+    ({"train/a": 5, "train/b": 5, "held_out": 2}, "held_out' has images, but is no split"),
+    ({"train/a": 5, "train/b": 5, "val": 3}, "val' has 3 images, but no folder for each class"),
+    (
+        {"set 1/a": 5, "set 1/b": 5, "set 2/a": 5, "set 2/b": 5},
+        "set 1 and set 2 of .* look like splits, .*--data.class_names",
+    ),
 )
 def test_a_folder_that_cannot_be_learnt_from_is_refused(tmp_path, folders, message):
     write_folder(tmp_path, folders)
     with pytest.raises(UserError, match=message):
         module(tmp_path).files()
+
+
+@cases(
+    "folders layout",
+    (
+        {"Train/a": 5, "Train/b": 5, "Validation/a": 2, "Validation/b": 2},
+        "2 classes from the folders of data/Train/; val from Validation/",
+    ),
+    (
+        {"train/a": 5, "train/b": 5, "dev/a": 2, "dev/b": 2, "eval/a": 1, "eval/b": 1},
+        "2 classes from the folders of data/train/; val from dev/; test from eval/",
+    ),
+    (
+        {"seg_train/seg_train/a": 5, "seg_train/seg_train/b": 5, "seg_test/a": 2, "seg_test/b": 2},
+        "2 classes from the folders of data/seg_train/seg_train/; test from seg_test/",
+    ),
+    (
+        {"train_images/a": 5, "train_images/b": 5, "test_images": 7},
+        "2 classes from the folders of data/train_images/; 7 images of test_images/ have no classes:"
+        " they are for the command predict",
+    ),
+    (
+        {"flowers/a": 5, "flowers/b": 5, ".": 3},
+        "2 classes from the folders of data/flowers/; images in no class are left out: 3, such as"
+        " image 0.jpg",
+    ),
+    (
+        {"train/a": 5, "train/b": 5, "train": 1, "val/a": 2, "val/b": 0, "test/a": 2},
+        "2 classes from the folders of data/train/; val from val/; test from test/; images in no"
+        " class are left out: 1, such as train/image 0.jpg; no val images of b; no test images of b",
+    ),
+    ({"bus": 5, "train": 5}, "2 classes from the folders of data/"),
+)
+def test_the_layouts_that_people_have_are_understood_and_said(tmp_path, folders, layout):
+    write_folder(tmp_path / "data", folders)
+    data = module(tmp_path / "data")
+    files = data.files()
+    assert data.layout == layout
+    assert (
+        data.class_names
+        == sorted({name.split("/")[-1] for name in folders} & {"a", "b", "bus", "train"})[:2]
+    )
+    given = {"val": ("val", "Validation", "dev"), "test": ("test", "eval", "seg_test")}
+    for split, names in given.items():
+        count = sum(
+            number
+            for name, number in folders.items()
+            if name.split("/")[0] in names and "/" in name
+        )
+        assert len(files[split].paths) == (count or len(files[split].paths)) > 0
+
+
+def test_names_are_one_text_whatever_their_bytes(tmp_path):
+    composed, parts = "caf\u00e9", "cafe\u0301"
+    one, other = tmp_path / "one", tmp_path / "other"
+    for root, name in ((one, composed), (other, parts)):
+        write_folder(root, {name: 40, "tea": 40})
+        for file in (root / name).iterdir():
+            file.rename(file.with_name(f"{name} {file.name}"))
+    first, second = (module(root) for root in (one, other))
+    assert first.class_names == second.class_names == [composed, "tea"]
+    found = [
+        {split: [normalize("NFC", path.name) for path in part.paths] for split, part in of.items()}
+        for of in (first.files(), second.files())
+    ]
+    assert found[0] == found[1]
+    write_folder(one, {f"train/{composed}": 5, "train/tea": 5, f"val/{parts}": 2, "val/tea": 2})
+    both = module(one, class_names=[parts, "tea"])
+    shutil.rmtree(one / composed)
+    shutil.rmtree(one / "tea")
+    assert {name: len(files) for name, files in both.files()["val"].items()} == {parts: 2, "tea": 2}
+    write_folder(other, {composed: 30})
+    assert len(module(other).files()["train"][composed]) > len(second.files()["train"][composed])
+
+
+def test_labels_that_are_numbers_are_sorted_as_numbers(tmp_path):
+    root = write_folder(tmp_path, {str(number): 3 for number in (10, 9, 100, -1)})
+    assert module(root).class_names == ["-1", "9", "10", "100"]
+    assert module(root, class_names=["10", "100", "9", "-1"]).class_names[0] == "10"
+
+
+def test_new_images_are_labelled_by_the_classes_of_a_checkpoint_and_may_lack_some(tmp_path):
+    root = write_folder(tmp_path, {"rose": 2, "tulip": 1})
+    data = module(root)
+    data.expect_classes(["tulip", "daisy", "rose"], "best.ckpt")
+    data.test_on("all")
+    data.setup("test")
+    assert data.class_names == ["tulip", "daisy", "rose"]
+    assert data.splits["all"].labels.tolist() == [0, 2, 2]
+    assert data.layout.endswith("no all images of daisy")
+    data.expect_classes(["tulip", "daisy"], "best.ckpt")
+    with pytest.raises(
+        UserError, match=r"images of rose, but best\.ckpt knows the 2 classes tulip"
+    ):
+        data.prepare_data()
+    write_folder(tmp_path / "one", {"rose": 4, "rose/x": 1, "rose/y": 1})
+    data = module(tmp_path / "one")
+    data.expect_classes(["rose", "tulip"], "best.ckpt")
+    assert {name: len(part) for name, part in data.files()["test"].items()} == {
+        "rose": 1,
+        "tulip": 0,
+    }

@@ -4,6 +4,7 @@ import json
 import random
 import re
 from collections import defaultdict
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from project.check_data import check_data, parse
 from project.data import CSVDataModule, FolderDataModule
 from project.engine.errors import UserError
-from project.engine.loading.splits import cut_classes, cut_groups
+from project.engine.loading.splits import cut_groups, hashed_split
 from tests.conftest import cases
 from tests.engine.loading.image_files import noise
 
@@ -119,25 +120,39 @@ def test_check_data_counts_groups_and_those_that_a_split_by_file_would_divide(ro
     assert "--data.group 'site([0-9]+)'" in printed
 
 
-@pytest.mark.parametrize("folds", [1, 3])
-def test_where_a_class_has_no_image_in_a_split_of_any_fold_a_seed_is_named_with_which_it_has(folds):
-    groups = {name: [f"{name}{number}" for number in range(8)] * 2 for name in "ab"}
+def require_all(groups, parts):
+    """Each class has images in each split, none is lost, and no group is divided."""
+    for name, members in groups.items():
+        assert all(parts[split][name] for split in ("train", "val", "test"))
+        assert sorted(chain(*(of[name] for of in parts.values()))) == list(range(len(members)))
+    assert {len(splits) for splits in places(groups, parts).values()} == {1}
 
-    def has_all(seed):
-        cuts = [
-            cut_classes(groups, FRACTIONS, seed, least=0, turn=fold / folds)
-            for fold in range(folds)
-        ]
-        return all(part for cut in cuts for classes in cut.values() for part in classes.values())
 
-    bad, good = (
-        next(seed for seed in range(999) if has_all(seed) == wanted) for wanted in (False, True)
-    )
-    with pytest.raises(
-        UserError, match=rf"as its 8 images or groups are .*--data\.split_seed {good}, for example,"
-    ):
-        cut_groups(groups, FRACTIONS, bad, 1, folds)
-    assert cut_groups(groups, FRACTIONS, good, 1, folds)
+@pytest.mark.parametrize("seed", range(5))
+def test_fifty_groups_of_five_classes_have_images_in_every_split_of_every_fold(seed):
+    groups = {name: [f"{name}{at // 4}" for at in range(40)] for name in "abcde"}
+    folds = [cut_groups(groups, {"test": 0.2, "val": 0.1}, seed, at, 5) for at in range(1, 6)]
+    for parts in folds:
+        require_all(groups, parts)
+    for name in groups:
+        assert sorted(chain(*(parts["test"][name] for parts in folds))) == list(range(40))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_three_groups_are_enough_and_small_classes_alone_move_when_groups_are_added(seed):
+    dice = random.Random(seed)
+    groups = {name: [f"{name}{at}" for at in range(dice.randrange(3, 30))] for name in "abc"}
+    groups["a"] += ["b0", "b0"]  # a group of two classes
+    before = cut_groups(groups, {"test": 0.1, "val": 0.1}, seed)
+    require_all(groups, before)
+    alone = hashed_split(groups["c"], {"test": 0.1, "val": 0.1}, seed, "c")
+    assert {split: part["c"] for split, part in before.items()} == alone  # cut as files are
+    more = groups | {"c": [*groups["c"], *(f"new {at}" for at in range(9))]}
+    after = cut_groups(more, {"test": 0.1, "val": 0.1}, seed)
+    for name in "ab":
+        assert {split: of[name] for split, of in after.items()} == {
+            split: of[name] for split, of in before.items()
+        }
 
 
 @pytest.mark.parametrize("group", [None, PATTERN])
@@ -181,7 +196,7 @@ def test_over_the_folds_each_image_is_tested_once_and_no_group_divided(tmp_path,
     ({"group": "site("}, r"'site\(' is no regular expression"),
     (
         {"group": "site"},
-        r"class 'a' has no test image, as its 1 images or groups are all in other splits; larger",
+        "class 'a' has no image in test: its 1 images or groups are too few",
     ),
 )
 def test_folds_and_groups_that_cannot_be_are_refused(root, options, message):

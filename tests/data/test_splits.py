@@ -1,55 +1,35 @@
 """Splits: of a dataset that stays as it is, by exact shares; of a class that grows, by the files' own names."""
 
 import random
-from collections import Counter
 from functools import cache
 from hashlib import blake2b
+from itertools import chain
 
 import pytest
 
 from project.engine.errors import UserError
-from project.engine.loading.splits import hashed_split, stratified_split
+from project.engine.loading.splits import cut_groups, hashed_split, stratified_split
 
 FRACTIONS = {"test": 0.1, "val": 0.1}
 WIDE = {"test": 0.4, "val": 0.3}
 CLASSES = ["daisy", "rose", "tulip"]
 
 
-def samples(*counts):
-    return [
-        (f"{CLASSES[label]}/{number}.jpg", label)
-        for label, count in enumerate(counts)
-        for number in range(count)
-    ]
-
-
-def split(pairs, fractions=FRACTIONS, seed=0):
-    """The split of each name."""
-    names, labels = [name for name, _ in pairs], [label for _, label in pairs]
-    positions = stratified_split(names, labels, fractions, seed=seed, class_names=CLASSES)
-    assert list(positions) == ["train", *fractions]
-    assert all(chosen == sorted(chosen) for chosen in positions.values())
-    assert sorted(position for chosen in positions.values() for position in chosen) == list(
-        range(len(pairs))
-    )
-    return {names[position]: name for name, chosen in positions.items() for position in chosen}
-
-
 @pytest.mark.parametrize("fractions", [{}, {"val": 0.1}, WIDE, {"val": 0.05, "test": 0.9}], ids=str)
 @pytest.mark.parametrize("counts", [(40,), (10, 35, 101), (200, 9, 3)], ids=str)
 def test_every_class_gives_its_share_to_every_split_and_one_image_at_least(counts, fractions):
-    places = split(samples(*counts), fractions)
-    found = Counter((name.split("/")[0], place) for name, place in places.items())
-    for name, count in zip(CLASSES, counts, strict=False):
-        assert all(found[name, place] > 0 for place in ("train", *fractions))
-        for place, fraction in fractions.items() if count > 30 else ():
-            assert abs(found[name, place] - fraction * count) <= 1
-
-
-def test_names_and_seed_decide_and_not_the_order_of_listing():
-    pairs = samples(30, 20, 50)
-    shuffled = random.Random(0).sample(pairs, len(pairs))
-    assert split(pairs) == split(shuffled) != split(pairs, seed=1) != split(pairs, seed=-1)
+    labels = [label for label, count in enumerate(counts) for _ in range(count)]
+    parts = stratified_split(labels, fractions, 0, CLASSES)
+    assert list(parts) == ["train", *fractions]
+    assert sorted(chain(*parts.values())) == list(range(len(labels)))
+    for label, count in enumerate(counts):
+        found = {split: sum(labels[at] == label for at in part) for split, part in parts.items()}
+        assert all(found.values())
+        for split, fraction in fractions.items() if count > 30 else ():
+            assert abs(found[split] - fraction * count) <= 1
+    seeds = [stratified_split(labels, fractions, seed, CLASSES) for seed in (0, 1, -1)]
+    assert seeds[0] == parts
+    assert not fractions or seeds[0] != seeds[1] != seeds[2]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +37,7 @@ def test_names_and_seed_decide_and_not_the_order_of_listing():
 )
 def test_a_class_with_too_few_images_is_named(count, fractions):
     with pytest.raises(UserError, match=rf"'rose' has {count} image"):
-        split(samples(10, count, 10), fractions)
+        stratified_split([0] * 10 + [1] * count, fractions, 0, CLASSES)
     wanted = rf"class 'daisy' has {count} image\(s\), too few for the {len(fractions) + 1} splits"
     with pytest.raises(UserError, match=wanted):
         places([f"{number}.jpg" for number in range(count)], fractions=fractions)
@@ -65,7 +45,7 @@ def test_a_class_with_too_few_images_is_named(count, fractions):
 
 def places(names, seed=0, fractions=FRACTIONS):
     """The split of each file of a class that can grow."""
-    found = hashed_split(names, fractions, seed=seed, class_name="daisy")
+    found = hashed_split(names, fractions, seed, "daisy")
     return {names[position]: split for split, positions in found.items() for position in positions}
 
 
@@ -131,21 +111,22 @@ def test_a_class_that_grows_has_an_image_in_every_split(fractions):
             }
 
 
-@pytest.mark.parametrize("fractions", [FRACTIONS, WIDE, {"test": 0.1, "val": 0.3}], ids=str)
-@pytest.mark.parametrize(("turn", "least"), [(0.0, 1), (0.0, 0), (1 / 3, 0), (0.8, 0)])
-def test_a_split_of_many_is_that_of_a_plain_loop(fractions, turn, least):
+@pytest.mark.parametrize("fractions", [FRACTIONS, WIDE, {"test": 0.2, "val": 0.3}], ids=str)
+@pytest.mark.parametrize("fold", [None, 1, 4])
+def test_a_split_of_many_is_that_of_a_plain_loop(fractions, fold):
     names = shuffled_names(5000, seed=7)
+    if fold is not None:
+        fractions = {**fractions, "test": 0.2}
     ends = {"test": fractions["test"], "val": sum(fractions.values())}
     expected: dict[str, list[int]] = {"test": [], "val": [], "train": []}
     for position, name in enumerate(names):
         hashed = (
             int.from_bytes(blake2b(f"3/{name}".encode(), digest_size=8).digest()) // 2**11 / 2**53
         )
-        rank = (hashed - turn) % 1.0
-        expected[next((split for split, end in ends.items() if rank < end), "train")].append(
-            position
-        )
-    assert (
-        hashed_split(names, fractions, seed=3, class_name="daisy", least=least, turn=turn)
-        == expected
-    )
+        rank = (hashed - 0.2 * ((fold or 1) - 1)) % 1.0
+        split = next((split for split, end in ends.items() if rank < end), "train")
+        expected[split].append(position)
+    if fold is None:
+        assert hashed_split(names, fractions, 3, "daisy") == expected
+    parts = cut_groups({"daisy": names}, fractions, 3, fold or 1, 1 if fold is None else 5)
+    assert {split: part["daisy"] for split, part in parts.items()} == expected

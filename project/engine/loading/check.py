@@ -194,8 +194,8 @@ def leave_out(splits: Mapping[str, ClassFiles], broken: Mapping[str, str]) -> di
         )
         for split, classes in splits.items()
     }
-    for name, files in left["train"].items():
-        if not files:
+    for name, files in left["train"].items() if "train" in left else ():
+        if not files and splits["train"][name]:
             raise UserError(f"class '{name}' has no training image that can be read: {few(broken)}")
     for split, classes in left.items():
         if not classes.paths:

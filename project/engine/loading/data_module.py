@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -21,6 +22,7 @@ from ..number_types import (
 )
 from ..preprocessing import Preprocessing, batch_bytes
 from ..randomness import Purpose, derived_seed, seed_generators
+from ..training.fitting import require_same_classes
 from ..training.sampler import EvaluationSampler, TrainingSampler, weighted_draw
 from .batch import ArrayDataset, BatchDataset, ImageBatch, uncounted
 from .share import once_a_machine
@@ -60,6 +62,10 @@ class ImageDataModule(LightningDataModule, ABC):
     """True if ``load`` reads all images into memory, once for all processes of a machine."""
     not_remembered: tuple[str, ...] = ()
     """Options that checkpoints cannot hold, as they are no plain data."""
+    test_split = "test"
+    """The split that a test measures, see :meth:`test_on`."""
+    layout = ""
+    """How the data was understood, and what is left out, in one line for people to read."""
 
     def __init__(
         self,
@@ -117,6 +123,14 @@ class ImageDataModule(LightningDataModule, ABC):
     @abstractmethod
     def load(self) -> Mapping[str, BatchDataset]:
         """Opens the datasets ``train``, ``val`` and ``test``, as :class:`ArrayDataset` where ``in_memory`` is true."""
+
+    def test_on(self, split: str) -> None:
+        """Lets a test measure another split from here on, such as ``val``."""
+        self.test_split = split
+
+    def expect_classes(self, names: Sequence[str], source: str | Path) -> None:
+        """Requires the classes that a checkpoint knows, before anything is loaded."""
+        require_same_classes([*names], source, self.class_names)
 
     def augment(self, batch: ImageBatch, epoch: int) -> ImageBatch:
         """Augments a training batch on the device; by (seed, epoch, index) alone, so that a run can be resumed."""
@@ -177,7 +191,7 @@ class ImageDataModule(LightningDataModule, ABC):
         """The split that is worked on: ``train``, ``val`` or ``test``."""
         if self.trainer is None or self.trainer.training:
             return "train"
-        return "test" if self.trainer.testing or self.trainer.predicting else "val"
+        return self.test_split if self.trainer.testing or self.trainer.predicting else "val"
 
     @property
     def _devices(self) -> int:
@@ -232,11 +246,11 @@ class ImageDataModule(LightningDataModule, ABC):
 
     def test_dataloader(self) -> DataLoader[ImageBatch]:
         """Loads the test set likewise."""
-        return self._evaluation_loader("test")
+        return self._evaluation_loader(self.test_split)
 
     def predict_dataloader(self) -> DataLoader[ImageBatch]:
         """Loads the test set in its own order, dealt out in turns, each image on one process alone."""
-        return self._evaluation_loader("test", once=True)
+        return self._evaluation_loader(self.test_split, once=True)
 
     def whole_split(self, split: str) -> DataLoader[ImageBatch]:
         """Loads ``train``, ``val`` or ``test`` once, in the order of its indices and without augmentation."""

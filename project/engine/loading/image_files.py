@@ -1,14 +1,13 @@
-"""The base of data modules of image files: checks the files before training, reads them, and can skip broken ones."""
+"""Data modules of images that are resized in loader workers, and of image files: found, split, checked and read."""
 
 import re
 import shlex
 import sys
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -26,17 +25,20 @@ from ..errors import (
 )
 from ..number_types import OpenUnitInterval, PositiveInt, ShareAboveZero
 from ..preprocessing import Fit, Interpolation, Preprocessing
-from .batch import BatchDataset, ImageBatch
+from .batch import ImageBatch
 from .check import check_files, few, leave_out
 from .data_module import ImageDataModule
 from .files import FileDataset, mean_and_std
+from .layout import FoundFiles, find_layout, list_folder
 from .paths import ClassFiles, Paths, joined
 from .scan import spelt
 from .share import once_a_machine
-from .splits import SPLITS, cut_classes, cut_groups
+from .splits import SPLITS, cut_classes, cut_groups, hashed_split
+from .table import Table
 
 _PACKAGE = __name__.partition(".")[0]
-IMAGENET_MEAN, IMAGENET_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+IMAGENET_MEAN = [0.485, 0.456, 0.406]
+IMAGENET_STD = [0.229, 0.224, 0.225]
 
 
 class ResizedDataModule(ImageDataModule):
@@ -106,25 +108,34 @@ class ResizedDataModule(ImageDataModule):
             "std": self.std or IMAGENET_STD,
         }
 
+    def hashed_split(self, names: Iterable[str]) -> dict[str, list[int]]:
+        """Cuts files with these names into splits by hashes of the names; returns positions."""
+        return hashed_split(names, self.fractions, self.split_seed, "all images")
+
 
 class ImageFilesDataModule(ResizedDataModule):
     """Image files; a subclass finds the files of each class and split.
 
     Args:
-        on_bad_image: Ends the run where a file cannot be read as an image, or skips the file.
-        cache: A folder for decoded images, by which later epochs and runs are faster; it takes about 0.2 MB an image,
-            and training crops from images whose shorter side is 8/7 of ``image_size``, or ``image_size`` where ``fit``
-            is not ``crop``. By default images are decoded each time.
-        group: Keeps images that belong together, as those of one patient, in one split: a regular expression that finds
-            the group's name in a file's path below the root, such as ``patient[0-9]+``; of a CSV, the name of a column.
-        folds: Cross-validates: the test set is one of that many parts, so that over all folds each image is tested once.
+        on_bad_image: Ends the run if a file cannot be read as an image, or skips the file.
+        cache: A folder for decoded images, which makes later epochs and runs faster. It takes about
+            0.2 MB an image, and training crops from images whose shorter side is 8/7 of
+            ``image_size``, or ``image_size`` if ``fit`` is not ``crop``.
+        group: Keeps images that belong together, as those of one patient, in one split: a regular
+            expression that finds the group's name in a file's path below the root, such as
+            ``patient[0-9]+``; of a CSV, the name of a column.
+        folds: Cross-validates: the test set is one of that many parts, so that over all folds each
+            image is tested once.
         fold: The part, from 1.
-        channels: Takes images as they are stored, with that many channels; by default they become 8-bit RGB.
+        channels: Takes images as they are stored, with that many channels; by default they become
+            8-bit RGB.
         bits: The bits of each of these channels: 8, the default, or 16.
+        class_names: Advanced: The names of the classes in the order of their labels; by default
+            sorted, numbers by their value.
         kwargs: See ``ResizedDataModule``.
 
     Attributes:
-        tests_all: Puts all images into the test set, for some that nothing was trained on.
+        layout: How the folder or table was understood, in one line; known after ``files``.
     """
 
     def __init__(
@@ -136,9 +147,11 @@ class ImageFilesDataModule(ResizedDataModule):
         fold: PositiveInt = 1,
         channels: PositiveInt | None = None,
         bits: Literal[8, 16] | None = None,
+        class_names: list[str] | None = None,
         **kwargs: Any,
     ) -> None:
-        self.channels, self.bands = channels or 3, (channels, bits or 8) if channels else None
+        self.channels = channels or 3
+        self.bands = (channels, bits or 8) if channels else None
         super().__init__(**kwargs)
         require(bool(channels) or bits is None, "--data.bits", bits, "given with --data.channels")
         require(
@@ -152,18 +165,17 @@ class ImageFilesDataModule(ResizedDataModule):
             require(fold == 1, "--data.fold", fold, "given with --data.folds")
         else:
             require(folds >= 2, "--data.folds", folds, "at least 2")
-            require(1 <= fold <= folds, "--data.fold", fold, f"from 1 to {folds}")
+            require(fold <= folds, "--data.fold", fold, f"from 1 to {folds}")
             self.fractions["test"] = 1 / folds
-            require(
-                sum(self.fractions.values()) < 1,
-                "--data.val_fraction",
-                self.fractions["val"],
-                f"below 1 - 1/{folds}",
-            )
+            val = self.fractions["val"]
+            require(val < 1 - 1 / folds, "--data.val_fraction", val, f"below 1 - 1/{folds}")
         self.skip_bad = on_bad_image == "skip"
         self.cache = Path(cache).expanduser() if cache is not None else None
-        self.tests_all = False
+        self.expected_classes = [*(class_names or ())]
+        self._expected_by: object = "--data.class_names"
         self._files: dict[str, ClassFiles] = {}
+        self._table: Table | None = None
+        self._groups: Mapping[str, str] = {}
         self._defects: dict[str, str] | None = None
         self._facts: NDArray[Any] | None = None
         self._reported: set[Path] = set()
@@ -178,35 +190,52 @@ class ImageFilesDataModule(ResizedDataModule):
         """The folder that the files lie in."""
         return self.source
 
-    @abstractmethod
-    def find(self) -> Mapping[str, Mapping[str, Paths]]:
-        """Finds the files of each class in each split."""
+    def read_from_table(
+        self, file: Path, columns: Mapping[str, str], delimiter: str | None = None
+    ) -> None:
+        """Finds the files by a table, in place of the folders; see :class:`..loading.table.Table`."""
+        group = {"group": self.group} if self.group is not None else {}
+        self._table = Table(file, {**columns, **group}, delimiter)
+
+    def find(self) -> FoundFiles:
+        """Finds the files of each class, by default in the folders of ``images_root``."""
+        if self._table is not None:
+            return self._table.list_files(self.images_root)
+        return list_folder(self.images_root, self.bands, self.expected_classes)
+
+    def find_class_names(self) -> set[str]:
+        """Finds the classes without listing files, before processes can share the list."""
+        if self._table is not None:
+            return {row.label for row in self._table.rows()}
+        return {*find_layout(self.images_root, self.expected_classes).classes["train"]}
 
     @property
     def class_names(self) -> list[str]:
-        """The names of the classes, sorted."""
-        names: list[str] = []
-        if not self._lists():
-            with suppress(OSError):  # files() explains it
-                names = self.find_class_names()
-        return names or list(self.files()["train"])
+        """The names of the classes, in the order of their labels."""
+        if self.expected_classes:
+            return self.expected_classes
+        if self._files or first_of_machine():
+            return [*next(iter(self.files().values()))]
+        return _ordered(self.find_class_names())
 
-    def find_class_names(self) -> list[str]:
-        """Finds the classes without listing the files, for processes that the first of their machine hands its list."""
-        return []
+    def expect_classes(self, names: Sequence[str], source: object) -> None:
+        """Labels images by the classes of a checkpoint, of which some may not occur."""
+        self.expected_classes, self._expected_by = [*names], source
+        self._files, self.splits = {}, {}
 
-    def _lists(self) -> bool:
-        """Returns True if this process has the list of files, or is the one of its machine that makes it."""
-        return bool(self._files) or first_of_machine()
+    def test_on(self, split: str) -> None:
+        """Tests on another split, or on ``all`` images of data that nothing was trained on."""
+        if "all" in (split, self.test_split):
+            self._files, self.splits = {}, {}
+        super().test_on(split)
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """With ``channels``, mean and deviation are those of the training images, unless others are given."""
+        """With ``channels``, mean and deviation are those of the training images by default."""
         if self.bands is None:
             return super().preprocessing
-        if not (
-            self.mean and self.std
-        ):  # by each process, as the model is built before processes can communicate
+        if not (self.mean and self.std):
+            # by each process, as the model is built before processes can communicate
             self.mean, self.std = mean_and_std(self.files()["train"].paths, self.bands)
             self.hparams.update(mean=self.mean, std=self.std)  # a checkpoint remembers them
         return {**super().preprocessing, "bits": self.bands[1]}
@@ -220,63 +249,114 @@ class ImageFilesDataModule(ResizedDataModule):
                 raise UserError(
                     f"--data.root: '{error.filename}' cannot be read ({error.strerror})"
                 ) from error
-            for group, splits in (
-                self.splits_of_groups(found).items() if self.group is not None else ()
-            ):
-                if len(splits) > 1:
-                    raise UserError(
-                        f"--data.group: '{printable(group)}' has images in {listed(sorted(splits))}"
-                    )
-            self._files = {split: ClassFiles(found[split]) for split in SPLITS}
+            self._groups = found.groups
+            self._files = self._split(found)
         return self._files
+
+    def _split(self, found: FoundFiles) -> dict[str, ClassFiles]:
+        """Aligns the classes of all splits, and cuts splits that the data itself does not have."""
+        splits = found.splits
+        if self.test_split == "all":
+            parts: dict[str, list[Paths]] = {}
+            for name, files in chain.from_iterable(part.items() for part in splits.values()):
+                parts.setdefault(name, []).append(files)
+            splits = {"all": {name: joined(files) for name, files in parts.items()}}
+        names = self._require_classes(splits)
+        nothing = next(iter(next(iter(splits.values())).values())).take(slice(0))
+        given = {
+            split: {name: classes.get(spelt(name), nothing) for name in names}
+            for split, classes in splits.items()
+        }
+        notes = [f"{len(names)} {found.layout[0]}", *filter(None, found.layout[1:])]
+        for split, classes in given.items():
+            if empty := [name for name, files in classes.items() if not files]:
+                notes.append(f"no {split} images of {listed(empty, 3)}")
+        cut = self.cut(given["train"], found.root, given) if "train" in given else {}
+        of_groups = self.splits_of_groups(given) if self.group is not None else {}
+        for group, of_group in of_groups.items():
+            if len(of_group) > 1:
+                raise UserError(
+                    f"--data.group: '{printable(group)}' has images in {listed(sorted(of_group))}"
+                )
+        self.layout = "; ".join(notes)
+        splits = given | cut
+        return {split: ClassFiles(splits[split]) for split in ("all", *SPLITS) if split in splits}
+
+    def _require_classes(self, splits: Mapping[str, Mapping[str, Paths]]) -> list[str]:
+        """Returns the names of the classes in the order of their labels."""
+        if not splits:
+            raise UserError(f"'{printable(self.source)}' names no image")
+        every = {*chain.from_iterable(splits.values())}
+        if self.expected_classes:
+            if unknown := every - {*map(spelt, self.expected_classes)}:
+                raise UserError(
+                    f"'{printable(self.source)}' has images of {listed(_ordered(unknown), 4)}, but"
+                    f" {printable(self._expected_by)} knows the {len(self.expected_classes)} classes"
+                    f" {listed(self.expected_classes, 4)} alone"
+                )
+            return self.expected_classes
+        if untrained := every - splits.get("train", {}).keys():
+            raise UserError(
+                f"'{printable(self.source)}' has no training image of"
+                f" {listed(_ordered(untrained), 4)}"
+            )
+        if len(every) < 2:
+            raise UserError(
+                f"'{printable(self.source)}' has one class only, '{printable(*every)}'; there is"
+                " nothing to tell apart"
+            )
+        return _ordered(every)
 
     def expected_sizes(self) -> dict[str, int]:
         """The number of files in each split, once they are there and listed."""
-        found = self.files() if self._lists() and self.images_root.is_dir() else {}
-        return {split: len(classes.paths) for split, classes in found.items()}
+        if not (self._files or first_of_machine()) or not self.images_root.is_dir():
+            return {}
+        return {split: len(classes.paths) for split, classes in self.files().items()}
 
     def cut(
-        self, train: Mapping[str, Paths], root: Path, given: Sequence[str]
+        self, train: Mapping[str, Paths], root: Path, given: Collection[str]
     ) -> dict[str, dict[str, Paths]]:
-        """Cuts the splits that are not given from the training files, by their names below ``root`` or their groups."""
+        """Cuts splits that are not given off the training files, by their names or groups."""
         fractions = {split: share for split, share in self.fractions.items() if split not in given}
         if self.folds is not None and "test" in given:
             raise UserError(
                 f"--data.folds cuts a test set in each fold, but '{self.source}' has one already"
             )
         key, below = (spelt, root) if self.group is None else (self.group_of, self.images_root)
-        keys = {name: map(key, files.strings(below)) for name, files in train.items()}
+        keys = {name: map(key, files.strings(below)) for name, files in train.items() if files}
         if self.group is None and self.folds is None:
             parts = cut_classes(keys, fractions, self.split_seed)
         else:
             groups = {name: [*of_class] for name, of_class in keys.items()}
             parts = cut_groups(groups, fractions, self.split_seed, self.fold, self.folds or 1)
         return {
-            split: {name: train[name].take(places) for name, places in classes.items()}
+            split: {name: files.take(classes.get(name, [])) for name, files in train.items()}
             for split, classes in parts.items()
         }
 
     def group_of(self, path: str) -> str:
-        """The name of a file's group, by the regular expression: its first parenthesis, or all that it matches."""
+        """The name of a file's group: from its table, or what the regular expression finds."""
+        if self._groups:
+            return self._groups[path]
         try:
-            found = re.search(str(self.group), path)
+            match = re.search(spelt(str(self.group)), spelt(path))
         except re.error as error:
             raise UserError(
                 f"--data.group: '{self.group}' is no regular expression ({error})"
             ) from error
-        if found is None:
+        if match is None:
             raise UserError(f"--data.group: '{self.group}' finds nothing in '{printable(path)}'")
-        return spelt(found[min(1, found.re.groups)] or "")
+        return match[min(1, match.re.groups)] or ""
 
     def splits_of_groups(self, files: Mapping[str, Mapping[str, Paths]]) -> dict[str, set[str]]:
         """The splits in which each group has images."""
-        found: dict[str, set[str]] = {}
+        splits: dict[str, set[str]] = {}
         for split, classes in files.items():
             for path in chain.from_iterable(
                 files.strings(self.images_root) for files in classes.values()
             ):
-                found.setdefault(self.group_of(path), set()).add(split)
-        return found
+                splits.setdefault(self.group_of(path), set()).add(split)
+        return splits
 
     def prepare_data(self) -> None:
         """Checks every file once before training starts, on one process a machine."""
@@ -287,96 +367,95 @@ class ImageFilesDataModule(ResizedDataModule):
     def _check(self) -> None:
         if self._defects is None:
             files = joined(classes.paths for classes in self.files().values())
-            self._defects, found = check_files(
+            self._defects, facts = check_files(
                 files, self.images_root, self.bands, sizes=self.cache is not None
             )
             if self.cache is not None:
                 self._facts = np.empty((int(files.rows.max()) + 1, 4), np.int64)
                 self._facts[files.rows] = structured_to_unstructured(
-                    found[["length", "changed", "width", "height"]]
+                    facts[["length", "changed", "width", "height"]]
                 )
 
-    def load(self) -> dict[str, BatchDataset]:
-        """Opens the three splits, of the files that the first process of this machine has listed."""
+    def load(self) -> dict[str, FileDataset]:
+        """Opens the splits, of the files that the first process of this machine has listed."""
         splits = self._files = once_a_machine(self.files, self.trainer)
         if self.skip_bad or self.cache is not None:
             if self.world[1] == 0:
                 self._check()
-            if (
-                self.trainer is not None and self.trainer.world_size > 1
-            ):  # or each would leave out other files
-                self._defects, self._facts = self.trainer.strategy.broadcast(
-                    (self._defects, self._facts)
-                )
+            if self.trainer is not None and self.trainer.world_size > 1:
+                # or each would leave out other files
+                facts = self._defects, self._facts
+                self._defects, self._facts = self.trainer.strategy.broadcast(facts)
             splits = self._readable()
-        if self.tests_all:
-            every = {
-                name: joined(splits[split][name] for split in SPLITS) for name in self.class_names
-            }
-            splits = splits | {"test": ClassFiles(every)}
-        return {split: self._dataset(split, splits[split]) for split in SPLITS}
+        return {split: self._dataset(split, classes) for split, classes in splits.items()}
 
     def _dataset(self, split: str, classes: ClassFiles) -> FileDataset:
-        if self.class_names != [*classes]:  # a subclass may have an order of its own
-            classes = ClassFiles({name: classes[name] for name in self.class_names})
         files, counts = classes.paths, torch.tensor([*classes.counts.values()])
         labels = torch.arange(len(counts), dtype=torch.int32).repeat_interleave(counts)
-        crop_scale = self.crop_scale if split == "train" else None
-        facts = self._facts[files.rows] if self._facts is not None else None
         dataset = FileDataset(
             files,
             labels,
             self.preprocessing,
-            crop_scale,
+            self.crop_scale if split == "train" else None,
             self.seed,
             self.skip_bad,
             self.cache,
-            facts,
+            self._facts[files.rows] if self._facts is not None else None,
         )
         if self.cache is not None and dataset.cache is None and self.world[1] == 0:
             _warn(
-                f"--data.cache: '{self.cache}' has no room for the decoded {split} images; going on without"
+                f"--data.cache: '{self.cache}' has no room for the decoded {split} images; going on"
+                " without"
             )
         return dataset
 
     def _readable(self) -> dict[str, ClassFiles]:
-        """The files of each split without broken ones, which are an error unless they are to be skipped."""
+        """The files of each split without broken ones, which are an error or skipped."""
         broken = dict(sorted((self._defects or {}).items()))
         if not broken:
             return self.files()
-        text = f"{len(broken):,} of {sum(self.expected_sizes().values()):,} files cannot be read as images"
+        total = sum(self.expected_sizes().values())
+        text = f"{len(broken):,} of {total:,} files cannot be read as images"
         if not self.skip_bad:
             raise UnreadableFileError(
-                f"{text}: {few(broken)}; repair or remove such files, or skip them with --data.on_bad_image skip;"
-                f" python -m {_PACKAGE}.check_data {shlex.quote(str(self.source))} lists all that is wrong"
+                f"{text}: {few(broken)}; repair or remove such files, or skip them with"
+                f" --data.on_bad_image skip; python -m {_PACKAGE}.check_data"
+                f" {shlex.quote(str(self.source))} lists all that is wrong"
             )
         if self.world[1] == 0:
             _warn(f"{text} and are left out: {few(broken)}")
         return leave_out(self.files(), broken)
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Takes what could not be read out of a training batch; in evaluation, its label of -1 keeps it from counting."""
-        if not self.skip_bad or not isinstance(
-            batch, ImageBatch
-        ):  # such as a model's example_input_array
+        """Takes what could not be read out of a training batch; evaluation skips its label, -1."""
+        if not self.skip_bad or not isinstance(batch, ImageBatch):  # as an example_input_array
             return batch
         readable, split = batch.labels >= 0, self.split_in_use
         if self.trainer is None or readable.all():
             return batch
-        dataset: Any = self.splits[split]
+        dataset = cast(FileDataset, self.splits[split])
         for index in batch.indices[~readable].tolist():
             if (file := dataset.files[index % len(dataset)]) not in self._reported:
                 self._reported.add(file)
                 _warn(
-                    f"'{printable(file)}' cannot be read as an image and is left out ({len(self._reported)} so far)"
+                    f"'{printable(file)}' cannot be read as an image and is left out"
+                    f" ({len(self._reported)} so far)"
                 )
         if split != "train":
             return batch
         if not readable.any():
             raise UnreadableFileError(
-                f"no image of a training batch of {len(readable)} can be read; is '{self.images_root}' still there?"
+                f"no image of a training batch of {len(readable)} can be read; is"
+                f" '{self.images_root}' still there?"
             )
         return ImageBatch(*(field[readable] for field in batch))
+
+
+def _ordered(names: Iterable[str]) -> list[str]:
+    """Sorts the names of classes: numbers by their value, if all are numbers."""
+    names = sorted(names)
+    numbers = all(name.removeprefix("-").isdecimal() for name in names)
+    return sorted(names, key=int) if numbers else names
 
 
 def _warn(text: str) -> None:

@@ -5,20 +5,15 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
+from unicodedata import normalize
 
-from ..errors import UserError, listed, printable
+from ..errors import listed, printable
 from ..preprocessing import Bands
 from .decode import IMAGE_SUFFIXES
-from .paths import PathBlock, Paths
 
 # of macOS's archives, Synology's thumbnails, Windows
 _OF_SYSTEMS = {"__MACOSX", "@eaDir", "$RECYCLE.BIN"}
 _FILES_OF_SYSTEMS = {"Thumbs.db", "desktop.ini"}
-_SPLIT_NAMES = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("val", "valid", "validation"), "val"),
-    **dict.fromkeys(("test", "testing"), "test"),
-}
 
 
 class ImageScan:
@@ -62,8 +57,10 @@ class ImageScan:
                 self._say(f"'{path}' cannot be read ({error.strerror}), and is left out")
                 continue
             prefix = os.path.join(path, "")
-            yield from (prefix + name for name in sorted(files))
-            below = (prefix + name for name in sorted(filter(counts, folders), reverse=True))
+            yield from (prefix + name for name in sorted(files, key=spelt))
+            below = (
+                prefix + name for name in sorted(filter(counts, folders), key=spelt, reverse=True)
+            )
             waiting += (place for place in below if place not in skip)
 
     def _say(self, text: str) -> None:
@@ -124,74 +121,15 @@ def counts(folder: str) -> bool:
     return not folder.startswith(".") and folder not in _OF_SYSTEMS
 
 
-def split_meant(folder: str) -> str | None:
-    """The split that a folder's name means in any case, such as ``val`` for ``Validation``; None where it means none."""
-    return _SPLIT_NAMES.get(folder.lower())
-
-
-def holds_folders(folder: Path) -> bool:
-    """Returns True for a folder with folders inside that count."""
-    return folder.is_dir() and any(
-        entry.is_dir() and counts(entry.name) for entry in folder.iterdir()
-    )
-
-
 def spelt(name: str) -> str:
-    """The name with bytes that are not UTF-8 in hexadecimal, as Python keeps them in a form that cannot be written."""
-    return (
-        name
-        if name.isascii()
-        else name.encode(errors="surrogateescape").decode(errors="backslashreplace")
-    )
+    """Spells a name alike on every system: in Unicode's composed form.
 
-
-def class_folders(root: Path) -> list[Path]:
-    """Lists the folders of classes, sorted by name on every system."""
-    folders = []
-    for entry in sorted(root.iterdir()):
-        if counts(entry.name) and entry.is_symlink() and not entry.exists():
-            raise UserError(
-                f"'{printable(entry)}' is a link that leads nowhere; repair or remove it"
-            )
-        if counts(entry.name) and entry.is_dir():
-            folders.append(entry)
-    return folders
-
-
-def list_classes(root: Path, block: PathBlock, scan: ImageScan) -> dict[str, Paths]:
-    """Adds the images of each class to a block, from its folder and the folders within, at any depth."""
-    classes = {
-        spelt(folder.name): block.add(
-            folder, (file.removeprefix(f"{folder}{os.sep}") for file in scan.images(folder))
-        )
-        for folder in class_folders(root)
-    }
-    if not any(classes.values()):
-        example = next(scan.images(root), "")
-        if scan.left_out[".npy"]:
-            raise UserError(
-                f"--data.root: '{printable(root)}' has .npy files alone, which need --data.channels"
-            )
-        what = f"has images (such as '{printable(Path(example).name)}'), but no class folders with images"
-        raise UserError(
-            f"--data.root: '{printable(root)}' {what if example else 'has no images'}; it must hold one folder for each"
-            f" class, as in {printable(root)}/daisy/1.jpg"
-        )
-    if empty := [name for name, files in classes.items() if not files]:
-        raise UserError(
-            f"the class folder '{printable(root / empty[0])}' has no images; add some or remove the folder"
-        )
-    if all(map(split_meant, classes)):
-        raise UserError(
-            f"--data.root: the folders {', '.join(classes)} of '{printable(root)}' look like splits, not classes; call"
-            " that of the training images 'train', with a folder for each class inside, and others 'val' and 'test'"
-        )
-    if len(classes) < 2:
-        raise UserError(
-            f"--data.root: '{printable(root)}' has one class only, '{printable(*classes)}'; there is nothing to tell"
-            " apart"
-        )
-    return classes
+    Bytes that are not UTF-8 become hexadecimal, as Python keeps them in a form that cannot be
+    written.
+    """
+    if name.isascii():
+        return name
+    return normalize("NFC", name).encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def image_paths(

@@ -29,7 +29,7 @@ def pixels(image: Image.Image) -> np.ndarray[Any, np.dtype[np.int64]]:
 def write_folder(root: Path, classes: dict[str, int], size: tuple[int, int] = (30, 24)) -> Path:
     """A folder of so many JPEG files for each class, no two alike."""
     for label, (name, count) in enumerate(classes.items()):
-        (root / name).mkdir(parents=True)
+        (root / name).mkdir(parents=True, exist_ok=True)
         for number in range(count):
             noise(*size, seed=1000 * label + number).save(root / name / f"image {number}.jpg")
     return root

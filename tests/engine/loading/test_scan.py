@@ -16,7 +16,6 @@ from project.engine.errors import UserError
 from project.engine.loading.decode import IMAGE_SUFFIXES
 from project.engine.loading.files import prepare
 from project.engine.loading.scan import image_paths, listed_paths
-from tests.conftest import cases
 from tests.data.stubs import attached
 from tests.data.test_folder import epoch_of, found, listing, module
 from tests.engine.loading.image_files import noise, write_folder
@@ -99,32 +98,6 @@ def test_a_class_whose_name_is_not_utf8_has_a_name_that_can_be_drawn_and_written
     assert "".join(data.class_names).encode().decode() == "".join(data.class_names)
     assert sum(len(dataset) for dataset in data.splits.values()) == 10
     confusion_figure(torch.eye(2, dtype=torch.int64), data.class_names).savefig(BytesIO())
-
-
-@cases(
-    "folders message",
-    (
-        "train val",
-        "look like splits, not classes; call .* 'train', with a folder for each class inside",
-    ),
-    ("Training/a Training/b Testing/a Testing/b", "look like splits, not classes"),
-    (
-        ".",
-        r"has images \(such as 'image 0.jpg'\), but no class folders with images; it must hold one folder",
-    ),
-    ("train/a train/b Test/a Test/b", "Test' would be ignored.*call it 'test'"),
-    ("train/a train/b testing/a testing/b", "testing' would be ignored.*call it 'test'"),
-    ("train/a train/b Val/a Val/b", "Val' would be ignored.*call it 'val'"),
-    ("train/a train/b Validation/a Validation/b", "Validation' would be ignored.*call it 'val'"),
-    (
-        "train/a train/b TRAINING/a",
-        "TRAINING' would be ignored.*beside 'train'; move one of them away",
-    ),
-)
-def test_folders_that_are_neither_classes_nor_splits_are_recognised(tmp_path, folders, message):
-    root = write_folder(tmp_path / "root", dict.fromkeys(folders.split(), 5))
-    with pytest.raises(UserError, match=message):
-        module(root).files()
 
 
 def paths(*named) -> tuple[list[str], list[str]]:

@@ -1,0 +1,238 @@
+"""Folders of images: which are classes, which are splits, and which images belong to neither."""
+
+import os
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from ..errors import UserError, listed, printable
+from ..preprocessing import Bands
+from .paths import PathBlock, Paths, joined
+from .scan import ImageScan, counts, describe_left_out, spelt
+from .splits import SPLITS
+
+_SPLIT_NAMES = {
+    "train": ("training", "train"),
+    "val": ("validation", "valid", "val", "dev"),
+    "test": ("testing", "test", "evaluation", "eval"),
+}
+SPLIT_OF = {word: split for split, words in _SPLIT_NAMES.items() for word in words}
+"""The split that a usual name means, in lower case."""
+
+
+class FoundFiles(NamedTuple):
+    """Image files as a folder or a table has them.
+
+    Attributes:
+        splits: The files of each class, for each split that the data itself has.
+        root: The folder below which a file's name decides its split.
+        layout: How the data was understood, and what is left out, for people to read.
+        groups: The group of each file, by its path below the root, if a table says it.
+    """
+
+    splits: dict[str, dict[str, Paths]]
+    root: Path
+    layout: list[str]
+    groups: Mapping[str, str] = {}
+
+
+class Layout(NamedTuple):
+    """The folders of classes.
+
+    Attributes:
+        splits: The folder of each split; none if the classes are in no split.
+        root: The folder that holds the classes, those of ``train`` if there are splits.
+        classes: The folders of each class in each split; one class may have several, whose names
+            are the same text in different bytes.
+    """
+
+    splits: dict[str, Path]
+    root: Path
+    classes: dict[str, dict[str, list[Path]]]
+
+
+def find_layout(root: Path, known: Collection[str] = ()) -> Layout:
+    """Finds splits and classes by the names of folders, without listing files.
+
+    A single folder around the classes is entered, unless it is one of the ``known`` classes.
+    """
+    top = _enter(root, known)
+    by_split = defaultdict[str, list[Path]](list)
+    for name, split in split_names(folder.name for folder in subfolders(top)).items():
+        by_split[split].append(top / name)
+    if not any(map(subfolders, by_split["train"])):  # a class may be called train
+        by_split.clear()
+    for split, folders in by_split.items():
+        if len(folders) > 1:
+            names = listed(folder.name for folder in folders)
+            raise UserError(f"'{printable(top)}': {names} both mean {split}; move one away")
+    splits = {split: by_split[split][0] for split in SPLITS if split in by_split}
+    roots = {split: _enter(folder, known) for split, folder in (splits or {"train": top}).items()}
+    classes = {split: defaultdict[str, list[Path]](list) for split in roots}
+    for split, folder in roots.items():
+        for class_folder in subfolders(folder):
+            classes[split][spelt(class_folder.name)].append(class_folder)
+    return Layout(splits, roots["train"], {split: {**names} for split, names in classes.items()})
+
+
+def split_names(names: Iterable[str]) -> dict[str, str]:
+    """Returns the split of each name that means one; all may have a prefix or suffix in common.
+
+    >>> split_names(["Train", "Validation"])
+    {'Train': 'train', 'Validation': 'val'}
+    >>> split_names(["seg_train", "seg_test", "daisy"])
+    {'seg_train': 'train', 'seg_test': 'test'}
+    """
+    affixes = defaultdict[tuple[str, str], dict[str, str]](dict)
+    for name in names:
+        for word, split in SPLIT_OF.items():
+            prefix, found, suffix = name.lower().partition(word)
+            if found:
+                affixes[prefix, suffix][name] = split
+    exact = affixes["", ""]
+    likely = [
+        of_names
+        for of_names in affixes.values()
+        if "train" in of_names.values() and (of_names is exact or len({*of_names.values()}) > 1)
+    ]
+    return max(
+        likely, key=lambda of_names: (len({*of_names.values()}), of_names is exact), default={}
+    )
+
+
+def subfolders(folder: Path) -> list[Path]:
+    """Lists the folders in a folder that count, sorted by name on every system."""
+    folders = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if counts(entry.name) and entry.is_symlink() and not os.path.exists(entry.path):
+                raise UserError(
+                    f"'{printable(entry.path)}' is a link that leads nowhere; repair or remove it"
+                )
+            if counts(entry.name) and entry.is_dir():
+                folders.append(Path(entry.path))
+    return sorted(folders, key=lambda folder: (spelt(folder.name), folder.name))
+
+
+def _enter(folder: Path, known: Collection[str]) -> Path:
+    """Enters single folders around several others, as archives have them."""
+    while len(inside := subfolders(folder)) == 1 and inside[0].name.lower() not in SPLIT_OF:
+        if len(subfolders(inside[0])) < 2 or spelt(inside[0].name) in known:
+            break
+        folder = inside[0]
+    return folder
+
+
+def list_folder(root: Path, bands: Bands | None = None, known: Collection[str] = ()) -> FoundFiles:
+    """Lists the images of each class and split of a folder, at any depth of a class's folder.
+
+    Images that are in no class are reported, or refused if they may be a split of another name.
+    """
+    if not root.is_dir():
+        raise UserError(
+            f"--data.root: there is no folder '{root}'; it must hold one folder of images for each"
+            " class"
+        )
+    layout, block, scan = find_layout(root, known), PathBlock(), ImageScan(bands)
+
+    def images(folder: Path) -> Paths:
+        start = len(os.path.join(folder, ""))
+        return block.add(folder, (path[start:] for path in scan.images(folder)))
+
+    splits = {
+        split: {name: joined(map(images, folders)) for name, folders in classes.items()}
+        for split, classes in layout.classes.items()
+    }
+    folders = [folders for classes in layout.classes.values() for folders in classes.values()]
+    loose = [*scan.images(root, skip={str(folder) for folder in chain.from_iterable(folders)})]
+    _require_training_images(layout, splits["train"], loose, scan)
+    if not layout.splits and not known:
+        _require_no_splits(layout, splits["train"])
+    where = os.path.relpath(layout.root, root.absolute().parent)
+    notes = [f"classes from the folders of {where}/"]
+    for split in [split for split in splits if split != "train"]:
+        folder, inside = layout.splits[split], f"{layout.splits[split]}{os.sep}"
+        if any(splits[split].values()):
+            notes.append(f"{split} from {folder.name}/")
+            continue
+        del splits[split]
+        count, loose = len(loose), [path for path in loose if not path.startswith(inside)]
+        notes.append(_describe_unsorted(split, folder, count - len(loose)))
+    notes += _describe_loose(root, layout, loose)
+    return FoundFiles(splits, layout.root, [*notes, describe_left_out(scan.left_out)])
+
+
+def _require_training_images(
+    layout: Layout, classes: Mapping[str, Paths], loose: list[str], scan: ImageScan
+) -> None:
+    root = printable(layout.root)
+    if not any(classes.values()):
+        if not loose and scan.left_out[".npy"]:
+            raise UserError(
+                f"--data.root: '{root}' has .npy files alone, which need --data.channels"
+            )
+        what = "has no images"
+        if loose:
+            example = printable(os.path.basename(loose[0]))
+            what = f"has images (such as '{example}'), but no class folders with images"
+        raise UserError(
+            f"--data.root: '{root}' {what}; it must hold one folder for each class, as in"
+            f" {root}/daisy/1.jpg"
+        )
+    if empty := [name for name, files in classes.items() if not files]:
+        folder = printable(layout.classes["train"][empty[0]][0])
+        raise UserError(f"the class folder '{folder}' has no images; add some or remove the folder")
+
+
+def _require_no_splits(layout: Layout, classes: Mapping[str, Paths]) -> None:
+    """Refuses classes that look like splits, by their names or as they hold the same folders."""
+    alike = defaultdict[frozenset[str], list[str]](list)
+    for name, (folder, *_) in layout.classes["train"].items():
+        if all(os.sep in path for path in classes[name].strings(folder)):
+            alike[frozenset(inside.name for inside in subfolders(folder))].append(name)
+    several = (names for inside, names in alike.items() if len(inside) > 1 and len(names) > 1)
+    repeated = next(several, [])
+    by_name = [name for name in classes if name.lower() in SPLIT_OF]
+    if len(by_name) == len(classes) or len({*split_names(classes).values()}) > 1 or repeated:
+        raise UserError(
+            f"--data.root: the folders {listed(repeated or classes, 5)} of '{printable(layout.root)}' look"
+            " like splits, not classes; call that of the training images 'train', with a folder for"
+            " each class inside, and others 'val' and 'test'"
+            + (", or say what the classes are with --data.class_names" if repeated else "")
+        )
+
+
+def _describe_unsorted(split: str, folder: Path, count: int) -> str:
+    """Describes a split without class folders; of a validation set, it is an error."""
+    if not count:
+        return f"{folder.name}/ has no images"
+    if split == "val":
+        raise UserError(
+            f"'{printable(folder)}' has {count:,} images, but no folder for each class, as train"
+            " has; sort them, or move the folder away to cut a validation set from train"
+        )
+    return f"{count:,} images of {folder.name}/ have no classes: they are for the command predict"
+
+
+def _describe_loose(root: Path, layout: Layout, loose: list[str]) -> list[str]:
+    """Describes images in no class; those in a folder beside ``train`` are an error."""
+    if layout.splits:
+        top = layout.splits["train"].parent
+        beside = (
+            Path(path).relative_to(top).parts for path in loose if Path(path).is_relative_to(top)
+        )
+        names = {folder.name for folder in layout.splits.values()}
+        unknown = next(
+            (parts[0] for parts in beside if len(parts) > 1 and parts[0] not in names), ""
+        )
+        if unknown:
+            raise UserError(
+                f"'{printable(top / unknown)}' has images, but is no split: rename it if it is one,"
+                " such as to val or test, or move it away"
+            )
+    if not loose:
+        return []
+    example = os.path.relpath(loose[0], root)
+    return [f"images in no class are left out: {len(loose):,}, such as {example}"]
