@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from project.analysis.plots import as_rgb
 from project.engine import UserError
-from project.engine.cli.command_line import import_modules
+from project.engine.cli.parser import import_modules
 from project.model import ImageClassifier
 from project.model.networks import head
 

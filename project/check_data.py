@@ -12,8 +12,8 @@ from jsonargparse import Namespace
 from project.analysis.tables import require_writable, write_json
 from project.data import CSVDataModule, FolderDataModule
 from project.engine.cli.classes import accepted
-from project.engine.cli.command import one_line_errors
-from project.engine.cli.parser import OneLineErrorParser
+from project.engine.cli.entry import one_line_errors
+from project.engine.cli.parser import CommandParser
 from project.engine.errors import UserError, printable
 from project.engine.loading.check import leave_out, survey
 from project.engine.run.progress import note
@@ -25,7 +25,7 @@ _OF_CSV = ("root", "path_column", "label_column", "split_column", "delimiter")
 
 def parse(args: list[str] | None = None) -> Namespace:
     """Parses the command line, ``sys.argv`` by default."""
-    parser = OneLineErrorParser(
+    parser = CommandParser(
         prog="python -m project.check_data",
         description="Reads every image of a folder, or of a CSV, once and says what is there: classes, unreadable files,"
         " duplicates, sizes. Ends with code 0 where project.fit can train on it, with code 1 where it would refuse it.",

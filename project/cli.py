@@ -4,16 +4,14 @@ from typing import ClassVar
 
 from project.callbacks import ProgressLines
 from project.data import CSVDataModule, FolderDataModule, ImageDataModule
-from project.engine.cli.classes import CLASS_OPTIONS
 from project.engine.cli.command import Command
 from project.model import ImageClassifier
-
-CLASS_OPTIONS |= {"data": ImageDataModule, "model": ImageClassifier}
 
 
 class ProjectCLI(Command):
     """A command on this package's data modules and models."""
 
+    data_class = ImageDataModule
     path_classes: ClassVar = {"root": FolderDataModule, "file": CSVDataModule}
     progress_class = ProgressLines
     model: ImageClassifier

@@ -1,10 +1,9 @@
 """``python -m project.evaluate``: exact metrics of a checkpoint, class by class."""
 
-import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from lightning.pytorch.cli import ArgsType, LightningArgumentParser
+from lightning.pytorch.cli import LightningArgumentParser
 
 from project.analysis.data import remembered_data, require_datasets, require_there, was_trained_on
 from project.analysis.evaluation import EVALUATED, CollectPredictions, evaluated_rows
@@ -17,12 +16,13 @@ from project.analysis.tables import (
     write_json,
 )
 from project.cli import ProjectCLI
-from project.data import FolderDataModule
+from project.data import FolderDataModule, ImageDataModule
 from project.engine import ImageFilesDataModule
+from project.engine.cli.class_parser import ClassParser, Screen
 from project.engine.cli.classes import find_class
-from project.engine.cli.command import one_line_errors
-from project.engine.cli.command_line import IMPORT, import_modules, values_of, whole_words
-from project.engine.cli.parser import Screen
+from project.engine.cli.command_line import CommandLine
+from project.engine.cli.entry import one_line_errors
+from project.engine.cli.parser import import_modules
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT, About, read_checkpoint
 from project.engine.run.rows import RowWriter, ending_of
@@ -42,6 +42,7 @@ class EvaluateCLI(ProjectCLI):
     module = "project.evaluate"
     description = "Measures a checkpoint on the data it was trained with, or on what --data says."
     build_model = staticmethod(load_classifier)
+    classes: ClassVar[dict[str, Any]] = {}
     defaults = dict.fromkeys(
         ("trainer.logger", "trainer.enable_checkpointing", "trainer.enable_model_summary"), False
     )
@@ -65,15 +66,16 @@ class EvaluateCLI(ProjectCLI):
         hidden=[f"--data.{name}" for name in ("crop_scale", "flip", "crop_padding", "cutout")],
     )
 
-    def __init__(self, args: ArgsType = None) -> None:
-        options = list(map(str, args)) if isinstance(args, list) else sys.argv[1:]
-        import_modules(values_of("--import", options))
-        self._remembered = _remembered_data(options)
+    def default_classes(self, line: CommandLine) -> dict[str, Any]:
+        """Returns the data that the checkpoint was trained with."""
+        if not line.positionals and not any("help" in flag for flag in line.flags):
+            raise UserError("the checkpoint is missing; see --help")
+        import_modules(line.values("--import"))
+        self._remembered = _remembered_data(line)
         self._root_is_given = any(
-            option.startswith(("--data.root", "--data.init_args.root")) for option in options
+            word.startswith(("--data.root", "--data.init_args.root")) for word in line.words
         )
-        self.classes = {"data": self._remembered} if self._remembered else {}
-        super().__init__(options)
+        return {"data": self._remembered} if self._remembered else {}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the checkpoint, the split and the files to write."""
@@ -84,7 +86,8 @@ class EvaluateCLI(ProjectCLI):
         parser.add_argument(
             "checkpoint", type=str, help="The checkpoint, as in runs/NAME/checkpoints/best.ckpt."
         )
-        parser.add_argument("--import", **IMPORT)
+        assert isinstance(parser, ClassParser)
+        parser.add_import()
         parser.add_argument(
             "--split", type=Literal["val", "test", "all"], default="test", help=split
         )
@@ -203,19 +206,19 @@ class EvaluateCLI(ProjectCLI):
             )
 
 
-def _remembered_data(options: list[str]) -> dict[str, Any]:
+def _remembered_data(line: CommandLine) -> dict[str, Any]:
     """Returns the data that the checkpoint of the command line was trained with, as the default of ``--data``."""
-    *_, ckpt_path = (None, *(word for word in whole_words(options) if not word.startswith("-")))
-    *_, data = (None, *values_of("--data", options))
+    *_, ckpt_path = (None, *line.positionals)
+    *_, data = (None, *line.values("--data"))
     if ckpt_path is None:  # the parser says that it is required
         return {}
     about: About = read_checkpoint(ckpt_path)[ABOUT]
     try:
         find_class(
-            "data", data
+            ImageDataModule, data
         )  # imports the user's own module, so that the checkpoint's class is found by its name
         found, remembered = remembered_data(about)
-        if not any(option.startswith(("--data", "--config", "-c")) for option in options):
+        if not any(word.startswith(("--data", "--config", "-c")) for word in line.words):
             require_datasets(about, ())
     except UserError:
         if data:

@@ -20,9 +20,8 @@ from torch.nn.functional import interpolate
 from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
 from project.analysis.tables import require_writable, writing
-from project.engine.cli.command import one_line_errors
-from project.engine.cli.command_line import IMPORT, import_modules
-from project.engine.cli.parser import OneLineErrorParser
+from project.engine.cli.entry import one_line_errors
+from project.engine.cli.parser import CommandParser, import_modules
 from project.engine.errors import LINES, UserError, printable
 from project.engine.loading.files import prepare
 from project.engine.loading.scan import image_paths
@@ -44,7 +43,7 @@ _BATCH = 16
 
 def parse(args: list[str] | None = None) -> Namespace:
     """Parses the command line, ``sys.argv`` by default."""
-    parser = OneLineErrorParser(
+    parser = CommandParser(
         prog="python -m project.export",
         description="Writes a checkpoint as one file that classifies without this project, with normalisation, softmax"
         " and class names inside; runs the file, and compares it with the checkpoint. Ends with code 0 where they"
@@ -60,7 +59,7 @@ def parse(args: list[str] | None = None) -> Namespace:
         type=str | None,
         help="Images to compare on, a folder; by default generated ones.",
     )
-    option("--import", **IMPORT)
+    parser.add_import()
     option("--overwrite", action="store_true", help="Replaces a file that is there.")
     return parser.parse_args(args)
 

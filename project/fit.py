@@ -24,8 +24,8 @@ from project.data import (
     FolderDataModule,
     SyntheticFlowersDataModule,
 )
-from project.engine.cli.command import one_line_errors
-from project.engine.cli.parser import Screen
+from project.engine.cli.class_parser import Screen
+from project.engine.cli.entry import one_line_errors
 from project.engine.cli.trainer import require_sound_run
 from project.engine.errors import LocalError, NonFiniteError, UserError
 from project.engine.hardware import best_precision, tune_malloc

@@ -22,9 +22,8 @@ from torch.utils.data import DataLoader
 from project.analysis.evaluation import QUIET
 from project.analysis.prediction import choices, ranked, several_labels
 from project.analysis.tables import named, require_writable
-from project.engine.cli.command import one_line_errors
-from project.engine.cli.command_line import IMPORT, import_modules
-from project.engine.cli.parser import OneLineErrorParser
+from project.engine.cli.entry import one_line_errors
+from project.engine.cli.parser import CommandParser, import_modules
 from project.engine.cli.trainer import ExactTrainer, built_trainer
 from project.engine.errors import UserError, printable, require
 from project.engine.hardware import usable_cores
@@ -42,7 +41,7 @@ _PIPE_CLOSED = 128 + signal.SIGPIPE
 
 def parse(args: list[str] | None = None) -> Namespace:
     """Parses the command line, ``sys.argv`` by default."""
-    parser = OneLineErrorParser(
+    parser = CommandParser(
         prog="python -m project.predict",
         description="Labels image files with a checkpoint. Writes a row for each, in their order: path, label, confidence"
         " from 0 to 1, and why a file cannot be read. Ends with code 0; with code 1 where files could not be read,"
@@ -71,7 +70,7 @@ def parse(args: list[str] | None = None) -> Namespace:
         "--resume", action="store_true", help="Skip files that have a row in --output, and append."
     )
     option("--overwrite", action="store_true", help="Replace files that are there already.")
-    option("--import", **IMPORT)
+    parser.add_import()
     option(
         "--batch_size", type=PositiveInt, default=64, help="Images that each device sees at a time."
     )

@@ -31,9 +31,8 @@ from project.analysis.tables import (
     replacing,
     require_writable,
 )
-from project.engine.cli.command import one_line_errors
-from project.engine.cli.command_line import IMPORT, import_modules
-from project.engine.cli.parser import OneLineErrorParser
+from project.engine.cli.entry import one_line_errors
+from project.engine.cli.parser import CommandParser, import_modules
 from project.engine.errors import UserError, printable
 from project.engine.run.checkpoint import ABOUT, read_checkpoint
 from project.engine.run.folder import read_metrics
@@ -46,7 +45,7 @@ _THUMBNAIL = 160  # pixels
 
 def parse(args: list[str] | None = None) -> Namespace:
     """Parses the command line, ``sys.argv`` by default."""
-    parser = OneLineErrorParser(
+    parser = CommandParser(
         prog="python -m project.report",
         description="Writes one HTML page about a finished run: metrics, curves, confusion matrix, classes, calibration,"
         " mistakes, Grad-CAM and configuration. It needs no network, so it can be sent as it is.",
@@ -60,7 +59,7 @@ def parse(args: list[str] | None = None) -> Namespace:
         type=str | None,
         help="The folder of the images, if not the one that the checkpoint names.",
     )
-    option("--import", **IMPORT)
+    parser.add_import()
     return parser.parse_args(args)
 
 

@@ -18,7 +18,7 @@ from project.analysis.data import open_data
 from project.analysis.evaluation import evaluate_split
 from project.analysis.plots import confusion_figure
 from project.engine import read_checkpoint, read_metrics
-from project.engine.cli.command import one_line_errors
+from project.engine.cli.entry import one_line_errors
 from project.model import ImageClassifier
 
 FILE, COLUMNS = "out_of_fold.csv", ["path", "label", "predicted", "fold"]

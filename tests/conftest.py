@@ -19,7 +19,7 @@ from project import predict, report
 from project.analysis.data import open_data
 from project.data import ImageDataModule
 from project.data.flowers_drawn import draw_flowers
-from project.engine.cli.command import quiet_libraries
+from project.engine.cli.entry import quiet_libraries
 from project.engine.run.checkpoint import ABOUT, read_checkpoint
 from project.evaluate import EvaluateCLI
 from project.fit import FitCLI

@@ -11,7 +11,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 
-from project.engine.cli.command import one_line_errors
+from project.engine.cli.entry import one_line_errors
 from project.engine.training.last_checkpoint import StoppedError
 from project.fit import FitCLI
 from tests.conftest import QUIET, TINY_DATA, TINY_TRAINER, fit

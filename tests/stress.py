@@ -23,7 +23,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor, nn
 
-from project.engine.cli.command import one_line_errors, quiet_libraries
+from project.engine.cli.entry import one_line_errors, quiet_libraries
 from project.fit import FitCLI
 from tests.conftest import QUIET, empty_figures
 from tests.distributed.processes import environment, fork, launched, wait

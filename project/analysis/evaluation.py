@@ -13,7 +13,7 @@ from torchmetrics.functional.classification import multilabel_average_precision
 
 from project.analysis.tables import named
 from project.data import ImageDataModule
-from project.engine.cli.command import quiet_libraries
+from project.engine.cli.entry import quiet_libraries
 from project.engine.errors import UserError
 from project.engine.loading.batch import BatchDataset
 from project.engine.loading.scan import spelt

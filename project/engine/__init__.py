@@ -55,6 +55,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .cli.entry import run_command as run_command
+    from .cli.parser import CommandParser as CommandParser
     from .errors import UserError as UserError
     from .errors import require as require
     from .loading.batch import ArrayDataset as ArrayDataset
@@ -74,6 +76,8 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _MODULES = {
+    "CommandParser": "cli.parser",
+    "run_command": "cli.entry",
     "UserError": "errors",
     "require": "errors",
     "ArrayDataset": "loading.batch",

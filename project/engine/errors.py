@@ -1,24 +1,25 @@
-"""Errors that the user can mend, and how they are printed."""
+"""Errors that a user can fix, and how they are worded."""
 
 import os
-import sys
-import time
 from collections.abc import Iterable
-from typing import NoReturn
 
 LINES = "\n"
+WORKER_DIED = (
+    "a process that loads images has died, perhaps because memory ran out; fewer workers"
+    " (num_workers) or a smaller batch_size need less"
+)
 
 
 class UserError(Exception):
-    """A mistake of the user's; its text says what is wrong, where and what to do, and commands print it alone."""
+    """A user error. The message says what is wrong, where, and how to fix it; commands print it alone."""
 
 
 class LocalError(UserError):
-    """A UserError that one process may notice alone, so that each prints its own."""
+    """A UserError that one process may notice alone, so that each process prints its own."""
 
 
 class NonFiniteError(LocalError):
-    """Training has met numbers that are not finite, which resuming would meet again."""
+    """Training has met numbers that are not finite; resuming would fail the same way."""
 
 
 class UnreadableFileError(LocalError):
@@ -26,7 +27,7 @@ class UnreadableFileError(LocalError):
 
 
 def printable(text: object, keep: str = "") -> str:
-    """Escapes what would control a terminal: ANSI codes, line ends and changed writing directions, but not ``keep``."""
+    """Escapes characters that control a terminal, such as ANSI codes and line ends, except ``keep``."""
     return "".join(
         c if c.isprintable() or c in keep else c.encode("unicode_escape").decode()
         for c in str(text)
@@ -34,7 +35,7 @@ def printable(text: object, keep: str = "") -> str:
 
 
 def listed(names: Iterable[object], most: int | None = None, word: str = "and") -> str:
-    """Joins names as in ``a, b and c``, or with ``most`` as in ``a, b and 5 more``; without names it is ``none``."""
+    """Joins names as in ``a, b and c``, or with ``most`` as in ``a, b and 5 more``; none: ``none``."""
     shown = [printable(name) for name in names]
     if most is not None and len(shown) > most:
         shown[most:] = [f"{len(shown) - most:,} more"]
@@ -43,31 +44,15 @@ def listed(names: Iterable[object], most: int | None = None, word: str = "and") 
 
 
 def first_sentence(error: BaseException) -> str:
-    """Returns the first sentence of a library's error, or its type where it has no text."""
+    """Returns the first sentence of a library's error, or its type if it has no text."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].split(". ")[0]
 
 
 def first_of_machine() -> bool:
-    """Returns False in all processes of a machine but the first, before they can communicate, too."""
+    """Returns True in the first process of a machine, even before processes can communicate."""
     # Lightning's launcher and torchrun set the one, srun the other
     rank = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or "0"
     return rank == "0" or not rank.isdecimal()
-
-
-def end_with_error(text: str, alone: bool = False) -> NoReturn:
-    """Ends the program with code 2 and one line, which only the first process of a machine prints, or with ``alone`` each."""
-    if first_of_machine() or alone:
-        sys.stderr.write(f"error: {printable(text, keep=LINES)}\n")
-    else:
-        _let_the_first_speak()
-    sys.exit(2)
-
-
-def _let_the_first_speak(patience: float = 5.0) -> None:
-    """Waits for the launcher's end: it ends all processes, the first too, as soon as one has ended."""
-    parent, end = os.getppid(), time.monotonic() + patience
-    while os.getppid() == parent and time.monotonic() < end:
-        time.sleep(0.1)
 
 
 def require(condition: bool, option: str, value: object, wanted: str) -> None:

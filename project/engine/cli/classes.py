@@ -2,6 +2,7 @@
 
 import inspect
 from argparse import SUPPRESS
+from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
@@ -17,8 +18,11 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..run.settings import subclasses
+from .config import path_of
 
-CLASS_OPTIONS: dict[str, type] = {
+Bases = Mapping[str, type]
+
+CLASS_OPTIONS: Bases = {
     "data": LightningDataModule,
     "model": LightningModule,
     "model.loss": nn.Module,
@@ -29,26 +33,22 @@ CLASS_OPTIONS: dict[str, type] = {
     "trainer.profiler": Profiler,
     "trainer.callbacks": Callback,
 }
-"""The options that take a class, and its base; the template puts its own bases for ``data`` and ``model``."""
+"""The options that take a class, and its base; a command has its own bases of ``data`` and ``model``."""
 
 
-def candidates(key: str) -> list[type]:
-    """Returns the classes to propose for an option; of torch's modules only losses, by their names."""
-    found = [
-        cls
-        for cls in subclasses(CLASS_OPTIONS[key])
-        if not inspect.isabstract(cls) and cls.__name__[0] != "_"
+def candidates(base: type) -> list[type]:
+    """Returns the classes to suggest for an option; of torch's modules only losses, by their names."""
+    classes = [
+        cls for cls in subclasses(base) if not inspect.isabstract(cls) and cls.__name__[0] != "_"
     ]
-    return (
-        [cls for cls in found if cls.__name__.endswith(("Loss", "Entropy"))]
-        if key == "model.loss"
-        else found
-    )
+    if base is nn.Module:
+        return [cls for cls in classes if cls.__name__.endswith(("Loss", "Entropy"))]
+    return classes
 
 
-def find_class(key: str, name: object) -> type | None:
+def find_class(base: type, name: object) -> type | None:
     """Finds the one class of a path, or of a name among imported subclasses, as jsonargparse does; else None."""
-    base, (module, _, last) = CLASS_OPTIONS[key], str(name).rpartition(".")
+    module, _, last = str(name).rpartition(".")
     if not all(part.isidentifier() for part in str(name).split(".")):
         return None
     named = [
@@ -59,30 +59,26 @@ def find_class(key: str, name: object) -> type | None:
             named = [getattr(import_module(module), last)]
         except (ModuleNotFoundError, AttributeError):
             return None
-    found = [cls for cls in named if isinstance(cls, type) and issubclass(cls, base)]
+    classes = [cls for cls in named if isinstance(cls, type) and issubclass(cls, base)]
     # Lightning has its own of some of torch's classes
-    return next((cls for cls in found if all(issubclass(cls, other) for other in found)), None)
+    return next((cls for cls in classes if all(issubclass(cls, other) for other in classes)), None)
 
 
-def unknown_class(key: str, name: str) -> str:
-    """Formats the message about a class that there is not, with the nearest name, or of which there are several."""
-    if len(same := [path_of(cls) for cls in candidates(key) if cls.__name__ == name]) > 1:
+def unknown_class(key: str, base: type, name: str) -> str:
+    """Formats the message about a class that does not exist, with the closest name, or that is ambiguous."""
+    names = {cls.__name__.lower(): cls.__name__ for cls in candidates(base)}
+    if len(same := [path_of(cls) for cls in candidates(base) if cls.__name__ == name]) > 1:
         return (
-            f"--{key}: several classes are called '{name}'; give the path of one: {', '.join(same)}"
+            f"--{key}: several classes are called '{name}'; use the path of one: {', '.join(same)}"
         )
-    names = {cls.__name__.lower(): cls.__name__ for cls in candidates(key)}
     if nearest := get_close_matches(name.rpartition(".")[2].lower(), names, n=1):
-        meant = f"; did you mean {names[nearest[0]]}?"
+        advice = f"did you mean {names[nearest[0]]}?"
     elif key == "model":
-        meant = f"; did you mean --model.arch {name}?"
+        advice = f"did you mean --model.arch {name}?"
     else:
-        meant = (
-            f"; name your own with its module, as in my_module.{name}"
-            if name.isidentifier()
-            else ""
-        )
-    kinds = f"{'folder, file or ' if key == 'data' else ''}{CLASS_OPTIONS[key].__name__}"
-    return f"--{key}: there is no {kinds} '{name}'{meant}"
+        advice = "name a class of your own with its module, as in my_module.MyClass"
+    kinds = f"folder, file or {base.__name__}" if key == "data" else base.__name__
+    return f"--{key}: there is no {kinds} '{name}'; {advice}"
 
 
 def class_parser(cls: type, key: str | None = None) -> LightningArgumentParser:
@@ -90,23 +86,17 @@ def class_parser(cls: type, key: str | None = None) -> LightningArgumentParser:
     parser = LightningArgumentParser(
         exit_on_error=False, add_help=False, usage=SUPPRESS, description=""
     )
-    given: set[str | int] = (
-        {1} if issubclass(cls, Optimizer | LRScheduler) else set()
-    )  # the model gives the first
-    parser.add_class_arguments(cls, key, skip=given, fail_untyped=False)
+    # the model passes parameters to its optimizer, and the optimizer to its schedule
+    is_partial = issubclass(cls, Optimizer | LRScheduler)
+    parser.add_class_arguments(cls, key, skip={1} if is_partial else set(), fail_untyped=False)
     return parser
 
 
 @cache
 def accepted(cls: type) -> dict[str, Any]:
-    """Returns the arguments that a class accepts, with their defaults; none where its signature cannot be read."""
+    """Returns the arguments that a class accepts, with their defaults; none if its signature is unreadable."""
     try:
         defaults: dict[str, Any] = class_parser(cls).get_defaults().as_dict()
-    except ValueError:  # as of some of Lightning's callbacks
+    except ValueError:  # some Lightning callbacks
         return {}
     return defaults
-
-
-def path_of(cls: type) -> str:
-    """Returns the full path of a class, by which it is imported."""
-    return f"{cls.__module__}.{cls.__qualname__}"

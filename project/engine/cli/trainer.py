@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from jsonargparse.typing import register_type
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
@@ -25,9 +24,6 @@ from ..run.processes import watch_processes
 from ..run.progress import note
 from ..training.best_checkpoint import Monitor
 from ..upstream import communication_of, disable_signal_handling
-
-# StochasticWeightAveraging has one as a default, which would come to a config as an error text
-register_type(torch.device, str, torch.device)
 
 
 class ExactTrainer(Trainer):

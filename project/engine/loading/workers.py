@@ -18,13 +18,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, get_worker_info
 from tqdm import tqdm
 
-from ..errors import LocalError
+from ..errors import WORKER_DIED, LocalError
 from ..run.processes import StopRequest
 
-WORKER_DIED = (
-    "a process that loads images has died, perhaps because memory ran out; fewer workers (num_workers) or a smaller"
-    " batch_size need less"
-)
 _SHARED_MEMORY = Path("/dev/shm")
 _MANY_FILES = 2**16
 

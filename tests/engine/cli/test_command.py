@@ -15,8 +15,8 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import nn
 
 from project.data import SyntheticFlowersDataModule
-from project.engine.cli.command import lasting, one_line_errors
-from project.engine.cli.explain import TRACEBACK, explain
+from project.engine.cli.entry import TRACEBACK, one_line_errors, robust
+from project.engine.cli.entry import describe_error as explain
 from project.engine.errors import UserError
 from project.fit import FitCLI
 from project.model import ImageClassifier
@@ -114,7 +114,7 @@ def test_a_variable_shows_the_traceback_of_a_mistake_too(monkeypatch, capsys):
 def test_a_file_does_not_take_the_number_of_a_stream_that_was_closed(tmp_path):
     script = """if True:
         import os, sys
-        from project.engine.cli.command import one_line_errors
+        from project.engine.cli.entry import one_line_errors
         with one_line_errors():
             print(1)
             print(2, file=sys.stderr)
@@ -128,7 +128,7 @@ def test_a_file_does_not_take_the_number_of_a_stream_that_was_closed(tmp_path):
 def test_a_closed_pipe_is_no_error():
     reading, writing = os.pipe()
     with open(writing, "w") as pipe:
-        stream = lasting(pipe)
+        stream = robust(pipe)
         stream.write("read\n")
         stream.flush()
         assert os.read(reading, 100) == b"read\n"
@@ -142,8 +142,8 @@ def test_a_closed_pipe_is_no_error():
 def test_a_log_on_a_full_disk_is_no_error_and_a_result_is_one_error():
     with open("/dev/full", "w") as full:
         for _ in range(2):
-            print("epoch 1 of 6", file=lasting(full, messages=True))
-        results = lasting(full)
+            print("epoch 1 of 6", file=robust(full, is_log=True))
+        results = robust(full)
         print("accuracy", file=results)
         with pytest.raises(OSError, match="No space left"):
             results.flush()

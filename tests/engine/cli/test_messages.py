@@ -13,8 +13,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
 from project import check_data, report
+from project.engine.cli.entry import end_with_error
 from project.engine.cli.trainer import require_supported
-from project.engine.errors import UserError, end_with_error, listed
+from project.engine.errors import UserError, listed
 from project.evaluate import EvaluateCLI
 from tests.conftest import cases, fit, make_folder
 from tests.engine.cli.test_command_line import OWN_MODEL, parse, split
@@ -27,17 +28,17 @@ MISTAKES = f"""
 --model.optimizer.lrr=2 -> SGD has no option 'lrr'; did you mean --model.optimizer.lr
 --model={OWN_MODEL} --model.gama=2 -> OwnModel has no option 'gama'; did you mean --model.gamma?
 --model.momentum=2 -> ImageClassifier has no option 'momentum'; did you mean --model.optimizer.momentum?
---trainer.callbacks+=EarlyStopping --trainer.callbacks.monitr=x -> did you mean --trainer.callbacks.monitor?
+--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitr=x -> --trainer.callbacks: Option 'monitr' is not accepted
 --lr=1 -> there is no option '--lr'; did you mean --model.optimizer.lr?
 --epochs=1 -> there is no option '--epochs'; did you mean --trainer.max_epochs
 --batch-size=1 -> there is no option '--batch-size'; did you mean --data.batch_size?
---xyzzy=1 -> there is no option '--xyzzy'; --help-all lists what there is
+--xyzzy=1 -> there is no option '--xyzzy'; see --help
 --trainer.max_ep=3 -> there is no option '--trainer.max_ep'
-extra -> there is no option 'extra'
---trainer.callbacks.patience=3 -> Callback has no option 'patience'; EarlyStopping and
---model.lr_scheduler.step_size=3 -> CosineWithWarmup has no option 'step_size'; StepLR has it
---data.root=x -> SyntheticFlowersDataModule has no option 'root'; CSVDataModule, FolderDataModule and FlowersDataModule
---model.optimizer.momentum=1 --model.optimizer=AdamW -> AdamW has no option 'momentum'; Muon, RMSprop and SGD have it
+extra -> unrecognized arguments: extra
+--trainer.callbacks.patience=3 -> --trainer.callbacks: Option 'patience' is not accepted
+--model.lr_scheduler.step_size=3 -> CosineWithWarmup has no option 'step_size'; it is an option of StepLR
+--data.root=x -> SyntheticFlowersDataModule has no option 'root'; it is an option of CSVDataModule, FolderDataModule, Flo
+--model.optimizer.momentum=1 --model.optimizer=AdamW -> AdamW has no option 'momentum'; it is an option of Muon, RMSprop, SGD and 1 more
 --config={{model.optimizer: {{class_path: SGD, init_args: {{momentum: 0.8}}}}}} --model.optimizer=AdamW -> no option 'momentum'
 --data=FlowrsDataModule -> there is no folder, file or ImageDataModule 'FlowrsDataModule'; did you mean FlowersDataModule
 --data=torch.nn.Linear -> --data: there is no folder, file or ImageDataModule 'torch.nn.Linear'
@@ -47,31 +48,31 @@ extra -> there is no option 'extra'
 --config={{data: {{class_path: 3}}}} -> --data: there is no folder, file or ImageDataModule '3'
 --model=resnet18 -> --model: there is no ImageClassifier 'resnet18'; did you mean --model.arch resnet18?
 --config={{model.loss: {{class_path: os.getpid, init_args: {{a: 3}}}}}} -> --model.loss: there is no Module 'os.getpid'
---model.loss=my_own -> there is no Module 'my_own'; name your own with its module, as in my_module.my_own
+--model.loss=my_own -> there is no Module 'my_own'; name a class of your own with its module
 --model.optimizer=Adamw -> there is no Optimizer 'Adamw'; did you mean AdamW?
 --model.optimizer=torch.optim.AdamWW -> --model.optimizer: there is no Optimizer 'torch.optim.AdamWW'; did you mean AdamW
---trainer.callbacks=EarlyStoping -> there is no Callback 'EarlyStoping'; did you mean EarlyStopping?
---data=FolderDataModule -> --data.root is required
---model.lr_scheduler=ReduceLROnPlateau -> --model.lr_scheduler.monitor is required by ReduceLROnPlateau
+--trainer.callbacks=EarlyStoping -> Expected a dot import path string: EarlyStoping
+--data=FolderDataModule -> --data: the following arguments are required: root
+--model.lr_scheduler=ReduceLROnPlateau -> --model.lr_scheduler: the following arguments are required: monitor
 --model.optimizer.lr -> --model.optimizer.lr needs a value
---data.batch_size=many -> --data.batch_size: expected PositiveInt, not 'many'
---data.batch_size=null -> --data.batch_size is required by SyntheticFlowersDataModule
---model.optimizer=null -> --model.optimizer is required by ImageClassifier
---config={{model: {{loss: null}}}} -> --model.loss is required by ImageClassifier
---model.lr_scheduler=null -> --model.lr_scheduler is required by ImageClassifier
+--data.batch_size=many -> --data.batch_size: Not of type PositiveInt: invalid literal for int() with base 10: 'many'
+--data.batch_size=null -> --data.batch_size: Not of type PositiveInt
+--model.optimizer=null -> error: --model.optimizer: Type typing.Callable
+--config={{model: {{loss: null}}}} -> --model.loss: Not a valid subclass of Module
+--model.lr_scheduler=null -> error: --model.lr_scheduler: Type typing.Callable
 --trainer.accumulate_grad_batches=0 -> --trainer.accumulate_grad_batches must be above 0, got 0
 --config={{data.batch_size: 8, data: {{batch_size: 4}}}} -> --config: 'data.batch_size' is given twice
 --config={{model: {{arch: a, init_args: {{arch: b}}}}}} -> --config: 'model.arch' is given twice
---data.split_seed=null -> --data.split_seed is required by
+--data.split_seed=null -> --data.split_seed: Expected a int. Got value: None
 --seed_everything=-1 -> --seed_everything must be from 0 to 4294967295, got -1
---model.optimizer.lr=high -> --model.optimizer.lr: expected float, not 'high'
---trainer.limit_val_batches=many -> --trainer.limit_val_batches: expected int or float, not 'many'
---model.test_time_augmentation= -> _augmentation: expected flip, flip_and_shift, not ''
---data=FolderDataModule --data.root=. --data.crop_scale=1 -> --data.crop_scale: expected a list as [A,B], not '1'
---model.loss.class_weights=balance -> class_weights: expected balanced or a list as [A,B], not 'balance'
+--model.optimizer.lr=high -> Expected a float; Expected a dot import path string: high; Given value: high
+--trainer.limit_val_batches=many -> --trainer.limit_val_batches: Expected a int; Expected a float; Expected a NoneType; Given value: many
+--model.test_time_augmentation= -> _augmentation: Expected a typing.Literal['flip', 'flip_and_shift']
+--data=FolderDataModule --data.root=. --data.crop_scale=1 -> --data.crop_scale: Expected a tuple; Expected a NoneType; Given value: 1
+--model.loss.class_weights=balance -> --model.loss.class_weights: Expected a typing.Literal['balanced']; Expected a list
 --model.class_names=x -> --model.class_names cannot be given: it follows from data.class_names
 --config={{model: {{class_names: [a]}}}} -> --model.class_names cannot be given: it follows from data.class_names
---seed_everything=true -> --data.seed: expected int, not 'True'
+--seed_everything=true -> --data.seed: Expected a int. Got value: True
 --data.seed=3 -> --data.seed cannot be given: it follows from seed_everything
 --config={{trainer: {{max_epocs: 3}}}} -> there is no option '--trainer.max_epocs'; did you mean --trainer.max_epochs
 --config={{data: {{train_transforms+: [1]}}}} -> --data.train_transforms: Type collections.abc.Callable
@@ -91,8 +92,8 @@ extra -> there is no option 'extra'
 --trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/accuracy -> has mode min, but max of 'val/accuracy' is best
 --callbacks.last_checkpoint.every_minutes=0 -> --callbacks.last_checkpoint.every_minutes must be above 0
 --callbacks.last_checkpoint.every_n_steps=0 -> --callbacks.last_checkpoint.every_n_steps must be above 0
---data.batch_size=0 -> --data.batch_size must be >0, got 0
---data.num_workers=-1 -> --data.num_workers must be >=0, got -1
+--data.batch_size=0 -> --data.batch_size: Not of type PositiveInt: 0 does not conform to restriction v>0
+--data.num_workers=-1 -> --data.num_workers: Not of type NonNegativeInt: does not conform to restriction v>=0
 --data.crop_padding=-1 -> --data.crop_padding
 --data.cutout=-2 -> --data.cutout
 --data.flip=alternate -> --data.flip
@@ -145,14 +146,14 @@ def test_a_config_that_cannot_be_read_is_one_line(text, answer, workplace, capsy
 
 @cases(
     "command args answer",
-    (EvaluateCLI, [], "CHECKPOINT is missing, as in: "),
+    (EvaluateCLI, [], "the checkpoint is missing; see --help"),
     (
         report.parse,
         ["x", "--data.root=x"],
-        "there is no option '--data.root'; did you mean --root?",
+        "unrecognized arguments: --data.root=x; did you mean --root?",
     ),
-    (report.parse, [], "RUN is missing, as in: "),
-    (check_data.parse, [], "DATA is missing, as in: "),
+    (report.parse, [], "the following arguments are required: run"),
+    (check_data.parse, [], "the following arguments are required: data"),
 )
 def test_other_commands_answer_alike(command, args, answer, capsys):
     assert answer in one_line(lambda: command(args), capsys)

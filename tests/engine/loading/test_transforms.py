@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torchvision.transforms import v2
 
 from project.data import FolderDataModule
-from project.engine.cli.explain import explain
+from project.engine.cli.entry import describe_error as explain
 from project.engine.loading.transforms import TransformedDataset
 from project.engine.randomness import Purpose, derived_seed, seed_generators
 from project.model import ImageClassifier

@@ -1,0 +1,214 @@
+"""Entry point of every command: robust output, one-line errors, tracebacks for bugs.
+
+It imports neither torch nor Lightning, so that a command can print its help before they are needed.
+"""
+
+import errno
+import gc
+import io
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn, TextIO
+
+from ..errors import LINES, WORKER_DIED, LocalError, UserError, first_of_machine, printable
+
+_PACKAGE = (__package__ or "").partition(".")[0]
+TRACEBACK = f"{_PACKAGE.upper()}_TRACEBACK"
+"""The variable that shows the traceback of user errors, too, named after the package."""
+
+NO_MEMORY = "out of memory; a smaller batch_size or image_size needs less"
+_LIBRARIES = (
+    ("OutOfMemoryError", "", NO_MEMORY),
+    ("MemoryError", "", NO_MEMORY),
+    ("RuntimeError", "DefaultCPUAllocator", NO_MEMORY),
+    # a worker that aborts has a bug
+    ("RuntimeError", r"DataLoader worker \(pid(?!.*(Aborted|Segmentation fault))", WORKER_DIED),
+    (
+        "RuntimeError",
+        "Connection (closed|reset) by peer",
+        "another process of this run has ended; it says why, unless the system killed it",
+    ),
+    (
+        "ValueError",
+        "Expected more than 1 value per channel",
+        "BatchNorm cannot train on one value per channel; use a larger batch_size or image_size",
+    ),
+)
+"""Errors of torch about the machine or the options: type, pattern and description."""
+
+_SILENCED = (
+    # true of every run, or handled
+    ".*Checkpoint directory .* exists and is not empty.*",
+    ".*could not find the monitored key.*",
+    ".*in eval mode at the start of training.*",
+    ".*SWA is currently only supported every epoch.*",
+    ".*smaller than the logging interval.*",
+    ".*recommended to use `self.log\\('step'.*",
+    ".*does not have many workers.*",
+    ".*TensorFloat32 tensor cores .* available but not enabled.*",
+    ".*`srun` command is available on your system but is not used.*",
+    # between libraries
+    ".*Glyph .* missing from.*|Matplotlib currently does not support .* natively",
+    ".*all_gather is deprecated.*",
+    ".*LeafSpec.*",
+)
+
+
+def run_command(command: Callable[[], object]) -> NoReturn:
+    """Runs a command as a program, which ends with the code that the function returns, or 0.
+
+    A :class:`UserError` and errors of the machine, such as a full disk, are one line and code 2; a bug keeps its
+    traceback.
+
+    Example:
+        >>> def main() -> None:
+        ...     run_command(lambda: print("done"))
+    """
+    with one_line_errors():
+        sys.exit(command())  # type: ignore[arg-type]
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Ends the program with one line and code 2 for a user error; a bug keeps its traceback."""
+    quiet_libraries()
+    threading.excepthook = _unless_described
+    gc.freeze()  # imported modules stay: the collector need not look at them again
+    gc.enable()
+    for name in ("stdout", "stderr"):
+        stream, original = getattr(sys, name), getattr(sys, f"__{name}__")
+        if stream is None:  # closed
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif stream is original:  # otherwise a test or a notebook has replaced it
+            setattr(sys, name, robust(stream, is_log=name == "stderr"))
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()  # or Python does, and prints a full disk's traceback
+    except KeyboardInterrupt:
+        sys.stderr.write("\nstopped\n")
+        sys.exit(130)
+    except Exception as error:
+        # torch's handler would raise again for a dead worker
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        text = describe_error(error)
+        if text is None or os.environ.get(TRACEBACK, "0") not in ("", "0"):
+            raise
+        is_local = isinstance(error, LocalError | OSError) or text in (WORKER_DIED, NO_MEMORY)
+        end_with_error("; ".join([text, *getattr(error, "__notes__", [])]), is_local)
+
+
+def end_with_error(text: str, is_local: bool = False) -> NoReturn:
+    """Ends the program with code 2 and one line, once on each machine or, if local, in each process."""
+    if first_of_machine() or is_local:
+        sys.stderr.write(f"error: {printable(text, keep=LINES)}\n")
+    else:  # the launcher ends all processes as soon as one has ended: wait for the first one's line
+        parent, end = os.getppid(), time.monotonic() + 5.0
+        while os.getppid() == parent and time.monotonic() < end:
+            time.sleep(0.1)
+    sys.exit(2)
+
+
+def describe_error(error: BaseException | None) -> str | None:
+    """Describes a user error or its cause in one line; None for a bug, which gets a traceback."""
+    while error is not None:
+        if (text := _description(error)) is not None:
+            return text
+        context = None if error.__suppress_context__ else error.__context__
+        # a handled error is the cause only if closing a file failed after writing had
+        error = error.__cause__ or (context if isinstance(context, UserError | OSError) else None)
+    return None
+
+
+def _description(error: BaseException) -> str | None:
+    text = str(error)
+    if isinstance(error, UserError):
+        # torch puts a loader worker's traceback in front of its error
+        return re.split(r"[\w.]+\.engine\.errors\.\w+: ", text)[-1].strip()
+    if isinstance(error, OSError):
+        return _describe_os_error(error)
+    if isinstance(error, ModuleNotFoundError):
+        return _describe_missing_package(error)
+    for name, pattern, description in _LIBRARIES:
+        if type(error).__name__ == name and re.search(pattern, text):
+            return description
+    return None
+
+
+def _describe_os_error(error: OSError) -> str | None:
+    file = error.filename
+    name = f" '{os.fsdecode(file)}'" if isinstance(file, str | bytes) else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        return f"cannot write{name}: {error.strerror}; make room"
+    if error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
+        limits = "raise the limit (ulimit -n, ulimit -u), or use fewer workers (num_workers)"
+        return f"{error.strerror}; {limits}"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"no permission{name}: {error.strerror}"
+    return None
+
+
+def _describe_missing_package(error: ModuleNotFoundError) -> str | None:
+    if error.name is None:
+        return str(error)
+    if error.name.partition(".")[0] == _PACKAGE:
+        return None
+    frame = traceback.extract_tb(error.__traceback__)[-1:]
+    file = f" ({frame[0].filename}, line {frame[0].lineno})" if frame else ""
+    return f"the package '{error.name}' is not installed{file if '<' not in file else ''}"
+
+
+class RobustFile(io.FileIO):
+    """A file descriptor that accepts output when nobody reads it: training outlives ``| head``.
+
+    On a full disk, a log is lost; results raise one error.
+    """
+
+    is_log = False
+
+    def write(self, data: Any, /) -> int:
+        """Writes or discards the data; raises OSError for results that cannot be written."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            if not (isinstance(error, BrokenPipeError) or self.is_log):
+                self.is_log = True  # the rest is discarded
+                raise
+            return len(memoryview(data))
+
+
+def robust(stream: TextIO, is_log: bool = False) -> TextIO:
+    """Wraps standard output or standard error so that a closed pipe or an encoding cannot break it."""
+    file = RobustFile(stream.fileno(), "wb", closefd=False)
+    file.is_log = is_log
+    return io.TextIOWrapper(
+        io.BufferedWriter(file),
+        stream.encoding,
+        "backslashreplace",
+        line_buffering=is_log or stream.isatty(),
+    )
+
+
+def _unless_described(failed: threading.ExceptHookArgs) -> None:
+    """Prints a thread's error, but not TensorBoard's full disk, which the main thread meets, too."""
+    if not (isinstance(failed.exc_value, OSError) and describe_error(failed.exc_value)):
+        threading.__excepthook__(failed)
+
+
+def quiet_libraries() -> None:
+    """Silences messages of libraries that a user can do nothing about."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("lightning.pytorch.profilers").setLevel(logging.INFO)  # prints their reports
+    for message in _SILENCED:
+        warnings.filterwarnings("ignore", message=message)
