@@ -38,7 +38,7 @@ extra -> unrecognized arguments: extra
 --trainer.callbacks.patience=3 -> --trainer.callbacks: Option 'patience' is not accepted
 --model.lr_scheduler.step_size=3 -> CosineWithWarmup has no option 'step_size'; it is an option of StepLR
 --data.root=x -> SyntheticFlowersDataModule has no option 'root'; it is an option of CIFAR10
---model.optimizer.momentum=1 --model.optimizer=AdamW -> AdamW has no option 'momentum'; it is an option of Muon, RMSprop, SGD and 1 more
+--model.optimizer.momentum=1 --model.optimizer=AdamW -> AdamW has no option 'momentum'; it is an option of Muon
 --config={{model.optimizer: {{class_path: SGD, init_args: {{momentum: 0.8}}}}}} --model.optimizer=AdamW -> no option 'momentum'
 --data=FlowrsDataModule -> there is no folder, file or ImageDataModule 'FlowrsDataModule'; did you mean FlowersDataModule
 --data=torch.nn.Linear -> --data: there is no folder, file or ImageDataModule 'torch.nn.Linear'
