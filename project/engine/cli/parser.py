@@ -29,7 +29,7 @@ class CommandParser(ArgumentParser):
     abbreviated ones.
 
     Example:
-        >>> parser = CommandParser(prog="python -m project.label", description="Labels images.")
+        >>> parser = CommandParser(description="Labels images.")
         >>> _ = parser.add_argument("--top_k", type=int, default=1, help="Classes to name.")
         >>> parser.parse_args(["--top_k", "3"]).top_k
         3
