@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from .run.files import fetch_file as fetch_file
     from .run.folder import read_metrics as read_metrics
     from .run.progress import note as note
+    from .run.settings import import_network as import_network
 
 __version__ = "0.2.0"
 
@@ -92,6 +93,7 @@ _MODULES = {
     "read_weights": "run.checkpoint",
     "fetch_file": "run.files",
     "note": "run.progress",
+    "import_network": "run.settings",
     "read_metrics": "run.folder",
 }
 

@@ -20,7 +20,6 @@ from project.model.networks import (
     build_network,
     detect_memory_format,
     head,
-    network_of_file,
     with_channels,
 )
 from project.model.normalize import Normalization, resized
@@ -216,5 +215,3 @@ class ImageClassifier(ResumableModule):
         if mode and self.frozen is not None:
             evaluate_frozen(self.network, self.frozen, len(self.class_names))
         return self
-
-    network_of_file = staticmethod(network_of_file)  # checks the network that a checkpoint names

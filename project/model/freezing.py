@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from torch import nn
 
-from project.engine.errors import UserError, listed, printable
-from project.model.networks import head, import_timm
+from project.engine import UserError
+from project.model.networks import head
 
 _BACKBONE = "backbone"
 
@@ -20,14 +20,15 @@ def freeze_layers(network: nn.Module, freeze: str, num_classes: int) -> None:
         for layer in head(network, num_classes).values():
             layer.requires_grad_(True)
     else:
-        found = blocks(network)
-        number = _position(found, freeze)
+        layers = blocks(network)
+        number = _position(layers, freeze)
         if not number:
-            choice = listed(block_name(found, later) for later in range(1, len(found)))
+            names = [block_name(layers, later) for later in range(1, len(layers))]
             raise UserError(
-                f"--model.freeze: no block after the first is called '{printable(freeze)}'; there are {choice}, and backbone"
+                f"--model.freeze: no block after the first is called '{freeze}'; there are"
+                f" {', '.join([*names, _BACKBONE])}"
             )
-        for name in chain.from_iterable(found[:number]):
+        for name in chain.from_iterable(layers[:number]):
             network.get_parameter(name).requires_grad_(False)
     evaluate_frozen(network, freeze, num_classes)
 
@@ -55,52 +56,52 @@ def evaluate_frozen(network: nn.Module, freeze: str, num_classes: int) -> None:
 def blocks(network: nn.Module) -> list[list[str]]:
     """Lists the names of the parameters of each block in order of depth, the stem first and the head last.
 
-    Networks of timm name their blocks by ``group_matcher``. In others, sequences, lists and a module with more than half of
-    all parameters are taken apart; anything else is a block. Normalisation and lone parameters belong to the block before.
+    Networks of timm name their blocks by ``group_matcher``. In others, sequences, lists and a module
+    with more than half of all parameters are taken apart; anything else is a block. Normalisation and
+    lone parameters belong to the block before.
     """
     if hasattr(network, "group_matcher"):
+        from timm.models import group_parameters
+
         matcher = cast(Any, network).group_matcher(coarse=False)
-        groups: dict[int, list[str]] = import_timm().models.group_parameters(network, matcher)
+        groups: dict[int, list[str]] = group_parameters(network, matcher)
         return [groups[depth] for depth in sorted(groups)]
-    known = {name for name, _ in network.named_parameters()}  # one name for what two modules share
-    found: list[list[str]] = [[]]
+    known = {name for name, _ in network.named_parameters()}  # shared ones have one name
+    layers: list[list[str]] = [[]]
     has_layer = False
     for names, is_layer in _parts(network, "", _size(network) / 2):
         if is_layer and has_layer:
-            found.append([])
-        found[-1] += [name for name in names if name in known]
+            layers.append([])
+        layers[-1] += [name for name in names if name in known]
         has_layer |= is_layer
-    return found
+    return layers
 
 
-def _parts(module: nn.Module, name: str, half: float) -> Iterator[tuple[list[str], bool]]:
-    """Yields the parameters of each part, and whether it has a layer that is no normalisation."""
-    alone = [f"{name}{own}" for own, _ in module.named_parameters(recurse=False)]
-    if alone:
-        yield alone, False
-    for child_name, child in module.named_children():
-        path = f"{name}{child_name}"
+def _parts(module: nn.Module, prefix: str, half: float) -> Iterator[tuple[list[str], bool]]:
+    """Yields the parameters of each part; True if it has a layer that is no normalisation."""
+    yield [f"{prefix}{name}" for name, _ in module.named_parameters(recurse=False)], False
+    for name, child in module.named_children():
+        path = f"{prefix}{name}"
         is_apart = isinstance(child, nn.Sequential | nn.ModuleList) or _size(child) > half
-        if is_apart and any(True for _ in child.children()):
+        if is_apart and len(list(child.children())) > 0:
             yield from _parts(child, f"{path}.", half)
-        elif parameters := dict(child.named_parameters(path)):
-            yield list(parameters), any(parameter.ndim > 1 for parameter in parameters.values())
+        else:
+            parameters = dict(child.named_parameters(path))
+            yield list(parameters), any(value.ndim > 1 for value in parameters.values())
 
 
 def _size(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _position(found: list[list[str]], name: str) -> int | None:
-    begun = (
-        n
-        for n, names in enumerate(found)
-        if any(f"{parameter}.".startswith(f"{name}.") for parameter in names)
-    )
-    return next(begun, None)
+def _position(layers: list[list[str]], name: str) -> int | None:
+    for number, names in enumerate(layers):
+        if any(f"{parameter}.".startswith(f"{name}.") for parameter in names):
+            return number
+    return None
 
 
-def block_name(found: list[list[str]], number: int) -> str:
-    """Names a block by the module that holds it, or where an earlier block lies in that, too, by its first parameter."""
-    module = ".".join(commonprefix([name.split(".")[:-1] for name in found[number]]))  # noqa: RUF071
-    return module if _position(found, module) == number else found[number][0]
+def block_name(layers: list[list[str]], number: int) -> str:
+    """Names a block by the module that holds it, or if an earlier block lies in that, too, by its first parameter."""
+    module = ".".join(commonprefix([name.split(".")[:-1] for name in layers[number]]))  # noqa: RUF071
+    return module if _position(layers, module) == number else layers[number][0]

@@ -27,7 +27,6 @@ from project.model.networks import (
     TIMM,
     find_builder,
     head,
-    import_timm,
     timm_name,
     torchvision_names,
 )
@@ -58,7 +57,9 @@ def find_weights(arch: str, weights: str) -> Pretrained:
         if weights in names:
             return _of_torchvision(arch, weights)
     elif arch.startswith(TIMM):
-        tagged = import_timm().list_pretrained(f"{timm_name(arch)}.*")
+        import timm
+
+        tagged = timm.list_pretrained(f"{timm_name(arch)}.*")
         names = [*(["DEFAULT"] if tagged else []), *(name.partition(".")[2] for name in tagged)]
         if weights in names:
             return _of_timm(arch, weights)
@@ -114,9 +115,10 @@ def _of_torchvision(arch: str, name: str) -> Pretrained:
 
 
 def _of_timm(arch: str, tag: str) -> Pretrained:
-    timm = import_timm()
+    import timm
+
     name = timm_name(arch) if tag == "DEFAULT" else f"{timm_name(arch)}.{tag}"
-    entry = timm.get_pretrained_cfg(name)
+    entry: Any = timm.get_pretrained_cfg(name)
     crop = entry.input_size[1]
     preprocessing = Preprocessing(
         resize=int(crop / entry.crop_pct),

@@ -115,17 +115,12 @@ class Tiny(nn.Module):
 
 def test_a_network_that_takes_one_memory_format_alone_gets_that_and_lazy_layers_their_shapes():
     network: Any = build_network(f"{__name__}.Tiny", 5)
-    network.norm.eval()
     assert (
         detect_memory_format(network, "Tiny", 5, torch.zeros(2, 3, 16, 16))
         is torch.contiguous_format
     )
     assert network.head.weight.shape == (5, 4 * 7 * 7)
-    assert (network.training, network.norm.training, network.norm.num_batches_tracked) == (
-        True,
-        False,
-        0,
-    )
+    assert (network.training, network.norm.num_batches_tracked) == (True, 0)
     assert list(head(network, 5)) == ["head"]
     with pytest.raises(UserError, match="no linear or convolutional layer with 9 outputs"):
         head(network, 9)
@@ -144,13 +139,13 @@ def failing(num_classes, fail_later=False):
 @cases(
     "arch args complaint",
     ("no_such_package.Net", {}, r"cannot be imported \(No module named 'no_such_package'\)"),
-    (f"{__name__}.make_images", {}, r"make_images does not accept num_classes=5 \(.*num_classes"),
+    (f"{__name__}.make_images", {}, r"make_images does not accept .*5} \(.*num_classes"),
     (
         f"{__name__}.of_other_width",
         {},
-        r"must return logits of shape \(2, 5\), got a shape of \(2, 6\)",
+        r"must return logits of shape \(2, 5\), got \(2, 6\)",
     ),
-    (f"{__name__}.failing", {"depth": 3}, r"failing does not accept .*depth=3 \(.*unexpected"),
+    (f"{__name__}.failing", {"depth": 3}, r"failing does not accept .*'depth': 3} \(.*unexpected"),
     (
         "inception_v3",
         {},
@@ -158,24 +153,24 @@ def failing(num_classes, fail_later=False):
     ),
     ("a:b", {}, "there is no network 'a:b'; name your own with its module, as in my_module.MyNet"),
     ("efficientnet", {}, "there is no network 'efficientnet'; did you mean .*efficientnet_b0"),
-    ("hrnet_w18", {}, "did you mean timm/hrnet_w18"),
+    ("hrnet_w18", {}, "did you mean .*timm/hrnet_w18"),
     ("timm/resnet17", {}, "there is no network 'timm/resnet17'; did you mean .*timm/resnet18"),
     ("timm/resnet18.a1_in1k", {}, "name the weights apart: timm/resnet18 --model.weights a1_in1k"),
     (
         "resnet18",
         {"groups": "x\n"},
-        r"--model\.arch_args: resnet18 does not accept .*groups='x\\n' \(",
+        r"--model\.arch_args: resnet18 does not accept .*'groups': 'x\\n'} \(",
     ),
     (
         "squeezenet1_1",
         {"stem": "cifar"},
         "only torchvision's ResNets have a stem, imagenet or cifar",
     ),
-    ("resnet9", {"depth": 3}, r"resnet9 does not accept num_classes=5, depth=3 \(.*depth"),
+    ("resnet9", {"depth": 3}, r"resnet9 does not accept .*'depth': 3} \(.*depth"),
     (
         "timm/resnet18",
         {"checkpoint_path": "x.pth"},
-        r"checkpoint_path='x\.pth' \(.*multiple values",
+        r"'checkpoint_path': 'x\.pth'} \(.*multiple values",
     ),
 )
 def test_a_network_that_cannot_be_used_is_an_error_of_one_line(arch, args, complaint):
@@ -327,6 +322,6 @@ def test_what_is_frozen_stays_as_it_is_with_its_statistics_and_all_else_is_train
 def test_a_block_that_there_is_not_is_answered_with_those_that_there_are():
     for name in ("layer5", "conv1"):  # before which there is none
         with pytest.raises(
-            UserError, match=rf"is called '{name}'; there are layer1\.0, .* fc, and backbone$"
+            UserError, match=rf"is called '{name}'; there are layer1\.0, .* fc, backbone$"
         ):
             classifier(arch="resnet18", freeze=name)

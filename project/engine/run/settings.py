@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sized
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from inspect import Parameter, isfunction, signature
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
@@ -88,12 +89,23 @@ def allow_module(name: str) -> None:
     _allowed.add(name)
 
 
-def own_network(path: str, arguments: Any) -> str:
-    """Finds a network that a checkpoint names in the modules that the user has named; imports nothing.
+def import_network(path: str) -> Any:
+    """Imports a callable that the user names, and lets checkpoints name its module, too."""
+    module, _, name = path.rpartition(".")
+    network = getattr(import_module(module), name)
+    allow_module(network.__module__ if isinstance(network, type) else module)
+    return network
 
-    Refuses a function with a text among its arguments, which might be a place to write to. A class may have moved.
+
+def network_of_file(path: str, arguments: Any) -> str:
+    """Returns the name of a network in a checkpoint, after a check of dotted paths; imports nothing.
+
+    A path must lead to a module that the user has named; a class may have moved. Refuses a function
+    with a text among its arguments, which might be a place to write to.
     """
     module, _, name = path.rpartition(".")
+    if not module or "/" in path:  # a name of a library
+        return path
     found = vars(sys.modules.get(module, object)).get(
         name
     )  # getattr would let a lazy module import

@@ -286,11 +286,6 @@ class ResumableModule(LightningModule):
         if self.trainer.is_global_zero:  # they are those of all processes
             self.train_metrics.set_counts(checkpoint["counts"])
 
-    @staticmethod
-    def network_of_file(arch: str, arch_args: Any) -> str:  # noqa: ARG004  # of the subclass
-        """Checks the name of a network, and the arguments for it, that come from a file, and returns the name to use."""
-        return arch
-
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]  # a file of hyperparameters could name what is imported
         cls,

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..errors import UserError, printable
 from ..preprocessing import is_preprocessing
 from ..run.checkpoint import ABOUT, About, read_checkpoint
-from ..run.settings import imported_class, limited_by, plain_options
+from ..run.settings import imported_class, limited_by, network_of_file, plain_options
 from .fitting import require_fitting_weights
 
 
@@ -28,7 +28,7 @@ def opened(cls: type[Any], path: str | Path, strict: bool, given: dict[str, Any]
         raise UserError(f"'{path}' does not say how images are prepared or what its network is")
     if "arch" in options and "arch" not in given:
         unchecked = None if "arch_args" in given else options.get("arch_args")
-        options["arch"] = cls.network_of_file(str(options["arch"]), unchecked)
+        options["arch"] = network_of_file(str(options["arch"]), unchecked)
     weights = _without_loss(checkpoint["state_dict"])
     try:
         signature(found).bind(**options)  # a bug further in keeps its traceback

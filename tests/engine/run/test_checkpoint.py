@@ -18,9 +18,15 @@ from torch import nn
 
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT, AtomicCheckpointIO, read_checkpoint
-from project.engine.run.settings import allow_module, imported_class, limited_by, plain_options
+from project.engine.run.settings import (
+    allow_module,
+    imported_class,
+    limited_by,
+    network_of_file,
+    plain_options,
+)
 from project.model import ImageClassifier
-from project.model.networks import build_network, network_of_file
+from project.model.networks import build_network
 from tests.conftest import cases
 from tests.small import load, one_line, require_same_end, small, stop_at
 from tests.stress import differences, outcome
