@@ -5,7 +5,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 
-from project.engine.errors import UserError
+from project.engine import UserError
 
 
 class FreezeParameters(Callback):
@@ -23,14 +23,11 @@ class FreezeParameters(Callback):
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Freezes them before the optimizer takes its parameters."""
-        found = [
-            value
-            for name, value in pl_module.network.named_parameters()
-            if re.search(self.pattern, name)
-        ]
-        if not found:
+        network = pl_module.network
+        names = [name for name, _ in network.named_parameters() if re.search(self.pattern, name)]
+        if not names:
             raise UserError(
                 f"FreezeParameters: '{self.pattern}' matches no parameter of {pl_module.arch}"
             )
-        for parameter in found:
-            parameter.requires_grad_(False)
+        for name in names:
+            network.get_parameter(name).requires_grad_(False)

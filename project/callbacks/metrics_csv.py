@@ -1,23 +1,21 @@
 """``metrics.csv``: a row for each epoch."""
 
+import csv
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from project.engine.run.files import whole_file
-from project.engine.run.folder import METRICS_CSV
-from project.engine.run.rows import RowWriter
-
 _NEVER_THE_SAME = "train/images_per_second"
 
 
 class MetricsCSV(Callback):
-    """Writes the metrics that a run has logged at the end of each epoch into ``metrics.csv`` in its folder.
+    """Writes the metrics of each epoch into ``metrics.csv`` in the run's folder.
 
-    A row has the epoch, counted from 1, the optimizer steps so far, the newest training metrics and learning rate, and
-    the metrics of the epoch's validation, if there was one. It leaves out the speed, so that a resumed run ends with the
-    same bytes. The checkpoint has the rows; those that an interrupted run wrote after it are replaced.
+    A row has the epoch, counted from 1, the optimizer steps so far, the newest training metrics and
+    learning rate, and the metrics of the epoch's validation, if there was one. It leaves out the speed,
+    so that a resumed run ends with the same bytes. The checkpoint has the rows; those that an
+    interrupted run wrote after it are replaced.
     """
 
     def __init__(self) -> None:
@@ -30,16 +28,15 @@ class MetricsCSV(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores the rows that a checkpoint saved."""
-        self._rows, self._validation = list(state_dict["rows"]), dict(state_dict["validation"])
+        self._rows = list(state_dict["rows"])
+        self._validation = dict(state_dict["validation"])
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Removes rows that were written after the checkpoint, and that of an epoch which goes on in a longer run."""
+        """Removes rows from after the checkpoint, and that of an epoch which a longer run continues."""
         epochs: Any = trainer.fit_loop.epoch_progress.current
         if self._rows and self._rows[-1]["epoch"] > epochs.processed:
-            *self._rows, row = self._rows
-            self._validation = {
-                name: value for name, value in row.items() if name.startswith("val/")
-            }
+            *self._rows, last = self._rows
+            self._validation = {name: last[name] for name in last if name.startswith("val/")}
         self._write(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -49,21 +46,17 @@ class MetricsCSV(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Adds a row."""
-        row = {
-            "epoch": trainer.current_epoch + 1,
-            "step": trainer.global_step,
-            **_metrics(trainer),
-            **self._validation,
-        }
-        self._rows, self._validation = [*self._rows, row], {}
+        row = {"epoch": trainer.current_epoch + 1, "step": trainer.global_step}
+        self._rows = [*self._rows, {**row, **_metrics(trainer), **self._validation}]
+        self._validation = {}
         self._write(trainer)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Adds to the last row what other callbacks logged at the end of its epoch, which Lightning computes later."""
-        late = _metrics(trainer).items()
-        if self._rows and not late <= self._rows[-1].items():
+        """Adds to the last row what other callbacks logged at the end of its epoch."""
+        late = _metrics(trainer)
+        if self._rows and not late.items() <= self._rows[-1].items():
             # a new list, as a checkpoint that is being written may hold the old one
-            self._rows = [*self._rows[:-1], {**self._rows[-1], **dict(late)}]
+            self._rows = [*self._rows[:-1], {**self._rows[-1], **late}]
             self._write(trainer)
 
     on_train_end = on_train_epoch_start
@@ -71,19 +64,20 @@ class MetricsCSV(Callback):
     def _write(self, trainer: Trainer) -> None:
         if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]  # set by a connector
             return
-        path = Path(trainer.default_root_dir) / METRICS_CSV
+        path = Path(trainer.default_root_dir) / "metrics.csv"
         if not self._rows:
             path.unlink(missing_ok=True)
             return
-        empty = dict.fromkeys(name for row in self._rows for name in row)
-        with whole_file(path) as partial, open(partial, "wb") as file:
-            RowWriter(file, list(empty)).write([empty | row for row in self._rows])
+        names = dict.fromkeys(name for row in self._rows for name in row)
+        with open(path, "w", newline="") as file:
+            writer = csv.DictWriter(file, list(names), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(self._rows)
 
 
 def _metrics(trainer: Trainer, of_validation: bool = False) -> dict[str, float]:
-    found = {
+    return {
         name: float(value)
-        for name, value in trainer.callback_metrics.items()
-        if name != _NEVER_THE_SAME
+        for name, value in sorted(trainer.callback_metrics.items())
+        if name != _NEVER_THE_SAME and name.startswith("val/") == of_validation
     }
-    return {name: found[name] for name in sorted(found) if name.startswith("val/") == of_validation}

@@ -3,12 +3,16 @@
 import math
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 
-from project.engine.run.progress import EVERY, duration, note, rate
+from project.engine import note
+
+_EVERY = 60.0
+"""Seconds between two lines."""
 
 _SHOWN = {
     "train/loss": "loss {:.4f}",
@@ -26,23 +30,23 @@ class ProgressLines(ProgressBar):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        self._training_began = self._counted = self._said = self._seconds = 0.0
-        self._first_step = self._images = 0
-        self._validated = False
 
     def disable(self) -> None:
         """Stops writing; Lightning calls it in all processes but the first."""
         self.is_enabled = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Starts the clock of the remaining time, and that of an epoch, as a run may resume within one."""
-        self._training_began, self._first_step = self._clock(), trainer.global_step
+        """Starts the clocks of training and of an epoch, as a run may resume within one."""
+        self._began = self._clock()
+        self._first_step = trainer.global_step
         self.on_train_epoch_start(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the clock of an epoch."""
-        self._counted = self._said = self._clock()
-        self._images, self._seconds, self._validated = 0, 0.0, False
+        self._counted = self._written = self._clock()
+        self._images = 0
+        self._seconds = 0.0
+        self._validated = False
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the clock of a test, or of a validation outside of training."""
@@ -54,14 +58,14 @@ class ProgressLines(ProgressBar):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Counts a batch, and writes a line every minute; after the last batch of an epoch, that of the epoch follows."""
+        """Counts a batch, and writes a line every minute, except at the end of an epoch."""
         ends = trainer.is_last_batch or trainer.global_step == trainer.max_steps
         if self._count(trainer, batch) and not ends:
-            self._say(self._training_line(trainer))
+            self._write(self._training_line(trainer))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Writes the line of the epoch, validation included."""
-        self._say(self._training_line(trainer))
+        self._write(self._training_line(trainer))
 
     def on_test_batch_end(
         self,
@@ -73,26 +77,24 @@ class ProgressLines(ProgressBar):
         dataloader_idx: int = 0,
     ) -> None:
         """Counts a batch, and writes a line every minute; a validation within training has none."""
-        if trainer.state.fn == "fit":
+        if trainer.state.fn == "fit" or not self._count(trainer, batch):
             return
-        batches, done = (
-            sum(trainer.num_val_batches if trainer.validating else trainer.num_test_batches),
-            batch_idx + 1,
-        )
-        if self._count(trainer, batch) and done < batches:
-            left = self._seconds / done * (batches - done)
-            self._say(
-                f"{_split(trainer)}: batch {done:,} of {batches:,}, {self._speed()}, {duration(left)} left"
-            )
+        batches = sum(trainer.num_val_batches if trainer.validating else trainer.num_test_batches)
+        done = batch_idx + 1
+        if done < batches:
+            left = _duration(self._seconds / done * (batches - done))
+            place = f"batch {done:,} of {batches:,}"
+            self._write(f"{_split(trainer)}: {place}, {self._speed()}, {left} left")
 
     on_validation_batch_end = on_test_batch_end
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Writes the line of a test or a validation; within training, leaves its time out of the epoch's instead."""
+        """Writes the line of a test or a validation; within training, leaves its time out of the epoch's."""
         if trainer.state.fn == "fit":
-            self._counted, self._validated = self._clock(), True
+            self._counted = self._clock()
+            self._validated = True
         else:
-            self._say(f"{_split(trainer)}: {self._speed()}")
+            self._write(f"{_split(trainer)}: {self._speed()}")
 
     on_validation_end = on_test_end
 
@@ -102,36 +104,37 @@ class ProgressLines(ProgressBar):
         self._seconds += now - self._counted
         self._counted = now
         self._images += trainer.world_size * len(batch[0])
-        return now - self._said >= EVERY
+        return now - self._written >= _EVERY
 
     def _speed(self) -> str:
-        return rate(self._images, self._seconds)
+        speed = self._images / max(self._seconds, 1e-9)
+        return f"{speed:,.{0 if speed >= 10 else 1}f} images/s"
 
     def _training_line(self, trainer: Trainer) -> str:
-        epoch = f"epoch {trainer.current_epoch + 1}" + (
-            f" of {trainer.max_epochs}" if trainer.max_epochs != -1 else ""
-        )
-        metrics = trainer.callback_metrics  # those of validation may be of an earlier epoch
+        of = "" if trainer.max_epochs == -1 else f" of {trainer.max_epochs}"
+        line = [f"epoch {trainer.current_epoch + 1}{of}", f"step {trainer.global_step:,}"]
         monitors = [getattr(callback, "monitor", None) for callback in trainer.checkpoint_callbacks]
-        texts = _SHOWN | {
-            name: f"{name} {{:.4f}}" for name in monitors if name and name not in _SHOWN
-        }
-        shown = [
-            text.format(float(metrics[name]))
-            for name, text in texts.items()
-            if name in metrics and (self._validated or not name.startswith("val/"))
-        ]
-        line = [epoch, f"step {trainer.global_step:,}", *shown, self._speed()]
-        steps, total = trainer.global_step - self._first_step, trainer.estimated_stepping_batches
-        if steps and 0 < total < math.inf:
-            left = (self._clock() - self._training_began) / steps * (total - trainer.global_step)
-            line.append(f"{duration(max(0.0, left))} left")
+        texts = {name: f"{name} {{:.4f}}" for name in monitors if name}
+        for name, text in {**_SHOWN, **texts, **_SHOWN}.items():
+            # metrics of validation may be of an earlier epoch
+            if name in trainer.callback_metrics and (self._validated or name[:4] != "val/"):
+                line.append(text.format(float(trainer.callback_metrics[name])))
+        line.append(self._speed())
+        steps = trainer.global_step - self._first_step
+        left = trainer.estimated_stepping_batches - trainer.global_step
+        if steps and 0 <= left < math.inf:
+            seconds = (self._clock() - self._began) / steps * left
+            line.append(f"{_duration(seconds)} left")
         return ", ".join(line)
 
-    def _say(self, text: str) -> None:
-        self._said = self._clock()
+    def _write(self, text: str) -> None:
+        self._written = self._clock()
         if self.is_enabled:
             note(text)
+
+
+def _duration(seconds: float) -> timedelta:
+    return timedelta(seconds=round(seconds))
 
 
 def _split(trainer: Trainer) -> str:

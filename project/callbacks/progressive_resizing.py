@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from jsonargparse.typing import ClosedUnitInterval, PositiveInt
 from lightning.pytorch import Callback, Trainer
 
-from project.engine.errors import require
-from project.engine.number_types import PositiveInt, ShareAboveZero
+from project.engine import require
 from project.model.schedules import total_steps
 
 
@@ -23,30 +23,31 @@ class ProgressiveResizing(Callback):
     """
 
     def __init__(
-        self, start: ShareAboveZero = 0.5, until: ShareAboveZero = 0.75, multiple: PositiveInt = 32
+        self,
+        start: ClosedUnitInterval = 0.5,
+        until: ClosedUnitInterval = 0.75,
+        multiple: PositiveInt = 32,
     ) -> None:
-        self.start, self.until, self.multiple = start, until, multiple
+        self.start = start
+        self.until = until
+        self.multiple = multiple
 
     def image_size(self, done: float, full: int) -> int:
         """Returns the size of training images in pixels after a share of training in [0, 1]."""
-        share = self.start + (1 - self.start) * min(1.0, done / self.until)
-        return (
-            min(full, max(self.multiple, int(full * share) // self.multiple * self.multiple))
-            if share < 1
-            else full
-        )
+        if done >= self.until:
+            return full
+        share = self.start + (1 - self.start) * done / self.until
+        if share >= 1:
+            return full
+        return max(self.multiple, int(full * share) // self.multiple * self.multiple)
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Counts the steps of training."""
         self._total_steps = total_steps(trainer)
         full = pl_module.preprocessing["crop"]
         possible = self.start == 1 or self.multiple < full
-        require(
-            possible,
-            "ProgressiveResizing's multiple",
-            self.multiple,
-            f"below {full}, the image size",
-        )
+        wanted = f"below {full}, the image size"
+        require(possible, "ProgressiveResizing's multiple", self.multiple, wanted)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int

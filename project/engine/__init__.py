@@ -71,6 +71,8 @@ if TYPE_CHECKING:
     from .run.checkpoint import read_weights as read_weights
     from .run.files import fetch_file as fetch_file
     from .run.folder import read_metrics as read_metrics
+    from .run.loggers import is_logged as is_logged
+    from .run.loggers import log_figure as log_figure
     from .run.progress import note as note
     from .run.settings import import_network as import_network
 
@@ -92,6 +94,8 @@ _MODULES = {
     "read_checkpoint": "run.checkpoint",
     "read_weights": "run.checkpoint",
     "fetch_file": "run.files",
+    "is_logged": "run.loggers",
+    "log_figure": "run.loggers",
     "note": "run.progress",
     "import_network": "run.settings",
     "read_metrics": "run.folder",

@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import torch
 import yaml
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import LambdaCallback, ProgressBar, TQDMProgressBar
+from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from torch.optim import SGD
 
 from project.analysis.plots import read_curves
@@ -28,6 +30,7 @@ from project.callbacks import (
     MetricsCSV,
     ProgressLines,
 )
+from project.engine import log_figure
 from project.engine.run.progress import Progress
 from project.engine.training.last_checkpoint import LastCheckpoint
 from project.fit import FitCLI
@@ -47,9 +50,7 @@ def kinds(callbacks: list[Callback]) -> set[str]:
 
 
 def build(**given: bool) -> set[str]:
-    return kinds(
-        DefaultCallbacks(**given).build(Path("checkpoints"), "val/accuracy", "max", seed=0)
-    )
+    return kinds(DefaultCallbacks(**given).build(Path("checkpoints"), "val/accuracy", "max"))
 
 
 def test_each_can_be_switched_off_alone():
@@ -92,8 +93,7 @@ def test_options_of_one_reach_it_and_the_runs_config(workplace):
 
 def test_a_mistake_has_the_models_own_confidence_and_any_index(monkeypatch):
     place, figures, far = "project.callbacks.figures", list[Any](), 2**24 + 1  # no float32 holds it
-    monkeypatch.setattr(f"{place}.tensorboards", lambda _: True)
-    monkeypatch.setattr(f"{place}.add_figure", lambda *args: figures.append(args[2]))
+    monkeypatch.setattr(f"{place}.log_figure", lambda *args: figures.append(args[2]()))
     half = torch.full((2, 2), 0.5)
     model: Any = SimpleNamespace(
         class_names=["a", "b"], weights_step=0, probabilities=lambda logits: logits / 8 + half
@@ -115,9 +115,8 @@ def test_a_mistake_has_the_models_own_confidence_and_any_index(monkeypatch):
 
 def test_the_confusion_matrix_is_drawn_in_ten_epochs_at_most(monkeypatch):
     drawn: list[int] = []
-    monkeypatch.setattr("project.callbacks.figures.tensorboards", lambda _: True)
     monkeypatch.setattr(
-        "project.callbacks.figures.add_figure",
+        "project.callbacks.figures.log_figure",
         lambda trainer, *_: drawn.append(trainer.current_epoch),
     )
     model = SimpleNamespace(
@@ -229,7 +228,10 @@ def test_an_epoch_is_a_line_of_results_speed_and_remaining_time(workplace, capsy
         r"^epoch (\d+) of (\d+), step (\d+), loss \d+\.\d{4}, accuracy \d+\.\d\d%, validation loss \d+\.\d{4}, "
         r"validation accuracy \d+\.\d\d%, val/f1 \d\.\d{4}, [\d,.]+ images/s, (.+) left$"
     )
-    assert re.findall(epoch, written, re.M) == [("1", "2", "4", "0 s"), ("2", "2", "8", "0 s")]
+    assert re.findall(epoch, written, re.M) == [
+        ("1", "2", "4", "0:00:00"),
+        ("2", "2", "8", "0:00:00"),
+    ]
     assert len(re.findall(r"^test: [\d,]+ images/s$", written, re.M)) == 1
     assert (
         written.count("\n") == 3 + 2
@@ -258,7 +260,7 @@ def test_a_resumed_run_counts_from_its_start_and_validations_are_named_in_their_
     small(*options, callbacks=[ProgressLines(ticking(1.0))])
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch")]
     assert ["validation" in line for line in lines] == [True, False, True]
-    assert [line.endswith(", 0 s left") for line in lines] == [False, False, True]
+    assert [line.endswith(", 0:00:00 left") for line in lines] == [False, False, True]
 
 
 @pytest.mark.parametrize("every", ["2", "1.0"])
@@ -277,6 +279,32 @@ def test_validations_leave_the_speed_as_it_is(workplace, capsys, every):
     ]
     assert lines
     assert all(", 16 images/s," in line for line in lines)
+
+
+def test_the_first_steps_say_once_how_long_training_will_take(workplace, monkeypatch, capsys):
+    now = [0.0]
+    clock = SimpleNamespace(perf_counter=lambda: now[-1])
+    monkeypatch.setattr("project.callbacks.curves.time", clock)
+    tick = LambdaCallback(on_train_batch_start=lambda *_: now.append(now[-1] + 2))
+    small("--trainer.max_epochs=10", callbacks=[tick])
+    said = re.findall("training will take about (.*) \\(", capsys.readouterr().err)
+    assert said == ["0:00:58"]  # 40 steps without the first 11, of 2 seconds each
+
+
+def test_figures_reach_every_logger_that_takes_images():
+    boards = Mock(spec=TensorBoardLogger), Mock(spec=WandbLogger), Mock(spec=MLFlowLogger)
+    run: Any = SimpleNamespace(
+        loggers=[*boards, CSVLogger("x")], is_global_zero=True, global_step=8
+    )
+    log_figure(run, "a/b", draw := Mock(return_value="figure"))
+    draw.assert_called_once_with()
+    tensorboard, wandb, mlflow = boards
+    tensorboard.experiment.add_figure.assert_called_once_with("a/b", "figure", global_step=7)
+    wandb.log_image.assert_called_once_with("a/b", ["figure"], 7)
+    mlflow.experiment.log_figure.assert_called_once_with(mlflow.run_id, "figure", "a/b/7.png")
+    run.loggers = [CSVLogger("x")]
+    log_figure(run, "a/b", draw)
+    draw.assert_called_once_with()
 
 
 def bars(*options: str) -> list[type[Any]]:

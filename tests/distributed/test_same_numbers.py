@@ -5,7 +5,7 @@ import zlib
 from copy import deepcopy
 from functools import cache, partial
 from typing import Any
-from unittest.mock import DEFAULT, patch
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -94,16 +94,10 @@ def collectives(model, world_size):
 
 def mistakes(model, size, world_size):
     """The titles of the most confident mistakes, as they are drawn."""
-    with patch.multiple(
-        "project.callbacks.figures", tensorboards=DEFAULT, add_figure=DEFAULT
-    ) as spies:
+    with patch("project.callbacks.figures.log_figure") as spy:
         one = trainer(world_size, callbacks=[ConfidentMistakesPlot(MISTAKES)])
         one.test(model, datamodule=data_of(size, world_size), verbose=False)
-    return [
-        axes.get_title()
-        for call in spies["add_figure"].call_args_list
-        for axes in call.args[2].axes
-    ]
+    return [axes.get_title() for call in spy.call_args_list for axes in call.args[2]().axes]
 
 
 def predicted(model, size, world_size):

@@ -1,7 +1,7 @@
 """Loggers of a run: TensorBoard's files, which are rewound where a run resumes, and those that the user adds."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,11 +115,26 @@ def tensorboards(trainer: Trainer) -> list[TensorBoardLogger]:
     return [logger for logger in loggers if isinstance(logger, TensorBoardLogger)]
 
 
-def add_figure(trainer: Trainer, tag: str, figure: "Figure", step: int | None = None) -> None:
-    """Adds an image to each TensorBoard of the run, by default where Lightning logs the metrics of the newest step."""
-    newest = max(trainer.global_step - 1, 0)
-    for logger in tensorboards(trainer):
-        logger.experiment.add_figure(tag, figure, global_step=newest if step is None else step)
+def log_figure(
+    trainer: Trainer, tag: str, draw: Callable[[], "Figure"], step: int | None = None
+) -> None:
+    """Draws a figure for the loggers that take images: TensorBoard's, W&B's and MLflow's.
+
+    Draws nothing without one. The default step is where Lightning logs the newest metrics.
+    """
+    kinds = TensorBoardLogger | WandbLogger | MLFlowLogger
+    loggers = [logger for logger in trainer.loggers if isinstance(logger, kinds)]
+    if not loggers or not trainer.is_global_zero:
+        return
+    figure = draw()
+    step = max(trainer.global_step - 1, 0) if step is None else step
+    for logger in loggers:
+        if isinstance(logger, TensorBoardLogger):
+            logger.experiment.add_figure(tag, figure, global_step=step)
+        elif isinstance(logger, WandbLogger):
+            logger.log_image(tag, [figure], step)
+        else:
+            logger.experiment.log_figure(logger.run_id, figure, f"{tag}/{step}.png")
 
 
 def log_settings(trainer: Trainer, values: dict[str, Any], metrics: Iterable[str]) -> None:
