@@ -60,12 +60,11 @@ def test_loader_workers_share_one_copy_of_the_images():
     data.splits = {
         "val": ArrayDataset(images, torch.zeros(len(images), dtype=torch.int64), "image")
     }
-    batches: Any = iter(data.val_dataloader())
-    next(batches)
-    loader: Any = batches.gi_yieldfrom
-    for worker in loader._workers:
+    loader: Any = data.val_dataloader()
+    next(iter(loader))
+    for worker in loader._iterator._workers:
         assert private_memory(worker.pid) < images.nbytes / 2
-    loader._shutdown_workers()  # or they end in another test, whenever Python collects garbage
+    loader._iterator._shutdown_workers()  # or they end in another test, whenever Python collects garbage
 
 
 class ListedDataModule(FolderDataModule):

@@ -216,8 +216,6 @@ class PathDataset:
             if path is None:
                 continue
             try:
-                if os.path.exists(path) and not os.path.isfile(path):  # opening a pipe would wait
-                    raise UnreadableFileError("not a file")
                 images[position] = prepare(path, self._preprocessing)
             except LocalError as error:
                 # other errors of the system, such as too many open files, are not about this file

@@ -115,6 +115,7 @@ def test_evaluation_decodes_a_large_jpeg_in_full(tmp_path, options):
     ("png", ("1", "L", "LA", "P", "RGBA")),
     ("tif", ("1", "L", "LA", "P", "RGBA", "CMYK")),
     ("webp", ("L", "RGBA")),
+    ("pgm", ("L",)),
 )
 def test_evaluation_converts_as_pil_does_and_keeps_the_upper_half_of_16_bits(
     tmp_path, suffix, modes
@@ -122,7 +123,7 @@ def test_evaluation_converts_as_pil_does_and_keeps_the_upper_half_of_16_bits(
     for mode in modes:
         path = save(noise(61, 47).convert(mode), tmp_path / f"{mode}.{suffix}")
         require_same(prepare(path, preprocessing("crop")), Image.open(path).convert("RGB"))
-    if suffix in ("png", "tif"):
+    if suffix in ("png", "tif", "pgm"):
         values = np.random.default_rng(0).integers(0, 2**16, (47, 61), dtype=np.uint16)
         path = save(Image.fromarray(values), tmp_path / f"deep.{suffix}")
         grey = Image.fromarray((values >> 8).astype(np.uint8))

@@ -65,9 +65,9 @@ def test_a_worker_that_was_killed_and_too_many_open_files_are_one_line(capsys):
     data.setup("fit")
 
     def kill() -> None:
-        batches: Any = iter(data.train_dataloader())
-        next(batches)
-        os.kill(batches.gi_yieldfrom._workers[0].pid, signal.SIGKILL)
+        loader: Any = data.train_dataloader()
+        next(batches := iter(loader))
+        os.kill(loader._iterator._workers[0].pid, signal.SIGKILL)
         list(batches)
         signal.pause()  # where all were there already
 

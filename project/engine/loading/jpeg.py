@@ -1,0 +1,91 @@
+"""Decodes JPEG files, small ones of large images where that is enough, and refuses lost pixels."""
+
+import re
+from functools import partial
+from typing import Any
+
+import numpy as np
+import simplejpeg
+from numpy.typing import NDArray
+from PIL import Image
+
+_MARKER = re.compile(rb"\xff+([\x01-\xfe])")
+_END_OF_HEADERS = (b"\xda", b"\xd9")  # the pixels, or the end of the image
+_SCAN = re.compile(
+    rb"(\xff\xda\0(?:\x08\x01.{2}|\x0a\x02.{4}|\x0c\x03.{6}|\x0e\x04.{8}))...", re.DOTALL
+)
+_EXTRANEOUS = re.compile(r"(\d+) extraneous bytes before marker 0x(\w+)")
+_FEW_BYTES = 16  # damage mostly leaves more: the data of a block of pixels
+
+
+def decode_jpeg(
+    image: Image.Image, least: tuple[int, int] | None = None
+) -> NDArray[np.uint8] | None:
+    """Decodes a JPEG that PIL has opened to (height, width, 3), as it is stored, not turned.
+
+    The result is 1/2, 1/4 or 1/8 of the image's size if that is at least ``least``, width and
+    height. Lost pixels are an error. Returns None if PIL has to read the file: it is in CMYK, or of
+    a kind that simplejpeg lacks.
+    """
+    file: Any = image.fp
+    file.seek(0)  # the open file saves opening it again
+    data = file.read()
+    reduction = _reduction(image.size, least)
+    read = partial(
+        simplejpeg.decode_jpeg,  # type: ignore[attr-defined]  # its stubs
+        colorspace="CMYK" if image.mode == "CMYK" else "RGB",
+        min_height=-(-image.height // reduction),
+        min_width=-(-image.width // reduction),
+    )
+    try:
+        pixels: NDArray[np.uint8] | None = read(data)
+    except ValueError:  # any warning of libjpeg
+        repaired = _repaired(data, progressive=bool(image.info.get("progressive")))
+        pixels = _decode_unless_damaged(repaired, read)
+    return None if image.mode == "CMYK" else pixels
+
+
+def _reduction(size: tuple[int, int], least: tuple[int, int] | None) -> int:
+    if least is None:
+        return 1
+    spare = min(size[0] // max(1, least[0]), size[1] // max(1, least[1]))
+    return next((factor for factor in (8, 4, 2) if factor <= spare), 1)
+
+
+def _repaired(data: bytes, progressive: bool) -> bytes:
+    """Corrects what libjpeg warns of in a JPEG's headers and needs for no pixel.
+
+    It reports its first warning only, which would hide damage behind it. Cameras and phones write
+    bytes between segments, odd versions and profiles, and wrong limits of scans.
+    """
+    parts, end = [data[:2]], 2
+    while (marker := _MARKER.search(data, end)) and marker[1] not in _END_OF_HEADERS:
+        end = marker.end() + int.from_bytes(data[marker.end() : marker.end() + 2])
+        parts.append(data[marker.start() : end])
+    parts.append(data[marker.start() if marker else len(data) :])
+    repaired = re.sub(rb"JFIF\0.", b"JFIF\0\x01", b"".join(parts), count=1, flags=re.DOTALL)
+    repaired = repaired.replace(b"ICC_PROFILE\0", b"NOT_PROFILE\0")
+    return repaired if progressive else _SCAN.sub(b"\\1\0\x3f\0", repaired)
+
+
+def _decode_unless_damaged(data: bytes, read: Any) -> NDArray[np.uint8] | None:
+    """Decodes a JPEG; an error if libjpeg's first warning may mean lost pixels.
+
+    Bytes that remain behind the pixels are harmless if they are few, or all the same. More remain
+    where damage led the decoder astray. (Few before a restart marker hide damage behind it.)
+    """
+    pixels: NDArray[np.uint8]
+    try:
+        pixels = read(data)
+    except ValueError as warning:
+        try:
+            pixels = read(data, strict=False)
+        except ValueError:  # PIL has the same decoder, and says what is wrong, or reads this kind
+            return None
+        remaining = _EXTRANEOUS.search(str(warning))
+        if remaining is None:
+            raise
+        count, end = int(remaining[1]), data.rfind(bytes([0xFF, int(remaining[2], 16)]))
+        if count > _FEW_BYTES and len({*data[end - count : end]}) > 1:
+            raise
+    return pixels
