@@ -136,7 +136,6 @@ def tutorial_loop(
     work: Work, data: RandomImagesDataModule, device: torch.device, training: bool
 ) -> float:
     """Runs in float32 on normalised images, and calls ``item()`` on the loss in each step."""
-    torch.backends.cudnn.allow_tf32 = True  # torch's default, which our commands change
     network = build_network(work.arch, 10, work.arch_args).to(device).train(training)
     optimizer = SGD(network.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
     criterion, clock = nn.CrossEntropyLoss(), StepClock(work.warmup, work.steps, device)

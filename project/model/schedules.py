@@ -11,7 +11,7 @@ from lightning.pytorch.cli import LRSchedulerCallable
 from lightning.pytorch.utilities.types import LRSchedulerConfigType
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
+from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, ReduceLROnPlateau
 
 from project.engine import UserError
 from project.model.optimizers import explained
@@ -97,13 +97,39 @@ def build_schedule(
             "--model.lr_scheduler: such a schedule gives all layers the same learning rate, but --model.layer_decay or the"
             " optimizer gives them several; use one that scales the optimizer's own rates, as CosineWithWarmup does"
         )
-    monitor = getattr(scheduler, "monitor", "val/loss")  # of Lightning's ReduceLROnPlateau
-    return {
+    config: LRSchedulerConfigType = {
         "scheduler": scheduler,
         "interval": interval,
-        "monitor": monitor,
         "name": "learning_rate",
     }
+    if isinstance(scheduler, ReduceLROnPlateau):
+        monitor = getattr(scheduler, "monitor", "val/loss")  # of Lightning's own subclass
+        config |= {"monitor": monitor, "frequency": _measured_every(monitor, trainer, interval)}
+    return config
+
+
+def _measured_every(monitor: str, trainer: Trainer, interval: Interval) -> int:
+    """Returns after how many epochs, or batches, a metric is measured; Lightning fails where it is not there."""
+    epochs, frequency = trainer.check_val_every_n_epoch, 1
+    if monitor.startswith("val/"):
+        trainer.fit_loop.setup_data()
+        batches = trainer.val_check_batch or math.inf  # None where the interval is a time
+        if epochs is None:  # counted over epochs
+            measured = interval == "epoch" and batches <= trainer.num_training_batches
+        else:
+            measured = batches < math.inf and (interval == "epoch" or epochs == 1)
+            frequency = epochs if interval == "epoch" or not measured else int(batches)
+        measured = measured and trainer.limit_val_batches != 0
+    else:
+        logged: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
+        ours = monitor in ("train/loss", "train/accuracy")
+        measured = not ours or (logged > 0 if interval == "epoch" else logged == 1)
+    if not measured:
+        raise UserError(
+            f"ReduceLROnPlateau watches {monitor}, which is not measured each time that it looks; validate in each epoch"
+            " (--trainer.check_val_every_n_epoch 1), and leave out --model.lr_scheduler_interval"
+        )
+    return frequency
 
 
 def total_steps(trainer: Trainer) -> int:

@@ -1,6 +1,7 @@
 """Classifying with a trained model: exactly, and perhaps by the mean over several views of an image."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -39,9 +40,20 @@ def exact_logits(model: Any, images: Tensor) -> Tensor:
         }
         classify = partial(functional_call, model, weights)
     alone = len(images) == 1
-    with torch.autocast(model.device.type, enabled=False):
+    with torch.autocast(model.device.type, enabled=False), _without_tf32():
         logits = classify(torch.cat([images, images]) if alone else images)
     return logits[:1] if alone else logits
+
+
+@contextmanager
+def _without_tf32() -> Iterator[None]:
+    """Keeps a GPU's convolutions in float32, where torch by default rounds their inputs to 10 bits."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
 
 
 def evaluation_logits(model: Any, images: Tensor) -> Tensor:

@@ -96,14 +96,11 @@ def refused_options(what: str = "these --trainer options do not work here") -> I
 def built_trainer(build: Callable[..., Trainer], **options: Any) -> Trainer:
     """Builds a trainer and prepares it; refuses options that Lightning refuses, and a launcher's other number of processes.
 
-    Evaluation is exact in float32, and processes end together.
+    Its processes end together.
     """
     with refused_options():
         trainer = build(**options)
     require_supported(trainer)
-    torch.backends.cudnn.allow_tf32 = (
-        False  # evaluation is in float32, which this would round to 10 bits
-    )
     started, wanted = _started()[0], trainer.num_devices * trainer.num_nodes
     by_slurm = isinstance(getattr(trainer.strategy, "cluster_environment", None), SLURMEnvironment)
     if started != wanted and (

@@ -19,6 +19,7 @@ from .files import whole_file
 CHECKPOINTS, LAST, PREVIOUS = "checkpoints", "last.ckpt", "previous.ckpt"
 METRICS_CSV, PLOTS = "metrics.csv", "plots"
 
+_LONGEST_NAME = 255  # of Linux and macOS
 _LEFT_BY_WANDB = "wandb/*run-*/logs/debug-core.log"
 
 
@@ -26,8 +27,10 @@ class RunFolder:
     """``runs/<name>/`` with everything that a run leaves behind."""
 
     def __init__(self, root: str | Path, name: str) -> None:
-        if name in ("", "..") or Path(name).name != name:
+        if name in ("", "..") or Path(name).name != name or not name.isprintable():
             raise UserError(f"--name '{name}' must be the name of one folder, without '/'")
+        size = len(name.encode())
+        require(size <= _LONGEST_NAME, "--name", f"{size} bytes", f"at most {_LONGEST_NAME} bytes")
         require(
             "://" not in str(root),
             "--trainer.default_root_dir",
@@ -83,17 +86,24 @@ class RunFolder:
         return True
 
     def _require_no_way_out(self) -> None:
-        """Refuses a folder, which may come from elsewhere, where links would have us write over what is not the run's."""
-        inside = self.path.resolve()
+        """Refuses a folder, which may come from elsewhere, with links by which a run would write over other files.
+
+        A link loop cannot be opened, and a named pipe would let the run wait for ever.
+        """
+        inside = os.path.realpath(self.path)
         for entry in self.path.rglob("*"):
-            if entry.match(
-                _LEFT_BY_WANDB
-            ):  # a link to its cache, which it makes anew for each process
+            target = Path(os.path.realpath(entry))
+            if entry.match(_LEFT_BY_WANDB):  # a link to its cache, which it makes for each process
                 continue
-            if entry.is_symlink() and not entry.resolve().is_relative_to(inside):
-                raise UserError(
-                    f"'{printable(entry)}' is a link that leads out of the run's folder; remove it"
-                )
+            if entry.is_symlink() and not target.is_relative_to(inside):
+                problem = "is a link that leads out of the run's folder"
+            elif target.is_symlink():
+                problem = "is a link that leads to itself"
+            elif target.exists() and not (target.is_file() or target.is_dir()):
+                problem = "is neither a file nor a folder"
+            else:
+                continue
+            raise UserError(f"'{printable(entry)}' {problem}; remove it")
 
     def _keep_others_out(self) -> None:
         """Takes a POSIX lock, which ends with this process and which loader workers, that outlive it, do not inherit."""

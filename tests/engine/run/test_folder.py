@@ -33,9 +33,11 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
-@cases("name", "", ".", "..", "a/b", "a/", "/", "/tmp", "../a", "a/..")
+@cases("name", "", ".", "..", "a/b", "/tmp", "../a", "a/..", "a\nb", "\udcff", "a" * 256, "é" * 128)
 def test_a_name_that_is_not_one_folder_is_refused(tmp_path, name):
-    with pytest.raises(UserError, match="must be the name of one folder"):
+    with pytest.raises(
+        UserError, match=r"(?s)--name .*must be (the name of one folder|at most 255)"
+    ):
         RunFolder(tmp_path, name)
 
 
@@ -87,6 +89,19 @@ def test_a_link_that_leads_out_of_a_run_is_not_followed(tmp_path, run, name):
     with pytest.raises(UserError, match=rf"{name}' is a link that leads out of the run's folder"):
         run.create()
     assert victim.is_dir() or victim.read_text() == "theirs"
+
+
+@cases("name", "config.yaml", "checkpoints/last.ckpt", "events.out.tfevents.1")
+def test_a_link_to_itself_and_a_named_pipe_are_refused(run, name):
+    path = run.path / name
+    path.parent.mkdir(parents=True)
+    path.symlink_to(path)
+    with pytest.raises(UserError, match=rf"{name}' is a link that leads to itself; remove it"):
+        run.create()
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(UserError, match=rf"{name}' is neither a file nor a folder; remove it"):
+        run.create()
 
 
 def test_a_run_is_finished_when_its_metrics_are_written(run):

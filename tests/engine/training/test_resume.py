@@ -20,8 +20,9 @@ from torch.optim import SGD
 from examples.recipes.airbench import Airbench
 from project.data import SyntheticFlowersDataModule
 from project.model import ImageClassifier
+from tests.conftest import cases
 from tests.distributed.processes import succeed
-from tests.small import load, require_same_end, rows, small, stop_at
+from tests.small import load, one_line, require_same_end, rows, small, stop_at
 from tests.stress import RANDOM_TRANSFORM, SmallNetwork, outcome
 from tests.test_examples import vit
 
@@ -254,6 +255,14 @@ def test_a_stopped_run_ends_as_if_undisturbed(workplace, monkeypatch, row):
         "train/loss",
         "last: optimizer_states",
     } <= {*expected}
+
+
+@cases("flag", "--data.batch_size=32", "--data.train_size=40")
+def test_an_epoch_that_has_no_batches_left_is_refused(workplace, capsys, flag):
+    stop_at(3)  # of four batches of 16
+    said = one_line(lambda: small(flag), capsys)
+    assert "stopped after 3 batches of an epoch, which has 2 now; resume with the" in said
+    assert load(LAST)["global_step"] == 3
 
 
 @pytest.mark.filterwarnings("ignore:.*You have overridden.*")

@@ -6,7 +6,7 @@ from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 from unittest.mock import Mock
 
 import pytest
@@ -302,6 +302,58 @@ def test_each_step_has_the_mean_gradient_of_its_batches_as_in_a_plain_loop(
 def real(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Copies of weights and statistics, without the counts of batches, of which there is no mean."""
     return {name: value.clone() for name, value in state.items() if value.is_floating_point()}
+
+
+class Float32(SmallNetwork):
+    """Remembers in training and evaluation whether a GPU may round to TF32."""
+
+    rounding: ClassVar[set[tuple[bool, bool]]] = set()
+
+    def forward(self, x):
+        self.rounding.add((self.training, torch.backends.cudnn.allow_tf32))
+        return super().forward(x)
+
+
+def test_tf32_is_off_in_exact_evaluation_alone(workplace):
+    fresh = LambdaCallback(on_train_start=lambda *_: Float32.rounding.clear())
+    small("--trainer.max_steps=1", network=Float32, callbacks=[fresh])
+    assert Float32.rounding == {(True, True), (False, False)}
+
+
+PLATEAU = [
+    "--model.lr_scheduler=ReduceLROnPlateau",
+    "--model.lr_scheduler.patience=0",
+    "--model.lr_scheduler.threshold=1e9",  # nothing is an improvement but the first
+    "--trainer.max_epochs=4",
+]
+
+
+@cases(
+    "flags monitor looks",  # how often it looked at the metric, in four epochs of four steps
+    ("", "val/loss", 4),
+    ("--trainer.check_val_every_n_epoch=2", "val/loss", 2),
+    ("--model.lr_scheduler_interval=step", "val/loss", 4),
+    ("--model.lr_scheduler_interval=step --trainer.val_check_interval=2", "val/loss", 8),
+    ("--model.lr_scheduler_interval=step --trainer.log_every_n_steps=1", "train/loss", 16),
+    ("--trainer.check_val_every_n_epoch=2", "train/loss", 4),
+    ("--trainer.check_val_every_n_epoch=null --trainer.val_check_interval=3", "val/loss", 4),
+    ("--trainer.check_val_every_n_epoch=null --trainer.val_check_interval=9", "val/loss", 0),
+    ("--trainer.check_val_every_n_epoch=2 --model.lr_scheduler_interval=step", "val/loss", 0),
+    ("--trainer.val_check_interval=00:01:00:00", "val/loss", 0),
+    ("--model.lr_scheduler_interval=step --trainer.log_every_n_steps=3", "train/loss", 0),
+    ("--trainer.log_every_n_steps=0", "train/loss", 0),
+)
+def test_a_schedule_looks_at_a_metric_when_it_was_measured_or_is_refused_before_the_first_step(
+    workplace, capsys, flags, monitor, looks
+):
+    options = [*PLATEAU, f"--model.lr_scheduler.monitor={monitor}", *flags.split()]
+    if looks:
+        (config,) = small(*options).trainer.lr_scheduler_configs
+        assert config.scheduler.last_epoch == looks
+    else:
+        said = one_line(lambda: small(*options), capsys)
+        assert said.startswith(f"error: ReduceLROnPlateau watches {monitor}, which is not measured")
+        assert not RUN.exists()
 
 
 class Averaged(Callback):
