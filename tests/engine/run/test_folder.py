@@ -236,7 +236,6 @@ def test_loggers_of_the_users_get_settings_once_and_each_metric_once(workplace):
     )  # so that another run can use it
     assert len(settings) == 1
     assert {
-        "arch": "resnet18",
         "optimizer.lr": 0.2,
         "batch_size": 16,
         "max_epochs": 2,
