@@ -10,7 +10,8 @@ from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy
 
 from examples.multilabel_csv import LabelsCSV
-from project.model import ImageClassifier, MultilabelMetrics
+from project.model import ImageClassifier
+from project.model.metrics import ExactMatch, MeanLoss, MultilabelF1
 
 
 class AttributesCSV(LabelsCSV):
@@ -45,51 +46,41 @@ class AttributeAccuracy(MulticlassAccuracy):
         super().__init__(len(columns), average="micro", ignore_index=-1)
         self.columns = columns
 
-    def update(self, logits: Tensor, labels: Tensor) -> None:
+    def update(self, preds: Tensor, target: Tensor) -> None:
         """Counts a batch."""
-        values, best = labels[:, self.columns].max(1)
-        super().update(logits[:, self.columns], best.where(values > 0, -1))
-
-
-class AttributeMetrics(MultilabelMetrics):
-    """Takes the best value of each attribute as predicted, whatever its probability."""
-
-    sizes: list[int]
-
-    def predicted(self, logits: Tensor) -> Tensor:
-        """1 for each of these values, int64 (N, classes)."""
-        return torch.cat(
-            [F.one_hot(own.argmax(1), own.shape[1]) for own in torch.split(logits, self.sizes, 1)],
-            1,
-        )
-
-    def best_thresholds(self) -> None:
-        """There are none."""
+        known, best = target[:, self.columns].max(1)
+        super().update(preds[:, self.columns], best.where(known > 0, -1))
 
 
 class AttributeClassifier(ImageClassifier):
     """Adds up the cross entropies of the attributes that are known; the head has the outputs of all attributes."""
 
-    metrics_class = AttributeMetrics
+    has_one_class = False
 
     @property
     def attributes(self) -> dict[str, dict[str, int]]:
         """Those that ``project.predict`` gives a value and a confidence each."""
         return values(self.class_names)
 
-    def add_metrics(self, *metrics: AttributeMetrics) -> None:
-        """Tells them which columns belong together."""
-        self.sizes = [*map(len, self.attributes.values())]
-        for one in metrics:
-            one.sizes = self.sizes
-        super().add_metrics(*metrics)
+    @property
+    def sizes(self) -> list[int]:
+        """The number of values of each attribute."""
+        return [*map(len, self.attributes.values())]
 
     def configure_metrics(self) -> dict[str, Metric]:
-        """Adds the accuracy of each attribute."""
-        return {
+        """Returns the accuracy of each attribute, and the share of images with all right."""
+        metrics = {"loss": MeanLoss(), "accuracy": ExactMatch()}
+        metrics["f1"] = MultilabelF1(len(self.class_names))
+        accuracies = {
             name: AttributeAccuracy([*columns.values()])
             for name, columns in self.attributes.items()
         }
+        return metrics | accuracies
+
+    def predicted(self, probabilities: Tensor, split: str = "test") -> Tensor:
+        """Returns 1 for the best value of each attribute, whatever its probability, int64 (N, classes)."""
+        parts = torch.split(probabilities, self.sizes, 1)
+        return torch.cat([F.one_hot(part.argmax(1), part.shape[1]) for part in parts], 1)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Those of each attribute's values, which add up to 1, float (N, classes)."""

@@ -22,10 +22,10 @@ class BalancedAccuracy(Metric):
         for name in ("hits", "totals"):
             self.add_state(name, torch.zeros(num_classes, dtype=torch.int64), dist_reduce_fx="sum")
 
-    def update(self, logits: Tensor, labels: Tensor) -> None:
+    def update(self, preds: Tensor, target: Tensor) -> None:
         """Counts a batch."""
-        self.hits += labels[logits.argmax(1) == labels].bincount(minlength=len(self.hits))
-        self.totals += labels.bincount(minlength=len(self.totals))
+        self.hits += target[preds.argmax(1) == target].bincount(minlength=len(self.hits))
+        self.totals += target.bincount(minlength=len(self.totals))
 
     def compute(self) -> Tensor:
         """The metric, from 0 to 1."""
@@ -36,5 +36,6 @@ class BalancedClassifier(ImageClassifier):
     """A classifier with a further metric."""
 
     def configure_metrics(self) -> dict[str, Metric]:
-        """Names it."""
-        return {"balanced_accuracy": BalancedAccuracy(len(self.class_names))}
+        """Adds it to the others."""
+        balanced = BalancedAccuracy(len(self.class_names))
+        return super().configure_metrics() | {"balanced_accuracy": balanced}

@@ -10,7 +10,8 @@ from torchmetrics import Metric
 from torchmetrics.classification import MultilabelAveragePrecision
 
 from project.data import ArrayDataset, SyntheticFlowersDataModule
-from project.model import ImageClassifier, MultilabelMetrics
+from project.model import ImageClassifier
+from project.model.metrics import BestThresholds, ExactMatch, MeanLoss, MultilabelF1
 
 
 class FlowerPairs(SyntheticFlowersDataModule):
@@ -29,22 +30,21 @@ class FlowerPairs(SyntheticFlowersDataModule):
         return ArrayDataset(images, species | species[other], "pair of flowers, number")
 
 
-class MeanAveragePrecision(MultilabelAveragePrecision):
-    """torchmetrics' own, given probabilities."""
-
-    def update(self, logits: Tensor, labels: Tensor) -> None:
-        """Counts a batch; torchmetrics would take logits for probabilities in a batch where all are from 0 to 1."""
-        super().update(logits.sigmoid(), labels)
-
-
 class MultilabelClassifier(ImageClassifier):
     """Decides on each class by itself."""
 
-    metrics_class = MultilabelMetrics
+    has_one_class = False
 
     def configure_metrics(self) -> dict[str, Metric]:
-        """Adds the mean of the classes' average precisions."""
-        return {"mAP": MeanAveragePrecision(num_labels=len(self.class_names), ignore_index=-1)}
+        """Returns exact match, F1 with the thresholds that make it greatest, and mean average precision."""
+        num_classes = len(self.class_names)
+        return {
+            "loss": MeanLoss(),
+            "accuracy": ExactMatch(),
+            "f1": MultilabelF1(num_classes),
+            "thresholds": BestThresholds(num_classes),
+            "mAP": MultilabelAveragePrecision(num_classes, ignore_index=-1),
+        }
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """That of each class, float (N, classes)."""

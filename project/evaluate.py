@@ -28,6 +28,7 @@ from project.engine.run.checkpoint import ABOUT, About, read_checkpoint
 from project.engine.run.rows import RowWriter, ending_of
 from project.engine.run.settings import plain_options
 from project.model import ImageClassifier
+from project.model.metrics import class_rates
 from project.model.pretrained import follow_preprocessing
 
 
@@ -144,18 +145,17 @@ class EvaluateCLI(ProjectCLI):
             "class_path": kind.__name__,
             "init_args": plain_options(self.datamodule.hparams, kind),
         }
-        per_class = dict(zip(class_names, metrics.per_class, strict=True))
+        rates = class_rates(metrics)
+        per_class = dict(zip(class_names, rates, strict=True))
         found = {
             "checkpoint": path,
             "data": data,
             "split": split,
-            **metrics.as_dict(),
+            **metrics,
             "per_class": per_class,
         }
         write_json("--output", output, found)
-        self.say(
-            f"{class_table(class_names, metrics.per_class)}\n\n{metrics_table({split: metrics.as_dict()})}"
-        )
+        self.say(f"{class_table(class_names, rates)}\n\n{metrics_table({split: metrics})}")
         self.say(f"\n  written to {output}")
 
     def _require_fitting_data(self) -> None:

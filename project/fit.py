@@ -33,7 +33,6 @@ from project.engine.run.checkpoint import (
     ABOUT,
     read_checkpoint,
     read_newest,
-    selection,
     with_atomic_writes,
 )
 from project.engine.run.folder import RunFolder, derived_name
@@ -42,6 +41,7 @@ from project.engine.training.best_checkpoint import (
     BestCheckpoint,
     chosen_monitor,
     evaluate_best,
+    selection,
     watch_validation,
 )
 from project.engine.training.fitting import changed_data, changed_processes, require_match
@@ -264,7 +264,7 @@ class FitCLI(ProjectCLI):
             "epoch": best["epoch"] + 1,
             **{name: best[name] for name in ("step", "selection", "class_names", "versions")},
             "val": best["metrics"].get("val"),
-            "test": self.model.results["test"].as_dict(),
+            "test": self.model.results["test"],
         }
         self.run.write_metrics(metrics)
         known = [ImageClassifier, *vars(data_modules).values()]

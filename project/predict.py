@@ -108,7 +108,7 @@ def cells(
         found["labels"] = [[names[position] for position in order[:size]] for order, size in sets]
     elif several_labels(model):
         found["labels"] = [
-            named(decided, names) for decided in model.test_metrics.predicted(logits).tolist()
+            named(decided, names) for decided in model.predicted(probabilities).tolist()
         ]
     if options.probabilities:
         found |= {

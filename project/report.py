@@ -38,7 +38,7 @@ from project.engine.run.checkpoint import ABOUT, read_checkpoint
 from project.engine.run.folder import read_metrics
 from project.engine.run.progress import note
 from project.model import ImageClassifier
-from project.model.metrics import Metrics
+from project.model.metrics import class_rates
 
 _THUMBNAIL = 160  # pixels
 
@@ -98,13 +98,8 @@ def render(
     )
     environment.filters["printable"] = printable
     config, curves, names = run / "config.yaml", read_curves(run), metrics["class_names"]
-    confusion, thresholds = (
-        tensor(metrics["test"]["confusion_matrix"]),
-        metrics["test"].get("thresholds"),
-    )
-    per_class = (
-        images.get("per_class") or Metrics(0.0, confusion, None, thresholds=thresholds).per_class
-    )
+    confusion = tensor(metrics["test"]["confusion_matrix"])
+    per_class = images.get("per_class") or class_rates(metrics["test"])
     return environment.get_template("report.html").render(
         run=run.name,
         about=about,

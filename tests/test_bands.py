@@ -80,7 +80,7 @@ def test_a_run_learns_from_all_bits_and_the_checkpoint_has_the_statistics_of_its
 def test_evaluation_prediction_export_and_report_follow_the_checkpoint(run, tmp_path, capsys):
     best, images = str(run / "checkpoints" / "best.ckpt"), str(run.parents[1] / "images")
     metrics = json.loads((run / "metrics.json").read_text())["test"]
-    assert evaluate(best).model.results["test"].as_dict()["correct"] == metrics["correct"]
+    assert evaluate(best).model.results["test"]["correct"] == metrics["correct"]
     other = [f"--data.{name}=[0.5,0.5,0.5,0.5]" for name in ("mean", "std")]
     with pytest.raises(UserError, match="trained with other"):
         evaluate(best, "--data.channels=4", *other)
@@ -100,9 +100,7 @@ def measured(folder):
     (model, data), one = opened(folder / "runs" / "run"), trainer(2)
     one.test(model, datamodule=data, verbose=False)
     if one.is_global_zero:
-        (folder / "bands.json").write_text(
-            json.dumps(model.results["test"].as_dict()["confusion_matrix"])
-        )
+        (folder / "bands.json").write_text(json.dumps(model.results["test"]["confusion_matrix"]))
 
 
 def test_two_processes_count_each_image_once(run):

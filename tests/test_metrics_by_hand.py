@@ -20,7 +20,7 @@ RATES = ("precision", "recall", "f1", "total")
 class Scored(ImageClassifier):
     def configure_metrics(self):
         classes = len(self.class_names)
-        return {
+        return super().configure_metrics() | {
             "kappa": MulticlassCohenKappa(classes),
             "calibration": MulticlassCalibrationError(classes, n_bins=5),
         }
@@ -137,7 +137,7 @@ def measured(run: Path, command: str, split: str, output: Path) -> dict[str, Any
     if command == "fit":
         return dict(json.loads((run / "metrics.json").read_text())[split])
     if command == "evaluate_split":
-        return evaluate_split(*opened(run), split).metrics.as_dict()
+        return dict(evaluate_split(*opened(run), split).metrics)
     best = str(run / "checkpoints" / "best.ckpt")
     evaluate(best, f"--split={split}", "--data.batch_size=7", f"--output={output}")
     found = json.loads(output.read_text())

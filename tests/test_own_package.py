@@ -33,7 +33,7 @@ from tests.stress import SmallNetwork
 
 class CalibratedClassifier(ImageClassifier):
     def configure_metrics(self):
-        return {"calibration_error": MulticlassCalibrationError(num_classes=len(self.class_names))}
+        return super().configure_metrics() | {"calibration_error": MulticlassCalibrationError(num_classes=len(self.class_names))}
 
 class PackagedClassifier(CalibratedClassifier):
     def configure_metrics(self):

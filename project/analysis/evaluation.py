@@ -19,7 +19,7 @@ from project.engine.loading.batch import BatchDataset
 from project.engine.loading.scan import spelt
 from project.engine.run.rows import Row
 from project.model import ImageClassifier
-from project.model.metrics import Metrics
+from project.model.metrics import class_rates
 
 EVALUATED = ["path", "label", "confidence", "error", "true_label", "correct"]
 QUIET: Any = dict.fromkeys(
@@ -94,10 +94,9 @@ class CollectPredictions(Callback):
                 f"predictions of each image need a {type(pl_module).__name__} whose steps return logits"
             )
         logits = outputs.float()
-        predicted = getattr(
-            pl_module, "test_metrics" if trainer.testing else "val_metrics"
-        ).predicted(logits)
-        confidence = _probability(pl_module.probabilities(logits), predicted)
+        probabilities = pl_module.probabilities(logits)
+        predicted = pl_module.predicted(probabilities, "test" if trainer.testing else "val")
+        confidence = _probability(probabilities, predicted)
         kept = logits if self.with_logits else logits[:, :0]
         self._batches.append(
             [field.cpu() for field in (batch.indices, batch.labels, predicted, confidence, kept)]
@@ -179,7 +178,7 @@ class Evaluation(Predictions):
 
     probabilities: Tensor
     images: BatchDataset
-    metrics: Metrics
+    metrics: dict[str, Any]
     """As ``python -m project.evaluate`` reports them, the model's own included."""
     attributes: dict[str, dict[str, int]]
     """The model's."""
@@ -188,7 +187,7 @@ class Evaluation(Predictions):
     def per_class(self) -> list[dict[str, float | int]]:
         """The rates of each class; where images may have several, also average precision."""
         if self.labels.dim() == 1:
-            return self.metrics.per_class
+            return class_rates(self.metrics)
         found = (self.probabilities[self.known], self.labels[self.known], self.labels.shape[1])
         with warnings.catch_warnings():
             warnings.filterwarnings(
@@ -201,7 +200,7 @@ class Evaluation(Predictions):
             )
         return [
             {**row, "average_precision": p}
-            for row, p in zip(self.metrics.per_class, precisions, strict=True)
+            for row, p in zip(class_rates(self.metrics), precisions, strict=True)
         ]
 
     @property

@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import torch
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -13,6 +14,7 @@ from project.analysis import plots
 from project.analysis.evaluation import CollectPredictions
 from project.analysis.tables import named
 from project.engine import log_figure
+from project.model.metrics import class_rates
 
 
 class FirstBatchPlot(Callback):
@@ -45,12 +47,13 @@ class ConfusionMatrixPlot(Callback):
             return
         split = "test" if trainer.testing else "val"
         results = pl_module.results.get(split)
-        if trainer.sanity_checking or results is None or results.confusion.dim() != 2:
+        if trainer.sanity_checking or results is None or not pl_module.has_one_class:
             return
+        matrix = torch.tensor(results["confusion_matrix"])
         log_figure(
             trainer,
             f"{split}/confusion_matrix",
-            lambda: plots.confusion_figure(results.confusion, pl_module.class_names),
+            lambda: plots.confusion_figure(matrix, pl_module.class_names),
             pl_module.weights_step if trainer.testing else None,
         )
 
@@ -117,10 +120,11 @@ class PlotFiles(Callback):
                 logger.save()
                 figures["curves"] = plots.curves_figure(plots.read_curves(run))
         # there is none where images may have several classes
-        if test is not None and test.confusion.dim() == 2:
-            figures["confusion_matrix"] = plots.confusion_figure(test.confusion, names)
+        if test is not None and pl_module.has_one_class:
+            matrix = torch.tensor(test["confusion_matrix"])
+            figures["confusion_matrix"] = plots.confusion_figure(matrix, names)
         if test is not None and len(names) <= 100:  # bars of more cannot be read
-            figures["classes"] = plots.class_figure(test.per_class, names)
+            figures["classes"] = plots.class_figure(class_rates(test), names)
         (run / "plots").mkdir(exist_ok=True)
         for name, figure in figures.items():
             figure.savefig(run / "plots" / f"{name}.png")

@@ -1,7 +1,7 @@
 """The LightningModule: a network that takes ``uint8`` images, its loss, its metrics and its optimizer."""
 
 import copy
-from typing import Any, ClassVar, Self, cast
+from typing import Any, Self, cast
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
@@ -10,12 +10,13 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import SGD
 from torchmetrics import Metric
+from torchmetrics.classification import MulticlassAccuracy
 
 from project.engine.preprocessing import Preprocessing, empty_images
-from project.engine.training.module import ResumableModule
+from project.engine.training.module import ClassifierModule
 from project.model.freezing import evaluate_frozen, freeze_layers
 from project.model.losses import CrossEntropy, Loss
-from project.model.metrics import ClassificationMetrics, CountingMetrics
+from project.model.metrics import MacroF1, MeanLoss, PredictionSets, TopKAccuracy
 from project.model.networks import (
     build_network,
     detect_memory_format,
@@ -29,7 +30,7 @@ from project.model.schedules import CosineWithWarmup, Interval, build_schedule
 from project.model.test_time import Views, evaluation_logits, exact_logits
 
 
-class ImageClassifier(ResumableModule):
+class ImageClassifier(ClassifierModule):
     """Classifies images with any network.
 
     Train it with one of our data modules, ``trainer.fit(model, datamodule=data)``, or with any loader of pairs: images, uint8
@@ -62,9 +63,6 @@ class ImageClassifier(ResumableModule):
             ``flip``, the image and its mirror image; ``flip_and_shift``, also both of them moved by a pixel.
         exact_evaluation: Advanced: True evaluates in float32, false in training's precision; by default false in GPUs' training.
     """
-
-    metrics_class: ClassVar[type[CountingMetrics]] = ClassificationMetrics
-    """The metrics; ``MultilabelMetrics`` if images may have several classes: labels (N, classes) of 0 and 1."""
 
     def __init__(
         self,
@@ -113,7 +111,7 @@ class ImageClassifier(ResumableModule):
         if freeze is not None:
             freeze_layers(self.network, freeze, num_classes)
         self.normalization = Normalization(preprocessing)
-        self.add_metrics(*(self.metrics_class(num_classes) for _ in range(3)))
+        self.add_metrics()
         self.train_image_size: int | None = (
             None  # pixels, to which training images are resized, or as they are
         )
@@ -168,12 +166,19 @@ class ImageClassifier(ResumableModule):
         return self.probabilities(evaluation_logits(self, self.images_of(batch)))
 
     def configure_metrics(self) -> dict[str, Metric]:
-        """Returns your own metrics of validation and test by name, none by default.
+        """Returns all metrics by name. To add one: ``return super().configure_metrics() | {"auroc": MulticlassAUROC(10)}``.
 
-        Each takes logits, float32 (N, classes), and the data's labels, int64 (N,) if each image has one class, and computes one
-        number. The constructor calls this after it has set ``class_names``, and before a subclass's own attributes exist.
+        Each takes probabilities, float32 (N, classes), and the data's labels, int64 (N,) if each image has one class. Training
+        computes loss and accuracy alone. The constructor calls this after it has set ``class_names``.
         """
-        return {}
+        num_classes = len(self.class_names)
+        metrics = {
+            "loss": MeanLoss(),
+            "accuracy": MulticlassAccuracy(num_classes, average="micro", validate_args=False),
+            "f1": MacroF1(num_classes),
+            "coverage": PredictionSets(),
+        }
+        return metrics if num_classes <= 5 else metrics | {"top5": TopKAccuracy(5)}
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Builds the optimizer of all parameters that require gradients, and its schedule."""

@@ -1,306 +1,225 @@
-"""Classification metrics as integer counts, so that they are exact however a set was cut into batches and processes."""
+"""Metrics that torchmetrics lacks, or that cost it ten times as much, as small classes for its collections.
 
-from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple, cast
+``ImageClassifier.configure_metrics`` lists all metrics. Each ``update`` takes those of its arguments that it names:
+``preds``, the probabilities, float (N, classes); ``target``, the labels, int64 (N,) or (N, classes); and by name
+``logits``, ``losses``, float (N,), and ``predicted``, the predicted labels. Counts are integers, which add up to the same
+in any order, so that metrics do not depend on how a set is cut into batches and processes.
+"""
+
+from collections.abc import Mapping
+from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 from torchmetrics import Metric
+from torchmetrics.classification import MulticlassConfusionMatrix
+from torchmetrics.utilities import dim_zero_cat
 
 _LOSS_UNIT = 2.0**-20  # nats
 _LARGEST_LOSS = 2.0**20  # nats; 2^23 images of it still fit 64 bits
 _COVERAGES = torch.arange(50, 100)  # percent
-# bins of probabilities from 8e-7: their edges lie 3% of a small probability apart, or of its distance from 1; near 0.5, 0.008
-_LARGEST_LOGIT, _BINS_PER_LOGIT = 14, 32
-_BINS = 2 * _LARGEST_LOGIT * _BINS_PER_LOGIT
+# uniform in logit space, from 8e-7: about 3% wide for small probabilities
+_EDGES = (torch.arange(1, 896) / 32 - 14).sigmoid()
 
 
-def _edges(device: torch.device | None = None) -> Tensor:
-    """Returns the inner edges of the bins, as logits; they are exact, and the middle one is 0."""
-    return torch.arange(1, _BINS, device=device) / _BINS_PER_LOGIT - _LARGEST_LOGIT
+class Counts(Metric):
+    """A metric of integers in one state, ``counts``, so that torchmetrics gathers once."""
+
+    higher_is_better = True
+    full_state_update = False
+    counts: Tensor
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.add_state("counts", torch.zeros(shape, dtype=torch.int64), dist_reduce_fx="sum")
 
 
-class Metrics(NamedTuple):
-    """Metrics of a whole set."""
+class MeanLoss(Counts):
+    """The mean loss; NaN if that of an image is not finite or above 2^20, which torchmetrics' ``MeanMetric`` drops."""
 
-    loss: float  # mean, by default cross entropy in nats; NaN where any image's was not finite, or above 2^20
-    # int64 (classes, classes) on the CPU, with a row for each true class; where an image may have several classes,
-    # (classes, 2, 2), with [[neither, predicted alone], [true alone, both]]
-    confusion: Tensor
-    top5_correct: (
-        int | None
-    )  # images with their class among the five best; None with five classes or fewer
-    own: Mapping[str, float] = {}  # further metrics, by name
-    exact: int | None = (
-        None  # images with exactly their classes predicted; None where each image has one class
-    )
-    # by percent, the softmax that a class needs to join a prediction set that holds the true class so often
-    coverage: Mapping[int, float] = {}
-    images: int | None = None  # how many were measured, where they may have several classes
-    thresholds: list[float] | None = (
-        None  # the probability above which each class is predicted; None if that is 0.5
-    )
-    best_thresholds: list[float] | None = (
-        None  # those by which each class's F1 would be greatest here
-    )
+    higher_is_better = False
 
-    @property
-    def total(self) -> int:
-        """The number of images measured."""
-        return int(self.confusion.sum()) if self.images is None else self.images
+    def __init__(self) -> None:
+        super().__init__(3)
 
-    @property
-    def correct(self) -> int:
-        """The number of images classified correctly, in all their classes."""
-        return int(self.confusion.diagonal().sum()) if self.exact is None else self.exact
+    def update(self, preds: Tensor, target: Tensor, losses: Tensor) -> None:
+        """Adds up losses in integer units, images, and losses that are not finite."""
+        finite = losses.abs() <= _LARGEST_LOSS  # NaN is not
+        units = torch.where(finite, losses.float() / _LOSS_UNIT, 0).round().long()
+        self.counts[0] += units.sum()
+        self.counts[1] += len(losses)
+        self.counts[2] += (~finite).sum()
 
-    @property
-    def accuracy(self) -> float:
-        """Top-1 accuracy in [0, 1]; of several classes an image, the exact match ratio."""
-        return self.correct / max(self.total, 1)
-
-    @property
-    def per_class(self) -> list[dict[str, float | int]]:
-        """Precision, recall and F1 of each class in [0, 1], 0 where undefined, how many images it has, and its threshold."""
-        rows: list[dict[str, float | int]] = [
-            {
-                "precision": h / max(p, 1),
-                "recall": h / max(t, 1),
-                "f1": 2 * h / max(t + p, 1),
-                "total": t,
-            }
-            for h, t, p in self._hits_true_predicted()
-        ]
-        for row, threshold in zip(rows, self.thresholds or (), strict=False):
-            row["threshold"] = threshold
-        return rows
-
-    @property
-    def f1(self) -> float:
-        """Mean F1 over the classes that occur among the labels or the predictions, in [0, 1]."""
-        scores = [2 * h / (t + p) for h, t, p in self._hits_true_predicted() if t + p]
-        return sum(scores) / max(len(scores), 1)
-
-    def _hits_true_predicted(self) -> list[list[int]]:
-        """Counts for each class the images that have it and are predicted to, that have it, and that are predicted to."""
-        cells = self.confusion
-        if cells.dim() == 3:
-            return torch.stack(
-                [cells[:, 1, 1], cells[:, 1].sum(1), cells[:, :, 1].sum(1)], dim=1
-            ).tolist()
-        return torch.stack([cells.diagonal(), cells.sum(1), cells.sum(0)], dim=1).tolist()
-
-    def rates(self) -> dict[str, float]:
-        """Returns the metrics worth a curve, by their short names."""
-        top5 = {} if self.top5_correct is None else {"top5": self.top5_correct / max(self.total, 1)}
-        return {"loss": self.loss, "accuracy": self.accuracy, **top5, "f1": self.f1, **self.own}
-
-    def as_dict(self) -> dict[str, Any]:
-        """Returns rates beside the counts they come from, as plain data."""
-        counts = {"correct": self.correct, "total": self.total, "top5_correct": self.top5_correct}
-        found = (
-            self.rates()
-            | counts
-            | {"thresholds": self.thresholds, "confusion_matrix": self.confusion.tolist()}
-        )
-        return {name: value for name, value in found.items() if value is not None}
+    def compute(self) -> float:
+        """Returns the mean."""
+        units, images, not_finite = self.counts.tolist()
+        return float("nan") if not_finite else units * _LOSS_UNIT / max(images, 1)
 
 
-class CountingMetrics(Metric):
-    """Counts everything a classifier is judged by in one pass, synchronised by torchmetrics.
+class TopKAccuracy(Counts):
+    """The share of images whose class is among the ``k`` best; torchmetrics builds one-hot matrices for it."""
 
-    All states are integers (the loss too, in units of 2^-20 nats): integers add up alike in any order, so 1 process and
-    7 report the same metrics to the last bit. A subclass's ``update`` takes a batch's logits, float (N, classes), labels
-    and losses, float (N,), in nats, and does not wait for the device.
+    def __init__(self, k: int) -> None:
+        super().__init__(2)
+        self.k = k
+
+    def update(self, preds: Tensor, target: Tensor, logits: Tensor) -> None:
+        """Counts by logits, as small probabilities are rounded to 0."""
+        self.counts[0] += (logits.topk(self.k).indices == target[:, None]).sum()
+        self.counts[1] += len(target)
+
+    def compute(self) -> dict[str, float]:
+        """Returns the share and the number of these images."""
+        correct, total = self.counts.tolist()
+        return {f"top{self.k}": correct / max(total, 1), f"top{self.k}_correct": correct}
+
+
+class MacroF1(MulticlassConfusionMatrix):
+    """Mean F1 over the classes that occur among labels or predictions, with the confusion matrix that it comes from.
+
+    In deterministic mode, torchmetrics' own update takes batch times classes squared of memory.
     """
 
-    has_one_class: ClassVar[bool] = True
-    """True if each image has one class; otherwise it may have any number of them."""
+    higher_is_better = True
 
-    thresholds: list[float] | None = None
-    """The probability above which an image has a class, one for each class; None if that is 0.5, or the best class counts."""
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(num_classes, validate_args=False)
+
+    def update(self, preds: Tensor, target: Tensor, predicted: Tensor) -> None:  # type: ignore[override]
+        """Counts pairs of true and predicted class."""
+        cells = target * self.num_classes + predicted
+        self.confmat.view(-1).scatter_add_(0, cells, torch.ones_like(cells))
+
+    def compute(self) -> dict[str, Any]:  # type: ignore[override]
+        """Returns F1, the numbers of correct and of all images, and the matrix, with a row for each true class."""
+        counts = {"correct": self.confmat.trace(), "total": self.confmat.sum()}
+        return {"f1": macro_f1(self.confmat), **counts, "confusion_matrix": self.confmat}
+
+
+class PredictionSets(Metric):
+    """The probability that a class needs to join a set that holds the true class of 50 to 99% of images like these.
+
+    By split conformal prediction (Angelopoulos and Bates, 2021, https://arxiv.org/abs/2107.07511, section 1), with the
+    probability of the class as score (Sadinle et al., 2019, https://arxiv.org/abs/1609.00451): smallest sets on average.
+    """
 
     full_state_update = False
-    loss_units: Tensor
-    non_finite: Tensor
+    shares: list[Tensor]
 
-    def __init__(self, num_classes: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.num_classes = num_classes
-        self.add_integers("loss_units")
-        self.add_integers("non_finite")
+        self.add_state("shares", [], dist_reduce_fx="cat")
 
-    def add_integers(self, name: str, *shape: int) -> None:
-        """Adds a state of integers that processes add up."""
-        self.add_state(name, torch.zeros(shape, dtype=torch.int64), dist_reduce_fx="sum")
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Keeps the probability of each image's class."""
+        self.shares.append(preds.gather(1, target[:, None])[:, 0].nan_to_num())
 
-    def count_losses(self, losses: Tensor, counted: Tensor) -> None:
-        """Adds up losses, float (N,), in nats, where ``counted``; one above 2^20 is not finite."""
-        finite = losses.abs() <= _LARGEST_LOSS  # nor is NaN
-        units = (
-            torch.where(counted & finite, losses.float() / _LOSS_UNIT, 0).round().to(torch.int64)
-        )
-        self.loss_units += units.sum()
-        self.non_finite += (counted & ~finite).sum()
-
-    def compute(self) -> Metrics:
-        """Returns the metrics of all images counted since the last reset, on all processes."""
-        return self.results()
-
-    @abstractmethod
-    def results(self) -> Metrics:
-        """Computes the metrics from the counts of this process, which may all be 0."""
-
-    def predicted(self, logits: Tensor) -> Tensor:
-        """Returns each image's label, here of the largest logit, int64 (N,), or 1 for each of its classes, int64 (N, classes)."""
-        return logits.argmax(1)
-
-    def mean_loss(self, total: int) -> float:
-        """Returns the mean over so many images, in nats; NaN where any was not finite."""
-        return (
-            float("nan") if self.non_finite else int(self.loss_units) * _LOSS_UNIT / max(total, 1)
-        )
-
-    def sync(self, *args: Any, **kwargs: Any) -> None:
-        """Adds up the counts of all processes at once, where torchmetrics gathers each of them from every process."""
-        sums = self._sums()
-        super().sync(*args, **kwargs | {"dist_sync_fn": lambda *_, **__: [next(sums)]})
-
-    def _sums(self) -> Iterator[Tensor]:
-        states = [cast(Tensor, state) for state in self.metric_state.values()]
-        total = torch.cat([state.flatten() for state in states])
-        distributed.all_reduce(
-            total
-        )  # Lightning's reduce belongs to a strategy, which a metric does not know
-        for state, part in zip(
-            states, torch.split(total, [state.numel() for state in states]), strict=True
-        ):
-            yield part.view_as(state)
-
-    def counts(self) -> dict[str, Tensor]:
-        """Returns the counts since the last reset, of all processes, each of which must call this."""
-        with self.sync_context():
-            return {
-                name: cast(Tensor, state).cpu().clone() for name, state in self.metric_state.items()
-            }
-
-    def set_counts(self, counts: dict[str, Tensor]) -> None:
-        """Restores the counts of all processes, in one of them; those that an older run counted otherwise begin at 0."""
-        for name, state in self.metric_state.items():
-            if name in counts and counts[name].shape == cast(Tensor, state).shape:
-                setattr(self, name, counts[name].to(self.device))
+    def compute(self) -> dict[str, dict[int, float]]:
+        """Returns the thresholds by percent; 0, which leaves no class out, if the images are too few."""
+        shares = dim_zero_cat(self.shares).cpu().sort().values
+        left_out = (len(shares) + 1) * (100 - _COVERAGES) // 100  # images whose class may be missed
+        thresholds = torch.cat([torch.zeros(1), shares])[left_out]
+        return {"coverage": dict(zip(_COVERAGES.tolist(), thresholds.tolist(), strict=True))}
 
 
-class ClassificationMetrics(CountingMetrics):
-    """Counts the predictions of images that have one class each: that of the largest logit.
+class ExactMatch(Counts):
+    """The share of images with all their classes predicted and no other; unknown labels, -1, do not count."""
 
-    In evaluation mode, it also counts images by the probability of their true class, in bins of equal width of its logit.
-    """
+    def __init__(self) -> None:
+        super().__init__(2)
 
-    confusion: Tensor
-    top5_hits: Tensor
-    true_shares: Tensor
+    def update(self, preds: Tensor, target: Tensor, predicted: Tensor) -> None:
+        """Counts images."""
+        self.counts[0] += ((target == predicted) | (target < 0)).all(1).sum()
+        self.counts[1] += len(target)
+
+    def compute(self) -> dict[str, float]:
+        """Returns the share, and the numbers of correct and of all images."""
+        correct, total = self.counts.tolist()
+        return {"accuracy": correct / max(total, 1), "correct": correct, "total": total}
+
+
+class MultilabelF1(Counts):
+    """Mean F1 over the classes that occur among labels or predictions; torchmetrics counts an absent class as 0."""
 
     def __init__(self, num_classes: int) -> None:
-        super().__init__(num_classes)
-        self.add_integers("confusion", num_classes, num_classes)
-        self.add_integers("top5_hits")
-        self.add_integers("true_shares", _BINS)
+        super().__init__(num_classes, 2, 2)
 
-    def update(self, logits: Tensor, labels: Tensor, losses: Tensor) -> None:
-        """Counts labels, int64 (N,), that are not negative; of soft ones, float (N, classes), the largest share counts."""
-        labels = labels.argmax(1) if labels.dim() == 2 else labels
-        counted, true = labels >= 0, labels.clamp(min=0)
-        cells = true * self.num_classes + self.predicted(logits)
-        self.confusion.view(-1).scatter_add_(0, cells, counted.long())
-        if self.num_classes > 5:  # a label of -1 is never among the best
-            self.top5_hits += (logits.topk(5).indices == labels[:, None]).sum()
-        self.count_losses(losses, counted)
-        if not self.training:
-            share = logits.float().softmax(1).gather(1, true[:, None])[:, 0].nan_to_num()
-            bins = torch.bucketize(share.logit(), _edges(share.device), right=True)
-            self.true_shares.scatter_add_(0, bins, counted.long())
+    def update(self, preds: Tensor, target: Tensor, predicted: Tensor) -> None:
+        """Counts each class as true or not and as predicted or not, except where it is unknown, -1."""
+        cells = 2 * _rows(target) + predicted
+        self.counts.view(-1).scatter_add_(0, cells.flatten(), (target >= 0).flatten().long())
 
-    def results(self) -> Metrics:
-        """Computes the metrics from the counts of this process."""
-        confusion = self.confusion.cpu()
-        top5_correct = int(self.top5_hits) if self.num_classes > 5 else None
-        loss = self.mean_loss(int(confusion.sum()))
-        return Metrics(loss, confusion, top5_correct, coverage=self._coverage())
-
-    def _coverage(self) -> dict[int, float]:
-        """Finds the thresholds of prediction sets that hold the true class of at least that share of images like these.
-
-        By split conformal prediction (Angelopoulos and Bates, 2021, https://arxiv.org/abs/2107.07511, section 1), with the
-        probability of the class as score (Sadinle et al., 2019, https://arxiv.org/abs/1609.00451): smallest sets on average.
-        """
-        at_most = self.true_shares.cumsum(0).cpu()
-        if not at_most[-1]:  # as in training
-            return {}
-        missed = (at_most[-1] + 1) * (100 - _COVERAGES) // 100  # images whose class may be left out
-        lower_edges = torch.cat([torch.tensor([0.0]), _edges().double().sigmoid()])
-        shares = lower_edges[torch.searchsorted(at_most, missed)]
-        return dict(zip(_COVERAGES.tolist(), shares.tolist(), strict=True))
+    def compute(self) -> dict[str, Any]:
+        """Returns F1, and the counts: [[neither, predicted alone], [true alone, both]] for each class."""
+        return {"f1": macro_f1(self.counts), "confusion_matrix": self.counts}
 
 
-class MultilabelMetrics(CountingMetrics):
-    """Counts the predictions of images that have any number of classes: those whose sigmoid is above a threshold.
+class BestThresholds(Counts):
+    """The threshold for each class's probability by which its F1 is greatest; of equal ones that nearest to 0.5.
 
-    Training and validation count at 0.5. The test, and all use after training, take the threshold of each class by which
-    its F1 was greatest on the validation set (``SCut`` in Yang, 2001; see Lipton et al., 2014, https://arxiv.org/abs/1402.1892).
-    It is searched in evaluation mode, which counts images by the probability of each class, in bins of equal width of its logit.
+    ``SCut`` in Yang, 2001; see Lipton et al., 2014, https://arxiv.org/abs/1402.1892. Validation chooses them for the test
+    and all use after training.
     """
 
-    has_one_class: ClassVar[bool] = False
-    confusion: Tensor
-    exact: Tensor
-    images: Tensor
-    histogram: Tensor
-
     def __init__(self, num_classes: int) -> None:
-        super().__init__(num_classes)
-        self.add_integers("confusion", num_classes, 2, 2)
-        self.add_integers("exact")
-        self.add_integers("images")
-        self.add_integers("histogram", 2 * num_classes * _BINS)
+        super().__init__(num_classes, 2, len(_EDGES) + 1)
 
-    def update(self, logits: Tensor, labels: Tensor, losses: Tensor) -> None:
-        """Counts labels, (N, classes), from 0 to 1, which are rounded; negative ones are unknown and not counted."""
-        known, true, predicted = labels >= 0, (labels > 0.5).long(), self.predicted(logits)
-        counted, row = known.any(1), 2 * torch.arange(self.num_classes, device=labels.device) + true
-        self.confusion.view(-1).scatter_add_(
-            0, (2 * row + predicted).flatten(), known.flatten().long()
-        )
-        self.exact += (((true == predicted) | ~known).all(1) & counted).sum()
-        self.images += counted.sum()
-        self.count_losses(losses, counted)
-        if not self.training:
-            cells = row * _BINS + torch.bucketize(logits.float(), _edges(logits.device))
-            self.histogram.scatter_add_(0, cells.flatten(), known.flatten().long())
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Counts images by class, label, and probability, in bins."""
+        cells = _rows(target) * self.counts.shape[2] + torch.bucketize(preds, _EDGES.to(preds))
+        self.counts.view(-1).scatter_add_(0, cells.flatten(), (target >= 0).flatten().long())
 
-    def predicted(self, logits: Tensor) -> Tensor:
-        """Returns 1 for each class above its threshold, int64 (N, classes)."""
-        if self.thresholds is None:
-            return (logits > 0).long()
-        edges = (
-            torch.tensor(self.thresholds, dtype=torch.float64).logit().float()
-        )  # exactly those that were chosen
-        return (logits > edges.to(logits.device, non_blocking=True)).long()
-
-    def best_thresholds(self) -> list[float] | None:
-        """Finds the edge of a bin above which each class's F1 is greatest; of equal ones that nearest to 0.5."""
-        counts = self.histogram.view(-1, 2, _BINS).cpu()
+    def compute(self) -> dict[str, Tensor]:
+        """Returns the thresholds, float32 (classes,)."""
+        counts = self.counts.cpu()
         above = counts.flip(2).cumsum(2).flip(2)[:, :, 1:].double()
         f1 = 2 * above[:, 1] / (above.sum(1) + counts[:, 1].sum(1, keepdim=True)).clamp(min=1)
-        edges = _edges().double()
-        order = edges.abs().argsort(stable=True)  # of equal values, argmax takes the first
-        return edges[order[f1[:, order].argmax(1)]].sigmoid().tolist()
+        order = (_EDGES - 0.5).abs().argsort(stable=True)  # of equal values, argmax takes the first
+        return {"thresholds": _EDGES[order[f1[:, order].argmax(1)]]}
 
-    def results(self) -> Metrics:
-        """Computes the metrics from the counts of this process."""
-        images = int(self.images)
-        found = Metrics(
-            self.mean_loss(images), self.confusion.cpu(), None, exact=int(self.exact), images=images
+
+def _rows(target: Tensor) -> Tensor:
+    """Returns 2 x class + label, and 2 x class where it is unknown, int64 (N, classes)."""
+    return 2 * torch.arange(target.shape[1], device=target.device) + target.clamp(min=0)
+
+
+def _class_counts(confusion: Tensor) -> Tensor:
+    """Counts the images that have each class and are predicted to, that have it, and that are predicted to."""
+    if confusion.dim() == 3:
+        hits, true, predicted = (
+            confusion[:, 1, 1],
+            confusion[:, 1].sum(1),
+            confusion[:, :, 1].sum(1),
         )
-        return found._replace(thresholds=self.thresholds, best_thresholds=self.best_thresholds())
+    else:
+        hits, true, predicted = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
+    return torch.stack([hits, true, predicted])
+
+
+def macro_f1(confusion: Tensor) -> float:
+    """Returns the mean F1 over the classes that occur among labels or predictions."""
+    hits, true, predicted = _class_counts(confusion.cpu()).double()
+    scores = (2 * hits / (true + predicted))[true + predicted > 0]
+    return float(scores.mean())
+
+
+def class_rates(metrics: Mapping[str, Any]) -> list[dict[str, float]]:
+    """Lists precision, recall and F1 of each class, 0 where undefined, its number of images, and its threshold.
+
+    Takes the metrics of a set, with a ``confusion_matrix`` and perhaps ``thresholds``.
+    """
+    rows: list[dict[str, float]] = [
+        {
+            "precision": hits / max(predicted, 1),
+            "recall": hits / max(true, 1),
+            "f1": 2 * hits / max(true + predicted, 1),
+            "total": true,
+        }
+        for hits, true, predicted in _class_counts(
+            torch.tensor(metrics["confusion_matrix"])
+        ).T.tolist()
+    ]
+    for row, threshold in zip(rows, metrics.get("thresholds", ()), strict=False):
+        row["threshold"] = threshold
+    return rows

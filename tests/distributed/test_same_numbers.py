@@ -20,6 +20,7 @@ from torchvision.transforms.v2 import RandAugment
 from examples.recipes.airbench import WhitenByFirstBatch
 from project.callbacks import ConfidentMistakesPlot
 from project.model import ImageClassifier
+from project.model.metrics import class_rates
 from project.model.schedules import CosineWithWarmup
 from tests.conftest import flowers_drawn_once
 from tests.distributed.job import classifier, flowers, trainer
@@ -35,7 +36,8 @@ class MeasuringClassifier(ImageClassifier):
     def configure_metrics(self):
         calibration = MulticlassCalibrationError(len(self.class_names), n_bins=5)
         ranking = MulticlassAveragePrecision(len(self.class_names), thresholds=None)
-        return {"calibration_error": calibration, "average_precision": ranking}
+        added = {"calibration_error": calibration, "average_precision": ranking}
+        return super().configure_metrics() | added
 
 
 def sizes(world_size):
@@ -50,8 +52,8 @@ def data_of(size, world_size):
 
 def metrics(model):
     return {
-        split: {**found.as_dict(), "per_class": found.per_class}
-        for split, found in model.results.items()
+        split: {**results, "per_class": class_rates(results)}
+        for split, results in model.results.items()
     }
 
 

@@ -179,7 +179,7 @@ def test_a_model_that_was_validated_can_be_trained():
     model = linear()
     trainer().validate(model, datamodule=Memory(), verbose=False)
     trainer(max_epochs=1).fit(model, datamodule=Memory())
-    assert model.results["val"].total == len(Memory().labels)
+    assert model.results["val"]["total"] == len(Memory().labels)
 
 
 def test_a_callback_that_cannot_work_here_names_another_way():
@@ -306,7 +306,7 @@ def test_each_training_minimises_the_mean_weighted_by_its_own_images_and_validat
         )
         loss = model.train().training_step(batch, 0)
         assert loss.item() == pytest.approx(float((weights[batch.labels] * costs).mean()), rel=1e-5)
-        assert model.results["val"].loss == pytest.approx(float(costs.mean()), rel=1e-5)
+        assert model.results["val"]["loss"] == pytest.approx(float(costs.mean()), rel=1e-5)
 
 
 def test_weights_that_cannot_be_are_refused():

@@ -28,7 +28,7 @@ ABOUT = "about"
 
 
 About = dict[str, Any]
-"""Facts of a checkpoint about itself, see :func:`explain`."""
+"""Facts of a checkpoint about itself, see :func:`describe_run`."""
 
 
 def versions() -> dict[str, str]:
@@ -39,12 +39,12 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **packages}
 
 
-def explain(trainer: Any, model: Any) -> About:
+def describe_run(trainer: Any, model: Any, selection: dict[str, str] | None) -> About:
     """Collects the facts of a checkpoint about itself, as plain data.
 
     ``thresholds`` are by class, where an image may have several. ``data`` names a class without a module to import.
-    ``images`` counts splits. ``coverage`` has the thresholds of prediction sets, by percent, where the validation set was
-    measured with these weights.
+    ``images`` counts splits. ``selection`` says how ``best.ckpt`` is chosen. ``coverage`` has the thresholds of prediction
+    sets, by percent, where the validation set was measured with these weights.
     """
     data = getattr(trainer, "datamodule", None)
     rates = {
@@ -52,10 +52,8 @@ def explain(trainer: Any, model: Any) -> About:
         for name, value in trainer.callback_metrics.items()
         if name.startswith("train/")
     }
-    measured = {split: metrics.as_dict() for split, metrics in model.results.items()}
-    training = (
-        trainer.state.fn == "fit" and not trainer.state.finished
-    )  # afterwards Lightning counts on
+    # afterwards Lightning counts on
+    training = trainer.state.fn == "fit" and not trainer.state.finished
     return About(
         model=type(model).__name__,
         class_names=model.class_names,
@@ -72,23 +70,9 @@ def explain(trainer: Any, model: Any) -> About:
         versions=versions(),
         epoch=trainer.current_epoch if training else max(trainer.current_epoch - 1, 0),
         step=trainer.global_step,
-        selection=selection(trainer),
-        metrics={**rates, **model.resumed_results, **measured},
-        coverage=dict(model.results["val"].coverage)
-        if model.validated_step == trainer.global_step
-        else {},
-    )
-
-
-def selection(trainer: Any) -> dict[str, str] | None:
-    """Returns how ``best.ckpt`` is chosen; None where no callback of the trainer does so."""
-    keepers = (
-        found
-        for found in trainer.checkpoint_callbacks
-        if getattr(found, "filename", None) == "best"
-    )
-    return next(
-        ({"monitor": found.monitor, "mode": found.mode} for found in keepers if found.monitor), None
+        selection=selection,
+        metrics={**rates, **model.results},
+        coverage=model.coverage if model.validated_step == trainer.global_step else {},
     )
 
 

@@ -102,6 +102,14 @@ class BestCheckpoint(ModelCheckpoint):
         return str(Path(str(self.dirpath)) / name) if name.endswith(self.FILE_EXTENSION) else ""
 
 
+def selection(trainer: Trainer) -> dict[str, str] | None:
+    """Returns how ``best.ckpt`` is chosen; None where no callback of the trainer does so."""
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, BestCheckpoint):
+            return {"monitor": str(callback.monitor), "mode": callback.mode}
+    return None
+
+
 def evaluate_best(trainer: Trainer, model: LightningModule, data: Any, path: str) -> None:
     """Tests the weights of a checkpoint, and checks afterwards that no callback has changed them.
 

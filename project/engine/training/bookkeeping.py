@@ -35,7 +35,7 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
 class Bookkeeping(Callback):
     """Logs metrics and resumes runs: as a callback, so that a subclass may override any hook without calling ours.
 
-    Its ``model`` is a :class:`.module.ResumableModule`.
+    Its ``model`` is a :class:`.module.ClassifierModule`.
     """
 
     def setup(self, trainer: Trainer, model: Any, stage: str) -> None:
@@ -118,15 +118,9 @@ class Bookkeeping(Callback):
             raise UserError(
                 f"{type(model).__name__}.training_step must return the loss, as in: return losses.mean()"
             )
-        metrics = model.train_metrics
-        if is_logged(trainer) and metrics.update_called:
-            results = metrics.compute()
-            metrics.reset()
+        if is_logged(trainer) and (results := model.conclude("train")):
             # on the CPU, where a progress bar reads them in each step without waiting for the device
-            values = {
-                "train/loss": torch.tensor(results.loss),
-                "train/accuracy": torch.tensor(results.accuracy),
-            }
+            values = {f"train/{name}": torch.tensor(results[name]) for name in model.train_metrics}
             model.log_dict(values, prog_bar=True)
 
     def on_train_end(self, trainer: Trainer, model: Any) -> None:
@@ -162,18 +156,29 @@ class Bookkeeping(Callback):
         results = model.conclude(split)
         if results is None or trainer.sanity_checking:
             return
-        model.results[split] = results
+        chosen, coverage = results.pop("thresholds", None), results.pop("coverage", {})
         if split == "val":
-            model.test_metrics.thresholds = results.best_thresholds
+            names = model.class_names
+            model.thresholds = dict(zip(names, chosen, strict=True)) if chosen else None
+            model.coverage = coverage
             model.validated_step = trainer.global_step
+        elif model.thresholds:
+            results["thresholds"] = list(model.thresholds.values())
+        model.results[split] = results
         shown = {
             f"{split}/accuracy",
-            *(getattr(one, "monitor", None) for one in trainer.checkpoint_callbacks),
+            *(getattr(callback, "monitor", None) for callback in trainer.checkpoint_callbacks),
         }
-        for name, value in results.rates().items():
-            # every process has the same results and logs them, so none is sent; "max" does not round, as a mean could
-            same: dict[str, Any] = {"sync_dist": True, "rank_zero_only": True, "reduce_fx": "max"}
-            model.log(f"{split}/{name}", value, prog_bar=f"{split}/{name}" in shown, **same)
+        for metric in model.metrics_of(split):
+            name, value = f"{split}/{metric}", results.get(metric)
+            if isinstance(value, int | float):
+                # every process has the same results, so none is sent; "max" does not round, as a mean could
+                same: dict[str, Any] = {
+                    "sync_dist": True,
+                    "rank_zero_only": True,
+                    "reduce_fx": "max",
+                }
+                model.log(name, float(value), prog_bar=name in shown, **same)
 
 
 def _lengths(schedule: Mapping[str, Any]) -> set[str]:

@@ -1,7 +1,7 @@
-"""The LightningModule's part in the promises: metrics, checkpoints that explain themselves, and exact resuming."""
+"""The base of classifiers: exact metrics, checkpoints that explain themselves, and exact resuming."""
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
@@ -12,27 +12,17 @@ from lightning.pytorch.plugins import DoublePrecision
 from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 
-from ..errors import NonFiniteError, UserError, require
+from ..errors import NonFiniteError, UserError
 from ..preprocessing import Preprocessing
-from ..run.checkpoint import ABOUT, explain
+from ..run.checkpoint import ABOUT, describe_run
 from ..run.settings import is_plain, plain_options
 from ..upstream import trainer_of
+from .best_checkpoint import selection
 from .bookkeeping import Bookkeeping, require_supported
 from .fitting import require_fitting_weights
 from .opening import opened
 
-_TAKEN = {
-    "loss",
-    "accuracy",
-    "top5",
-    "f1",
-    "correct",
-    "total",
-    "top5_correct",
-    "confusion_matrix",
-    "per_class",
-    "step",
-}
+Split = Literal["train", "val", "test"]
 
 
 class PlainBatch(NamedTuple):
@@ -42,10 +32,11 @@ class PlainBatch(NamedTuple):
     labels: Tensor
 
 
-class ResumableModule(LightningModule):
+class ClassifierModule(LightningModule):
     """A LightningModule whose metrics are exact, whose checkpoints explain themselves, and whose runs resume exactly.
 
-    A subclass's constructor sets the attributes up to ``compile_network`` and calls :meth:`add_metrics`.
+    A subclass's constructor sets the attributes up to ``compile_network`` and calls :meth:`add_metrics`. One that overrides
+    ``configure_callbacks``, ``on_save_checkpoint`` or ``on_load_checkpoint`` calls these.
 
     Attributes:
         class_names: The classes in the order of their labels.
@@ -55,12 +46,18 @@ class ResumableModule(LightningModule):
         network: The network.
         criterion: The training loss.
         compile_network: If true, the network is compiled for training.
-        results: The newest metrics of ``val`` and ``test``.
-        resumed_results: The metrics in the checkpoint from which the run was resumed, as plain data.
+        results: The newest metrics of ``val`` and ``test``, as plain data.
+        thresholds: The probability above which an image has each class, chosen in validation if it may have several.
+        coverage: Thresholds of prediction sets by percent.
         validated_step: The step at which the newest metrics of ``val`` were measured.
+        measured: The sets that steps have measured since the last :meth:`conclude`.
         weights_step: The step at which the tested weights were validated; their test metrics are logged at that step, too.
     """
 
+    has_one_class: ClassVar[bool] = True
+    """True if each image has one class; otherwise it may have any number of them: labels (N, classes) of 0 and 1."""
+    train_metric_names: ClassVar = ["loss", "accuracy"]
+    """The metrics that training computes, too."""
     not_saved: ClassVar = ["loss", "optimizer", "lr_scheduler", "weights", "compile"]
     """Arguments that a checkpoint leaves out: classes cannot be loaded safely, and the file of weights may be gone."""
 
@@ -72,82 +69,68 @@ class ResumableModule(LightningModule):
     criterion: Any
     compile_network: bool
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Runs these hooks beside those of a subclass, which need not call them: Lightning's own do nothing."""
-        super().__init_subclass__(**kwargs)
-        for name in ("configure_callbacks", "on_save_checkpoint", "on_load_checkpoint"):
-            if name in vars(cls):
-                setattr(cls, name, _beside(getattr(ResumableModule, name), vars(cls)[name]))
-
     def __init__(self) -> None:
         super().__init__()
-        self.results: dict[str, Any] = {}
-        self.resumed_results: dict[str, Any] = {}
+        self.results: dict[str, dict[str, Any]] = {}
+        self.thresholds: dict[str, float] | None = None
+        self.coverage: dict[int, float] = {}
         self.validated_step: int | None = None
         self.weights_step: int | None = None
+        self.measured: set[Split] = set()
         self.settings: dict[str, dict[str, Any]] = {"optimizer": {}, "lr_scheduler": {}}
         self.resumed: Mapping[str, Any] | None = None
 
-    def add_metrics(self, train: Any, val: Any, test: Any) -> None:
-        """Registers the metrics of each set, and those of ``configure_metrics``."""
-        self.train_metrics, self.val_metrics, self.test_metrics = train, val, test
-        own = {}
-        for split in ("val", "test"):
-            metrics = self.configure_metrics()
-            for name in metrics:
-                require(
-                    name not in _TAKEN,
-                    "the name of a metric",
-                    name,
-                    f"none of {', '.join(sorted(_TAKEN))}",
-                )
-            # groups would merge metrics whose states agree after the first batch
-            own[split] = MetricCollection(cast(Any, metrics), compute_groups=False)
-        self.own_metrics = nn.ModuleDict(own)
-
+    @abstractmethod
     def configure_metrics(self) -> dict[str, Metric]:
-        """Returns further metrics of validation and test by name."""
-        return {}
+        """Returns the metrics by name, whose ``update`` takes probabilities and labels, see :meth:`measure`.
+
+        A number is logged under its metric's name. ``compute`` may also return a dict of a number under this name and of
+        other plain data or tensors, which are only recorded.
+        """
+
+    @abstractmethod
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Converts logits to probabilities, float (N, classes)."""
+
+    def add_metrics(self) -> None:
+        """Builds the metrics of each set."""
+        # groups would merge metrics whose states agree after the first batch
+        metrics = MetricCollection(cast(Any, self.configure_metrics()), compute_groups=False)
+        trained = {name: metrics[name] for name in self.train_metric_names if name in metrics}
+        self.train_metrics = MetricCollection(cast(Any, trained), compute_groups=False).clone()
+        self.val_metrics = metrics
+        self.test_metrics = metrics.clone()
 
     def monitors(self) -> dict[str, str | None]:
         """Returns the names of validation metrics and which is better, ``min`` or ``max``; None if a metric does not say."""
         modes = {True: "max", False: "min", None: None}
-        rates = {
-            name: "min" if name == "loss" else "max" for name in self.val_metrics.results().rates()
+        return {
+            f"val/{name}": modes[metric.higher_is_better]
+            for name, metric in self.val_metrics.items()
         }
-        own = {name: modes[metric.higher_is_better] for name, metric in self._own("val").items()}
-        return {f"val/{name}": mode for name, mode in {**rates, **own}.items()}
 
-    @property
-    def has_one_class(self) -> bool:
-        """True if each image has one class; otherwise it may have any number of them."""
-        return bool(self.train_metrics.has_one_class)
+    def predicted(self, probabilities: Tensor, split: Split = "test") -> Tensor:
+        """Returns each image's most probable class, int64 (N,), or 1 for each of its classes, int64 (N, classes).
 
-    @property
-    def thresholds(self) -> dict[str, float] | None:
-        """The probability above which an image has each class; validation chooses them if it may have several."""
-        found = self.test_metrics.thresholds
-        return None if found is None else dict(zip(self.class_names, found, strict=True))
-
-    @thresholds.setter
-    def thresholds(self, thresholds: Any) -> None:
-        given = thresholds if isinstance(thresholds, dict) else {}  # it may come from a file
-        found = None if thresholds is None else [given.get(name) for name in self.class_names]
-        sound = all(isinstance(value, float) and 0 < value < 1 for value in found or ())
-        require(sound, "thresholds", thresholds, "a number between 0 and 1 for each class")
-        self.test_metrics.thresholds = found
+        Training and validation count a class above 0.5, the test and all use after training above ``thresholds``.
+        """
+        if self.has_one_class:
+            return probabilities.argmax(1)
+        chosen = self.thresholds if split == "test" else None
+        thresholds = [chosen[name] if chosen else 0.5 for name in self.class_names]
+        return (probabilities > torch.tensor(thresholds, device=probabilities.device)).long()
 
     def as_batch(self, batch: Any) -> Any:
         """Returns a batch with ``images`` and ``labels``, which fit the metrics; a plain loader's pairs become one.
 
-        Without their data module, nothing would augment a data module's batches, and several processes count the same.
+        Without their data module, nothing would augment a data module's batches.
         """
         trainer = trainer_of(self)
         if trainer is not None and trainer.datamodule is None and hasattr(batch, "indices"):  # type: ignore[attr-defined]
             fn = trainer.state.fn.value if trainer.state.fn else "fit"
-            advice = f"call trainer.{fn}(model, datamodule=data)"
             raise UserError(
-                f"a data module's loaders need their data module for order and augmentation; {advice}"
+                "a data module's loaders need their data module for order and augmentation; call"
+                f" trainer.{fn}(model, datamodule=data)"
             )
         batch = batch if hasattr(batch, "images") else PlainBatch(*batch)
         several = batch.labels.dim() > 1 and not batch.labels.is_floating_point()
@@ -167,95 +150,81 @@ class ResumableModule(LightningModule):
         """Returns the images of a batch, with or without labels, uint8 (N, 3, height, width)."""
         if isinstance(batch, Tensor):
             return batch
-        images: Tensor = (
-            batch[0]
-            if isinstance(batch, Sequence) and len(batch) == 1
-            else self.as_batch(batch).images
-        )
+        alone = isinstance(batch, Sequence) and len(batch) == 1
+        images: Tensor = batch[0] if alone else self.as_batch(batch).images
         return images
 
-    def measure(
-        self, split: Literal["train", "val", "test"], logits: Tensor, labels: Tensor, losses: Tensor
-    ) -> None:
-        """Counts a batch in the metrics of a set; images of negative label are left out, as another process counts them.
+    def measure(self, split: Split, logits: Tensor, labels: Tensor, losses: Tensor) -> None:
+        """Updates the metrics of a set by a batch.
+
+        They take the probabilities and labels, and by name ``logits``, ``losses`` and ``predicted``, the predicted labels. In
+        evaluation, images without a label, -1, such as files that cannot be read, are left out. Soft labels are rounded.
 
         Args:
             split: The set.
             logits: float (N, classes).
-            labels: The data's labels, int64 (N,) if each image has one class; soft ones in training, float (N, classes).
+            labels: The data's labels, int64 (N,) or (N, classes); in training perhaps soft, float (N, classes).
             losses: Each image's loss, float (N,).
         """
         if not isinstance(losses, Tensor) or losses.shape != (len(logits),):
-            got = (
-                f"a tensor of shape {tuple(losses.shape)}"
-                if isinstance(losses, Tensor)
-                else type(losses).__name__
-            )
+            got = f"of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses)
             raise UserError(
                 f"--model.loss, or {type(self).__name__}.loss, must return each image's loss, of shape ({len(logits)},), got"
                 f" {got}; with reduction='none', not a mean, which would depend on how many devices share a batch"
             )
-        getattr(self, f"{split}_metrics").update(logits.detach(), labels, losses.detach())
-        if split != "train" and (own := self._own(split)):
-            counted = (labels if labels.dim() == 1 else labels.amax(1)) >= 0
-            if counted.any():
-                own.update(logits[counted], labels[counted])
-
-    def conclude(self, split: Literal["val", "test"]) -> Any:
-        """Computes the metrics of a set over all processes and resets them; None if nothing was measured."""
-        own, metrics = self._own(split), getattr(self, f"{split}_metrics")
-        if not self._everywhere(metrics.update_called, all_processes=False):
-            return None
-        for name, metric in own.items():
-            if not self._everywhere(
-                metric.update_called, all_processes=True
-            ):  # torchmetrics would wait
-                raise UserError(
-                    f"the metric '{name}' needs an image on each device; evaluate on fewer devices"
-                )
-        values = {}
-        for name, value in own.compute().items():
-            if torch.as_tensor(value).numel() != 1:
-                raise UserError(f"the metric '{name}' must be one number, got {tuple(value.shape)}")
-            values[name] = float(value)
-        results = metrics.compute()._replace(own=values)
-        with torch.inference_mode(False):  # else training could not change the new counts in place
-            metrics.reset()
-            own.reset()
-        return results
-
-    def _everywhere(self, decision: bool, all_processes: bool) -> bool:
-        trainer = trainer_of(self)
-        return (
-            decision
-            if trainer is None
-            else trainer.strategy.reduce_boolean_decision(decision, all=all_processes)
+        logits, losses = logits.detach().float(), losses.detach()
+        if labels.is_floating_point():
+            labels = labels.argmax(1) if self.has_one_class else labels.round().long()
+        if split != "train":
+            known = (labels if labels.dim() == 1 else labels.amax(1)) >= 0
+            if not known.all():
+                logits, labels, losses = logits[known], labels[known], losses[known]
+        self.measured.add(split)
+        if not len(labels):  # torchmetrics' classes accept no empty batch
+            return
+        probabilities = self.probabilities(logits)
+        predicted = self.predicted(probabilities, split)
+        self.metrics_of(split).update(
+            probabilities, labels, logits=logits, losses=losses, predicted=predicted
         )
 
-    def _own(self, split: str) -> MetricCollection:
-        return cast(MetricCollection, self.own_metrics[split])
+    def metrics_of(self, split: Split) -> MetricCollection:
+        """Returns the metrics of a set."""
+        return cast(MetricCollection, getattr(self, f"{split}_metrics"))
+
+    def conclude(self, split: Split) -> dict[str, Any] | None:
+        """Computes the metrics of a set over all processes and resets them; None if no step calls :meth:`measure`."""
+        if split not in self.measured:
+            return None
+        self.measured.remove(split)
+        metrics = self.metrics_of(split)
+        results = {name: _plain(value) for name, value in metrics.compute().items()}
+        with torch.inference_mode(False):  # else training could not change the new states in place
+            metrics.reset()
+        return results
 
     def configure_callbacks(self) -> Sequence[Callback] | Callback:
         """Adds the callback that logs metrics and resumes runs."""
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
         if self.trainer.training:
             require_supported(callbacks, self.network)
-        return [] if any(isinstance(one, Bookkeeping) for one in callbacks) else [Bookkeeping()]
+        added = any(isinstance(callback, Bookkeeping) for callback in callbacks)
+        return [] if added else [Bookkeeping()]
 
     def training_summary(self) -> dict[str, dict[str, Any]]:
         """Returns name and settings of ``loss``, ``optimizer`` and ``lr_scheduler``, for people to read."""
         owner = next(cls for cls in type(self).__mro__ if "loss" in vars(cls))
-        if owner.__base__ is not ResumableModule:
+        if owner.__base__ is not ClassifierModule:
             loss = {"name": f"{owner.__name__}.loss"}
         else:
             names = signature(type(self.criterion)).parameters.keys() - {"reduction"}
-            given = {
+            settings = {
                 name: value
                 for name, value in vars(self.criterion).items()
                 if name in names and is_plain(value)
             }
-            own_name = getattr(self.criterion, "__name__", type(self.criterion).__name__)
-            loss = {"name": own_name, **given}
+            name = getattr(self.criterion, "__name__", type(self.criterion).__name__)
+            loss = {"name": name, **settings}
         return {"loss": loss, **self.settings}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -267,24 +236,26 @@ class ResumableModule(LightningModule):
                     " try a lower --model.optimizer.lr, under another --name"
                 )
         checkpoint["hyper_parameters"] = plain_options(self.hparams, type(self))
-        checkpoint[ABOUT] = explain(self.trainer, self)
-        checkpoint["counts"] = self.train_metrics.counts()
+        checkpoint[ABOUT] = describe_run(self.trainer, self, selection(self.trainer))
+        checkpoint["counts"] = {
+            name: _counts(metric) for name, metric in self.train_metrics.items()
+        }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Checks the weights that Lightning is about to load; a run that resumes also restores its open counts."""
         require_fitting_weights(self.state_dict(), checkpoint["state_dict"], self.trainer.ckpt_path)
-        if isinstance(
-            self.trainer.precision_plugin, DoublePrecision
-        ):  # Lightning converts after weights were rounded
+        # Lightning converts after weights were rounded
+        if isinstance(self.trainer.precision_plugin, DoublePrecision):
             self.trainer.precision_plugin.convert_module(self)
         self.thresholds = checkpoint[ABOUT].get("thresholds")
         if not self.trainer.training:
             return
         metrics = checkpoint[ABOUT]["metrics"]
-        self.resumed_results = {"val": metrics["val"]} if "val" in metrics else {}
+        self.results = {"val": metrics["val"]} if "val" in metrics else {}
         self.resumed = checkpoint
         if self.trainer.is_global_zero:  # they are those of all processes
-            self.train_metrics.set_counts(checkpoint["counts"])
+            for name, metric in self.train_metrics.items():
+                _restore_counts(metric, checkpoint["counts"].get(name, {}))
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]  # a file of hyperparameters could name what is imported
@@ -310,15 +281,23 @@ class ResumableModule(LightningModule):
         return cast(Self, opened(cls, checkpoint_path, strict, kwargs).to(map_location))
 
 
-def _beside(ours: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a hook that runs ours and then a subclass's own, which may run ours again; of callbacks, it returns both."""
+def _plain(value: Any) -> Any:
+    """Returns a number or a list for a tensor."""
+    if not isinstance(value, Tensor):
+        return value
+    return value.item() if value.numel() == 1 else value.tolist()
 
-    @functools.wraps(own)
-    def hook(self: Any, *args: Any) -> Any:
-        added, found = ours(self, *args), own(self, *args)
-        if added is None:
-            return found
-        callbacks = [found] if isinstance(found, Callback) else found or []
-        return [*added, *(one for one in callbacks if not isinstance(one, Bookkeeping))]
 
-    return hook
+def _counts(metric: Metric) -> dict[str, Tensor]:
+    """Returns the state of a metric over all processes, each of which must call this."""
+    with metric.sync_context():
+        states = metric.metric_state.items()
+        return {name: state.cpu().clone() for name, state in states if isinstance(state, Tensor)}
+
+
+def _restore_counts(metric: Metric, counts: Mapping[str, Any]) -> None:
+    """Restores the state that :func:`_counts` returned; one of another shape begins anew."""
+    for name, state in metric.metric_state.items():
+        saved = counts.get(name)
+        if isinstance(state, Tensor) and isinstance(saved, Tensor) and saved.shape == state.shape:
+            state.copy_(saved)
