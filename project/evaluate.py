@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 from lightning.pytorch.cli import LightningArgumentParser
 
 from project.analysis.data import remembered_data, require_datasets, require_there, was_trained_on
-from project.analysis.evaluation import EVALUATED, CollectPredictions, evaluated_rows
+from project.analysis.evaluation import EVALUATED, evaluated_rows
 from project.analysis.tables import (
     chosen_output,
     class_table,
@@ -23,6 +23,7 @@ from project.engine.cli.classes import find_class
 from project.engine.cli.command_line import CommandLine
 from project.engine.cli.entry import one_line_errors
 from project.engine.cli.parser import import_modules
+from project.engine.commands.predictions import CollectPredictions
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT, About, read_checkpoint
 from project.engine.run.rows import RowWriter, ending_of

@@ -19,12 +19,12 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, distributed
 from torch.utils.data import DataLoader
 
-from project.analysis.evaluation import QUIET
 from project.analysis.prediction import choices, ranked, several_labels
 from project.analysis.tables import named, require_writable
 from project.engine.cli.entry import one_line_errors
 from project.engine.cli.parser import CommandParser, import_modules
 from project.engine.cli.trainer import ExactTrainer, built_trainer
+from project.engine.commands.predictions import QUIET
 from project.engine.errors import UserError, printable, require
 from project.engine.hardware import usable_cores
 from project.engine.loading.files import PathBatch, path_loader

@@ -1,4 +1,4 @@
-"""Predictions for each image of a split, collected by a callback while a trainer evaluates it."""
+"""A split's predictions and metrics, as plots and tables need them."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, Trainer
-from torch import Tensor, distributed
+from torch import Tensor
 from torch.nn import functional as F
 from torchmetrics.functional.classification import multilabel_average_precision
 
 from project.analysis.tables import named
-from project.data import ImageDataModule
-from project.engine.cli.entry import quiet_libraries
-from project.engine.errors import UserError
+from project.engine import ImageDataModule
+from project.engine.commands.predictions import Predictions, predict_split, probability_of
 from project.engine.loading.batch import BatchDataset
 from project.engine.loading.scan import spelt
 from project.engine.run.rows import Row
@@ -22,115 +20,7 @@ from project.model import ImageClassifier
 from project.model.metrics import class_rates
 
 EVALUATED = ["path", "label", "confidence", "error", "true_label", "correct"]
-QUIET: Any = dict.fromkeys(
-    ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
-)
-"""Options of a trainer that leaves nothing behind."""
 _AT_ONCE = 2**12
-
-
-@dataclass
-class Predictions:
-    """Predictions for the images of a split, each once, in the order of the dataset, on the CPU.
-
-    The true label of a file that cannot be read is -1, and its prediction means nothing. If images may have several classes,
-    labels are int64 (N, classes): 1 for each class, -1 for unknown ones.
-    """
-
-    indices: Tensor
-    """Positions in the dataset, int64 (N,)."""
-    labels: Tensor
-    """The true labels."""
-    predicted: Tensor
-    """The predicted labels."""
-    confidence: Tensor
-    """The probability of each image's predicted class; of several, of the least probable decision."""
-    logits: Tensor
-    """float32 (N, classes), or (N, 0) where they were not kept."""
-
-    @property
-    def known(self) -> Tensor:
-        """True where an image has a label."""
-        return _known(self.labels)
-
-    @property
-    def correct(self) -> Tensor:
-        """True where an image is classified correctly, in all classes that are known of it."""
-        agreed = (self.predicted == self.labels) | (self.labels < 0)
-        return agreed.view(len(agreed), -1).all(1) & self.known
-
-    def confident(self, correct: bool, count: int) -> list[int]:
-        """Finds the images classified correctly, or wrongly, with the greatest confidence."""
-        positions = (self.known & (self.correct == correct)).nonzero().flatten()
-        return positions[self.confidence[positions].argsort(descending=True, stable=True)][
-            :count
-        ].tolist()
-
-
-def _known(labels: Tensor) -> Tensor:
-    return (labels >= 0).view(len(labels), -1).any(1)
-
-
-class CollectPredictions(Callback):
-    """Collects the ``predictions`` of all processes while a model is tested or validated, on request with logits."""
-
-    def __init__(self, with_logits: bool = False) -> None:
-        self.with_logits = with_logits
-        self.predictions: Predictions | None = None
-        self._batches: list[list[Tensor]] = []
-
-    def on_test_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: Any,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Keeps a batch's predictions."""
-        if not isinstance(outputs, Tensor):
-            raise UserError(
-                f"predictions of each image need a {type(pl_module).__name__} whose steps return logits"
-            )
-        logits = outputs.float()
-        probabilities = pl_module.probabilities(logits)
-        predicted = pl_module.predicted(probabilities, "test" if trainer.testing else "val")
-        confidence = _probability(probabilities, predicted)
-        kept = logits if self.with_logits else logits[:, :0]
-        self._batches.append(
-            [field.cpu() for field in (batch.indices, batch.labels, predicted, confidence, kept)]
-        )
-
-    on_validation_batch_end = on_test_batch_end
-
-    def on_test_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Gathers the predictions of all processes, which have as many images each, in the first process."""
-        if not self._batches:
-            return
-        mine, self._batches = [torch.cat(field) for field in zip(*self._batches, strict=True)], []
-        if trainer.world_size > 1:
-            mine = [_gathered(field.to(pl_module.device), trainer) for field in mine]
-        if not trainer.is_global_zero:
-            return
-        indices, labels, *_ = mine
-        # another process counts an image whose label is -1 here, unless nobody could read it
-        order = (2 * indices + ~_known(labels)).argsort()
-        first = indices[order].diff(prepend=torch.tensor([-1])) > 0
-        self.predictions = Predictions(*(field[order][first] for field in mine))
-
-    on_validation_epoch_end = on_test_epoch_end
-
-
-def _gathered(mine: Tensor, trainer: Trainer) -> Tensor:
-    """Joins tensors of all processes in the first one; Lightning's ``all_gather`` would send all of them to all."""
-    parts = (
-        [torch.empty_like(mine) for _ in range(trainer.world_size)]
-        if trainer.is_global_zero
-        else None
-    )
-    distributed.gather(mine, parts)
-    return torch.cat(parts or [mine]).cpu()
 
 
 def evaluated_rows(
@@ -163,13 +53,6 @@ def evaluated_rows(
             path = spelt(str(files[index])) if files is not None else dataset.name(index)
             rows.append(dict(zip(EVALUATED, [path, *cells], strict=True)))
         yield rows
-
-
-def _probability(probabilities: Tensor, labels: Tensor) -> Tensor:
-    """Returns the probability of each image's label, float (N,); of several classes, that of the least probable decision."""
-    if labels.dim() == 1:
-        return probabilities.gather(1, labels.clamp(min=0)[:, None])[:, 0]
-    return torch.where(labels > 0, probabilities, 1 - probabilities).where(labels >= 0, 1).amin(1)
 
 
 @dataclass
@@ -230,7 +113,7 @@ class Evaluation(Predictions):
 
     def suspects(self, count: int) -> list[int]:
         """Finds the wrongly classified images whose label is least probable, perhaps label errors."""
-        believed = _probability(self.probabilities, self.labels)
+        believed = probability_of(self.probabilities, self.labels)
         wrong = (self.known & ~self.correct).nonzero().flatten()
         return wrong[believed[wrong].argsort(stable=True)][:count].tolist()
 
@@ -246,37 +129,15 @@ def evaluate_split(
         split: ``val`` or ``test``.
         as_in_use: If true, validation uses all views of test-time augmentation, as a temperature for test images needs.
     """
-    data.prepare_data()
-    data.device_cache = False  # one pass gains nothing from it
-    data.setup("test")
-    images, device = data.splits[split], model.device
-    measured = "test" if as_in_use else split
-    collect = CollectPredictions(with_logits=True)
-    data.test_on(split)
-    try:
-        with warnings.catch_warnings():
-            quiet_libraries()
-            trainer = Trainer(
-                accelerator="gpu" if device.type == "cuda" else device.type,
-                devices=1 if device.index is None else [device.index],
-                callbacks=[collect],
-                **QUIET,
-            )
-            evaluate = trainer.test if measured == "test" else trainer.validate
-            evaluate(model, datamodule=data, verbose=False)
-    finally:
-        data.test_on("test")
-        model.to(device).eval()
-    found = collect.predictions
-    if found is None or measured not in model.results:
-        raise UserError(f"the {measured}_step of {type(model).__name__} measures nothing")
-    found.logits = found.logits.masked_fill(~found.known[:, None], float("nan"))
+    predictions = predict_split(model, data, split, as_in_use)
+    unknown = ~predictions.known[:, None]
+    predictions.logits = predictions.logits.masked_fill(unknown, float("nan"))
     with torch.inference_mode():
-        probabilities = model.probabilities(found.logits.to(device)).cpu()
+        probabilities = model.probabilities(predictions.logits.to(model.device)).cpu()
     return Evaluation(
-        **vars(found),
+        **vars(predictions),
         probabilities=probabilities,
-        images=images,
-        metrics=model.results[measured],
+        images=data.splits[split],
+        metrics=model.results["test" if as_in_use else split],
         attributes=model.attributes,
     )

@@ -11,9 +11,8 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 
 from project.analysis import plots
-from project.analysis.evaluation import CollectPredictions
 from project.analysis.tables import named
-from project.engine import log_figure
+from project.engine import CollectPredictions, log_figure
 from project.model.metrics import class_rates
 
 

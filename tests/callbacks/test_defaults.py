@@ -35,7 +35,6 @@ from project.engine.run.progress import Progress
 from project.engine.training.last_checkpoint import LastCheckpoint
 from project.fit import FitCLI
 from project.model import CosineWithWarmup
-from project.model.metrics import Metrics
 from tests.conftest import TINY_DATA, TINY_TRAINER, as_in_a_terminal
 from tests.model.test_classifier import Memory, linear, loader_of, trainer
 from tests.small import load, rows, small, stop_at
@@ -98,7 +97,7 @@ def test_a_mistake_has_the_models_own_confidence_and_any_index(monkeypatch):
     model: Any = SimpleNamespace(
         class_names=["a", "b"], weights_step=0, probabilities=lambda logits: logits / 8 + half
     )
-    model.test_metrics = SimpleNamespace(predicted=lambda logits: logits.argmax(1))
+    model.predicted = lambda probabilities, split: probabilities.argmax(1)
     images = SimpleNamespace(
         image=lambda index: torch.full((3, 8, 8), index - far, dtype=torch.uint8)
     )
@@ -120,7 +119,9 @@ def test_the_confusion_matrix_is_drawn_in_ten_epochs_at_most(monkeypatch):
         lambda trainer, *_: drawn.append(trainer.current_epoch),
     )
     model = SimpleNamespace(
-        results={"val": Metrics(0.0, torch.eye(2).long(), None)}, class_names=["a", "b"]
+        results={"val": {"confusion_matrix": [[1, 0], [0, 1]]}},
+        class_names=["a", "b"],
+        has_one_class=True,
     )
     trainer: Any = SimpleNamespace(
         state=SimpleNamespace(fn="fit"), testing=False, sanity_checking=False

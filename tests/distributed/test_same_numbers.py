@@ -19,6 +19,7 @@ from torchvision.transforms.v2 import RandAugment
 
 from examples.recipes.airbench import WhitenByFirstBatch
 from project.callbacks import ConfidentMistakesPlot
+from project.engine import UserError
 from project.model import ImageClassifier
 from project.model.metrics import class_rates
 from project.model.schedules import CosineWithWarmup
@@ -41,8 +42,8 @@ class MeasuringClassifier(ImageClassifier):
 
 
 def sizes(world_size):
-    """Sets smaller than the number of processes, and sets that divide by it and do not."""
-    return sorted({1, 2, max(1, world_size - 1), world_size, world_size + 1, 7, 12, 23})
+    """Sets of one image a process, and sets that divide by their number and do not."""
+    return sorted({world_size, world_size + 1, 7, 12, 23})
 
 
 def data_of(size, world_size):
@@ -83,15 +84,19 @@ def fit_and_evaluate(world_size, forward_sync_buffers):
     return {split: (found, weights[split]) for split, found in metrics(model).items()}
 
 
-def collectives(model, world_size):
-    """How often a validation adds up and gathers, from its start on."""
-    spies = [
-        patch.object(distributed, name, wraps=getattr(distributed, name))
-        for name in ("all_reduce", "all_gather")
-    ]
-    with spies[0] as sums, spies[1] as gathers:
-        trainer(world_size).validate(model, datamodule=data_of(12, world_size), verbose=False)
-    return [sums.call_count, gathers.call_count]
+def refusal(model, world_size):
+    """What a set with fewer images than processes is told."""
+    try:
+        trainer(world_size).test(model, datamodule=data_of(world_size - 1, world_size))
+    except UserError as error:
+        return str(error)
+
+
+def fraction(model, world_size):
+    """How many images a fraction of the batches is, where the processes have 3 and 2 of them."""
+    data = flowers(80, 2 * world_size + 1, world_size)
+    trainer(world_size, limit_val_batches=0.4).validate(model, datamodule=data, verbose=False)
+    return model.results["val"]["total"]
 
 
 def mistakes(model, size, world_size):
@@ -117,8 +122,9 @@ def evaluate(out):
     world_size, model = int(os.environ.get("WORLD_SIZE", "1")), classifier()
     found = {
         "exact": {size: evaluated(model, size, world_size) for size in sizes(world_size)},
-        "mistakes": {size: mistakes(model, size, world_size) for size in (1, 23)},
-        "collectives": collectives(model, world_size),
+        "mistakes": {size: mistakes(model, size, world_size) for size in (world_size, 23)},
+        "fraction": fraction(model, world_size),
+        "refusal": refusal(model, world_size) if world_size > 1 else "",
         "predicted": {size: predicted(model, size, world_size) for size in (world_size, 7, 12)},
         "fit": {
             broadcasts: fit_and_evaluate(world_size, broadcasts) for broadcasts in (True, False)
@@ -163,12 +169,21 @@ def test_sets_of_every_size_have_the_same_metrics_as_on_one_process(found):
                 == sum(map(sum, measured[split]["confusion_matrix"]))
             )
     assert found["predicted"] == {size: size for size in (found["world_size"], 7, 12)}
-    # at the start, for whether anything was measured, and for all counts at once
-    assert found["collectives"] == ([3, 0] if found["world_size"] > 1 else [0, 0])
+
+
+def test_a_fraction_of_the_batches_is_as_many_on_each_process_and_too_few_images_are_refused(found):
+    world_size = found["world_size"]
+    if world_size > 1:
+        assert found["fraction"] == world_size
+        assert found["refusal"] == (
+            f"the test set has fewer images, {world_size - 1}, than there are processes, {world_size};"
+            f" use --trainer.devices {world_size - 1}"
+        )
 
 
 def test_the_most_confident_mistakes_are_those_of_one_process(found):
-    assert found["mistakes"] == {size: mistakes(classifier(), size, 1) for size in (1, 23)}
+    sizes = (found["world_size"], 23)
+    assert found["mistakes"] == {size: mistakes(classifier(), size, 1) for size in sizes}
     assert len(found["mistakes"][23]) == MISTAKES
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from project.engine.randomness import Purpose, derived_seed, uniform
-from project.engine.training.sampler import EvaluationSampler, TrainingSampler
+from project.engine.training.sampler import EvaluationSampler, TrainingSampler, shuffled
 from tests.conftest import cases
 from tests.data.test_class_balance import draw as balanced_draw
 
@@ -145,23 +145,18 @@ def test_for_overfitting_every_epoch_has_the_order_of_the_first_under_its_own_ke
         assert keys(epoch, same_each_epoch=True) == [(epoch, index) for _, index in keys(0)]
 
 
-def shares(size, world_size, seed=0):
-    samplers = [EvaluationSampler(size, seed, world_size, rank) for rank in range(world_size)]
-    return [(list(one), one.repeated) for one in samplers]
+def shares(size, world_size):
+    order = shuffled(size, seed=0, epoch=0)
+    samplers = [EvaluationSampler(order, world_size, rank) for rank in range(world_size)]
+    # the same on all, so that a fraction of the batches is
+    assert {len(sampler) for sampler in samplers} == {-(-size // world_size)}
+    return [list(sampler) for sampler in samplers]
 
 
 @cases("world_size", 1, 2, 3, 5, 6)
-def test_an_evaluation_has_every_image_once_but_for_its_repeats_and_starts_alike_on_any_number_of_devices(
-    world_size,
-):
-    for size in range(1, 14):
-        found = shares(size, world_size)
-        assert len({len(indices) for indices, _ in found}) == 1
-        counted = [index for indices, repeated in found for index in indices if index != repeated]
-        assert sorted(counted) == list(range(size))
-        assert all(repeated is None or indices[-1] == repeated for indices, repeated in found)
-    ((alone, _),) = shares(50, 1)
-    first = [
-        index for indices, _ in shares(50, world_size) for index in indices[: 12 // world_size]
-    ]
+def test_an_evaluation_has_every_image_once_and_starts_alike_on_any_number_of_devices(world_size):
+    for size in range(world_size, 14):
+        assert sorted(chain(*shares(size, world_size))) == list(range(size))
+    (alone,) = shares(50, 1)
+    first = [index for share in shares(50, world_size) for index in share[: 12 // world_size]]
     assert sorted(first) == sorted(alone[: len(first)])

@@ -180,7 +180,7 @@ def test_prediction_sets_hold_the_true_class_as_often_as_was_asked_for(percent):
 
 
 def test_too_few_images_leave_no_class_out():
-    logits, labels, losses = (field[:9] for field in predictions(5))
+    _, labels, losses = (field[:9] for field in predictions(5))
     coverage = measure((torch.full((9, 5), math.nan), labels, losses))["coverage"]
     assert (coverage[95], coverage[50]) == (0, 0)
 

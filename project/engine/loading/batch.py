@@ -15,8 +15,8 @@ class ImageBatch(NamedTuple):
 
     Attributes:
         images: uint8 (N, 3, height, width), RGB; or with the channels and bits that the preprocessing says.
-        labels: int64 (N,), positions in the list of class names; -1 marks an image that another process counts, or a
-            file that cannot be read. Of a multi-label dataset int64 (N, classes), 1 for each class that an image has.
+        labels: int64 (N,), positions in the list of class names; -1 marks a file that cannot be read.
+            Of a multi-label dataset int64 (N, classes), 1 for each class that an image has.
         indices: int64 (N,), positions in the dataset; where an epoch takes an image again, plus the size of the
             dataset for each round before, so that its augmentation is another one.
     """
@@ -24,16 +24,6 @@ class ImageBatch(NamedTuple):
     images: Tensor
     labels: Tensor
     indices: Tensor
-
-
-def uncounted(batch: ImageBatch, index: int) -> ImageBatch:
-    """Marks the image with that index as one that another process counts."""
-    repeated = batch.indices == index
-    return batch._replace(
-        labels=batch.labels.masked_fill(
-            repeated if batch.labels.dim() == 1 else repeated[:, None], -1
-        )
-    )
 
 
 class BatchDataset(Protocol):

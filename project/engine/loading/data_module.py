@@ -23,8 +23,8 @@ from ..number_types import (
 from ..preprocessing import Preprocessing, batch_bytes
 from ..randomness import Purpose, derived_seed, seed_generators
 from ..training.fitting import require_same_classes
-from ..training.sampler import EvaluationSampler, TrainingSampler, weighted_draw
-from .batch import ArrayDataset, BatchDataset, ImageBatch, uncounted
+from ..training.sampler import EvaluationSampler, TrainingSampler, shuffled, weighted_draw
+from .batch import ArrayDataset, BatchDataset, ImageBatch
 from .share import once_a_machine
 from .splits import stratified_split
 from .transforms import TransformedDataset, describe, transform_batch
@@ -108,7 +108,6 @@ class ImageDataModule(LightningDataModule, ABC):
         self.splits: Mapping[str, BatchDataset] = {}
         self._features: Mapping[str, Tensor | None] = {}
         self._on_device: dict[str, Tensor] = {}
-        self._repeats: dict[str, int | None] = {}
 
     @property
     @abstractmethod
@@ -188,7 +187,7 @@ class ImageDataModule(LightningDataModule, ABC):
 
     @property
     def split_in_use(self) -> str:
-        """The split that is worked on: ``train``, ``val`` or ``test``."""
+        """The split that is worked on."""
         if self.trainer is None or self.trainer.training:
             return "train"
         return self.test_split if self.trainer.testing or self.trainer.predicting else "val"
@@ -250,7 +249,7 @@ class ImageDataModule(LightningDataModule, ABC):
 
     def predict_dataloader(self) -> DataLoader[ImageBatch]:
         """Loads the test set in its own order, dealt out in turns, each image on one process alone."""
-        return self._evaluation_loader(self.test_split, once=True)
+        return self._evaluation_loader(self.test_split, in_order=True)
 
     def whole_split(self, split: str) -> DataLoader[ImageBatch]:
         """Loads ``train``, ``val`` or ``test`` once, in the order of its indices and without augmentation."""
@@ -266,11 +265,16 @@ class ImageDataModule(LightningDataModule, ABC):
         """
         self._features = features
 
-    def _evaluation_loader(self, split: str, once: bool = False) -> DataLoader[ImageBatch]:
+    def _evaluation_loader(self, split: str, in_order: bool = False) -> DataLoader[ImageBatch]:
         # not by the run's seed: runs that differ in it alone are measured on the same first batches
-        sampler = EvaluationSampler(len(self.splits[split]), self.split_seed, *self.world, once)
-        self._repeats[split] = sampler.repeated
-        return self._seeded_loader(split, sampler)
+        size, processes = len(self.splits[split]), self.world[0]
+        if size < processes:
+            raise UserError(
+                f"the {split} set has fewer images, {size}, than there are processes, {processes}; use"
+                f" --trainer.devices {size}"
+            )
+        order = torch.arange(size) if in_order else shuffled(size, self.split_seed, 0)
+        return self._seeded_loader(split, EvaluationSampler(order, *self.world))
 
     def _seeded_loader(self, split: str, sampler: Sampler[Any]) -> LazyDataLoader:
         loader = self._loader(self._served(split), sampler, self.workers(split))
@@ -323,7 +327,7 @@ class ImageDataModule(LightningDataModule, ABC):
         return min(8, max(1, usable_cores() // self._devices - 1))
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Augments a training batch; in evaluation, marks what another process counts already."""
+        """Augments a training batch."""
         split = self.split_in_use
         if not isinstance(batch, ImageBatch):  # such as a model's example_input_array
             return batch
@@ -336,8 +340,7 @@ class ImageDataModule(LightningDataModule, ABC):
             batch = batch._replace(images=self._cached(split, batch.indices))
         if self.trainer is not None and self.trainer.training:
             return self.transform_batch(self.augment(batch, self.trainer.current_epoch))
-        repeated = self._repeats.get(split)
-        return batch if repeated is None else uncounted(batch, repeated)
+        return batch
 
     def _cached(self, split: str, indices: Tensor) -> Tensor:
         """Images of a split that is on the device as a whole, from its first batch on."""

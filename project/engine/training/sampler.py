@@ -66,37 +66,18 @@ class TrainingSampler(DistributedSampler[tuple[int, int]], SequentialSampler):
 
 
 class EvaluationSampler(DistributedSampler[int], SequentialSampler):
-    """Takes a whole dataset in one shuffled order, so that its first batches are a fair sample of it.
+    """Deals a dataset out in turns, in a fixed order, each image once.
 
-    The order depends on the seed alone, and its samples are dealt out in turns: the k-th global batch is the same on any
-    number of devices that divides the batch size. Every process gets as many samples; where the dataset does not
-    divide, the last of some processes is one that another process has as well; ``once`` leaves it out, unless a process
-    has nothing else, which Lightning refuses, and keeps the dataset's own order, as predictions come without indices.
+    torch's ``DistributedSampler`` repeats images until each process has as many. Here some processes have an image less than
+    ``len`` says, which is the same on all, so that they agree on the number of batches of a ``limit_val_batches``.
     """
 
-    def __init__(
-        self, size: int, seed: int, world_size: int, rank: int, once: bool = False
-    ) -> None:
-        super().__init__(
-            cast("Dataset[int]", range(size)), num_replicas=world_size, rank=rank, seed=seed
-        )
-        order = torch.arange(size) if once else shuffled(size, seed, 0)
-        padding = self.total_size - size
-        self._mine = torch.cat([order, order.repeat(-(-padding // size))[:padding]])[
-            rank::world_size
-        ]
-        self.repeated: int | None = int(self._mine[-1]) if rank >= world_size - padding else None
-        """The index of the sample that another process has as well and counts, if there is one; it comes last."""
-        if once and self.repeated is not None and len(self._mine) > 1:
-            self._mine, self.num_samples, self.repeated = (
-                self._mine[:-1],
-                self.num_samples - 1,
-                None,
-            )
+    def __init__(self, order: Tensor, world_size: int, rank: int) -> None:
+        super().__init__(cast("Dataset[int]", order), world_size, rank)
+        self.indices: list[int] = order[rank::world_size].tolist()
 
     def __iter__(self) -> Iterator[int]:
-        """Yields indices."""
-        return iter(self._mine.tolist())
+        return iter(self.indices)
 
 
 def weighted_draw(labels: Tensor, batch_size: int, balance: float, seed: int, epoch: int) -> Tensor:
