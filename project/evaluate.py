@@ -17,13 +17,12 @@ from project.analysis.tables import (
 )
 from project.cli import ProjectCLI
 from project.data import FolderDataModule, ImageDataModule
-from project.engine import ImageFilesDataModule
+from project.engine import CollectPredictions, ImageFilesDataModule
 from project.engine.cli.class_parser import ClassParser, Screen
 from project.engine.cli.classes import find_class
 from project.engine.cli.command_line import CommandLine
 from project.engine.cli.entry import one_line_errors
 from project.engine.cli.parser import import_modules
-from project.engine.commands.predictions import CollectPredictions
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT, About, read_checkpoint
 from project.engine.run.rows import RowWriter, ending_of

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.callbacks import LambdaCallback
 from PIL import Image
 from torch import nn
 
@@ -167,21 +168,26 @@ def test_a_class_that_fixes_its_network_resumes_and_gives_way_to_no_other_class(
 
 
 class Careless(ImageClassifier):
-    """Calls no hook that it overrides, prints, returns nothing from its evaluation, and builds its optimizer itself."""
+    """Calls the few hooks that it must, prints, returns nothing from its evaluation, and builds its optimizer itself."""
 
     example_input_array = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
 
     def _nothing(self, *args, **kwargs) -> None:
         self.print("printed by the model")
 
-    configure_callbacks: Any = _nothing
-    on_save_checkpoint = on_load_checkpoint = _nothing
     setup = on_fit_start = on_train_start = on_train_batch_start = on_train_batch_end = (
         on_train_epoch_end
     ) = _nothing
     on_validation_start = on_validation_epoch_end = on_test_start = on_test_epoch_end = (
         on_train_end
     ) = _nothing
+
+    def configure_callbacks(self):
+        return [*super().configure_callbacks(), LambdaCallback(on_fit_end=self._nothing)]
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["own"] = 1
 
     def validation_step(self, batch, batch_idx: int):
         super().validation_step(batch, batch_idx)

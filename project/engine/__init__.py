@@ -57,6 +57,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .cli.entry import run_command as run_command
     from .cli.parser import CommandParser as CommandParser
+    from .commands.predictions import CollectPredictions as CollectPredictions
     from .errors import UserError as UserError
     from .errors import require as require
     from .loading.batch import ArrayDataset as ArrayDataset
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from .run.loggers import log_figure as log_figure
     from .run.progress import note as note
     from .run.settings import import_network as import_network
+    from .training.module import ClassifierModule as ClassifierModule
 
 __version__ = "0.2.0"
 
@@ -83,6 +85,7 @@ _MODULES = {
     "run_command": "cli.entry",
     "UserError": "errors",
     "require": "errors",
+    "CollectPredictions": "commands.predictions",
     "ArrayDataset": "loading.batch",
     "ImageBatch": "loading.batch",
     "ImageDataModule": "loading.data_module",
@@ -99,6 +102,7 @@ _MODULES = {
     "note": "run.progress",
     "import_network": "run.settings",
     "read_metrics": "run.folder",
+    "ClassifierModule": "training.module",
 }
 
 

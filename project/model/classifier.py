@@ -12,8 +12,8 @@ from torch.optim import SGD
 from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy
 
+from project.engine import ClassifierModule
 from project.engine.preprocessing import Preprocessing, empty_images
-from project.engine.training.module import ClassifierModule
 from project.model.freezing import evaluate_frozen, freeze_layers
 from project.model.losses import CrossEntropy, Loss
 from project.model.metrics import MacroF1, MeanLoss, PredictionSets, TopKAccuracy
