@@ -1,4 +1,4 @@
-"""The network of airbench, for CIFAR-10 in a few epochs, whose first layer whitens patches of its images.
+"""The network of airbench, for CIFAR-10 in a few epochs: its first layer whitens patches.
 
 python -m project.fit --config examples/recipes/cifar10_94.yaml
 """
@@ -14,7 +14,7 @@ _EPS = 5e-4  # limits the gain of directions in which patches hardly differ
 
 
 class Airbench(nn.Module):
-    """A whitening layer, three groups of two convolutions, and a head; for images of about 32 pixels.
+    """A whitening layer, six convolutions and a head, for images of about 32 pixels.
 
     After Jordan, 2024, https://arxiv.org/abs/2404.00498: each convolution begins as nearly the
     identity, and scales of BatchNorm are not trained. Train it with :class:`WhitenByFirstBatch`.
@@ -65,10 +65,11 @@ def _norm(width: int) -> nn.BatchNorm2d:
 
 
 class WhiteningConv2d(nn.Conv2d):
-    """A convolution whose kernels are the whitened principal components of patches, and their negatives.
+    """A convolution by the whitened principal components of patches, and their negatives.
 
     After Page, 2018, https://myrtle.ai/learn/how-to-train-your-resnet-8-bag-of-tricks. Only the
-    biases are trained. Patches of ``size`` by ``size`` pixels have 2 * channels * size * size kernels.
+    biases are trained. Patches of ``size`` by ``size`` pixels have 2 * channels * size * size
+    kernels.
     """
 
     is_set: Tensor  # 1 once the kernels have been computed, uint8 ()
@@ -80,7 +81,7 @@ class WhiteningConv2d(nn.Conv2d):
 
     @torch.no_grad()
     def whiten(self, covariance: Tensor) -> None:
-        """Sets the kernels by the covariance of flattened patches, float (d, d), and the biases to 0."""
+        """Sets the kernels by the covariance of flattened patches, (d, d), and the biases to 0."""
         variances, components = torch.linalg.eigh(covariance.double().cpu())
         largest = components.gather(0, components.abs().argmax(0, keepdim=True))
         components = components * largest.sign()  # arbitrary otherwise, and subject to rounding
@@ -91,13 +92,13 @@ class WhiteningConv2d(nn.Conv2d):
 
 
 def patch_covariance(images: Tensor, size: int) -> Tensor:
-    """Computes the mean product of each two pixels of a patch of normalised images, float64 (d, d)."""
+    """Computes the mean product of each two pixels of a patch of images, float64 (d, d)."""
     patches = F.unfold(images, size).transpose(1, 2).flatten(0, 1).double()
     return patches.T @ patches / len(patches)
 
 
 class WhitenByFirstBatch(Callback):
-    """Sets the whitening layer of a new :class:`Airbench` by the first training batch of all devices."""
+    """Sets the whitening layer of a new ``Airbench`` by the first batch of all devices."""
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int

@@ -15,9 +15,9 @@ from project.model.optimizers import LR_SCALE
 class HeadFirst(CosineWithWarmup):
     """The head alone at its full learning rate, then ``CosineWithWarmup`` for all layers.
 
-    Gradients of a new head make features worse (Kumar et al., 2022, https://arxiv.org/abs/2202.10054).
-    ``--model.layer_decay`` below 1 gives the head its own parameter groups; the learning rate of all
-    others is 0 at first.
+    Gradients of a new head make features worse (Kumar et al., 2022,
+    https://arxiv.org/abs/2202.10054). ``--model.layer_decay`` below 1 gives the head its own
+    parameter groups; the learning rate of all others is 0 at first.
 
     Args:
         optimizer: The optimizer.

@@ -1,4 +1,4 @@
-"""Muon for convolutional networks: orthogonal updates for kernels, Adam for all other parameters."""
+"""Muon for convolutional networks: orthogonal updates for kernels, Adam for the rest."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -12,11 +12,12 @@ _EPS = 1e-7
 
 
 class Muon(Optimizer):
-    """Changes each convolution kernel by an orthogonal matrix, in the direction of its Nesterov momentum.
+    """Changes each kernel by an orthogonal matrix in the direction of its Nesterov momentum.
 
-    After Jordan et al., 2024, https://kellerjordan.github.io/posts/muon/, as for CIFAR-10 in airbench: the kernels of a
-    layer keep a norm of 1 on average, which normalisation after them makes possible. All other parameters are trained by
-    Adam (Kingma and Ba, 2015, https://arxiv.org/abs/1412.6980). ``torch.optim.Muon`` takes matrices alone.
+    After Jordan et al., 2024, https://kellerjordan.github.io/posts/muon/, as for CIFAR-10 in
+    airbench: the kernels of a layer keep a norm of 1 on average, which normalisation after them
+    makes possible. All other parameters are trained by Adam (Kingma and Ba, 2015,
+    https://arxiv.org/abs/1412.6980). ``torch.optim.Muon`` takes matrices alone.
 
     Args:
         params: Parameters or groups of them.
@@ -25,7 +26,8 @@ class Muon(Optimizer):
         adam_lr: The learning rate of all other parameters.
         betas: Adam's.
         eps: Adam's.
-        weight_decay: The share of ``adam_lr`` by which all other parameters decay in a step, as in AdamW.
+        weight_decay: The share of ``adam_lr`` by which all other parameters decay in a step, as in
+            AdamW.
     """
 
     def __init__(
@@ -53,7 +55,9 @@ class Muon(Optimizer):
         )
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(  # type: ignore[override]
+        self, closure: Callable[[], float] | None = None
+    ) -> float | None:
         """Takes a step; ``closure`` computes loss and gradients, as for torch's optimizers."""
         with torch.enable_grad():
             loss = closure() if closure is not None else None
@@ -80,7 +84,7 @@ def _step_kernel(
 
 
 def orthogonalized(matrix: Tensor) -> Tensor:
-    """Moves the singular values of a matrix to about 0.5 to 1.5, unless far below the largest, by Newton and Schulz's iteration."""
+    """Moves singular values to about 0.5 to 1.5, by Newton and Schulz's iteration."""
     a, b, c = _COEFFICIENTS
     is_tall = matrix.shape[0] > matrix.shape[1]
     x: Tensor = matrix.T if is_tall else matrix

@@ -12,7 +12,7 @@ from project.model.test_time import exact_logits
 
 
 class CachedFeatures(Callback):
-    """Computes the features of each training and validation image once: an epoch then takes a second.
+    """Computes each training and validation image's features once: an epoch then takes a second.
 
     The data module serves them in place of images, from the memory of the model's device, 4 bytes
     each. Needs ``--model.freeze backbone`` and images that no augmentation changes.
@@ -22,7 +22,7 @@ class CachedFeatures(Callback):
         """Checks that features stay the same in training, before loaders are built."""
         if stage != "fit":
             return
-        data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
         if trainer.world_size > 1 or not hasattr(data, "serve_features"):
             raise UserError(
                 "CachedFeatures needs one of our data modules and one device;"

@@ -17,14 +17,14 @@ _STEPS = 10
 
 
 class ImagesPerSecond(Callback):
-    """Logs ``train/images_per_second``, all devices together, loading included, validation left out.
+    """Logs ``train/images_per_second`` of all devices, loading included, validation left out.
 
     Says once, after the first steps, how long training will take.
     """
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Prints the settings that decide the speed, once Lightning has chosen them."""
-        data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
         if stage != "fit" or data is None or not trainer.is_global_zero:
             return
         layout = str(pl_module.memory_format).removeprefix("torch.")
@@ -80,10 +80,11 @@ class ImagesPerSecond(Callback):
 
 
 class LearningRate(Callback):
-    """Logs ``learning_rate`` as one curve, which Lightning's monitor draws for each parameter group.
+    """Logs ``learning_rate`` as one curve; Lightning's monitor draws one per parameter group.
 
-    Our groups have the same learning rate, or by ``--model.layer_decay`` a fixed share of the head's,
-    which is drawn. Where they differ otherwise, each has a curve: ``learning_rate/pg1`` and so on.
+    Our groups have the same learning rate, or by ``--model.layer_decay`` a fixed share of the
+    head's, which is drawn. Where they differ otherwise, each has a curve: ``learning_rate/pg1`` and
+    so on.
     """
 
     def __init__(self) -> None:

@@ -36,7 +36,7 @@ class FirstBatchPlot(Callback):
 
 
 class ConfusionMatrixPlot(Callback):
-    """Draws the confusion matrix of ten epochs at most, as many as TensorBoard shows, and of other evaluations."""
+    """Draws the confusion matrix of ten epochs at most, and of evaluations after training."""
 
     def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Draws it, if each image has one class; it takes 0.2 s, more than some epochs."""
@@ -84,12 +84,14 @@ class ConfidentMistakesPlot(Callback):
         self._collect.on_test_epoch_end(trainer, pl_module)
         predictions = self._collect.predictions
         self._collect.predictions = None
-        surest = predictions.confident(correct=False, count=self.count) if predictions else []
+        if predictions is None:
+            return
+        surest = predictions.confident(correct=False, count=self.count)
         if not surest:
             return
 
         def draw() -> Any:
-            data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit or test
+            data: Any = trainer.datamodule  # type: ignore[attr-defined]
             names = pl_module.class_names
             images = []
             titles = []
@@ -104,11 +106,11 @@ class ConfidentMistakesPlot(Callback):
 
 
 class PlotFiles(Callback):
-    """Draws curves, confusion matrix and classes into PNG files in ``plots/`` in the run's folder, after the test."""
+    """Draws curves, confusion matrix and classes into the run's ``plots/`` after the test."""
 
     def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """Draws the curves if there is a TensorBoard, and the classes if they are at most a hundred."""
-        if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]  # set by a connector
+        """Draws curves if there is a TensorBoard, and classes if they are at most a hundred."""
+        if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         test = pl_module.results.get("test")
         names = pl_module.class_names

@@ -9,10 +9,10 @@ from project.engine import UserError
 
 
 class FreezeParameters(Callback):
-    """Freezes the network's parameters whose names a regular expression matches, beside those of ``--model.freeze``.
+    """Freezes the network's parameters whose names match a regular expression.
 
-    On a CPU, a wide depthwise convolution's gradient can take longer than the rest of its block; in fine-tuning, the
-    layers around it learn as much without (``conv_dw`` in timm's EfficientNets).
+    On a CPU, a wide depthwise convolution's gradient can take longer than the rest of its block; in
+    fine-tuning, the layers around it learn as much without (``conv_dw`` in timm's EfficientNets).
 
     Args:
         pattern: Searched for in each name, such as ``conv_dw`` or ``blocks.0.*bias``.

@@ -13,9 +13,9 @@ class MetricsCSV(Callback):
     """Writes the metrics of each epoch into ``metrics.csv`` in the run's folder.
 
     A row has the epoch, counted from 1, the optimizer steps so far, the newest training metrics and
-    learning rate, and the metrics of the epoch's validation, if there was one. It leaves out the speed,
-    so that a resumed run ends with the same bytes. The checkpoint has the rows; those that an
-    interrupted run wrote after it are replaced.
+    learning rate, and the metrics of the epoch's validation, if there was one. It leaves out the
+    speed, so that a resumed run ends with the same bytes. The checkpoint has the rows; those that
+    an interrupted run wrote after it are replaced.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class MetricsCSV(Callback):
         self._validation = dict(state_dict["validation"])
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Removes rows from after the checkpoint, and that of an epoch which a longer run continues."""
+        """Removes rows from after the checkpoint, and that of an epoch that continues."""
         epochs: Any = trainer.fit_loop.epoch_progress.current
         if self._rows and self._rows[-1]["epoch"] > epochs.processed:
             *self._rows, last = self._rows
@@ -62,7 +62,7 @@ class MetricsCSV(Callback):
     on_train_end = on_train_epoch_start
 
     def _write(self, trainer: Trainer) -> None:
-        if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]  # set by a connector
+        if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         path = Path(trainer.default_root_dir) / "metrics.csv"
         if not self._rows:

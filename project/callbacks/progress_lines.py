@@ -89,7 +89,7 @@ class ProgressLines(ProgressBar):
     on_validation_batch_end = on_test_batch_end
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Writes the line of a test or a validation; within training, leaves its time out of the epoch's."""
+        """Writes the line of a test; in training, leaves validation's time out of the epoch's."""
         if trainer.state.fn == "fit":
             self._counted = self._clock()
             self._validated = True

@@ -10,11 +10,12 @@ from project.model.schedules import total_steps
 
 
 class ProgressiveResizing(Callback):
-    """Scales training images down at first, where a step costs less, and lets them grow to their full size.
+    """Trains on small images at first, which costs less, and lets them grow to their full size.
 
     The image size grows linearly with the share of training that is done (Howard, 2018,
-    https://www.fast.ai/posts/2018-08-10-fastai-diu-imagenet.html), batch by batch. It is a function of the step alone,
-    so a resumed run continues with the same sizes. Evaluation always sees full size.
+    https://www.fast.ai/posts/2018-08-10-fastai-diu-imagenet.html), batch by batch. It is a function
+    of the step alone, so a resumed run continues with the same sizes. Evaluation always sees full
+    size.
 
     Args:
         start: The first image size as a share of the full one.
@@ -39,7 +40,8 @@ class ProgressiveResizing(Callback):
         share = self.start + (1 - self.start) * done / self.until
         if share >= 1:
             return full
-        return max(self.multiple, int(full * share) // self.multiple * self.multiple)
+        size: int = int(full * share) // self.multiple * self.multiple
+        return max(int(self.multiple), size)
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Counts the steps of training."""

@@ -14,7 +14,7 @@ _BACKBONE = "backbone"
 
 
 def freeze_layers(network: nn.Module, freeze: str, num_classes: int) -> None:
-    """Freezes the ``backbone``, which is all but the head, or everything before the block that is named."""
+    """Freezes the ``backbone``, which is all but the head, or everything before a block."""
     if freeze == _BACKBONE:
         network.requires_grad_(False)
         for layer in head(network, num_classes).values():
@@ -36,8 +36,8 @@ def freeze_layers(network: nn.Module, freeze: str, num_classes: int) -> None:
 def evaluate_frozen(network: nn.Module, freeze: str, num_classes: int) -> None:
     """Puts frozen modules of a network in training mode into evaluation mode.
 
-    BatchNorm then keeps its running statistics, and nothing is dropped out, by layers without parameters that come
-    before the first trained one either.
+    BatchNorm then keeps its running statistics, and nothing is dropped out, by layers without
+    parameters that come before the first trained one either.
     """
     if freeze == _BACKBONE:
         network.eval()
@@ -54,11 +54,11 @@ def evaluate_frozen(network: nn.Module, freeze: str, num_classes: int) -> None:
 
 
 def blocks(network: nn.Module) -> list[list[str]]:
-    """Lists the names of the parameters of each block in order of depth, the stem first and the head last.
+    """Lists the parameters of each block in order of depth, the stem first and the head last.
 
-    Networks of timm name their blocks by ``group_matcher``. In others, sequences, lists and a module
-    with more than half of all parameters are taken apart; anything else is a block. Normalisation and
-    lone parameters belong to the block before.
+    Networks of timm name their blocks by ``group_matcher``. In others, sequences, lists and a
+    module with more than half of all parameters are taken apart; anything else is a block.
+    Normalisation and lone parameters belong to the block before.
     """
     if hasattr(network, "group_matcher"):
         from timm.models import group_parameters
@@ -102,6 +102,7 @@ def _position(layers: list[list[str]], name: str) -> int | None:
 
 
 def block_name(layers: list[list[str]], number: int) -> str:
-    """Names a block by the module that holds it, or if an earlier block lies in that, too, by its first parameter."""
-    module = ".".join(commonprefix([name.split(".")[:-1] for name in layers[number]]))  # noqa: RUF071
+    """Names a block by its module, or by its first parameter if an earlier block shares that."""
+    paths = [name.split(".")[:-1] for name in layers[number]]
+    module = ".".join(commonprefix(paths))  # noqa: RUF071
     return module if _position(layers, module) == number else layers[number][0]

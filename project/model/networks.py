@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 import torchvision
 from torch import Tensor, nn
-from torchvision.models import get_model, list_models  # type: ignore[attr-defined]  # not in its __all__
+from torchvision.models import get_model, list_models  # type: ignore[attr-defined]
 from torchvision.models.resnet import ResNet
 
 from project.engine import UserError, import_network
@@ -41,7 +41,7 @@ def is_path(arch: str) -> bool:
 def build_network(
     arch: str, num_classes: int, arch_args: Mapping[str, Any] | None = None
 ) -> nn.Module:
-    """Builds a network with new weights; for the arguments, see :class:`project.model.ImageClassifier`."""
+    """Builds a network with new weights; see ``arch`` of ``project.model.ImageClassifier``."""
     args = {"num_classes": num_classes, **(arch_args or {})}
     make = find_builder(arch)
     try:
@@ -78,8 +78,8 @@ def _torchvision_network(
 ) -> nn.Module:
     """Builds a network without reading weights, whatever ``arch_args`` say.
 
-    With ``stem="cifar"``, a ResNet begins with a 3x3 convolution of stride 1 and no pool (He et al.,
-    2016, section 4.2, https://arxiv.org/abs/1512.03385).
+    With ``stem="cifar"``, a ResNet begins with a 3x3 convolution of stride 1 and no pool (He et
+    al., 2016, section 4.2, https://arxiv.org/abs/1512.03385).
     """
     options = {"aux_logits": False, "init_weights": True} if arch in INCEPTIONS else {}
     network: nn.Module = get_model(arch, weights=None, num_classes=num_classes, **options, **args)
@@ -143,7 +143,7 @@ def _first_line(error: Exception) -> str:
 
 
 def with_channels(network: nn.Module, channels: int) -> nn.Module:
-    """Gives a first convolution of RGB other channels, by new weights that keep the scale of its outputs."""
+    """Gives a first convolution of RGB other channels, and weights that keep its scale."""
     first = next((layer for layer in network.modules() if isinstance(layer, nn.Conv2d)), None)
     if first is not None and first.in_channels == 3 != channels:
         deviation = first.weight.std().item() * (3 / channels) ** 0.5
@@ -154,7 +154,7 @@ def with_channels(network: nn.Module, channels: int) -> nn.Module:
 
 
 def head(network: nn.Module, num_classes: int) -> dict[str, nn.Module]:
-    """Finds the head by its name: the last linear or convolutional layer with ``num_classes`` outputs.
+    """Finds the head, with its name: the last linear or convolutional layer of that many outputs.
 
     timm's networks say which layer it is; some have two.
     """
@@ -177,8 +177,8 @@ def detect_memory_format(
 ) -> torch.memory_format:
     """Tries a network on two images and converts its weights to the memory format that works.
 
-    ``channels_last``, nearly always the faster one, comes first; code with views takes only the other.
-    Lazy layers get their shapes; nothing else changes.
+    ``channels_last``, nearly always the faster one, comes first; code with views takes only the
+    other. Lazy layers get their shapes; nothing else changes.
     """
     network.eval()
     like = next(network.parameters(), torch.empty(0))

@@ -4,26 +4,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from project.engine.preprocessing import Preprocessing, empty_images
+from project.engine import Preprocessing
 
 
 class Normalization:
     """Normalises images by the mean and deviation of each channel, on any device and in any type.
 
-    It is no module: its numbers would be buffers, which a moving average of the model would average too, and round.
+    Not an nn.Module: its buffers would be averaged by a moving average of the model, and rounded.
     """
 
     def __init__(self, preprocessing: Preprocessing) -> None:
-        self.pixels, both = (
-            empty_images(0, preprocessing).dtype,
-            (preprocessing["mean"], preprocessing["std"]),
-        )
-        self.mean, self.std = (
-            torch.iinfo(self.pixels).max * torch.tensor(one).view(1, -1, 1, 1) for one in both
-        )
+        self.pixels = torch.uint16 if preprocessing.get("bits") == 16 else torch.uint8
+        white = torch.iinfo(self.pixels).max
+        self.mean = white * torch.tensor(preprocessing["mean"]).view(1, -1, 1, 1)
+        self.std = white * torch.tensor(preprocessing["std"]).view(1, -1, 1, 1)
 
     def __call__(self, images: Tensor, like: Tensor) -> Tensor:
-        """Normalises images on the scale of their pixels, to the type of another tensor on the same device."""
+        """Normalises images on the scale of their pixels, to the type of another tensor."""
         # half precision would round 16 bits before the mean is subtracted
         dtype = (
             like.dtype
@@ -31,7 +28,8 @@ class Normalization:
             else torch.promote_types(like.dtype, torch.float32)
         )
         if (self.mean.device, self.mean.dtype) != (like.device, dtype):
-            self.mean, self.std = self.mean.to(like.device, dtype), self.std.to(like.device, dtype)
+            self.mean = self.mean.to(like.device, dtype)
+            self.std = self.std.to(like.device, dtype)
         x = images.to(dtype, copy=True)
         channels_last = x.is_contiguous(memory_format=torch.channels_last)
         layout = torch.channels_last if channels_last else torch.contiguous_format
@@ -43,7 +41,7 @@ class Normalization:
 
 
 def resized(images: Tensor, size: int | None) -> Tensor:
-    """Resizes square images bilinearly with antialiasing, to float; those of that size stay uint8."""
+    """Resizes square images bilinearly with antialiasing, to float, unless they have the size."""
     if size is None or size == images.shape[-1]:
         return images
     return F.interpolate(images.float(), size=(size, size), mode="bilinear", antialias=True)

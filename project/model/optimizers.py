@@ -11,7 +11,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import nn
 from torch.optim import Optimizer
 
-from project.engine.errors import UserError, require
+from project.engine import UserError, require
 from project.model.freezing import blocks
 
 LR_SCALE = "lr_scale"
@@ -21,7 +21,7 @@ LR_SCALE = "lr_scale"
 def build_optimizer(
     make: OptimizerCallable, model: LightningModule, layer_decay: float = 1.0
 ) -> Optimizer:
-    """Builds the optimizer of all parameters of a model that require gradients, those outside of its ``network`` too."""
+    """Builds the optimizer of all of a model's parameters that require gradients."""
     require(0 < layer_decay <= 1, "--model.layer_decay", layer_decay, "above 0, at most 1")
     network = cast(nn.Module, model.network)
     inside = set(network.parameters())
@@ -37,31 +37,30 @@ def build_optimizer(
 def _parameter_groups(
     network: nn.Module, layer_decay: float, others: Sequence[nn.Parameter]
 ) -> list[dict[str, Any]]:
-    """Groups the parameters that require gradients: those with the optimizer's own weight decay, and those without.
+    """Groups the parameters that require gradients: those with weight decay, and those without.
 
-    Decay only hinders vectors, such as biases and those of normalisation (He et al., 2019, section 3.1,
-    https://arxiv.org/abs/1812.01187), and what a network of timm names by ``no_weight_decay()``, perhaps with wildcards.
+    Decay only hinders vectors, such as biases and those of normalisation (He et al., 2019, section
+    3.1, https://arxiv.org/abs/1812.01187), and what a network of timm names by
+    ``no_weight_decay()``, perhaps with wildcards.
 
-    With ``layer_decay`` below 1, each block has two groups with its ``lr_scale``, the head's first (Clark et al., 2020,
-    https://arxiv.org/abs/2003.10555). ``others`` are parameters outside of the network, trained as the head is.
+    With ``layer_decay`` below 1, each block has two groups with its ``lr_scale``, the head's first
+    (Clark et al., 2020, https://arxiv.org/abs/2003.10555). ``others`` are parameters outside of the
+    network, trained as the head is.
     """
-    spared_names = (
-        cast(Any, network).no_weight_decay() if hasattr(network, "no_weight_decay") else ()
-    )
+    spared_names: Any = getattr(network, "no_weight_decay", tuple)()
     named = dict(network.named_parameters())
     groups: list[dict[str, Any]] = []
-    for depth, names in enumerate(reversed(blocks(network)) if layer_decay < 1 else [list(named)]):
-        members = [(name, named[name]) for name in names] + [
-            ("", other) for other in others if depth == 0
-        ]
+    layers = [*reversed(blocks(network))] if layer_decay < 1 else [list(named)]
+    for depth, names in enumerate(layers):
+        members = [(name, named[name]) for name in names]
+        if depth == 0:
+            members += [("", other) for other in others]
         decayed: list[nn.Parameter] = []
         spared: list[nn.Parameter] = []
         for name, parameter in members:
-            is_spared = parameter.ndim < 2 or any(
-                fnmatchcase(name, pattern) for pattern in spared_names
-            )
             if parameter.requires_grad:
-                (spared if is_spared else decayed).append(parameter)
+                matches = any(fnmatchcase(name, pattern) for pattern in spared_names)
+                (spared if parameter.ndim < 2 or matches else decayed).append(parameter)
         scale = {LR_SCALE: layer_decay**depth} if layer_decay < 1 else {}
         groups += [{"params": decayed, **scale}, {"params": spared, "weight_decay": 0.0, **scale}]
     return [group for group in groups if group["params"]]
@@ -69,7 +68,7 @@ def _parameter_groups(
 
 @contextmanager
 def explained(option: str) -> Iterator[None]:
-    """Tells the user which option a class of torch does not accept; a bug in another class keeps its traceback."""
+    """Names the option that a class of torch rejects; any other bug keeps its traceback."""
     try:
         yield
     except ValueError as error:
@@ -80,9 +79,10 @@ def explained(option: str) -> Iterator[None]:
 
 
 def fuse(optimizer: Optimizer) -> None:
-    """Has torch take each step in one pass over memory where it can, unless another way was asked for.
+    """Fuses each step into one pass over memory where torch can, unless the user says otherwise.
 
-    The groups are set, not the optimizer's constructor: then Lightning would refuse to clip gradients.
+    The groups are set, not the optimizer's constructor: then Lightning would refuse to clip
+    gradients.
     """
     for group in optimizer.param_groups:
         undecided = (

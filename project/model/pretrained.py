@@ -1,4 +1,4 @@
-"""Pretrained weights by name, file or address, and the preprocessing that they were trained with."""
+"""Pretrained weights by name, file or address, and their preprocessing."""
 
 import re
 from collections import Counter
@@ -40,7 +40,7 @@ _OLD_DENSENET = re.compile(
 
 
 class Pretrained(NamedTuple):
-    """Weights that are read, and perhaps downloaded, on request, and their preprocessing, if known."""
+    """Weights that are read or downloaded on request, and their preprocessing, if known."""
 
     source: str
     weights: Callable[[], Mapping[str, Tensor]]
@@ -48,7 +48,7 @@ class Pretrained(NamedTuple):
 
 
 def find_weights(arch: str, weights: str) -> Pretrained:
-    """Finds a network's weights by torchvision's or timm's name for them, in a file, or at an address."""
+    """Finds weights by torchvision's or timm's name for them, in a file, or at an address."""
     if weights.startswith(("http://", "https://")):
         return _in_file(weights, lambda: _download(weights))
     names: list[str] = []
@@ -156,7 +156,7 @@ def start_from(network: nn.Module, arch: str, weights: str, num_classes: int) ->
 def load_weights(
     network: nn.Module, weights: Mapping[str, Tensor], source: str, num_classes: int
 ) -> list[str]:
-    """Copies weights into a network, without the prefix of their names; returns those of a new head.
+    """Copies weights into a network, whatever prefix names have; returns names of a new head.
 
     A head for other classes starts from zero: random weights that the features do not correct would
     stay in it (Kolesnikov et al., 2020, section 3.3, https://arxiv.org/abs/1912.11370).
@@ -199,7 +199,7 @@ def load_weights(
 def _without_prefix(
     weights: Mapping[str, Tensor], state: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Strips the prefix with which most names match, such as ``module.`` of DistributedDataParallel.
+    """Strips the prefix with which most names match, such as DataParallel's ``module.``.
 
     Leaves out names without it: those of a loss, or of an average's counter, beside the network.
     """
@@ -217,7 +217,7 @@ def _without_prefix(
 
 
 def adapt_channels(weight: Tensor, shape: torch.Size) -> Tensor:
-    """Adapts a convolution of RGB as timm does: summed for one channel, else repeated and scaled."""
+    """Adapts a convolution of RGB as timm does: sums it for one channel, else repeats it."""
     rgb = weight.dim() == 4 and weight.shape[1] == 3
     if not rgb or shape == weight.shape or shape[2:] != weight.shape[2:]:
         return weight
@@ -229,7 +229,8 @@ def adapt_channels(weight: Tensor, shape: torch.Size) -> Tensor:
 def follow_preprocessing(options: Any, preprocessing: Preprocessing) -> None:
     """Sets the options of a data module that are None to the preprocessing of weights.
 
-    For another image size, ``resize`` keeps its ratio; for other channels, statistics do not follow.
+    For another image size, ``resize`` keeps its ratio; for other channels, statistics do not
+    follow.
     """
     crop = preprocessing["crop"]
     image_size = options.get("image_size") or crop
@@ -249,7 +250,7 @@ def follow_preprocessing(options: Any, preprocessing: Preprocessing) -> None:
 
 
 def follow_weights(config: Any, resumed: Sequence[Path]) -> None:
-    """Lets a run's data module prepare images as its weights, or the checkpoint to resume from, require."""
+    """Lets a data module prepare images as the weights or the resumed checkpoint require."""
     model = config.model.init_args
     if model.get("weights") is None:
         if model.get("freeze") and not resumed:
