@@ -9,8 +9,8 @@ from typing import Any
 
 from jsonargparse import Namespace
 
-from project.analysis.tables import require_writable, write_json
 from project.data import CSVDataModule, FolderDataModule
+from project.engine import OutputFile
 from project.engine.cli.classes import accepted
 from project.engine.cli.entry import one_line_errors
 from project.engine.cli.parser import CommandParser
@@ -53,7 +53,7 @@ def check_data(options: Namespace) -> int:
     if not is_csv and (of_csv := [name for name in _OF_CSV if name in given]):
         raise UserError(f"--{of_csv[0]} requires a CSV, but '{options.data}' is none")
     if options.output is not None:
-        require_writable("--output", options.output)
+        OutputFile("--output", options.output).require_writable()
     found: dict[str, Any] = {"data": options.data}
     refusal = None
     given = {"file" if is_csv else "root": options.data} | given
@@ -78,9 +78,8 @@ def check_data(options: Namespace) -> int:
     except UserError as error:  # whose options have shorter names here
         refusal = re.sub(r"^--data\.(root|file): ", "", str(error)).replace("--data.", "--")
     if options.output is not None:
-        write_json(
-            "--output", options.output, found | {"trains": refusal is None, "refusal": refusal}
-        )
+        found |= {"trains": refusal is None, "refusal": refusal}
+        OutputFile("--output", options.output).write_json(found)
     if refusal is not None:
         note(f"error: {refusal}")
         return 1

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from torch import Tensor, stack, tensor
 from torchvision.transforms.v2.functional import resize
 
 from project.analysis.calibration import abstention_figure, reliability, reliability_figure
-from project.analysis.data import open_data
 from project.analysis.evaluation import Evaluation, evaluate_split
 from project.analysis.gradcam import grad_cam, overlay
 from project.analysis.plots import (
@@ -23,16 +23,9 @@ from project.analysis.plots import (
     curves_figure,
     read_curves,
 )
-from project.analysis.tables import (
-    RATES,
-    chosen_output,
-    named,
-    own_metrics,
-    replacing,
-    require_writable,
-)
-from project.engine.cli.entry import one_line_errors
-from project.engine.cli.parser import CommandParser, import_modules
+from project.analysis.tables import RATES, own_metrics
+from project.engine import CommandParser, OutputFile, label_names, open_data, run_command
+from project.engine.cli.parser import import_modules
 from project.engine.errors import UserError, printable
 from project.engine.run.checkpoint import ABOUT, read_checkpoint
 from project.engine.run.folder import read_metrics
@@ -66,10 +59,10 @@ def parse(args: list[str] | None = None) -> Namespace:
 def report(options: Namespace) -> Path:
     """Writes the page, without images where these cannot be found."""
     import_modules(options["import"])
-    run = Path(options.run).resolve()
-    output = chosen_output(options.output, run / "report.html")
+    run = Path(os.path.abspath(options.run))  # resolving a loop of links would be an error
+    output = OutputFile("--output", options.output, default=run / "report.html")
     metrics = read_metrics(run)
-    require_writable("--output", output)
+    output.require_writable()
     checkpoint = run / "checkpoints" / "best.ckpt"
     about = read_checkpoint(checkpoint)[ABOUT]
     model = ImageClassifier.load_from_checkpoint(checkpoint)
@@ -81,11 +74,8 @@ def report(options: Namespace) -> Path:
         note(f"without images: {error}")
         images = {"missing": str(error)}
     page = render(run, dict(about), metrics, images)
-    with replacing("--output", output) as target:
-        target.write_text(
-            page, "utf-8", "backslashreplace"
-        )  # as its header says, wherever it is written
-    return output
+    output.write_text(page)
+    return output.path
 
 
 def render(
@@ -97,7 +87,9 @@ def render(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     environment.filters["printable"] = printable
-    config, curves, names = run / "config.yaml", read_curves(run), metrics["class_names"]
+    config = run / "config.yaml"
+    curves = read_curves(run)
+    names = metrics["class_names"]
     confusion = tensor(metrics["test"]["confusion_matrix"])
     per_class = images.get("per_class") or class_rates(metrics["test"])
     return environment.get_template("report.html").render(
@@ -105,7 +97,7 @@ def render(
         about=about,
         metrics=metrics,
         own=own_metrics({split: metrics[split] for split in ("test", "val") if metrics[split]}),
-        config=config.read_text("utf-8", "backslashreplace") if config.exists() else "",
+        config=config.read_text("utf-8", "backslashreplace") if config.is_file() else "",
         curves=_drawn(curves_figure(curves)) if curves else None,
         confusion=_drawn(confusion_figure(confusion, names)) if confusion.dim() == 2 else None,
         class_bars=_drawn(class_figure(per_class, names)) if confusion.dim() == 3 else None,
@@ -148,8 +140,8 @@ def _shown(
             {
                 "source": _encoded(as_rgb(image)),
                 "name": printable(test.images.name(index)),
-                "label": named(test.labels[index].tolist(), model.class_names),
-                "predicted": named(test.predicted[index].tolist(), model.class_names),
+                "label": label_names(test.labels[index].tolist(), model.class_names),
+                "predicted": label_names(test.predicted[index].tolist(), model.class_names),
                 "right": bool(test.correct[index]),
                 "confidence": float(test.confidence[index]),
                 "cam": cam,
@@ -175,8 +167,7 @@ def _drawn(figure: Figure) -> str:
 
 def main() -> None:
     """Runs the command."""
-    with one_line_errors():
-        print(printable(report(parse())))
+    run_command(lambda: print(printable(report(parse()))))
 
 
 if __name__ == "__main__":

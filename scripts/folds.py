@@ -14,10 +14,9 @@ from typing import Any, cast
 import torch
 from seeds import line
 
-from project.analysis.data import open_data
 from project.analysis.evaluation import evaluate_split
 from project.analysis.plots import confusion_figure
-from project.engine import read_checkpoint, read_metrics
+from project.engine import open_data, read_checkpoint, read_metrics
 from project.engine.cli.entry import one_line_errors
 from project.model import ImageClassifier
 

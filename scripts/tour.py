@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from project.analysis.calibration import reliability, reliability_figure
-from project.analysis.data import open_data
 from project.analysis.evaluation import evaluate_split
 from project.analysis.gradcam import grad_cam, overlay
 from project.analysis.plots import confusion_figure, curves_figure, image_grid, read_curves
+from project.engine import open_data
 from project.engine.run.checkpoint import ABOUT, read_checkpoint
 from project.model import ImageClassifier
 

@@ -16,9 +16,9 @@ from PIL import Image
 from torch import Tensor
 
 from project import predict, report
-from project.analysis.data import open_data
 from project.data import ImageDataModule
 from project.data.flowers_drawn import draw_flowers
+from project.engine import open_data
 from project.engine.cli.entry import quiet_libraries
 from project.engine.run.checkpoint import ABOUT, read_checkpoint
 from project.evaluate import EvaluateCLI

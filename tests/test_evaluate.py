@@ -1,6 +1,8 @@
 """The promises of ``python -m project.evaluate``, and of ``python -m project.report``, whose page shows what was measured."""
 
+import json
 import re
+import shlex
 import shutil
 from html.parser import HTMLParser
 from typing import Any
@@ -10,8 +12,8 @@ import torch
 from torch import nn
 
 from project.analysis.evaluation import evaluate_split
-from project.analysis.prediction import predict
 from project.analysis.tables import class_table
+from project.engine import predict, read_metrics
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT
 from project.model.metrics import class_rates
@@ -28,6 +30,7 @@ from tests.conftest import (
     opened,
     report_of,
 )
+from tests.data.test_torch_dataset import FAKE
 from tests.engine.loading.image_files import write_folder
 from tests.small import load, read_json
 
@@ -117,10 +120,29 @@ def test_all_images_of_another_folder_can_be_measured_but_no_training_images_by_
     )
     said = capsys.readouterr()
     assert f"({count}/{3 * len(names)})" in said.out
-    assert "not known" not in said.err
+    assert "may be among them" not in said.err
     root.rename(tmp_path / "elsewhere")
     evaluate(*options, f"--data={tmp_path / 'elsewhere' / 'test'}")
-    assert "what it was trained on is not here, so whether these images" in capsys.readouterr().err
+    assert (
+        "the images of training are not here, so these may be among them" in capsys.readouterr().err
+    )
+
+
+def test_the_line_that_a_run_prints_measures_any_torch_dataset(workplace, capsys):
+    sizes = ["--data.train.size=60", "--data.test=torchvision.datasets.FakeData"]
+    sizes += [
+        "--data.test.size=30",
+        "--data.test.image_size=[3,20,24]",
+        "--data.test.num_classes=3",
+    ]
+    sizes += ["--data.image_size=16", "--data.num_workers=0", "--data.train.num_classes=3"]
+    fit(*FAKE, *sizes, "--data.batch_size=8", *TINY_TRAINER, *QUIET, *SLIM, "--name=run")
+    (line,) = re.findall(
+        r"class by class +python -m project.evaluate (.*)", capsys.readouterr().out
+    )
+    evaluate(*shlex.split(line))
+    measured = read_json("runs/run/checkpoints/best.test.metrics.json")
+    assert measured["loss"] == read_json("runs/run/metrics.json")["test"]["loss"]
 
 
 def test_images_are_fitted_as_the_checkpoint_says_or_not_at_all(checkpoint, tmp_path):
@@ -132,7 +154,7 @@ def test_images_are_fitted_as_the_checkpoint_says_or_not_at_all(checkpoint, tmp_
         tmp_path / "images", dict.fromkeys(content[ABOUT]["class_names"], 5), size=(48, 20)
     )
     options = [f"{checkpoint}", f"--data={root}", "--data.num_workers=0", "--data.batch_size=8"]
-    with pytest.raises(UserError, match=r"fitted by pad, .* get crop; see --data\.fit"):
+    with pytest.raises(UserError, match=r"trained with --data\.fit pad, but would get crop"):
         evaluate(*options, "--data.fit=crop")
     cli: Any = evaluate(*options)
     measured = read_json(tmp_path / "alone.test.metrics.json")
@@ -191,6 +213,20 @@ def test_a_reports_metrics_are_those_of_the_run_and_every_image_is_inside_the_fi
     wrong = metrics["test"]["total"] - (correct := metrics["test"]["correct"])
     photos = min(wrong, 12) + 2 * (min(correct, 6) + min(wrong, 6))
     assert (images.count("png"), images.count("jpeg")) == (4, photos)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", '{"test"', "[]", "{}", "null", '{"test": {}, "val": 3}', "[" * 9999, "\udcff"],
+    ids=range(8),
+)
+def test_a_damaged_file_of_metrics_is_one_line_wherever_it_is_read(tiny_run, tmp_path, text):
+    whole = (tiny_run / "metrics.json").read_text()
+    assert read_metrics(tiny_run) == json.loads(whole)
+    for content in (text, whole[:-9], whole.replace('"total"', '"tota"')):
+        (tmp_path / "metrics.json").write_text(content, errors="surrogateescape")
+        with pytest.raises(UserError, match=r"'.*metrics\.json' is damaged"):
+            report_of(tmp_path)
 
 
 def test_names_from_files_are_no_markup_and_without_its_images_a_run_still_has_a_page(

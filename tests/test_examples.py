@@ -21,8 +21,8 @@ from examples.focal_loss import FocalLoss
 from examples.lora import LoRAClassifier
 from examples.metric import BalancedAccuracy
 from examples.multilabel_csv import LabelsCSV
-from project.export import ProbabilityNetwork
 from project.model import ImageClassifier
+from project.model.test_time import ProbabilityNetwork
 from tests.conftest import (
     QUIET,
     TINY_DATA,

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from base64 import b64encode
-from copy import deepcopy
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,22 +18,20 @@ import pytest
 import torch
 from PIL import Image
 
-from project import export as command
-from project.engine.errors import UserError
+from project.engine import UserError
+from project.engine.commands.export import (
+    generated_images,
+    load_onnx,
+    load_pt2,
+    write_onnx,
+)
 from project.engine.loading.crops import fit_image
 from project.engine.loading.decode import decode, open_image
 from project.engine.preprocessing import Fit, Preprocessing
 from project.engine.run.checkpoint import ABOUT
-from project.export import (
-    export,
-    generated_images,
-    load_onnx,
-    load_pt2,
-    parse,
-    write_onnx,
-    write_pt2,
-)
+from project.export import export, parse
 from project.model import ImageClassifier
+from project.model.test_time import ProbabilityNetwork
 from tests.analysis.test_prediction import by_torchvision
 from tests.conftest import ROOT, cases, draw_image
 from tests.distributed.job import classifier
@@ -124,17 +121,17 @@ def test_the_file_says_what_it_needs_to_be_used(exported, place):
         "true",
     ]
     content = exported.read_bytes()  # which names no file of this machine
-    assert str(Path(command.__file__).parents[1]).encode() not in content
+    assert str(ROOT).encode() not in content
     assert b"site-packages" not in content
 
 
 def test_a_file_that_is_not_the_checkpoint_is_not_left(place, tmp_path, monkeypatch):
-    def write_tampered(model: ImageClassifier, path: Path) -> None:
-        tampered = deepcopy(model)
-        tampered.network.get_submodule("fc").bias.data[0] += 0.01  # type: ignore[index, operator]
-        write_pt2(tampered, path)
+    class Tampered(ProbabilityNetwork):
+        def __init__(self, model: ImageClassifier) -> None:
+            super().__init__(model)
+            self.network.get_submodule("fc").bias.data[0] += 0.01  # type: ignore[index, operator]
 
-    monkeypatch.setitem(command._FORMATS, ".pt2", (write_tampered, load_pt2))
+    monkeypatch.setattr("project.model.test_time.ProbabilityNetwork", Tampered)
     (tmp_path / "odd.pt2").write_bytes(b"before")
     with pytest.raises(UserError, match="probabilities differ by up to"):
         run(place / "odd.ckpt", tmp_path / "odd.pt2", "--overwrite")
@@ -163,10 +160,9 @@ def test_a_mistake_is_one_line(place, workplace, capsys, args, expected):
 
 
 def test_a_missing_package_is_named(place, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(command, "find_spec", lambda name: None if name == "onnxscript" else name)
-    assert "pip install onnxscript" in one_line(
-        lambda: run(place / "odd.ckpt", tmp_path / "odd.onnx"), capsys
-    )
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    line = one_line(lambda: run(place / "odd.ckpt", tmp_path / "odd.onnx"), capsys)
+    assert "onnxscript" in line
 
 
 class HardNet(torch.nn.Sequential):
@@ -186,7 +182,7 @@ class HardNet(torch.nn.Sequential):
 def written(arch, tmp_path) -> tuple[Path, torch.Tensor, torch.Tensor]:
     """The ONNX file of an untrained network, images, and the probabilities that the network gives them."""
     model, path = classifier(arch=arch).eval(), tmp_path / "model.onnx"
-    write_onnx(model, path)
+    write_onnx(ProbabilityNetwork(model).eval().requires_grad_(False), model, path)
     images = generated_images(model.preprocessing)
     with torch.inference_mode():
         return path, images, model(images).softmax(1)

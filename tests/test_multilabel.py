@@ -14,10 +14,10 @@ from torch.nn import functional as F
 
 from project.analysis.calibration import fit_temperature
 from project.analysis.evaluation import evaluate_split
-from project.analysis.prediction import predict
+from project.engine import predict
+from project.engine.commands.export import metadata, trace
 from project.engine.errors import UserError
 from project.engine.loading.files import prepare
-from project.export import metadata, trace
 from tests.conftest import (
     MULTILABEL,
     PAIRS,

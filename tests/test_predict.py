@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 import torch
 
-from project.analysis.prediction import predict
-from project.engine.errors import UserError
+from project.engine import UserError, predict
+from project.engine.commands.predict import Labeller
 from project.model import ImageClassifier
-from project.predict import Labeller
 from tests.analysis.test_prediction import by_torchvision
 from tests.conftest import (
     SMALL_FILES,
@@ -165,7 +164,7 @@ def test_each_attribute_has_a_value_and_a_confidence(attributes, photos, tmp_pat
         assert in_python.probability == pytest.approx(
             min(part[0][1] for part in expected.values()), abs=1e-4
         )
-    with pytest.raises(UserError, match="--coverage: sets are for images of one class"):
+    with pytest.raises(UserError, match="has no thresholds; they are for images of one class"):
         label(best, *files, "--import=examples.attributes", "--coverage=0.9")
 
 
@@ -184,7 +183,7 @@ def test_files_that_are_no_images_have_rows(checkpoint, photos, tmp_path, capfd)
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
 def test_resuming_labels_the_files_that_have_no_row(checkpoint, photos, tmp_path, ending):
     quoted = shutil.copy(photos / "1.png", tmp_path / 'line\nbreak, "quoted".png')
-    options = [checkpoint, quoted, photos, photos, "--batch_size=2", "--top_k=2"]
+    options = [checkpoint, quoted, photos, "--batch_size=2", "--top_k=2"]
     own, sizes, whole, out = (
         Labeller.predict_step,
         list[int](),
@@ -194,11 +193,11 @@ def test_resuming_labels_the_files_that_have_no_row(checkpoint, photos, tmp_path
     label(*options, f"--output={whole}")
     options.append(f"--output={out}")
 
-    def step(self, batch):
+    def step(self, batch, batch_idx):
         sizes.append(len(batch.images))
         if len(sizes) == 4:
             raise ConnectionAbortedError
-        return own(self, batch)
+        return own(self, batch, batch_idx)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Labeller, "predict_step", step)
@@ -207,13 +206,12 @@ def test_resuming_labels_the_files_that_have_no_row(checkpoint, photos, tmp_path
         out.write_bytes(out.read_bytes()[:-9])  # as on a full disk: five rows are whole
         for more, message in (
             ([], "--overwrite replaces it, --resume continues it"),
-            (["--resume", "--overwrite"], "--resume continues what --overwrite replaces"),
             (["--resume", "--top_k=3"], "has other rows or columns"),
         ):
             with pytest.raises(UserError, match=message):
                 label(*options, *more)
         label(*options, "--resume")
-    assert sum(sizes[4:]) == 23 - 5
+    assert sum(sizes[4:]) == 12 - 5
     assert out.read_bytes() == whole.read_bytes()
     assert label(*options, "--resume") == 1  # nothing is left, but two files have errors
     assert out.read_bytes() == whole.read_bytes()
@@ -272,48 +270,39 @@ def written_lines(path: Path) -> int:
 
 @pytest.mark.slow
 def test_two_processes_write_the_rows_of_one_and_resume_after_a_kill(checkpoint, photos, tmp_path):
-    label(checkpoint, photos, photos, f"--output={tmp_path / 'one.csv'}")
-    listed = "".join(f"{row['path']}\n" for row in rows(tmp_path / "one.csv"))
-    options = [
-        "--batch_size=1",
-        "--trainer.accelerator=cpu",
-        "--trainer.devices=2",
-        "--output=rows.csv",
-    ]
-    command = [*COMMAND, str(checkpoint), str(photos), str(photos), *options]
+    label(checkpoint, photos, f"--output={tmp_path / 'one.csv'}")
+    options = ["--batch_size=1", "--trainer.accelerator=cpu", "--output=rows.csv"]
+    command = [*COMMAND, str(checkpoint), str(photos), *options, "--trainer.devices=2"]
     with started(command, tmp_path) as killed:
         wait_until(lambda: written_lines(tmp_path / "rows.csv") >= 3, tmp_path)
         killed.kill()
-        command_of_files = [*COMMAND, str(checkpoint), "-", *options, "--resume", "--num_workers=1"]
-        surroundings: Any = {"cwd": tmp_path, "env": environment(), "timeout": 120, "check": False}
-        resumed = subprocess.run(
-            command_of_files, input=listed, capture_output=True, text=True, **surroundings
-        )
+    listed = "".join(f"{row['path']}\n" for row in rows(tmp_path / "one.csv"))
+    again = [*COMMAND, str(checkpoint), "-", *options, "--trainer.devices=2", "--resume"]
+    surroundings: Any = {"cwd": tmp_path, "env": environment(), "timeout": 120, "check": False}
+    resumed = subprocess.run(again, input=listed, capture_output=True, text=True, **surroundings)
     assert resumed.returncode == 1, resumed
     assert resumed.stderr.count("\n") == 1
     assert rows(tmp_path / "rows.csv") == rows(tmp_path / "one.csv")
     # all processes of a launcher end where nothing is left
-    launched = torchrun(2, *[word for word in [*command[2:], "--resume"] if "devices" not in word])
+    launched = torchrun(2, "project.predict", str(checkpoint), str(photos), *options, "--resume")
     assert "exitcode  : 1" in run(launched, tmp_path).err
     assert rows(tmp_path / "rows.csv") == rows(tmp_path / "one.csv")
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_the_rows_and_two_commands_do_not_write_one_file(checkpoint, photos, tmp_path):
-    paths, out = [str(photos / "1.png")] * 400, tmp_path / "rows.csv"
+def test_ctrl_c_keeps_the_rows(checkpoint, photos, tmp_path):
+    out = tmp_path / "rows.csv"
+    paths = [shutil.copy(photos / "1.png", f"{tmp_path}/{number}.png") for number in range(400)]
     options = [f"--output={out}", "--batch_size=1", "--trainer.accelerator=cpu", "--num_workers=1"]
     with started([*COMMAND, str(checkpoint), *paths, *options], tmp_path) as process:
         wait_until(lambda: written_lines(out) >= 4, tmp_path)
-        with pytest.raises(UserError, match="another process writes"):
-            label(checkpoint, *paths, f"--output={out}", "--resume")
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
     written = (tmp_path / "log").read_text()
     assert written.endswith("stopped\n")
     assert "Traceback" not in written
     label(checkpoint, *paths, f"--output={out}", "--resume")
-    assert len({*map(str, rows(out))}) == 1
-    assert len(rows(out)) == 400
+    assert [row["path"] for row in rows(out)] == paths
 
 
 @cases(
@@ -321,12 +310,15 @@ def test_ctrl_c_keeps_the_rows_and_two_commands_do_not_write_one_file(checkpoint
     ("--top_k=9", "--top_k must be at most 8"),
     ("--output=rows.txt", "--output must end with .csv or .jsonl"),
     ("--output=no/folder.csv", "--output: 'no/folder.csv' cannot be written"),
-    ("--resume", "--resume needs an --output"),
+    ("--resume", "--output must be given for --resume"),
     ("--trainer.devices=-2", "these --trainer options do not work here"),
     ("--flips", "there are no images in"),
     ("--coverage=0.4", "--coverage must be from 0.5 to 0.99, got 0.4"),
     ("--coverage=.nan", "--coverage must be from 0.5 to 0.99, got nan"),
-    ("--coverage=0.9", "was not saved at a validation; use the run's best.ckpt"),
+    (
+        "--coverage=0.9",
+        "has no thresholds; they are for images of one class, and in a run's best.ckpt",
+    ),
 )
 def test_a_mistake_is_one_line(checkpoint, workplace, option, message, capsys):
     assert message in one_line(lambda: label(checkpoint, workplace, option), capsys)

@@ -17,8 +17,8 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torchvision.models.segmentation import fcn_resnet50 as imported_from_elsewhere  # noqa: F401  # by its name
 
-from project.analysis.data import open_data
 from project.analysis.tables import class_table
+from project.engine import open_data
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import AtomicCheckpointIO, read_checkpoint, read_weights
 from project.engine.training.fitting import require_match

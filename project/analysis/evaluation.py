@@ -1,7 +1,6 @@
 """A split's predictions and metrics, as plots and tables need them."""
 
 import warnings
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,49 +9,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchmetrics.functional.classification import multilabel_average_precision
 
-from project.analysis.tables import named
 from project.engine import ImageDataModule
 from project.engine.commands.predictions import Predictions, predict_split, probability_of
 from project.engine.loading.batch import BatchDataset
-from project.engine.loading.scan import spelt
-from project.engine.run.rows import Row
 from project.model import ImageClassifier
 from project.model.metrics import class_rates
-
-EVALUATED = ["path", "label", "confidence", "error", "true_label", "correct"]
-_AT_ONCE = 2**12
-
-
-def evaluated_rows(
-    found: Predictions, dataset: BatchDataset, class_names: Sequence[str]
-) -> Iterator[list[Row]]:
-    """Makes a row for each image of the split, in blocks."""
-    files = getattr(dataset, "files", None)
-    fields = (
-        found.indices,
-        found.labels,
-        found.predicted,
-        found.confidence,
-        found.known,
-        found.correct,
-    )
-    for block in zip(*(torch.split(field, _AT_ONCE) for field in fields), strict=True):
-        rows: list[Row] = []
-        for index, target, label, confidence, known, correct in zip(
-            *(part.tolist() for part in block), strict=True
-        ):
-            cells: list[Any] = [
-                named(label, class_names),
-                confidence,
-                None,
-                named(target, class_names),
-                correct,
-            ]
-            if not known:
-                cells = [None, None, "has no label, or cannot be read as an image", None, None]
-            path = spelt(str(files[index])) if files is not None else dataset.name(index)
-            rows.append(dict(zip(EVALUATED, [path, *cells], strict=True)))
-        yield rows
 
 
 @dataclass

@@ -2,16 +2,20 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from project.analysis.tables import RATES
+from project.engine import UserError, note
 from project.engine.errors import printable
 
 _LOSSES = {
@@ -23,8 +27,25 @@ _LOSSES = {
 def short(name: str, length: int = 24) -> str:
     """Shortens a name in its middle and replaces characters that cannot be drawn."""
     name = printable(name)
+    if not _drawable().issuperset(map(ord, name)):
+        _note_missing_font()
     half = (length - 1) // 2
     return name if len(name) <= length else f"{name[:half]}…{name[-half:]}"
+
+
+@cache
+def _drawable() -> set[int]:
+    """Returns the characters that the fonts of plots have."""
+    fonts = [get_font(findfont(FontProperties(family=[name]))) for name in rcParams["font.family"]]
+    return {character for font in fonts for character in font.get_charmap()}
+
+
+@cache
+def _note_missing_font() -> None:
+    note(
+        "plots show boxes in place of some names: the font has no such characters; install one that"
+        " has, such as Noto Sans CJK, and add it to font.family in a file matplotlibrc"
+    )
 
 
 def confusion_figure(confusion: Tensor, class_names: Sequence[str]) -> Figure:
@@ -81,7 +102,10 @@ def image_grid(images: Sequence[Tensor], titles: Sequence[str] = (), columns: in
 
 
 def read_curves(run: str | Path) -> dict[str, dict[int, float]]:
-    """Reads a run's curves from TensorBoard's files in its folder: by name, as ``train/loss``, the value at each step."""
+    """Reads a run's curves from TensorBoard's files: by name, as ``train/loss``, the value at each step."""
+    for file in Path(run).glob("*tfevents*"):
+        if not file.is_file():  # opening a pipe would wait
+            raise UserError(f"'{file}' is not a regular file; remove it")
     from tensorboard.backend.event_processing.event_accumulator import (
         EventAccumulator,
     )  # takes a while to import

@@ -39,6 +39,35 @@ Random numbers are functions of (seed, epoch, index, purpose), the same on any n
 >>> [round(number, 4) for number in uniform(0, 1, torch.tensor([5, 9]), 1000)[:, 0].tolist()]
 [0.2593, 0.126]
 
+A command is a subclass that says what people change, or a function of its options:
+
+>>> class Fit(FitCommand):
+...     defaults = {"trainer.max_epochs": 4}
+>>> class Evaluate(EvaluateCommand):
+...     description = "Measures a checkpoint."
+>>> parser = CommandParser(prog="python -m label")
+>>> commands = [lambda: label_files(Noise, parser.parse_args()), lambda: run_command(export_model)]
+>>> OutputFile("--output", "labels.csv").path.name
+'labels.csv'
+
+A model is a subclass of :class:`ClassifierModule`; after training, in Python:
+
+>>> issubclass(ClassifierModule, torch.nn.Module)
+True
+
+>>> measured = CollectPredictions().predictions
+>>> import_network.__doc__.splitlines()[0][-1]
+'.'
+>>> predict.__module__ == label_names.__module__
+True
+>>> label_names([1.0, 0.0, 1.0], ["red", "green", "blue"])
+'red blue'
+>>> try:
+...     open_data({"data": None})
+... except UserError as error:
+...     print(str(error)[:40])
+the checkpoint does not say what data it
+
 A mistake that a person makes is one line:
 
 >>> require(len(data.class_names) > 2, "--data.classes", 2, "at least 3")
@@ -57,6 +86,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .cli.entry import run_command as run_command
     from .cli.parser import CommandParser as CommandParser
+    from .commands.data import open_data as open_data
+    from .commands.evaluate import EvaluateCommand as EvaluateCommand
+    from .commands.export import export_model as export_model
+    from .commands.fit import FitCommand as FitCommand
+    from .commands.labels import label_names as label_names
+    from .commands.labels import predict as predict
+    from .commands.output import OutputFile as OutputFile
+    from .commands.predict import label_files as label_files
     from .commands.predictions import CollectPredictions as CollectPredictions
     from .errors import UserError as UserError
     from .errors import require as require
@@ -83,6 +120,14 @@ __version__ = "0.2.0"
 _MODULES = {
     "CommandParser": "cli.parser",
     "run_command": "cli.entry",
+    "open_data": "commands.data",
+    "EvaluateCommand": "commands.evaluate",
+    "export_model": "commands.export",
+    "FitCommand": "commands.fit",
+    "OutputFile": "commands.output",
+    "label_files": "commands.predict",
+    "label_names": "commands.labels",
+    "predict": "commands.labels",
     "UserError": "errors",
     "require": "errors",
     "CollectPredictions": "commands.predictions",

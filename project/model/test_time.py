@@ -2,15 +2,18 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import partial
 from typing import Any, Literal, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
 from project.engine.errors import require
 from project.engine.upstream import trainer_of
+from project.model.normalize import Normalization
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -85,3 +88,37 @@ def mean_logits(
     padded = torch.cat([wide[:, :, 1:2], wide, wide[:, :, -2:-1]], dim=2)
     moved = [with_mirror_image(part) for part in (padded[:, :, :-2, :-2], padded[:, :, 2:, 2:])]
     return (logits + (moved[0] + moved[1]) / 2) / 2
+
+
+class ProbabilityNetwork(nn.Module):
+    """A network for exported files: from pixels to probabilities, in float32 on the CPU; the model stays as it is."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.network = (
+            deepcopy(model.network).cpu().float().to(memory_format=torch.contiguous_format)
+        )
+        for module in filter(is_parametrized, [*self.network.modules()]):  # such as LoRA's
+            _merge(module)
+        self._probabilities = model.probabilities
+        self._views = model.test_time_augmentation
+        statistics = Normalization(model.preprocessing)
+        self.mean = nn.Buffer(statistics.mean)
+        self.std = nn.Buffer(statistics.std)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Normalises and classifies images (N, channels, crop, crop), as the preprocessing says."""
+        return self._probabilities(mean_logits(self._classify, images, self._views))
+
+    def _classify(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.network((images.float() - self.mean) / self.std)
+        return logits
+
+
+def _merge(module: Any) -> None:
+    """Keeps weights instead of their parametrization; torch's function would change the class, which the model shares."""
+    weights = {name: nn.Parameter(getattr(module, name)) for name in module.parametrizations}
+    module.__class__ = type_before_parametrizations(module)
+    del module.parametrizations
+    for name, weight in weights.items():
+        setattr(module, name, weight)

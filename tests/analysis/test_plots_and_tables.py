@@ -20,21 +20,16 @@ from project.analysis.calibration import (
     reliability_figure,
 )
 from project.analysis.plots import (
+    _note_missing_font,
     balance_figure,
     class_figure,
     confusion_figure,
     curves_figure,
     image_grid,
+    read_curves,
 )
-from project.analysis.tables import (
-    class_table,
-    metrics_table,
-    require_writable,
-    summary,
-    write_json,
-)
-from project.engine.errors import UserError
-from project.engine.run.folder import RunFolder
+from project.analysis.tables import class_table, metrics_table
+from project.engine import OutputFile, UserError
 from project.model.metrics import class_rates, macro_f1
 from tests.conftest import cases
 
@@ -151,6 +146,20 @@ def test_any_names_of_classes_can_be_drawn(names):
     )
 
 
+@pytest.mark.filterwarnings("ignore:.*Glyph .* missing from")
+def test_characters_that_no_font_has_are_named_once(capsys):
+    _note_missing_font.cache_clear()
+    for names in (["rose", "café"], ["\N{BENGALI LETTER KA}", "rose"], ["玫瑰", "郁金香"]):
+        require_drawn(confusion_figure(torch.eye(2).long(), names))
+    assert capsys.readouterr().err.count("plots show boxes in place of some names") == 1
+
+
+def test_an_event_file_that_is_a_pipe_is_one_line(tmp_path):
+    os.mkfifo(tmp_path / "events.out.tfevents.1.machine.2")
+    with pytest.raises(UserError, match="is not a regular file"):
+        read_curves(tmp_path)
+
+
 def overconfident(count=2_000, classes=5, scale=3.0):
     """Logits that are right as often as their softmax says, and then scaled."""
     generator = torch.Generator().manual_seed(0)
@@ -232,31 +241,16 @@ def test_rates_stand_beside_their_counts_in_columns_and_every_class_has_a_row(cl
     assert cells.get("top5", "").count(f"(7/{measured['total']})") == (2 if classes > 5 else 0)
 
 
-def test_the_summary_names_the_best_checkpoint_and_next_commands(tmp_path):
-    run, test = RunFolder(tmp_path, "mine"), metrics(3)
-    found = {
-        "val": {},
-        "test": test,
-        "epoch": 18,
-        "selection": {"monitor": "val/f1", "mode": "max"},
-    }
-    text = summary(run, found)
-    assert f"project.evaluate {run.best}" in text
-    assert "your own images" in text
-    assert "your own images" not in summary(run, found, own_images=True)
-    assert "epoch 18, by val/f1" in text
-    assert metrics_table({"test": test}) in text
-
-
 def test_a_file_of_metrics_is_whole_or_as_it_was(tmp_path):
-    write_json("--output", path := tmp_path / "metrics.json", {"accuracy": 0.5})
+    output = OutputFile("--output", str(path := tmp_path / "metrics.json"))
+    output.write_json({"accuracy": 0.5})
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
     try:
         with pytest.raises(
             UserError, match=r"^--output: '.*' cannot be written \(File too large\)$"
         ):
-            write_json("--output", path, {"accuracy": [0.25] * 99})
+            output.write_json({"accuracy": [0.25] * 99})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert json.loads(path.read_text()) == {"accuracy": 0.5}
@@ -267,7 +261,7 @@ def test_links_and_pipes_are_written_to(tmp_path):
     (tmp_path / "link.json").symlink_to("target.json")
     read, write = os.pipe()  # as behind /dev/stdout
     for place in (tmp_path / "link.json", f"/dev/fd/{write}"):
-        write_json("--output", place, {"accuracy": 0.5})
+        OutputFile("--output", str(place)).write_json({"accuracy": 0.5})
     os.close(write)
     with open(read) as pipe:
         assert pipe.read() == (tmp_path / "target.json").read_text()
@@ -277,6 +271,6 @@ def test_checking_that_a_file_can_be_written_changes_nothing(tmp_path):
     (tmp_path / "there.json").write_text("{}")
     (tmp_path / "link.json").symlink_to("later.json")
     for name in ("there.json", "new.json", "link.json"):
-        require_writable("--output", tmp_path / name)
+        OutputFile("--output", str(tmp_path / name)).require_writable()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link.json", "there.json"]
     assert (tmp_path / "there.json").read_text() == "{}"

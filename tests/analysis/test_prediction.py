@@ -17,8 +17,8 @@ from torchvision.models.vision_transformer import VisionTransformer
 
 from project.analysis.evaluation import evaluate_split
 from project.analysis.gradcam import grad_cam
-from project.analysis.prediction import predict
 from project.data import FolderDataModule
+from project.engine import predict
 from project.engine.errors import UserError
 from project.engine.preprocessing import Fit, Preprocessing
 from project.model import ImageClassifier
@@ -154,7 +154,7 @@ def test_validation_takes_the_views_of_the_test_where_that_is_asked_for(tiny_run
         straight, mirrored = model(images_of(views)), model(images_of(views).flip(3))
     torch.testing.assert_close(plain.logits, straight, rtol=0, atol=1e-4)
     torch.testing.assert_close(views.logits, (straight + mirrored) / 2, rtol=0, atol=1e-4)
-    assert views.metrics.correct == int(((straight + mirrored).argmax(1) == views.labels).sum())
+    assert views.metrics["correct"] == int(((straight + mirrored).argmax(1) == views.labels).sum())
 
 
 def test_the_most_confident_come_first(tiny_run):

@@ -24,11 +24,10 @@ from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT
 from project.engine.training.module import PlainBatch
 from project.engine.training.non_finite import StopOnNonFinite
-from project.export import ProbabilityNetwork
 from project.model import ImageClassifier
 from project.model.losses import CrossEntropy
 from project.model.normalize import resized
-from project.model.test_time import Views, mean_logits
+from project.model.test_time import ProbabilityNetwork, Views, mean_logits
 from tests.conftest import SLIM, TINY, cases, evaluate, fit
 from tests.small import load
 

@@ -4,13 +4,15 @@ import csv
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, Self, TextIO
 
 import numpy as np
 
 from ..errors import UserError, printable
+from .files import whole_file
 
 Row = Mapping[str, Any]
 """A value for each column: a text, a list of texts, a float in the precision of float32, a bool, or None."""
@@ -22,91 +24,79 @@ def ending_of(option: str, path: str) -> str:
     """Returns the ending that decides the format of a file; another one is an error."""
     ending = Path(path).suffix.lower()
     if ending not in ENDINGS:
-        raise UserError(f"{option} must end with {' or '.join(ENDINGS)}, got '{printable(path)}'")
+        raise UserError(f"{option} must end with {' or '.join(ENDINGS)}, got '{path}'")
     return ending
 
 
 class RowWriter:
-    """Writes rows to a file, behind those that it has: ``.csv``, with a line of names, or ``.jsonl``.
-
-    With ``on_terminal``, it escapes what would control a terminal.
-    """
+    """Writes rows to an open text file: ``.csv``, with a line of names, or ``.jsonl``."""
 
     def __init__(
-        self,
-        file: BinaryIO,
-        columns: Sequence[str],
-        ending: str = ".csv",
-        on_terminal: bool = False,
+        self, file: TextIO, columns: Sequence[str], ending: str = ".csv", header: bool = True
     ) -> None:
-        self._file, self._columns, self._ending, self._on_terminal = (
-            file,
-            columns,
-            ending,
-            on_terminal,
-        )
-        if ending == ".csv" and not (file.seekable() and file.tell()):
-            self._write(_csv_line(columns))
+        self._file = file
+        self._columns = columns
+        self._is_csv = ending == ".csv"
+        if self._is_csv and header:
+            file.write(_csv_line(columns))
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls, path: Path | int, columns: Sequence[str], ending: str = ".csv", append: bool = False
+    ) -> Iterator[Self]:
+        """Opens a file, or a descriptor that stays open; with ``append``, writes behind its rows."""
+        options: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace"}
+        mode = "a" if append else "w"
+        with open(path, mode, newline="", closefd=isinstance(path, Path), **options) as file:
+            yield cls(file, columns, ending, header=not append)
 
     def write(self, rows: Sequence[Row]) -> None:
         """Appends rows."""
-        values = ([_plain(row[name]) for name in self._columns] for row in rows)
-        if self._ending == ".csv":
-            self._write("".join(map(_csv_line, values)))
-        else:
-            lines = (
-                json.dumps(dict(zip(self._columns, row, strict=True)), ensure_ascii=False)
-                for row in values
-            )
-            self._write("".join(f"{line}\n" for line in lines))
-
-    def _write(self, text: str) -> None:
-        shown = printable(text, keep="\n") if self._on_terminal else text
-        self._file.write(shown.encode(errors="backslashreplace"))
+        for row in rows:
+            values = [_plain(row[name]) for name in self._columns]
+            if self._is_csv:
+                self._file.write(_csv_line(values))
+            else:
+                text = json.dumps(dict(zip(self._columns, values, strict=True)), ensure_ascii=False)
+                self._file.write(f"{text}\n")
         self._file.flush()
 
 
-def resume_rows(file: BinaryIO, columns: Sequence[str], ending: str) -> list[Row]:
-    """Reads the rows of a file and removes what an interruption left of a last one; the next go behind them."""
-    file.seek(0)
-    content = file.read()
-    end = content.rfind(b"\n") + 1
-    while (
-        ending == ".csv" and content.count(b'"', 0, end) % 2
-    ):  # a line break within quotation marks
-        end = content.rfind(b"\n", 0, end - 1) + 1
-    text = content[:end].decode(errors="replace")
+def resume_rows(path: Path, columns: Sequence[str], ending: str) -> list[Row]:
+    """Reads the rows of a file, and removes an interrupted last one from it."""
+    with open(path, newline="", encoding="utf-8", errors="replace") as file:
+        text = file.read()
+    is_cut = not text.endswith("\n") or text.count('"') % 2 == 1
     try:
         if ending == ".csv":
-            names, *found = [*csv.reader(io.StringIO(text, newline=""))] or [columns]
-            rows: list[Row] = [
-                dict(zip(names, (value or None for value in values), strict=True))
-                for values in found
-            ]
+            lines = [*csv.reader(io.StringIO(text, newline=""))][: -1 if is_cut else None]
+            is_ours = lines[:1] in ([], [list(columns)])
+            cells = [[cell or None for cell in line] for line in lines[1:]]
+            rows: list[Row] = [dict(zip(columns, line, strict=True)) for line in cells]
         else:
-            names, rows = columns, [json.loads(line) for line in text.split("\n")[:-1]]
-        ours = all(list(one) == list(columns) for one in (names, *rows))
+            rows = [json.loads(line) for line in text.split("\n")[:-1]]
+            is_ours = all(list(row) == list(columns) for row in rows)
     except (ValueError, TypeError, csv.Error):
-        ours = False
-    if not ours:
+        is_ours = False
+    if not is_ours:
         raise UserError(
-            f"--resume: '{printable(file.name)}' has other rows or columns; --overwrite begins anew"
+            f"--resume: '{printable(path)}' has other rows or columns; --overwrite begins anew"
         )
-    file.truncate(end)
-    file.seek(end)
+    with whole_file(path) as partial, RowWriter.open(partial, columns, ending) as writer:
+        writer.write(rows)
     return rows
 
 
 def _csv_line(values: Sequence[Any]) -> str:
-    line = io.StringIO(newline="")
-    texts = [
+    cells = [
         json.dumps(value, ensure_ascii=False) if isinstance(value, bool | list) else value
         for value in values
     ]
-    csv.writer(line).writerow(texts)
-    return (
-        line.getvalue().removesuffix("\r\n") + "\n"
-    )  # by which Python's writer quotes a lone carriage return, too
+    line = io.StringIO(newline="")
+    csv.writer(line).writerow(cells)
+    # with \n as its line's end, Python's writer would not quote a lone \r
+    return line.getvalue().removesuffix("\r\n") + "\n"
 
 
 def _plain(value: Any) -> Any:

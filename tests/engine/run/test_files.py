@@ -50,8 +50,7 @@ ROWS = [
 
 
 def write(path: Path, content=ROWS) -> bytes:
-    with open(path, "wb") as file:
-        writer = RowWriter(file, COLUMNS, path.suffix)
+    with RowWriter.open(path, COLUMNS, path.suffix) as writer:
         writer.write(content[:4])
         writer.write(content[4:])
     return path.read_bytes()
@@ -82,9 +81,9 @@ def test_a_file_is_continued_wherever_it_was_cut_off(tmp_path, ending):
     counts = set()
     for size in range(len(whole) + 1):
         cut.write_bytes(whole[:size])
-        with open(cut, "r+b") as file:
-            done = len(resume_rows(file, COLUMNS, ending))
-            RowWriter(file, COLUMNS, ending).write(ROWS[done:])
+        done = len(resume_rows(cut, COLUMNS, ending))
+        with RowWriter.open(cut, COLUMNS, ending, append=True) as writer:
+            writer.write(ROWS[done:])
         assert cut.read_bytes() == whole
         counts.add(done)
     assert counts == set(range(len(ROWS) + 1))
@@ -96,8 +95,8 @@ def test_a_line_of_another_kind_is_refused_and_the_file_stays(tmp_path, ending, 
     path = tmp_path / f"rows{ending}"
     content = write(path) + f"{line}\n".encode()
     path.write_bytes(content)
-    with open(path, "r+b") as file, pytest.raises(UserError, match="has other rows or columns"):
-        resume_rows(file, COLUMNS, ending)
+    with pytest.raises(UserError, match="has other rows or columns"):
+        resume_rows(path, COLUMNS, ending)
     assert path.read_bytes() == content
 
 

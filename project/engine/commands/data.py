@@ -5,13 +5,13 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from project.data import ImageDataModule
-from project.engine import ImageFilesDataModule
-from project.engine.errors import UserError, printable
-from project.engine.loading.paths import ClassFiles
-from project.engine.loading.splits import SPLITS
-from project.engine.run.checkpoint import About
-from project.engine.run.settings import imported_class, plain_options
+from ..errors import UserError, printable
+from ..loading.data_module import ImageDataModule
+from ..loading.image_files import ImageFilesDataModule
+from ..loading.paths import ClassFiles
+from ..loading.splits import SPLITS
+from ..run.checkpoint import About
+from ..run.settings import imported_class, plain_options
 
 
 def remembered_data(about: About) -> tuple[type[ImageDataModule], dict[str, Any]]:
@@ -45,7 +45,7 @@ def require_datasets(about: About, given: Collection[str]) -> None:
         if split not in given and isinstance(name := options.get(split), str):
             raise UserError(
                 f"the checkpoint was trained with the dataset {printable(name)} as {split}, but may not choose what is"
-                f" imported; project.evaluate takes it by --data.{split} and its options, open_data in Python by {split}="
+                f" imported; evaluate takes it by --data.{split} and its options, open_data in Python by {split}="
             )
 
 

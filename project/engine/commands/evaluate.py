@@ -1,0 +1,219 @@
+"""Workings of ``evaluate``: a checkpoint's data opened again, measured exactly, and written."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+from jsonargparse import Namespace
+from lightning.pytorch.cli import LightningArgumentParser
+
+from ..cli.class_parser import ClassParser
+from ..cli.classes import find_class
+from ..cli.command import Command
+from ..cli.command_line import CommandLine
+from ..cli.config import path_of
+from ..cli.parser import import_modules
+from ..errors import UserError
+from ..loading.batch import BatchDataset
+from ..loading.image_files import ImageFilesDataModule
+from ..loading.scan import spelt
+from ..preprocessing import Preprocessing, bands_of
+from ..run.checkpoint import ABOUT, About, read_checkpoint
+from ..run.rows import Row, RowWriter, ending_of
+from ..run.settings import plain_options
+from .data import remembered_data, require_datasets, require_there, was_trained_on
+from .labels import label_names
+from .output import OutputFile
+from .predictions import CollectPredictions, Predictions
+
+COLUMNS = ["path", "label", "confidence", "error", "true_label", "correct"]
+_AT_ONCE = 2**12
+
+
+class EvaluateCommand(Command):
+    """Measures a checkpoint on its own data, or on other images of its classes.
+
+    A subclass defines what people change: the rates of each class, and the tables.
+    """
+
+    class_rates: ClassVar[Callable[[dict[str, Any]], list[dict[str, Any]]]]
+    """Computes the rates of each class from metrics; a static method."""
+
+    classes: ClassVar[dict[str, Any]] = {}
+
+    def default_classes(self, line: CommandLine) -> dict[str, Any]:
+        """Returns the data that the checkpoint was trained with."""
+        if not line.positionals and not any("help" in flag for flag in line.flags):
+            raise UserError("the checkpoint is missing; see --help")
+        import_modules(line.values("--import"))
+        self._remembered = self._remembered_data(line)
+        roots = ("--data.root", "--data.init_args.root")
+        self._root_is_given = any(word.startswith(roots) for word in line.words)
+        return {"data": self._remembered} if self._remembered else {}
+
+    def _remembered_data(self, line: CommandLine) -> dict[str, Any]:
+        *_, checkpoint = (None, *line.positionals)
+        *_, data = (None, *line.values("--data"))
+        if checkpoint is None:  # as with --help
+            return {}
+        about: About = read_checkpoint(checkpoint)[ABOUT]
+        try:
+            # imports the user's own module, so that the checkpoint's class is found by its name
+            find_class(self.data_class, data)
+            cls, remembered = remembered_data(about)
+            if not any(word.startswith(("--data", "--config", "-c")) for word in line.words):
+                require_datasets(about, ())
+        except UserError:
+            if data:
+                return {}  # it is named, so nothing need be remembered
+            raise
+        return {"class_path": path_of(cls), "init_args": remembered}
+
+    def prepare_options(self, config: Namespace, preprocessing: Preprocessing) -> None:
+        """Changes options before classes are built; the preprocessing is the checkpoint's."""
+
+    def show_results(self, metrics: dict[str, Any], split: str) -> None:
+        """Prints metrics; the rates of each class are ``per_class``, by name."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds the checkpoint, the split and the files to write."""
+        super().add_arguments_to_parser(parser)
+        checkpoint = "The checkpoint, as in runs/NAME/checkpoints/best.ckpt."
+        split = (
+            "Images to measure on: val, test, or all of a folder or CSV that it was not trained on."
+        )
+        output = "A JSON file for the metrics, by default beside the checkpoint."
+        predictions = "A .csv or .jsonl file for the predictions of each image, by default none."
+        option = parser.add_argument
+        option("checkpoint", type=str, help=checkpoint)
+        assert isinstance(parser, ClassParser)
+        parser.add_import()
+        option("--split", type=Literal["val", "test", "all"], default="test", help=split)
+        option("--output", type=str | None, default=None, help=output)
+        option("--output_predictions", type=str | None, default=None, help=predictions)
+        parser.link_arguments("checkpoint", "model.ckpt_path")
+
+    def before_instantiate_classes(self) -> None:
+        """Prepares images as the checkpoint says, where the options don't."""
+        self._about: About = read_checkpoint(self.config.checkpoint)[ABOUT]
+        self.prepare_options(self.config, self._about["preprocessing"])
+
+    def evaluate(self) -> None:
+        """Measures, writes the metrics, and shows them."""
+        config, trainer, model, data = self.config, self.trainer, self.model, self.datamodule
+        path, split = config.checkpoint, config.split
+        beside = Path(path).with_suffix(f".{split}.metrics.json")
+        output = OutputFile("--output", config.output, default=beside)
+        self._require_fitting_data()
+        if split == "all":
+            self._take_all()
+        each = config.output_predictions
+        ending = ending_of("--output_predictions", each) if each else ""
+        if trainer.is_global_zero:
+            output.require_writable()
+            if each:
+                OutputFile("--output_predictions", each).require_writable()
+        # of which the test has all images if all are measured
+        measured = "val" if split == "val" else "test"
+        collect = CollectPredictions()
+        if each:
+            trainer.callbacks.append(collect)  # type: ignore[attr-defined]  # set by a connector
+        measure = trainer.validate if split == "val" else trainer.test
+        measure(model, datamodule=data, verbose=False)
+        if measured not in model.results:
+            limit = f"--trainer.limit_{measured}_batches"
+            raise UserError(f"nothing was measured; see {limit}, or the model's {measured}_step")
+        if not trainer.is_global_zero:
+            return
+        if collect.predictions is not None:
+            file = OutputFile("--output_predictions", each)
+            with file.replaced() as target, RowWriter.open(target, COLUMNS, ending) as writer:
+                images = data.splits[split]
+                for rows in rows_of(collect.predictions, images, model.class_names):
+                    writer.write(rows)
+            self.say(f"  each image's prediction is in {each}\n")
+        kind = type(data)
+        options = plain_options(data.hparams, kind)
+        metrics = {
+            "checkpoint": path,
+            "data": {"class_path": kind.__name__, "init_args": options},
+            "split": split,
+            **model.results[measured],
+        }
+        rates = type(self).class_rates(metrics)
+        metrics["per_class"] = dict(zip(model.class_names, rates, strict=True))
+        output.write_json(metrics)
+        self.show_results(metrics, split)
+        self.say(f"\n  written to {output.path}")
+
+    def _require_fitting_data(self) -> None:
+        """Refuses classes, image sizes and fits other than in training; notes other resizing."""
+        path, data, about = self.config.checkpoint, self.datamodule, self._about
+        if not self._root_is_given:
+            require_there(data, self._remembered.get("init_args", {}))
+        data.expect_classes(self.model.class_names, path)
+        if about["data"] is not None and about["data"]["class_path"] == type(data).__name__:
+            require_datasets(about, data.hparams)
+        now, then = (_described(part.preprocessing) for part in (data, self.model))
+        for option, value in now.items():
+            if option != "resize" and value != then[option]:
+                raise UserError(
+                    f"'{path}' was trained with --data.{option} {then[option]}, but would get {value}"
+                )
+        if now["resize"] != then["resize"]:
+            self.note(f"images are scaled to {now['resize']}; in training it was {then['resize']}")
+
+    def _take_all(self) -> None:
+        """Measures all images of a data module of files, unless it was trained on some of them."""
+        data = self.datamodule
+        if not isinstance(data, ImageFilesDataModule):
+            raise UserError("--split all takes image files; name a folder or a CSV with --data")
+        data.test_on("all")
+        was_seen = was_trained_on(self._about, data)
+        if was_seen:
+            raise UserError(
+                "--split all: some of these images are those it was trained on; name others with --data"
+            )
+        if was_seen is None:
+            self.note("the images of training are not here, so these may be among them")
+
+
+def _described(preprocessing: Preprocessing) -> dict[str, Any]:
+    """Returns the preprocessing as the options that decide it."""
+    interpolation = preprocessing.get("interpolation", "bilinear")
+    return {
+        "image_size": preprocessing["crop"],
+        "fit": preprocessing.get("fit", "crop"),
+        "channels": len(preprocessing["mean"]),
+        "bits": (bands_of(preprocessing) or (3, 8))[1],
+        "resize": f"{preprocessing['resize']} pixels, {interpolation}",
+    }
+
+
+def rows_of(
+    predictions: Predictions, dataset: BatchDataset, class_names: Sequence[str]
+) -> Iterator[list[Row]]:
+    """Makes a row for each image of a split, in blocks."""
+    files = getattr(dataset, "files", None)
+    fields = (
+        predictions.indices,
+        predictions.labels,
+        predictions.predicted,
+        predictions.confidence,
+        predictions.known,
+        predictions.correct,
+    )
+    for block in zip(*(torch.split(field, _AT_ONCE) for field in fields), strict=True):
+        rows: list[Row] = []
+        images = zip(*(part.tolist() for part in block), strict=True)
+        for index, target, label, confidence, known, correct in images:
+            error = None if known else "has no label, or cannot be read as an image"
+            cells = [None, None, error, None, None]
+            if known:
+                names = (label_names(found, class_names) for found in (label, target))
+                predicted, true = names
+                cells = [predicted, confidence, error, true, correct]
+            path = spelt(str(files[index])) if files is not None else dataset.name(index)
+            rows.append(dict(zip(COLUMNS, [path, *cells], strict=True)))
+        yield rows

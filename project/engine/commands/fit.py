@@ -1,0 +1,234 @@
+"""Workings of ``fit``: the run's folder, its callbacks, training or resuming, and one test of the best checkpoint."""
+
+import json
+import os
+import shlex
+from collections.abc import Sequence
+from inspect import signature
+from pathlib import Path
+from pydoc import locate
+from typing import Any, ClassVar, Literal, Protocol
+
+from jsonargparse import Namespace
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import Checkpoint, Timer
+from lightning.pytorch.cli import LightningArgumentParser
+from lightning.pytorch.plugins.precision import Precision
+
+from ..cli.command import Command
+from ..cli.trainer import require_sound_run
+from ..errors import LocalError, NonFiniteError, UserError
+from ..hardware import best_precision, tune_malloc
+from ..run.checkpoint import ABOUT, read_checkpoint, read_newest, with_atomic_writes
+from ..run.folder import RunFolder, derived_name
+from ..run.loggers import class_of, loggers_of, place_in_folder, rewind
+from ..training.best_checkpoint import (
+    BestCheckpoint,
+    chosen_monitor,
+    evaluate_best,
+    selection,
+    watch_validation,
+)
+from ..training.fitting import changed_data, changed_processes, require_match
+from ..training.last_checkpoint import CURVES, LastCheckpoint, StoppedError
+
+
+class CallbackOptions(Protocol):
+    """Options that switch the callbacks of every run on and off."""
+
+    def build(self, checkpoints: Path, monitor: str, mode: str) -> list[Callback]:
+        """Builds the callbacks; ``best.ckpt``, in that folder, is chosen by the monitor."""
+
+
+class FitCommand(Command):
+    """Trains in a run's folder, ``self.run``, and resumes there; then tests the best checkpoint once.
+
+    A subclass defines what people change: the defaults, the callbacks, and the table at the end.
+    """
+
+    callback_options: ClassVar[type[CallbackOptions]]
+    first_callbacks: ClassVar[tuple[type[Callback], ...]] = ()
+    """Callbacks that write at the start of a batch or an epoch, before others log anything there."""
+
+    run: RunFolder
+
+    def prepare_options(self, config: Namespace, resumed: Sequence[Path]) -> None:
+        """Changes options before classes are built; ``resumed`` has the run's checkpoints, if any."""
+
+    def show_results(self, metrics: dict[str, Any]) -> None:
+        """Prints the final metrics, those of ``metrics.json``."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds the run's own options, and links the model to the data."""
+        super().add_arguments_to_parser(parser)
+        name = "The run's folder under runs/, by default derived from data, model and time."
+        monitor = "The validation metric that best.ckpt is chosen by."
+        mode = "min or max: the best value of this metric; by default the metric's own."
+        parser.add_argument("--name", type=str | None, help=name)
+        parser.add_argument("--monitor", default="val/accuracy", help=monitor)
+        parser.add_argument("--mode", type=Literal["min", "max"] | None, help=mode)
+        parser.add_class_arguments(self.callback_options, "callbacks")
+        for name in ("class_names", "preprocessing"):
+            target = f"model.init_args.{name}"
+            parser.link_arguments(f"data.{name}", target, apply_on="instantiate")
+
+    def before_instantiate_classes(self) -> None:
+        """Finds the run's folder, and chooses what depends on it and on the machine."""
+        config = self.config
+        if config.name is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)) > 0:
+            raise UserError("--max-restarts needs a --name, by which processes find the run again")
+        trainer = config.trainer
+        data, model = (config[key].class_path.rpartition(".")[-1] for key in ("data", "model"))
+        arch = config.model.init_args.get("arch", model)  # a class of the user's may have none
+        name = config.name or derived_name(data, arch)
+        self.run = RunFolder(trainer.default_root_dir or "runs", name)
+        self.run.require_unfinished()
+        resumed = self.run.resumable()
+        self.prepare_options(config, resumed)
+        plugins = trainer.plugins if isinstance(trainer.plugins, list) else [trainer.plugins]
+        classes = [class_of(plugin) or object for plugin in plugins]
+        if trainer.precision is None and not any(issubclass(cls, Precision) for cls in classes):
+            trainer.precision = best_precision(trainer.accelerator)
+        # without this folder's paths, so that another run can use it
+        self._saved_config = config.clone()
+        if resumed and "weights" in config.model.init_args:
+            config.model.init_args.weights = None  # the checkpoint has them
+        place_in_folder(trainer, self.run.path)
+        tune_malloc()
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Adds the callbacks and the logger that fill the run's folder."""
+        added: list[Callback] = self.config_init.trainer.callbacks or []
+        self.monitor = chosen_monitor(self.config.monitor, self.config.mode, self.model.monitors())
+        watch_validation(added, self.config.trainer.callbacks or [], self.monitor)
+        defaults = self.trainer_defaults["callbacks"] = self._callbacks()
+        if not any(isinstance(callback, Checkpoint) for callback in (*defaults, *added)):
+            kwargs["enable_checkpointing"] = False  # otherwise Lightning adds a ModelCheckpoint
+        # Lightning looks here for SLURM's checkpoints of this run, too
+        kwargs["default_root_dir"] = self.run.path
+        kwargs["logger"] = loggers_of(self.config_init.trainer.logger, self.run.path)
+        kwargs["plugins"] = with_atomic_writes(self.config_init.trainer.plugins, self.run.path)
+        trainer = super().instantiate_trainer(**kwargs)
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
+        # a Timer ends training at the end of a batch, of which others then log the last metrics
+        first = (LastCheckpoint, Timer, *self.first_callbacks)
+        callbacks.sort(key=lambda callback: not isinstance(callback, first))
+        self._keeps_last = any(isinstance(callback, LastCheckpoint) for callback in callbacks)
+        keepers = (callback for callback in callbacks if isinstance(callback, BestCheckpoint))
+        self._keep_best = next(keepers, None)
+        return trainer
+
+    def _callbacks(self) -> list[Callback]:
+        options: CallbackOptions = self.config_init.callbacks
+        return options.build(self.run.checkpoints, *self.monitor)
+
+    def fit(self) -> None:
+        """Trains, or continues to; then tests the best checkpoint once and writes the final metrics."""
+        trainer, model, data = self.trainer, self.model, self.datamodule
+        require_sound_run(trainer, data, model.monitors(), self.monitor)
+        if self.config.trainer.fast_dev_run:  # writes no folder
+            trainer.fit(model, datamodule=data)
+            trainer.test(model, datamodule=data, verbose=False)
+            return
+        if trainer.local_rank == 0:  # before the run's folder exists: a failed download leaves none
+            data.prepare_data()
+        try:
+            self._train_and_test(self._open_run())
+        except BaseException as error:
+            self._say_how_to_resume(error)
+            raise
+        if trainer.is_global_zero:
+            self.show_results(self._write_metrics())
+
+    def _open_run(self) -> str | None:
+        """Prepares the folder and returns the checkpoint to resume from, if there is one."""
+        trainer, model, run = self.trainer, self.model, self.run
+        if trainer.is_global_zero:
+            run.create()
+            self.parser.save(self._saved_config, run.config, skip_unset=False, overwrite=True)
+        path, checkpoint = read_newest(run.resumable(), self.note)
+        if trainer.is_global_zero:
+            rewind(run.path, checkpoint.get(CURVES, {}))
+        if path is None:
+            size = sum(parameter.numel() for parameter in model.parameters())
+            network = f"{model.arch} ({size:,} parameters, {len(model.class_names)} classes)"
+            devices = f"{trainer.world_size} x {trainer.strategy.root_device.type}"
+            self.note(f"training {network} on {devices}: {run.path}")
+            return None
+        about = checkpoint[ABOUT]
+        require_match(about, path, model, selection(trainer))
+        if not self._keeps_last:
+            raise UserError(
+                f"'{run.path}' resumes with --callbacks.last_checkpoint alone; or use another --name"
+            )
+        changes = changed_data(about, self.datamodule)
+        changes += changed_processes(about, trainer.world_size)
+        step = f"epoch {about['epoch'] + 1} after step {about['step']}"
+        self.note(f"continuing {run.path} in {step}{changes}")
+        return str(path)
+
+    def _train_and_test(self, resume: str | None) -> None:
+        trainer, model, data = self.trainer, self.model, self.datamodule
+        trainer.fit(model, datamodule=data, ckpt_path=resume, weights_only=True)
+        if trainer.global_step == 0:
+            raise UserError(
+                "training ended before its first step; see --trainer.max_epochs, max_steps and max_time"
+            )
+        for stopping in trainer.early_stopping_callbacks:
+            if reason := stopping.stopping_reason_message:
+                self.note(f"stopped early, after epoch {stopping.stopped_epoch + 1}: {reason}")
+        # names without --name differ between processes
+        best = trainer.strategy.broadcast(str(self.run.best))
+        if not (self._keep_best and self._keep_best.best_model_path):
+            # as where training ends before an epoch does
+            trainer.validate(model, datamodule=data, verbose=False)
+            trainer.save_checkpoint(best)
+            trainer.strategy.checkpoint_io.teardown()  # a background writer has written it then
+            trainer.strategy.barrier()
+        evaluate_best(trainer, model, data, best)
+
+    def _say_how_to_resume(self, error: BaseException) -> None:
+        """Says how to resume a run that was stopped, or adds it to an error of the machine."""
+        step, best = self.trainer.global_step, self._keep_best
+        discarded = self.trainer.is_global_zero and step == 0 and self.run.discard()
+        # without --name, the first process's name is this one's as soon as they have agreed
+        folder = Path(best.dirpath).parent if best and best.dirpath else self.run.path
+        verb = "resume" if self._keeps_last else "start again"
+        advice = f"to {verb}, run the same command with --name {shlex.quote(folder.name)}"
+        if isinstance(error, SystemExit):  # StoppedError, or Lightning's for Ctrl-C
+            done = f" after step {step}" if isinstance(error, StoppedError) else ""
+            self.note(f"\nstopped{done}{' before the first step' if discarded else f'; {advice}'}")
+        elif isinstance(error, LocalError | OSError) and not (
+            discarded or isinstance(error, NonFiniteError)
+        ):
+            error.add_note(advice)  # such as to a full disk or a broken file
+
+    def _write_metrics(self) -> dict[str, Any]:
+        best = read_checkpoint(self.run.best)[ABOUT]
+        metrics = {
+            "checkpoint": str(self.run.best.relative_to(self.run.path)),
+            "epoch": best["epoch"] + 1,
+            **{name: best[name] for name in ("step", "selection", "class_names", "versions")},
+            "val": best["metrics"].get("val"),
+            "test": self.model.results["test"],
+        }
+        self.run.write_metrics(metrics)
+        return metrics
+
+    def data_flags(self) -> list[str]:
+        """Returns the options of the data that no checkpoint remembers: the classes of datasets, and theirs."""
+        flags = []
+        for name in type(self.datamodule).not_remembered:
+            source = self.config.data.init_args.get(name)
+            if source is None:
+                continue
+            is_plain = isinstance(source, str)
+            path = source if is_plain else source.class_path
+            parameters: Any = signature(locate(path)).parameters  # type: ignore[arg-type]
+            flags.append(f"--data.{name}={path}")
+            options = {} if is_plain else source.get("init_args", {})
+            for option, value in options.items():
+                if value != parameters[option].default:
+                    text = value if isinstance(value, str) else json.dumps(value, default=str)
+                    flags.append(f"--data.{name}.{option}={text}")
+        return flags

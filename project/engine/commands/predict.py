@@ -1,0 +1,232 @@
+"""Workings of ``predict``: a row for each image file, in their order."""
+
+import math
+import signal
+import sys
+import warnings
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any
+
+import torch
+from jsonargparse import Namespace
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor, distributed
+from torch.utils.data import DataLoader
+
+from ..cli.parser import import_modules
+from ..cli.trainer import ExactTrainer, built_trainer
+from ..errors import UserError, require
+from ..hardware import usable_cores
+from ..loading.files import PathBatch, path_loader
+from ..loading.scan import image_paths, listed_paths, spelt
+from ..preprocessing import bands_of
+from ..run.checkpoint import ABOUT, read_checkpoint
+from ..run.progress import Progress, note
+from ..run.rows import Row, RowWriter, ending_of, resume_rows
+from .labels import choices, has_any_labels, label_names, ranked
+from .output import OutputFile
+from .predictions import QUIET
+
+_PIPE_CLOSED = 128 + signal.SIGPIPE
+
+
+def label_files(model_class: Any, options: Namespace) -> int:
+    """Labels files and writes a row for each, as the options of ``predict`` say.
+
+    Args:
+        model_class: The base class of models.
+        options: The command's options.
+
+    Returns:
+        The exit code: 1 if files could not be read, else 0.
+    """
+    warnings.filterwarnings("ignore", module="PIL", category=UserWarning)  # on what it gets over
+    import_modules(options["import"])
+    model = model_class.load_from_checkpoint(options.checkpoint)
+    _require_usable(options, model)
+    trainer = built_trainer(ExactTrainer, **options.trainer, **QUIET)
+    if not trainer.is_global_zero:
+        return _run(trainer, Labeller(model, options))
+    output = _output_of(options)  # here, as Lightning starts other processes when the file is there
+    paths = _paths(options, model)
+    nothing = torch.empty(0, len(model.class_names))
+    columns = ["path", *cells(model, options, nothing), "error"]
+    earlier: list[Row] = []
+    if output is None:  # unlike print, a descriptor tells of a closed pipe
+        file = RowWriter.open(sys.stdout.fileno(), columns)
+    else:
+        ending = ending_of("--output", options.output)
+        is_resumed = options.resume and output.path.exists()
+        earlier = resume_rows(output.path, columns, ending) if is_resumed else []
+        file = RowWriter.open(output.path, columns, ending, append=is_resumed)
+    done = {row["path"] for row in earlier}
+    left = [path for path in paths if spelt(path) not in done]
+    try:
+        with file as writer:
+            labeller = Labeller(model, options, left, writer, earlier)
+            code = _run(trainer, labeller)
+    except BrokenPipeError:  # as where head has seen enough
+        return _PIPE_CLOSED
+    broken = f"; {labeller.unreadable:,} cannot be read, as the column 'error' says"
+    place = f": {options.output}" if output else ""
+    note(f"labelled {labeller.progress.summary()}{broken if labeller.unreadable else ''}{place}")
+    return code
+
+
+class Labeller(LightningModule):
+    """Labels image files, which it deals to the processes in turns, and writes a row for each, in their order.
+
+    Only the first process knows the paths, and has a ``writer``, which writes behind the ``earlier`` rows.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        options: Namespace,
+        paths: Sequence[str] = (),
+        writer: RowWriter | None = None,
+        earlier: Sequence[Row] = (),
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self._options = options
+        self._paths = paths
+        self._writer = writer
+        total = len(earlier) + len(paths)
+        self.progress = Progress(total, len(earlier), visible=writer is not None)
+        self.unreadable = sum(row["error"] is not None for row in earlier)
+
+    def predict_dataloader(self) -> DataLoader[Any]:
+        """Loads this process's files in their order; each process has as many, the last of which may be None."""
+        paths = self.trainer.strategy.broadcast(self._paths)
+        world_size = self.trainer.world_size
+        # Lightning warns of an empty loader
+        padding = -len(paths) % world_size if paths else world_size
+        dealt = [*paths, *[None] * padding][self.trainer.global_rank :: world_size]
+        devices = self.trainer.num_devices
+        workers = self._options.num_workers
+        if workers is None:
+            workers = min(8, max(1, usable_cores() // devices - 1))
+        size = self._options.batch_size
+        return path_loader(dealt, self.model.preprocessing, size, workers, devices)
+
+    def predict_step(self, batch: PathBatch, batch_idx: int) -> list[Row]:
+        """Makes a row for each file."""
+        probabilities = self.model.predict_step(batch.images, batch_idx).float()
+        columns = cells(self.model, self._options, probabilities)
+        finite = probabilities.isfinite().all(1).tolist()
+        rows = list[Row]()
+        for at, (path, error) in enumerate(zip(batch.paths, batch.errors, strict=True)):
+            if path is None:
+                continue
+            if error is None and not finite[at]:
+                error = "the network's output is not finite"
+            labels = {name: None if error else column[at] for name, column in columns.items()}
+            rows.append({"path": spelt(path), **labels, "error": error})
+        return rows
+
+    def on_predict_batch_end(
+        self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Brings a batch of each process together; files were dealt in turns, so their rows come in turns."""
+        of_ranks = [outputs] * self.trainer.world_size
+        if len(of_ranks) > 1:
+            # neither Lightning nor torchmetrics gathers texts, as paths and errors are
+            distributed.gather_object(outputs, of_ranks if self._writer is not None else None)
+        if self._writer is not None:
+            rows = [row for turn in zip_longest(*of_ranks) for row in turn if row is not None]
+            self._writer.write(rows)
+            self.progress.advance(len(rows))
+            self.unreadable += sum(row["error"] is not None for row in rows)
+
+
+def cells(model: Any, options: Namespace, probabilities: Tensor) -> dict[str, list[Any]]:
+    """Returns what rows say of images, by column; of no images, the names of these columns."""
+    names, columns = model.class_names, dict[str, list[Any]]()
+    orders = ranked(model, probabilities)
+    for attribute, order in orders.items():
+        values = {position: value for value, position in choices(model)[attribute].items()}
+        best = order[:, : options.top_k]
+        places = zip(best.T.tolist(), probabilities.gather(1, best).T.tolist(), strict=True)
+        for place, (positions, shares) in enumerate(places, 1):
+            name = (f"_{attribute}" if attribute else "") + (f"_{place}" if place > 1 else "")
+            least = options.abstain if place == 1 else 0.0
+            pairs = zip(positions, shares, strict=True)
+            columns[f"label{name}"] = [
+                values[position] if share >= least else None for position, share in pairs
+            ]
+            columns[f"confidence{name}"] = shares
+    if options.coverage is not None:
+        sizes = (probabilities >= options.threshold).sum(1)
+        sets = zip(orders[""].tolist(), sizes.tolist(), strict=True)
+        columns["labels"] = [[names[position] for position in order[:size]] for order, size in sets]
+    elif has_any_labels(model):
+        decided = model.predicted(probabilities).tolist()
+        columns["labels"] = [label_names(label, names) for label in decided]
+    if options.probabilities or has_any_labels(model):
+        for name, shares in zip(names, probabilities.T.tolist(), strict=True):
+            columns[f"probability_{name}"] = shares
+    return columns
+
+
+def _require_usable(options: Namespace, model: Any) -> None:
+    """Refuses options that do not suit the model."""
+    classes = min(map(len, choices(model).values()))
+    most = f"at most {classes}, the number of classes"
+    require(options.top_k <= classes, "--top_k", options.top_k, most)
+    if options.flips and model.test_time_augmentation is None:
+        model.test_time_augmentation = "flip"
+    if options.coverage is not None:
+        options.threshold = _coverage_threshold(options, model)
+
+
+def _coverage_threshold(options: Namespace, model: Any) -> float:
+    """Returns the probability that a class needs to join a set of ``--coverage``, from the checkpoint."""
+    require(0.5 <= options.coverage <= 0.99, "--coverage", options.coverage, "from 0.5 to 0.99")
+    if model.test_time_augmentation is not None:
+        raise UserError("--coverage: thresholds are for one view of each image, without --flips")
+    thresholds = read_checkpoint(options.checkpoint)[ABOUT].get("coverage") or {}
+    percent = math.ceil(100 * options.coverage - 1e-9)
+    if percent not in thresholds:
+        raise UserError(
+            f"--coverage: '{options.checkpoint}' has no thresholds; they are for images of one class, and in a run's best.ckpt"
+        )
+    return float(thresholds[percent])
+
+
+def _run(trainer: Trainer, labeller: Labeller) -> int:
+    try:
+        trainer.predict(labeller, return_predictions=False)
+    except SystemExit as end:  # Lightning's code for Ctrl-C is that of unreadable files here
+        if isinstance(end.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from end
+        raise
+    finally:
+        labeller.progress.close()
+    return 1 if labeller.unreadable else 0
+
+
+def _output_of(options: Namespace) -> OutputFile | None:
+    if options.output is None:
+        require(not options.resume, "--output", None, "given for --resume, which continues it")
+        return None
+    ending_of("--output", options.output)
+    output = OutputFile("--output", options.output)
+    if output.path.exists() and not (options.overwrite or options.resume):
+        raise UserError(
+            f"--output: '{output.path}' is there already; --overwrite replaces it, --resume continues it"
+        )
+    output.require_writable()
+    return output
+
+
+def _paths(options: Namespace, model: Any) -> list[str]:
+    bands = bands_of(model.preprocessing)
+    paths: list[str] = []
+    for name in options.paths:
+        listed = listed_paths(sys.stdin.buffer) if name == "-" else [name]
+        paths += image_paths(listed, note=lambda text: note(f"note: {text}"), bands=bands)
+    if not paths:
+        raise UserError(f"there are no images in {', '.join(options.paths)}")
+    return paths
