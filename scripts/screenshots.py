@@ -39,7 +39,8 @@ def photograph(address: str, window: tuple[int, int], file: str, *options: str) 
 
 if __name__ == "__main__":
     run = Path(sys.argv[1])
-    photograph(report(parse([str(run)])).as_uri(), (1100, 1150), "docs/report.jpg")
+    report(parse([str(run)]))
+    photograph((run / "report.html").absolute().as_uri(), (1100, 1150), "docs/report.jpg")
     board = cast(Any, TensorBoard)()
     board.configure(argv=[None, "--logdir", str(run.parent), "--port", "0"])
     loaded = "--virtual-time-budget=60000"  # in ms: the page draws itself

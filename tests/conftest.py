@@ -115,8 +115,10 @@ def label(*args: str | Path) -> int:
 
 def report_of(run: Path, *args: str) -> Path:
     """Runs ``python -m project.report`` in this process; the page."""
+    options = report.parse([str(run), *args])
     with as_in_a_terminal():
-        return report.report(report.parse([str(run), *args]))
+        report.report(options)
+    return Path(options.output or run / "report.html")
 
 
 def opened(run: Path) -> tuple[ImageClassifier, ImageDataModule]:

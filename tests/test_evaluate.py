@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from project.analysis.evaluation import evaluate_split
+from project.analysis.page import image_sections, render
 from project.analysis.tables import class_table
 from project.engine import predict, read_metrics
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT
 from project.model.metrics import class_rates
-from project.report import image_sections, render
 from tests.conftest import (
     QUIET,
     SLIM,
@@ -272,7 +272,7 @@ def test_sections_that_a_network_or_a_run_has_nothing_for_are_left_out(tiny_run)
 def test_no_finished_run_and_a_file_that_cannot_be_written_cost_no_measuring(
     tiny_run, checkpoint, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("project.report.evaluate_split", None)
+    monkeypatch.setattr("project.analysis.page.evaluate_split", None)
     monkeypatch.setattr("lightning.pytorch.Trainer.test", None)
     for no_run in (tmp_path, tiny_run / "checkpoints" / "best.ckpt"):
         with pytest.raises(UserError, match=r"is no finished run: it has no metrics\.json"):

@@ -1,0 +1,143 @@
+"""One HTML page about a run, with every image inside it."""
+
+import base64
+import io
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib.figure import Figure
+from PIL import Image
+from torch import Tensor, stack, tensor
+from torchvision.transforms.v2.functional import resize
+
+from project.analysis.calibration import abstention_figure, reliability, reliability_figure
+from project.analysis.evaluation import Evaluation, evaluate_split
+from project.analysis.gradcam import grad_cam, overlay
+from project.analysis.plots import (
+    as_rgb,
+    class_figure,
+    confusion_figure,
+    curves_figure,
+    read_curves,
+)
+from project.analysis.tables import RATES, own_metrics
+from project.engine import (
+    OutputFile,
+    UserError,
+    label_names,
+    note,
+    open_data,
+    read_checkpoint,
+    read_metrics,
+)
+from project.engine.errors import printable
+from project.model import ImageClassifier
+from project.model.metrics import class_rates
+
+_THUMBNAIL = 160  # pixels
+
+
+def write_page(run: Path, output: OutputFile, root: str | None = None) -> None:
+    """Writes the page, without images where these cannot be found; ``root`` is their folder, if they have moved."""
+    metrics = read_metrics(run)
+    output.require_writable()
+    checkpoint = run / "checkpoints" / "best.ckpt"
+    about = read_checkpoint(checkpoint)["about"]
+    model = ImageClassifier.load_from_checkpoint(checkpoint)
+    images: dict[str, Any]
+    try:
+        data = open_data(about, **({} if root is None else {"root": root}))
+        images = image_sections(model, evaluate_split(model, data))
+    except UserError as error:
+        note(f"without images: {error}")
+        images = {"missing": str(error)}
+    page = render(run, dict(about), metrics, images)
+    output.write_text(page)
+
+
+def render(
+    run: Path, about: dict[str, Any], metrics: dict[str, Any], images: dict[str, Any]
+) -> str:
+    """Fills the page, with the sections of images or the reason that there are none as ``missing``; escapes all text."""
+    loader = PackageLoader(__package__, "templates")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    environment.filters["printable"] = printable
+    config = run / "config.yaml"
+    curves = read_curves(run)
+    names = metrics["class_names"]
+    confusion = tensor(metrics["test"]["confusion_matrix"])
+    per_class = images.get("per_class") or class_rates(metrics["test"])
+    return environment.get_template("report.html").render(
+        run=run.name,
+        about=about,
+        metrics=metrics,
+        own=own_metrics({split: metrics[split] for split in ("test", "val") if metrics[split]}),
+        config=config.read_text("utf-8", "backslashreplace") if config.is_file() else "",
+        curves=_drawn(curves_figure(curves)) if curves else None,
+        confusion=_drawn(confusion_figure(confusion, names)) if confusion.dim() == 2 else None,
+        class_bars=_drawn(class_figure(per_class, names)) if confusion.dim() == 3 else None,
+        rates={rate: heading for rate, heading in RATES.items() if rate in per_class[0]},
+        classes=list(zip(names, per_class, strict=True)),
+        **{"missing": None} | images,
+    )
+
+
+def image_sections(model: ImageClassifier, test: Evaluation, count: int = 12) -> dict[str, Any]:
+    """Makes the reliability diagram, ``count`` confident mistakes, and Grad-CAM of some right and wrong predictions."""
+    wrong, right = (
+        test.confident(correct=False, count=count),
+        test.confident(correct=True, count=count // 2),
+    )
+    try:
+        attention = _shown(model, test, [*right, *wrong[: count // 2]], with_cam=True)
+    except ValueError:  # no layer's output has spatial dimensions
+        attention = []
+    return {
+        "per_class": test.per_class,
+        "reliability": _drawn(reliability_figure(reliability(*test.decisions[1:]))),
+        "abstention": _drawn(
+            abstention_figure(test.confidence[test.known], test.correct[test.known])
+        ),
+        "mistakes": _shown(model, test, wrong),
+        "attention": attention,
+    }
+
+
+def _shown(
+    model: ImageClassifier, test: Evaluation, indices: list[int], with_cam: bool = False
+) -> list[dict[str, Any]]:
+    """Describes images for the page, pixels and Grad-CAM as ``data:`` URLs."""
+    found = []
+    for index in indices:
+        image = test.images.image(index)
+        cam = _encoded(overlay(image, grad_cam(model, stack([image]))[0])) if with_cam else None
+        found.append(
+            {
+                "source": _encoded(as_rgb(image)),
+                "name": printable(test.images.name(index)),
+                "label": label_names(test.labels[index].tolist(), model.class_names),
+                "predicted": label_names(test.predicted[index].tolist(), model.class_names),
+                "right": bool(test.correct[index]),
+                "confidence": float(test.confidence[index]),
+                "cam": cam,
+            }
+        )
+    return found
+
+
+def _encoded(image: Tensor) -> str:
+    small = (
+        resize(image, [_THUMBNAIL], antialias=True) if max(image.shape[1:]) > _THUMBNAIL else image
+    )
+    file = io.BytesIO()
+    Image.fromarray(small.permute(1, 2, 0).numpy()).save(file, "jpeg", quality=88)
+    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def _drawn(figure: Figure) -> str:
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
