@@ -11,8 +11,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 
 from project.analysis import plots
-from project.analysis.tables import named
-from project.engine import CollectPredictions, log_figure
+from project.engine import CollectPredictions, label_names, log_figure
 from project.model.metrics import class_rates
 
 
@@ -30,7 +29,7 @@ class FirstBatchPlot(Callback):
             return
         images, labels = pl_module.as_batch(batch)[:2]
         if images.dim() == 4:  # features may come in place of images
-            names = [named(label, pl_module.class_names) for label in labels[: self.count].tolist()]
+            names = [label_names(label, pl_module.class_names) for label in labels[: self.count].tolist()]
             shown = images[: self.count].unbind()
             log_figure(trainer, "train/first_batch", lambda: plots.image_grid(shown, names))
 
@@ -97,8 +96,8 @@ class ConfidentMistakesPlot(Callback):
             titles = []
             for at in surest:
                 images.append(data.splits["test"].image(int(predictions.indices[at])))
-                guess = named(int(predictions.predicted[at]), names)
-                label = named(int(predictions.labels[at]), names)
+                guess = label_names(predictions.predicted[at].tolist(), names)
+                label = label_names(predictions.labels[at].tolist(), names)
                 titles.append(f"{guess} {float(predictions.confidence[at]):.0%}\nis {label}")
             return plots.image_grid(images, titles)
 
