@@ -29,7 +29,9 @@ class FirstBatchPlot(Callback):
             return
         images, labels = pl_module.as_batch(batch)[:2]
         if images.dim() == 4:  # features may come in place of images
-            names = [label_names(label, pl_module.class_names) for label in labels[: self.count].tolist()]
+            names = [
+                label_names(label, pl_module.class_names) for label in labels[: self.count].tolist()
+            ]
             shown = images[: self.count].unbind()
             log_figure(trainer, "train/first_batch", lambda: plots.image_grid(shown, names))
 

@@ -136,7 +136,7 @@ test_hardware.py tests.conftest tests.distributed.processes tests.test_memory
 test_randomness.py tests.conftest tests.data.test_class_balance
 training/test_checkpoints.py project.model project.model.optimizers tests.conftest tests.small
 training/test_checkpoints.py tests.stress tests.test_fit
-training/test_resume.py examples.recipes.airbench project.data project.model
+training/test_resume.py examples.recipes.airbench project.data project.model tests.conftest
 training/test_resume.py tests.distributed.processes tests.small tests.stress tests.test_examples
 training/test_steps.py project.model tests.conftest tests.model.test_classifier tests.small
 training/test_steps.py tests.stress
