@@ -68,6 +68,11 @@ True
 ...     print(str(error)[:40])
 the checkpoint does not say what data it
 
+A callback draws into every logger that takes figures:
+
+>>> callable(log_figure) and callable(is_logged)
+True
+
 A mistake that a person makes is one line:
 
 >>> require(len(data.class_names) > 2, "--data.classes", 2, "at least 3")
