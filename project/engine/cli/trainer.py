@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
@@ -13,6 +14,7 @@ from lightning.pytorch.callbacks import (
     BatchSizeFinder,
     GradientAccumulationScheduler,
     LearningRateFinder,
+    ModelCheckpoint,
 )
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 from lightning.pytorch.utilities import rank_zero_only
@@ -21,7 +23,7 @@ from ..errors import UserError
 from ..loading.data_module import ImageDataModule
 from ..run.processes import watch_processes
 from ..run.progress import note
-from ..training.best_checkpoint import Monitor
+from ..training.best_checkpoint import BestCheckpoint, Monitor
 from ..upstream import communication_of, disable_signal_handling
 
 
@@ -178,6 +180,15 @@ def require_sound_run(
             raise UserError(
                 f"--trainer.limit_{split}_batches {limit} leaves no batch; give a whole number, such as 1"
             )
+    folder = Path(trainer.default_root_dir, "checkpoints").resolve()
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, ModelCheckpoint) and not isinstance(callback, BestCheckpoint):
+            place = Path(callback.dirpath or folder).resolve()
+            if place == folder and callback.filename in ("best", "last", "previous"):
+                raise UserError(
+                    f"{type(callback).__name__} would write {callback.filename}.ckpt, a checkpoint of the run;"
+                    " give it another filename or dirpath"
+                )
     modes = {"train/loss": "min", "train/accuracy": "max"} | best | {monitor.monitor: monitor.mode}
     for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
         metric, mode = getattr(callback, "monitor", None), getattr(callback, "mode", None)

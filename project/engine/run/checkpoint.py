@@ -78,6 +78,7 @@ def describe_run(trainer: Any, model: Any, selection: dict[str, str] | None) -> 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """Reads a checkpoint of this project, and no other file, onto the CPU without executing anything it says."""
+    _require_file(path)
     checkpoint: dict[str, Any] = _read(path)
     about = (
         checkpoint.get(ABOUT)
@@ -132,6 +133,7 @@ def read_newest(
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
     """Reads the one dict of tensors that a file is or contains, whatever script saved it."""
+    _require_file(path)
     try:
         with safe_globals([Namespace]):  # inert: the options of a script, beside its weights
             content = _read(path)
@@ -183,6 +185,20 @@ def _conversion(path: str | Path, names: list[str]) -> str:
     )
 
 
+def _require_file(path: str | Path) -> None:
+    """Refuses what cannot be read as a file; opening a named pipe would wait for ever."""
+    if Path(path).is_file():
+        return
+    best = Path(path) / "checkpoints" / "best.ckpt"
+    if best.is_file():
+        raise UserError(f"there is no file '{path}': it is a run's folder, with '{best}'")
+    if Path(path).exists():
+        raise UserError(f"there is no file '{path}': it is a folder, a pipe or a device")
+    raise UserError(
+        f"there is no file '{path}'; runs keep their checkpoints in runs/<name>/checkpoints/"
+    )
+
+
 def _read(path: str | Path) -> Any:
     try:
         if zipfile.is_zipfile(path):  # as all but old pickles are; torch does not compare checksums
@@ -197,14 +213,6 @@ def _read(path: str | Path) -> Any:
             action="ignore"
         ):  # torch warns of an old pickle before it refuses it
             return torch.load(path, map_location="cpu", weights_only=True)
-    except IsADirectoryError:
-        best = Path(path) / "checkpoints" / "best.ckpt"
-        hint = f"a run's folder; its checkpoint is '{best}'" if best.is_file() else "a folder"
-        raise UserError(f"there is no file '{path}': it is {hint}") from None
-    except FileNotFoundError:
-        raise UserError(
-            f"there is no file '{path}'; runs keep their checkpoints in runs/<name>/checkpoints/"
-        ) from None
     except Exception as error:  # a damaged file raises all kinds
         raise UserError(
             f"'{path}' is damaged or cannot be read safely ({first_sentence(error)})"
@@ -227,6 +235,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
     ) -> None:
         """Writes the file, or leaves what was there before."""
+        if "state_dict" in checkpoint and ABOUT not in checkpoint:
+            raise TypeError("the model's on_save_checkpoint must call super().on_save_checkpoint()")
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

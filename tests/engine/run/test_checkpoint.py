@@ -14,10 +14,11 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 
 from project.engine.errors import UserError
-from project.engine.run.checkpoint import ABOUT, AtomicCheckpointIO, read_checkpoint
+from project.engine.run.checkpoint import ABOUT, AtomicCheckpointIO, read_checkpoint, read_weights
 from project.engine.run.settings import (
     allow_module,
     imported_class,
@@ -28,7 +29,7 @@ from project.engine.run.settings import (
 from project.model import ImageClassifier
 from project.model.networks import build_network
 from tests.conftest import cases
-from tests.small import load, one_line, require_same_end, small, stop_at
+from tests.small import load, one_line, read_json, require_same_end, small, stop_at
 from tests.stress import differences, outcome
 
 EXPLAINED: dict[str, Any] = {"class_names": ["a", "b", "c"], "epoch": 3, "step": 8, "metrics": {}}
@@ -297,3 +298,33 @@ def test_a_class_is_found_by_its_name_whatever_module_is_named_in_front_and_noth
 )
 def test_what_is_no_plain_setting_is_left_out(options, kept):
     assert plain_options(options, newest) == kept
+
+
+@pytest.mark.parametrize("read", [read_checkpoint, read_weights])
+def test_a_named_pipe_is_no_checkpoint_and_is_not_waited_for(tmp_path, read):
+    os.mkfifo(pipe := tmp_path / "last.ckpt")
+    with pytest.raises(UserError, match=r"there is no file '.*last\.ckpt': it is a folder, a pipe"):
+        read(pipe)
+
+
+@pytest.mark.parametrize("folder", [None, "runs/run/checkpoints"])
+def test_a_checkpoint_of_the_users_does_not_take_the_name_of_the_runs(workplace, folder):
+    own = ModelCheckpoint(folder, "best", monitor="val/loss")
+    with pytest.raises(UserError, match=r"^ModelCheckpoint would write best\.ckpt"):
+        small(callbacks=[own])
+
+
+def test_a_users_best_elsewhere_is_not_taken_for_the_runs(workplace):
+    small(callbacks=[ModelCheckpoint("mine", "best", monitor="val/loss")])
+    assert read_json("runs/run/metrics.json")["selection"]["monitor"] == "val/accuracy"
+    assert Path("mine/best.ckpt").exists()
+
+
+class Forgetful(ImageClassifier):
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["own"] = 1
+
+
+def test_a_model_that_forgets_to_call_super_is_told_when_it_first_saves(workplace):
+    with pytest.raises(TypeError, match=r"must call super\(\)\.on_save_checkpoint"):
+        small(f"--model={__name__}.Forgetful")
