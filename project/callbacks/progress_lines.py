@@ -114,8 +114,8 @@ class ProgressLines(ProgressBar):
         of = "" if trainer.max_epochs == -1 else f" of {trainer.max_epochs}"
         line = [f"epoch {trainer.current_epoch + 1}{of}", f"step {trainer.global_step:,}"]
         monitors = [getattr(callback, "monitor", None) for callback in trainer.checkpoint_callbacks]
-        texts = {name: f"{name} {{:.4f}}" for name in monitors if name}
-        for name, text in {**_SHOWN, **texts, **_SHOWN}.items():
+        texts = {name: f"{name} {{:.4f}}" for name in monitors if name and name not in _SHOWN}
+        for name, text in (_SHOWN | texts).items():
             # metrics of validation may be of an earlier epoch
             if name in trainer.callback_metrics and (self._validated or name[:4] != "val/"):
                 line.append(text.format(float(trainer.callback_metrics[name])))

