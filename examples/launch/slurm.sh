@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatch examples/launch/slurm.sh --config configs/finetune.yaml --data.root FOLDER
+# sbatch examples/launch/slurm.sh --config configs/finetune.yaml --data FOLDER
 # Pre-empted or out of time, the run saves and ends with code 75; then the job is queued again, and resumes.
 #SBATCH --nodes 1 --ntasks-per-node 4 --gpus-per-node 4
 #SBATCH --requeue --signal=USR1@90 --open-mode=append

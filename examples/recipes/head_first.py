@@ -1,6 +1,6 @@
 """The head alone at first, then all layers: linear probing, then fine-tuning, in one run.
 
-python -m project.fit --config examples/recipes/lp_ft.yaml --data.root FOLDER
+python -m project.fit --config examples/recipes/lp_ft.yaml --data FOLDER
 """
 
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeFloat

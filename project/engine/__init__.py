@@ -2,87 +2,87 @@
 
 It keeps the five promises. Copy a newer one over it to upgrade.
 
-A data set is a subclass with classes, preprocessing and images:
+Examples:
+    A data set is a subclass with classes, preprocessing and images:
 
->>> import torch
->>> class Noise(ImageDataModule):
-...     class_names = ["grey", "loud"]
-...     preprocessing = Preprocessing(resize=8, crop=8, mean=[0.5] * 3, std=[0.25] * 3)
-...
-...     def load(self):
-...         images = torch.zeros(6, 3, 8, 8, dtype=torch.uint8)
-...         data = ArrayDataset(images, torch.arange(6) % 2, "noise, number")
-...         return {"train": data, "val": data, "test": data}
->>> data = Noise(batch_size=4)
->>> data.setup("fit")
->>> batch = next(iter(data.val_dataloader()))
->>> isinstance(batch, ImageBatch), batch.images.shape, data.splits["val"].name(2)
-(True, torch.Size([4, 3, 8, 8]), 'noise, number 2')
+    >>> import torch
+    >>> class Noise(ImageDataModule):
+    ...     class_names = ["grey", "loud"]
+    ...     preprocessing = Preprocessing(resize=8, crop=8, mean=[0.5] * 3, std=[0.25] * 3)
+    ...
+    ...     def load(self):
+    ...         images = torch.zeros(6, 3, 8, 8, dtype=torch.uint8)
+    ...         data = ArrayDataset(images, torch.arange(6) % 2, "noise, number")
+    ...         return {"train": data, "val": data, "test": data}
+    >>> data = Noise(batch_size=4)
+    >>> data.setup("fit")
+    >>> batch = next(iter(data.val_dataloader()))
+    >>> isinstance(batch, ImageBatch), batch.images.shape, data.splits["val"].name(2)
+    (True, torch.Size([4, 3, 8, 8]), 'noise, number 2')
 
-Images in files are decoded in loader workers; a subclass finds each split's files:
+    Images in files are decoded in loader workers; a subclass finds each split's files:
 
->>> from pathlib import Path
->>> class Photos(ImageFilesDataModule):
-...     def find(self):
-...         return {split: {"cat": [Path(split, "1.jpg")]} for split in ("train", "val", "test")}
->>> issubclass(Photos, ResizedDataModule)
-True
->>> FileDataset([Path("1.jpg")], torch.tensor([0]), Noise.preprocessing).name(0)
-'1.jpg'
+    >>> from pathlib import Path
+    >>> class Photos(ImageFilesDataModule):
+    ...     def find(self):
+    ...         return {split: {"cat": [Path(split, "1.jpg")]} for split in ("train", "val", "test")}
+    >>> issubclass(Photos, ResizedDataModule)
+    True
+    >>> FileDataset([Path("1.jpg")], torch.tensor([0]), Noise.preprocessing).name(0)
+    '1.jpg'
 
-A file that is there is not downloaded again:
+    A network of the user's own is imported by its path, and checkpoints may name its module from then on:
 
->>> fetch_file("https://example.org/weights.pth", Path.cwd())
+    >>> network = import_network("my_package.nets.TinyNet")  # doctest: +SKIP
 
-Random numbers are functions of (seed, epoch, index, purpose), the same on any number of devices:
+    A file that is there is not downloaded again:
 
->>> [round(number, 4) for number in uniform(0, 1, torch.tensor([5, 9]), 1000)[:, 0].tolist()]
-[0.2593, 0.126]
+    >>> fetch_file("https://example.org/weights.pth", Path.cwd())
 
-A command is a subclass that says what people change, or a function of its options:
+    Random numbers are functions of (seed, epoch, index, purpose), the same on any number of devices:
 
->>> class Fit(FitCommand):
-...     defaults = {"trainer.max_epochs": 4}
->>> class Evaluate(EvaluateCommand):
-...     description = "Measures a checkpoint."
->>> parser = CommandParser(prog="python -m label")
->>> commands = [lambda: label_files(Noise, parser.parse_args()), lambda: run_command(export_model)]
->>> OutputFile("--output", "labels.csv").path.name
-'labels.csv'
+    >>> [round(number, 4) for number in uniform(0, 1, torch.tensor([5, 9]), 1000)[:, 0].tolist()]
+    [0.2593, 0.126]
 
-A model is a subclass of :class:`ClassifierModule`; after training, in Python:
+    A classifier is a LightningModule; its callbacks draw for every logger and collect predictions:
 
->>> issubclass(ClassifierModule, torch.nn.Module)
-True
+    >>> from lightning.pytorch import Callback, LightningModule
+    >>> issubclass(ClassifierModule, LightningModule), issubclass(CollectPredictions, Callback)
+    (True, True)
+    >>> class Drawing(Callback):
+    ...     def on_train_epoch_end(self, trainer, pl_module):
+    ...         if is_logged(trainer):
+    ...             log_figure(trainer, "train/drawing", lambda: pl_module.draw())
 
->>> measured = CollectPredictions().predictions
->>> import_network.__doc__.splitlines()[0][-1]
-'.'
->>> predict.__module__ == label_names.__module__
-True
->>> label_names([1.0, 0.0, 1.0], ["red", "green", "blue"])
-'red blue'
->>> try:
-...     open_data({"data": None})
-... except UserError as error:
-...     print(str(error)[:40])
-the checkpoint does not say what data it
+    A command is a subclass that says what people change, or a function of its options:
 
-A callback draws into every logger that takes figures:
+    >>> class Fit(FitCommand):
+    ...     defaults = {"trainer.max_epochs": 4}
+    >>> class Evaluate(EvaluateCommand):
+    ...     description = "Measures a checkpoint."
+    >>> def main() -> None:
+    ...     options = CommandParser(prog="python -m label").parse_args()
+    ...     run_command(lambda: label_files(Noise, options))  # or export_model
+    >>> OutputFile("--output", "labels.csv").path.name
+    'labels.csv'
 
->>> callable(log_figure) and callable(is_logged)
-True
+    A checkpoint opens its data again, for predictions in Python:
 
-A mistake that a person makes is one line:
+    >>> data = open_data(checkpoint["about"])  # doctest: +SKIP
+    >>> predictions = predict(model, ["photo.jpg"])  # doctest: +SKIP
+    >>> label_names([1.0, 0.0, 1.0], ["red", "green", "blue"])
+    'red blue'
 
->>> require(len(data.class_names) > 2, "--data.classes", 2, "at least 3")
-Traceback (most recent call last):
-UserError: --data.classes must be at least 3, got 2
->>> for read in (read_checkpoint, read_weights, read_metrics):
-...     try:
-...         read("absent")
-...     except UserError as error:
-...         note(f"error: {error}")
+    A mistake that a person makes is one line:
+
+    >>> require(len(data.class_names) > 2, "--data.classes", 2, "at least 3")
+    Traceback (most recent call last):
+    UserError: --data.classes must be at least 3, got 2
+    >>> for read in (read_checkpoint, read_weights, read_metrics):
+    ...     try:
+    ...         read("absent")
+    ...     except UserError as error:
+    ...         note(f"error: {error}")
 """
 
 from importlib import import_module

@@ -7,9 +7,13 @@ import pytest
 import torch
 
 from project.engine.randomness import Purpose, derived_seed, uniform
-from project.engine.training.sampler import EvaluationSampler, TrainingSampler, shuffled
+from project.engine.training.sampler import (
+    EvaluationSampler,
+    TrainingSampler,
+    shuffled,
+    weighted_draw,
+)
 from tests.conftest import cases
-from tests.data.test_class_balance import draw as balanced_draw
 
 COUNT = 4000
 SEEDS = [0, 1, -1, 2**31, 2**63 - 1, -(2**63), 123456789]
@@ -73,7 +77,7 @@ SIZE, BATCH = 50, 12
 DRAWS = cases(
     "options",
     {},
-    {"size": 96, "draw": lambda epoch: balanced_draw(epoch=epoch)},
+    {"size": 96, "draw": lambda epoch: weighted_draw(torch.arange(96) % 4, 12, 1.0, 0, epoch)},
     ids=["", "balanced"],
 )
 
