@@ -103,9 +103,6 @@ data/torch_dataset.py errors loading.batch loading.splits loading.torch_dataset 
 evaluate.py cli.class_parser
 fit.py cli.class_parser
 model/classifier.py preprocessing
-model/losses.py errors
-model/normalize.py preprocessing
-model/optimizers.py errors
 model/test_time.py errors upstream
 report.py cli.parser
 """  # what still goes around the door: each line is to go
@@ -133,7 +130,7 @@ run/test_files.py tests.conftest tests.small
 run/test_folder.py tests.conftest tests.distributed.processes tests.small tests.test_fit
 test_boundaries.py tests.conftest tests.distributed.processes
 test_hardware.py tests.conftest tests.distributed.processes tests.test_memory
-test_randomness.py tests.conftest tests.data.test_class_balance
+test_randomness.py tests.conftest
 training/test_checkpoints.py project.model project.model.optimizers tests.conftest tests.small
 training/test_checkpoints.py tests.stress tests.test_fit
 training/test_resume.py examples.recipes.airbench project.data project.model tests.conftest
