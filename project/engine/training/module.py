@@ -92,6 +92,10 @@ class ClassifierModule(LightningModule):
     def probabilities(self, logits: Tensor) -> Tensor:
         """Converts logits to probabilities, float (N, classes)."""
 
+    @abstractmethod
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Returns each image's training loss, float (N,)."""
+
     def add_metrics(self) -> None:
         """Builds the metrics of each set."""
         # groups would merge metrics whose states agree after the first batch
