@@ -2,6 +2,8 @@
 PYTHON ?= python3
 SEEDS ?= 0 1 2 3 4
 BIN := .venv/bin
+# threads that wait sleep: on two busy cores, training the built-in data took 70 s of CPU time, and 233 s otherwise
+export OMP_WAIT_POLICY ?= passive
 INSTALL := --editable ".[explore,test]"
 # CUDA is most of torch's download: without an NVIDIA GPU, the CPU wheels are taken, if PyTorch's index answers
 PROBE := import urllib.request as u; u.urlopen("https://download.pytorch.org/whl/cpu/torch/", timeout=9)
