@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,8 @@ from typing import Any
 from jsonargparse import Namespace
 
 from project.data import CSVDataModule, FolderDataModule
-from project.engine import OutputFile
+from project.engine import CommandParser, OutputFile, run_command
 from project.engine.cli.classes import accepted
-from project.engine.cli.entry import one_line_errors
-from project.engine.cli.parser import CommandParser
 from project.engine.errors import UserError, printable
 from project.engine.loading.check import leave_out, survey
 from project.engine.run.progress import note
@@ -167,8 +164,7 @@ def _row(name: str, text: str) -> str:
 def main() -> None:
     """Runs the command."""
     warnings.filterwarnings("ignore", module="PIL")  # on what it gets over
-    with one_line_errors():
-        sys.exit(check_data(parse()))
+    run_command(lambda: check_data(parse()))
 
 
 if __name__ == "__main__":

@@ -6,10 +6,10 @@ Each kind draws for a purpose of its own, so that kinds are independent; for one
 from typing import Any, Literal
 
 import torch
+from jsonargparse.typing import NonNegativeInt
 from torch import Tensor
 
 from project.engine import ImageBatch, ImageDataModule, require, uniform
-from project.engine.number_types import NonNegativeInt
 from project.engine.preprocessing import as_colour
 from project.engine.randomness import Purpose
 

@@ -6,12 +6,12 @@ from typing import Any
 from urllib.error import URLError
 
 import torch
+from jsonargparse.typing import NonNegativeInt, OpenUnitInterval, PositiveInt
 from torchvision.datasets import CIFAR10
 
 from project.data.augmentation import AugmentedDataModule
 from project.engine.errors import UserError
 from project.engine.loading.batch import ArrayDataset
-from project.engine.number_types import NonNegativeInt, OpenUnitInterval, PositiveInt
 from project.engine.preprocessing import Preprocessing
 from project.engine.run.files import one_at_a_time
 

@@ -11,7 +11,6 @@ import torch
 from jsonargparse import ArgumentParser
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
-from lightning.pytorch.strategies import DDPStrategy
 
 _LIGHTNING = "lightning.pytorch"
 
@@ -29,9 +28,6 @@ PRIVATE_NAMES = {  # the first 12 digits of BLAKE2b of the sources in lightning 
     f"{_LIGHTNING}.callbacks.weight_averaging:WeightAveraging.setup": "d8715bd91f88",
     # trainer_of: the public property raises an error where there is no trainer
     f"{_LIGHTNING}.core.module:LightningModule.trainer": "fb4fcc6dca04",
-    # communication_of: the strategy keeps its options to itself, and ignores hooks on CPUs
-    f"{_LIGHTNING}.strategies.ddp:DDPStrategy.__init__": "1a4df2067bf9",
-    f"{_LIGHTNING}.strategies.ddp:DDPStrategy._register_ddp_hooks": "cf2d16de06af",
     # options_of: argparse has no public list of a parser's options
     "jsonargparse._core:ArgumentParser.get_config_files": "b98890f21fdb",
     # cpu_computes_in_bfloat16: torch has no public name
@@ -80,15 +76,6 @@ def follow_until_averaging(averaging: WeightAveraging, model: LightningModule) -
         return False
     average.module.load_state_dict(model.state_dict())
     return True
-
-
-def communication_of(strategy: DDPStrategy) -> tuple[Any, Any, bool]:
-    """Returns the communication hook of DDP, its state, and whether the graph is static."""
-    return (
-        strategy._ddp_comm_hook,
-        strategy._ddp_comm_state,
-        bool(strategy._ddp_kwargs.get("static_graph")),
-    )
 
 
 def trainer_of(model: LightningModule) -> Trainer | None:

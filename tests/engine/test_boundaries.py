@@ -94,10 +94,10 @@ analysis/page.py errors
 analysis/plots.py errors
 analysis/tables.py errors
 callbacks/defaults.py training.best_checkpoint training.last_checkpoint training.non_finite
-check_data.py cli.classes cli.entry cli.parser errors loading.check run.progress
+check_data.py cli.classes errors loading.check run.progress
 cli.py cli.command
-data/augmentation.py number_types preprocessing randomness
-data/cifar10.py errors loading.batch number_types preprocessing run.files
+data/augmentation.py preprocessing randomness
+data/cifar10.py errors loading.batch preprocessing run.files
 data/flowers.py run.files
 data/torch_dataset.py errors loading.batch loading.splits loading.torch_dataset run.files
 evaluate.py cli.class_parser

@@ -1,7 +1,6 @@
 """Parser of commands that build classes from options: LightningCLI's, with short help and one-line errors."""
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, is_dataclass
 from enum import Enum
@@ -53,20 +52,6 @@ class ClassError(argparse.ArgumentError):
     def __init__(self, cls: type | None, message: str) -> None:
         super().__init__(None, message)
         self.cls = cls
-
-
-class FullHelp(argparse.Action):
-    """The option ``--help-all``."""
-
-    def __init__(self, option_strings: Sequence[str], **options: Any) -> None:
-        silent = {"dest": argparse.SUPPRESS, "default": argparse.SUPPRESS, "nargs": 0}
-        super().__init__(option_strings, **options | silent)
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        """Prints every option, and ends the program."""
-        assert isinstance(parser, ClassParser)
-        sys.stdout.write(parser.format_full_help())
-        parser.exit()
 
 
 class ClassParser(CommandParser, LightningArgumentParser):
@@ -146,31 +131,36 @@ class ClassParser(CommandParser, LightningArgumentParser):
 
     def sections(self, width: int) -> dict[str, list[str]]:
         """Returns the lines of the options that most people need, by their heading."""
-        if self.screen is None:
+        screen = self.screen
+        if screen is None:
             return super().sections(width)
-        skipped = {*(f"--{name}" for name in FOLLOWS), *self.screen.hidden}
+        hidden = {
+            "--config",
+            "--data",
+            "--model",
+            *(f"--{name}" for name in FOLLOWS),
+            *screen.hidden,
+        }
         lines = option_lines(self.options(), width)
         names = [name.split(".")[1] for name in lines if name.startswith("--callbacks.")]
         switch = f"Switches a callback off: {', '.join(dict.fromkeys(names))}"
-        modules = [
-            cls.__name__ for cls in candidates(self.bases["data"]) if cls is not self.screen.data
-        ]
-        groups = {"--help", "--config", "--data", "--model", "--trainer", "--callbacks"}
-        return {
-            "command": [
-                line for name, line in lines.items() if "." not in name and name not in groups
-            ],
-            f"data; --data takes a folder, or {', '.join(modules)}": _usual(
-                self.screen.data, "data", skipped, width
-            ),
-            "model; --model takes a class of your own": _usual(
-                self.screen.model, "model", skipped, width
-            ),
+        modules = [cls.__name__ for cls in candidates(self.bases["data"]) if cls is not screen.data]
+        sections = {
+            "command": [line for name, line in lines.items() if not {name, "."} & {*hidden, *name}],
             "trainer, the options used most": [
-                *(lines[f"--trainer.{name}"] for name in self.screen.trainer),
+                *(lines[f"--trainer.{name}"] for name in screen.trainer),
                 *([option_line("--callbacks.NAME false", switch, width)] if names else []),
             ],
         }
+        headings = {"data": f"a folder, or {', '.join(modules)}", "model": "a class of your own"}
+        for key, cls in {"data": screen.data, "model": screen.model}.items():
+            options = options_of(class_parser(cls, key)) if cls else []
+            usual = [option for option in options if not str(option.help).startswith("Advanced:")]
+            lines = option_lines(usual, width)
+            sections[f"{key}; --{key} takes {headings[key]}"] = [
+                line for name, line in lines.items() if name not in hidden
+            ]
+        return sections
 
     def format_full_help(self) -> str:
         """Returns the text of ``--help-all``: every option of the command, of its data modules and models."""
@@ -182,15 +172,6 @@ class ClassParser(CommandParser, LightningArgumentParser):
         for cls, key in [*classes, *self.callbacks.items()]:
             text += f"\n--{key} {cls.__name__}: {class_parser(cls, key).format_help().strip()}\n"
         return text.replace("Advanced: ", "")
-
-
-def _usual(cls: type | None, key: str, skipped: set[str], width: int) -> list[str]:
-    """Returns the lines of a class's options, except advanced ones."""
-    if cls is None:
-        return []
-    options = [action for action in options_of(class_parser(cls, key)) if action.dest != key]
-    usual = [option for option in options if not (option.help or "").startswith("Advanced:")]
-    return [line for name, line in option_lines(usual, width).items() if name not in skipped]
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:

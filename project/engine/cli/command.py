@@ -11,10 +11,10 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 
 from ..errors import LINES, UserError, printable, require
 from ..run.progress import note
-from .class_parser import ClassParser, FullHelp, Screen
+from .class_parser import ClassParser, Screen
 from .classes import CLASS_OPTIONS, Bases
-from .command_line import CommandLine, require_known
-from .config import path_of
+from .command_line import CommandLine, complete_classes, require_known
+from .config import dump, path_of
 from .trainer import ExactTrainer, built_trainer, refused_options
 
 
@@ -51,7 +51,14 @@ class Command(LightningCLI):
                 "prog": f"python -m {self.module}",
                 "description": self.description,
                 "screen": self.screen,
-                "epilog": "\n  ".join(["examples:", *self.screen.examples]),
+                "epilog": "\n  ".join(
+                    [
+                        "examples:",
+                        *self.screen.examples,
+                        "",
+                        f"All options: {'{'}name{'}'} --help-all",
+                    ]
+                ),
                 "bases": self._bases(),
             },
             subclass_mode_data=True,
@@ -68,7 +75,6 @@ class Command(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the command's defaults, and the link from the seed to the data."""
-        parser.add_argument("--help-all", action=FullHelp, help="Show all options.")
         parser.link_arguments("seed_everything", "data.init_args.seed")
         parser.set_defaults(dict(self.defaults))
 
@@ -80,35 +86,30 @@ class Command(LightningCLI):
         """Parses a command line in whatever order it names configs, classes and arguments."""
         assert isinstance(parser, ClassParser)
         line = CommandLine.read(sys.argv[1:] if args is None else map(str, args))
-        bases = self._bases()
-        arranged, options = line.arrange(bases, self.default_classes(line), self.path_classes)
-        flags = [flag.removeprefix("--").partition("=")[0] for flag in line.flags]
-        names = {name.removesuffix("+") for name in [*options, *flags]}
-        require_known(names, options, parser, bases)
+        options = line.options(parser.bases, self.default_classes(line), self.path_classes)
+        if "--help-all" in line.words:
+            sys.stdout.write(parser.format_full_help())
+            parser.exit()
+        names = line.names(options)
+        classes = complete_classes(options, parser.bases)
         if "model" in options and "model" in self.classes:
             # otherwise jsonargparse gives a model of the user's own the base's optimizer
             model = {"class_path": path_of(options["model"]), "init_args": {}}
             parser.set_defaults({"model": model})
-        self.config = parser.parse_args(arranged)
-        self._complete(self.config.trainer, "trainer.max_epochs" in names)
-        seed = self.config.seed_everything
-        require(0 <= seed < 2**32, "--seed_everything", seed, f"from 0 to {2**32 - 1}")
-
-    @staticmethod
-    def _complete(trainer: Any, has_epochs: bool) -> None:
-        """Lets the default number of epochs give way to other limits, and checks the trainer's numbers."""
-        if not has_epochs and (trainer.max_steps != -1 or trainer.max_time is not None):
-            trainer.max_epochs = None
+        require_known(names, classes, parser, parser.bases)
+        self.config = parser.parse_args([f"--config={dump(options)}", *line.rest])
+        trainer, seed = self.config.trainer, self.config.seed_everything
+        if "trainer.max_epochs" not in names and (trainer.max_steps != -1 or trainer.max_time):
+            trainer.max_epochs = None  # our default gives way
         if trainer.callbacks and not isinstance(trainer.callbacks, list):
             trainer.callbacks = [trainer.callbacks]
-        accumulated, least, most = (
-            trainer.accumulate_grad_batches,
-            trainer.min_epochs,
-            trainer.max_epochs,
-        )
+        accumulated = trainer.accumulate_grad_batches
+        least, most = trainer.min_epochs or 0, trainer.max_epochs or -1
+        require(0 <= seed < 2**32, "--seed_everything", seed, f"from 0 to {2**32 - 1}")
         require(accumulated > 0, "--trainer.accumulate_grad_batches", accumulated, "above 0")
-        if least and most not in (None, -1):
-            require(least <= most, "--trainer.min_epochs", least, f"at most max_epochs, {most}")
+        require(
+            least <= most or most < 0, "--trainer.min_epochs", least, f"at most max_epochs, {most}"
+        )
 
     def instantiate_classes(self) -> None:
         """Builds data, model and trainer; a constructor's error is raised as it is, not as jsonargparse's."""

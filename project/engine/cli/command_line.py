@@ -17,7 +17,7 @@ from ..errors import UserError, listed
 from ..run.progress import note
 from .class_parser import FOLLOWS, ClassParser
 from .classes import Bases, accepted, candidates, find_class, unknown_class
-from .config import CLASS_KEYS, Options, dump, flat, path_of, read_config, read_yaml
+from .config import CLASS_KEYS, Options, flat, path_of, read_config, read_yaml
 from .parser import suggestion
 
 _WITHOUT_VALUE = re.compile(r"-h|--help|--help-all|--print_config.*|.+\.help")
@@ -29,35 +29,31 @@ class CommandLine:
 
     Attributes:
         words: Each option with its value as one word, and positional arguments.
-        positionals: Arguments without a name.
         configs: The configs, as options by their full names.
         classes: The classes that flags name, by option.
-        flags: The other flags.
+        rest: The other words.
     """
 
     words: list[str]
-    positionals: list[str] = field(default_factory=list)
     configs: list[Options] = field(default_factory=list)
     classes: Options = field(default_factory=dict)
-    flags: list[str] = field(default_factory=list)
+    rest: list[str] = field(default_factory=list)
 
     @classmethod
     def read(cls, args: Iterable[str]) -> "CommandLine":
-        """Reads configs, and separates classes from other flags."""
+        """Reads configs, and separates classes from other words."""
         line = cls(whole_words(args))
         for word in line.words:
             option, equals, value = word.partition("=")
             option = option.replace(".init_args.", ".")
             key = option.removeprefix("--").removesuffix(".class_path")
-            if not word.startswith("-"):
-                line.positionals.append(word)
-            elif option in ("-c", "--config"):
+            if option in ("-c", "--config"):
                 line.configs.append(read_config(value))
-            elif key in CLASS_KEYS:
+            elif option.startswith("--") and key in CLASS_KEYS:
                 is_yaml = re.match(r"(null|true|false)$|[\[{]", value)
                 line.classes[key] = read_yaml(value, option) if is_yaml else value
             else:
-                line.flags.append(f"{option}{equals}{value}")
+                line.rest.append(f"{option}{equals}{value}")
         return line
 
     def values(self, option: str) -> list[str]:
@@ -65,30 +61,35 @@ class CommandLine:
         start = f"{option}="
         return [word.removeprefix(start) for word in self.words if word.startswith(start)]
 
-    def arrange(
+    @property
+    def positionals(self) -> list[str]:
+        """Returns the arguments without a name."""
+        return [word for word in self.rest if not word.startswith("-")]
+
+    def options(
         self, bases: Bases, defaults: Mapping[str, Any], of_path: Mapping[str, type]
-    ) -> tuple[list[str], Options]:
-        """Arranges the line so that the order of configs, classes and arguments does not matter.
+    ) -> Options:
+        """Merges the configs and classes of the line, so that their order does not matter.
 
         ``defaults`` are the classes of ``data`` and ``model`` if none is named; ``of_path`` are the data modules
-        for ``--data PATH``, by the argument that takes the path. Returns the command line with one config in front,
-        and the options in that config.
+        for ``--data PATH``, by the argument that takes the path.
         """
         options = Options()
         for config in self.configs:
             _merge(options, _with_classes(config, bases, of_path), is_config=True)
         _merge(options, _with_classes(flat(self.classes), bases, of_path), is_config=False)
-        names = {*options, *(flag.removeprefix("--").partition("=")[0] for flag in self.flags)}
         for name, source in FOLLOWS.items():  # a parser would accept them and then override them
-            if name in names and options.get(name, "") is not None:
+            if options.get(name) is not None or self.values(f"--{name}"):
                 raise UserError(f"--{name} cannot be given: it follows from {source}")
         known = _with_classes(flat(dict(defaults)), bases, of_path)
         same = [key for key in defaults if options.get(key, known[key]) is known[key]]
         kept = {name: value for name, value in known.items() if name.partition(".")[0] in same}
-        options = kept | options
-        if "model" in options:
-            options = _own_defaults(options, bases) | options
-        return [f"--config={dump(options)}", *self.flags, *self.positionals], options
+        return kept | options
+
+    def names(self, options: Options) -> set[str]:
+        """Returns the names of all options that are given."""
+        flags = [word[2:].partition("=")[0] for word in self.rest if word.startswith("--")]
+        return {name.removesuffix("+") for name in [*options, *flags]}
 
 
 def whole_words(args: Iterable[str]) -> list[str]:
@@ -103,39 +104,44 @@ def whole_words(args: Iterable[str]) -> list[str]:
     return words
 
 
+def complete_classes(options: Options, bases: Bases) -> Options:
+    """Returns all classes, also those that the model has by default, such as its optimizer.
+
+    If another is named, adds its own defaults to the options: jsonargparse would keep the arguments of the model's.
+    """
+    classes = {key: cls for key, cls in options.items() if isinstance(cls, type)}
+    for name, default in accepted(classes["model"]).items() if "model" in classes else ():
+        key = f"model.{name}"
+        if key in bases and isinstance(default, dict):
+            usual = find_class(bases[key], default["class_path"])
+            cls = classes.setdefault(key, usual) if key not in options else options[key]
+            if isinstance(cls, type) and cls is not usual:
+                arguments = default.get("init_args", {})
+                for argument, value in accepted(cls).items():
+                    if argument in arguments:
+                        options.setdefault(f"{key}.{argument}", value)
+    return classes
+
+
 def require_known(
-    names: Iterable[str], options: Options, parser: ClassParser, bases: Bases
+    names: Iterable[str], classes: Options, parser: ClassParser, bases: Bases
 ) -> None:
-    """Raises a UserError that suggests the closest option if a name is neither known nor an argument of a class."""
-    classes = _default_classes(options, bases) | options
-    arguments = {key: accepted(cls) for key, cls in classes.items() if isinstance(cls, type)}
+    """Raises a UserError that suggests the closest name if an option is unknown."""
+    arguments = {key: accepted(cls) for key, cls in classes.items() if cls}
     arguments |= {key: accepted(cls) for cls, key in parser.callbacks.items()}
     known = [*parser.known(), *(f"{key}.{name}" for key in arguments for name in arguments[key])]
     for name in names:
         key = next((key for key in reversed(list(bases)) if name.startswith(f"{key}.")), "")
+        argument = name.removeprefix(f"{key}.").partition(".")[0]
         if not key and name not in known:
             raise UserError(f"there is no option '--{name}'{suggestion(name, known)}")
-        argument = name.removeprefix(f"{key}.").partition(".")[0]
-        allowed = arguments.get(key)
-        if allowed and argument not in (*allowed, "dict_kwargs"):
+        if arguments.get(key) and argument not in (*arguments[key], "dict_kwargs"):
             others = [cls.__name__ for cls in candidates(bases[key]) if argument in accepted(cls)]
             advice = (
                 f"; it is an option of {listed(others, 3)}" if others else suggestion(name, known)
             )
             cls = classes[key].__name__
             raise UserError(f"--{name}: {cls} has no option '{argument}'{advice}")
-
-
-def _default_classes(options: Options, bases: Bases) -> Options:
-    """Returns the classes that the model's own defaults name, such as its optimizer, if options name none."""
-    model = options.get("model")
-    defaults = accepted(model) if isinstance(model, type) else {}
-    classes = Options()
-    for name, default in defaults.items():
-        key = f"model.{name}"
-        if key in bases and isinstance(default, dict) and key not in options:
-            classes[key] = find_class(bases[key], default["class_path"])
-    return {key: cls for key, cls in classes.items() if cls}
 
 
 def _with_classes(options: Options, bases: Bases, of_path: Mapping[str, type]) -> Options:
@@ -203,21 +209,3 @@ def _arguments(options: Options, key: str) -> dict[str, str]:
 
 def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [] if value is None else [value]
-
-
-def _own_defaults(options: Options, bases: Bases) -> Options:
-    """Returns defaults of classes other than the model's own, such as another optimizer.
-
-    Otherwise jsonargparse keeps the arguments of the model's own.
-    """
-    defaults = Options()
-    for name, default in accepted(options["model"]).items():
-        key = f"model.{name}"
-        cls = options.get(key)
-        if not (isinstance(cls, type) and isinstance(default, dict)):
-            continue
-        if cls is not find_class(bases[key], default["class_path"]):
-            kept = accepted(cls).items()
-            replaced = default.get("init_args", {})
-            defaults |= {f"{key}.{name}": value for name, value in kept if name in replaced}
-    return defaults

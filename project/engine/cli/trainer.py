@@ -12,19 +12,16 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import (
     BatchSizeFinder,
-    GradientAccumulationScheduler,
     LearningRateFinder,
     ModelCheckpoint,
 )
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
-from lightning.pytorch.utilities import rank_zero_only
 
 from ..errors import UserError
 from ..loading.data_module import ImageDataModule
 from ..run.processes import watch_processes
-from ..run.progress import note
 from ..training.best_checkpoint import BestCheckpoint, Monitor
-from ..upstream import communication_of, disable_signal_handling
+from ..upstream import disable_signal_handling
 
 
 class ExactTrainer(Trainer):
@@ -121,7 +118,7 @@ def built_trainer(build: Callable[..., Trainer], **options: Any) -> Trainer:
 
 
 def require_supported(trainer: Trainer) -> None:
-    """Refuses what aborts, or measures or saves something else than all weights of the run; notes what is not exact."""
+    """Rejects strategies and callbacks that would measure or save something else than all weights."""
     strategy: Strategy = trainer.strategy
     if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
         name = type(strategy).__name__
@@ -139,27 +136,6 @@ def require_supported(trainer: Trainer) -> None:
         ):  # they change a run after it was planned
             name = type(callback).__name__
             raise UserError(f"--trainer.callbacks: {name} searches in Python alone, outside a run")
-    if not isinstance(strategy, DDPStrategy):
-        return
-    hook, state, static_graph = communication_of(strategy)
-    powers = type(state).__name__ == "PowerSGDState"
-    scheduled = any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks)
-    if static_graph and (scheduled or trainer.accumulate_grad_batches > 1):
-        raise UserError(
-            "--trainer.strategy.static_graph aborts where gradients accumulate; drop one of them"
-        )
-    if powers and strategy.process_group_backend == "gloo":
-        raise UserError(
-            "--trainer.strategy: PowerSGD aborts over gloo; leave out process_group_backend"
-        )
-    if hook is not None and strategy.root_device.type != "cuda":
-        rank_zero_only(note)(
-            "--trainer.strategy.ddp_comm_hook is ignored: Lightning has hooks on GPUs only"
-        )
-    elif powers:
-        rank_zero_only(note)(
-            "PowerSGD: no checkpoint has its error feedback, so a resumed run ends in other weights"
-        )
 
 
 def require_sound_run(

@@ -44,7 +44,7 @@ class EvaluateCommand(Command):
 
     def default_classes(self, line: CommandLine) -> dict[str, Any]:
         """Returns the data that the checkpoint was trained with."""
-        if not line.positionals and not any("help" in flag for flag in line.flags):
+        if not line.positionals and not any("help" in word for word in line.words):
             raise UserError("the checkpoint is missing; see --help")
         import_modules(line.values("--import"))
         self._remembered = self._remembered_data(line)

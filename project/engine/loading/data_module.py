@@ -7,19 +7,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, PositiveInt
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
 from ..errors import UserError, require
 from ..hardware import usable_cores
-from ..number_types import (
-    ClosedUnitInterval,
-    NonNegativeInt,
-    PositiveInt,
-    ShareAboveZero,
-    plain_numbers,
-)
 from ..preprocessing import Preprocessing, batch_bytes
 from ..randomness import Purpose, derived_seed, seed_generators
 from ..training.fitting import require_same_classes
@@ -77,13 +71,13 @@ class ImageDataModule(LightningDataModule, ABC):
         batch_transforms: list[Callable[..., Any]] | None = None,
         class_balance: ClosedUnitInterval = 0.0,
         mean: list[ClosedUnitInterval] | None = None,
-        std: list[ShareAboveZero] | None = None,
+        std: list[ClosedUnitInterval] | None = None,
         split_seed: int = 0,
         seed: int = 0,
     ) -> None:
         super().__init__()
         self.save_hyperparameters(ignore=[*_TRANSFORMS, *self.not_remembered], logger=False)
-        self.hparams.update({name: plain_numbers(value) for name, value in self.hparams.items()})
+        self.hparams.update({name: _plain(value) for name, value in self.hparams.items()})
         self.batch_size, self.class_balance, self.split_seed, self.seed = (
             batch_size,
             class_balance,
@@ -95,6 +89,7 @@ class ImageDataModule(LightningDataModule, ABC):
         for option, values in {"--data.mean": self.mean, "--data.std": self.std}.items():
             expected = f"{self.channels} numbers, one for each channel"
             require(len(values) in (0, self.channels), option, values, expected)
+        require(0 not in self.std, "--data.std", self.std, "above 0")
         self.num_workers, self.prefetch_factor = num_workers, prefetch_factor
         self.train_transforms, self.batch_transforms = (
             list(train_transforms or []),
@@ -360,3 +355,13 @@ class ImageDataModule(LightningDataModule, ABC):
             return batch
         seed = derived_seed(Purpose.BATCH_TRANSFORMS, self.seed, *self._position())
         return transform_batch(batch, self.batch_transforms, len(self.class_names), seed)
+
+
+def _plain(value: Any) -> Any:
+    """Converts jsonargparse's numbers to plain ones, which a checkpoint may hold with ``weights_only``."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(_plain, value))
+    for number in (int, float):
+        if isinstance(value, number) and not isinstance(value, bool):
+            return number(value)
+    return value

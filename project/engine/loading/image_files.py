@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import torch
+from jsonargparse.typing import OpenUnitInterval, PositiveInt
 from numpy.lib.recfunctions import structured_to_unstructured
 from numpy.typing import NDArray
 from tqdm import tqdm
@@ -23,7 +24,6 @@ from ..errors import (
     printable,
     require,
 )
-from ..number_types import OpenUnitInterval, PositiveInt, ShareAboveZero
 from ..preprocessing import Fit, Interpolation, Preprocessing
 from .batch import ImageBatch
 from .check import check_files, few, leave_out
@@ -67,7 +67,7 @@ class ResizedDataModule(ImageDataModule):
         fit: Fit | None = None,
         resize: int | None = None,
         interpolation: Interpolation | None = None,
-        crop_scale: tuple[ShareAboveZero, ShareAboveZero] | None = (0.08, 1.0),
+        crop_scale: tuple[float, float] | None = (0.08, 1.0),
         val_fraction: OpenUnitInterval = 0.1,
         test_fraction: OpenUnitInterval = 0.1,
         **kwargs: Any,
@@ -84,7 +84,7 @@ class ResizedDataModule(ImageDataModule):
         )
         self.fit: Fit = fit or "crop"
         self.interpolation: Interpolation = interpolation or "bilinear"
-        if crop_scale is not None and crop_scale[0] > crop_scale[1]:
+        if crop_scale is not None and not 0 < crop_scale[0] <= crop_scale[1] <= 1:
             raise UserError(
                 f"--data.crop_scale must be two shares, as in [0.08, 1], got {list(crop_scale)}"
             )

@@ -1,16 +1,11 @@
 """A mistake is answered in one line that names what is meant, the cheap before the expensive, and leaves no run folder."""
 
-from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
-import torch
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import GradientAccumulationScheduler
-from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
-from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from lightning.pytorch.strategies import FSDPStrategy
 
 from project import check_data, report
 from project.engine.cli.entry import end_with_error
@@ -82,7 +77,6 @@ extra -> unrecognized arguments: extra
 --trainer.default_root_dir=s3://bucket/runs -> must be a folder of this machine, not an address
 --trainer.barebones=true -> Logging can impact raw speed
 --trainer.callbacks+=LearningRateFinder -> LearningRateFinder searches in Python alone
---trainer.strategy=DDPStrategy --trainer.strategy.static_graph=true --trainer.accumulate_grad_batches=2 -> static_graph aborts
 --trainer.strategy=ddp_spawn -> forked or spawned processes cannot hand their metrics back; use ddp
 --trainer.accelerator=gpuu -> these --trainer options do not work here
 --data.batch_size=4000 -> --data.batch_size must be at most
@@ -164,36 +158,6 @@ def test_a_strategy_that_shards_the_weights_is_refused():
         UserError, match="FSDPStrategy does not keep all weights on each device; use ddp"
     ):
         require_supported(cast(Trainer, SimpleNamespace(strategy=FSDPStrategy())))
-
-
-POWER_SGD: dict[str, Any] = {
-    "ddp_comm_state": PowerSGDState(None, 1),
-    "ddp_comm_hook": powerSGD_hook,
-}
-
-
-@cases(
-    "device options said",
-    ("cpu", {"ddp_comm_hook": bf16_compress_hook}, "--trainer.strategy.ddp_comm_hook is ignored"),
-    ("cuda", {"ddp_comm_hook": bf16_compress_hook}, ""),
-    ("cuda", POWER_SGD, "PowerSGD: no checkpoint has its error feedback"),
-    ("cuda", POWER_SGD | {"process_group_backend": "gloo"}, "PowerSGD aborts over gloo"),
-    ("cpu", {"static_graph": True}, "static_graph aborts where gradients accumulate"),
-)
-def test_a_communication_hook_that_does_nothing_or_is_not_exact_says_so(
-    monkeypatch, capsys, device, options, said
-):
-    monkeypatch.setattr(DDPStrategy, "root_device", property(lambda _: torch.device(device)))
-    some: Any = {"logger": False, "callbacks": [GradientAccumulationScheduler({1: 2})]}
-    trainer = Trainer(accelerator="cpu", devices=1, strategy=DDPStrategy(**options), **some)
-    with pytest.raises(UserError, match=said) if "aborts" in said else nullcontext():
-        require_supported(trainer)
-        notes = [
-            line
-            for line in capsys.readouterr().err.splitlines()
-            if "hook" in line or "PowerSGD" in line
-        ]
-        assert [note.startswith(said) for note in notes] == [True] * bool(said)
 
 
 @cases(
