@@ -8,6 +8,7 @@ import traceback
 from pathlib import Path
 
 import pytest
+import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.profilers import SimpleProfiler
@@ -150,9 +151,54 @@ def test_a_log_on_a_full_disk_is_no_error_and_a_result_is_one_error():
         results.close()
 
 
+@cases(
+    "fail advice",
+    (lambda: nn.BatchNorm1d(3)(torch.zeros(1, 3)), "use a larger batch_size or image_size"),
+    (lambda: torch.empty(2**50), "out of memory; a smaller batch_size or image_size needs less"),
+)
+def test_an_error_of_torch_about_options_is_advice(fail, advice):
+    with pytest.raises((ValueError, RuntimeError)) as error:
+        fail()
+    assert advice in str(explain(error.value))
+
+
 def test_importing_the_package_has_no_side_effect():
-    program = (
-        "import gc, signal, sys\nbefore = sys.stdout, signal.getsignal(signal.SIGINT)\n"
-        "import project.fit\nassert gc.isenabled() and before == (sys.stdout, signal.getsignal(signal.SIGINT))"
-    )
-    subprocess.run([sys.executable, "-c", program], env=environment(), timeout=120, check=True)
+    program = """if True:
+        import gc, pkgutil, signal, sys, warnings
+        import yaml, torch, torchmetrics, torchvision, jsonargparse, lightning.pytorch.cli
+        from lightning.pytorch import loggers
+        import matplotlib.pyplot, PIL.Image, sklearn.metrics, torch.onnx
+        def state():
+            yaml_state = [
+                {key: str(value) for key, value in vars(cls).items() if key.startswith("yaml_")}
+                for cls in (yaml.SafeLoader, yaml.SafeDumper)
+            ]
+            cudnn = torch.backends.cudnn
+            return (
+                sys.stdout, gc.isenabled(), yaml_state, PIL.Image.MAX_IMAGE_PIXELS,
+                [signal.getsignal(number) for number in signal.valid_signals()],
+                [filter for filter in warnings.filters if "PIL" in str(filter)],
+                cudnn.allow_tf32, cudnn.benchmark, torch.get_num_threads(),
+                torch.get_float32_matmul_precision(), torch.is_grad_enabled(),
+            )
+        before = state()
+        import project
+        for module in pkgutil.walk_packages(project.__path__, "project."):
+            __import__(module.name)
+        assert state() == before, (state(), before)
+    """
+    subprocess.run([sys.executable, "-c", program], env=environment(), timeout=240, check=True)
+
+
+@cases("module", "engine.cli.parser", "predict", "export")
+def test_help_imports_neither_torch_nor_lightning(module):
+    program = f"""if True:
+        import runpy, sys
+        sys.argv = ["x", "--help"]
+        try:
+            runpy.run_module("project.{module}", run_name="__main__", alter_sys=True)
+        except SystemExit as end:
+            assert not end.code
+        assert not {{"torch", "lightning"}} & {{*sys.modules}}
+    """
+    subprocess.run([sys.executable, "-c", program], env=environment(), timeout=60, check=True)

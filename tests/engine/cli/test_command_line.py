@@ -213,6 +213,21 @@ def test_values_are_read_as_yaml_1_2_reads_them():
     assert read_config("{a: 1e-3, b: '1e-3', c: 2E5, d: 2020-01-01}") == expected
 
 
+@cases(
+    "options epochs",
+    ("--trainer.max_steps=100", None),
+    ("--trainer.max_time=00:00:10:00", None),
+    ("--config={trainer: {max_steps: 100}}", None),
+    ("--trainer.max_steps=100 --trainer.max_epochs=3", 3),
+    ("--trainer.max_steps=-1", 6),
+    ("--trainer.min_epochs=2", 6),
+)
+def test_the_default_number_of_epochs_gives_way_to_another_limit(options, epochs):
+    default = command().defaults["trainer.max_epochs"]
+    found = parse(*split(options)).trainer.max_epochs
+    assert found == (default if epochs == 6 else epochs)
+
+
 LIMITS = [
     *(f"limit_{split}_batches" for split in ("train", "val", "test", "predict")),
     "overfit_batches",

@@ -1,5 +1,6 @@
 """A mistake is answered in one line that names what is meant, the cheap before the expensive, and leaves no run folder."""
 
+import os
 from types import SimpleNamespace
 from typing import cast
 
@@ -95,7 +96,7 @@ extra -> unrecognized arguments: extra
 --data.mean=[123,116,103] -> --data.mean
 --data.std=[0,1,1] -> --data.std
 --model.freeze=backbone -> --model.freeze needs --model.weights
---model.loss.label_smoothing=1.5 -> --model.loss.label_smoothing must be from 0 to 1
+--model.loss.label_smoothing=1.5 -> --model.loss.label_smoothing: Not of type ClosedUnitInterval: 1.5
 """.strip().splitlines()
 
 
@@ -131,11 +132,25 @@ def test_an_optimizer_that_training_builds_answers_in_one_line_too(workplace, ca
     ),
     (b"trainer:\n  max_epochs: 3\n  max_epochs: 4", "'max_epochs' is given twice"),
     (b"data:\n  transforms+: [a]\n  transforms: [b]", "'transforms' is given twice"),
+    (
+        b"a: &a [x, x, x, x, x, x, x, x, x]\n"
+        + b"".join(b"%c: &%c [%s]\n" % (n, n, b"*%c, " % (n - 1) * 9) for n in range(98, 107)),
+        "c.yaml cannot be read: its aliases multiply",
+    ),
+    (b"a: &a [*a]", "c.yaml cannot be read: its aliases multiply"),
+    (b"[" * 5000, "c.yaml cannot be read: maximum recursion depth"),
     (b"hello", "c.yaml: expected 'option: value', got 'hello'"),
 )
 def test_a_config_that_cannot_be_read_is_one_line(text, answer, workplace, capsys):
     (workplace / "c.yaml").write_bytes(text)
     assert answer in one_line(lambda: parse("--config=c.yaml"), capsys)
+
+
+def test_a_config_that_is_a_pipe_is_not_waited_for(workplace, capsys):
+    os.mkfifo("pipe")
+    assert (
+        one_line(lambda: parse("--config=pipe"), capsys) == "error: --config: 'pipe' is not a file"
+    )
 
 
 @cases(
