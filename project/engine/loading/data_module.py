@@ -18,6 +18,7 @@ from ..preprocessing import Preprocessing, batch_bytes
 from ..randomness import Purpose, derived_seed, seed_generators
 from ..training.fitting import require_same_classes
 from ..training.sampler import EvaluationSampler, TrainingSampler, shuffled, weighted_draw
+from ..upstream import position_of
 from .batch import ArrayDataset, BatchDataset, ImageBatch
 from .share import once_a_machine
 from .splits import stratified_split
@@ -194,11 +195,7 @@ class ImageDataModule(LightningDataModule, ABC):
 
     def _position(self) -> tuple[int, int]:
         """The epoch that training is in, and the number of its batches that are done."""
-        if self.trainer is None:
-            return 0, 0
-        # not ``current_epoch``, which a resumed run updates later
-        epochs: Any = self.trainer.fit_loop.epoch_progress.current
-        return epochs.processed, self.trainer.fit_loop.epoch_loop.batch_progress.current.ready
+        return (0, 0) if self.trainer is None else position_of(self.trainer)
 
     def setup(self, stage: str) -> None:
         """Opens the datasets once; every stage serves images, until :meth:`serve_features`."""

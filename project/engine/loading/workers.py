@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from ..errors import WORKER_DIED, LocalError
 from ..run.processes import StopRequest
+from ..upstream import ResumableLoader
 
 _SHARED_MEMORY = Path("/dev/shm")
 _MANY_FILES = 2**16
@@ -91,7 +92,7 @@ def share_batch(batch: Any) -> Any:
     return batch
 
 
-class LazyDataLoader(DataLoader[Any]):
+class LazyDataLoader(DataLoader[Any], ResumableLoader):
     """A ``DataLoader`` that starts its workers and its sampler with the first batch, not with ``iter``.
 
     Lightning calls ``iter`` before it knows the epoch, and workers fetch ahead at once: a resumed run would see the
@@ -111,13 +112,6 @@ class LazyDataLoader(DataLoader[Any]):
                 yield batch
         except (EOFError, ConnectionError) as error:  # it died while it sent a batch
             raise LocalError(WORKER_DIED) from error
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns nothing: that there is a state tells Lightning that the loader resumes where training does."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Does nothing: the sampler asks the trainer for the position."""
 
 
 def _leave_signals_to_the_run(_worker: int) -> None:

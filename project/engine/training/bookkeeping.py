@@ -23,7 +23,7 @@ from ..run.checkpoint import ABOUT
 from ..run.loggers import is_logged, log_settings
 from ..run.progress import note
 from ..run.settings import is_plain
-from ..upstream import follow_until_averaging
+from ..upstream import follow_until_averaging, length_attributes, resumes_within_epoch
 from .fitting import changed_images, require_fitting_state, require_same_settings
 
 _HOW = ("params", "initial_lr", "foreach", "fused", "capturable", "differentiable", "maximize")
@@ -51,7 +51,7 @@ class Bookkeeping(Callback):
         model.settings = _training_settings(trainer)
         schedules = [vars(config.scheduler) for config in trainer.lr_scheduler_configs]
         self._lengths = [
-            (schedule, {name: schedule[name] for name in _lengths(schedule)})
+            (schedule, {name: schedule[name] for name in length_attributes(schedule)})
             for schedule in schedules
         ]
         resumed, model.resumed = model.resumed, None  # which would keep memory for nothing
@@ -181,11 +181,6 @@ class Bookkeeping(Callback):
                 model.log(name, float(value), prog_bar=name in shown, **same)
 
 
-def _lengths(schedule: Mapping[str, Any]) -> set[str]:
-    """Names the attributes of a schedule that follow from the length of training, as a resumed run may be longer."""
-    return {"total_steps", "_schedule_phases", *schedule.get("lengths", ())} & {*schedule}
-
-
 def _training_settings(trainer: Trainer) -> dict[str, dict[str, Any]]:
     """Returns the names and settings of ``optimizer`` and ``lr_scheduler`` before the first step, as plain data.
 
@@ -207,7 +202,7 @@ def _training_settings(trainer: Trainer) -> dict[str, dict[str, Any]]:
         names = [
             name
             for name in signature(kind).parameters
-            if name in {*attributes} - _lengths(attributes)
+            if name in {*attributes} - length_attributes(attributes)
         ]
         values = _plain({name: attributes[name] for name in names})
         found["lr_scheduler"] = {"name": kind.__name__, "interval": config.interval, **values}
@@ -220,7 +215,7 @@ def _restart_epoch(trainer: Trainer, model: LightningModule) -> None:
     What they change of weights and optimizer at the start of an epoch was done before the checkpoint was made, and was
     restored with it.
     """
-    if not trainer.fit_loop.restarted_mid_epoch:
+    if not resumes_within_epoch(trainer):
         return
     weights = {name: value.clone() for name, value in model.state_dict().items()}
     settings = [

@@ -14,7 +14,7 @@ from ..run.files import hard_link
 from ..run.folder import CHECKPOINTS, LAST, PREVIOUS
 from ..run.loggers import curve_lengths
 from ..run.processes import EXIT_CODE, StopRequest
-from ..upstream import correct_progress
+from ..upstream import correct_progress, reopen_epoch
 
 CURVES, _METRICS, _SHOULD_STOP = "curves", "newest_metrics", "should_stop"
 _SHARE_OF_TIME = 0.05  # what saves at the ends of epochs may take
@@ -122,7 +122,7 @@ class LastCheckpoint(Callback):
             if not trainer.should_stop and (
                 trainer.max_steps < 0 or checkpoint["global_step"] < trainer.max_steps
             ):
-                _reopen_epoch(checkpoint["loops"]["fit_loop"])
+                reopen_epoch(checkpoint)
 
     def _agree(self, trainer: Trainer, between_epochs: bool) -> Action:
         """Returns what all processes do now; they agree between epochs and about once a second, not in each step."""
@@ -176,16 +176,3 @@ def _stop(trainer: Trainer) -> NoReturn:
     environment = getattr(trainer.strategy, "cluster_environment", None)
     launched = trainer.local_rank > 0 and isinstance(environment, LightningEnvironment)
     raise StoppedError(0 if launched else EXIT_CODE)
-
-
-def _reopen_epoch(progress: dict[str, Any]) -> None:
-    """Makes the end of training one between two steps: a longer run would lose the rest of its epoch, or the next one."""
-    epochs, batches = progress["epoch_progress"], progress["epoch_loop.batch_progress"]
-    if epochs["current"]["processed"] < epochs["current"]["started"]:
-        return  # it is one already
-    batches["total"]["ready"] += 1
-    if batches["is_last_batch"]:
-        batches.update(current=dict.fromkeys(batches["current"], 0), is_last_batch=False)
-    else:
-        for counts in (epochs["current"], epochs["total"]):
-            counts["processed"] = counts["completed"] = counts["started"] - 1
