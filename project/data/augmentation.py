@@ -10,8 +10,10 @@ from jsonargparse.typing import NonNegativeInt
 from torch import Tensor
 
 from project.engine import ImageBatch, ImageDataModule, require, uniform
-from project.engine.preprocessing import as_colour
-from project.engine.randomness import Purpose
+
+_FLIP = 1
+_SHIFT = 2
+_CUTOUT = 3
 
 Flip = bool | Literal["alternating"]
 """Rules by which training images are mirrored."""
@@ -77,18 +79,16 @@ def augment(
     """
     images = batch.images
     if padding:
-        images = shift(images, uniform(seed, epoch, batch.indices, Purpose.SHIFT, 2), padding)
+        images = shift(images, uniform(seed, epoch, batch.indices, _SHIFT, 2), padding)
     if flipping == "alternating":
-        chance = uniform(seed, 0, batch.indices, Purpose.FLIP)
+        chance = uniform(seed, 0, batch.indices, _FLIP)
         images = flip(
             images, chance if epoch % 2 == 0 else (chance < 0.5).to(chance)
         )  # mirrors the other half
     elif flipping:
-        images = flip(images, uniform(seed, epoch, batch.indices, Purpose.FLIP))
+        images = flip(images, uniform(seed, epoch, batch.indices, _FLIP))
     if cutout_size:
-        images = cutout(
-            images, uniform(seed, epoch, batch.indices, Purpose.CUTOUT, 2), cutout_size, fill
-        )
+        images = cutout(images, uniform(seed, epoch, batch.indices, _CUTOUT, 2), cutout_size, fill)
     return batch._replace(images=images)
 
 
@@ -121,7 +121,7 @@ class AugmentedDataModule(ImageDataModule):
             self.crop_padding,
             f"below {size}, the image size",
         )
-        fill = as_colour(tuple(self.preprocessing["mean"]), batch.images.device, batch.images.dtype)
+        fill = self.mean_colour(batch.images)
         return augment(batch, self.seed, epoch, self.flip, self.crop_padding, self.cutout, fill)
 
     def augmentation(self) -> list[str]:

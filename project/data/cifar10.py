@@ -1,19 +1,14 @@
 """CIFAR-10: 60,000 images of 32 pixels in ten classes (Krizhevsky, 2009)."""
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 
 import torch
 from jsonargparse.typing import NonNegativeInt, OpenUnitInterval, PositiveInt
 from torchvision.datasets import CIFAR10
 
 from project.data.augmentation import AugmentedDataModule
-from project.engine.errors import UserError
-from project.engine.loading.batch import ArrayDataset
-from project.engine.preprocessing import Preprocessing
-from project.engine.run.files import one_at_a_time
+from project.engine import ArrayDataset, Preprocessing
 
 
 class CIFAR10DataModule(AugmentedDataModule):
@@ -60,14 +55,7 @@ class CIFAR10DataModule(AugmentedDataModule):
 
     def prepare_data(self) -> None:
         """Downloads the images if they are not there, once a machine."""
-        try:
-            with nullcontext() if self.images_root.is_dir() else one_at_a_time(self.images_root):
-                CIFAR10(str(self.root), download=True)
-        except (URLError, RuntimeError, OSError) as error:
-            raise UserError(
-                f"CIFAR-10 cannot be downloaded to '{self.root}' ({error}); connect to the network, or put the folder"
-                " cifar-10-batches-py there"
-            ) from error
+        self.fetch_archive(CIFAR10.url, CIFAR10.tgz_md5, self.images_root)
 
     def load(self) -> dict[str, ArrayDataset]:
         """Reads all images and sets a stratified part of the training images aside for validation."""

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 from project.data.folder import FolderDataModule
-from project.engine.run.files import fetch_archive
 
 URL = "https://storage.googleapis.com/download.tensorflow.org/example_images/flower_photos.tgz"
 MD5 = "6f87fb78e9cc9ab41eff2015b380011d"
@@ -30,5 +29,5 @@ class FlowersDataModule(FolderDataModule):
 
     def prepare_data(self) -> None:
         """Downloads and unpacks once, then checks every file."""
-        fetch_archive(URL, MD5, self.images_root)
+        self.fetch_archive(URL, MD5, self.images_root)
         super().prepare_data()

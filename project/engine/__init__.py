@@ -20,12 +20,18 @@ Examples:
     >>> isinstance(batch, ImageBatch), batch.images.shape, data.splits["val"].name(2)
     (True, torch.Size([4, 3, 8, 8]), 'noise, number 2')
 
-    Images in files are decoded in loader workers; a subclass finds each split's files:
+    Any class with samples and a length is a data set, cut into splits if it is one alone:
+
+    >>> samples = [(torch.zeros(3, 9, 9, dtype=torch.uint8), 0)] * 9
+    >>> pairs = MapDatasetModule(samples, class_names=["grey", "loud"])
+    >>> {split: len(positions) for split, positions in pairs.positions().items()}
+    {'train': 7, 'val': 1, 'test': 1}
+
+    Images in files are decoded in loader workers; a subclass says which folder has the classes:
 
     >>> from pathlib import Path
     >>> class Photos(ImageFilesDataModule):
-    ...     def find(self):
-    ...         return {split: {"cat": [Path(split, "1.jpg")]} for split in ("train", "val", "test")}
+    ...     source = Path("photos")
     >>> issubclass(Photos, ResizedDataModule)
     True
     >>> FileDataset([Path("1.jpg")], torch.tensor([0]), Noise.preprocessing).name(0)
@@ -108,6 +114,7 @@ if TYPE_CHECKING:
     from .loading.files import FileDataset as FileDataset
     from .loading.image_files import ImageFilesDataModule as ImageFilesDataModule
     from .loading.image_files import ResizedDataModule as ResizedDataModule
+    from .loading.map_dataset import MapDatasetModule as MapDatasetModule
     from .preprocessing import Preprocessing as Preprocessing
     from .randomness import uniform as uniform
     from .run.checkpoint import read_checkpoint as read_checkpoint
@@ -141,6 +148,7 @@ _MODULES = {
     "ImageDataModule": "loading.data_module",
     "FileDataset": "loading.files",
     "ImageFilesDataModule": "loading.image_files",
+    "MapDatasetModule": "loading.map_dataset",
     "ResizedDataModule": "loading.image_files",
     "Preprocessing": "preprocessing",
     "uniform": "randomness",

@@ -16,6 +16,7 @@ from torchvision.datasets.folder import default_loader
 from project.data import FolderDataModule, TorchDatasetModule
 from project.engine.errors import UserError
 from project.engine.loading.batch import ImageBatch
+from project.fit import FitCLI
 from tests.conftest import QUIET, TINY_TRAINER, cases, evaluate, fit
 from tests.data.stubs import attached
 from tests.engine.loading.image_files import noise, write_folder
@@ -55,6 +56,19 @@ def module(train: Any, **options: Any) -> Any:
 def labelled(count: int, **facts: Any) -> Samples:
     """Noise, whose label is the remainder of its position."""
     return Samples([(noise(20, 18, seed=index), index % 3) for index in range(count)], **facts)
+
+
+class Plain:
+    """No dataset of torch, and without a list of labels."""
+
+    def __init__(self, size: int = 30) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Any:
+        return noise(20, 18, seed=index), index % 3
 
 
 def joined(batches: Any) -> ImageBatch:
@@ -220,3 +234,14 @@ def test_the_command_trains_on_it_and_a_checkpoint_neither_imports_it_nor_measur
     assert "FakeData as test" in one_line(lambda: evaluate(best, *train), capsys)
     evaluate(best, *train, *test)
     assert "/10)" in capsys.readouterr().out
+
+
+def test_a_plain_class_with_samples_and_a_length_is_taken_by_the_command(workplace):
+    options = [
+        "--data=TorchDatasetModule",
+        f"--data.train={__name__}.Plain",
+        "--data.train.size=33",
+    ]
+    cli = FitCLI([*options, "--data.class_names=[a,b,c]", *SMALL, *TINY_MODEL])
+    data = attached(cli.datamodule)
+    assert sum(map(len, data.splits.values())) == 33

@@ -146,6 +146,8 @@ class FitCommand(Command):
         if trainer.is_global_zero:
             run.create()
             self.parser.save(self._saved_config, run.config, skip_unset=False, overwrite=True)
+        if self.datamodule.layout:
+            self.note(f"data: {self.datamodule.layout}")
         path, checkpoint = read_newest(run.resumable(), self.note)
         if trainer.is_global_zero:
             rewind(run.path, checkpoint.get(CURVES, {}))

@@ -14,8 +14,9 @@ from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
 from ..errors import UserError, require
 from ..hardware import usable_cores
-from ..preprocessing import Preprocessing, batch_bytes
+from ..preprocessing import Preprocessing, as_colour, batch_bytes
 from ..randomness import Purpose, derived_seed, seed_generators
+from ..run.files import fetch_archive
 from ..training.fitting import require_same_classes
 from ..training.sampler import EvaluationSampler, TrainingSampler, shuffled, weighted_draw
 from ..upstream import position_of
@@ -119,6 +120,10 @@ class ImageDataModule(LightningDataModule, ABC):
     def load(self) -> Mapping[str, BatchDataset]:
         """Opens the datasets ``train``, ``val`` and ``test``, as :class:`ArrayDataset` where ``in_memory`` is true."""
 
+    def fetch_archive(self, url: str, md5: str, folder: str | Path) -> None:
+        """Makes a folder from the one of the same name in a .tgz archive, unless it is there."""
+        fetch_archive(url, md5, Path(folder))
+
     def test_on(self, split: str) -> None:
         """Lets a test measure another split from here on, such as ``val``."""
         self.test_split = split
@@ -130,6 +135,10 @@ class ImageDataModule(LightningDataModule, ABC):
     def augment(self, batch: ImageBatch, epoch: int) -> ImageBatch:
         """Augments a training batch on the device; by (seed, epoch, index) alone, so that a run can be resumed."""
         return batch
+
+    def mean_colour(self, images: Tensor) -> Tensor:
+        """The colour, (channels,), that normalising makes zero, as the images store it."""
+        return as_colour(tuple(self.preprocessing["mean"]), images.device, images.dtype)
 
     def augmentation(self) -> list[str]:
         """The options by which training sees an image otherwise than evaluation does."""

@@ -4,6 +4,7 @@ import copy
 import errno
 import operator
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,8 +22,26 @@ from .crops import fit_image, random_region
 from .decode import decode, open_image, upright_pixels
 from .files import CROP_TRIES, random_crop
 
-MapDataset = Dataset[Any]
-"""A dataset with a length that returns an image and its label: of PIL, uint8 (channels, height, width), or a file's bytes."""
+
+class MapDataset(ABC):
+    """Any class with ``__getitem__`` and ``__len__``, of torch or not.
+
+    A sample is an image and its label; the image is one of PIL, uint8 (channels, height, width), or
+    a file's bytes. A parser accepts a class or function that returns such.
+    """
+
+    @classmethod
+    def __subclasshook__(cls, other: type) -> bool:
+        """Returns True for datasets of torch and classes like them, but not for values of options."""
+        sized = hasattr(other, "__getitem__") and hasattr(other, "__len__")
+        return issubclass(other, Dataset) or (sized and not issubclass(other, str | tuple | dict))
+
+    @abstractmethod
+    def __getitem__(self, index: int) -> Any: ...
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
 
 _LABEL_LISTS = ("targets", "labels", "_labels")  # as the datasets of torchvision call them
 _OF_A_FILE = (None, errno.ENOENT, errno.EACCES, errno.EIO)  # PIL gives no number
@@ -210,7 +229,7 @@ def labels_of(dataset: MapDataset) -> Tensor | None:
         integers = not (
             labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool
         )
-        if integers and labels.shape == (len(dataset),):  # type: ignore[arg-type]  # of a map-style one
+        if integers and labels.shape == (len(dataset),):
             return labels.long()
     return None
 
