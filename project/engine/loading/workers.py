@@ -2,13 +2,19 @@
 
 import atexit
 import contextlib
+import copy
 import functools
 import multiprocessing
+import multiprocessing.queues
+import multiprocessing.util
+import os
 import resource
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
@@ -24,6 +30,7 @@ from ..upstream import ResumableLoader
 
 _SHARED_MEMORY = Path("/dev/shm")
 _MANY_FILES = 2**16
+_LONGEST_SOCKET_FOLDER = 70  # bytes: a socket's path has 103 on macOS, of which 32 follow
 
 
 def image_loader(
@@ -60,8 +67,42 @@ def image_loader(
         prefetch_factor=prefetch_factor if workers else None,
         persistent_workers=workers > 0,
         worker_init_fn=_leave_signals_to_the_run,
+        multiprocessing_context=_worker_context() if workers else None,
         **options,
     )
+
+
+class _ResultQueue(multiprocessing.queues.Queue):
+    """A queue of batches that ends its worker where one cannot be sent.
+
+    Python's prints the error and drops the batch, for which the run would wait for ever.
+    """
+
+    @staticmethod
+    def _on_queue_feeder_error(error: BaseException, _batch: object) -> None:
+        sys.stderr.write(f"error: a loader worker cannot send a batch ({error!r})\n")
+        os._exit(1)
+
+
+def _worker_context() -> Any:
+    """Returns Python's context of processes, with queues that lose no batch."""
+    _use_short_socket_paths()
+    context: Any = copy.copy(multiprocessing.get_context())
+    context.Queue = partial(_ResultQueue, ctx=context)
+    return context
+
+
+def _use_short_socket_paths() -> None:
+    """Puts the sockets by which workers send tensors below /tmp if TMPDIR is too long for them.
+
+    Workers inherit the folder that multiprocessing makes for them in this process.
+    """
+    if len(os.fsencode(tempfile.gettempdir())) > _LONGEST_SOCKET_FOLDER:
+        folder, tempfile.tempdir = tempfile.tempdir, "/tmp"
+        try:
+            multiprocessing.util.get_temp_dir()
+        finally:
+            tempfile.tempdir = folder
 
 
 def _allow_open_files() -> None:

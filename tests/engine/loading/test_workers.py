@@ -3,6 +3,8 @@
 import os
 import resource
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -73,3 +75,33 @@ def test_a_worker_that_was_killed_and_too_many_open_files_are_one_line(capsys):
 
     assert one_line(kill, capsys).startswith("error: a process that loads images has died")
     assert "ulimit -n" in one_line(Mock(side_effect=OSError(24, "Too many open files")), capsys)
+
+
+LOADS = """
+import torch
+from project.engine.loading import workers
+from project.engine.loading.batch import ArrayDataset
+data = ArrayDataset(torch.zeros(8, 3, 4, 4, dtype=torch.uint8), torch.arange(8), "image")
+loader = workers.image_loader(data, 4, 1, 2, 1, 1, sampler=[(0, index) for index in range(8)])
+{setup}
+print(sum(len(batch.labels) for batch in loader))
+"""
+
+
+def load_in_a_process(setup, **environment):
+    command = [sys.executable, "-c", LOADS.format(setup=setup)]
+    options: Any = {"capture_output": True, "text": True, "timeout": 120}
+    return subprocess.run(command, env=os.environ | environment, **options)
+
+
+def test_a_long_temporary_folder_is_no_hindrance(tmp_path):
+    long = tmp_path / ("a" * 100)
+    long.mkdir()
+    done = load_in_a_process("", TMPDIR=str(long))
+    assert (done.stdout, done.returncode) == ("8\n", 0), done.stderr
+
+
+def test_a_batch_that_cannot_be_sent_ends_the_run():
+    done = load_in_a_process("loader.collate_fn = lambda batch: batch._replace(labels=lambda: 0)")
+    assert done.returncode == 1
+    assert "a loader worker cannot send a batch" in done.stderr
