@@ -4,6 +4,9 @@
 that an upgrade which renames or changes one fails there, by name.
 """
 
+import multiprocessing.queues
+import os
+import sys
 from argparse import Action
 from collections.abc import Mapping
 from typing import Any
@@ -144,3 +147,16 @@ def cpu_computes_in_bfloat16() -> bool:
     """Returns True if the CPU has instructions for bfloat16; others emulate it, slower than float32."""
     supported: Any = torch.cpu._is_avx512_bf16_supported()
     return bool(supported)
+
+
+class BatchQueue(multiprocessing.queues.Queue):  # type: ignore[type-arg]
+    """A queue of batches that ends its worker where one cannot be sent.
+
+    Python calls this hook in the queue's own thread; its default prints the error and drops the
+    batch, for which the run would wait for ever. Python has no public name for it.
+    """
+
+    @staticmethod
+    def _on_queue_feeder_error(error: BaseException, _batch: object) -> None:
+        sys.stderr.write(f"error: a loader worker cannot send a batch ({error!r})\n")
+        os._exit(1)

@@ -5,7 +5,6 @@ import contextlib
 import copy
 import functools
 import multiprocessing
-import multiprocessing.queues
 import multiprocessing.util
 import os
 import resource
@@ -26,7 +25,7 @@ from tqdm import tqdm
 
 from ..errors import WORKER_DIED, LocalError
 from ..run.processes import StopRequest
-from ..upstream import ResumableLoader
+from ..upstream import BatchQueue, ResumableLoader
 
 _SHARED_MEMORY = Path("/dev/shm")
 _MANY_FILES = 2**16
@@ -72,23 +71,11 @@ def image_loader(
     )
 
 
-class _ResultQueue(multiprocessing.queues.Queue):
-    """A queue of batches that ends its worker where one cannot be sent.
-
-    Python's prints the error and drops the batch, for which the run would wait for ever.
-    """
-
-    @staticmethod
-    def _on_queue_feeder_error(error: BaseException, _batch: object) -> None:
-        sys.stderr.write(f"error: a loader worker cannot send a batch ({error!r})\n")
-        os._exit(1)
-
-
 def _worker_context() -> Any:
     """Returns Python's context of processes, with queues that lose no batch."""
     _use_short_socket_paths()
     context: Any = copy.copy(multiprocessing.get_context())
-    context.Queue = partial(_ResultQueue, ctx=context)
+    context.Queue = partial(BatchQueue, ctx=context)
     return context
 
 
