@@ -74,7 +74,7 @@ class RandomImagesDataModule(AugmentedDataModule):
     """The same random images in each split, on the device already."""
 
     def __init__(self, size: int, image_size: int, device: str = "cpu", **kwargs: object) -> None:
-        super().__init__(flip=False, **kwargs)  # type: ignore[arg-type]
+        super().__init__(flip=False, **kwargs)
         self.size, self.image_size, self.device = size, image_size, device
 
     def pins_memory(self) -> bool:

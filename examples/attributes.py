@@ -69,13 +69,12 @@ class AttributeClassifier(ImageClassifier):
 
     def configure_metrics(self) -> dict[str, Metric]:
         """Returns the accuracy of each attribute, and the share of images with all right."""
-        metrics = {"loss": MeanLoss(), "accuracy": ExactMatch()}
+        metrics: dict[str, Metric] = {"loss": MeanLoss(), "accuracy": ExactMatch()}
         metrics["f1"] = MultilabelF1(len(self.class_names))
-        accuracies = {
+        return metrics | {
             name: AttributeAccuracy([*columns.values()])
             for name, columns in self.attributes.items()
         }
-        return metrics | accuracies
 
     def predicted(self, probabilities: Tensor, split: str = "test") -> Tensor:
         """Returns 1 for the best value of each attribute, whatever its probability, int64 (N, classes)."""

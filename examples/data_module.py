@@ -21,20 +21,13 @@ class DigitsDataModule(AugmentedDataModule):
     @property
     def preprocessing(self) -> Preprocessing:
         """The images as they are."""
-        return {
-            "resize": 32,
-            "crop": 32,
-            "mean": self.mean or [0.5] * 3,
-            "std": self.std or [0.25] * 3,
-        }
+        mean, std = self.mean or [0.5] * 3, self.std or [0.25] * 3
+        return {"resize": 32, "crop": 32, "mean": mean, "std": std}
 
     def load(self) -> dict[str, ArrayDataset]:
         """Keeps 70% of each digit for training."""
         images, labels = map(torch.from_numpy, load_digits(return_X_y=True))
-        images = (
-            (images.view(-1, 1, 8, 8) / 16 * 255)
-            .byte()
-            .kron(torch.ones(1, 3, 4, 4, dtype=torch.uint8))
-        )
+        pixels = (images.view(-1, 1, 8, 8) / 16 * 255).byte()
+        images = pixels.kron(torch.ones(1, 3, 4, 4, dtype=torch.uint8))
         parts = self.stratified_split(labels.tolist(), {"val": 0.15, "test": 0.15})
         return {split: ArrayDataset(images[at], labels[at], "digit") for split, at in parts.items()}

@@ -49,11 +49,8 @@ class Images(Dataset[Any]):
             return file.read(), self.targets[index]
 
     def __getitems__(self, indices: list[int]) -> list[tuple[bytes, int]]:
-        return [
-            *zip(
-                self.files.__getitems__(indices), (self.targets[at] for at in indices), strict=True
-            )
-        ]
+        labels = [self.targets[at] for at in indices]
+        return [*zip(self.files.__getitems__(indices), labels, strict=True)]
 
 
 class StreamingDataModule(TorchDatasetModule):

@@ -56,7 +56,8 @@ def mcnemar(first: Tensor, second: Tensor) -> float:
     """
     counts = (int((first & ~second).sum()), int((second & ~first).sum()))
     tail = sum(comb(sum(counts), count) for count in range(min(counts) + 1))
-    return min(1.0, 2 * tail / 2 ** sum(counts))
+    p: float = 2 * tail / 2 ** sum(counts)
+    return min(1.0, p)
 
 
 def settings_of(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -125,7 +126,8 @@ def projection_figure(
     axes = figure.add_subplot(xlabel="first component", ylabel="second component")
     for label, name in enumerate(class_names):
         of_class = labels == label if labels.dim() == 1 else labels[:, label] > 0
-        axes.scatter(*points[of_class].T, s=8, color=f"C{label % 10}", label=name)
+        x, y = points[of_class].T
+        axes.scatter(x, y, s=8, color=f"C{label % 10}", label=name)
     for position, image in thumbnails.items():
         small = F.interpolate(as_rgb(image)[None].float() / 255, (28, 28), mode="area")[0]
         picture = OffsetImage(small.permute(1, 2, 0).numpy())

@@ -82,7 +82,7 @@ def test_evaluation_prediction_export_and_report_follow_the_checkpoint(run, tmp_
     metrics = json.loads((run / "metrics.json").read_text())["test"]
     assert evaluate(best).model.results["test"]["correct"] == metrics["correct"]
     other = [f"--data.{name}=[0.5,0.5,0.5,0.5]" for name in ("mean", "std")]
-    with pytest.raises(UserError, match="trained with other"):
+    with pytest.raises(UserError, match=r"trained with --data\.channels 5, but would get 4"):
         evaluate(best, "--data.channels=4", *other)
     assert label(best, images, f"--output={tmp_path / 'rows.csv'}") == 0
     right = [row["label"] == Path(row["path"]).parent.name for row in rows(tmp_path / "rows.csv")]

@@ -73,7 +73,7 @@ def test_every_variant_is_printed_and_written(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_the_plain_loop_and_lightning_end_in_the_same_weights(precision, monkeypatch):
-    for module in ("benchmarks.loops", "project.fit"):
+    for module in ("benchmarks.loops", "project.engine.commands.fit"):
         monkeypatch.setattr(f"{module}.best_precision", lambda _: precision)
     with as_in_a_terminal():
         ours = loops.through_lightning(WORK, CPU, training=True)[1].network.state_dict()

@@ -15,6 +15,7 @@ from lightning.pytorch.callbacks import LambdaCallback
 from project.data import FolderDataModule
 from project.engine.errors import UserError
 from project.engine.loading.batch import ArrayDataset
+from project.engine.loading.layout import FoundFiles
 from project.engine.loading.paths import PathBlock
 from project.engine.loading.share import once_a_machine
 from tests.data.stubs import NoiseDataModule
@@ -67,7 +68,7 @@ class ListedDataModule(FolderDataModule):
             name: block.add(self.root / name, (f"{name}_{number}.JPEG" for number in range(300)))
             for name in names
         }
-        return self.cut(files, self.root, ())
+        return FoundFiles({"train": files}, self.root, ["classes"])
 
 
 def test_a_list_of_files_takes_its_names_and_12_bytes_an_image(tmp_path):

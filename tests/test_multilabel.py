@@ -18,6 +18,7 @@ from project.engine import predict
 from project.engine.commands.export import metadata, trace
 from project.engine.errors import UserError
 from project.engine.loading.files import prepare
+from project.model.test_time import ProbabilityNetwork
 from tests.conftest import (
     MULTILABEL,
     PAIRS,
@@ -37,12 +38,11 @@ def test_each_attribute_has_one_value_and_its_probabilities(attributes, tmp_path
     logits = torch.randn(20, 5, generator=torch.Generator().manual_seed(0))
     assert model.class_names == ["number=even", "number=odd", "species=a", "species=b", "species=c"]
     shares = model.probabilities(logits)
-    predicted = model.predicted(shares).numpy()
-    shares = shares.numpy()
+    predicted, found = model.predicted(shares).numpy(), shares.numpy()
     for part in (slice(2), slice(2, 5)):
-        np.testing.assert_allclose(shares[:, part], softmax(logits[:, part].numpy(), 1), rtol=1e-5)
+        np.testing.assert_allclose(found[:, part], softmax(logits[:, part].numpy(), 1), rtol=1e-5)
         assert predicted[:, part].sum(1).tolist() == [1] * 20
-        assert (predicted[:, part].argmax(1) == shares[:, part].argmax(1)).all()
+        assert (predicted[:, part].argmax(1) == found[:, part].argmax(1)).all()
     assert (
         "No images are shown"
         not in report_of(attributes, f"--output={tmp_path / 'page.html'}").read_text()
@@ -103,7 +103,8 @@ def test_predictions_and_exports_are_sigmoids_and_name_the_classes_above_their_t
     image = prepare(photo, model.preprocessing)[None]
     with torch.no_grad():
         shares = expit(model(image)[0].double().numpy())
-        np.testing.assert_allclose(trace(model).module()(image)[0], shares, rtol=1e-4)
+        program = trace(ProbabilityNetwork(model), model.preprocessing)
+        np.testing.assert_allclose(program.module()(image)[0], shares, rtol=1e-4)
     expected = dict(zip(model.class_names, shares.tolist(), strict=True))
     found = {
         name.partition("_")[2]: float(value)

@@ -106,8 +106,8 @@ def test_runs_are_compared_by_the_images_that_one_alone_is_right_about(cells, ti
     fit(*TINY, *SLIM, "--seed_everything=1", "--trainer.default_root_dir=runs", "--name=other")
     runs = (tiny_run, Path("runs/other"))
     said = cells("compare_runs", RUNS=" ".join(map(str, runs)))
-    rights = [evaluate_split(*opened(run)).correct for run in runs]
-    for name, mine, other in (("tiny", *rights), ("other", *rights[::-1])):
+    first, second = (evaluate_split(*opened(run)).correct for run in runs)
+    for name, mine, other in (("tiny", first, second), ("other", second, first)):
         line = f"{name} alone is right about {int((mine & ~other).sum())} images"
         assert line in said["mcnemar"]
     assert "seed_everything" in said["settings"].split()

@@ -81,10 +81,10 @@ def main(args: list[str]) -> optuna.Study:
         load_if_exists=True,
         pruner=PRUNER,
     )
-    for trial in study.get_trials(states=[TrialState.RUNNING]):
-        run = trial.user_attrs.get("run", f"trial_{trial.number:03d}")
-        study.enqueue_trial(trial.params, user_attrs={"run": run})
-        study.tell(trial.number, state=TrialState.FAIL)
+    for stopped in study.get_trials(states=[TrialState.RUNNING]):
+        name = stopped.user_attrs.get("run", f"trial_{stopped.number:03d}")
+        study.enqueue_trial(stopped.params, user_attrs={"run": name})
+        study.tell(stopped.number, state=TrialState.FAIL)
     while study.get_trials(states=[TrialState.WAITING]) or chosen.trials > sum(
         "run" not in trial.user_attrs for trial in study.trials
     ):

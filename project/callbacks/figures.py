@@ -29,11 +29,13 @@ class FirstBatchPlot(Callback):
             return
         images, labels = pl_module.as_batch(batch)[:2]
         if images.dim() == 4:  # features may come in place of images
-            names = [
-                label_names(label, pl_module.class_names) for label in labels[: self.count].tolist()
-            ]
-            shown = images[: self.count].unbind()
-            log_figure(trainer, "train/first_batch", lambda: plots.image_grid(shown, names))
+
+            def draw() -> Any:  # which alone reads from the device
+                known = pl_module.class_names
+                names = [label_names(label, known) for label in labels[: self.count].tolist()]
+                return plots.image_grid(images[: self.count].unbind(), names)
+
+            log_figure(trainer, "train/first_batch", draw)
 
 
 class ConfusionMatrixPlot(Callback):

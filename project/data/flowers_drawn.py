@@ -111,7 +111,8 @@ def _arrange(
 
 def draw_flowers(labels: Tensor, indices: Tensor, *, seed: int, size: int = 32) -> Tensor:
     """Draws a flower for each label, uint8 (N, 3, size, size), as a function of (seed, index, label, size) alone."""
-    chunks = zip(labels.split(_CHUNK), indices.split(_CHUNK), strict=True)
+    parts = (torch.split(numbers, _CHUNK) for numbers in (labels, indices))
+    chunks = zip(*parts, strict=True)
     return torch.cat([_draw(kinds, _Canvas(seed, part, size)) for kinds, part in chunks])
 
 
@@ -167,11 +168,11 @@ def _paint_flower(
     """Paints two layers of petals from back to front, and the dome with its spirals of seeds."""
     numbers = torch.tensor([species[:9] for species in SPECIES.values()])[labels]
     kind = dict(zip(Species._fields, numbers[..., None, None].unbind(1), strict=False))
-    middles = _rgb(" ".join(species.middle for species in SPECIES.values())).unflatten(0, (-1, 2))
+    middles = _rgb(" ".join(species.middle for species in SPECIES.values())).view(-1, 2, 3, 1, 1)
     dome, mark = middles[labels].unbind(1)
     choice, *tint = canvas.draw(_PAINT, (0, 4), (0.92, 1.06), (0.92, 1.06), (0.92, 1.06))
     names = " ".join(species.paints for species in SPECIES.values()).split()
-    paints = _rgb(" ".join(PAINTS[name] for name in names)).unflatten(0, (-1, 2))
+    paints = _rgb(" ".join(PAINTS[name] for name in names)).view(-1, 2, 3, 1, 1)
     base, tip = paints[labels * 4 + choice.flatten().long()].unbind(1)
     for layer, size in ((1, kind["back"]), (0, torch.ones(1))):
         turned = angle + layer * pi / kind["petals"]

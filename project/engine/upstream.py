@@ -80,7 +80,8 @@ def position_of(trainer: Trainer) -> tuple[int, int]:
     Not ``current_epoch``, which a resumed run updates only after its loader has begun.
     """
     loop = trainer.fit_loop
-    return loop.epoch_progress.current.processed, loop.epoch_loop.batch_progress.current.ready
+    epochs: Any = loop.epoch_progress.current  # declared as its base
+    return epochs.processed, loop.epoch_loop.batch_progress.current.ready
 
 
 def resumes_within_epoch(trainer: Trainer) -> bool:

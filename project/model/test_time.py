@@ -108,7 +108,10 @@ class ProbabilityNetwork(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Normalises and classifies images (N, channels, crop, crop), as the preprocessing says."""
-        return self._probabilities(mean_logits(self._classify, images, self._views))
+        probabilities: Tensor = self._probabilities(
+            mean_logits(self._classify, images, self._views)
+        )
+        return probabilities
 
     def _classify(self, images: Tensor) -> Tensor:
         logits: Tensor = self.network((images.float() - self.mean) / self.std)

@@ -112,7 +112,7 @@ def test_images_go_through_the_data_modules_own_hooks(tmp_path, tiny_run):
             torch.testing.assert_close(
                 found.logits, model(images_of(found).flip(2, 3)), rtol=0, atol=1e-4
             )
-        assert found.metrics.correct == int((found.predicted == found.labels).sum())
+        assert found.metrics["correct"] == int((found.predicted == found.labels).sum())
 
 
 def test_each_image_has_its_own_prediction_and_a_broken_one_none(tmp_path, tiny_run, monkeypatch):
@@ -137,7 +137,7 @@ def test_each_image_has_its_own_prediction_and_a_broken_one_none(tmp_path, tiny_
         *files.values()
     ]
     assert found.logits.isnan().any(1).tolist() == [index == 3 for index in range(8)]
-    assert (int(found.labels[3]), found.metrics.total) == (-1, 7)
+    assert (int(found.labels[3]), found.metrics["total"]) == (-1, 7)
     del files[3]
     for index, prediction in zip(files, predict(model, [*files.values()]), strict=True):
         assert model.class_names[found.predicted[index]] == prediction.label

@@ -17,7 +17,7 @@ PREPROCESSING: Preprocessing = {"resize": 8, "crop": 8, "mean": [0.5] * 3, "std"
 class Loss(MeanMetric):
     """The mean loss, of the argument that the engine gives by name."""
 
-    higher_is_better = False
+    higher_is_better = False  # type: ignore[assignment]  # torchmetrics says None
 
     def update(self, preds: Tensor, target: Tensor, losses: Tensor) -> None:  # type: ignore[override]
         super().update(losses)

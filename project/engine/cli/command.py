@@ -96,6 +96,9 @@ class Command(LightningCLI):
             # otherwise jsonargparse gives a model of the user's own the base's optimizer
             model = {"class_path": path_of(options["model"]), "init_args": {}}
             parser.set_defaults({"model": model})
+        for key in [*classes]:
+            if line.values(f"--{key}+"):  # several classes, each with arguments of its own
+                del classes[key]
         require_known(names, classes, parser, parser.bases)
         self.config = parser.parse_args([f"--config={dump(options)}", *line.rest])
         trainer, seed = self.config.trainer, self.config.seed_everything

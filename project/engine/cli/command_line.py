@@ -109,7 +109,7 @@ def complete_classes(options: Options, bases: Bases) -> Options:
 
     If another is named, adds its own defaults to the options: jsonargparse would keep the arguments of the model's.
     """
-    classes = {key: cls for key, cls in options.items() if isinstance(cls, type)}
+    classes: Options = {key: cls for key, cls in options.items() if isinstance(cls, type)}
     for name, default in accepted(classes["model"]).items() if "model" in classes else ():
         key = f"model.{name}"
         if key in bases and isinstance(default, dict):
@@ -133,7 +133,7 @@ def require_known(
     for name in names:
         key = next((key for key in reversed(list(bases)) if name.startswith(f"{key}.")), "")
         argument = name.removeprefix(f"{key}.").partition(".")[0]
-        if not key and name not in known:
+        if not key and name not in known and not _is_nested(name, known):
             raise UserError(f"there is no option '--{name}'{suggestion(name, known)}")
         if arguments.get(key) and argument not in (*arguments[key], "dict_kwargs"):
             others = [cls.__name__ for cls in candidates(bases[key]) if argument in accepted(cls)]
@@ -142,6 +142,14 @@ def require_known(
             )
             cls = classes[key].__name__
             raise UserError(f"--{name}: {cls} has no option '{argument}'{advice}")
+
+
+def _is_nested(name: str, known: Iterable[str]) -> bool:
+    """Returns True for an argument of a class that an option such as ``trainer.plugins`` takes."""
+    options = [option for option in known if "." in option and not option.endswith(".help")]
+    parents = [option for option in options if name.startswith(f"{option}.")]
+    # an option with options of its own knows them
+    return any(not any(other.startswith(f"{one}.") for other in options) for one in parents)
 
 
 def _with_classes(options: Options, bases: Bases, of_path: Mapping[str, type]) -> Options:

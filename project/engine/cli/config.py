@@ -33,7 +33,7 @@ class _Loader(yaml.SafeLoader):
     def resolve(self, kind: type, value: Any, implicit: Any) -> Any:
         if kind is yaml.ScalarNode and implicit[0] and _NUMBER.fullmatch(value):
             return f"{_TAG}float"
-        tag = super().resolve(kind, value, implicit)
+        tag = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]  # of yaml
         return f"{_TAG}str" if tag == f"{_TAG}timestamp" else tag
 
     def get_single_node(self) -> yaml.Node | None:
@@ -122,7 +122,8 @@ def dump(options: Options) -> str:
                 place = place.setdefault("init_args", {})
         place[last] = {"class_path": path_of(value)} if isinstance(value, type) else value
     style: dict[str, Any] = {"default_style": '"', "default_flow_style": True, "width": math.inf}
-    return yaml.safe_dump(config, allow_unicode=True, **style).strip()
+    text: str = yaml.safe_dump(config, allow_unicode=True, **style)
+    return text.strip()
 
 
 def path_of(cls: type) -> str:

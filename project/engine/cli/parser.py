@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from jsonargparse import ArgumentParser
 
@@ -46,7 +46,8 @@ class CommandParser(ArgumentParser):
     def options(self) -> Sequence[argparse.Action]:
         """Returns all options; argparse has no public list of them but gives them to a formatter."""
         collector = _Collector(self.prog)
-        formatter_class, self.formatter_class = self.formatter_class, lambda **_: collector
+        formatter_class, make = self.formatter_class, lambda **_: collector
+        self.formatter_class = cast("type[argparse.HelpFormatter]", make)
         super().format_help()
         self.formatter_class = formatter_class
         return collector.actions

@@ -1,8 +1,8 @@
 """Workings of ``evaluate``: a checkpoint's data opened again, measured exactly, and written."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from jsonargparse import Namespace
@@ -37,10 +37,9 @@ class EvaluateCommand(Command):
     A subclass defines what people change: the rates of each class, and the tables.
     """
 
-    class_rates: ClassVar[Callable[[dict[str, Any]], list[dict[str, Any]]]]
+    classes: Mapping[str, Any] = {}
+    class_rates: Callable[[Mapping[str, Any]], Sequence[Mapping[str, float]]]
     """Computes the rates of each class from metrics; a static method."""
-
-    classes: ClassVar[dict[str, Any]] = {}
 
     def default_classes(self, line: CommandLine) -> dict[str, Any]:
         """Returns the data that the checkpoint was trained with."""
@@ -141,7 +140,7 @@ class EvaluateCommand(Command):
             "split": split,
             **model.results[measured],
         }
-        rates = type(self).class_rates(metrics)
+        rates = self.class_rates(metrics)
         metrics["per_class"] = dict(zip(model.class_names, rates, strict=True))
         output.write_json(metrics)
         self.show_results(metrics, split)

@@ -74,7 +74,7 @@ def export_model(model_class: Any, network_of: NetworkOf, options: Namespace) ->
         with torch.inference_mode():
             expected = model.predict_step(images, 0)
         classify = load(partial)  # which must take batches of any size
-        rest = images[1:].split(_BATCH)
+        rest = torch.split(images[1:], _BATCH)
         computed = torch.cat([classify(batch) for batch in (images[:1], *rest)])
         difference = (expected.double() - computed.double()).abs().max().item()
         if not difference <= TOLERANCE:  # nan, too

@@ -27,7 +27,7 @@ def decode_jpeg(
     height. Lost pixels are an error. Returns None if PIL has to read the file: it is in CMYK, or of
     a kind that simplejpeg lacks.
     """
-    file: Any = image.fp
+    file: Any = image.fp  # type: ignore[attr-defined]  # of a file that PIL has opened
     file.seek(0)  # the open file saves opening it again
     data = file.read()
     reduction = _reduction(image.size, least)

@@ -6,7 +6,7 @@ import operator
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -22,8 +22,13 @@ from .crops import fit_image, random_region
 from .decode import decode, open_image, upright_pixels
 from .files import CROP_TRIES, random_crop
 
+if TYPE_CHECKING:
+    from typing import Protocol as _Base  # jsonargparse would compare the names of arguments
+else:
+    _Base = ABC
 
-class MapDataset(ABC):
+
+class MapDataset(_Base):
     """Any class with ``__getitem__`` and ``__len__``, of torch or not.
 
     A sample is an image and its label; the image is one of PIL, uint8 (channels, height, width), or
@@ -31,13 +36,13 @@ class MapDataset(ABC):
     """
 
     @classmethod
-    def __subclasshook__(cls, other: type) -> bool:
+    def __subclasshook__(cls, other: type, /) -> bool:
         """Returns True for datasets of torch and classes like them, but not for values of options."""
         sized = hasattr(other, "__getitem__") and hasattr(other, "__len__")
         return issubclass(other, Dataset) or (sized and not issubclass(other, str | tuple | dict))
 
     @abstractmethod
-    def __getitem__(self, index: int) -> Any: ...
+    def __getitem__(self, index: int, /) -> Any: ...
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -211,7 +216,7 @@ def pixels_of(image: Any) -> Tensor:
 def labels_of(dataset: MapDataset) -> Tensor | None:
     """The labels of a dataset, int64 (N,); None where they cannot be had without loading images."""
     if isinstance(dataset, Subset):
-        labels = labels_of(dataset.dataset)
+        labels = labels_of(_whole(dataset))
         return (
             labels[torch.as_tensor(dataset.indices, dtype=torch.int64)]
             if labels is not None
@@ -237,7 +242,7 @@ def labels_of(dataset: MapDataset) -> Tensor | None:
 def class_names_of(dataset: MapDataset) -> list[str] | None:
     """The names of the classes: the dataset's ``classes``, or numbers below ``num_classes``; None where it has neither."""
     if isinstance(dataset, Subset):
-        return class_names_of(dataset.dataset)
+        return class_names_of(_whole(dataset))
     classes = getattr(dataset, "classes", None)
     if isinstance(classes, list | tuple) and classes:  # ImageNet's are tuples of synonyms
         return [
@@ -257,16 +262,19 @@ def class_names_of(dataset: MapDataset) -> list[str] | None:
 
 def _fetches_batches(dataset: MapDataset) -> bool:
     """Returns True for a dataset with ``__getitems__``; a subset's may be a loop, which would keep a batch of whole images."""
-    return (
-        _fetches_batches(dataset.dataset)
-        if type(dataset) is Subset
-        else callable(getattr(dataset, "__getitems__", None))
-    )
+    if isinstance(dataset, Subset) and type(dataset).__getitems__ is Subset.__getitems__:
+        return _fetches_batches(_whole(dataset))
+    return callable(getattr(dataset, "__getitems__", None))
 
 
 def _unopened(dataset: MapDataset) -> MapDataset:
     """A copy for the process that starts the workers: files that it opens would be shared with them otherwise."""
     fresh = copy.copy(dataset)
     if isinstance(fresh, Subset):
-        fresh.dataset = _unopened(fresh.dataset)
+        fresh.dataset = cast("Dataset[Any]", _unopened(_whole(fresh)))
     return fresh
+
+
+def _whole(subset: Subset[Any]) -> MapDataset:
+    """Returns the dataset that a subset is of, which torch declares without a length."""
+    return cast("MapDataset", subset.dataset)

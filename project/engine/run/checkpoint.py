@@ -25,7 +25,7 @@ from ..preprocessing import is_preprocessing
 from .files import whole_file
 
 ABOUT = "about"
-
+_DIRECTORY = 0x10  # of MS-DOS, in a zip file's directory
 
 About = dict[str, Any]
 """Facts of a checkpoint about itself, see :func:`describe_run`."""
@@ -207,6 +207,8 @@ def _read(path: str | Path) -> Any:
                     raise ValueError(
                         "it is compressed, as torch's files are not"
                     )  # a few MB could fill the memory
+                if any(part.external_attr & _DIRECTORY for part in archive.infolist()):
+                    raise ValueError("a part is marked as a folder")  # torch would read nothing
                 if (damaged := archive.testzip()) is not None:
                     raise ValueError(f"the checksum of {damaged} is wrong")
         with warnings.catch_warnings(

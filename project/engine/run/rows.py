@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Any, Literal, Self, TextIO
 
 import numpy as np
 
@@ -46,9 +46,9 @@ class RowWriter:
         cls, path: Path | int, columns: Sequence[str], ending: str = ".csv", append: bool = False
     ) -> Iterator[Self]:
         """Opens a file, or a descriptor that stays open; with ``append``, writes behind its rows."""
-        options: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace"}
-        mode = "a" if append else "w"
-        with open(path, mode, newline="", closefd=isinstance(path, Path), **options) as file:
+        mode: Literal["a", "w"] = "a" if append else "w"
+        closes, errors = isinstance(path, Path), "backslashreplace"
+        with open(path, mode, newline="", closefd=closes, encoding="utf-8", errors=errors) as file:
             yield cls(file, columns, ending, header=not append)
 
     def write(self, rows: Sequence[Row]) -> None:

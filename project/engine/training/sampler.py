@@ -52,7 +52,7 @@ class TrainingSampler(DistributedSampler[tuple[int, int]], SequentialSampler):
         self.same_each_epoch = same_each_epoch
         self.draw = draw or partial(shuffled, size, seed)
 
-    def __iter__(self) -> Iterator[tuple[int, int]]:
+    def __iter__(self) -> Iterator[tuple[int, int]]:  # type: ignore[override]  # keys, no indices
         epoch, batches_done = self.position()
         batches = self.num_samples // self.batch_size
         if batches_done >= batches:

@@ -164,11 +164,11 @@ PLAIN, IN_ROWS, PROFILED = jpeg(), jpeg(restart_marker_rows=1), jpeg(icc_profile
 SCAN, EXTRA = b"\xff\xda\0\x0c\3", b"a dozen more"
 BLEMISHED = {  # which PIL decodes to the pixels of the file without the blemish
     **{
-        f"parameters {text}": replaced(PLAIN, SCAN, 11, text)
+        f"parameters {text!r}": replaced(PLAIN, SCAN, 11, text)
         for text in (b"\0\0\0", b"\0\x3f\1", b"\1\2\3", b"\0\x40\0")
     },
     **{
-        f"bytes before {marker}": inserted(PLAIN, EXTRA, marker)
+        f"bytes before {marker!r}": inserted(PLAIN, EXTRA, marker)
         for marker in (b"\xff\xdb", b"\xff\xc0", b"\xff\xc4", SCAN, b"\xff\xd9")
     },
     "bytes before a restart": inserted(IN_ROWS, EXTRA, b"\xff\xd3"),
@@ -187,7 +187,7 @@ def test_a_jpeg_that_libjpeg_warns_of_is_read_if_all_pixels_are_there(tmp_path, 
     (path := tmp_path / "image.jpg").write_bytes(data)
     check_image(path)
     with pytest.raises(ValueError, match=r"SOS|bytes before|JFIF|ICC"):
-        simplejpeg.decode_jpeg(data)
+        simplejpeg.decode_jpeg(data)  # type: ignore[attr-defined]  # its stubs
     assert difference(decoded(path), Image.open(path)).max() == 0
     assert decoded(path, (50, 37)).shape == (3, 38, 50)
     for cut in (1500, 2500, 3000):  # before the bytes that precede a restart
@@ -204,7 +204,7 @@ def test_damaged_huffman_codes_are_refused(tmp_path):
         data[place : place + 100] = dice.randbytes(100).replace(b"\xff", b"\xfe")
         path.write_bytes(data)
         try:
-            simplejpeg.decode_jpeg(bytes(data))
+            simplejpeg.decode_jpeg(bytes(data))  # type: ignore[attr-defined]  # its stubs
         except ValueError:
             warned += 1
         try:

@@ -107,6 +107,10 @@ def test_damage_is_noticed_or_has_changed_nothing(tmp_path, whole):
         except UserError:
             noticed += 1
     assert noticed > 150
+    path.write_bytes(content)
+    flip(path, 8 * (content.index(b"PK\1\2") + 38) + 4)  # makes the first part a folder
+    with pytest.raises(UserError, match="a part is marked as a folder"):
+        read_checkpoint(path)
 
 
 def flip_a_weight(path: Path) -> None:

@@ -45,7 +45,7 @@ def pretend(patch: pytest.MonkeyPatch, losses, accuracies) -> None:
 
     def pretended(model, split):
         results = conclude(model, split)
-        if split != "train":
+        if results is not None and split != "train":
             results |= dict(zip(("loss", "accuracy"), next(measured), strict=True))
         return results
 
@@ -232,7 +232,7 @@ def test_a_run_resumes_with_its_own_parameters_monitor_and_last_checkpoint_alone
         )
         assert load(LAST)["global_step"] == 3
     older = load(LAST)
-    del older["counts"]["true_shares"]
+    del older["counts"]["accuracy"]
     torch.save(older, LAST)
     small("--model.weights=weights.pth", "--monitor=val/accuracy", "--mode=max")
 

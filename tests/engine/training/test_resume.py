@@ -228,7 +228,7 @@ def test_a_stopped_run_ends_as_if_undisturbed(workplace, monkeypatch, row):
     small(*flags, "--trainer.default_root_dir=whole", network=row.network)
     expected, steps = (
         outcome(Path("whole/run")),
-        load("whole/run/checkpoints/last.ckpt")["global_step"],
+        load(Path("whole/run/checkpoints/last.ckpt"))["global_step"],
     )
     for epoch in row.fails:  # once a row of metrics.csv has been written behind the last checkpoint
         failing = LambdaCallback(
