@@ -10,13 +10,12 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import SGD
 from torchmetrics import Metric
-from torchmetrics.classification import MulticlassAccuracy
 
 from project.engine import ClassifierModule
 from project.engine.preprocessing import Preprocessing, empty_images
 from project.model.freezing import evaluate_frozen, freeze_layers
 from project.model.losses import CrossEntropy, Loss
-from project.model.metrics import MacroF1, MeanLoss, PredictionSets, TopKAccuracy
+from project.model.metrics import Accuracy, MacroF1, MeanLoss, PredictionSets, TopKAccuracy
 from project.model.networks import (
     build_network,
     detect_memory_format,
@@ -174,7 +173,7 @@ class ImageClassifier(ClassifierModule):
         num_classes = len(self.class_names)
         metrics = {
             "loss": MeanLoss(),
-            "accuracy": MulticlassAccuracy(num_classes, average="micro", validate_args=False),
+            "accuracy": Accuracy(),
             "f1": MacroF1(num_classes),
             "coverage": PredictionSets(),
         }

@@ -46,14 +46,31 @@ class MeanLoss(Counts):
         """Adds up losses in integer units, images, and losses that are not finite."""
         finite = losses.abs() <= _LARGEST_LOSS  # NaN is not
         units = torch.where(finite, losses.float() / _LOSS_UNIT, 0).round().long()
-        self.counts[0] += units.sum()
-        self.counts[1] += len(losses)
-        self.counts[2] += (~finite).sum()
+        self.counts[0].add_(units.sum())
+        self.counts[1].add_(len(losses))
+        self.counts[2].add_((~finite).sum())
 
     def compute(self) -> float:
         """Returns the mean."""
         units, images, not_finite = self.counts.tolist()
         return float("nan") if not_finite else units * _LOSS_UNIT / max(images, 1)
+
+
+class Accuracy(Counts):
+    """The share of images classified correctly."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+
+    def update(self, preds: Tensor, target: Tensor, predicted: Tensor) -> None:
+        """Counts images."""
+        self.counts[0].add_((predicted == target).sum())
+        self.counts[1].add_(len(target))
+
+    def compute(self) -> float:
+        """Returns the share."""
+        correct, total = self.counts.tolist()
+        return correct / max(total, 1)
 
 
 class TopKAccuracy(Counts):
@@ -65,8 +82,8 @@ class TopKAccuracy(Counts):
 
     def update(self, preds: Tensor, target: Tensor, logits: Tensor) -> None:
         """Counts by logits, as small probabilities are rounded to 0."""
-        self.counts[0] += (logits.topk(self.k).indices == target[:, None]).sum()
-        self.counts[1] += len(target)
+        self.counts[0].add_((logits.topk(self.k).indices == target[:, None]).sum())
+        self.counts[1].add_(len(target))
 
     def compute(self) -> dict[str, float]:
         """Returns the share and the number of these images."""
@@ -130,8 +147,8 @@ class ExactMatch(Counts):
 
     def update(self, preds: Tensor, target: Tensor, predicted: Tensor) -> None:
         """Counts images."""
-        self.counts[0] += ((target == predicted) | (target < 0)).all(1).sum()
-        self.counts[1] += len(target)
+        self.counts[0].add_(((target == predicted) | (target < 0)).all(1).sum())
+        self.counts[1].add_(len(target))
 
     def compute(self) -> dict[str, float]:
         """Returns the share, and the numbers of correct and of all images."""

@@ -13,7 +13,9 @@ from torchmetrics.classification import (
     MulticlassAccuracy,
     MulticlassAUROC,
     MulticlassCalibrationError,
+    MulticlassRecall,
 )
+from torchmetrics.wrappers import BootStrapper, ClasswiseWrapper
 
 from examples.multilabel import MultilabelClassifier
 from project.model import ImageClassifier
@@ -208,6 +210,22 @@ def test_added_metrics_measure_the_same_images_and_are_not_merged_by_what_the_fi
         [3 / 5, 4 / 5, float(error.compute())]
     )
     assert model.conclude("val") is None
+
+
+class Wrapped(ImageClassifier):
+    def configure_metrics(self):
+        each = ClasswiseWrapper(MulticlassRecall(len(self.class_names), average=None))
+        again = BootStrapper(MulticlassRecall(len(self.class_names)), num_bootstraps=2)
+        return super().configure_metrics() | {"each": each, "again": again}
+
+
+def test_wrappers_of_torchmetrics_measure_as_scikit_learn():
+    logits, labels, losses = predictions(3)
+    results = measure((logits, labels, losses), cls=Wrapped)
+    expected = sklearn.recall_score(labels, logits.argmax(1), average=None)
+    recalls = [results[f"multiclassrecall_{label}"] for label in range(3)]
+    assert recalls == pytest.approx(expected.tolist())
+    assert results["mean"] == pytest.approx(expected.mean(), abs=0.15)
 
 
 class Each(ImageClassifier):

@@ -1,7 +1,8 @@
 """The base of classifiers: exact metrics, checkpoints that explain themselves, and exact resuming."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from functools import cache
 from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
@@ -188,9 +189,11 @@ class ClassifierModule(LightningModule):
             return
         probabilities = self.probabilities(logits)
         predicted = self.predicted(probabilities, split)
-        self.metrics_of(split).update(
-            probabilities, labels, logits=logits, losses=losses, predicted=predicted
-        )
+        named = {"logits": logits, "losses": losses, "predicted": predicted}
+        for metric in self.metrics_of(split).values():
+            # a collection would give all of them to a wrapper such as ClasswiseWrapper
+            wanted = _arguments(type(metric)) & named.keys()
+            metric.update(probabilities, labels, **{name: named[name] for name in wanted})
 
     def metrics_of(self, split: Split) -> MetricCollection:
         """Returns the metrics of a set."""
@@ -283,6 +286,12 @@ class ClassifierModule(LightningModule):
             UserError: The file is missing or damaged, or does not hold such a model.
         """
         return cast(Self, opened(cls, checkpoint_path, strict, kwargs).to(map_location))
+
+
+@cache
+def _arguments(metric: type[Metric]) -> Set[str]:
+    """Returns the names of the arguments of ``update``."""
+    return signature(metric.update).parameters.keys()
 
 
 def _plain(value: Any) -> Any:
