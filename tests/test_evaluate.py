@@ -4,6 +4,8 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from html.parser import HTMLParser
 from typing import Any
 
@@ -20,6 +22,7 @@ from project.engine.run.checkpoint import ABOUT
 from project.model.metrics import class_rates
 from tests.conftest import (
     QUIET,
+    ROOT,
     SLIM,
     SMALL_FILES,
     TINY,
@@ -185,6 +188,13 @@ class Page(HTMLParser):
 
     def handle_data(self, data):
         self.text += data
+
+
+def test_a_report_of_the_built_in_data_has_images_in_a_process_of_its_own(tiny_run, tmp_path):
+    command = [sys.executable, "-m", "project.report", tiny_run, f"--output={tmp_path / 'x.html'}"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "without images" not in run.stderr
+    assert "Most confident mistakes" in (tmp_path / "x.html").read_text()
 
 
 def test_a_reports_metrics_are_those_of_the_run_and_every_image_is_inside_the_file(

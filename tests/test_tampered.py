@@ -238,6 +238,18 @@ def test_preprocessing_that_cannot_be_is_an_error_of_one_line(checkpoint, change
     assert find_weights("resnet18", str(path)).preprocessing() is None
 
 
+@cases(
+    "name value",
+    *product(["thresholds", "coverage"], [3, [0.5], {"anemone": 0.5, 50: "x"}, {"anemone": NAN}]),
+    ("thresholds", {"anemone": 0.5}),  # one class of several
+    ("coverage", {50: 1.5}),
+)
+def test_thresholds_that_cannot_be_are_refused(checkpoint, name, value):
+    path = checkpoint(lambda content: content["about"].update({name: value}))
+    with pytest.raises(UserError, match="was not written by this project"):
+        read_checkpoint(path)
+
+
 def test_no_control_character_of_a_checkpoint_reaches_the_terminal(checkpoint, tmp_path, capsys):
     control = "a\x1b[2J\r\n\u202eb"
 

@@ -240,3 +240,12 @@ def test_a_metric_of_several_numbers_is_recorded_and_not_logged():
     (logged,) = trainer().test(model, datamodule=Memory(), verbose=False)
     assert set(logged) == {"test/accuracy", "test/f1", "test/loss"}
     assert len(model.results["test"]["each"]) == 3
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_accuracy_is_a_ratio_of_counts_in_64_bits(split):
+    labels = torch.arange(10) % 5
+    logits = 9.0 * F.one_hot(labels.where(torch.arange(10) != 3, 0), 5)
+    several = F.one_hot(labels, 5)
+    assert measure((logits, labels, torch.zeros(10)), split=split)["accuracy"] == 9 / 10
+    assert measure((logits - 4, several, torch.zeros(10)), split=split)["accuracy"] == 9 / 10

@@ -78,7 +78,8 @@ def read_config(path: str) -> Options:
     name, text = path, ""
     if path.lstrip().startswith("{"):
         name, text = "--config", path
-    elif os.path.exists(path) and not os.path.isfile(path):  # a FIFO would be waited for
+    # a FIFO would be waited for; the pipe of a shell's <(...) resolves to no path
+    elif os.path.exists(real := os.path.realpath(path)) and not os.path.isfile(real):
         raise UserError(f"--config: '{path}' is not a file")
     try:
         values = read_yaml(text or Path(path).read_text("utf-8-sig"), name)

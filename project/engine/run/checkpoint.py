@@ -101,6 +101,8 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         and is_preprocessing(about["preprocessing"])
         and _are_names([about["arch"]])
         and _are_names(about["class_names"])
+        and _are_fractions(about.get("thresholds"), about["class_names"])
+        and _are_fractions(about.get("coverage"))
     ):
         raise UserError(
             f"'{path}' was not written by this project: it does not name its classes and preprocessing"
@@ -112,6 +114,15 @@ def _are_names(found: Any) -> bool:
     """Returns True for a list of texts that are short enough to be compared and printed."""
     return isinstance(found, list) and all(
         isinstance(name, str) and len(name) <= 1000 for name in found
+    )
+
+
+def _are_fractions(found: Any, names: list[str] | None = None) -> bool:
+    """Returns True for a dict of numbers from 0 to 1, of all these names if there are any, and for None."""
+    return found is None or (
+        isinstance(found, dict)
+        and (names is None or [*found] == names)
+        and all(isinstance(value, float) and 0 <= value <= 1 for value in found.values())
     )
 
 

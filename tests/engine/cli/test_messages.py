@@ -153,6 +153,14 @@ def test_a_config_that_is_a_pipe_is_not_waited_for(workplace, capsys):
     )
 
 
+def test_a_config_may_come_from_the_pipe_of_a_shells_process_substitution():
+    reading, writing = os.pipe()
+    with open(writing, "w") as file:
+        file.write("trainer: {max_epochs: 3}")
+    with open(reading):
+        assert parse(f"--config=/dev/fd/{reading}").trainer.max_epochs == 3
+
+
 @cases(
     "command args answer",
     (EvaluateCLI, [], "the checkpoint is missing; see --help"),
