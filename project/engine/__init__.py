@@ -113,8 +113,8 @@ if TYPE_CHECKING:
     from .loading.data_module import ImageDataModule as ImageDataModule
     from .loading.files import FileDataset as FileDataset
     from .loading.image_files import ImageFilesDataModule as ImageFilesDataModule
-    from .loading.image_files import ResizedDataModule as ResizedDataModule
     from .loading.map_dataset import MapDatasetModule as MapDatasetModule
+    from .loading.resized import ResizedDataModule as ResizedDataModule
     from .preprocessing import Preprocessing as Preprocessing
     from .randomness import uniform as uniform
     from .run.checkpoint import read_checkpoint as read_checkpoint
@@ -149,7 +149,7 @@ _MODULES = {
     "FileDataset": "loading.files",
     "ImageFilesDataModule": "loading.image_files",
     "MapDatasetModule": "loading.map_dataset",
-    "ResizedDataModule": "loading.image_files",
+    "ResizedDataModule": "loading.resized",
     "Preprocessing": "preprocessing",
     "uniform": "randomness",
     "read_checkpoint": "run.checkpoint",

@@ -75,16 +75,11 @@ def bands_of(preprocessing: Preprocessing) -> Bands | None:
     return (len(preprocessing["mean"]), preprocessing["bits"]) if "bits" in preprocessing else None
 
 
-def batch_bytes(count: int, preprocessing: Preprocessing) -> int:
-    """Returns the bytes of so many input images."""
-    return empty_images(count, preprocessing, "meta").nbytes
-
-
-def empty_images(count: int, preprocessing: Preprocessing, device: str = "cpu") -> Tensor:
-    """Allocates input images, uint8 or uint16 (N, channels, crop, crop), as decoders write them and networks want them."""
+def empty_images(count: int, preprocessing: Preprocessing) -> Tensor:
+    """Allocates input images, uint8 or uint16 (N, channels, crop, crop), in channels-last format."""
     shape = (count, len(preprocessing["mean"]), preprocessing["crop"], preprocessing["crop"])
     dtype = torch.uint16 if preprocessing.get("bits") == 16 else torch.uint8
-    return torch.empty(shape, dtype=dtype, memory_format=torch.channels_last, device=device)
+    return torch.empty(shape, dtype=dtype, memory_format=torch.channels_last)
 
 
 @functools.cache  # as a copy waits for the device

@@ -73,7 +73,7 @@ def test_processes_behind_the_first_find_classes_without_looking_for_files(
     assert first.class_names == ["B", "a", "Ä b"]
     assert sum(first.expected_sizes().values()) == 36
     monkeypatch.setenv(variable, "1")
-    monkeypatch.setattr(other, "find", None)
+    monkeypatch.setattr(other, "_split", None)
     for folder in classes:
         shutil.rmtree(place / folder)
         if kind != "CSV":

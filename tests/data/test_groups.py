@@ -191,7 +191,6 @@ def test_over_the_folds_each_image_is_tested_once_and_no_group_divided(tmp_path,
     ({"folds": 1}, "--data.folds must be at least 2, got 1"),
     ({"folds": 3, "fold": 4}, "--data.fold must be from 1 to 3, got 4"),
     ({"fold": 2}, "--data.fold must be given with --data.folds, got 2"),
-    ({"folds": 2, "val_fraction": 0.5}, "--data.val_fraction must be below 1 - 1/2, got 0.5"),
     ({"group": "site([0-9]+)_9"}, r"'site\(\[0-9\]\+\)_9' finds nothing in '[ab]/site"),
     ({"group": "site("}, r"'site\(' is no regular expression"),
     (

@@ -104,12 +104,10 @@ class Labeller(LightningModule):
         # Lightning warns of an empty loader
         padding = -len(paths) % world_size if paths else world_size
         dealt = [*paths, *[None] * padding][self.trainer.global_rank :: world_size]
-        devices = self.trainer.num_devices
         workers = self._options.num_workers
         if workers is None:
-            workers = min(8, max(1, usable_cores() // devices - 1))
-        size = self._options.batch_size
-        return path_loader(dealt, self.model.preprocessing, size, workers, devices)
+            workers = min(8, max(1, usable_cores() // self.trainer.num_devices - 1))
+        return path_loader(dealt, self.model.preprocessing, self._options.batch_size, workers)
 
     def predict_step(self, batch: PathBatch, batch_idx: int) -> list[Row]:
         """Makes a row for each file."""

@@ -1,6 +1,7 @@
 """Decoded images in a file that all processes of a machine share."""
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -60,8 +61,8 @@ class ImageCache:
 
 def open_cache(
     folder: Path, files: Paths, stamps: NDArray[np.int64], shapes: NDArray[np.int64], settings: str
-) -> ImageCache | None:
-    """Makes the file or finds that of an earlier run with the same images and settings; None where it does not fit.
+) -> ImageCache:
+    """Makes the file, or finds that of an earlier run with the same images and settings.
 
     Image files are the same if their stamps, length and time of change, are, and their paths below their common folder.
     """
@@ -83,22 +84,21 @@ def open_cache(
     size = 8 * len(shapes) + 3 * int(shapes.prod(axis=1).sum())
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return ImageCache(path, shapes) if _allocate(path, size) else None
+        _allocate(path, size)
     except OSError as error:
         raise UserError(f"--data.cache '{folder}' cannot be written ({error.strerror})") from error
+    return ImageCache(path, shapes)
 
 
-def _allocate(path: Path, size: int) -> bool:
-    """Reserves the room now: where it ran out later, the system would end the process without a word."""
-    whole = (
-        path.exists() and path.stat().st_size >= size
-    )  # its length comes last; it may take less room, compressed
-    if not whole and shutil.disk_usage(path.parent).free < size + _LEFT_FREE:
-        return False
+def _allocate(path: Path, size: int) -> None:
+    """Reserves the space now: if it ran out later, the system would kill the process."""
+    # the file is truncated to its size last; it may use fewer blocks, compressed
+    if path.exists() and path.stat().st_size >= size:
+        return
+    if shutil.disk_usage(path.parent).free < size + _LEFT_FREE:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     path.touch()
     with open(path, "r+b") as file:
-        if not whole:
-            with contextlib.suppress(AttributeError):  # macOS has no such call
-                os.posix_fallocate(file.fileno(), 0, size)
-            file.truncate(size)
-    return True
+        with contextlib.suppress(AttributeError):  # macOS has no such call
+            os.posix_fallocate(file.fileno(), 0, size)
+        file.truncate(size)

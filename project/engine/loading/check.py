@@ -31,13 +31,17 @@ _MOST_PROCESSES = 16
 _AT_ONCE = 64
 _UNSURE_NS = 2 * 10**9  # a file may change twice within a tick of the file system's clock
 
-ROW = np.dtype("u8, i8, i8, i4, i4, S8, S16, S32")
+ROW = np.dtype(
+    {
+        "names": ["name", "length", "changed", "width", "height", "format", "mode", "pixels"],
+        "formats": ["u8", "i8", "i8", "i4", "i4", "S8", "S16", "S32"],
+    }
+)
 """A file: a hash of its name, its length in bytes or -1 if it is broken, its time of change in ns, and its facts.
 
 These are the size of the upright image; and where all of it was decoded its format, whatever the file is called, PIL's
 name of the kind of its pixels, and a hash of the image as training sees it.
 """
-ROW.names = ("name", "length", "changed", "width", "height", "format", "mode", "pixels")
 _COLUMNS = ["name", "length", "changed"]
 _STAMP = np.dtype([(column, ROW[column]) for column in _COLUMNS])
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
 from ..errors import UserError, require
 from ..hardware import usable_cores
-from ..preprocessing import Preprocessing, as_colour, batch_bytes
+from ..preprocessing import Preprocessing, as_colour
 from ..randomness import Purpose, derived_seed, seed_generators
 from ..run.files import fetch_archive
 from ..training.fitting import require_same_classes
@@ -305,12 +305,15 @@ class ImageDataModule(LightningDataModule, ABC):
         transforms = self.train_transforms if split == "train" else []
         return TransformedDataset(dataset, transforms, self.seed) if transforms else dataset
 
-    def _loader(self, dataset: Any, sampler: Sampler[Any], wanted: int) -> LazyDataLoader:
+    def _loader(self, dataset: Any, sampler: Sampler[Any], workers: int) -> LazyDataLoader:
         batch_size = max(1, self.batch_size // self.world[0])
-        size = batch_bytes(batch_size, self.preprocessing)
-        options: dict[str, Any] = {"sampler": sampler, "pin_memory": self.pins_memory()}
         return image_loader(
-            dataset, batch_size, wanted, self.prefetch_factor, size, self._devices, **options
+            dataset,
+            batch_size,
+            workers,
+            self.prefetch_factor,
+            sampler=sampler,
+            pin_memory=self.pins_memory(),
         )
 
     def pins_memory(self) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ..errors import LocalError, UnreadableFileError, printable
-from ..preprocessing import Bands, Preprocessing, bands_of, batch_bytes, empty_images
+from ..preprocessing import Bands, Preprocessing, bands_of, empty_images
 from ..randomness import Purpose, uniform
 from .batch import ImageBatch, Keys, split_keys
 from .cache import ImageCache, open_cache
@@ -164,7 +164,7 @@ class FileDataset:
         shapes: NDArray[np.int64] = np.maximum(1, np.round(sizes[:, ::-1] * scale)).astype(np.int64)
         return shapes
 
-    def _open_cache(self, folder: Path, facts: NDArray[np.int64]) -> ImageCache | None:
+    def _open_cache(self, folder: Path, facts: NDArray[np.int64]) -> ImageCache:
         if self.crop_scale is None:
             shapes = np.full((len(self), 2), self.crop)
             settings = f"whole {sorted(self.preprocessing.items())}"
@@ -228,13 +228,8 @@ class PathDataset:
 
 
 def path_loader(
-    paths: Sequence[str | None],
-    preprocessing: Preprocessing,
-    batch_size: int,
-    workers: int,
-    devices: int,
+    paths: Sequence[str | None], preprocessing: Preprocessing, batch_size: int, workers: int
 ) -> DataLoader[Any]:
-    """Loads files in their order; ``devices`` processes of this machine do so at once, each with its own workers."""
-    size = batch_bytes(batch_size, preprocessing)
-    dataset, pinned = PathDataset(paths, preprocessing), torch.cuda.is_available()
-    return image_loader(dataset, batch_size, workers, 2, size, devices, pin_memory=pinned)
+    """Loads files in their order."""
+    dataset = PathDataset(paths, preprocessing)
+    return image_loader(dataset, batch_size, workers, 2, pin_memory=torch.cuda.is_available())

@@ -1,17 +1,17 @@
-"""Data modules of images that are resized in loader workers, and of image files: found, split, checked and read."""
+"""The data module of image files: finds, splits, checks and reads them."""
 
-import re
 import shlex
 import sys
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
 import torch
-from jsonargparse.typing import OpenUnitInterval, PositiveInt
+from jsonargparse.typing import PositiveInt
 from numpy.lib.recfunctions import structured_to_unstructured
 from numpy.typing import NDArray
 from tqdm import tqdm
@@ -24,93 +24,19 @@ from ..errors import (
     printable,
     require,
 )
-from ..preprocessing import Fit, Interpolation, Preprocessing
+from ..preprocessing import Preprocessing
 from .batch import ImageBatch
 from .check import check_files, few, leave_out
-from .data_module import ImageDataModule
 from .files import FileDataset, mean_and_std
-from .layout import FoundFiles, find_layout, list_folder
+from .layout import FoundFiles, class_order, find_layout, list_folder, sort_classes
 from .paths import ClassFiles, Paths, joined
+from .resized import ResizedDataModule
 from .scan import spelt
 from .share import once_a_machine
-from .splits import SPLITS, cut_classes, cut_groups, hashed_split
+from .splits import SPLITS, cut_classes, cut_groups, group_name
 from .table import Table
 
 _PACKAGE = __name__.partition(".")[0]
-IMAGENET_MEAN = [0.485, 0.456, 0.406]
-IMAGENET_STD = [0.229, 0.224, 0.225]
-
-
-class ResizedDataModule(ImageDataModule):
-    """Images of any size, resized in loader workers.
-
-    Args:
-        image_size: The size in pixels of the square that the network sees, by default 224. Pretrained weights bring
-            their own, with ``resize``, ``interpolation``, ``mean`` and ``std``.
-        fit: Makes an image square. ``crop``, the default, resizes the shorter side to ``resize`` and crops the centre;
-            ``pad`` resizes the longer side and adds bars of the mean colour; ``squash`` resizes both sides, which changes
-            the aspect ratio. Training does the same to random crops.
-        resize: Advanced: The length in pixels that the shorter side is scaled to before, by default 8/7 of ``image_size``.
-        interpolation: Advanced: Scales images, always with antialiasing: ``bilinear``, the default, or ``bicubic``.
-        crop_scale: The smallest and largest share of an image that a random crop in training keeps; null takes whole
-            images, as evaluation does.
-        val_fraction: About the share of each class that becomes validation data, if the data have no validation set.
-        test_fraction: About the share of each class that becomes test data, if the data have no test set.
-        kwargs: See ``ImageDataModule``.
-    """
-
-    in_memory = False
-
-    def __init__(
-        self,
-        image_size: int | None = None,
-        fit: Fit | None = None,
-        resize: int | None = None,
-        interpolation: Interpolation | None = None,
-        crop_scale: tuple[float, float] | None = (0.08, 1.0),
-        val_fraction: OpenUnitInterval = 0.1,
-        test_fraction: OpenUnitInterval = 0.1,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.image_size = 224 if image_size is None else image_size
-        require(self.image_size >= 8, "--data.image_size", image_size, "at least 8")
-        self.resize = self.image_size * 8 // 7 if resize is None else resize
-        require(
-            self.resize >= self.image_size,
-            "--data.resize",
-            resize,
-            f"at least {self.image_size}, the image size",
-        )
-        self.fit: Fit = fit or "crop"
-        self.interpolation: Interpolation = interpolation or "bilinear"
-        if crop_scale is not None and not 0 < crop_scale[0] <= crop_scale[1] <= 1:
-            raise UserError(
-                f"--data.crop_scale must be two shares, as in [0.08, 1], got {list(crop_scale)}"
-            )
-        if val_fraction + test_fraction >= 1:
-            raise UserError(
-                "--data.val_fraction and --data.test_fraction must leave something to train on"
-            )
-        self.crop_scale = crop_scale
-        # the test set first, so that it does not depend on the share of the validation set
-        self.fractions = {"test": test_fraction, "val": val_fraction}
-
-    @property
-    def preprocessing(self) -> Preprocessing:
-        """The options above, with ImageNet's statistics unless others are given."""
-        return {
-            "resize": self.resize if self.fit == "crop" else self.image_size,
-            "crop": self.image_size,
-            "fit": self.fit,
-            "interpolation": self.interpolation,
-            "mean": self.mean or IMAGENET_MEAN,
-            "std": self.std or IMAGENET_STD,
-        }
-
-    def hashed_split(self, names: Iterable[str]) -> dict[str, list[int]]:
-        """Cuts files with these names into splits by hashes of the names; returns positions."""
-        return hashed_split(names, self.fractions, self.split_seed, "all images")
 
 
 class ImageFilesDataModule(ResizedDataModule):
@@ -167,8 +93,6 @@ class ImageFilesDataModule(ResizedDataModule):
             require(folds >= 2, "--data.folds", folds, "at least 2")
             require(fold <= folds, "--data.fold", fold, f"from 1 to {folds}")
             self.fractions["test"] = 1 / folds
-            val = self.fractions["val"]
-            require(val < 1 - 1 / folds, "--data.val_fraction", val, f"below 1 - 1/{folds}")
         self.skip_bad = on_bad_image == "skip"
         self.cache = Path(cache).expanduser() if cache is not None else None
         self.expected_classes = [*(class_names or ())]
@@ -197,18 +121,6 @@ class ImageFilesDataModule(ResizedDataModule):
         group = {"group": self.group} if self.group is not None else {}
         self._table = Table(file, {**columns, **group}, delimiter)
 
-    def find(self) -> FoundFiles:
-        """Finds the files of each class, by default in the folders of ``images_root``."""
-        if self._table is not None:
-            return self._table.list_files(self.images_root)
-        return list_folder(self.images_root, self.bands, self.expected_classes)
-
-    def find_class_names(self) -> set[str]:
-        """Finds the classes without listing files, before processes can share the list."""
-        if self._table is not None:
-            return {row.label for row in self._table.rows()}
-        return {*find_layout(self.images_root, self.expected_classes).classes["train"]}
-
     @property
     def class_names(self) -> list[str]:
         """The names of the classes, in the order of their labels."""
@@ -216,7 +128,10 @@ class ImageFilesDataModule(ResizedDataModule):
             return self.expected_classes
         if self._files or first_of_machine():
             return [*next(iter(self.files().values()))]
-        return _ordered(self.find_class_names())
+        # without listing files, before processes can share the list
+        if self._table is not None:
+            return sort_classes({row.label for row in self._table.rows()})
+        return sort_classes(find_layout(self.images_root).classes["train"])
 
     def expect_classes(self, names: Sequence[str], source: object) -> None:
         """Labels images by the classes of a checkpoint, of which some may not occur."""
@@ -243,69 +158,45 @@ class ImageFilesDataModule(ResizedDataModule):
     def files(self) -> dict[str, ClassFiles]:
         """The image files of each split, found and split once."""
         if not self._files:
-            try:
-                found = self.find()
-            except OSError as error:
-                raise UserError(
-                    f"--data.root: '{error.filename}' cannot be read ({error.strerror})"
-                ) from error
-            self._groups = found.groups
-            self._files = self._split(found)
+            files = (
+                self._table.list_files(self.images_root)
+                if self._table is not None
+                else list_folder(self.images_root, self.bands, self.expected_classes)
+            )
+            self._groups = files.groups
+            self._files = self._split(files)
         return self._files
 
-    def _split(self, found: FoundFiles) -> dict[str, ClassFiles]:
+    def _split(self, listing: FoundFiles) -> dict[str, ClassFiles]:
         """Aligns the classes of all splits, and cuts splits that the data itself does not have."""
-        splits = found.splits
+        listed_splits = listing.splits
         if self.test_split == "all":
             parts: dict[str, list[Paths]] = {}
-            for name, files in chain.from_iterable(part.items() for part in splits.values()):
+            for name, files in chain.from_iterable(map(dict.items, listed_splits.values())):
                 parts.setdefault(name, []).append(files)
-            splits = {"all": {name: joined(files) for name, files in parts.items()}}
-        names = self._require_classes(splits)
-        nothing = next(iter(next(iter(splits.values())).values())).take(slice(0))
-        given = {
-            split: {name: classes.get(spelt(name), nothing) for name in names}
-            for split, classes in splits.items()
+            listed_splits = {"all": {name: joined(files) for name, files in parts.items()}}
+        if not listed_splits:
+            raise UserError(f"'{printable(self.source)}' names no image")
+        names = class_order(listed_splits, self.source, self.expected_classes, self._expected_by)
+        no_files = next(iter(next(iter(listed_splits.values())).values())).take(slice(0))
+        splits = {
+            split: {name: classes.get(spelt(name), no_files) for name in names}
+            for split, classes in listed_splits.items()
         }
-        notes = [f"{len(names)} {found.layout[0]}", *filter(None, found.layout[1:])]
-        for split, classes in given.items():
+        notes = [f"{len(names)} {listing.layout[0]}", *filter(None, listing.layout[1:])]
+        for split, classes in splits.items():
             if empty := [name for name, files in classes.items() if not files]:
                 notes.append(f"no {split} images of {listed(empty, 3)}")
-        cut = self.cut(given["train"], found.root, given) if "train" in given else {}
-        of_groups = self.splits_of_groups(given) if self.group is not None else {}
-        for group, of_group in of_groups.items():
+        groups = self.splits_of_groups(splits) if self.group is not None else {}
+        for group, of_group in groups.items():
             if len(of_group) > 1:
                 raise UserError(
                     f"--data.group: '{printable(group)}' has images in {listed(sorted(of_group))}"
                 )
         self.layout = "; ".join(notes)
-        splits = given | cut
+        if "train" in splits:
+            splits |= self.cut(splits["train"], listing.root, splits)
         return {split: ClassFiles(splits[split]) for split in ("all", *SPLITS) if split in splits}
-
-    def _require_classes(self, splits: Mapping[str, Mapping[str, Paths]]) -> list[str]:
-        """Returns the names of the classes in the order of their labels."""
-        if not splits:
-            raise UserError(f"'{printable(self.source)}' names no image")
-        every = {*chain.from_iterable(splits.values())}
-        if self.expected_classes:
-            if unknown := every - {*map(spelt, self.expected_classes)}:
-                raise UserError(
-                    f"'{printable(self.source)}' has images of {listed(_ordered(unknown), 4)}, but"
-                    f" {printable(self._expected_by)} knows the {len(self.expected_classes)} classes"
-                    f" {listed(self.expected_classes, 4)} alone"
-                )
-            return self.expected_classes
-        if untrained := every - splits.get("train", {}).keys():
-            raise UserError(
-                f"'{printable(self.source)}' has no training image of"
-                f" {listed(_ordered(untrained), 4)}"
-            )
-        if len(every) < 2:
-            raise UserError(
-                f"'{printable(self.source)}' has one class only, '{printable(*every)}'; there is"
-                " nothing to tell apart"
-            )
-        return _ordered(every)
 
     def expected_sizes(self) -> dict[str, int]:
         """The number of files in each split, once they are there and listed."""
@@ -338,24 +229,14 @@ class ImageFilesDataModule(ResizedDataModule):
         """The name of a file's group: from its table, or what the regular expression finds."""
         if self._groups:
             return self._groups[path]
-        try:
-            match = re.search(spelt(str(self.group)), spelt(path))
-        except re.error as error:
-            raise UserError(
-                f"--data.group: '{self.group}' is no regular expression ({error})"
-            ) from error
-        if match is None:
-            raise UserError(f"--data.group: '{self.group}' finds nothing in '{printable(path)}'")
-        return match[min(1, match.re.groups)] or ""
+        return group_name(str(self.group), path)
 
     def splits_of_groups(self, files: Mapping[str, Mapping[str, Paths]]) -> dict[str, set[str]]:
         """The splits in which each group has images."""
-        splits: dict[str, set[str]] = {}
+        splits = defaultdict[str, set[str]](set)
         for split, classes in files.items():
-            for path in chain.from_iterable(
-                files.strings(self.images_root) for files in classes.values()
-            ):
-                splits.setdefault(self.group_of(path), set()).add(split)
+            for path in joined(classes.values()).strings(self.images_root):
+                splits[self.group_of(path)].add(split)
         return splits
 
     def prepare_data(self) -> None:
@@ -390,9 +271,10 @@ class ImageFilesDataModule(ResizedDataModule):
         return {split: self._dataset(split, classes) for split, classes in splits.items()}
 
     def _dataset(self, split: str, classes: ClassFiles) -> FileDataset:
-        files, counts = classes.paths, torch.tensor([*classes.counts.values()])
+        files = classes.paths
+        counts = torch.tensor([*classes.counts.values()])
         labels = torch.arange(len(counts), dtype=torch.int32).repeat_interleave(counts)
-        dataset = FileDataset(
+        return FileDataset(
             files,
             labels,
             self.preprocessing,
@@ -402,20 +284,14 @@ class ImageFilesDataModule(ResizedDataModule):
             self.cache,
             self._facts[files.rows] if self._facts is not None else None,
         )
-        if self.cache is not None and dataset.cache is None and self.world[1] == 0:
-            _warn(
-                f"--data.cache: '{self.cache}' has no room for the decoded {split} images; going on"
-                " without"
-            )
-        return dataset
 
     def _readable(self) -> dict[str, ClassFiles]:
         """The files of each split without broken ones, which are an error or skipped."""
         broken = dict(sorted((self._defects or {}).items()))
         if not broken:
             return self.files()
-        total = sum(self.expected_sizes().values())
-        text = f"{len(broken):,} of {total:,} files cannot be read as images"
+        count = sum(self.expected_sizes().values())
+        text = f"{len(broken):,} of {count:,} files cannot be read as images"
         if not self.skip_bad:
             raise UnreadableFileError(
                 f"{text}: {few(broken)}; repair or remove such files, or skip them with"
@@ -437,10 +313,7 @@ class ImageFilesDataModule(ResizedDataModule):
         for index in batch.indices[~readable].tolist():
             if (file := dataset.files[index % len(dataset)]) not in self._reported:
                 self._reported.add(file)
-                _warn(
-                    f"'{printable(file)}' cannot be read as an image and is left out"
-                    f" ({len(self._reported)} so far)"
-                )
+                _warn(f"'{printable(file)}' cannot be read as an image and is left out")
         if split != "train":
             return batch
         if not readable.any():
@@ -449,13 +322,6 @@ class ImageFilesDataModule(ResizedDataModule):
                 f" '{self.images_root}' still there?"
             )
         return ImageBatch(*(field[readable] for field in batch))
-
-
-def _ordered(names: Iterable[str]) -> list[str]:
-    """Sorts the names of classes: numbers by their value, if all are numbers."""
-    names = sorted(names)
-    numbers = all(name.removeprefix("-").isdecimal() for name in names)
-    return sorted(names, key=int) if numbers else names
 
 
 def _warn(text: str) -> None:

@@ -2,7 +2,7 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -236,3 +236,38 @@ def _describe_loose(root: Path, layout: Layout, loose: list[str]) -> list[str]:
         return []
     example = os.path.relpath(loose[0], root)
     return [f"images in no class are left out: {len(loose):,}, such as {example}"]
+
+
+def class_order(
+    splits: Mapping[str, Mapping[str, Paths]],
+    source: Path,
+    expected: Sequence[str],
+    expected_by: object,
+) -> list[str]:
+    """Returns the names of the classes in the order of their labels: ``expected``, or sorted."""
+    names = {*chain.from_iterable(splits.values())}
+    if expected:
+        if unknown := names - {*map(spelt, expected)}:
+            raise UserError(
+                f"'{printable(source)}' has images of {listed(sort_classes(unknown), 4)}, but"
+                f" {printable(expected_by)} knows the {len(expected)} classes"
+                f" {listed(expected, 4)} alone"
+            )
+        return [*expected]
+    if untrained := names - splits.get("train", {}).keys():
+        raise UserError(
+            f"'{printable(source)}' has no training image of {listed(sort_classes(untrained), 4)}"
+        )
+    if len(names) < 2:
+        raise UserError(
+            f"'{printable(source)}' has one class only, '{printable(*names)}'; there is nothing to"
+            " tell apart"
+        )
+    return sort_classes(names)
+
+
+def sort_classes(names: Iterable[str]) -> list[str]:
+    """Sorts the names of classes: numbers by their value, if all are numbers."""
+    names = sorted(names)
+    numbers = all(name.removeprefix("-").isdecimal() for name in names)
+    return sorted(names, key=int) if numbers else names

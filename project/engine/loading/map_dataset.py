@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset
 from ..errors import UserError
 from ..run.files import one_at_a_time
 from .batch import BatchDataset
-from .image_files import ResizedDataModule
+from .resized import ResizedDataModule
 from .splits import SPLITS, cut_classes
 from .torch_dataset import MapDataset, TorchDataset, class_names_of, labels_of
 

@@ -1,5 +1,6 @@
 """Splits of one collection of samples into training, validation and test sets, by hashes of names."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
@@ -8,7 +9,8 @@ from unicodedata import normalize
 
 import numpy as np
 
-from ..errors import UserError
+from ..errors import UserError, printable
+from .scan import spelt
 
 SPLITS = ("train", "val", "test")
 
@@ -105,6 +107,19 @@ def cut_groups(
         }
         for split in ("train", *fractions)
     }
+
+
+def group_name(expression: str, path: str) -> str:
+    """Returns what a regular expression, or its first group, matches in a path."""
+    try:
+        match = re.search(spelt(expression), spelt(path))
+    except re.error as error:
+        raise UserError(
+            f"--data.group: '{expression}' is no regular expression ({error})"
+        ) from error
+    if match is None:
+        raise UserError(f"--data.group: '{expression}' finds nothing in '{printable(path)}'")
+    return match[min(1, match.re.groups)] or ""
 
 
 def _fill(

@@ -3,32 +3,29 @@
 import atexit
 import contextlib
 import copy
-import functools
 import multiprocessing
 import multiprocessing.util
 import os
 import resource
-import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
-from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 from torch.utils.data import DataLoader, get_worker_info
-from tqdm import tqdm
 
 from ..errors import WORKER_DIED, LocalError
 from ..run.processes import StopRequest
 from ..upstream import BatchQueue, ResumableLoader
 
-_SHARED_MEMORY = Path("/dev/shm")
 _MANY_FILES = 2**16
+_MORE_MEMORY = (
+    "enlarge /dev/shm (docker run --shm-size), or lower num_workers, prefetch_factor or batch_size"
+)
 _LONGEST_SOCKET_FOLDER = 70  # bytes: a socket's path has 103 on macOS, of which 32 follow
 
 
@@ -37,25 +34,9 @@ def image_loader(
     batch_size: int,
     workers: int,
     prefetch_factor: int,
-    batch_bytes: int,
-    processes: int,
     **options: Any,
 ) -> "LazyDataLoader":
-    """Makes a loader of the batches that a dataset serves, whose workers stay; without any where they have no room.
-
-    So many ``processes`` of this machine load at once, each with that many workers, of which each holds
-    ``prefetch_factor`` batches ready.
-    """
-    # and the batch that is used, and one on its way
-    needed = processes * (workers * prefetch_factor + 2) * batch_bytes
-    if (
-        workers and _SHARED_MEMORY.is_dir() and shutil.disk_usage(_SHARED_MEMORY).free < 2 * needed
-    ):  # half for others
-        _say_once(
-            f"{_SHARED_MEMORY} has little room for the {needed / 1e6:.1f} MB that loader workers hold ready, so the run"
-            " loads images without them; enlarge it (docker run --shm-size), or use a smaller batch_size"
-        )
-        workers = 0
+    """Makes a loader of the batches that a dataset serves, whose workers persist between epochs."""
     if workers:
         _allow_open_files()
     return LazyDataLoader(
@@ -101,22 +82,18 @@ def _allow_open_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-@functools.cache
-@rank_zero_only
-def _say_once(note: str) -> None:
-    """Prints a note, and not again for the next loader."""
-    tqdm.write(f"note: {note}", file=sys.stderr)
-
-
 def share_batch(batch: Any) -> Any:
     """Passes on what a dataset returned, which is a batch already; in a worker, puts it in shared memory.
 
     torch would do that later, in a thread that loses the batch where there is no room; the run would wait forever.
     """
     if get_worker_info() is not None:
-        for part in batch:
-            if isinstance(part, Tensor):
-                part.share_memory_()  # type: ignore[no-untyped-call]
+        try:
+            for part in batch:
+                if isinstance(part, Tensor):
+                    part.share_memory_()  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            raise LocalError(f"no shared memory for a batch ({error}); {_MORE_MEMORY}") from error
     return batch
 
 

@@ -105,7 +105,6 @@ def test_a_file_that_breaks_in_training_leaves_its_batch_and_the_others_as_they_
     assert all(
         any(f"'{file}' cannot be read" in line for line in warnings) for file in (gone, deep)
     )
-    assert "(2 so far)" in warnings[1]
 
 
 @pytest.mark.parametrize("split", ["val", "test"])
@@ -154,7 +153,7 @@ def skip(folder):
     data: Any = module(folder / "images", val_fraction=0.3, test_fraction=0.3)
     assert data.class_names == ["a", "b"]
     if rank == 1:
-        data.find = data._check = None
+        data._split = data._check = None
         assert data.expected_sizes() == {}
     (one := trainer(2, max_epochs=2)).fit(classifier(), datamodule=data)
     images: Any = NoiseDataModule()

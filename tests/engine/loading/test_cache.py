@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from project.data import FolderDataModule
-from project.engine.errors import UnreadableFileError
+from project.engine.errors import UnreadableFileError, UserError
 from project.engine.loading.cache import open_cache
 from project.engine.loading.paths import PathBlock
 from tests.conftest import draw_image, make_folder
@@ -103,13 +103,10 @@ def test_an_image_of_which_a_part_was_lost_is_decoded_again(start):
         assert torch.equal(epoch(start()), whole)
 
 
-def test_where_it_does_not_fit_that_is_said_and_images_are_decoded(
-    start, tmp_path, monkeypatch, capsys
-):
+def test_a_full_disk_is_an_error_before_training(start, tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
-    train = start()
-    assert "has no room for the decoded train images; going on without" in capsys.readouterr().err
-    assert torch.equal(epoch(train), epoch(start(cache=None)))
+    with pytest.raises(UserError, match=r"--data.cache '.*' cannot be written \(No space left"):
+        start()
     assert not list((tmp_path / "cache").glob("*.images"))
 
 

@@ -5,8 +5,6 @@ import resource
 import signal
 import subprocess
 import sys
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -14,6 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from project.engine import UserError
 from project.engine.loading import workers
 from project.engine.loading.batch import ArrayDataset
 from tests.data.stubs import NoiseDataModule
@@ -24,30 +23,12 @@ def test_a_batch_for_which_there_is_no_room_is_an_error_and_not_lost(monkeypatch
     no_room = Mock(side_effect=RuntimeError("unable to allocate shared memory"))
     monkeypatch.setattr("torch.Tensor.share_memory_", no_room)
     data: Any = ArrayDataset(torch.zeros(8, 3, 4, 4, dtype=torch.uint8), torch.arange(8), "image")
-    with pytest.raises(RuntimeError, match="unable to allocate shared memory"):
+    with pytest.raises(UserError, match=r"unable to allocate shared memory.*--shm-size"):
         list(
             DataLoader(
                 data, batch_size=4, num_workers=1, collate_fn=workers.share_batch, timeout=60
             )
         )
-
-
-@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no /dev/shm")
-@pytest.mark.parametrize(("free", "expected"), [(64e6, 2), (20e3, 0)])
-def test_with_little_shared_memory_there_are_no_workers_and_one_line_says_so(
-    monkeypatch, capsys, free, expected
-):
-    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
-    data = NoiseDataModule(
-        num_workers=2, batch_size=8
-    )  # two batches of 3.5 KB for each worker, twice
-    data.setup("fit")
-    assert [loader.num_workers for loader in (data.train_dataloader(), data.val_dataloader())] == [
-        expected
-    ] * 2
-    said = capsys.readouterr().err
-    assert said.startswith("note: /dev/shm has little room for the ") == (expected == 0)
-    assert said.count("\n") == (expected == 0)
 
 
 def test_the_limit_on_open_files_is_raised_and_never_lowered():
@@ -82,7 +63,7 @@ import torch
 from project.engine.loading import workers
 from project.engine.loading.batch import ArrayDataset
 data = ArrayDataset(torch.zeros(8, 3, 4, 4, dtype=torch.uint8), torch.arange(8), "image")
-loader = workers.image_loader(data, 4, 1, 2, 1, 1, sampler=[(0, index) for index in range(8)])
+loader = workers.image_loader(data, 4, 1, 2, sampler=[(0, index) for index in range(8)])
 {setup}
 print(sum(len(batch.labels) for batch in loader))
 """

@@ -1,0 +1,86 @@
+"""The base of data modules whose images have any size: resized and cropped in loader workers."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from jsonargparse.typing import OpenUnitInterval
+
+from ..errors import UserError, require
+from ..preprocessing import Fit, Interpolation, Preprocessing
+from .data_module import ImageDataModule
+from .splits import hashed_split
+
+IMAGENET_MEAN = [0.485, 0.456, 0.406]
+IMAGENET_STD = [0.229, 0.224, 0.225]
+
+
+class ResizedDataModule(ImageDataModule):
+    """Images of any size, resized in loader workers.
+
+    Args:
+        image_size: The size in pixels of the square that the network sees, by default 224. Pretrained weights bring
+            their own, with ``resize``, ``interpolation``, ``mean`` and ``std``.
+        fit: Makes an image square. ``crop``, the default, resizes the shorter side to ``resize`` and crops the centre;
+            ``pad`` resizes the longer side and adds bars of the mean colour; ``squash`` resizes both sides, which changes
+            the aspect ratio. Training does the same to random crops.
+        resize: Advanced: The length in pixels that the shorter side is scaled to before, by default 8/7 of ``image_size``.
+        interpolation: Advanced: Scales images, always with antialiasing: ``bilinear``, the default, or ``bicubic``.
+        crop_scale: The smallest and largest share of an image that a random crop in training keeps; null takes whole
+            images, as evaluation does.
+        val_fraction: About the share of each class that becomes validation data, if the data have no validation set.
+        test_fraction: About the share of each class that becomes test data, if the data have no test set.
+        kwargs: See ``ImageDataModule``.
+    """
+
+    in_memory = False
+
+    def __init__(
+        self,
+        image_size: int | None = None,
+        fit: Fit | None = None,
+        resize: int | None = None,
+        interpolation: Interpolation | None = None,
+        crop_scale: tuple[float, float] | None = (0.08, 1.0),
+        val_fraction: OpenUnitInterval = 0.1,
+        test_fraction: OpenUnitInterval = 0.1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.image_size = 224 if image_size is None else image_size
+        require(self.image_size >= 8, "--data.image_size", image_size, "at least 8")
+        self.resize = self.image_size * 8 // 7 if resize is None else resize
+        require(
+            self.resize >= self.image_size,
+            "--data.resize",
+            resize,
+            f"at least {self.image_size}, the image size",
+        )
+        self.fit: Fit = fit or "crop"
+        self.interpolation: Interpolation = interpolation or "bilinear"
+        if crop_scale is not None and not 0 < crop_scale[0] <= crop_scale[1] <= 1:
+            raise UserError(
+                f"--data.crop_scale must be two shares, as in [0.08, 1], got {list(crop_scale)}"
+            )
+        if val_fraction + test_fraction >= 1:
+            raise UserError(
+                "--data.val_fraction and --data.test_fraction must leave something to train on"
+            )
+        self.crop_scale = crop_scale
+        # the test set first, so that it does not depend on the share of the validation set
+        self.fractions = {"test": test_fraction, "val": val_fraction}
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """The options above, with ImageNet's statistics unless others are given."""
+        return {
+            "resize": self.resize if self.fit == "crop" else self.image_size,
+            "crop": self.image_size,
+            "fit": self.fit,
+            "interpolation": self.interpolation,
+            "mean": self.mean or IMAGENET_MEAN,
+            "std": self.std or IMAGENET_STD,
+        }
+
+    def hashed_split(self, names: Iterable[str]) -> dict[str, list[int]]:
+        """Cuts files with these names into splits by hashes of the names; returns positions."""
+        return hashed_split(names, self.fractions, self.split_seed, "all images")
