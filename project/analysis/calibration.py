@@ -37,7 +37,8 @@ def reliability(probabilities: Tensor, labels: Tensor, bins: int = 15) -> Reliab
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     """Finds the temperature T for which the cross entropy of ``logits / T`` is least (Guo et al., 2017, section 4.2).
 
-    Fit it on the validation set and judge it on the test set. It is from 0.05 to 20, above 1 for an overconfident model.
+    Fit it on the validation set and judge it on the test set. It is from 0.05 to 20, above 1 for an
+    overconfident model.
     """
     logits = logits.double()
     low, high = 1 / 20, 20.0  # of 1 / T, in which the cross entropy is convex

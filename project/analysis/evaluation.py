@@ -52,7 +52,8 @@ class Evaluation(Predictions):
     def decisions(self) -> tuple[Tensor, Tensor, Tensor]:
         """Logits, probabilities and labels of what is known; of several classes, each is a choice between 0 and 1.
 
-        Of attributes, each is a choice among its classes, and those with fewer are filled up with impossible ones.
+        Of attributes, each is a choice among its classes, and those with fewer are filled up with
+        impossible ones.
         """
         if self.labels.dim() == 1:
             return self.logits[self.known], self.probabilities[self.known], self.labels[self.known]
@@ -89,7 +90,8 @@ def evaluate_split(
         model: On any device, where it stays.
         data: The data module.
         split: ``val`` or ``test``.
-        as_in_use: If true, validation uses all views of test-time augmentation, as a temperature for test images needs.
+        as_in_use: If true, validation uses all views of test-time augmentation, as a temperature
+            for test images needs.
     """
     predictions = predict_split(model, data, split, as_in_use)
     unknown = ~predictions.known[:, None]

@@ -17,8 +17,9 @@ from project.model import ImageClassifier
 def grad_cam(model: ImageClassifier, images: Tensor) -> Tensor:
     """Computes how much each place of an image speaks for the class that the model predicts, in evaluation mode.
 
-    It uses the last layer whose output has spatial dimensions (a feature map or the tokens of image patches) with a
-    gradient at more than one place. So it needs no layer's name and works with any network.
+    It uses the last layer whose output has spatial dimensions (a feature map or the tokens of image
+    patches) with a gradient at more than one place. So it needs no layer's name and works with any
+    network.
 
     Args:
         model: On any device.

@@ -49,7 +49,7 @@ def _note_missing_font() -> None:
 
 
 def confusion_figure(confusion: Tensor, class_names: Sequence[str]) -> Figure:
-    """Draws a confusion matrix, each row as shares of its true class, with the counts in the cells."""
+    """Draws a confusion matrix, rows normalised by true class, with counts in the cells."""
     counts = confusion.cpu().numpy()
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     labels = [short(name) for name in class_names]
@@ -77,7 +77,7 @@ def confusion_figure(confusion: Tensor, class_names: Sequence[str]) -> Figure:
 
 
 def as_rgb(image: Tensor) -> Tensor:
-    """Shows the first three channels, or the first in grey, as uint8; 16 bits are stretched, as few images use all."""
+    """Returns the first three channels, or the first in grey, as uint8; stretches 16 bits."""
     shown = image[:3] if len(image) >= 3 else image[:1].expand(3, -1, -1)
     if shown.dtype.itemsize == 2:
         low, high = shown.float().aminmax()
@@ -86,7 +86,7 @@ def as_rgb(image: Tensor) -> Tensor:
 
 
 def image_grid(images: Sequence[Tensor], titles: Sequence[str] = (), columns: int = 8) -> Figure:
-    """Draws images, (channels, height, width) each, in rows, with a title for each or none at all."""
+    """Draws images, (channels, height, width) each, in rows, with or without titles."""
     columns = max(1, min(columns, len(images)))
     rows = max(1, -(-len(images) // columns))
     height = 1.25 + 0.16 * max((1 + title.count("\n") for title in titles), default=0)
@@ -102,7 +102,7 @@ def image_grid(images: Sequence[Tensor], titles: Sequence[str] = (), columns: in
 
 
 def read_curves(run: str | Path) -> dict[str, dict[int, float]]:
-    """Reads a run's curves from TensorBoard's files: by name, as ``train/loss``, the value at each step."""
+    """Reads a run's curves from TensorBoard's files: by name, the value at each step."""
     for file in Path(run).glob("*tfevents*"):
         if not file.is_file():  # opening a pipe would wait
             raise UserError(f"'{file}' is not a regular file; remove it")
@@ -127,7 +127,7 @@ def _draw_curve(axes: Axes, points: Mapping[int, float], colour: str, label: str
 
 
 def curves_figure(curves: Mapping[str, Mapping[int, float]]) -> Figure:
-    """Draws loss, accuracy, learning rate and speed over the steps; what was not logged is left out."""
+    """Draws loss, accuracy, learning rate and speed over the steps, if logged."""
     panels = {
         "loss": ["train/loss", "val/loss"],
         "accuracy": ["train/accuracy", "val/accuracy"],
@@ -156,7 +156,7 @@ def curves_figure(curves: Mapping[str, Mapping[int, float]]) -> Figure:
 def runs_figure(
     runs: Mapping[str, Mapping[str, Mapping[int, float]]], metric: str = "accuracy"
 ) -> Figure:
-    """Draws one metric of several runs, from their curves (:func:`read_curves`), in training and on the validation set."""
+    """Draws a metric of several runs, from :func:`read_curves`, in training and validation."""
     figure = Figure(figsize=(9, 3.6), layout="constrained", dpi=110)
     for axes, split in zip(figure.subplots(1, 2, sharey=True), ("train", "val"), strict=True):
         axes.set(title=f"{split}/{metric}", xlabel="step")
@@ -184,7 +184,7 @@ def _class_axes(class_names: Sequence[str], height: float, **options: Any) -> tu
 
 
 def class_figure(per_class: Sequence[Mapping[str, float]], class_names: Sequence[str]) -> Figure:
-    """Draws the rates of each class (``Metrics.per_class``) as bars: precision, recall, F1, and more if there are more."""
+    """Draws the rates of each class as bars, such as precision, recall and F1."""
     shown = {key: label for key, label in RATES.items() if key in per_class[0]}
     figure, axes = _class_axes(class_names, 0.14 * len(shown), xlim=(0, 1))
     height = 0.75 / len(shown)

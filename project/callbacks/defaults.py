@@ -25,13 +25,16 @@ class DefaultCallbacks:
 
     Args:
         last_checkpoint: Keeps ``last.ckpt``, to resume from, and saves when a signal stops the run.
-        best_checkpoint: Keeps ``best.ckpt``, chosen by ``--monitor``; without it, that is the end of training.
+        best_checkpoint: Keeps ``best.ckpt``, chosen by ``--monitor``; without it, that is the end
+            of training.
         stop_on_non_finite: Stops before a loss or gradient that is not finite reaches the weights.
         learning_rate: Draws the learning rate as a curve.
-        images_per_second: Draws the speed of training as a curve, and prints the settings that decide it.
+        images_per_second: Draws the speed of training as a curve, and prints the settings that
+            decide it.
         first_batch: Draws the first training batch as the network sees it.
         confusion_matrix: Draws the confusion matrix of each evaluation.
-        confident_mistakes: Draws the test images that were classified wrongly with the greatest confidence.
+        confident_mistakes: Draws the test images that were classified wrongly with the greatest
+            confidence.
         metrics_csv: Writes ``metrics.csv``, a row for each epoch.
         plots: Draws curves, confusion matrix and classes into PNG files at the end.
     """

@@ -1,9 +1,10 @@
 """The built-in data: eight kinds of flowers drawn from random numbers, so that the first run needs no download.
 
-The kinds share their colours: the count, outline and order of the petals and the centre tell them apart.
-A canvas spans [-1, 1] both ways, y upwards. Planes are float32 (N, S, S), an image's numbers (N, 1, 1),
-and colours (N, 3, 1, 1). An image does not depend on the batch that it is drawn in, to the last bit: hence
-hashed random numbers, and no ``atan2`` or ``pow``, whose vectorised body and scalar tail round differently.
+The kinds share their colours: the count, outline and order of the petals and the centre tell them
+apart. A canvas spans [-1, 1] both ways, y upwards. Planes are float32 (N, S, S), an image's numbers
+(N, 1, 1), and colours (N, 3, 1, 1). An image does not depend on the batch that it is drawn in, to
+the last bit: hence hashed random numbers, and no ``atan2`` or ``pow``, whose vectorised body and
+scalar tail round differently.
 """
 
 from math import pi
@@ -90,8 +91,8 @@ def _arrange(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Arranges petals around a point, from which pixels have polar coordinates.
 
-    Returns the distance to the outline of the nearest petal, positive inside, and the place along it,
-    from 0 to 1, and across it, from -1 to 1, each (N, S, S).
+    Returns the distance to the outline of the nearest petal, positive inside, and the place along
+    it, from 0 to 1, and across it, from -1 to 1, each (N, S, S).
     """
     sector = 2 * pi / kind["petals"]
     number = (angle / sector).round()
@@ -224,10 +225,12 @@ class SyntheticFlowersDataModule(AugmentedDataModule):
         train_size: The number of images to train on.
         val_size: The number to validate on.
         test_size: The number to test on.
-        image_size: The size of an image in pixels, by default 32, or what pretrained weights ask for.
+        image_size: The size of an image in pixels, by default 32, or what pretrained weights ask
+            for.
         batch_size: Images in a batch of all devices together; ``--trainer.accumulate_grad_batches``
             makes a step of several.
-        crop_padding: The most pixels that a training image is shifted by; its mirrored edge fills the gap.
+        crop_padding: The most pixels that a training image is shifted by; its mirrored edge fills
+            the gap.
         kwargs: See ``AugmentedDataModule``.
     """
 

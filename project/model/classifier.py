@@ -32,35 +32,46 @@ from project.model.test_time import Views, evaluation_logits, exact_logits
 class ImageClassifier(ClassifierModule):
     """Classifies images with any network.
 
-    Train it with one of our data modules, ``trainer.fit(model, datamodule=data)``, or with any loader of pairs: images, uint8
-    (N, 3, height, width), and labels, int64 (N,). Such a loader decides on order and augmentation itself. A subclass
-    overrides ``loss``, or, for a loss on features, ``training_step`` (examples/center_loss.py). All its parameters are trained.
+    Train it with one of our data modules, ``trainer.fit(model, datamodule=data)``, or with any
+    loader of pairs: images, uint8 (N, 3, height, width), and labels, int64 (N,). Such a loader
+    decides on order and augmentation itself. A subclass overrides ``loss``, or, for a loss on
+    features, ``training_step`` (examples/center_loss.py). All its parameters are trained.
 
     Args:
-        class_names: The classes in the order of their labels. The command line takes them from the data.
-        preprocessing: Size, crop and normalisation of images. The command line takes it from the data.
-        arch: A classification network of torchvision by name, or of timm as ``timm/NAME``; ``resnet9`` or
-            ``resnet9_slim``, which are ours, for small images; or the dotted path of a callable of your own,
-            as in ``my_package.nets.TinyNet``, which takes ``num_classes``. By default ``resnet9_slim`` for
-            images below 64 pixels, if no weights are given, and else ``resnet18``.
-        arch_args: Advanced: Further arguments of the network, such as ``{"drop_path_rate": 0.2}`` for those of timm;
-            ``{"stem": "cifar"}`` gives torchvision's ResNets a first layer for images of about 32 pixels.
-        weights: Pretrained weights to start from: ``DEFAULT`` or another name of torchvision's or timm's, which are
-            downloaded once; a file of torchvision's, of ours or of a hand-written script; or an address. A head for
-            other classes is left out.
-        freeze: ``backbone`` trains the head alone; the name of a block, such as ``layer4``, trains that block and all after it.
-            Frozen layers keep the running statistics of BatchNorm, too.
-        loss: A class or function that takes logits and labels and returns each image's loss. Validation and test always
-            measure cross entropy, so that runs can be compared.
+        class_names: The classes in the order of their labels. The command line takes them from the
+            data.
+        preprocessing: Size, crop and normalisation of images. The command line takes it from the
+            data.
+        arch: A classification network of torchvision by name, or of timm as ``timm/NAME``;
+            ``resnet9`` or ``resnet9_slim``, which are ours, for small images; or the dotted path of
+            a callable of your own, as in ``my_package.nets.TinyNet``, which takes ``num_classes``.
+            By default ``resnet9_slim`` for images below 64 pixels, if no weights are given, and
+            else ``resnet18``.
+        arch_args: Advanced: Further arguments of the network, such as ``{"drop_path_rate": 0.2}``
+            for those of timm; ``{"stem": "cifar"}`` gives torchvision's ResNets a first layer for
+            images of about 32 pixels.
+        weights: Pretrained weights to start from: ``DEFAULT`` or another name of torchvision's or
+            timm's, which are downloaded once; a file of torchvision's, of ours or of a hand-written
+            script; or an address. A head for other classes is left out.
+        freeze: ``backbone`` trains the head alone; the name of a block, such as ``layer4``, trains
+            that block and all after it. Frozen layers keep the running statistics of BatchNorm,
+            too.
+        loss: A class or function that takes logits and labels and returns each image's loss.
+            Validation and test always measure cross entropy, so that runs can be compared.
         optimizer: Any optimizer class; weight decay is kept off normalisation layers and biases.
-        lr_scheduler: Any scheduler class; ``CosineWithWarmup`` and ``OneCycleLR`` last as long as training.
-        lr_scheduler_interval: Advanced: ``epoch`` or optimizer ``step``; by default ``step`` for ``CosineWithWarmup`` alone.
-        layer_decay: Advanced: Each block's learning rate is this fraction, such as 0.75, of that of the block after it.
-        compile: If true, ``torch.compile`` prepares the network for training; it takes a while, and pays on GPUs. A step
-            that calls ``logits_and_features`` runs uncompiled.
-        test_time_augmentation: Averages the logits of several views of each image in testing, predicting and exporting:
-            ``flip``, the image and its mirror image; ``flip_and_shift``, also both of them moved by a pixel.
-        exact_evaluation: Advanced: True evaluates in float32, false in training's precision; by default false in GPUs' training.
+        lr_scheduler: Any scheduler class; ``CosineWithWarmup`` and ``OneCycleLR`` last as long as
+            training.
+        lr_scheduler_interval: Advanced: ``epoch`` or optimizer ``step``; by default ``step`` for
+            ``CosineWithWarmup`` alone.
+        layer_decay: Advanced: Each block's learning rate is this fraction, such as 0.75, of that of
+            the block after it.
+        compile: If true, ``torch.compile`` prepares the network for training; it takes a while, and
+            pays on GPUs. A step that calls ``logits_and_features`` runs uncompiled.
+        test_time_augmentation: Averages the logits of several views of each image in testing,
+            predicting and exporting: ``flip``, the image and its mirror image; ``flip_and_shift``,
+            also both of them moved by a pixel.
+        exact_evaluation: Advanced: True evaluates in float32, false in training's precision; by
+            default false in GPUs' training.
     """
 
     def __init__(
@@ -167,8 +178,9 @@ class ImageClassifier(ClassifierModule):
     def configure_metrics(self) -> dict[str, Metric]:
         """Returns all metrics by name. To add one: ``return super().configure_metrics() | {"auroc": MulticlassAUROC(10)}``.
 
-        Each takes probabilities, float32 (N, classes), and the data's labels, int64 (N,) if each image has one class. Training
-        computes loss and accuracy alone. The constructor calls this after it has set ``class_names``.
+        Each takes probabilities, float32 (N, classes), and the data's labels, int64 (N,) if each
+        image has one class. Training computes loss and accuracy alone. The constructor calls this
+        after it has set ``class_names``.
         """
         num_classes = len(self.class_names)
         metrics = {

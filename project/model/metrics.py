@@ -1,9 +1,10 @@
 """Metrics that torchmetrics lacks, or that cost it ten times as much, as small classes for its collections.
 
-``ImageClassifier.configure_metrics`` lists all metrics. Each ``update`` takes those of its arguments that it names:
-``preds``, the probabilities, float (N, classes); ``target``, the labels, int64 (N,) or (N, classes); and by name
-``logits``, ``losses``, float (N,), and ``predicted``, the predicted labels. Counts are integers, which add up to the same
-in any order, so that metrics do not depend on how a set is cut into batches and processes.
+``ImageClassifier.configure_metrics`` lists all metrics. Each ``update`` takes those of its
+arguments that it names: ``preds``, the probabilities, float (N, classes); ``target``, the labels,
+int64 (N,) or (N, classes); and by name ``logits``, ``losses``, float (N,), and ``predicted``, the
+predicted labels. Counts are integers, which add up to the same in any order, so that metrics do not
+depend on how a set is cut into batches and processes.
 """
 
 from collections.abc import Mapping
@@ -116,8 +117,9 @@ class MacroF1(MulticlassConfusionMatrix):
 class PredictionSets(Metric):
     """The probability that a class needs to join a set that holds the true class of 50 to 99% of images like these.
 
-    By split conformal prediction (Angelopoulos and Bates, 2021, https://arxiv.org/abs/2107.07511, section 1), with the
-    probability of the class as score (Sadinle et al., 2019, https://arxiv.org/abs/1609.00451): smallest sets on average.
+    By split conformal prediction (Angelopoulos and Bates, 2021, https://arxiv.org/abs/2107.07511,
+    section 1), with the probability of the class as score (Sadinle et al., 2019,
+    https://arxiv.org/abs/1609.00451): smallest sets on average.
     """
 
     full_state_update = False
@@ -175,8 +177,8 @@ class MultilabelF1(Counts):
 class BestThresholds(Counts):
     """The threshold for each class's probability by which its F1 is greatest; of equal ones that nearest to 0.5.
 
-    ``SCut`` in Yang, 2001; see Lipton et al., 2014, https://arxiv.org/abs/1402.1892. Validation chooses them for the test
-    and all use after training.
+    ``SCut`` in Yang, 2001; see Lipton et al., 2014, https://arxiv.org/abs/1402.1892. Validation
+    chooses them for the test and all use after training.
     """
 
     def __init__(self, num_classes: int) -> None:

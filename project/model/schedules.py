@@ -20,14 +20,15 @@ Interval = Literal["epoch", "step"]
 
 
 class CosineWithWarmup(LRScheduler):
-    """A linear warmup, then half a cosine down to a fraction of the learning rate, over all of training.
+    """Linear warmup, then half a cosine down to a fraction of the learning rate.
 
     The cosine is that of Loshchilov and Hutter, 2017, https://arxiv.org/abs/1608.03983.
 
     Args:
         optimizer: The optimizer.
         lrf: The last learning rate as a fraction of the first.
-        warmup_epochs: The length of the warmup in epochs, such as 0.5; at most half of the training.
+        warmup_epochs: The length of the warmup in epochs, such as 0.5; at most half of the
+            training.
     """
 
     interval: Interval = "step"
@@ -69,10 +70,11 @@ class CosineWithWarmup(LRScheduler):
 def build_schedule(
     make: LRSchedulerCallable, optimizer: Optimizer, trainer: Trainer, interval: Interval | None
 ) -> LRSchedulerConfigType:
-    """Builds a schedule as Lightning's ``configure_optimizers`` returns it, and tells it how long training is.
+    """Builds a schedule for ``configure_optimizers``, and sets its length.
 
-    A class of your own may have what ``CosineWithWarmup`` has: ``interval``, the default of ``--model.lr_scheduler_interval``,
-    and ``set_length``. ``OneCycleLR`` gets the length of training unless it is given one.
+    A class of your own may have what ``CosineWithWarmup`` has: ``interval``, the default of
+    ``--model.lr_scheduler_interval``, and ``set_length``. ``OneCycleLR`` gets the length of
+    training unless it is given one.
     """
     rates = [float(group["lr"]) for group in optimizer.param_groups]
     with explained("--model.lr_scheduler"):
@@ -109,7 +111,7 @@ def build_schedule(
 
 
 def _measured_every(monitor: str, trainer: Trainer, interval: Interval) -> int:
-    """Returns after how many epochs, or batches, a metric is measured; Lightning fails where it is not there."""
+    """Returns after how many epochs, or batches, a metric is measured."""
     epochs, frequency = trainer.check_val_every_n_epoch, 1
     if monitor.startswith("val/"):
         trainer.fit_loop.setup_data()

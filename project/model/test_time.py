@@ -1,4 +1,4 @@
-"""Classifying with a trained model: exactly, and perhaps by the mean over several views of an image."""
+"""Exact inference with a trained model, optionally averaged over views of an image."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,11 +22,12 @@ Views = Literal["flip", "flip_and_shift"]
 
 
 def exact_logits(model: Any, images: Tensor) -> Tensor:
-    """Classifies in float32, or float64 where the weights are, so that no result depends on the rest of a batch.
+    """Classifies in float32 or float64, so that no result depends on the rest of a batch.
 
-    In bfloat16 near ties are many, and fall either way; ``model.exact_evaluation`` says where that may be. Half-precision
-    weights, those of ``bf16-true``, are converted, as they are where a checkpoint is opened. A single image
-    is computed as two: a CPU multiplies a vector by other instructions than a matrix, which rounds differently.
+    In bfloat16 near ties are many, and fall either way; ``model.exact_evaluation`` says where that
+    may be. Half-precision weights, those of ``bf16-true``, are converted, as they are where a
+    checkpoint is opened. A single image is computed as two: a CPU multiplies a vector by other
+    instructions than a matrix, which rounds differently.
     """
     exact: bool | None = model.exact_evaluation
     trainer = trainer_of(model)
@@ -50,7 +51,7 @@ def exact_logits(model: Any, images: Tensor) -> Tensor:
 
 @contextmanager
 def _without_tf32() -> Iterator[None]:
-    """Keeps a GPU's convolutions in float32, where torch by default rounds their inputs to 10 bits."""
+    """Disables TF32 in convolutions, which rounds their inputs to 10 bits."""
     before = torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.allow_tf32 = False
     try:
@@ -60,17 +61,17 @@ def _without_tf32() -> Iterator[None]:
 
 
 def evaluation_logits(model: Any, images: Tensor) -> Tensor:
-    """Classifies as every use of a trained ``ImageClassifier`` does: exactly, over its views of each image."""
+    """Returns exact logits, averaged over the model's views of each image."""
     return mean_logits(partial(exact_logits, model), images, model.test_time_augmentation)
 
 
 def mean_logits(
     classify: Callable[[Tensor], Tensor], images: Tensor, views: Views | None
 ) -> Tensor:
-    """Returns the mean of the logits of several views of each image; without views, those of the image.
+    """Returns the mean logits over several views of each image, if there are any.
 
-    With ``flip_and_shift``, images that are not moved have half of the weight, and mirrored edges pad the others, as in
-    Jordan, 2024, section 3.5, https://arxiv.org/abs/2404.00498.
+    With ``flip_and_shift``, images that are not moved have half of the weight, and mirrored edges
+    pad the others, as in Jordan, 2024, section 3.5, https://arxiv.org/abs/2404.00498.
     """
     if views is None:
         return classify(images)
@@ -91,7 +92,7 @@ def mean_logits(
 
 
 class ProbabilityNetwork(nn.Module):
-    """A network for exported files: from pixels to probabilities, in float32 on the CPU; the model stays as it is."""
+    """A copy for export, from pixels to probabilities, in float32 on the CPU."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -119,7 +120,7 @@ class ProbabilityNetwork(nn.Module):
 
 
 def _merge(module: Any) -> None:
-    """Keeps weights instead of their parametrization; torch's function would change the class, which the model shares."""
+    """Replaces a parametrization by its weights, without changing the shared class."""
     weights = {name: nn.Parameter(getattr(module, name)) for name in module.parametrizations}
     module.__class__ = type_before_parametrizations(module)
     del module.parametrizations

@@ -1,4 +1,4 @@
-"""Batches of images, the protocol of datasets that serve whole batches, and the dataset of images in memory."""
+"""Batches of images, the protocol of datasets that serve them, and images in memory."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, cast
@@ -14,11 +14,12 @@ class ImageBatch(NamedTuple):
     """Images on their way to the model.
 
     Attributes:
-        images: uint8 (N, 3, height, width), RGB; or with the channels and bits that the preprocessing says.
-        labels: int64 (N,), positions in the list of class names; -1 marks a file that cannot be read.
-            Of a multi-label dataset int64 (N, classes), 1 for each class that an image has.
-        indices: int64 (N,), positions in the dataset; where an epoch takes an image again, plus the size of the
-            dataset for each round before, so that its augmentation is another one.
+        images: uint8 (N, 3, height, width), RGB; or with the channels and bits that the
+            preprocessing says.
+        labels: int64 (N,), positions in the list of class names; -1 marks a file that cannot be
+            read. Of a multi-label dataset int64 (N, classes), 1 for each class that an image has.
+        indices: int64 (N,), positions in the dataset; where an epoch takes an image again, plus the
+            size of the dataset for each round before, so that its augmentation is another one.
     """
 
     images: Tensor
@@ -45,7 +46,7 @@ class BatchDataset(Protocol):
 
 
 def split_keys(keys: Keys) -> tuple[int, Tensor]:
-    """Returns the epoch of a batch, and the indices of its samples, int64 (N,); plain indices are of epoch 0."""
+    """Returns a batch's epoch, 0 for plain indices, and its samples' indices, int64 (N,)."""
     if isinstance(keys[0], int):
         return 0, torch.tensor(keys)
     epochs, indices = zip(*cast(Sequence[tuple[int, int]], keys), strict=True)

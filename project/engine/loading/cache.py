@@ -23,11 +23,11 @@ _CHECKED = 2**32  # beside a checksum: that there is one
 
 
 class ImageCache:
-    """Images that were decoded once, by whichever process came to them first, in a file that is mapped into memory.
+    """Decoded images in a memory-mapped file that all processes share.
 
-    In front of the pixels is a checksum for each image, which a process compares when it first reads the image. So an
-    image counts as decoded only if all of it is there, whatever a killed process, another process that writes the same
-    image, or a power cut has left.
+    In front of the pixels is a checksum for each image, which a process compares when it first
+    reads the image. So an image counts as decoded only if all of it is there, whatever a killed
+    process, another process that writes the same image, or a power cut has left.
     """
 
     def __init__(self, path: Path, shapes: NDArray[np.int64]) -> None:
@@ -36,7 +36,7 @@ class ImageCache:
         self._map: NDArray[np.uint8] | None = None
 
     def fetch(self, index: int, decode: Callable[[], Tensor]) -> Tensor:
-        """Returns an image, uint8 (3, height, width), which ``decode`` returns if it is not there yet."""
+        """Returns an image, uint8 (3, height, width), from ``decode`` on first use."""
         if (
             self._map is None
         ):  # not before the first image, so that each process opens the file itself
@@ -64,7 +64,8 @@ def open_cache(
 ) -> ImageCache:
     """Makes the file, or finds that of an earlier run with the same images and settings.
 
-    Image files are the same if their stamps, length and time of change, are, and their paths below their common folder.
+    Image files are the same if their stamps, length and time of change, are, and their paths below
+    their common folder.
     """
     key = hashlib.sha256(
         f"2 {settings}".encode()

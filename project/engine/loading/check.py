@@ -1,4 +1,4 @@
-"""The check of image files before training: unreadable ones, sizes, duplicates; a record makes later checks fast."""
+"""The check of image files before training, with a record that makes later checks fast."""
 
 import contextlib
 import hashlib
@@ -37,10 +37,10 @@ ROW = np.dtype(
         "formats": ["u8", "i8", "i8", "i4", "i4", "S8", "S16", "S32"],
     }
 )
-"""A file: a hash of its name, its length in bytes or -1 if it is broken, its time of change in ns, and its facts.
+"""A file: a hash of its name, its length in bytes (-1: broken), its mtime in ns, and its facts.
 
-These are the size of the upright image; and where all of it was decoded its format, whatever the file is called, PIL's
-name of the kind of its pixels, and a hash of the image as training sees it.
+These are the size of the upright image; and where all of it was decoded its format, whatever the
+file is called, PIL's name of the kind of its pixels, and a hash of the image as training sees it.
 """
 _COLUMNS = ["name", "length", "changed"]
 _STAMP = np.dtype([(column, ROW[column]) for column in _COLUMNS])
@@ -49,12 +49,13 @@ _STAMP = np.dtype([(column, ROW[column]) for column in _COLUMNS])
 def check_files(
     files: Paths, root: Path, bands: Bands | None = None, sizes: bool = False, pixels: bool = False
 ) -> tuple[dict[str, str], NDArray[Any]]:
-    """Checks those image files below ``root`` that are new or have changed since they were last checked.
+    """Checks the image files below ``root`` that are new or changed since the last check.
 
     Returns why some are broken, by their paths, and a row of ``ROW`` for each file.
 
-    A file is the same as long as its name, its length and its time of change are. Broken ones are checked each time.
-    ``sizes`` asks for widths and heights; ``pixels`` and ``bands`` decode each image in full, which finds damage inside.
+    A file is the same as long as its name, its length and its time of change are. Broken ones are
+    checked each time. ``sizes`` asks for widths and heights; ``pixels`` and ``bands`` decode each
+    image in full, which finds damage inside.
     """
     record, sure_before = _record_of(f"{root}{bands or ''}"), time.time_ns() - _UNSURE_NS
     stamps = np.fromiter(_stamps(files, os.path.join(root, "")), _STAMP, len(files))
@@ -84,7 +85,7 @@ def check_files(
 
 
 def _stamps(files: Paths, below: str) -> Iterator[tuple[int, int, int]]:
-    """Yields the first three columns of each file's row, with a hash of its path below that folder."""
+    """Yields the first three columns of each file's row."""
     for path in files.strings():
         name = f"{_VERSION} {path.removeprefix(below)}".encode(*CODEC)
         key = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest())
@@ -104,7 +105,7 @@ def _hash_of_pixels(image: torch.Tensor) -> str:
 
 
 def _look(file: Path, bands: Bands | None, sizes: bool, pixels: bool) -> Any:
-    """Returns the facts of a file's row as far as they are asked for, or the reason why it cannot be read."""
+    """Returns the requested facts of a file, or the reason why it cannot be read."""
     width = height = 0
     kind = mode = hashed = ""
     try:
@@ -134,7 +135,7 @@ def _look(file: Path, bands: Bands | None, sizes: bool, pixels: bool) -> Any:
 
 
 def _look_at(files: Paths, bands: Bands | None, sizes: bool, pixels: bool) -> Iterator[Any]:
-    """Checks files in threads, and many in processes, as Python's lock keeps threads from working at the same time."""
+    """Checks files in threads, and many files in processes, because of Python's global lock."""
     cores, threads = min(usable_cores(), _MOST_PROCESSES), 1 if pixels else 4
     look = partial(_look, bands=bands, sizes=sizes, pixels=pixels)
     workers = cores if len(files) >= _WORTH_PROCESSES and cores > 1 else 0
@@ -166,7 +167,7 @@ def _record_of(root: str) -> Path:
 
 
 def _recall(record: Path) -> NDArray[Any]:
-    """Reads what an earlier check found, in the order of ``name``; a row of zeros where the record cannot be read."""
+    """Reads an earlier check's rows, sorted by ``name``; one row of zeros if unreadable."""
     with contextlib.suppress(Exception):  # whatever NumPy makes of a damaged file
         known: NDArray[Any] = np.asarray(np.lib.format.open_memmap(record, mode="r"))
         if known.dtype == ROW and known.ndim == 1 and len(known):
@@ -175,7 +176,7 @@ def _recall(record: Path) -> NDArray[Any]:
 
 
 def _remember(record: Path, known: NDArray[Any]) -> None:
-    """Replaces the record as a whole; where that cannot be, the next check looks at every file again."""
+    """Replaces the record atomically; on failure, the next check reads every file again."""
     with contextlib.suppress(OSError):
         record.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(record) as partial_file:
@@ -188,7 +189,7 @@ def few(broken: Mapping[str, str]) -> str:
 
 
 def leave_out(splits: Mapping[str, ClassFiles], broken: Mapping[str, str]) -> dict[str, ClassFiles]:
-    """Returns splits without broken files; an error if a class has nothing left to train on, or a split nothing."""
+    """Returns splits without broken files; each split and training class must keep some."""
     left = {
         split: ClassFiles(
             {
@@ -210,7 +211,7 @@ def leave_out(splits: Mapping[str, ClassFiles], broken: Mapping[str, str]) -> di
 def survey(
     root: Path, splits: Mapping[str, ClassFiles], bands: Bands | None = None
 ) -> dict[str, Any]:
-    """Describes image files as plain data for JSON: classes, unreadable files, duplicates, sizes and kinds of images."""
+    """Describes image files for JSON: classes, unreadable files, duplicates, sizes, formats."""
     places = [
         {"file": file, "split": split, "class": label}
         for split, classes in splits.items()

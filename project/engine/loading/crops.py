@@ -1,4 +1,4 @@
-"""Fits images to the network's input: exactly as a checkpoint says for evaluation, at random for training."""
+"""Fits images to the network's input: exactly for evaluation, at random for training."""
 
 import torch
 from torch import Tensor
@@ -11,10 +11,10 @@ Box = tuple[int, int, int, int]
 
 
 def fit_image(image: Tensor, preprocessing: Preprocessing) -> Tensor:
-    """Fits a whole image, uint8 or uint16 (channels, height, width), to the network's input as evaluation sees it.
+    """Fits a whole image, uint8 or uint16 (channels, height, width), as evaluation sees it.
 
-    It is what torchvision's v2 makes of the image, up to rounding: by ``Resize(resize, antialias=True)`` and
-    ``CenterCrop(crop)``, or as :func:`fit_region` does.
+    It is what torchvision's v2 makes of the image, up to rounding: by ``Resize(resize,
+    antialias=True)`` and ``CenterCrop(crop)``, or as :func:`fit_region` does.
     """
     height, width = image.shape[1:]
     whole = 0, 0, width, height
@@ -32,8 +32,8 @@ def fit_image(image: Tensor, preprocessing: Preprocessing) -> Tensor:
 def fit_region(image: Tensor, box: Box, preprocessing: Preprocessing) -> Tensor:
     """Fits a region of an image to the network's input, as training sees it.
 
-    It is what torchvision's v2 makes of the region: by ``Resize((crop, crop), antialias=True)``, or with ``pad`` by
-    ``Resize(None, max_size=crop, antialias=True)`` and ``Pad``.
+    It is what torchvision's v2 makes of the region: by ``Resize((crop, crop), antialias=True)``, or
+    with ``pad`` by ``Resize(None, max_size=crop, antialias=True)`` and ``Pad``.
     """
     height, width = shape = _region_shape(box, preprocessing)
     scaled = scaled_region(image, box, shape, preprocessing)
@@ -60,11 +60,13 @@ def _region_shape(box: Box, preprocessing: Preprocessing) -> tuple[int, int]:
 def random_box(
     width: int, height: int, draws: Tensor, scale: tuple[float, float], fit: Fit = "crop"
 ) -> Box:
-    """Chooses the region that Inception-style training crops (Szegedy et al., 2015, https://arxiv.org/abs/1409.4842).
+    """Chooses the region that Inception-style training crops (Szegedy et al., 2015).
 
-    It has a random share of the area and an aspect ratio from 3:4 to 4:3, uniform in its logarithm; with ``pad`` and
-    ``squash`` these are multiples of the image's own. ``draws`` are float (tries, 4) in [0, 1): area, aspect ratio,
-    horizontal and vertical place. The first try that fits is used, or else the largest central region that is allowed.
+    See https://arxiv.org/abs/1409.4842. It has a random share of the area and an aspect ratio from
+    3:4 to 4:3, uniform in its logarithm; with ``pad`` and ``squash`` these are multiples of the
+    image's own. ``draws`` are float (tries, 4) in [0, 1): area, aspect ratio, horizontal and
+    vertical place. The first try that fits is used, or else the largest central region that is
+    allowed.
     """
     whole = 0, 0, width, height
     if fit != "crop" and scale[0] == 1:  # rounding would cut rows off
@@ -99,13 +101,13 @@ def random_region(
 def sufficient_size(
     size: tuple[int, int], box: Box, preprocessing: Preprocessing
 ) -> tuple[int, int]:
-    """Width and height at which an image must be decoded, so that fitting a region of it has enough pixels."""
+    """Returns the smallest width and height to decode an image at, to fit a region of it."""
     (left, upper, right, lower), (height, width) = box, _region_shape(box, preprocessing)
     return int(size[0] * width / (right - left)), int(size[1] * height / (lower - upper))
 
 
 def reduced_box(box: Box, size: tuple[int, int], image: Tensor) -> Box:
-    """Converts a region of an image of that width and height to pixels of what was decoded, at a fraction of it."""
+    """Converts a region of an image to pixels of its smaller decoded version."""
     height, width = image.shape[1:]
     x, y = width / size[0], height / size[1]
     left, upper, right, lower = (
@@ -125,7 +127,7 @@ def reduced_box(box: Box, size: tuple[int, int], image: Tensor) -> Box:
 def scaled_region(
     image: Tensor, box: Box, shape: tuple[int, int], preprocessing: Preprocessing
 ) -> Tensor:
-    """Cuts a region out of decoded pixels and scales it to a height and width, with antialiasing."""
+    """Crops decoded pixels and resizes them to a height and width, with antialiasing."""
     left, upper, right, lower = box
     # torch's kernel for three interleaved channels is the fastest, but not for a view
     region = image[None, :, upper:lower, left:right].contiguous(memory_format=torch.channels_last)

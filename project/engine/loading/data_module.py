@@ -1,4 +1,4 @@
-"""The base of data modules: one order of samples on any number of devices, exact counts, and exact resuming."""
+"""The base of data modules: the same batches on any number of devices, exact resuming."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -30,25 +30,30 @@ _TRANSFORMS = ["train_transforms", "batch_transforms"]
 
 
 class ImageDataModule(LightningDataModule, ABC):
-    """Serves three splits so that a batch is a function of (seed, epoch, batch), on any number of devices.
+    """Serves three splits; a batch is a function of (seed, epoch, batch) on any devices.
 
     Args:
-        batch_size: Images in a batch of all devices together; ``--trainer.accumulate_grad_batches`` makes a step of several.
-        num_workers: Processes that load images, for each device; by default one less than the cores there are, at most
-            8, or none where images lie in memory and there are no ``train_transforms``.
+        batch_size: Images in a batch of all devices together; ``--trainer.accumulate_grad_batches``
+            makes a step of several.
+        num_workers: Processes that load images, for each device; by default one less than the cores
+            there are, at most 8, or none where images lie in memory and there are no
+            ``train_transforms``.
         prefetch_factor: Advanced: Batches that each of these holds ready.
-        device_cache: Advanced: Caches images that lie in memory on the device as well, which saves copying each batch; it takes
-            3 bytes a pixel there.
-        train_transforms: Transforms of torchvision's v2, or other callables, that each training image goes through,
-            uint8 (3, height, width), in the loader workers, before all other augmentation.
-        batch_transforms: Transforms of whole training batches on the device, after all other augmentation, such as
-            torchvision's MixUp and CutMix: each takes and returns images on the 0-255 scale and labels, (N, classes).
-        class_balance: Evens out classes of different sizes in training, by drawing images of small ones more often:
-            from 0, each image alike, to 1, each class alike.
-        mean: Advanced: Subtracted from each channel, on a scale of 0 to 1; by default that of the data, or of pretrained
-            weights.
+        device_cache: Advanced: Caches images that lie in memory on the device as well, which saves
+            copying each batch; it takes 3 bytes a pixel there.
+        train_transforms: Transforms of torchvision's v2, or other callables, that each training
+            image goes through, uint8 (3, height, width), in the loader workers, before all other
+            augmentation.
+        batch_transforms: Transforms of whole training batches on the device, after all other
+            augmentation, such as torchvision's MixUp and CutMix: each takes and returns images on
+            the 0-255 scale and labels, (N, classes).
+        class_balance: Evens out classes of different sizes in training, by drawing images of small
+            ones more often: from 0, each image alike, to 1, each class alike.
+        mean: Advanced: Subtracted from each channel, on a scale of 0 to 1; by default that of the
+            data, or of pretrained weights.
         std: Advanced: Divides each channel after that, on the same scale; by default as ``mean``.
-        split_seed: Advanced: Decides which images are validation's and which are test's, where the data does not say.
+        split_seed: Advanced: Decides which images are validation's and which are test's, where the
+            data does not say.
         seed: Decides order and augmentation; the command line takes it from ``--seed_everything``.
     """
 
@@ -118,7 +123,7 @@ class ImageDataModule(LightningDataModule, ABC):
 
     @abstractmethod
     def load(self) -> Mapping[str, BatchDataset]:
-        """Opens the datasets ``train``, ``val`` and ``test``, as :class:`ArrayDataset` where ``in_memory`` is true."""
+        """Opens ``train``, ``val`` and ``test``; :class:`ArrayDataset` if ``in_memory``."""
 
     def fetch_archive(self, url: str, md5: str, folder: str | Path) -> None:
         """Makes a folder from the one of the same name in a .tgz archive, unless it is there."""
@@ -133,7 +138,7 @@ class ImageDataModule(LightningDataModule, ABC):
         require_same_classes([*names], source, self.class_names)
 
     def augment(self, batch: ImageBatch, epoch: int) -> ImageBatch:
-        """Augments a training batch on the device; by (seed, epoch, index) alone, so that a run can be resumed."""
+        """Augments a training batch on the device, as a function of (seed, epoch, index)."""
         return batch
 
     def mean_colour(self, images: Tensor) -> Tensor:
@@ -145,11 +150,11 @@ class ImageDataModule(LightningDataModule, ABC):
         return [f"--data.{option}" for option in _TRANSFORMS if getattr(self, option)]
 
     def expected_sizes(self) -> Mapping[str, int]:
-        """The sizes of the splits, as far as they are known before an image is drawn, downloaded or read."""
+        """Returns the sizes of the splits that are known before images are loaded."""
         return {}
 
     def split_sizes(self) -> Mapping[str, int]:
-        """The number of images of each split; before they are loaded, as far as known, and at most that many."""
+        """Returns the number of images of each split; before loading, an upper bound if known."""
         return (
             {split: len(data) for split, data in self.splits.items()}
             if self.splits
@@ -215,7 +220,7 @@ class ImageDataModule(LightningDataModule, ABC):
             self.require_usable(self.world[0])
 
     def require_usable(self, world_size: int) -> None:
-        """Checks the batch size by the number of devices and, as far as it is known, of training images."""
+        """Checks the batch size against the numbers of devices and of training images."""
         option, size = (
             ("--data.batch_size", self.batch_size),
             self.split_sizes().get("train", self.batch_size),
@@ -226,7 +231,7 @@ class ImageDataModule(LightningDataModule, ABC):
         require(self.batch_size % world_size == 0, *option, wanted)
 
     def train_dataloader(self) -> DataLoader[ImageBatch]:
-        """Loads the training set in an order that depends on seed and epoch alone; to overfit, always in the same."""
+        """Loads the training set in the order of seed and epoch; to overfit, in one order."""
         train, draw = self.splits["train"], None
         overfits = (
             self.trainer is not None and cast(Any, self.trainer).overfit_batches > 0
@@ -249,11 +254,11 @@ class ImageDataModule(LightningDataModule, ABC):
         return self._evaluation_loader(self.test_split)
 
     def predict_dataloader(self) -> DataLoader[ImageBatch]:
-        """Loads the test set in its own order, dealt out in turns, each image on one process alone."""
+        """Loads the test set in its own order, each image on one process only."""
         return self._evaluation_loader(self.test_split, in_order=True)
 
     def whole_split(self, split: str) -> DataLoader[ImageBatch]:
-        """Loads ``train``, ``val`` or ``test`` once, in the order of its indices and without augmentation."""
+        """Loads a split once, in the order of its indices and without augmentation."""
         dataset = self.splits[split]
         return self._loader(
             dataset, SequentialSampler(range(len(dataset))), self._image_workers(split)
@@ -283,10 +288,11 @@ class ImageDataModule(LightningDataModule, ABC):
         return loader
 
     def _seed_batch(self, number: int) -> None:
-        """Seeds all generators by (seed, epoch, batch, process), so that dropout and hooks draw the same after a resume.
+        """Seeds all generators by (seed, epoch, batch, process), for exact resuming.
 
-        In evaluation by (seed, batch, process): hooks that draw there show each validation the same. Here, because
-        Lightning calls no other hook of ours before a user's ``on_before_batch_transfer``, which may draw.
+        In evaluation by (seed, batch, process): hooks that draw there show each validation the
+        same. Here, because Lightning calls no other hook of ours before a user's
+        ``on_before_batch_transfer``, which may draw.
         """
         if self.trainer is not None:
             training = self.trainer.training
@@ -356,9 +362,10 @@ class ImageDataModule(LightningDataModule, ABC):
         return self._on_device[split][indices % len(dataset)]
 
     def transform_batch(self, batch: ImageBatch) -> ImageBatch:
-        """Applies ``batch_transforms`` to an augmented training batch; a subclass may do something else.
+        """Applies ``batch_transforms`` to an augmented training batch.
 
-        They draw by (seed, epoch, batch), the same on all devices. Labels may become soft, float (N, classes).
+        They draw by (seed, epoch, batch), the same on all devices. Labels may become soft, float
+        (N, classes).
         """
         if not self.batch_transforms:
             return batch
@@ -367,7 +374,7 @@ class ImageDataModule(LightningDataModule, ABC):
 
 
 def _plain(value: Any) -> Any:
-    """Converts jsonargparse's numbers to plain ones, which a checkpoint may hold with ``weights_only``."""
+    """Converts jsonargparse's numbers to plain ones, as ``weights_only`` requires."""
     if isinstance(value, list | tuple):
         return type(value)(map(_plain, value))
     for number in (int, float):

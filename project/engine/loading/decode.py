@@ -36,7 +36,7 @@ IMAGE_SUFFIXES = frozenset(suffix for suffixes in _FORMATS.values() for suffix i
 """The ends of the names of image files."""
 
 MAX_PIXELS = 2**28
-"""The most pixels that an image may have, a gigabyte once decoded; a larger one is refused unread."""
+"""The maximum pixels of an image, a gigabyte once decoded; larger ones are refused."""
 _LONGEST = 1000  # times the shorter side; scaled to fit, a longer image would fill the memory
 _EXIF_ORIENTATION = 0x0112
 _SIDEWAYS = (5, 6, 7, 8)  # values of it with width and height exchanged
@@ -137,7 +137,8 @@ def upright_size(image: Image.Image, path: str | Path) -> tuple[int, int]:
 def decode(image: Image.Image, path: str | Path, least: tuple[int, int] | None = None) -> Tensor:
     """Decodes the pixels of an image, upright, uint8 (3, height, width); damage is an error.
 
-    A JPEG is decoded at 1/2, 1/4 or 1/8 of its size if that is at least ``least``, width and height.
+    A JPEG is decoded at 1/2, 1/4 or 1/8 of its size if that is at least ``least``, width and
+    height.
     """
     with named(path):
         if image.format in _JPEG:

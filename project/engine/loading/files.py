@@ -51,7 +51,7 @@ def random_crop(
     scale: tuple[float, float],
     preprocessing: Preprocessing,
 ) -> Tensor:
-    """Crops an opened image at random, decoded no larger than that needs, uint8 (3, crop, crop); see ``random_box``."""
+    """Crops an image at random, decoded no larger than needed, uint8 (3, crop, crop)."""
     size = upright_size(image, path)
     box = random_box(*size, draws, scale, preprocessing.get("fit", "crop"))
     pixels = decode(image, path, sufficient_size(size, box, preprocessing))
@@ -65,11 +65,15 @@ class FileDataset:
         files: The image files.
         labels: Integers (N,).
         preprocessing: The steps that fit images to the network's input.
-        crop_scale: The smallest and largest share of an image that a random crop keeps; by default evaluation's crops.
+        crop_scale: The smallest and largest share of an image that a random crop keeps; by default
+            evaluation's crops.
         seed: Decides the random crops.
-        skip: Serves a file that cannot be read as a black image with the label -1, which is an error otherwise.
-        cache: A folder for decoded images; random crops are then of images scaled down to ``resize``.
-        facts: For the cache int64 (N, 4): each file's length, time of change, width and height of the image.
+        skip: Serves a file that cannot be read as a black image with the label -1, which is an
+            error otherwise.
+        cache: A folder for decoded images; random crops are then of images scaled down to
+            ``resize``.
+        facts: For the cache int64 (N, 4): each file's length, time of change, width and height of
+            the image.
     """
 
     def __init__(
@@ -176,7 +180,7 @@ class FileDataset:
 
 
 def mean_and_std(files: Paths, bands: Bands) -> tuple[list[float], list[float]]:
-    """Computes each channel's mean and deviation, from 0 to 1, over at most 1,000 of the images, which count alike."""
+    """Computes each channel's mean and deviation, from 0 to 1, over at most 1,000 images."""
     moments = []
     for file in files[:: -(-len(files) // 1000)]:
         with suppress(UnreadableFileError):  # the check of all files will tell
@@ -192,7 +196,7 @@ def mean_and_std(files: Paths, bands: Bands) -> tuple[list[float], list[float]]:
 
 
 class PathBatch(NamedTuple):
-    """A batch of image files: a path is None where it only fills the batch up, an error None where the file is read."""
+    """A batch of image files; a path of None is padding, an error of None means success."""
 
     images: Tensor  # (N, channels, crop, crop), black where a file cannot be read
     paths: list[str | None]

@@ -117,7 +117,7 @@ class ImageFilesDataModule(ResizedDataModule):
     def read_from_table(
         self, file: Path, columns: Mapping[str, str], delimiter: str | None = None
     ) -> None:
-        """Finds the files by a table, in place of the folders; see :class:`..loading.table.Table`."""
+        """Lists files from a table instead of folders; see :class:`..loading.table.Table`."""
         group = {"group": self.group} if self.group is not None else {}
         self._table = Table(file, {**columns, **group}, delimiter)
 

@@ -20,15 +20,16 @@ from .torch_dataset import MapDataset, TorchDataset, class_names_of, labels_of
 
 
 class MapDatasetModule(ResizedDataModule):
-    """Any map-style dataset that returns (image of PIL, uint8 tensor or bytes of a file, label), such as those of torchvision.
+    """Any map-style dataset of (PIL image, uint8 tensor or file's bytes; label).
 
     Args:
-        train: The class of the dataset, with its own options behind it, as in ``--data.train.root``; or a function
-            that returns one. From Python, a dataset, too. It is opened when the run starts.
+        train: The class of the dataset, with its own options behind it, as in
+            ``--data.train.root``; or a function that returns one. From Python, a dataset, too. It
+            is opened when the run starts.
         val: The same for validation; by default a part of ``train``.
         test: The same for the test; by default a part of ``train``.
-        class_names: The names of the classes in the order of the labels; by default those that ``train`` has as
-            ``classes``, or else numbers.
+        class_names: The names of the classes in the order of the labels; by default those that
+            ``train`` has as ``classes``, or else numbers.
         kwargs: See ``ResizedDataModule``.
     """
 
@@ -64,7 +65,7 @@ class MapDatasetModule(ResizedDataModule):
         return names
 
     def prepare_data(self) -> None:
-        """Opens the datasets, which downloads them where they do that, and looks at one sample of each."""
+        """Opens the datasets, which may download them, and loads one sample of each."""
         for dataset in self.load().values():
             dataset.image(0)
 
@@ -93,9 +94,10 @@ class MapDatasetModule(ResizedDataModule):
         return {split: len(positions) for split, positions in self.positions().items()}
 
     def positions(self) -> dict[str, list[int]]:
-        """The samples of each split, as positions in their dataset; a split that is cut is a part of ``train``.
+        """Returns the samples of each split, as positions in their dataset.
 
-        They are cut by the hashes of the samples' names, class by class where labels can be had without loading images.
+        They are cut by the hashes of the samples' names, class by class where labels can be had
+        without loading images.
         """
         if not self._positions:
             sizes = {split: len(dataset) for split, dataset in self.datasets().items()}
@@ -117,11 +119,11 @@ class MapDatasetModule(ResizedDataModule):
         return self._positions
 
     def sample_name(self, position: int) -> str:
-        """The name that puts a training sample into a split: its position, as a dataset need not have names."""
+        """Returns the name whose hash decides a training sample's split: its position."""
         return str(position)
 
     def _members(self) -> dict[str, list[int]]:
-        """The positions of each class's training samples; of all together where their labels are not known."""
+        """Returns the positions of each class's training samples, of all if labels are unknown."""
         dataset = self.datasets()["train"]
         if (labels := labels_of(dataset)) is None:
             return {type(dataset).__name__: [*range(len(dataset))]}

@@ -22,7 +22,8 @@ _ARRAYS = {"_text": torch.uint8, "_ends": torch.uint32, "_firsts": torch.uint32}
 class PathBlock:
     """The names of files as one block of bytes, each below its folder.
 
-    Of a list of strings, each worker copies what it reads, as Python counts references in the strings themselves.
+    Of a list of strings, each worker copies what it reads, as Python counts references in the
+    strings themselves.
     """
 
     def __init__(self) -> None:
@@ -83,7 +84,7 @@ class Paths(Sequence[Path]):
         return Paths(self.block, self.rows[places])
 
     def strings(self, below: str | Path = "") -> Iterator[str]:
-        """Yields the paths as text, as they were given; those that begin with the folder ``below``, without it."""
+        """Yields the paths as text, relative to the folder ``below`` if they are in it."""
         prefix = os.path.join(below, "")
         for rows in torch.split(self.rows, _AT_ONCE):
             yield from self.block.paths(rows.numpy(), prefix)
@@ -97,7 +98,7 @@ def joined(parts: Iterable[Paths]) -> Paths:
 
 
 class ClassFiles(Mapping[str, Paths]):
-    """The files of each class of a split, by its name, in the order of their labels; and ``paths``, those of all."""
+    """The files of each class of a split in the order of labels; ``paths`` has all."""
 
     def __init__(self, classes: Mapping[str, Paths]) -> None:
         self.paths = joined(classes.values())

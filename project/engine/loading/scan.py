@@ -1,4 +1,4 @@
-"""The image files of folders: those of classes for training, and those that a command line names."""
+"""Lists the image files of folders and of command lines."""
 
 import os
 from collections import Counter
@@ -17,7 +17,7 @@ _FILES_OF_SYSTEMS = {"Thumbs.db", "desktop.ini"}
 
 
 class ImageScan:
-    """Lists the image files below folders, and counts by their suffixes the files that it leaves out.
+    """Lists the image files below folders, and counts the files left out by suffix.
 
     Files count whose names end as images' do, dead links too, which reading them reports. Hidden
     folders and those of operating systems do not, nor do macOS's ``._photo.jpg``. Links to folders
@@ -39,7 +39,7 @@ class ImageScan:
         self.left_out = Counter[str]()
 
     def images(self, folder: str | Path, skip: Collection[str] = ()) -> Iterator[str]:
-        """Lists a folder's images, then those of the folders within, sorted by name on every system.
+        """Lists a folder's images, then its subfolders', sorted by name on every system.
 
         Folders whose paths are in ``skip`` are passed by.
         """
@@ -117,7 +117,7 @@ def describe_left_out(left_out: Mapping[str, int]) -> str:
 
 
 def counts(folder: str) -> bool:
-    """Returns False for the names of hidden folders and those in which systems keep their own images."""
+    """Returns False for hidden folders and those of operating systems."""
     return not folder.startswith(".") and folder not in _OF_SYSTEMS
 
 
@@ -135,7 +135,7 @@ def spelt(name: str) -> str:
 def image_paths(
     named: Iterable[str], note: Callable[[str], object], bands: Bands | None = None
 ) -> Iterator[str]:
-    """Lists the files that are named, whatever they are, and the image files in folders that are named."""
+    """Lists the named files, whatever they are, and the image files in named folders."""
     scan = ImageScan(bands, note)
     for path in named:
         if os.path.isdir(path):

@@ -18,10 +18,11 @@ T = TypeVar("T")
 
 
 def once_a_machine(make: Callable[[], T], trainer: Trainer | None) -> T:
-    """Makes something in the first process of each machine, and lets all of its processes see its tensors in the same memory.
+    """Makes an object once per machine; its processes share the tensors in memory.
 
-    They map one temporary file, which has no name any more when this returns: the system takes it back when the last
-    of them ends, however that happens. Where processes cannot communicate, each makes it for itself.
+    They map one temporary file, which has no name any more when this returns: the system takes it
+    back when the last of them ends, however that happens. Where processes cannot communicate, each
+    makes it for itself.
     """
     if trainer is None or not (distributed.is_available() and distributed.is_initialized()):
         return make()

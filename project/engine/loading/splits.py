@@ -1,4 +1,4 @@
-"""Splits of one collection of samples into training, validation and test sets, by hashes of names."""
+"""Splits samples into training, validation and test sets by hashes of their names."""
 
 import re
 from collections import Counter, defaultdict

@@ -1,4 +1,4 @@
-"""Image files that a CSV names, with a label and, where there is one, a split and a group for each."""
+"""Reads a CSV of image files with their labels and, optionally, splits and groups."""
 
 import csv
 import os

@@ -37,7 +37,7 @@ class MapDataset(_Base):
 
     @classmethod
     def __subclasshook__(cls, other: type, /) -> bool:
-        """Returns True for datasets of torch and classes like them, but not for values of options."""
+        """Returns True for map-style datasets, but not for values of options."""
         sized = hasattr(other, "__getitem__") and hasattr(other, "__len__")
         return issubclass(other, Dataset) or (sized and not issubclass(other, str | tuple | dict))
 
@@ -55,9 +55,10 @@ _OF_A_FILE = (None, errno.ENOENT, errno.EACCES, errno.EIO)  # PIL gives no numbe
 class TorchDataset:
     """Samples of a map-style dataset, cropped when a batch asks for them.
 
-    What the dataset itself does at random is repeatable: around each access, the generators of torch, NumPy and Python
-    are seeded by (seed, epoch, index). A dataset with ``__getitems__`` is asked for a batch at once. ``positions`` are
-    those of the samples in ``dataset``, and ``known_labels`` their labels where these can be had without loading images.
+    What the dataset itself does at random is repeatable: around each access, the generators of
+    torch, NumPy and Python are seeded by (seed, epoch, index). A dataset with ``__getitems__`` is
+    asked for a batch at once. ``positions`` are those of the samples in ``dataset``, and
+    ``known_labels`` their labels where these can be had without loading images.
     """
 
     def __init__(
@@ -117,10 +118,10 @@ class TorchDataset:
         return f"{type(self.dataset).__name__}[{self.positions[index]}]"
 
     def _fetch_batch(self, positions: Tensor) -> Sequence[Any] | None:
-        """Fetches samples at once, as one from a network should; None where they must be fetched one by one.
+        """Fetches a batch at once; returns None if samples must be fetched individually.
 
-        That is where the dataset draws random numbers, which must not depend on the batch, or cannot read a sample,
-        which is then named.
+        That is where the dataset draws random numbers, which must not depend on the batch, or
+        cannot read a sample, which is then named.
         """
         if not self._by_batch:
             return None
@@ -152,7 +153,7 @@ class TorchDataset:
     def _fitted(
         self, sample: Any, position: int, draws: Tensor | None = None
     ) -> tuple[Tensor, int]:
-        """Fits a sample's image to the network's input, cropped at random by ``draws``; and its label."""
+        """Returns a sample's image, cropped at random by ``draws``, and its label."""
         name = self.name(position)
         if not (isinstance(sample, tuple | list) and len(sample) == 2):
             raise LocalError(f"{name} must be (image, label), got {type(sample).__name__}")
@@ -197,7 +198,7 @@ def _draw() -> tuple[float, ...]:
 
 
 def pixels_of(image: Any) -> Tensor:
-    """Returns the pixels of what a dataset returned, upright and in RGB, uint8 (3, height, width)."""
+    """Converts a dataset's image to upright RGB pixels, uint8 (3, height, width)."""
     if isinstance(image, Image.Image):
         return upright_pixels(image)
     if not isinstance(image, Tensor) or image.dtype != torch.uint8:
@@ -240,7 +241,7 @@ def labels_of(dataset: MapDataset) -> Tensor | None:
 
 
 def class_names_of(dataset: MapDataset) -> list[str] | None:
-    """The names of the classes: the dataset's ``classes``, or numbers below ``num_classes``; None where it has neither."""
+    """Returns the class names: the dataset's ``classes``, else numbers, else None."""
     if isinstance(dataset, Subset):
         return class_names_of(_whole(dataset))
     classes = getattr(dataset, "classes", None)
@@ -261,14 +262,14 @@ def class_names_of(dataset: MapDataset) -> list[str] | None:
 
 
 def _fetches_batches(dataset: MapDataset) -> bool:
-    """Returns True for a dataset with ``__getitems__``; a subset's may be a loop, which would keep a batch of whole images."""
+    """Returns True for a dataset with ``__getitems__``; a Subset's may be a plain loop."""
     if isinstance(dataset, Subset) and type(dataset).__getitems__ is Subset.__getitems__:
         return _fetches_batches(_whole(dataset))
     return callable(getattr(dataset, "__getitems__", None))
 
 
 def _unopened(dataset: MapDataset) -> MapDataset:
-    """A copy for the process that starts the workers: files that it opens would be shared with them otherwise."""
+    """Copies the dataset, so that files opened here are not shared with the workers."""
     fresh = copy.copy(dataset)
     if isinstance(fresh, Subset):
         fresh.dataset = cast("Dataset[Any]", _unopened(_whole(fresh)))

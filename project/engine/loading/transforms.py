@@ -1,7 +1,8 @@
-"""The user's transforms, torchvision's among them: of single images in loader workers, and of batches on the device.
+"""The user's transforms: of images in loader workers, and of batches on the device.
 
-A transform draws from generators that the whole process shares. Around each sample these are seeded by (seed, epoch,
-index), and around the transforms of a batch by (seed, epoch, batch), so no draw depends on what was drawn before.
+A transform draws from generators that the whole process shares. Around each sample these are seeded
+by (seed, epoch, index), and around the transforms of a batch by (seed, epoch, batch), so no draw
+depends on what was drawn before.
 """
 
 import re
@@ -20,14 +21,15 @@ Transform = Callable[..., Any]
 
 
 def describe(transform: object) -> str:
-    """A transform's class and options in one line, without the addresses that Python adds to functions."""
+    """Describes a transform in one line, without the addresses of functions."""
     return re.sub(r" at 0x[0-9a-fA-F]+", "", " ".join(repr(transform).split()))
 
 
 class TransformedDataset:
-    """A training set whose images go through transforms, one image at a time; ``seed`` is that of the run.
+    """A training set whose images go through transforms, one at a time.
 
-    Each transform takes an image, uint8 (3, height, width), and returns one; they are applied in their order.
+    Each transform takes an image, uint8 (3, height, width), and returns one; they are applied in
+    their order.
     """
 
     def __init__(self, dataset: BatchDataset, transforms: Sequence[Transform], seed: int) -> None:
@@ -77,9 +79,10 @@ def transform_batch(
 ) -> ImageBatch:
     """Applies transforms of whole batches, with all generators seeded, and restored after them.
 
-    A transform takes images, float32 (N, channels, height, width) on the 0-255 scale (0-65535 of 16 bits), and labels,
-    float32 (N, classes), one-hot at first, and returns both, as MixUp and CutMix of torchvision's v2 do. The batch that
-    comes out has its images rounded to their type, and soft labels.
+    A transform takes images, float32 (N, channels, height, width) on the 0-255 scale (0-65535 of 16
+    bits), and labels, float32 (N, classes), one-hot at first, and returns both, as MixUp and CutMix
+    of torchvision's v2 do. The batch that comes out has its images rounded to their type, and soft
+    labels.
     """
     images = batch.images.float()
     labels = (

@@ -1,4 +1,4 @@
-"""Loader workers: how many there can be, what they leave to the run, and a loader that starts them late."""
+"""A loader that starts its workers late, and their limits and signals."""
 
 import atexit
 import contextlib
@@ -74,7 +74,7 @@ def _use_short_socket_paths() -> None:
 
 
 def _allow_open_files() -> None:
-    """Raises this process's limit on open files as far as it may: each batch of a worker takes a few."""
+    """Raises the limit on open files, as each batch of a worker needs a few."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, _MANY_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -83,9 +83,10 @@ def _allow_open_files() -> None:
 
 
 def share_batch(batch: Any) -> Any:
-    """Passes on what a dataset returned, which is a batch already; in a worker, puts it in shared memory.
+    """Passes on a dataset's batch; in a worker, moves it to shared memory.
 
-    torch would do that later, in a thread that loses the batch where there is no room; the run would wait forever.
+    torch would do that later, in a thread that loses the batch where there is no room; the run
+    would wait forever.
     """
     if get_worker_info() is not None:
         try:
@@ -98,10 +99,11 @@ def share_batch(batch: Any) -> Any:
 
 
 class LazyDataLoader(DataLoader[Any], ResumableLoader):
-    """A ``DataLoader`` that starts its workers and its sampler with the first batch, not with ``iter``.
+    """A ``DataLoader`` that starts its workers and sampler with the first batch.
 
-    Lightning calls ``iter`` before it knows the epoch, and workers fetch ahead at once: a resumed run would see the
-    wrong samples. ``before_batch`` is called with the number of each batch before the loader yields it.
+    Lightning calls ``iter`` before it knows the epoch, and workers fetch ahead at once: a resumed
+    run would see the wrong samples. ``before_batch`` is called with the number of each batch before
+    the loader yields it.
     """
 
     before_batch: Callable[[int], None] | None = None
@@ -120,7 +122,7 @@ class LazyDataLoader(DataLoader[Any], ResumableLoader):
 
 
 def _leave_signals_to_the_run(_worker: int) -> None:
-    """Ignores in a worker the signals that ask the run to stop after its step, for which it needs its workers."""
+    """Ignores the run's stop signals in a worker: the run finishes its step first."""
     for number in StopRequest.SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     sys.excepthook = _unless_the_run_has_ended
@@ -129,13 +131,13 @@ def _leave_signals_to_the_run(_worker: int) -> None:
 def _unless_the_run_has_ended(
     kind: type[BaseException], error: BaseException, place: TracebackType | None
 ) -> None:
-    """Prints an error of Python's thread that hands batches over, unless it is that the run has ended meanwhile."""
+    """Prints an error of the thread that sends batches, unless the run has ended."""
     if not issubclass(kind, EOFError | ConnectionError):
         sys.__excepthook__(kind, error, place)
 
 
 def _end_workers() -> None:
-    """Ends workers that an error has left; Python would ask them by a signal that they ignore, and wait."""
+    """Kills workers that an error has left, as they ignore the signal that Python sends."""
     for process in multiprocessing.active_children():
         if process.daemon:
             process.kill()
