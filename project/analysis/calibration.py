@@ -1,4 +1,4 @@
-"""The calibration of a model's confidence: reliability, temperature scaling, accuracy where unsure images are left out."""
+"""The calibration of a model's confidence: reliability and temperature scaling."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 
 class Reliability(NamedTuple):
-    """Images in bins of equal width by confidence: int64 counts, float64 mean confidence and accuracy (0 if empty)."""
+    """Images in bins by confidence: int64 counts, float64 mean confidence and accuracy."""
 
     counts: Tensor
     confidence: Tensor
@@ -17,13 +17,13 @@ class Reliability(NamedTuple):
 
     @property
     def ece(self) -> float:
-        """Expected calibration error in [0, 1] (Guo et al., 2017, https://arxiv.org/abs/1706.04599, equation 3)."""
+        """Expected calibration error in [0, 1] (Guo et al., 2017, arXiv 1706.04599, eq. 3)."""
         gaps = (self.confidence - self.accuracy).abs() * self.counts
         return float(gaps.sum() / self.counts.sum().clamp(min=1))
 
 
 def reliability(probabilities: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
-    """Sorts images into bins of [0, 1] by the confidence of their prediction; an edge belongs to the lower bin."""
+    """Bins images by the confidence of their prediction; an edge is in the lower bin."""
     confidence, predicted = probabilities.double().max(1)
     which = (confidence * bins).ceil().long().sub(1).clamp(0, bins - 1)
     counts = torch.bincount(which, minlength=bins)
@@ -35,7 +35,7 @@ def reliability(probabilities: Tensor, labels: Tensor, bins: int = 15) -> Reliab
 
 
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
-    """Finds the temperature T for which the cross entropy of ``logits / T`` is least (Guo et al., 2017, section 4.2).
+    """Finds the temperature T that minimises the cross entropy of ``logits / T``.
 
     Fit it on the validation set and judge it on the test set. It is from 0.05 to 20, above 1 for an
     overconfident model.
@@ -50,15 +50,15 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     return 2 / (low + high)
 
 
-def reliability_figure(found: Reliability) -> Figure:
+def reliability_figure(reliability: Reliability) -> Figure:
     """Draws the accuracy of each bin beside its confidence, and below how many images it has."""
-    bins = len(found.counts)
-    edges, there = [position / bins for position in range(bins)], found.counts > 0
+    bins = len(reliability.counts)
+    edges, there = [position / bins for position in range(bins)], reliability.counts > 0
     figure = Figure(figsize=(4.6, 5), layout="constrained", dpi=110)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     above.bar(
         edges,
-        found.accuracy.tolist(),
+        reliability.accuracy.tolist(),
         width=1 / bins,
         align="edge",
         edgecolor="white",
@@ -66,8 +66,8 @@ def reliability_figure(found: Reliability) -> Figure:
     )
     above.plot([0, 1], [0, 1], color="grey", linestyle="--", label="perfectly calibrated")
     above.plot(
-        found.confidence[there],
-        found.accuracy[there],
+        reliability.confidence[there],
+        reliability.accuracy[there],
         "o",
         color="C1",
         markersize=4,
@@ -77,18 +77,23 @@ def reliability_figure(found: Reliability) -> Figure:
         ylabel="accuracy",
         xlim=(0, 1),
         ylim=(0, 1),
-        title=f"expected calibration error {found.ece:.2%}",
+        title=f"expected calibration error {reliability.ece:.2%}",
     )
     above.legend(loc="upper left", fontsize=8)
     below.bar(
-        edges, found.counts.tolist(), width=1 / bins, align="edge", edgecolor="white", color="grey"
+        edges,
+        reliability.counts.tolist(),
+        width=1 / bins,
+        align="edge",
+        edgecolor="white",
+        color="grey",
     )
     below.set(xlabel="confidence", ylabel="images")
     return figure
 
 
 def abstention_figure(confidence: Tensor, correct: Tensor) -> Figure:
-    """Draws the accuracy of the images that a least confidence leaves over, by their share (El-Yaniv and Wiener, 2010)."""
+    """Draws accuracy by coverage, the share of confident images (El-Yaniv, 2010)."""
     order = confidence.argsort(descending=True)
     left = torch.arange(1, len(order) + 1)
     accuracy = correct[order].double().cumsum(0) / left

@@ -19,7 +19,7 @@ from project.model.metrics import class_rates
 
 @dataclass
 class Evaluation(Predictions):
-    """A model's predictions for all images of a split; where a file cannot be read, logits and probabilities are NaN."""
+    """A model's predictions for all images of a split; NaN for unreadable files."""
 
     probabilities: Tensor
     images: BatchDataset
@@ -33,13 +33,13 @@ class Evaluation(Predictions):
         """The rates of each class; where images may have several, also average precision."""
         if self.labels.dim() == 1:
             return class_rates(self.metrics)
-        found = (self.probabilities[self.known], self.labels[self.known], self.labels.shape[1])
+        known = (self.probabilities[self.known], self.labels[self.known], self.labels.shape[1])
         with warnings.catch_warnings():
             warnings.filterwarnings(
                 "ignore", message="No positive samples"
             )  # of a class: the table says 0 images
             precisions = (
-                multilabel_average_precision(*found, average=None, ignore_index=-1)
+                multilabel_average_precision(*known, average=None, ignore_index=-1)
                 .nan_to_num()
                 .tolist()
             )
@@ -50,7 +50,7 @@ class Evaluation(Predictions):
 
     @property
     def decisions(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits, probabilities and labels of what is known; of several classes, each is a choice between 0 and 1.
+        """Returns known logits, probabilities and labels; binary ones for several classes.
 
         Of attributes, each is a choice among its classes, and those with fewer are filled up with
         impossible ones.
@@ -75,7 +75,7 @@ class Evaluation(Predictions):
         return F.pad(logits, missing, value=-1e4), F.pad(probabilities, missing), label[known]
 
     def suspects(self, count: int) -> list[int]:
-        """Finds the wrongly classified images whose label is least probable, perhaps label errors."""
+        """Finds the misclassified images with the least probable labels, perhaps label errors."""
         believed = probability_of(self.probabilities, self.labels)
         wrong = (self.known & ~self.correct).nonzero().flatten()
         return wrong[believed[wrong].argsort(stable=True)][:count].tolist()
@@ -84,7 +84,7 @@ class Evaluation(Predictions):
 def evaluate_split(
     model: ImageClassifier, data: ImageDataModule, split: str = "test", as_in_use: bool = False
 ) -> Evaluation:
-    """Evaluates a split with a trainer, as ``python -m project.evaluate`` does, and keeps what plots and tables need.
+    """Evaluates a split as ``python -m project.evaluate`` does, for plots and tables.
 
     Args:
         model: On any device, where it stays.

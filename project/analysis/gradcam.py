@@ -1,4 +1,4 @@
-"""Grad-CAM: the places of an image that speak for a class (Selvaraju et al., 2017, https://arxiv.org/abs/1610.02391)."""
+"""Grad-CAM (Selvaraju et al., 2017, https://arxiv.org/abs/1610.02391)."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,7 +15,7 @@ from project.model import ImageClassifier
 
 
 def grad_cam(model: ImageClassifier, images: Tensor) -> Tensor:
-    """Computes how much each place of an image speaks for the class that the model predicts, in evaluation mode.
+    """Computes Grad-CAM of the predicted class, in evaluation mode.
 
     It uses the last layer whose output has spatial dimensions (a feature map or the tokens of image
     patches) with a gradient at more than one place. So it needs no layer's name and works with any
@@ -46,15 +46,15 @@ def grad_cam(model: ImageClassifier, images: Tensor) -> Tensor:
 
 
 def overlay(image: Tensor, cam: Tensor) -> Tensor:
-    """Blends a map of values in [0, 1], in colours, half and half into an image of the same height and width."""
+    """Blends a map of values in [0, 1] as colours into an image of the same size."""
     colours = torch.from_numpy(colormaps["jet"](cam.numpy())[..., :3]).permute(2, 0, 1) * 255
     return ((as_rgb(image) + colours) / 2).round().to(torch.uint8)
 
 
 @contextmanager
 def _outputs(network: nn.Module) -> Iterator[list[Tensor]]:
-    """Collects the outputs of a network's modules that have spatial dimensions, in the order of computation."""
-    found: list[Tensor] = []
+    """Collects the outputs with spatial dimensions, in the order of computation."""
+    outputs: list[Tensor] = []
 
     def keep(_module: nn.Module, _args: Any, output: Any) -> None:
         if (
@@ -62,7 +62,7 @@ def _outputs(network: nn.Module) -> Iterator[list[Tensor]]:
             and output.requires_grad
             and _as_map(output).shape[2:].numel() > 1
         ):
-            found.append(output)
+            outputs.append(output)
 
     def follow(_module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (
@@ -74,7 +74,7 @@ def _outputs(network: nn.Module) -> Iterator[list[Tensor]]:
         hooks.enter_context(network.register_forward_pre_hook(follow))
         for module in network.modules():
             hooks.enter_context(module.register_forward_hook(keep))
-        yield found
+        yield outputs
 
 
 def _as_map(output: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ _THUMBNAIL = 160  # pixels
 
 
 def write_page(run: Path, output: OutputFile, root: str | None = None) -> None:
-    """Writes the page, without images where these cannot be found; ``root`` is their folder, if they have moved."""
+    """Writes the page; ``root`` is the folder of the images, if they have moved."""
     metrics = read_metrics(run)
     output.require_writable()
     checkpoint = run / "checkpoints" / "best.ckpt"
@@ -59,7 +59,7 @@ def write_page(run: Path, output: OutputFile, root: str | None = None) -> None:
 def render(
     run: Path, about: dict[str, Any], metrics: dict[str, Any], images: dict[str, Any]
 ) -> str:
-    """Fills the page, with the sections of images or the reason that there are none as ``missing``; escapes all text."""
+    """Fills the page, with sections of images or ``missing``, the reason for none."""
     loader = PackageLoader(__package__, "templates")
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True
@@ -86,7 +86,7 @@ def render(
 
 
 def image_sections(model: ImageClassifier, test: Evaluation, count: int = 12) -> dict[str, Any]:
-    """Makes the reliability diagram, ``count`` confident mistakes, and Grad-CAM of some right and wrong predictions."""
+    """Draws the reliability diagram, ``count`` confident mistakes and Grad-CAM."""
     wrong, right = (
         test.confident(correct=False, count=count),
         test.confident(correct=True, count=count // 2),
@@ -110,11 +110,11 @@ def _shown(
     model: ImageClassifier, test: Evaluation, indices: list[int], with_cam: bool = False
 ) -> list[dict[str, Any]]:
     """Describes images for the page, pixels and Grad-CAM as ``data:`` URLs."""
-    found = []
+    rows = []
     for index in indices:
         image = test.images.image(index)
         cam = _encoded(overlay(image, grad_cam(model, stack([image]))[0])) if with_cam else None
-        found.append(
+        rows.append(
             {
                 "source": _encoded(as_rgb(image)),
                 "name": printable(test.images.name(index)),
@@ -125,7 +125,7 @@ def _shown(
                 "cam": cam,
             }
         )
-    return found
+    return rows
 
 
 def _encoded(image: Tensor) -> str:

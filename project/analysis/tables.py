@@ -11,7 +11,7 @@ RATES = {
     "average_precision": "AP",
     "threshold": "threshold",
 }
-"""The rates of a class that tables and plots show, and their headings; most have only some of them."""
+"""The rates of a class that tables and plots show, if known, and their headings."""
 
 
 def metrics_table(columns: dict[str, dict[str, Any]]) -> str:
@@ -49,7 +49,8 @@ def class_table(class_names: list[str], per_class: list[dict[str, Any]]) -> str:
     width = max(len(name) for name in [*shown, "class"])
     rates = {name: heading for name, heading in RATES.items() if per_class and name in per_class[0]}
     rows = [
-        f"  {'class':<{width}}  {''.join(f'{heading:>10}' for heading in rates.values())}{'images':>10}"
+        f"  {'class':<{width}} "
+        f" {''.join(f'{heading:>10}' for heading in rates.values())}{'images':>10}"
     ]
     for name, row in zip(shown, per_class, strict=True):
         cells = "".join(f"{row[rate]:>10.4f}" for rate in rates)

@@ -51,7 +51,7 @@ class DefaultCallbacks:
     plots: bool = True
 
     def build(self, checkpoints: Path, monitor: str, mode: str) -> list[Callback]:
-        """Builds those that are not switched off; ``best.ckpt`` is chosen by ``monitor``, its least or greatest value."""
+        """Builds the enabled callbacks; ``monitor`` and its mode choose ``best.ckpt``."""
         builders: list[tuple[Callback | bool, Callable[[], Callback]]] = [
             (self.stop_on_non_finite, StopOnNonFinite),  # before those that write
             (self.last_checkpoint, LastCheckpoint),

@@ -127,7 +127,7 @@ class ImageClassifier(ClassifierModule):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Normalises images, uint8 or uint16 (N, channels, height, width), and returns their logits, float (N, classes).
+        """Normalises images, (N, channels, height, width), and returns logits, (N, classes).
 
         Takes the head's input, float (N, features), in place of images, too.
         """
@@ -145,12 +145,12 @@ class ImageClassifier(ClassifierModule):
         return logits
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Returns each image's loss, float (N,), by labels, int64 (N,) or soft, float (N, classes); training minimises its mean."""
+        """Returns each image's loss, (N,), for labels (N,) or soft ones (N, classes)."""
         losses: Tensor = self.criterion(logits, labels)
         return losses
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Measures the batch, for the engine to log at the right steps, and returns its mean loss."""
+        """Updates the metrics, which the engine logs, and returns the mean loss."""
         batch = self.as_batch(batch)
         logits = self(batch.images)
         losses = self.loss(logits, batch.labels)
@@ -158,14 +158,14 @@ class ImageClassifier(ClassifierModule):
         return losses.mean()
 
     def validation_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Measures the batch and returns its logits, float (N, classes), of one view of each image."""
+        """Updates the metrics and returns logits, float (N, classes), of one view."""
         batch = self.as_batch(batch)
         logits = exact_logits(self, batch.images)
         self.measure("val", logits, batch.labels, self.evaluation_loss(logits, batch.labels))
         return logits
 
     def test_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Measures the batch and returns its logits, float (N, classes), the mean over ``test_time_augmentation``'s views."""
+        """Updates the metrics and returns logits, float (N, classes), averaged over views."""
         batch = self.as_batch(batch)
         logits = evaluation_logits(self, batch.images)
         self.measure("test", logits, batch.labels, self.evaluation_loss(logits, batch.labels))
@@ -204,12 +204,12 @@ class ImageClassifier(ClassifierModule):
         return F.cross_entropy(logits, labels, ignore_index=-1, reduction="none")
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Converts logits to the probabilities in predictions and exported files, float (N, classes); by default, softmax."""
+        """Converts logits to probabilities, float (N, classes), by default by softmax."""
         return logits.softmax(1)
 
     @property
     def attributes(self) -> dict[str, dict[str, int]]:
-        """The values of each attribute, one of which an image has, by the positions of their classes; by default none."""
+        """Returns the classes of each exclusive attribute, by position; by default none."""
         return {}
 
     @property
@@ -219,7 +219,7 @@ class ImageClassifier(ClassifierModule):
         return layer
 
     def logits_and_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns logits and features, the head's input, of one forward pass, which is not compiled."""
+        """Returns logits and features, the head's input, of one uncompiled forward pass."""
         kept: list[Tensor] = []
         hook = self.network_head.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
         with hook, torch.compiler.set_stance("force_eager"):  # a compiled network runs no hook

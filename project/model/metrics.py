@@ -36,7 +36,7 @@ class Counts(Metric):
 
 
 class MeanLoss(Counts):
-    """The mean loss; NaN if that of an image is not finite or above 2^20, which torchmetrics' ``MeanMetric`` drops."""
+    """The mean loss; NaN if an image's is not finite or above 2^20."""
 
     higher_is_better = False
 
@@ -75,7 +75,7 @@ class Accuracy(Counts):
 
 
 class TopKAccuracy(Counts):
-    """The share of images whose class is among the ``k`` best; torchmetrics builds one-hot matrices for it."""
+    """Top-k accuracy; torchmetrics builds one-hot matrices for it."""
 
     def __init__(self, k: int) -> None:
         super().__init__(2)
@@ -175,7 +175,7 @@ class MultilabelF1(Counts):
 
 
 class BestThresholds(Counts):
-    """The threshold for each class's probability by which its F1 is greatest; of equal ones that nearest to 0.5.
+    """The threshold of each class that maximises its F1; of ties, the nearest to 0.5.
 
     ``SCut`` in Yang, 2001; see Lipton et al., 2014, https://arxiv.org/abs/1402.1892. Validation
     chooses them for the test and all use after training.

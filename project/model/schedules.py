@@ -96,8 +96,10 @@ def build_schedule(
     )
     if not keeps_proportions:
         raise UserError(
-            "--model.lr_scheduler: such a schedule gives all layers the same learning rate, but --model.layer_decay or the"
-            " optimizer gives them several; use one that scales the optimizer's own rates, as CosineWithWarmup does"
+            "--model.lr_scheduler: such a schedule gives all layers the same learning rate, but"
+            " --model.layer_decay or the"
+            " optimizer gives them several; use one that scales the optimizer's own rates, as"
+            " CosineWithWarmup does"
         )
     config: LRSchedulerConfigType = {
         "scheduler": scheduler,
@@ -128,7 +130,8 @@ def _measured_every(monitor: str, trainer: Trainer, interval: Interval) -> int:
         measured = not ours or (logged > 0 if interval == "epoch" else logged == 1)
     if not measured:
         raise UserError(
-            f"ReduceLROnPlateau watches {monitor}, which is not measured each time that it looks; validate in each epoch"
+            f"ReduceLROnPlateau watches {monitor}, which is not measured each time that it looks;"
+            " validate in each epoch"
             " (--trainer.check_val_every_n_epoch 1), and leave out --model.lr_scheduler_interval"
         )
     return frequency
@@ -139,13 +142,15 @@ def total_steps(trainer: Trainer) -> int:
     callbacks: list[object] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
     if any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks):
         raise UserError(  # Lightning counts as if all epochs accumulated like the first
-            "GradientAccumulationScheduler changes how many steps an epoch has, which a schedule by steps must know; add"
+            "GradientAccumulationScheduler changes how many steps an epoch has, which a schedule by"
+            " steps must know; add"
             " --model.lr_scheduler_interval epoch"
         )
     steps = trainer.estimated_stepping_batches
     if not math.isfinite(steps):
         raise UserError(
-            "a schedule that lasts as long as training, or ProgressiveResizing, must know where training ends; set"
+            "a schedule that lasts as long as training, or ProgressiveResizing, must know where"
+            " training ends; set"
             " --trainer.max_epochs or --trainer.max_steps"
         )
     return int(steps)

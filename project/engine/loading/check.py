@@ -71,13 +71,13 @@ def check_files(
     rows[new] = np.zeros(1, ROW)
     rows[_COLUMNS] = stamps
     lengths, changed = rows["length"], rows["changed"]
-    for place, found in zip(
+    for place, facts in zip(
         new.tolist(), _look_at(files.take(new), bands, sizes, pixels), strict=True
     ):
-        if isinstance(found, str):
-            defects[next(files.take([place]).strings())], lengths[place] = found, -1
+        if isinstance(facts, str):
+            defects[next(files.take([place]).strings())], lengths[place] = facts, -1
         else:
-            rows[place] = (*rows[place].tolist()[:3], *found)
+            rows[place] = (*rows[place].tolist()[:3], *facts)
     if len(defects) < len(new):
         sure = rows[(lengths >= 0) & (changed < sure_before)]
         _remember(record, sure[sure["name"].argsort()])
@@ -90,11 +90,11 @@ def _stamps(files: Paths, below: str) -> Iterator[tuple[int, int, int]]:
         name = f"{_VERSION} {path.removeprefix(below)}".encode(*CODEC)
         key = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest())
         try:
-            found = os.stat(path)
+            status = os.stat(path)
         except OSError:  # looking at it will tell
             yield key, -1, -1
         else:
-            yield key, found.st_size, found.st_mtime_ns
+            yield key, status.st_size, status.st_mtime_ns
 
 
 def _hash_of_pixels(image: torch.Tensor) -> str:

@@ -166,7 +166,8 @@ class ImageDataModule(LightningDataModule, ABC):
         labels = self.splits["train"].labels
         if labels.dim() > 1:
             raise UserError(
-                "weighting or balancing classes needs images of one class each, but these may have several"
+                "weighting or balancing classes needs images of one class each, but these may have"
+                " several"
             )
         return labels.bincount(minlength=len(self.class_names)).tolist()
 
@@ -276,7 +277,8 @@ class ImageDataModule(LightningDataModule, ABC):
         size, processes = len(self.splits[split]), self.world[0]
         if size < processes:
             raise UserError(
-                f"the {split} set has fewer images, {size}, than there are processes, {processes}; use"
+                f"the {split} set has fewer images, {size}, than there are processes, {processes};"
+                " use"
                 f" --trainer.devices {size}"
             )
         order = torch.arange(size) if in_order else shuffled(size, self.split_seed, 0)

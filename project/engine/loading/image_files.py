@@ -156,7 +156,7 @@ class ImageFilesDataModule(ResizedDataModule):
         return {**super().preprocessing, "bits": self.bands[1]}
 
     def files(self) -> dict[str, ClassFiles]:
-        """The image files of each split, found and split once."""
+        """The image files of each split, listed and split once."""
         if not self._files:
             files = (
                 self._table.list_files(self.images_root)

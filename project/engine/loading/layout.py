@@ -88,8 +88,8 @@ def split_names(names: Iterable[str]) -> dict[str, str]:
     affixes = defaultdict[tuple[str, str], dict[str, str]](dict)
     for name in names:
         for word, split in SPLIT_OF.items():
-            prefix, found, suffix = name.lower().partition(word)
-            if found:
+            prefix, match, suffix = name.lower().partition(word)
+            if match:
                 affixes[prefix, suffix][name] = split
     exact = affixes["", ""]
     likely = [
@@ -197,7 +197,8 @@ def _require_no_splits(layout: Layout, classes: Mapping[str, Paths]) -> None:
     by_name = [name for name in classes if name.lower() in SPLIT_OF]
     if len(by_name) == len(classes) or len({*split_names(classes).values()}) > 1 or repeated:
         raise UserError(
-            f"--data.root: the folders {listed(repeated or classes, 5)} of '{printable(layout.root)}' look"
+            f"--data.root: the folders {listed(repeated or classes, 5)} of"
+            f" '{printable(layout.root)}' look"
             " like splits, not classes; call that of the training images 'train', with a folder for"
             " each class inside, and others 'val' and 'test'"
             + (", or say what the classes are with --data.class_names" if repeated else "")

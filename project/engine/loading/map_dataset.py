@@ -77,8 +77,8 @@ class MapDatasetModule(ResizedDataModule):
             }
             expected = class_names_of(opened["train"])
             for split, dataset in opened.items():
-                found = getattr(dataset, "classes", None) and class_names_of(dataset)
-                if self._class_names is None and found and found != expected:
+                names = getattr(dataset, "classes", None) and class_names_of(dataset)
+                if self._class_names is None and names and names != expected:
                     raise UserError(
                         f"--data.{split} and --data.train need the same classes in the same order"
                     )
@@ -101,21 +101,19 @@ class MapDatasetModule(ResizedDataModule):
         """
         if not self._positions:
             sizes = {split: len(dataset) for split, dataset in self.datasets().items()}
-            found = {split: [*range(size)] for split, size in sizes.items()}
+            positions = {split: [*range(size)] for split, size in sizes.items()}
             fractions = {
                 split: share for split, share in self.fractions.items() if split not in sizes
             }
             members = self._members() if fractions else {}
-            names = {
-                name: [*map(self.sample_name, positions)] for name, positions in members.items()
-            }
+            names = {name: [*map(self.sample_name, places)] for name, places in members.items()}
             for split, parts in (
                 cut_classes(names, fractions, self.split_seed).items() if fractions else ()
             ):
-                found[split] = sorted(
+                positions[split] = sorted(
                     members[name][place] for name, places in parts.items() for place in places
                 )
-            self._positions = {split: found[split] for split in SPLITS}
+            self._positions = {split: positions[split] for split in SPLITS}
         return self._positions
 
     def sample_name(self, position: int) -> str:
@@ -132,7 +130,8 @@ class MapDatasetModule(ResizedDataModule):
             if not 0 <= label < len(names):
                 last = len(names) - 1
                 raise UserError(
-                    f"--data.train has the label {label}, not one from 0 to {last}; see --data.class_names"
+                    f"--data.train has the label {label}, not one from 0 to {last}; see"
+                    " --data.class_names"
                 )
             members[names[label]].append(position)
         return members
@@ -161,7 +160,8 @@ def _opened(option: str, source: Any) -> MapDataset:
     name = type(source).__name__
     if isinstance(source, IterableDataset) or not hasattr(source, "__getitem__"):
         raise UserError(
-            f"{option}: {name} is not map-style: without an index, the samples of a step cannot be the same on any number of"
+            f"{option}: {name} is not map-style: without an index, the samples of a step cannot be"
+            " the same on any number of"
             " devices and after a restart; give a dataset with __getitem__ and __len__"
         )
     if len(source) == 0:

@@ -35,14 +35,14 @@ def once_a_machine(make: Callable[[], T], trainer: Trainer | None) -> T:
             _write(path, make())
         trainer.strategy.barrier()
         # each process would get its own copy of a page that it wrote to; none does
-        found: T = torch.load(
+        shared: T = torch.load(
             path, mmap=True, weights_only=False
         )  # no stranger's file: this run has just made it
         trainer.strategy.barrier()
     finally:
         if trainer.local_rank == 0:
             path.unlink(missing_ok=True)
-    return found
+    return shared
 
 
 def _write(path: Path, content: Any) -> None:
@@ -51,6 +51,7 @@ def _write(path: Path, content: Any) -> None:
             torch.save(content, file)
     except (OSError, RuntimeError) as error:  # torch's own, where a part could not be written
         raise UserError(
-            f"'{path.parent}' does not take the images that processes share; make room, or name another folder by the"
+            f"'{path.parent}' does not take the images that processes share; make room, or name"
+            " another folder by the"
             " variable TMPDIR"
         ) from error

@@ -81,7 +81,8 @@ class TorchDataset:
         """int64 (N,); an error where they cannot be had without loading every image."""
         if self.known_labels is None:
             raise UserError(
-                f"the dataset {type(self.dataset).__name__} does not tell its labels without loading every image; give it a"
+                f"the dataset {type(self.dataset).__name__} does not tell its labels without"
+                " loading every image; give it a"
                 " list of them called targets"
             )
         return self.known_labels
@@ -134,7 +135,8 @@ class TorchDataset:
             return None
         if not (isinstance(samples, list | tuple) and len(samples) == len(positions)):
             raise LocalError(
-                f"{type(self.dataset).__name__}.__getitems__ must return a list of {len(positions)} samples"
+                f"{type(self.dataset).__name__}.__getitems__ must return a list of {len(positions)}"
+                " samples"
             )
         self._by_batch = _draw() == untouched
         return samples if self._by_batch else None
@@ -183,7 +185,8 @@ class TorchDataset:
             raise TypeError(f"its label must be an integer, got {type(label).__name__}") from None
         if not 0 <= number < self.num_classes:
             raise ValueError(
-                f"its label must be from 0 to {self.num_classes - 1}, got {number}; see --data.class_names"
+                f"its label must be from 0 to {self.num_classes - 1}, got {number}; see"
+                " --data.class_names"
             )
         if self.known_labels is not None and number != (known := int(self.known_labels[index])):
             raise ValueError(
@@ -203,9 +206,9 @@ def pixels_of(image: Any) -> Tensor:
         return upright_pixels(image)
     if not isinstance(image, Tensor) or image.dtype != torch.uint8:
         advice = "; leave out ToTensor, ToDtype and Normalize" if isinstance(image, Tensor) else ""
-        found = image.dtype if isinstance(image, Tensor) else type(image).__name__
+        kind = image.dtype if isinstance(image, Tensor) else type(image).__name__
         raise TypeError(
-            f"its image must be of PIL, a uint8 tensor or a file's bytes, got {found}{advice}"
+            f"its image must be of PIL, a uint8 tensor or a file's bytes, got {kind}{advice}"
         )
     if image.dim() != 3 or image.shape[0] not in (1, 3):
         raise ValueError(

@@ -62,14 +62,15 @@ class TransformedDataset:
                 or image.dim() != 3
                 or len(image) != channels
             ):
-                found = (
+                kind = (
                     f"{image.dtype} {tuple(image.shape)}"
                     if isinstance(image, Tensor)
                     else type(image).__name__
                 )
                 raise LocalError(
-                    f"--data.train_transforms: {describe(transform)} must return an image, {str(dtype)[6:]}"
-                    f" ({channels}, height, width), got {found}; the model normalises on the device"
+                    f"--data.train_transforms: {describe(transform)} must return an image,"
+                    f" {str(dtype)[6:]}"
+                    f" ({channels}, height, width), got {kind}; the model normalises on the device"
                 )
         return image
 
@@ -92,15 +93,16 @@ def transform_batch(
     with restored_generators(), torch.random.fork_rng(devices):
         seed_generators(seed, images.device)
         for transform in transforms:
-            found = transform(images, labels)
+            output = transform(images, labels)
             if not (
-                isinstance(found, tuple | list) and len(found) == 2 and found[1].shape == shape
+                isinstance(output, tuple | list) and len(output) == 2 and output[1].shape == shape
             ):
                 raise LocalError(
-                    f"--data.batch_transforms: {describe(transform)} must return images on the 0-255 scale, and labels,"
+                    f"--data.batch_transforms: {describe(transform)} must return images on the"
+                    " 0-255 scale, and labels,"
                     f" {tuple(shape)}, as it is given"
                 )
-            images, labels = found
+            images, labels = output
     dtype = batch.images.dtype
     return batch._replace(
         images=images.round().clamp(0, torch.iinfo(dtype).max).to(dtype), labels=labels
