@@ -29,14 +29,14 @@ class ImagesPerSecond(Callback):
             return
         layout = str(pl_module.memory_format).removeprefix("torch.")
         compiled = "compiled" if pl_module.compile_network else "not compiled"
-        count = torch.get_num_threads()
-        threads = "1 thread" if count == 1 else f"{count} threads"
         workers = "none"
         if data.workers():
             memory = "pinned" if data.pins_memory() else "not pinned"
-            workers = f"{data.workers()} per device, 1 thread each,"
-            workers += f" {data.prefetch_factor} batches ahead, {memory}"
-        note(f"{trainer.precision}, {layout}, {compiled}, {threads}; loader workers: {workers}")
+            workers = f"{data.workers()} per device, {data.prefetch_factor} batches ahead, {memory}"
+        note(
+            f"{trainer.precision}, {layout}, {compiled}, threads: {torch.get_num_threads()};"
+            f" loader workers: {workers}"
+        )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the clock, also where a run resumes within an epoch."""

@@ -205,11 +205,12 @@ def pixels_of(image: Any) -> Tensor:
     if isinstance(image, Image.Image):
         return upright_pixels(image)
     if not isinstance(image, Tensor) or image.dtype != torch.uint8:
-        advice = "; leave out ToTensor, ToDtype and Normalize" if isinstance(image, Tensor) else ""
-        kind = image.dtype if isinstance(image, Tensor) else type(image).__name__
-        raise TypeError(
-            f"its image must be of PIL, a uint8 tensor or a file's bytes, got {kind}{advice}"
+        kind = (
+            f"{image.dtype}; leave out ToTensor, ToDtype and Normalize"
+            if isinstance(image, Tensor)
+            else type(image).__name__
         )
+        raise TypeError(f"its image must be of PIL, a uint8 tensor or a file's bytes, got {kind}")
     if image.dim() != 3 or image.shape[0] not in (1, 3):
         raise ValueError(
             f"its image must be a tensor (1 or 3 channels, height, width), got {tuple(image.shape)}"
