@@ -161,6 +161,8 @@ def _look_in_threads(threads: int, look: Any, files: Sequence[Path]) -> list[Any
 def _record_of(root: str) -> Path:
     """The file for what is known of a folder of images."""
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if not os.path.isabs(caches):  # no home: below this, nothing can be kept
+        caches = os.devnull
     place = os.fsencode(os.path.abspath(root))
     name = hashlib.blake2b(place, digest_size=12).hexdigest()
     return Path(caches, __name__.partition(".")[0], f"{name}.checked.npy")

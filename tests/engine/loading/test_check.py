@@ -170,3 +170,13 @@ def test_a_second_start_asks_the_disk_for_each_file_once_for_the_cache_too(
         str(file) for file in files_in(root)
     ]
     assert looked_at == []
+
+
+def test_without_a_home_nothing_is_kept_nor_written_to_the_working_directory(
+    root, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as without HOME and account
+    monkeypatch.chdir(tmp_path)
+    assert start(root) == by_hand(root)
+    assert os.listdir() == ["images"]
