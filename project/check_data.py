@@ -9,11 +9,9 @@ from typing import Any
 from jsonargparse import Namespace
 
 from project.data import CSVDataModule, FolderDataModule
-from project.engine import CommandParser, OutputFile, run_command
+from project.engine import CommandParser, OutputFile, UserError, note, printable, run_command
 from project.engine.cli.classes import accepted
-from project.engine.errors import UserError, printable
 from project.engine.loading.check import leave_out, survey
-from project.engine.run.progress import note
 
 _LISTED = 10
 _OPTIONS = ("val_fraction", "test_fraction", "split_seed", "group", "channels", "bits")
@@ -65,7 +63,7 @@ def check_data(options: Namespace) -> int:
             )  # as they would be without
             divided = sum(len(places) > 1 for places in splits.values())
             found["groups"] = {"count": len(splits), "divided_by_file": divided}
-        print(survey_table(found), flush=True)
+        print(f"  {printable(data.layout)}\n\n{survey_table(found)}", flush=True)
         if unreadable := {
             str(data.images_root / entry["file"]): entry["reason"] for entry in found["unreadable"]
         }:

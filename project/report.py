@@ -6,7 +6,6 @@ from pathlib import Path
 from jsonargparse import Namespace
 
 from project.engine import CommandParser, OutputFile, run_command
-from project.engine.cli.parser import import_modules
 
 
 def parse(args: list[str] | None = None) -> Namespace:
@@ -30,7 +29,6 @@ def report(options: Namespace) -> None:
     """Writes the page."""
     from project.analysis.page import write_page  # here, so that --help need not import torch
 
-    import_modules(options["import"])
     run = Path(os.path.abspath(options.run))  # resolving a loop of links would be an error
     output = OutputFile("--output", options.output, default=run / "report.html")
     write_page(run, output, options.root)

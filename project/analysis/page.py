@@ -28,10 +28,10 @@ from project.engine import (
     label_names,
     note,
     open_data,
+    printable,
     read_checkpoint,
     read_metrics,
 )
-from project.engine.errors import printable
 from project.model import ImageClassifier
 from project.model.metrics import class_rates
 

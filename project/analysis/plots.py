@@ -15,8 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from project.analysis.tables import RATES
-from project.engine import UserError, note
-from project.engine.errors import printable
+from project.engine import UserError, note, printable
 
 _LOSSES = {
     "train/loss": " (training loss)",

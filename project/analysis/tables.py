@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from project.engine.errors import printable
+from project.engine import printable
 
 RATES = {
     "precision": "precision",

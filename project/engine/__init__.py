@@ -79,6 +79,11 @@ Examples:
     >>> label_names([1.0, 0.0, 1.0], ["red", "green", "blue"])
     'red blue'
 
+    Text from files is escaped before a terminal shows it:
+
+    >>> len(printable(chr(27)))  # ESC, by which text could control it
+    4
+
     A mistake that a person makes is one line:
 
     >>> require(len(data.class_names) > 2, "--data.classes", 2, "at least 3")
@@ -107,6 +112,7 @@ if TYPE_CHECKING:
     from .commands.predict import label_files as label_files
     from .commands.predictions import CollectPredictions as CollectPredictions
     from .errors import UserError as UserError
+    from .errors import printable as printable
     from .errors import require as require
     from .loading.batch import ArrayDataset as ArrayDataset
     from .loading.batch import ImageBatch as ImageBatch
@@ -141,6 +147,7 @@ _MODULES = {
     "label_names": "commands.labels",
     "predict": "commands.labels",
     "UserError": "errors",
+    "printable": "errors",
     "require": "errors",
     "CollectPredictions": "commands.predictions",
     "ArrayDataset": "loading.batch",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
-from project.engine.errors import require
+from project.engine import require
 from project.engine.upstream import trainer_of
 from project.model.normalize import Normalization
 

@@ -39,9 +39,15 @@ class CommandParser(ArgumentParser):
         super().__init__(*args, **{"allow_abbrev": False} | kwargs)
 
     def add_import(self) -> None:
-        """Adds ``--import``, whose value is for :func:`import_modules`."""
+        """Adds ``--import``, whose modules are imported once the options are parsed."""
         text = "Module of your own that defines the checkpoint's model, network or data module."
         self.add_argument("--import", action="append", default=[], help=f"{text[:-1]}; repeatable.")
+
+    def parse_args(self, *args: Any, **kwargs: Any) -> Any:
+        """Parses the options, and imports the modules that ``--import`` names."""
+        options = super().parse_args(*args, **kwargs)
+        import_modules(options.get("import", []))
+        return options
 
     def options(self) -> Sequence[argparse.Action]:
         """Returns all options; argparse has no public list of them but gives them to a formatter."""
@@ -153,9 +159,11 @@ def option_line(label: str, text: str, width: int) -> str:
     )
 
 
-def import_modules(modules: Iterable[str]) -> None:
+def import_modules(modules: Sequence[str]) -> None:
     """Imports what ``--import`` names, so that a checkpoint's classes are found by their names."""
-    from ..run.settings import allow_module  # imports torch
+    if not modules:
+        return
+    from ..run.settings import allow_module  # here, as it imports torch
 
     for module in (name.strip() for names in modules for name in names.split(",")):
         try:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.nn.functional import interpolate
 
-from ..cli.parser import import_modules
 from ..errors import UserError
 from ..loading.files import prepare
 from ..loading.scan import image_paths
@@ -63,7 +62,6 @@ def export_model(model_class: Any, network_of: NetworkOf, options: Namespace) ->
     write, load, packages = _FORMATS[ending]
     for package in packages:
         import_module(package)  # names the one that is missing, before any work
-    import_modules(options["import"])
     model = model_class.load_from_checkpoint(options.checkpoint).eval()
     about: Preprocessing = model.preprocessing
     images = _images_of(options.images, about) if options.images else generated_images(about)

@@ -14,7 +14,6 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, distributed
 from torch.utils.data import DataLoader
 
-from ..cli.parser import import_modules
 from ..cli.trainer import ExactTrainer, built_trainer
 from ..errors import UserError, require
 from ..hardware import usable_cores
@@ -42,7 +41,6 @@ def label_files(model_class: Any, options: Namespace) -> int:
         The exit code: 1 if files could not be read, else 0.
     """
     warnings.filterwarnings("ignore", module="PIL", category=UserWarning)  # on what it gets over
-    import_modules(options["import"])
     model = model_class.load_from_checkpoint(options.checkpoint)
     _require_usable(options, model)
     trainer = built_trainer(ExactTrainer, **options.trainer, **QUIET)
