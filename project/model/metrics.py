@@ -71,7 +71,7 @@ class Accuracy(Counts):
     def compute(self) -> float:
         """Returns the share."""
         correct, total = self.counts.tolist()
-        return correct / max(total, 1)
+        return float(correct / max(total, 1))
 
 
 class TopKAccuracy(Counts):
