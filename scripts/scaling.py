@@ -135,7 +135,8 @@ def measure(args: list[str]) -> Step:
         buckets.append([])
         mark()
 
-    def record(_: Any, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    # DDP requires this annotation
+    def record(_: Any, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
         ready = time.perf_counter() - marks[-1][1]
         buckets[-1].append(Bucket(bucket.buffer().nbytes, ready))
         return noop_hook(None, bucket)

@@ -62,13 +62,17 @@ def test_loader_workers_share_one_copy_of_the_images():
 class ListedDataModule(FolderDataModule):
     """Files with names as ImageNet's, none of which exists."""
 
-    def find(self):
-        block, names = PathBlock(), [f"n{number:08}" for number in range(1440764, 1440864)]
-        files = {
-            name: block.add(self.root / name, (f"{name}_{number}.JPEG" for number in range(300)))
-            for name in names
-        }
-        return FoundFiles({"train": files}, self.root, ["classes"])
+    def files(self):
+        if not self._files:
+            block, names = PathBlock(), [f"n{number:08}" for number in range(1440764, 1440864)]
+            files = {
+                name: block.add(
+                    self.root / name, (f"{name}_{number}.JPEG" for number in range(300))
+                )
+                for name in names
+            }
+            self._files = self._split(FoundFiles({"train": files}, self.root, ["classes"]))
+        return self._files
 
 
 def test_a_list_of_files_takes_its_names_and_12_bytes_an_image(tmp_path):

@@ -12,7 +12,7 @@ from difflib import SequenceMatcher
 from importlib import import_module
 from typing import Any, NoReturn, cast
 
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, Namespace
 
 from ..errors import UserError, printable
 from .entry import end_with_error
@@ -43,9 +43,9 @@ class CommandParser(ArgumentParser):
         text = "Module of your own that defines the checkpoint's model, network or data module."
         self.add_argument("--import", action="append", default=[], help=f"{text[:-1]}; repeatable.")
 
-    def parse_args(self, *args: Any, **kwargs: Any) -> Any:
+    def parse_args(self, *args: Any, **kwargs: Any) -> Namespace:  # type: ignore[override]
         """Parses the options, and imports the modules that ``--import`` names."""
-        options = super().parse_args(*args, **kwargs)
+        options: Namespace = super().parse_args(*args, **kwargs)
         import_modules(options.get("import", []))
         return options
 
