@@ -40,6 +40,8 @@ class Command(LightningCLI):
     """Reports progress if no terminal would show a bar."""
 
     def __init__(self, args: ArgsType = None) -> None:
+        program = f"python -m {self.module}"
+        examples = ["examples:", *self.screen.examples, "", f"All options: {program} --help-all"]
         super().__init__(
             self.build_model,
             self.data_class,
@@ -48,17 +50,10 @@ class Command(LightningCLI):
             seed_everything_default=0,
             parser_class=ClassParser,
             parser_kwargs={
-                "prog": f"python -m {self.module}",
+                "prog": program,
                 "description": self.description,
                 "screen": self.screen,
-                "epilog": "\n  ".join(
-                    [
-                        "examples:",
-                        *self.screen.examples,
-                        "",
-                        f"All options: {'{'}name{'}'} --help-all",
-                    ]
-                ),
+                "epilog": "\n  ".join(examples),
                 "bases": self._bases(),
             },
             subclass_mode_data=True,

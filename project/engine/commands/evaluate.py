@@ -56,13 +56,13 @@ class EvaluateCommand(Command):
         *_, data = (None, *line.values("--data"))
         if checkpoint is None:  # as with --help
             return {}
-        about: About = read_checkpoint(checkpoint)[ABOUT]
+        self._about: About = read_checkpoint(checkpoint)[ABOUT]
         try:
             # imports the user's own module, so that the checkpoint's class is found by its name
             find_class(self.data_class, data)
-            cls, remembered = remembered_data(about)
+            cls, remembered = remembered_data(self._about)
             if not any(word.startswith(("--data", "--config", "-c")) for word in line.words):
-                require_datasets(about, ())
+                require_datasets(self._about, ())
         except UserError:
             if data:
                 return {}  # it is named, so nothing need be remembered
@@ -95,7 +95,6 @@ class EvaluateCommand(Command):
 
     def before_instantiate_classes(self) -> None:
         """Prepares images as the checkpoint says, where the options don't."""
-        self._about: About = read_checkpoint(self.config.checkpoint)[ABOUT]
         self.prepare_options(self.config, self._about["preprocessing"])
 
     def evaluate(self) -> None:

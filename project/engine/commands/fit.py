@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
-from pydoc import locate
 from typing import Any, ClassVar, Literal, Protocol
 
 from jsonargparse import Namespace
@@ -224,12 +223,12 @@ class FitCommand(Command):
             source = self.config.data.init_args.get(name)
             if source is None:
                 continue
-            is_plain = isinstance(source, str)
-            path = source if is_plain else source.class_path
-            parameters: Any = signature(locate(path)).parameters  # type: ignore[arg-type]
-            flags.append(f"--data.{name}={path}")
-            options = {} if is_plain else source.get("init_args", {})
-            for option, value in options.items():
+            if isinstance(source, str):  # a function, which has no options
+                flags.append(f"--data.{name}={source}")
+                continue
+            flags.append(f"--data.{name}={source.class_path}")
+            parameters = signature(class_of(source)).parameters
+            for option, value in source.get("init_args", {}).items():
                 if value != parameters[option].default:
                     text = value if isinstance(value, str) else json.dumps(value, default=str)
                     flags.append(f"--data.{name}.{option}={text}")

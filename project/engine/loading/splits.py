@@ -49,9 +49,8 @@ def hashed_split(
     file with the nearest hash stands in, until one with a nearer hash comes. Only such files ever
     move when others are added; once every split has a file of its own, no file of the class moves.
     """
-    hashes = np.fromiter((int.from_bytes(_digest(seed, name, 8)) for name in names), np.uint64)
-    _require_enough(len(hashes), fractions, class_name)
-    ranks = (hashes >> np.uint64(11)) * 2.0**-53  # uniform in [0, 1), exact
+    ranks = np.fromiter((_rank(seed, name) for name in names), np.float64)
+    _require_enough(len(ranks), fractions, class_name)
     order = ranks.argsort(kind="stable")
     ends = [0]
     for place, limit in enumerate(accumulate(fractions.values())):
@@ -158,6 +157,7 @@ def _is_spare(group: str, places: Mapping[str, str], classes: Iterable[Collectio
 
 
 def _rank(seed: int, name: str) -> float:
+    """Hashes a name to a number that is uniform in [0, 1), in steps of 2^-53, which are exact."""
     return (int.from_bytes(_digest(seed, name, 8)) >> 11) * 2.0**-53
 
 

@@ -12,9 +12,7 @@ from http.client import HTTPException
 from pathlib import Path
 from urllib.error import HTTPError
 
-import torch
 from filelock import FileLock
-from torchvision.datasets.utils import check_md5
 
 from ..errors import UserError, first_sentence, printable
 from .progress import note
@@ -76,6 +74,8 @@ def fetch_file(url: str, path: Path, sha256: str = "") -> None:
     """Downloads a file that is not there yet, and compares the beginning of its SHA-256."""
     if path.exists():
         return
+    import torch.hub  # here, as a command that writes a file need not import torch for --help
+
     try:
         with one_at_a_time(path):
             if not path.exists():
@@ -101,6 +101,8 @@ def fetch_archive(url: str, md5: str, folder: Path) -> None:
         if folder.is_dir():  # by now
             return
         fetch_file(url, archive)
+        from torchvision.datasets.utils import check_md5  # here, as torch above
+
         if not check_md5(str(archive), md5):
             archive.unlink()
             raise UserError(f"what came from '{url}' is not the expected file; try again later")

@@ -17,7 +17,6 @@ from ..errors import UserError, printable, require
 from .files import whole_file
 
 CHECKPOINTS, LAST, PREVIOUS = "checkpoints", "last.ckpt", "previous.ckpt"
-METRICS_CSV, PLOTS = "metrics.csv", "plots"
 
 _LONGEST_NAME = 255  # of Linux and macOS
 _LEFT_BY_WANDB = "wandb/*run-*/logs/debug-core.log"

@@ -33,7 +33,7 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
 
 
 class Bookkeeping(Callback):
-    """Logs metrics and resumes runs: as a callback, so that a subclass may override any hook without calling ours.
+    """Logs metrics and resumes runs: a callback, so that a model overrides most hooks without calling ``super()``.
 
     Its ``model`` is a :class:`.module.ClassifierModule`.
     """

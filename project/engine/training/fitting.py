@@ -27,13 +27,6 @@ def require_fitting_weights(own: Mapping[str, Tensor], found: Any, source: objec
         raise UserError(f"'{source}' does not fit this network: {problems[0]}")
 
 
-def require_finite(weights: Mapping[str, Tensor], source: object) -> None:
-    """Refuses weights that are NaN or infinite."""
-    for name, value in weights.items():
-        if not value.isfinite().all():
-            raise UserError(f"'{source}' cannot be used: {name} has values that are not finite")
-
-
 def require_same_settings(
     before: Mapping[str, Any], now: dict[str, dict[str, Any]], source: object
 ) -> None:

@@ -190,7 +190,7 @@ def test_importing_the_package_has_no_side_effect():
     subprocess.run([sys.executable, "-c", program], env=environment(), timeout=240, check=True)
 
 
-@cases("module", "engine.cli.parser", "predict", "export")
+@cases("module", "engine.cli.parser", "predict", "export", "report")
 def test_help_imports_neither_torch_nor_lightning(module):
     program = f"""if True:
         import runpy, sys

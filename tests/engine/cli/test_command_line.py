@@ -266,6 +266,7 @@ def test_the_help_of_fit_is_about_sixty_lines_with_the_options_of_data_and_model
     monkeypatch.setenv("COLUMNS", "110")
     lines = (text := shown(FitCLI, "--help", capsys=capsys)).splitlines()
     assert 50 <= len(lines) <= 95
+    assert "All options: python -m project.fit --help-all" in text
     assert max(map(len, lines)) <= 110
     classes = FolderDataModule.__mro__[: FolderDataModule.__mro__.index(ImageDataModule) + 1]
     data = {f"data.{name}" for cls in classes for name in inspect.signature(cls).parameters} - {
