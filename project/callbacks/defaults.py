@@ -24,13 +24,12 @@ class DefaultCallbacks:
     """The default callbacks of a run; each is true, false, which switches it off, or options of its own.
 
     Args:
-        last_checkpoint: Keeps ``last.ckpt``, to resume from, and saves when a signal stops the run.
+        last_checkpoint: Keeps ``last.ckpt``, to resume from, and saves when it is stopped.
         best_checkpoint: Keeps ``best.ckpt``, chosen by ``--monitor``; without it, that is the end
             of training.
         stop_on_non_finite: Stops before a loss or gradient that is not finite reaches the weights.
         learning_rate: Draws the learning rate as a curve.
-        images_per_second: Draws the speed of training as a curve, and prints the settings that
-            decide it.
+        images_per_second: Draws the speed of training as a curve, and prints its settings.
         first_batch: Draws the first training batch as the network sees it.
         confusion_matrix: Draws the confusion matrix of each evaluation.
         confident_mistakes: Draws the test images that were classified wrongly with the greatest

@@ -42,34 +42,32 @@ class ImageClassifier(ClassifierModule):
             data.
         preprocessing: Size, crop and normalisation of images. The command line takes it from the
             data.
-        arch: A classification network of torchvision by name, or of timm as ``timm/NAME``;
-            ``resnet9`` or ``resnet9_slim``, which are ours, for small images; or the dotted path of
-            a callable of your own, as in ``my_package.nets.TinyNet``, which takes ``num_classes``.
-            By default ``resnet9_slim`` for images below 64 pixels, if no weights are given, and
-            else ``resnet18``.
+        arch: A network of torchvision, or ``timm/NAME``, or of your own, ``package.Net``. Also
+            ``resnet9`` or ``resnet9_slim``, which are ours, for small images. A callable of your
+            own takes ``num_classes``. By default ``resnet9_slim`` for images below 64 pixels, if no
+            weights are given, and else ``resnet18``.
         arch_args: Advanced: Further arguments of the network, such as ``{"drop_path_rate": 0.2}``
             for those of timm; ``{"stem": "cifar"}`` gives torchvision's ResNets a first layer for
             images of about 32 pixels.
-        weights: Pretrained weights to start from: ``DEFAULT`` or another name of torchvision's or
-            timm's, which are downloaded once; a file of torchvision's, of ours or of a hand-written
-            script; or an address. A head for other classes is left out.
+        weights: Pretrained weights: ``DEFAULT`` or another name, a file or an address. Names are
+            torchvision's or timm's, which are downloaded once; files are torchvision's, ours or
+            those of a hand-written script. A head for other classes is left out.
         freeze: ``backbone`` trains the head alone; the name of a block, such as ``layer4``, trains
             that block and all after it. Frozen layers keep the running statistics of BatchNorm,
             too.
-        loss: A class or function that takes logits and labels and returns each image's loss.
-            Validation and test always measure cross entropy, so that runs can be compared.
+        loss: A loss that takes logits and labels and returns one for each image. Validation and
+            test always measure cross entropy, so that runs can be compared.
         optimizer: Any optimizer class; weight decay is kept off normalisation layers and biases.
         lr_scheduler: Any scheduler class; ``CosineWithWarmup`` and ``OneCycleLR`` last as long as
             training.
         lr_scheduler_interval: Advanced: ``epoch`` or optimizer ``step``; by default ``step`` for
             ``CosineWithWarmup`` alone.
-        layer_decay: Advanced: Each block's learning rate is this fraction, such as 0.75, of that of
-            the block after it.
+        layer_decay: Advanced: The rate of each block, as a share of the next block's, as 0.75.
         compile: If true, ``torch.compile`` prepares the network for training; it takes a while, and
             pays on GPUs. A step that calls ``logits_and_features`` runs uncompiled.
-        test_time_augmentation: Averages the logits of several views of each image in testing,
-            predicting and exporting: ``flip``, the image and its mirror image; ``flip_and_shift``,
-            also both of them moved by a pixel.
+        test_time_augmentation: Averages logits of several views: ``flip`` or ``flip_and_shift``. In
+            testing, predicting and exporting: of the image and its mirror image, and of both moved
+            by a pixel.
         exact_evaluation: Advanced: True evaluates in float32, false in training's precision; by
             default false in GPUs' training.
     """

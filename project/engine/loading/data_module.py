@@ -41,14 +41,13 @@ class ImageDataModule(LightningDataModule, ABC):
         prefetch_factor: Advanced: Batches that each of these holds ready.
         device_cache: Advanced: Caches images that lie in memory on the device as well, which saves
             copying each batch; it takes 3 bytes a pixel there.
-        train_transforms: Transforms of torchvision's v2, or other callables, that each training
-            image goes through, uint8 (3, height, width), in the loader workers, before all other
+        train_transforms: Transforms of each training image in the workers, before augmentation.
+            Torchvision's v2, or other callables, which take and return uint8 (3, height, width).
+        batch_transforms: Transforms of training batches on the device, as MixUp and CutMix. Each
+            takes and returns images on the 0-255 scale and labels, (N, classes), after all other
             augmentation.
-        batch_transforms: Transforms of whole training batches on the device, after all other
-            augmentation, such as torchvision's MixUp and CutMix: each takes and returns images on
-            the 0-255 scale and labels, (N, classes).
-        class_balance: Evens out classes of different sizes in training, by drawing images of small
-            ones more often: from 0, each image alike, to 1, each class alike.
+        class_balance: Draws images of small classes more often in training, from 0 to 1. At 0, each
+            image is as likely; at 1, each class.
         mean: Advanced: Subtracted from each channel, on a scale of 0 to 1; by default that of the
             data, or of pretrained weights.
         std: Advanced: Divides each channel after that, on the same scale; by default as ``mean``.

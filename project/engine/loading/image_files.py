@@ -44,14 +44,13 @@ class ImageFilesDataModule(ResizedDataModule):
 
     Args:
         on_bad_image: Ends the run if a file cannot be read as an image, or skips the file.
-        cache: A folder for decoded images, which makes later epochs and runs faster. It takes about
-            0.2 MB an image, and training crops from images whose shorter side is 8/7 of
-            ``image_size``, or ``image_size`` if ``fit`` is not ``crop``.
-        group: Keeps images that belong together, as those of one patient, in one split: a regular
-            expression that finds the group's name in a file's path below the root, such as
-            ``patient[0-9]+``; of a CSV, the name of a column.
-        folds: Cross-validates: the test set is one of that many parts, so that over all folds each
-            image is tested once.
+        cache: A folder for decoded images, which makes later epochs faster. It takes about 0.2 MB
+            an image, and training crops from images whose shorter side is 8/7 of ``image_size``, or
+            ``image_size`` if ``fit`` is not ``crop``.
+        group: Finds a file's group, such as ``patient[0-9]+``, which stays in one split. A regular
+            expression, searched in the path below the root; of a CSV, the name of a column.
+        folds: Cross-validates: the test set is one of that many parts of the images. Over all
+            folds, each image is tested once.
         fold: The part, from 1.
         channels: Takes images as they are stored, with that many channels; by default they become
             8-bit RGB.

@@ -18,23 +18,21 @@ class ResizedDataModule(ImageDataModule):
     """Images of any size, resized in loader workers.
 
     Args:
-        image_size: The size in pixels of the square that the network sees, by default 224.
+        image_size: The width in pixels of the square that the network sees, by default 224.
             Pretrained weights bring their own, with ``resize``, ``interpolation``, ``mean`` and
             ``std``.
-        fit: Makes an image square. ``crop``, the default, resizes the shorter side to ``resize``
-            and crops the centre; ``pad`` resizes the longer side and adds bars of the mean colour;
-            ``squash`` resizes both sides, which changes the aspect ratio. Training does the same to
-            random crops.
-        resize: Advanced: The length in pixels that the shorter side is scaled to before, by default
-            8/7 of ``image_size``.
+        fit: How an image becomes a square: ``crop``, ``pad`` or ``squash``. ``crop``, the default,
+            resizes the shorter side to ``resize`` and crops the centre; ``pad`` resizes the longer
+            side and adds bars of the mean colour; ``squash`` resizes both sides, which changes the
+            aspect ratio. Training does the same to random crops.
+        resize: Advanced: The pixels that the shorter side is scaled to before. By default 8/7 of
+            ``image_size``.
         interpolation: Advanced: Scales images, always with antialiasing: ``bilinear``, the default,
             or ``bicubic``.
-        crop_scale: The smallest and largest share of an image that a random crop in training keeps;
-            null takes whole images, as evaluation does.
-        val_fraction: About the share of each class that becomes validation data, if the data have
-            no validation set.
-        test_fraction: About the share of each class that becomes test data, if the data have no
-            test set.
+        crop_scale: The smallest and largest share of an image that a random crop keeps. Null takes
+            whole images in training, as evaluation does.
+        val_fraction: The share of validation images, about, if the data have no such set.
+        test_fraction: The share of test images, about, if the data have no such set.
         kwargs: See ``ImageDataModule``.
     """
 
