@@ -4,13 +4,12 @@ from typing import Any
 
 from jsonargparse import Namespace
 
-from project.analysis.tables import class_table, metrics_table
+from project.analysis.tables import class_rates, class_table, metrics_table
 from project.cli import ProjectCLI
 from project.data import FolderDataModule
 from project.engine import EvaluateCommand, Preprocessing, run_command
 from project.engine.cli.class_parser import Screen
 from project.model import ImageClassifier
-from project.model.metrics import class_rates
 from project.model.pretrained import follow_preprocessing
 
 

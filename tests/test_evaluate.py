@@ -15,11 +15,10 @@ from torch import nn
 
 from project.analysis.evaluation import evaluate_split
 from project.analysis.page import image_sections, render
-from project.analysis.tables import class_table
+from project.analysis.tables import class_rates, class_table
 from project.engine import predict, read_metrics
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT
-from project.model.metrics import class_rates
 from tests.conftest import (
     QUIET,
     ROOT,

@@ -10,11 +10,11 @@ from torch.nn import functional as F
 from torchmetrics.functional.classification import multilabel_average_precision
 
 import project.data  # noqa: F401  # so that open_data knows the classes that checkpoints name
+from project.analysis.tables import class_rates
 from project.engine import ImageDataModule
 from project.engine.commands.predictions import Predictions, predict_split, probability_of
 from project.engine.loading.batch import BatchDataset
 from project.model import ImageClassifier
-from project.model.metrics import class_rates
 
 
 @dataclass

@@ -21,7 +21,7 @@ from project.analysis.plots import (
     curves_figure,
     read_curves,
 )
-from project.analysis.tables import RATES, own_metrics
+from project.analysis.tables import RATES, class_rates, own_metrics
 from project.engine import (
     OutputFile,
     UserError,
@@ -33,7 +33,6 @@ from project.engine import (
     read_metrics,
 )
 from project.model import ImageClassifier
-from project.model.metrics import class_rates
 
 _THUMBNAIL = 160  # pixels
 

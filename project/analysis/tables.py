@@ -1,8 +1,12 @@
 """Metrics as tables for a terminal, and as files that options name."""
 
+from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from project.engine import printable
+from project.model.metrics import class_counts
 
 RATES = {
     "precision": "precision",
@@ -56,3 +60,24 @@ def class_table(class_names: list[str], per_class: list[dict[str, Any]]) -> str:
         cells = "".join(f"{row[rate]:>10.4f}" for rate in rates)
         rows.append(f"  {name:<{width}}  {cells}{row['total']:>10}")
     return "\n".join(rows)
+
+
+def class_rates(metrics: Mapping[str, Any]) -> list[dict[str, float]]:
+    """Lists precision, recall and F1 of each class, its number of images, and its threshold.
+
+    Takes the metrics of a set, with a ``confusion_matrix`` and perhaps ``thresholds``. A rate that
+    is undefined is 0.
+    """
+    counts = class_counts(torch.tensor(metrics["confusion_matrix"]))
+    rows: list[dict[str, float]] = [
+        {
+            "precision": hits / max(predicted, 1),
+            "recall": hits / max(true, 1),
+            "f1": 2 * hits / max(true + predicted, 1),
+            "total": true,
+        }
+        for hits, true, predicted in counts.T.tolist()
+    ]
+    for row, threshold in zip(rows, metrics.get("thresholds", ()), strict=False):
+        row["threshold"] = threshold
+    return rows

@@ -11,8 +11,8 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 
 from project.analysis import plots
+from project.analysis.tables import class_rates
 from project.engine import CollectPredictions, label_names, log_figure
-from project.model.metrics import class_rates
 
 
 class FirstBatchPlot(Callback):

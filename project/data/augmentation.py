@@ -1,6 +1,7 @@
-"""Augmentation of whole batches on the device, of any channels and bits, by random numbers that are a hash of (seed, epoch, index).
+"""Augmentation of whole batches on the device, of any channels and bits.
 
-Each kind draws for a purpose of its own, so that kinds are independent; for one that you add, take any number from 1000.
+Random numbers are a hash of (seed, epoch, index, purpose). Each kind has a purpose of its own, so
+that kinds are independent; for one that you add, take any number from 1000.
 """
 
 from typing import Any, Literal
@@ -29,7 +30,7 @@ def flip(images: Tensor, chance: Tensor) -> Tensor:
 
 
 def shift(images: Tensor, where: Tensor, padding: int) -> Tensor:
-    """Moves each image on both axes, by ``where`` (N, 2) in [0, 1), and mirrors its edge into the gap.
+    """Moves each image by ``where``, (N, 2) in [0, 1), and mirrors its edge into the gap.
 
     That is padding and random crop in one; the largest offset is ``padding`` pixels.
     """
@@ -50,7 +51,7 @@ def _mirrored(positions: Tensor, length: int) -> Tensor:
 def cutout(images: Tensor, where: Tensor, side: int, fill: Tensor) -> Tensor:
     """Covers a square of each image (DeVries and Taylor, 2017, https://arxiv.org/abs/1708.04552).
 
-    It is centred at ``where`` (N, 2) in [0, 1), vertically and horizontally; at an edge a part of it falls outside.
+    Its centre is ``where``, (N, 2) in [0, 1), from top and left; a part may fall outside the image.
     """
     height, width = images.shape[-2:]
     rows = torch.arange(height, device=images.device) - ((where[:, :1] * height).long() - side // 2)
@@ -74,17 +75,17 @@ def augment(
 ) -> ImageBatch:
     """Shifts, flips and cuts out, as :class:`AugmentedDataModule` describes its options.
 
-    The covered square has the colour ``fill``, (channels,). ``flipping`` may be ``alternating``, as in section 3.6 of
-    Jordan, 2024, https://arxiv.org/abs/2404.00498.
+    The covered square has the colour ``fill``, (channels,). ``flipping`` may be ``alternating``, as
+    in section 3.6 of Jordan, 2024, https://arxiv.org/abs/2404.00498.
     """
     images = batch.images
     if padding:
         images = shift(images, uniform(seed, epoch, batch.indices, _SHIFT, 2), padding)
     if flipping == "alternating":
         chance = uniform(seed, 0, batch.indices, _FLIP)
-        images = flip(
-            images, chance if epoch % 2 == 0 else (chance < 0.5).to(chance)
-        )  # mirrors the other half
+        if epoch % 2 == 1:
+            chance = (chance < 0.5).to(chance)  # mirrors the other half
+        images = flip(images, chance)
     elif flipping:
         images = flip(images, uniform(seed, epoch, batch.indices, _FLIP))
     if cutout_size:
@@ -96,9 +97,11 @@ class AugmentedDataModule(ImageDataModule):
     """Images with three splits; a subclass has ``class_names``, ``preprocessing`` and ``load``.
 
     Args:
-        flip: Mirrors half of the training images left to right; ``alternating``, each in every second epoch.
-        crop_padding: Advanced: The most pixels that a training image is shifted by; its mirrored edge fills the gap.
-        cutout: Covers a square of that many pixels' width in each training image; 0 covers nothing.
+        flip: Mirrors half of the training images left to right; ``alternating``, each in every
+            second epoch.
+        crop_padding: Advanced: The most pixels that a training image is shifted by; its mirrored
+            edge fills the gap.
+        cutout: Covers a square of that width in each training image; 0 covers nothing.
         kwargs: See ``ImageDataModule``.
     """
 
@@ -125,16 +128,13 @@ class AugmentedDataModule(ImageDataModule):
         return augment(batch, self.seed, epoch, self.flip, self.crop_padding, self.cutout, fill)
 
     def augmentation(self) -> list[str]:
-        """Names what changes training images at random: options, and hooks that a subclass overrides."""
-        options, hooks = (
-            ("crop_scale", "flip", "crop_padding", "cutout"),
-            ("augment", "transform_batch", "on_after_batch_transfer"),
-        )
-        own, base = type(self), AugmentedDataModule
-        given = [f"--data.{name}" for name in options if getattr(self, name, None)]
-        given += [
-            f"{own.__name__}.{name}"
+        """Names the options, and the hooks of a subclass, that change images at random."""
+        options = ("crop_scale", "flip", "crop_padding", "cutout")
+        hooks = ("augment", "transform_batch", "on_after_batch_transfer")
+        names = [f"--data.{name}" for name in options if getattr(self, name, None)]
+        names += [
+            f"{type(self).__name__}.{name}"
             for name in hooks
-            if getattr(own, name) is not getattr(base, name)
+            if getattr(type(self), name) is not getattr(AugmentedDataModule, name)
         ]
-        return [*given, *super().augmentation()]
+        return [*names, *super().augmentation()]

@@ -12,12 +12,14 @@ from project.engine import ArrayDataset, Preprocessing
 
 
 class CIFAR10DataModule(AugmentedDataModule):
-    """CIFAR-10 in memory: 45,000 images to train on, 5,000 to validate on by default, the original 10,000 to test on.
+    """CIFAR-10 in memory: 45,000 training and 5,000 validation images, and the 10,000 test images.
 
     Args:
         root: The folder that ``cifar-10-batches-py`` is in, or is downloaded to.
-        batch_size: Images in a batch of all devices together; ``--trainer.accumulate_grad_batches`` makes a step of several.
-        crop_padding: The most pixels that a training image is shifted by; its mirrored edge fills the gap.
+        batch_size: Images in a batch of all devices together; ``--trainer.accumulate_grad_batches``
+            makes a step of several.
+        crop_padding: The most pixels that a training image is shifted by; its mirrored edge fills
+            the gap.
         val_fraction: The share of each class of the 50,000 that becomes validation data.
         kwargs: See ``AugmentedDataModule``.
     """
@@ -49,16 +51,17 @@ class CIFAR10DataModule(AugmentedDataModule):
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """The images as they are; mean and standard deviation of the training images, unless others are given."""
-        mean, std = [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]
-        return {"resize": 32, "crop": 32, "mean": self.mean or mean, "std": self.std or std}
+        """The images as they are, normalised by the training images' statistics by default."""
+        mean = self.mean or [0.4914, 0.4822, 0.4465]
+        std = self.std or [0.2470, 0.2435, 0.2616]
+        return {"resize": 32, "crop": 32, "mean": mean, "std": std}
 
     def prepare_data(self) -> None:
         """Downloads the images if they are not there, once a machine."""
         self.fetch_archive(CIFAR10.url, CIFAR10.tgz_md5, self.images_root)
 
     def load(self) -> dict[str, ArrayDataset]:
-        """Reads all images and sets a stratified part of the training images aside for validation."""
+        """Reads all images; a stratified part of the training images becomes validation's."""
         training, test = self._read("train"), self._read("test")
         split = self.stratified_split(training.labels.tolist(), {"val": self.val_fraction})
         parts = {

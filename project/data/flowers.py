@@ -1,4 +1,4 @@
-"""flower_photos: 3,670 photographs of five kinds of flowers, the data set that TensorFlow's tutorials made known."""
+"""flower_photos: 3,670 photographs of five kinds of flowers, known from TensorFlow's tutorials."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ MD5 = "6f87fb78e9cc9ab41eff2015b380011d"
 
 
 class FlowersDataModule(FolderDataModule):
-    """flower_photos, downloaded (218 MiB) if it is not there yet; each class split by us, about 80/10/10.
+    """flower_photos, downloaded (218 MiB) if it is not there; each class is split about 80/10/10.
 
     Args:
         root: The folder that ``flower_photos`` is in, or will be.

@@ -1,4 +1,4 @@
-"""The built-in data: eight kinds of flowers drawn from random numbers, so that the first run needs no download.
+"""The built-in data: eight kinds of flowers drawn from random numbers, without a download.
 
 The kinds share their colours: the count, outline and order of the petals and the centre tell them
 apart. A canvas spans [-1, 1] both ways, y upwards. Planes are float32 (N, S, S), an image's numbers
@@ -48,14 +48,22 @@ GREENS = "2f5a2c 4d7a35 6f9a45 3c6b4c 88a75a"
 SKIES = "1f4a35 35663a 6c9a50 a9c983 8cbfd0 cfe3d6 ecd3a4 5a5685 c39fc0 243a52 e8b8a8"
 # fmt: off
 SPECIES = {
-    "anemone": Species(6, 0.95, 0.36, 0.25, 2.2, 0, 0, 0.22, 0.42, "201c2b f6f1ea", "pink red purple blue"),
-    "buttercup": Species(5, 0.1, 0.52, 0.38, 2.4, 0, 0, 0.2, 0.35, "8fae3a d9c33a", "yellow white orange pink"),
-    "cosmos": Species(8, 0.1, 0.33, 0.5, 3.2, -0.2, 0, 0.18, 0.26, "f0b822 7a1440", "pink white magenta red"),
-    "daisy": Species(12, 0.92, 0.085, 0.25, 2.6, 0, 0, 0.27, 0.3, "f2c02c d8d79a", "white pink purple blue"),
-    "lily": Species(3, 1, 0.29, 0, 1.15, 0, 0, 0.08, 0.4, "c8d46a d7dc84", "white orange pink magenta"),
-    "poppy": Species(2, 1, 0.66, 0.3, 2.6, 0.06, 0, 0.16, 0.36, "8faa50 1c1018", "red orange white purple"),
-    "sunflower": Species(13, 0.97, 0.13, -0.1, 1.2, 0, 0, 0.44, 0.55, "4a2d16 f08a14", "yellow orange red white"),
-    "violet": Species(5, 0.1, 0.4, 0.3, 2.3, 0, 0.26, 0.09, 0.4, "f7c92e 2a1244", "purple blue yellow white"),
+    "anemone": Species(6, 0.95, 0.36, 0.25, 2.2, 0, 0, 0.22, 0.42,
+        "201c2b f6f1ea", "pink red purple blue"),
+    "buttercup": Species(5, 0.1, 0.52, 0.38, 2.4, 0, 0, 0.2, 0.35,
+        "8fae3a d9c33a", "yellow white orange pink"),
+    "cosmos": Species(8, 0.1, 0.33, 0.5, 3.2, -0.2, 0, 0.18, 0.26,
+        "f0b822 7a1440", "pink white magenta red"),
+    "daisy": Species(12, 0.92, 0.085, 0.25, 2.6, 0, 0, 0.27, 0.3,
+        "f2c02c d8d79a", "white pink purple blue"),
+    "lily": Species(3, 1, 0.29, 0, 1.15, 0, 0, 0.08, 0.4,
+        "c8d46a d7dc84", "white orange pink magenta"),
+    "poppy": Species(2, 1, 0.66, 0.3, 2.6, 0.06, 0, 0.16, 0.36,
+        "8faa50 1c1018", "red orange white purple"),
+    "sunflower": Species(13, 0.97, 0.13, -0.1, 1.2, 0, 0, 0.44, 0.55,
+        "4a2d16 f08a14", "yellow orange red white"),
+    "violet": Species(5, 0.1, 0.4, 0.3, 2.3, 0, 0.26, 0.09, 0.4,
+        "f7c92e 2a1244", "purple blue yellow white"),
 }
 # fmt: on
 _POSE, _PAINT, _SKY, _DISCS, _LEAVES, _LIGHT = range(100, 106)  # purposes of random numbers
@@ -102,7 +110,7 @@ def _arrange(
     ends = 2 * along - 1  # -1 at the base, 1 at the tip
     width = length * kind["width"] * (1 + kind["taper"] * ends.clamp(-1, 1))
     across = radius * off.sin() / width
-    # The outline is where 1 - |across|^bluntness - ends^2 is 0. Divided by its slope, that is a distance.
+    # The outline is where 1 - |across|^bluntness - ends^2 is 0; by its slope, that is a distance.
     power = (across.abs().clamp_min(1e-3).log() * (kind["bluntness"] - 1)).exp()
     slope = (power * kind["bluntness"] / width).square() + (4 * ends / length).square()
     tip = ends.square() * (1 + kind["teeth"] * (3 * pi * across).cos())
@@ -111,7 +119,10 @@ def _arrange(
 
 
 def draw_flowers(labels: Tensor, indices: Tensor, *, seed: int, size: int = 32) -> Tensor:
-    """Draws a flower for each label, uint8 (N, 3, size, size), as a function of (seed, index, label, size) alone."""
+    """Draws a flower for each label, uint8 (N, 3, size, size).
+
+    It is a function of (seed, index, label, size) alone.
+    """
     parts = (torch.split(numbers, _CHUNK) for numbers in (labels, indices))
     chunks = zip(*parts, strict=True)
     return torch.cat([_draw(kinds, _Canvas(seed, part, size)) for kinds, part in chunks])

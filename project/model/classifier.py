@@ -1,4 +1,4 @@
-"""The LightningModule: a network that takes ``uint8`` images, its loss, its metrics and its optimizer."""
+"""The LightningModule: a network of ``uint8`` images, its loss, its metrics and its optimizer."""
 
 import copy
 from typing import Any, Self, cast
@@ -174,7 +174,9 @@ class ImageClassifier(ClassifierModule):
         return self.probabilities(evaluation_logits(self, self.images_of(batch)))
 
     def configure_metrics(self) -> dict[str, Metric]:
-        """Returns all metrics by name. To add one: ``return super().configure_metrics() | {"auroc": MulticlassAUROC(10)}``.
+        """Returns all metrics by name.
+
+        To add one: ``return super().configure_metrics() | {"auroc": MulticlassAUROC(10)}``.
 
         Each takes probabilities, float32 (N, classes), and the data's labels, int64 (N,) if each
         image has one class. Training computes loss and accuracy alone. The constructor calls this
@@ -198,7 +200,7 @@ class ImageClassifier(ClassifierModule):
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def evaluation_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Returns each image's cross entropy, float32 (N,), whatever the training loss; 0 for labels of -1."""
+        """Returns each image's cross entropy, float32 (N,); 0 for labels of -1."""
         return F.cross_entropy(logits, labels, ignore_index=-1, reduction="none")
 
     def probabilities(self, logits: Tensor) -> Tensor:

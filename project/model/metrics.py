@@ -1,4 +1,4 @@
-"""Metrics that torchmetrics lacks, or that cost it ten times as much, as small classes for its collections.
+"""Metrics that torchmetrics lacks, or computes at ten times the cost, for its collections.
 
 ``ImageClassifier.configure_metrics`` lists all metrics. Each ``update`` takes those of its
 arguments that it names: ``preds``, the probabilities, float (N, classes); ``target``, the labels,
@@ -7,7 +7,6 @@ predicted labels. Counts are integers, which add up to the same in any order, so
 depend on how a set is cut into batches and processes.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -93,7 +92,7 @@ class TopKAccuracy(Counts):
 
 
 class MacroF1(MulticlassConfusionMatrix):
-    """Mean F1 over the classes that occur among labels or predictions, with the confusion matrix that it comes from.
+    """Mean F1 over the classes that occur among labels or predictions, and the confusion matrix.
 
     In deterministic mode, torchmetrics' own update takes batch times classes squared of memory.
     """
@@ -103,23 +102,26 @@ class MacroF1(MulticlassConfusionMatrix):
     def __init__(self, num_classes: int) -> None:
         super().__init__(num_classes, validate_args=False)
 
-    def update(self, preds: Tensor, target: Tensor, predicted: Tensor) -> None:  # type: ignore[override]
+    def update(  # type: ignore[override]
+        self, preds: Tensor, target: Tensor, predicted: Tensor
+    ) -> None:
         """Counts pairs of true and predicted class."""
         cells = target * self.num_classes + predicted
         self.confmat.view(-1).scatter_add_(0, cells, torch.ones_like(cells))
 
     def compute(self) -> dict[str, Any]:  # type: ignore[override]
-        """Returns F1, the numbers of correct and of all images, and the matrix, with a row for each true class."""
+        """Returns F1, correct and all images, and the matrix, a row for each true class."""
         counts = {"correct": self.confmat.trace(), "total": self.confmat.sum()}
         return {"f1": macro_f1(self.confmat), **counts, "confusion_matrix": self.confmat}
 
 
 class PredictionSets(Metric):
-    """The probability that a class needs to join a set that holds the true class of 50 to 99% of images like these.
+    """Thresholds of prediction sets, which hold the true class of 50 to 99% of such images.
 
-    By split conformal prediction (Angelopoulos and Bates, 2021, https://arxiv.org/abs/2107.07511,
-    section 1), with the probability of the class as score (Sadinle et al., 2019,
-    https://arxiv.org/abs/1609.00451): smallest sets on average.
+    A class joins an image's set if its probability reaches the threshold. By split conformal
+    prediction (Angelopoulos and Bates, 2021, https://arxiv.org/abs/2107.07511, section 1), with the
+    probability of the class as score (Sadinle et al., 2019, https://arxiv.org/abs/1609.00451):
+    smallest sets on average.
     """
 
     full_state_update = False
@@ -134,7 +136,7 @@ class PredictionSets(Metric):
         self.shares.append(preds.gather(1, target[:, None])[:, 0].nan_to_num())
 
     def compute(self) -> dict[str, dict[int, float]]:
-        """Returns the thresholds by percent; 0, which leaves no class out, if the images are too few."""
+        """Returns thresholds by percent; 0, which leaves no class out, of too few images."""
         shares = dim_zero_cat(self.shares).cpu().sort().values
         left_out = (len(shares) + 1) * (100 - _COVERAGES) // 100  # images whose class may be missed
         thresholds = torch.cat([torch.zeros(1), shares])[left_out]
@@ -142,7 +144,10 @@ class PredictionSets(Metric):
 
 
 class ExactMatch(Counts):
-    """The share of images with all their classes predicted and no other; unknown labels, -1, do not count."""
+    """The share of images with all their classes predicted and no other.
+
+    Unknown labels, -1, do not count.
+    """
 
     def __init__(self) -> None:
         super().__init__(2)
@@ -159,18 +164,21 @@ class ExactMatch(Counts):
 
 
 class MultilabelF1(Counts):
-    """Mean F1 over the classes that occur among labels or predictions; torchmetrics counts an absent class as 0."""
+    """Mean F1 over the classes that occur among labels or predictions.
+
+    Torchmetrics counts an absent class as 0.
+    """
 
     def __init__(self, num_classes: int) -> None:
         super().__init__(num_classes, 2, 2)
 
     def update(self, preds: Tensor, target: Tensor, predicted: Tensor) -> None:
-        """Counts each class as true or not and as predicted or not, except where it is unknown, -1."""
+        """Counts classes as true or not and predicted or not, unless unknown, -1."""
         cells = 2 * _rows(target) + predicted
         self.counts.view(-1).scatter_add_(0, cells.flatten(), (target >= 0).flatten().long())
 
     def compute(self) -> dict[str, Any]:
-        """Returns F1, and the counts: [[neither, predicted alone], [true alone, both]] for each class."""
+        """Returns F1, and for each class [[neither, predicted], [true alone, both]]."""
         return {"f1": macro_f1(self.counts), "confusion_matrix": self.counts}
 
 
@@ -203,42 +211,17 @@ def _rows(target: Tensor) -> Tensor:
     return 2 * torch.arange(target.shape[1], device=target.device) + target.clamp(min=0)
 
 
-def _class_counts(confusion: Tensor) -> Tensor:
-    """Counts the images that have each class and are predicted to, that have it, and that are predicted to."""
-    if confusion.dim() == 3:
-        hits, true, predicted = (
-            confusion[:, 1, 1],
-            confusion[:, 1].sum(1),
-            confusion[:, :, 1].sum(1),
-        )
-    else:
-        hits, true, predicted = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
-    return torch.stack([hits, true, predicted])
+def class_counts(confusion: Tensor) -> Tensor:
+    """Counts each class's hits, true images and predicted images, (3, classes).
+
+    The confusion matrix is (classes, classes), or (classes, 2, 2) if an image may have several.
+    """
+    if confusion.dim() == 2:
+        return torch.stack([confusion.diagonal(), confusion.sum(1), confusion.sum(0)])
+    return torch.stack([confusion[:, 1, 1], confusion[:, 1].sum(1), confusion[:, :, 1].sum(1)])
 
 
 def macro_f1(confusion: Tensor) -> float:
     """Returns the mean F1 over the classes that occur among labels or predictions."""
-    hits, true, predicted = _class_counts(confusion.cpu()).double()
-    scores = (2 * hits / (true + predicted))[true + predicted > 0]
-    return float(scores.mean())
-
-
-def class_rates(metrics: Mapping[str, Any]) -> list[dict[str, float]]:
-    """Lists precision, recall and F1 of each class, 0 where undefined, its number of images, and its threshold.
-
-    Takes the metrics of a set, with a ``confusion_matrix`` and perhaps ``thresholds``.
-    """
-    rows: list[dict[str, float]] = [
-        {
-            "precision": hits / max(predicted, 1),
-            "recall": hits / max(true, 1),
-            "f1": 2 * hits / max(true + predicted, 1),
-            "total": true,
-        }
-        for hits, true, predicted in _class_counts(
-            torch.tensor(metrics["confusion_matrix"])
-        ).T.tolist()
-    ]
-    for row, threshold in zip(rows, metrics.get("thresholds", ()), strict=False):
-        row["threshold"] = threshold
-    return rows
+    hits, true, predicted = class_counts(confusion.cpu()).double()
+    return float((2 * hits / (true + predicted))[true + predicted > 0].mean())

@@ -28,9 +28,9 @@ from project.analysis.plots import (
     image_grid,
     read_curves,
 )
-from project.analysis.tables import class_table, metrics_table
+from project.analysis.tables import class_rates, class_table, metrics_table
 from project.engine import OutputFile, UserError
-from project.model.metrics import class_rates, macro_f1
+from project.model.metrics import macro_f1
 from tests.conftest import cases
 
 RATES = ["precision", "recall", "f1"]

@@ -18,10 +18,10 @@ from torchmetrics.classification import MulticlassAveragePrecision, MulticlassCa
 from torchvision.transforms.v2 import RandAugment
 
 from examples.recipes.airbench import WhitenByFirstBatch
+from project.analysis.tables import class_rates
 from project.callbacks import ConfidentMistakesPlot
 from project.engine import UserError
 from project.model import ImageClassifier
-from project.model.metrics import class_rates
 from project.model.schedules import CosineWithWarmup
 from tests.conftest import flowers_drawn_once
 from tests.distributed.job import classifier, flowers, trainer

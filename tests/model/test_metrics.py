@@ -18,8 +18,9 @@ from torchmetrics.classification import (
 from torchmetrics.wrappers import BootStrapper, ClasswiseWrapper
 
 from examples.multilabel import MultilabelClassifier
+from project.analysis.tables import class_rates
 from project.model import ImageClassifier
-from project.model.metrics import BestThresholds, class_rates
+from project.model.metrics import BestThresholds
 from tests.model.test_classifier import PREPROCESSING, Memory, trainer
 from tests.test_metrics_by_hand import by_hand
 
