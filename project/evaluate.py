@@ -7,7 +7,7 @@ from jsonargparse import Namespace
 from project.analysis.tables import class_rates, class_table, metrics_table
 from project.cli import ProjectCLI
 from project.data import FolderDataModule
-from project.engine import EvaluateCommand, Preprocessing, run_command
+from project.engine import EvaluateCommand, Preprocessing
 from project.engine.cli.class_parser import Screen
 from project.model import ImageClassifier
 from project.model.pretrained import follow_preprocessing
@@ -59,10 +59,5 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
         self.say(metrics_table({split: metrics}))
 
 
-def main() -> None:
-    """Runs the command."""
-    run_command(lambda: EvaluateCLI().evaluate())
-
-
 if __name__ == "__main__":
-    main()
+    EvaluateCLI.main()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    gc.disable()  # a quarter faster imports, which create no garbage; run_command() enables it again
+    gc.disable()  # a quarter faster imports, which create no garbage; main() enables it again
 
 from jsonargparse import Namespace
 
@@ -21,7 +21,7 @@ from project.data import (
     FolderDataModule,
     SyntheticFlowersDataModule,
 )
-from project.engine import FitCommand, run_command
+from project.engine import FitCommand
 from project.engine.cli.class_parser import Screen
 from project.model import ImageClassifier
 from project.model.networks import is_path
@@ -112,10 +112,5 @@ class FitCLI(ProjectCLI, FitCommand):
         self.say("\n".join(lines))
 
 
-def main() -> None:
-    """Runs the command."""
-    run_command(lambda: FitCLI().fit())
-
-
 if __name__ == "__main__":
-    main()
+    FitCLI.main()

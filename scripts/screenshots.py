@@ -9,7 +9,7 @@ from typing import Any, cast
 from PIL import Image
 from tensorboard.program import TensorBoard
 
-from project.report import parse, report
+from project.report import ReportCLI
 
 SHOWN = 900  # the pictures' width in pixels
 
@@ -39,7 +39,8 @@ def photograph(address: str, window: tuple[int, int], file: str, *options: str) 
 
 if __name__ == "__main__":
     run = Path(sys.argv[1])
-    report(parse([str(run)]))
+    command = ReportCLI()
+    command.run(command.parse([str(run)]))
     photograph((run / "report.html").absolute().as_uri(), (1100, 1150), "docs/report.jpg")
     board = cast(Any, TensorBoard)()
     board.configure(argv=[None, "--logdir", str(run.parent), "--port", "0"])

@@ -15,15 +15,17 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
-from project import predict, report
 from project.data import ImageDataModule
 from project.data.flowers_drawn import draw_flowers
 from project.engine import open_data
 from project.engine.cli.entry import quiet_libraries
+from project.engine.commands.command import FileCommand
 from project.engine.run.checkpoint import ABOUT, read_checkpoint
 from project.evaluate import EvaluateCLI
 from project.fit import FitCLI
 from project.model import ImageClassifier
+from project.predict import PredictCLI
+from project.report import ReportCLI
 
 ROOT = Path(__file__).parents[1]
 
@@ -107,17 +109,23 @@ def evaluate(*args: str) -> EvaluateCLI:
         return cli
 
 
+def call(command: FileCommand, *args: str | Path) -> int:
+    """Runs a command in this process; its exit code."""
+    return command.run(command.parse([*map(str, args)])) or 0
+
+
 def label(*args: str | Path) -> int:
     """Runs ``python -m project.predict`` in this process."""
     with as_in_a_terminal():
-        return predict.predict(predict.parse([*ONE_CPU, "--num_workers=0", *map(str, args)]))
+        return call(PredictCLI(), *ONE_CPU, "--num_workers=0", *args)
 
 
 def report_of(run: Path, *args: str) -> Path:
     """Runs ``python -m project.report`` in this process; the page."""
-    options = report.parse([str(run), *args])
+    command = ReportCLI()
+    options = command.parse([str(run), *args])
     with as_in_a_terminal():
-        report.report(options)
+        command.run(options)
     return Path(options.output or run / "report.html")
 
 

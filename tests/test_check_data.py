@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from project import check_data
+from project.check_data import CheckDataCLI
 from project.data import CSVDataModule, FolderDataModule
-from project.engine.errors import printable
 from project.fit import FitCLI
 from tests.engine.loading.image_files import damage_deep_inside, write_folder
 
@@ -27,7 +26,7 @@ def inspected(tmp_path, monkeypatch, capsys):
         output = tmp_path / "found.json"
         monkeypatch.setattr("sys.argv", ["check_data", str(root), f"--output={output}", *args])
         with pytest.raises(SystemExit) as stop:
-            check_data.main()
+            CheckDataCLI.main()
         return stop.value.code, json.loads(output.read_text()), capsys.readouterr()
 
     return inspect
@@ -89,7 +88,7 @@ def test_the_same_image_is_found_across_splits_and_classes(tmp_path, inspected):
         ("train/a/image 1.jpg", "train/b/image 1.jpg"): (False, True),
         ("train/b/image 2.jpg", "test/b/2.bmp"): (True, False),
     }
-    assert "train/a/image 1.jpg (train) = train/b/image 1.jpg (train)" in printed.out
+    assert "'train/a/image 1.jpg' (train) = 'train/b/image 1.jpg' (train)" in printed.out
     assert ["same", "image", "in", "two", "splits", "2"] in rows(printed.out)
 
 
@@ -153,7 +152,7 @@ def test_every_unreadable_file_is_named_even_where_only_decoding_tells(root, ins
     names = {f"rose/{name}.jpg" for name in ("empty", "text", "gone", "a\x1b[2J\nb")}
     assert set(reasons) == names | {"daisy/deep.png"}
     assert reasons["rose/text.jpg"] == "not an image"
-    assert all(f"{printable(file)} ({reason})" in printed.out for file, reason in reasons.items())
+    assert all(f"{file!r} ({reason})" in printed.out for file, reason in reasons.items())
     assert printed.err.splitlines()[-1] == f"error: {found['refusal']}"
     assert found["refusal"].startswith("5 of 35 files cannot be read")
     assert "--data.on_bad_image skip" in found["refusal"]

@@ -15,12 +15,24 @@ import pytest
 from lightning.pytorch import Trainer
 
 from benchmarks.__main__ import parser as parse_benchmarks
-from project import check_data, export, report
+from project.check_data import CheckDataCLI
 from project.data import SyntheticFlowersDataModule
 from project.data.flowers import FlowersDataModule
+from project.export import ExportCLI
 from project.fit import FitCLI
+from project.report import ReportCLI
 from tests import conftest
-from tests.conftest import ONE_CPU, QUIET, ROOT, TINY_DATA, TINY_TRAINER, evaluate, fit, make_folder
+from tests.conftest import (
+    ONE_CPU,
+    QUIET,
+    ROOT,
+    TINY_DATA,
+    TINY_TRAINER,
+    call,
+    evaluate,
+    fit,
+    make_folder,
+)
 from tests.data.test_cifar10 import write_cifar10
 from tests.engine.cli.test_command_line import parse as parse_fit
 from tests.small import read_json
@@ -144,7 +156,7 @@ def test_an_evaluate_command_is_true(command, tiny_run, tmp_path, monkeypatch):
 @named("check_data")
 def test_a_check_data_command_is_true(command, workplace, monkeypatch, capsys):
     write_images(workplace)
-    assert check_data.check_data(check_data.parse(words(command))) == 0
+    assert call(CheckDataCLI(), *words(command)) == 0
     data = "labels.csv" if "csv" in command else "images"
     assert f"python -m project.fit --data {data}" in capsys.readouterr().out
     assert Path("found.json").exists() == ("--output" in command)
@@ -193,8 +205,8 @@ def test_the_command_that_trains_folds_has_options_that_exist(
 
 
 PARSERS: dict[str, Any] = {
-    "project.export": export.parse,
-    "project.report": report.parse,
+    "project.export": ExportCLI().parse,
+    "project.report": ReportCLI().parse,
     "benchmarks": parse_benchmarks().parse_args,
 }
 BENCHMARKS = re.findall(r"python -m benchmarks\b[^`\n]*", TEXT)

@@ -28,11 +28,11 @@ from project.engine.loading.crops import fit_image
 from project.engine.loading.decode import decode, open_image
 from project.engine.preprocessing import Fit, Preprocessing
 from project.engine.run.checkpoint import ABOUT
-from project.export import export, parse
+from project.export import ExportCLI
 from project.model import ImageClassifier
 from project.model.test_time import ProbabilityNetwork
 from tests.analysis.test_prediction import by_torchvision
-from tests.conftest import ROOT, cases, draw_image
+from tests.conftest import ROOT, call, cases, draw_image
 from tests.distributed.job import classifier
 from tests.distributed.processes import free_port, started, wait_until
 from tests.small import load, one_line
@@ -43,7 +43,7 @@ DEPLOY = ROOT / "examples" / "deploy"
 
 
 def run(checkpoint: Path, output: Path, *args: str) -> None:
-    export(parse([str(checkpoint), f"--output={output}", *args]))
+    call(ExportCLI(), checkpoint, f"--output={output}", *args)
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,9 @@ def test_a_mistake_is_one_line(place, workplace, capsys, args, expected):
     Path("folder.onnx").mkdir()
     Path("cut.ckpt").write_bytes((place / "odd.ckpt").read_bytes()[:1000])
     before = sorted(workplace.rglob("*"))
-    text = one_line(lambda: export(parse([arg.format(place / "odd.ckpt") for arg in args])), capsys)
+    text = one_line(
+        lambda: call(ExportCLI(), *(arg.format(place / "odd.ckpt") for arg in args)), capsys
+    )
     assert re.search(expected, text)
     assert sorted(workplace.rglob("*")) == before
 

@@ -14,14 +14,14 @@ from lightning.pytorch.callbacks import LambdaCallback
 from PIL import Image
 from torch import nn
 
-from project import export
 from project.analysis.plots import read_curves
 from project.data import ImageDataModule
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import ABOUT
 from project.engine.run.settings import subclasses
+from project.export import ExportCLI
 from project.model import ImageClassifier
-from tests.conftest import SLIM, TINY, cases, draw_image, evaluate, fit, label, report_of
+from tests.conftest import SLIM, TINY, call, cases, draw_image, evaluate, fit, label, report_of
 from tests.model.test_classifier import Memory, classifier, linear, trainer
 from tests.small import load, one_line, read_json, rows
 
@@ -107,7 +107,7 @@ def test_an_own_metric_chooses_the_best_checkpoint_and_is_printed(run, best, cap
         lambda best, *args: label(best, "photo.png", *args),
         rb"^[^\n]+\nphoto\.png,[^\n]+,\s*$",
     ),
-    ("own.pt2", lambda *args: export.export(export.parse([*args])), b""),
+    ("own.pt2", lambda *args: call(ExportCLI(), *args), b""),
     (
         "page.html",
         lambda best, *args: report_of(Path(best).parents[1], *args),

@@ -12,7 +12,7 @@ from torch import Tensor, stack, tensor
 from torchvision.transforms.v2.functional import resize
 
 from project.analysis.calibration import abstention_figure, reliability, reliability_figure
-from project.analysis.evaluation import Evaluation, evaluate_split
+from project.analysis.evaluation import Evaluation
 from project.analysis.gradcam import grad_cam, overlay
 from project.analysis.plots import (
     as_rgb,
@@ -22,37 +22,10 @@ from project.analysis.plots import (
     read_curves,
 )
 from project.analysis.tables import RATES, class_rates, own_metrics
-from project.engine import (
-    OutputFile,
-    UserError,
-    label_names,
-    note,
-    open_data,
-    printable,
-    read_checkpoint,
-    read_metrics,
-)
+from project.engine import label_names
 from project.model import ImageClassifier
 
 _THUMBNAIL = 160  # pixels
-
-
-def write_page(run: Path, output: OutputFile, root: str | None = None) -> None:
-    """Writes the page; ``root`` is the folder of the images, if they have moved."""
-    metrics = read_metrics(run)
-    output.require_writable()
-    checkpoint = run / "checkpoints" / "best.ckpt"
-    about = read_checkpoint(checkpoint)["about"]
-    model = ImageClassifier.load_from_checkpoint(checkpoint)
-    images: dict[str, Any]
-    try:
-        data = open_data(about, **({} if root is None else {"root": root}))
-        images = image_sections(model, evaluate_split(model, data))
-    except UserError as error:
-        note(f"without images: {error}")
-        images = {"missing": str(error)}
-    page = render(run, dict(about), metrics, images)
-    output.write_text(page)
 
 
 def render(
@@ -63,7 +36,6 @@ def render(
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    environment.filters["printable"] = printable
     config = run / "config.yaml"
     curves = read_curves(run)
     names = metrics["class_names"]
@@ -116,7 +88,7 @@ def _shown(
         rows.append(
             {
                 "source": _encoded(as_rgb(image)),
-                "name": printable(test.images.name(index)),
+                "name": test.images.name(index),
                 "label": label_names(test.labels[index].tolist(), model.class_names),
                 "predicted": label_names(test.predicted[index].tolist(), model.class_names),
                 "right": bool(test.correct[index]),

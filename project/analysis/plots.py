@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from project.analysis.tables import RATES
-from project.engine import UserError, note, printable
+from project.engine import UserError, note
 
 _LOSSES = {
     "train/loss": " (training loss)",
@@ -24,8 +24,8 @@ _LOSSES = {
 
 
 def short(name: str, length: int = 24) -> str:
-    """Shortens a name in its middle and replaces characters that cannot be drawn."""
-    name = printable(name)
+    """Shortens a name in its middle and escapes control characters."""
+    name = repr(name)[1:-1]
     if not _drawable().issuperset(map(ord, name)):
         _note_missing_font()
     half = (length - 1) // 2

@@ -60,17 +60,20 @@ Examples:
     ...         if is_logged(trainer):
     ...             log_figure(trainer, "train/drawing", lambda: pl_module.draw())
 
-    A command is a subclass that says what people change, or a function of its options:
+    A command is a subclass that says what people change:
 
     >>> class Fit(FitCommand):
     ...     defaults = {"trainer.max_epochs": 4}
     >>> class Evaluate(EvaluateCommand):
     ...     description = "Measures a checkpoint."
-    >>> def main() -> None:
-    ...     options = CommandParser(prog="python -m label").parse_args()
-    ...     run_command(lambda: label_files(Noise, options))  # or export_model
-    >>> OutputFile("--output", "labels.csv").path.name
-    'labels.csv'
+    >>> class Predict(PredictCommand):  # ExportCommand and ReportCommand are alike
+    ...     def model_class(self):
+    ...         return ClassifierModule
+    >>> class CheckData(CheckDataCommand):
+    ...     folder_class = Photos
+    ...
+    ...     def show_survey(self, layout, survey):
+    ...         self.say(f"{layout}: {survey['images']} images")
 
     A checkpoint opens its data again, for predictions in Python:
 
@@ -78,11 +81,6 @@ Examples:
     >>> predictions = predict(model, ["photo.jpg"])  # doctest: +SKIP
     >>> label_names([1.0, 0.0, 1.0], ["red", "green", "blue"])
     'red blue'
-
-    Text from files is escaped before a terminal shows it:
-
-    >>> len(printable(chr(27)))  # ESC, by which text could control it
-    4
 
     A mistake that a person makes is one line:
 
@@ -100,19 +98,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .cli.entry import run_command as run_command
-    from .cli.parser import CommandParser as CommandParser
+    from .commands.check_data import CheckDataCommand as CheckDataCommand
+    from .commands.command import ExportCommand as ExportCommand
+    from .commands.command import PredictCommand as PredictCommand
+    from .commands.command import ReportCommand as ReportCommand
     from .commands.data import open_data as open_data
     from .commands.evaluate import EvaluateCommand as EvaluateCommand
-    from .commands.export import export_model as export_model
     from .commands.fit import FitCommand as FitCommand
     from .commands.labels import label_names as label_names
     from .commands.labels import predict as predict
-    from .commands.output import OutputFile as OutputFile
-    from .commands.predict import label_files as label_files
     from .commands.predictions import CollectPredictions as CollectPredictions
     from .errors import UserError as UserError
-    from .errors import printable as printable
     from .errors import require as require
     from .loading.batch import ArrayDataset as ArrayDataset
     from .loading.batch import ImageBatch as ImageBatch
@@ -136,18 +132,16 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _MODULES = {
-    "CommandParser": "cli.parser",
-    "run_command": "cli.entry",
+    "CheckDataCommand": "commands.check_data",
+    "ExportCommand": "commands.command",
+    "PredictCommand": "commands.command",
+    "ReportCommand": "commands.command",
     "open_data": "commands.data",
     "EvaluateCommand": "commands.evaluate",
-    "export_model": "commands.export",
     "FitCommand": "commands.fit",
-    "OutputFile": "commands.output",
-    "label_files": "commands.predict",
     "label_names": "commands.labels",
     "predict": "commands.labels",
     "UserError": "errors",
-    "printable": "errors",
     "require": "errors",
     "CollectPredictions": "commands.predictions",
     "ArrayDataset": "loading.batch",

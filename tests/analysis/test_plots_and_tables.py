@@ -29,8 +29,8 @@ from project.analysis.plots import (
     read_curves,
 )
 from project.analysis.tables import class_rates, class_table, metrics_table
-from project.engine import OutputFile, UserError
-from project.model.metrics import macro_f1
+from project.engine import UserError
+from project.engine.commands.command import OutputFile
 from tests.conftest import cases
 
 RATES = ["precision", "recall", "f1"]

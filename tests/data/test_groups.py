@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from project.check_data import check_data, parse
+from project.check_data import CheckDataCLI
 from project.data import CSVDataModule, FolderDataModule
 from project.engine.errors import UserError
 from project.engine.loading.splits import cut_groups, hashed_split
-from tests.conftest import cases
+from tests.conftest import call, cases
 from tests.engine.loading.image_files import noise
 
 FRACTIONS = {"test": 0.2, "val": 0.2}
@@ -105,7 +105,7 @@ def test_a_folder_and_a_csv_are_cut_alike(root):
 
 def test_check_data_counts_groups_and_those_that_a_split_by_file_would_divide(root, capsys):
     args = [str(root), f"--group={PATTERN}", "--split_seed=9", f"--output={root / 'found.json'}"]
-    assert check_data(parse(args)) == 0
+    assert call(CheckDataCLI(), *args) == 0
     seen = defaultdict(set)
     for split, found in sites(FolderDataModule(str(root), split_seed=9).files()).items():
         for site in found:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 from jsonargparse import Namespace
@@ -13,6 +13,7 @@ from ..cli.classes import find_class
 from ..cli.command import Command
 from ..cli.command_line import CommandLine
 from ..cli.config import path_of
+from ..cli.entry import run_command
 from ..cli.parser import import_modules
 from ..errors import UserError
 from ..loading.batch import BatchDataset
@@ -22,9 +23,9 @@ from ..preprocessing import Preprocessing, bands_of
 from ..run.checkpoint import ABOUT, About, read_checkpoint
 from ..run.rows import Row, RowWriter, ending_of
 from ..run.settings import plain_options
+from .command import OutputFile
 from .data import remembered_data, require_datasets, require_there, was_trained_on
 from .labels import label_names
-from .output import OutputFile
 from .predictions import CollectPredictions, Predictions
 
 COLUMNS = ["path", "label", "confidence", "error", "true_label", "correct"]
@@ -96,6 +97,11 @@ class EvaluateCommand(Command):
     def before_instantiate_classes(self) -> None:
         """Prepares images as the checkpoint says, where the options don't."""
         self.prepare_options(self.config, self._about["preprocessing"])
+
+    @classmethod
+    def main(cls) -> NoReturn:
+        """Runs the command as a program."""
+        run_command(lambda: cls().evaluate())
 
     def evaluate(self) -> None:
         """Measures, writes the metrics, and shows them."""

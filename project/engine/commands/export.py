@@ -20,7 +20,7 @@ from ..loading.scan import image_paths
 from ..preprocessing import Preprocessing, bands_of, empty_images
 from ..run.files import whole_file
 from ..run.progress import note
-from .output import OutputFile
+from .command import OutputFile
 
 Classify = Callable[[Tensor], Tensor]
 """Takes images, (N, channels, crop, crop), and returns probabilities, float32 (N, classes)."""

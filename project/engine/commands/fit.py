@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, NoReturn, Protocol
 
 from jsonargparse import Namespace
 from lightning.pytorch import Callback, Trainer
@@ -15,6 +15,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.plugins.precision import Precision
 
 from ..cli.command import Command
+from ..cli.entry import run_command
 from ..cli.trainer import require_sound_run
 from ..errors import LocalError, NonFiniteError, UserError
 from ..hardware import best_precision, tune_malloc
@@ -120,6 +121,11 @@ class FitCommand(Command):
     def _callbacks(self) -> list[Callback]:
         options: CallbackOptions = self.config_init.callbacks
         return options.build(self.run.checkpoints, *self.monitor)
+
+    @classmethod
+    def main(cls) -> NoReturn:
+        """Runs the command as a program."""
+        run_command(lambda: cls().fit())
 
     def fit(self) -> None:
         """Trains, or continues to; then tests the best checkpoint once and writes the final metrics."""

@@ -23,8 +23,8 @@ from ..preprocessing import bands_of
 from ..run.checkpoint import ABOUT, read_checkpoint
 from ..run.progress import Progress, note
 from ..run.rows import Row, RowWriter, ending_of, resume_rows
+from .command import OutputFile
 from .labels import choices, has_any_labels, label_names, ranked
-from .output import OutputFile
 from .predictions import QUIET
 
 _PIPE_CLOSED = 128 + signal.SIGPIPE
