@@ -36,9 +36,10 @@ class ReportCLI(ReportCommand):
 
     def sections(self, model: Any, data: Any) -> dict[str, Any]:
         """Measures the test set, and draws its images."""
-        from project.analysis import page
+        from project.analysis.evaluation import evaluate_split
+        from project.analysis.page import image_sections
 
-        return page.image_sections(model, page.evaluate_split(model, data))
+        return image_sections(model, evaluate_split(model, data))
 
     def render(
         self, run: Path, about: dict[str, Any], metrics: dict[str, Any], sections: dict[str, Any]

@@ -281,7 +281,7 @@ def test_sections_that_a_network_or_a_run_has_nothing_for_are_left_out(tiny_run)
 def test_no_finished_run_and_a_file_that_cannot_be_written_cost_no_measuring(
     tiny_run, checkpoint, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("project.analysis.page.evaluate_split", None)
+    monkeypatch.setattr("project.analysis.evaluation.evaluate_split", None)
     monkeypatch.setattr("lightning.pytorch.Trainer.test", None)
     for no_run in (tmp_path, tiny_run / "checkpoints" / "best.ckpt"):
         with pytest.raises(UserError, match=r"is no finished run: it has no metrics\.json"):
