@@ -31,6 +31,7 @@ from project.analysis.plots import (
 from project.analysis.tables import class_rates, class_table, metrics_table
 from project.engine import UserError
 from project.engine.commands.command import OutputFile
+from project.model.metrics import macro_f1
 from tests.conftest import cases
 
 RATES = ["precision", "recall", "f1"]
