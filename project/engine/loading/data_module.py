@@ -16,8 +16,8 @@ from ..errors import UserError, require
 from ..hardware import usable_cores
 from ..preprocessing import Preprocessing, as_colour
 from ..randomness import Purpose, derived_seed, seed_generators
+from ..run.checkpoint import require_same_classes
 from ..run.files import fetch_archive
-from ..training.fitting import require_same_classes
 from ..training.sampler import EvaluationSampler, TrainingSampler, shuffled, weighted_draw
 from ..upstream import position_of
 from .batch import ArrayDataset, BatchDataset, ImageBatch

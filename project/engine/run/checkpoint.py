@@ -10,22 +10,26 @@ import warnings
 import zipfile
 from argparse import Namespace
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from lightning.pytorch import Trainer
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
-from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
+from torch.serialization import safe_globals
 
-from ..errors import UserError, first_sentence
+from ..errors import UserError, first_sentence, listed, printable
 from ..preprocessing import is_preprocessing
 from .files import whole_file
 
+if TYPE_CHECKING:
+    from ..training.module import ClassifierModule
+
 ABOUT = "about"
 _DIRECTORY = 0x10  # of MS-DOS, in a zip file's directory
+_NEEDED = {"class_names", "arch", "arch_args", "epoch", "step", "metrics", "data", "preprocessing"}
 
 About = dict[str, Any]
 """Facts of a checkpoint about itself, see :func:`describe_run`."""
@@ -33,18 +37,25 @@ About = dict[str, Any]
 
 def versions() -> dict[str, str]:
     """Returns the versions that decide what a checkpoint's numbers are."""
-    packages = {
-        name: version(name) for name in ("torch", "torchvision", "lightning", "torchmetrics")
-    }
-    return {"python": platform.python_version(), **packages}
+    packages = ("torch", "torchvision", "lightning", "torchmetrics")
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
 
 
-def describe_run(trainer: Any, model: Any, selection: dict[str, str] | None) -> About:
+def sizes_of(trainer: Trainer) -> dict[str, int]:
+    """Returns the number of images of each split; nothing without a data module of ours."""
+    data = getattr(trainer, "datamodule", None)
+    return dict(getattr(data, "split_sizes", dict)())
+
+
+def describe_run(
+    trainer: Trainer, model: "ClassifierModule", selection: dict[str, str] | None
+) -> About:
     """Collects the facts of a checkpoint about itself, as plain data.
 
-    ``thresholds`` are by class, where an image may have several. ``data`` names a class without a module to import.
-    ``images`` counts splits. ``selection`` says how ``best.ckpt`` is chosen. ``coverage`` has the thresholds of prediction
-    sets, by percent, where the validation set was measured with these weights.
+    ``thresholds`` are by class, if an image may have several. ``data`` names a class without a
+    module to import. ``images`` counts splits. ``selection`` says how ``best.ckpt`` is chosen.
+    ``coverage`` has the thresholds of prediction sets, by percent, if the validation set was
+    measured with these weights.
     """
     data = getattr(trainer, "datamodule", None)
     rates = {
@@ -61,9 +72,9 @@ def describe_run(trainer: Any, model: Any, selection: dict[str, str] | None) -> 
         thresholds=model.thresholds,
         arch=model.arch,
         arch_args=model.arch_args or {},
-        **model.training_summary(),
+        **model.settings,
         data={"class_path": type(data).__name__, "init_args": dict(data.hparams)} if data else None,
-        images=dict(getattr(data, "split_sizes", dict)()),
+        images=sizes_of(trainer),
         processes=trainer.world_size,
         transforms=getattr(data, "transforms_in_words", dict)(),
         split_seed=getattr(data, "split_seed", None),
@@ -77,27 +88,17 @@ def describe_run(trainer: Any, model: Any, selection: dict[str, str] | None) -> 
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Reads a checkpoint of this project, and no other file, onto the CPU without executing anything it says."""
-    _require_file(path)
-    checkpoint: dict[str, Any] = _read(path)
-    about = (
-        checkpoint.get(ABOUT)
-        if isinstance(checkpoint, dict) and "state_dict" in checkpoint
-        else None
-    )
-    needed = {
-        "class_names",
-        "arch",
-        "arch_args",
-        "epoch",
-        "step",
-        "metrics",
-        "data",
-        "preprocessing",
-    }
+    """Reads a checkpoint of this project onto the CPU, without executing anything it says.
+
+    Raises:
+        UserError: The file is missing, damaged, or of another program.
+    """
+    checkpoint = _read(path)
+    about = checkpoint.get(ABOUT) if isinstance(checkpoint, dict) else None
     if not (
         isinstance(about, dict)
-        and needed <= about.keys()
+        and isinstance(checkpoint.get("state_dict"), dict)
+        and about.keys() >= _NEEDED
         and is_preprocessing(about["preprocessing"])
         and _are_names([about["arch"]])
         and _are_names(about["class_names"])
@@ -105,25 +106,52 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         and _are_fractions(about.get("coverage"))
     ):
         raise UserError(
-            f"'{path}' was not written by this project: it does not name its classes and preprocessing"
+            f"'{path}' was not written by this project: it does not name its classes and"
+            " preprocessing"
         )
+    for name, value in checkpoint["state_dict"].items():
+        if not isinstance(value, Tensor) or not _is_plain(value):
+            raise UserError(f"'{path}' is damaged: {printable(name)} is no plain tensor")
+        if not value.isfinite().all():
+            raise UserError(
+                f"'{path}' is damaged: {printable(name)} has values that are not finite"
+            )
     return checkpoint
 
 
-def _are_names(found: Any) -> bool:
+def _is_plain(tensor: Tensor) -> bool:
+    """Returns True if a tensor has its numbers in memory, which torch does not check."""
+    return tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_quantized
+
+
+def _are_names(names: object) -> bool:
     """Returns True for a list of texts that are short enough to be compared and printed."""
-    return isinstance(found, list) and all(
-        isinstance(name, str) and len(name) <= 1000 for name in found
+    return isinstance(names, list) and all(
+        isinstance(name, str) and len(name) <= 1000 for name in names
     )
 
 
-def _are_fractions(found: Any, names: list[str] | None = None) -> bool:
-    """Returns True for a dict of numbers from 0 to 1, of all these names if there are any, and for None."""
-    return found is None or (
-        isinstance(found, dict)
-        and (names is None or [*found] == names)
-        and all(isinstance(value, float) and 0 <= value <= 1 for value in found.values())
+def _are_fractions(numbers: object, names: list[str] | None = None) -> bool:
+    """Returns True for None, and for a dict of numbers from 0 to 1, of these names if given."""
+    return numbers is None or (
+        isinstance(numbers, dict)
+        and (names is None or [*numbers] == names)
+        and all(isinstance(value, float) and 0 <= value <= 1 for value in numbers.values())
     )
+
+
+def require_same_classes(known: list[str], path: object, class_names: list[str]) -> None:
+    """Refuses data with other classes than a checkpoint knows, or in another order."""
+    if known != class_names:
+        pairs = zip(known, class_names, strict=False)
+        first = next((place for place, (old, new) in enumerate(pairs) if old != new), 0)
+        before, now = (
+            f"{'…, ' * bool(first)}{listed(names[first:], 4)}" for names in (known, class_names)
+        )
+        raise UserError(
+            f"'{path}' knows the {len(known)} classes {before}, but the data has the"
+            f" {len(class_names)} classes {now}; use the data it was trained on"
+        )
 
 
 def read_newest(
@@ -143,30 +171,27 @@ def read_newest(
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
-    """Reads the one dict of tensors that a file is or contains, whatever script saved it."""
-    _require_file(path)
-    try:
-        with safe_globals([Namespace]):  # inert: the options of a script, beside its weights
-            content = _read(path)
-    except UserError as error:
-        if names := _unsafe_types(path):
-            raise UserError(_conversion(path, names)) from error
-        raise
+    """Reads the one dict of tensors that a file is or contains, whatever script saved it.
+
+    Raises:
+        UserError: The file is missing or damaged, or has no or several such dicts.
+    """
+    with safe_globals([Namespace]):  # inert: the options of a script, beside its weights
+        content = _read(path)
     if _is_state_dict(content):
         return dict(content)
     parts = content.items() if isinstance(content, dict) else ()
-    found = {key: value for key, value in parts if _is_state_dict(value)}
+    dicts = {key: value for key, value in parts if _is_state_dict(value)}
     for key in ("state_dict", "model"):  # of several, not an average
-        if key in found:
-            return dict(found[key])
-    if len(found) != 1:
-        raise UserError(
-            f"'{path}' must be or contain one dict of weights, got {', '.join(found) or 'none'}"
-        )
-    return dict(*found.values())
+        if key in dicts:
+            return dict(dicts[key])
+    if len(dicts) != 1:
+        names = ", ".join(dicts) or "none"
+        raise UserError(f"'{path}' must be or contain one dict of weights, got {names}")
+    return dict(*dicts.values())
 
 
-def _is_state_dict(content: Any) -> bool:
+def _is_state_dict(content: object) -> bool:
     return (
         isinstance(content, dict)
         and len(content) > 0
@@ -175,68 +200,36 @@ def _is_state_dict(content: Any) -> bool:
     )
 
 
-def _unsafe_types(path: str | Path) -> list[str]:
-    """Names the types in a file that cannot be loaded safely, as far as it can be read."""
-    with suppress(Exception):  # a damaged file raises all kinds
-        return sorted(get_unsafe_globals_in_checkpoint(path))
-    return []
-
-
-def _conversion(path: str | Path, names: list[str]) -> str:
-    """Says which types a file contains, and the line of Python that saves its weights alone."""
-    weights = f"torch.load('{path}', weights_only=False)"
-    if any(name.startswith("torch.nn.modules.") for name in names):  # a whole network
-        weights += ".state_dict()"
-    else:
-        tensors = "isinstance(v, dict) and all(map(torch.is_tensor, v.values()))"
-        weights = f"{{k: v for k, v in {weights}.items() if {tensors}}}"
-    return (
-        f"'{path}' contains {', '.join(names[:3])}, which cannot be loaded safely; if you trust the"
-        f" file, convert it: python -c \"import torch; torch.save({weights}, 'weights.pth')\""
-    )
-
-
-def _require_file(path: str | Path) -> None:
-    """Refuses what cannot be read as a file; opening a named pipe would wait for ever."""
-    if Path(path).is_file():
-        return
-    best = Path(path) / "checkpoints" / "best.ckpt"
-    if best.is_file():
-        raise UserError(f"there is no file '{path}': it is a run's folder, with '{best}'")
-    if Path(path).exists():
-        raise UserError(f"there is no file '{path}': it is a folder, a pipe or a device")
-    raise UserError(
-        f"there is no file '{path}'; runs keep their checkpoints in runs/<name>/checkpoints/"
-    )
-
-
 def _read(path: str | Path) -> Any:
+    """Reads a file of torch's; a compressed one could fill the memory."""
+    if not Path(path).is_file():  # opening a named pipe would wait for ever
+        raise UserError(
+            f"there is no file '{path}'; runs keep theirs in runs/NAME/checkpoints/best.ckpt"
+        )
     try:
-        if zipfile.is_zipfile(path):  # as all but old pickles are; torch does not compare checksums
+        if zipfile.is_zipfile(path):  # as all but old pickles are; torch compares no checksums
             with zipfile.ZipFile(path) as archive:
                 if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
-                    raise ValueError(
-                        "it is compressed, as torch's files are not"
-                    )  # a few MB could fill the memory
+                    raise ValueError("it is compressed, as torch's files are not")
                 if any(part.external_attr & _DIRECTORY for part in archive.infolist()):
                     raise ValueError("a part is marked as a folder")  # torch would read nothing
                 if (damaged := archive.testzip()) is not None:
                     raise ValueError(f"the checksum of {damaged} is wrong")
-        with warnings.catch_warnings(
-            action="ignore"
-        ):  # torch warns of an old pickle before it refuses it
+        with warnings.catch_warnings(action="ignore"):  # of an old pickle, before it is refused
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file raises all kinds
         raise UserError(
-            f"'{path}' is damaged or cannot be read safely ({first_sentence(error)})"
+            f"'{path}' is damaged or cannot be read safely ({first_sentence(error)}); of one that"
+            " you trust, save the weights alone: torch.save(torch.load(FILE,"
+            " weights_only=False)['state_dict'], 'weights.pth')"
         ) from error
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes whole files, where Lightning moves a temporary one, which across file systems is not atomic, without fsync.
+    """Writes whole files; Lightning moves a temporary one, without fsync, perhaps between disks.
 
-    Only checkpoints in the run's folder are ever removed, and what this object wrote: the states of callbacks, which name
-    what they would remove, come from a file too.
+    Only checkpoints in the run's folder are ever removed, and what this object wrote: the states of
+    callbacks, which name what they would remove, come from a file, too.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -245,45 +238,40 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         self._written: set[Path] = set()
 
     def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: object = None
     ) -> None:
         """Writes the file, or leaves what was there before."""
         if "state_dict" in checkpoint and ABOUT not in checkpoint:
             raise TypeError("the model's on_save_checkpoint must call super().on_save_checkpoint()")
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with whole_file(path) as partial, open(partial, "wb") as file:
-                torch.save(checkpoint, file)
-        except BaseException as error:
-            cause = error.__context__ or error  # torch raises one of its own on top
-            if isinstance(cause, OSError) and cause.filename is None:
-                cause.filename = str(path)  # writing, unlike opening, does not say where
-            raise
+        with whole_file(path) as partial, open(partial, "wb") as file:
+            torch.save(checkpoint, file)
         self._written.add(path.resolve())
 
     def load_checkpoint(
-        self, path: str | Path, map_location: Any = "cpu", weights_only: bool | None = True
+        self, path: str | Path, map_location: object = "cpu", weights_only: bool | None = True
     ) -> dict[str, Any]:
         """Reads a checkpoint onto the CPU without executing anything it says."""
         return read_checkpoint(path)
 
     def remove_checkpoint(self, path: str | Path) -> None:
-        """Removes a checkpoint of the run; does nothing where the path is no such file, or leads out of the folder."""
+        """Removes a checkpoint of the run; does nothing if the path leads elsewhere."""
         target = Path(path).resolve()
-        mine = target.is_relative_to(self._folder) or target in self._written
-        if mine and target.suffix == ".ckpt" and target.is_file():
+        is_ours = target.is_relative_to(self._folder) or target in self._written
+        if is_ours and target.suffix == ".ckpt" and target.is_file():
             Path(path).unlink()
 
 
-def with_atomic_writes(plugins: Any, folder: Path) -> list[Any]:
-    """Adds :class:`AtomicCheckpointIO` to the user's plugins: alone, or within one that wraps another."""
-    mine, given = (
-        AtomicCheckpointIO(folder),
-        plugins if isinstance(plugins, list) else [plugins] if plugins else [],
-    )
-    for plugin in given:
-        if getattr(plugin, "checkpoint_io", mine) is None:  # it wraps another
-            plugin.checkpoint_io = mine
-            return given
-    return [mine, *given]  # Lightning refuses another CheckpointIO beside it
+def with_atomic_writes(plugins: object, folder: Path) -> list[Any]:
+    """Adds :class:`AtomicCheckpointIO` to the user's plugins: alone, or within one that wraps it.
+
+    Lightning refuses another ``CheckpointIO`` beside it.
+    """
+    io = AtomicCheckpointIO(folder)
+    users = plugins if isinstance(plugins, list) else [plugins] if plugins else []
+    for plugin in users:
+        if getattr(plugin, "checkpoint_io", io) is None:
+            plugin.checkpoint_io = io
+            return users
+    return [io, *users]

@@ -13,11 +13,14 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
+import yaml
+
 from ..errors import UserError, printable, require
 from .files import whole_file
 
 CHECKPOINTS, LAST, PREVIOUS = "checkpoints", "last.ckpt", "previous.ckpt"
 
+_MAY_CHANGE = ("--model.weights", "--model.compile")
 _LONGEST_NAME = 255  # of Linux and macOS
 _LEFT_BY_WANDB = "wandb/*run-*/logs/debug-core.log"
 
@@ -47,6 +50,32 @@ class RunFolder:
     def resumable(self) -> list[Path]:
         """Returns the checkpoints to resume from that are there, the newest first."""
         return [path for path in (self.last, self.previous) if path.exists()]
+
+    def changed_options(self, config: str) -> list[str]:
+        """Compares a config with the run's own, and names the changed options of the data.
+
+        Raises:
+            UserError: Another option has changed that decides what a run is.
+        """
+        before = _options(self.config.read_text())
+        now = _options(config)
+        changes = {
+            name: f"{name} is {value}, not {before[name]}"
+            for name, value in now.items()
+            if name in before and value != before[name]
+        }
+        for name, change in changes.items():
+            if not name.startswith(("--data", "--seed")) and name not in _MAY_CHANGE:
+                raise UserError(
+                    f"{change}, which cannot change when the run '{self.path}' resumes; to change"
+                    f" it, start another: --model.weights {self.last} --name another"
+                )
+        return [change for name, change in changes.items() if name not in _MAY_CHANGE]
+
+    def write_config(self, config: str) -> None:
+        """Writes the run's config, by which it can be repeated."""
+        with whole_file(self.config) as partial:
+            partial.write_text(config)
 
     def require_unfinished(self) -> None:
         """Refuses a run that has its final metrics."""
@@ -126,6 +155,17 @@ class RunFolder:
         self._lock.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             os.close(self._held)
+
+
+def _options(config: str) -> dict[str, object]:
+    """Returns the options in a config that decide what a run is, by name."""
+    values = yaml.safe_load(config)
+    options = {f"--{name}": values[name] for name in ("monitor", "mode", "seed_everything")}
+    for part in ("model", "data"):
+        options[f"--{part}"] = values[part]["class_path"]
+        for name, value in (values[part].get("init_args") or {}).items():
+            options[f"--{part}.{name}"] = value
+    return options
 
 
 _FORM: dict[str, type | UnionType] = {

@@ -1,9 +1,8 @@
-"""Logging at the right steps, resuming, and averages of weights: what a classifier's trainer does beside training."""
+"""Logging at the right steps, resuming, and averages of weights, beside training itself."""
 
 import math
-from collections.abc import Mapping, Sequence
-from inspect import signature
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -14,264 +13,205 @@ from lightning.pytorch.callbacks import (
     WeightAveraging,
 )
 from lightning.pytorch.utilities import rank_zero_only
-from torch import Tensor, distributed, nn
+from torch import Tensor, distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from ..errors import UserError, listed
-from ..run.checkpoint import ABOUT
+from ..errors import UserError, listed, printable
 from ..run.loggers import is_logged, log_settings
 from ..run.progress import note
-from ..run.settings import is_plain
-from ..upstream import follow_until_averaging, length_attributes, resumes_within_epoch
-from .fitting import changed_images, require_fitting_state, require_same_settings
+from ..run.settings import settings_of
+from ..upstream import follow_until_averaging, length_attributes
 
-_HOW = ("params", "initial_lr", "foreach", "fused", "capturable", "differentiable", "maximize")
-"""Settings of an optimizer that say how it computes, not what, or that are said elsewhere."""
+if TYPE_CHECKING:
+    from .module import ClassifierModule, Split
 
-_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_REFUSED: dict[type[Callback], str] = {
+    # it ignores train_bn=False for running statistics, too (Lightning #21901, #15062)
+    BackboneFinetuning: "would freeze again what was unfrozen; train the head first, with"
+    " --model.freeze backbone, and then the whole network from its checkpoint",
+    StochasticWeightAveraging: "could not continue within an epoch; average the weights with"
+    " EMAWeightAveraging",
+}
+"""Callbacks that do not resume exactly, and why."""
 
 
 class Bookkeeping(Callback):
-    """Logs metrics and resumes runs: a callback, so that a model overrides most hooks without calling ``super()``.
+    """Logs a model's metrics and resumes its runs.
 
-    Its ``model`` is a :class:`.module.ClassifierModule`.
+    It is a callback, so that a model overrides most hooks without calling ``super()``.
     """
 
-    def setup(self, trainer: Trainer, model: Any, stage: str) -> None:
+    def __init__(self, model: "ClassifierModule") -> None:
+        self.model = model
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Prepares the loss, which may need to know the data, and compiles the network."""
         if stage == "fit":
+            model = self.model
             if hasattr(model.criterion, "prepare"):
-                model.criterion.prepare(trainer.datamodule, model.class_names)  # type: ignore[attr-defined]
+                model.criterion.prepare(trainer.datamodule, model.class_names)  # type: ignore[attr-defined]  # set by fit
             if model.compile_network:
                 model.network.compile()  # in place, so that the names of the weights stay
 
-    def on_fit_start(self, trainer: Trainer, model: Any) -> None:
-        """Compares the settings of a resumed run, before Lightning restores the optimizer's state."""
-        model.settings = _training_settings(trainer)
-        schedules = [vars(config.scheduler) for config in trainer.lr_scheduler_configs]
-        self._lengths = [
-            (schedule, {name: schedule[name] for name in length_attributes(schedule)})
-            for schedule in schedules
-        ]
-        resumed, model.resumed = model.resumed, None  # which would keep memory for nothing
-        if resumed is not None:
-            if changed := changed_images(resumed[ABOUT], trainer.datamodule):  # type: ignore[attr-defined]  # set by fit
-                rank_zero_only(note)(f"{changed}; what this epoch has left is drawn from these")
-            require_same_settings(resumed[ABOUT], model.settings, trainer.ckpt_path)
-            # StochasticWeightAveraging has cleared the schedule that it replaces
-            model.settings = {
-                part: now or resumed[ABOUT].get(part, {}) for part, now in model.settings.items()
-            }
-            for optimizer, state in zip(
-                trainer.optimizers, resumed.get("optimizer_states", ()), strict=False
-            ):
-                require_fitting_state(optimizer, state, trainer.ckpt_path)
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Collects settings for people to read, and the lengths of schedules, before a resume."""
+        settings = self.model.settings
+        settings["loss"] = settings_of(self.model.criterion, vars(self.model.criterion))
+        for optimizer in trainer.optimizers[:1]:
+            settings["optimizer"] = settings_of(optimizer, optimizer.defaults)
+        self._lengths = []
+        for config in trainer.lr_scheduler_configs:
+            values = vars(config.scheduler)
+            lengths = {name: values[name] for name in length_attributes(values)}
+            self._lengths.append((values, lengths))
+            others = {name: value for name, value in values.items() if name not in lengths}
+            described = settings_of(config.scheduler, others) | {"interval": config.interval}
+            settings["lr_scheduler"] = described
 
-    def on_train_start(self, trainer: Trainer, model: Any) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Gives a resumed schedule the length of this run; logs the settings of a new one."""
-        self._log_every = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
-        self._waiting = [one for one in trainer.callbacks if isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
+        self._log_every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # likewise
+        self._waiting = [part for part in callbacks if isinstance(part, WeightAveraging)]
         for schedule, lengths in self._lengths:
             schedule.update(lengths)
-        _restart_epoch(trainer, model)
+        for optimizer in trainer.optimizers:
+            _require_fitting_state(optimizer, trainer.ckpt_path)
+        for callback in callbacks:
+            # Lightning does this at the start of an epoch, within which a run may resume
+            if isinstance(callback, GradientAccumulationScheduler):
+                callback.on_train_epoch_start(trainer)
         if trainer.ckpt_path is None:
-            given = {"arch_args": model.arch_args} if model.arch_args else {}
-            settings = {"arch": model.arch, **given, **model.training_summary()}
-            log_settings(
-                trainer, settings, [name.removeprefix("val/") for name in model.monitors()]
-            )
+            model = self.model
+            network = {"arch": model.arch, "arch_args": model.arch_args}
+            log_settings(trainer, network | model.settings, model.val_metrics)
 
     def on_train_batch_start(
-        self, trainer: Trainer, model: Any, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
     ) -> None:
         """Logs at least once an epoch, unless ``log_every_n_steps`` is 0."""
         self._batch_idx = batch_idx
-        steps = (
-            trainer.num_training_batches / trainer.accumulate_grad_batches
-        )  # which other callbacks may change
+        # other callbacks may change these
+        steps = trainer.num_training_batches / trainer.accumulate_grad_batches
         trainer.log_every_n_steps = math.ceil(min(self._log_every, steps))  # type: ignore[attr-defined]
 
-    def on_before_optimizer_step(self, trainer: Trainer, model: Any, optimizer: Optimizer) -> None:
-        """Gives an epoch's last step, which may be of fewer batches than the others, the mean of its gradients.
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
+    ) -> None:
+        """Gives an epoch's last step, which may have fewer batches, the mean of its gradients.
 
         Lightning divides by ``accumulate_grad_batches`` all the same (Lightning #19987).
         """
-        wanted = trainer.accumulate_grad_batches
-        batches = self._batch_idx % wanted + 1
-        if batches < wanted:
+        batches = self._batch_idx % trainer.accumulate_grad_batches + 1
+        if batches < trainer.accumulate_grad_batches:
             for parameter in (p for group in optimizer.param_groups for p in group["params"]):
                 if parameter.grad is not None:
-                    parameter.grad.mul_(wanted / batches)
+                    parameter.grad.mul_(trainer.accumulate_grad_batches / batches)
 
     def on_train_batch_end(
-        self, trainer: Trainer, model: Any, outputs: Any, batch: Any, batch_idx: int
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: object,
+        batch: object,
+        batch_idx: int,
     ) -> None:
-        """Logs the mean over the steps since the last time; a log on every step would cost more than the metrics do.
+        """Logs the mean over the steps since the last time, as each step's would cost more.
 
-        Averages of weights that have not started stay at the newest weights, where Lightning's stay at the initial ones.
+        Averages of weights that have not started stay at the newest weights, where Lightning's stay
+        at the initial ones.
         """
-        self._waiting = [
-            averaging for averaging in self._waiting if follow_until_averaging(averaging, model)
-        ]
-        if batch_idx == trainer.current_epoch == 0 and not outputs and model.automatic_optimization:
-            raise UserError(
-                f"{type(model).__name__}.training_step must return the loss, as in: return losses.mean()"
-            )
+        model = self.model
+        self._waiting = [part for part in self._waiting if follow_until_averaging(part, model)]
         if is_logged(trainer) and (results := model.conclude("train")):
-            # on the CPU, where a progress bar reads them in each step without waiting for the device
+            # on the CPU, where a progress bar reads them in each step without waiting
             values = {f"train/{name}": torch.tensor(results[name]) for name in model.train_metrics}
             model.log_dict(values, prog_bar=True)
 
-    def on_train_end(self, trainer: Trainer, model: Any) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leaves the interval between logs as it was given."""
         trainer.log_every_n_steps = self._log_every  # type: ignore[attr-defined]
 
-    def on_validation_start(self, trainer: Trainer, model: Any) -> None:
-        """Has DDP send the first process's statistics of BatchNorm, which it does not within a step of several batches."""
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Has DDP send the first process's statistics of BatchNorm.
+
+        It does not within a step of several batches.
+        """
         if isinstance(wrapper := trainer.strategy.model, DistributedDataParallel):
             wrapper.require_forward_param_sync = True
             for buffer in wrapper.buffers() if not wrapper.forward_sync_buffers else ():
                 # Lightning's broadcast is of objects; the user has DDP leave this out of each step
                 distributed.broadcast(buffer, 0)
 
-    def on_test_start(self, trainer: Trainer, model: Any) -> None:
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Notes on the terminal that metrics are of several views of each image."""
-        if views := getattr(model, "test_time_augmentation", None):
+        if views := getattr(pl_module, "test_time_augmentation", None):
             rank_zero_only(note)(f"test: logits are means over views of each image: {views}")
 
-    def on_validation_epoch_end(self, trainer: Trainer, model: Any) -> None:
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Logs the metrics of the validation set."""
-        self._log(trainer, model, "val")
+        self._log(trainer, "val")
 
-    def on_test_epoch_end(self, trainer: Trainer, model: Any) -> None:
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Logs the metrics of the test set."""
-        self._log(trainer, model, "test")
-        if (step := model.weights_step) is not None:
-            model.log(
-                "step", float(step), prog_bar=False
-            )  # where Lightning's loggers put what is logged
+        self._log(trainer, "test")
+        if self.model.weights_step is not None:  # where Lightning's loggers put what is logged
+            pl_module.log("step", float(self.model.weights_step), prog_bar=False)
 
-    def _log(self, trainer: Trainer, model: Any, split: Literal["val", "test"]) -> None:
+    def _log(self, trainer: Trainer, split: "Split") -> None:
+        model = self.model
         results = model.conclude(split)
         if results is None or trainer.sanity_checking:
             return
-        chosen, coverage = results.pop("thresholds", None), results.pop("coverage", {})
+        thresholds = results.pop("thresholds", None)
+        coverage = results.pop("coverage", {})
         if split == "val":
             names = model.class_names
-            model.thresholds = dict(zip(names, chosen, strict=True)) if chosen else None
+            model.thresholds = dict(zip(names, thresholds, strict=True)) if thresholds else None
             model.coverage = coverage
             model.validated_step = trainer.global_step
         elif model.thresholds:
             results["thresholds"] = list(model.thresholds.values())
         model.results[split] = results
-        shown = {
-            f"{split}/accuracy",
-            *(getattr(callback, "monitor", None) for callback in trainer.checkpoint_callbacks),
-        }
+        monitors = [getattr(part, "monitor", None) for part in trainer.checkpoint_callbacks]
         for metric in model.metrics_of(split):
-            name, value = f"{split}/{metric}", results.get(metric)
+            name = f"{split}/{metric}"
+            value = results.get(metric)
             if isinstance(value, int | float):
-                # every process has the same results, so none is sent; "max" does not round, as a mean could
-                same: dict[str, Any] = {
-                    "sync_dist": True,
-                    "rank_zero_only": True,
-                    "reduce_fx": "max",
-                }
-                model.log(name, float(value), prog_bar=name in shown, **same)
+                model.log(
+                    name,
+                    float(value),
+                    prog_bar=metric == "accuracy" or name in monitors,
+                    # every process has the same results; "max" does not round, as a mean could
+                    sync_dist=True,
+                    rank_zero_only=True,
+                    reduce_fx="max",
+                )
 
 
-def _training_settings(trainer: Trainer) -> dict[str, dict[str, Any]]:
-    """Returns the names and settings of ``optimizer`` and ``lr_scheduler`` before the first step, as plain data.
-
-    A setting that differs between parameter groups is a list; groups without weight decay do not count.
-    """
-    found: dict[str, dict[str, Any]] = {"optimizer": {}, "lr_scheduler": {}}
-    for optimizer in trainer.optimizers[:1]:
-        groups = optimizer.param_groups
-        decayed = [group for group in groups if group.get("weight_decay")] or groups
-        started = [{**group, "lr": group.get("initial_lr", group["lr"])} for group in decayed]
-        values = {
-            name: _distinct([group.get(name) for group in started])
-            for name in started[0]
-            if name not in _HOW
-        }
-        found["optimizer"] = {"name": type(optimizer).__name__, **_plain(values)}
-    for config in trainer.lr_scheduler_configs[:1]:
-        kind, attributes = type(config.scheduler), vars(config.scheduler)
-        names = [
-            name
-            for name in signature(kind).parameters
-            if name in {*attributes} - length_attributes(attributes)
-        ]
-        values = _plain({name: attributes[name] for name in names})
-        found["lr_scheduler"] = {"name": kind.__name__, "interval": config.interval, **values}
-    return found
+def _require_fitting_state(optimizer: Optimizer, source: object) -> None:
+    """Refuses a state of other shapes: fused, torch would write beyond the end of a tensor."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"] if group.get("fused") else ():
+            for name, value in optimizer.state.get(parameter, {}).items():
+                if name != "step" and isinstance(value, Tensor) and value.shape != parameter.shape:
+                    raise UserError(
+                        f"'{source}' does not fit this optimizer: {printable(name)} has the shape"
+                        f" {tuple(value.shape)}, not {tuple(parameter.shape)}"
+                    )
 
 
-def _restart_epoch(trainer: Trainer, model: LightningModule) -> None:
-    """Prepares callbacks for the epoch within which a run is resumed, as Lightning does at the start of an epoch alone.
-
-    What they change of weights and optimizer at the start of an epoch was done before the checkpoint was made, and was
-    restored with it.
-    """
-    if not resumes_within_epoch(trainer):
-        return
-    weights = {name: value.clone() for name, value in model.state_dict().items()}
-    settings = [
-        (group, dict(group)) for optimizer in trainer.optimizers for group in optimizer.param_groups
-    ]
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
-        if isinstance(callback, GradientAccumulationScheduler | StochasticWeightAveraging):
-            callback.on_train_epoch_start(trainer, model)
-    model.load_state_dict(weights)
-    for group, before in settings:
-        group.update(before)
-
-
-def _distinct(values: list[Any]) -> Any:
-    found = [value for at, value in enumerate(values) if value not in values[:at]]
-    return found[0] if len(found) == 1 else found
-
-
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Keeps numbers, texts and lists of these, which a checkpoint can hold."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return value.tolist()
-        if isinstance(value, Mapping):  # as milestones are
-            return plain(sorted(value.items()))
-        return [plain(item) for item in value] if isinstance(value, list | tuple) else value
-
-    found = {name: plain(value) for name, value in values.items()}
-    return {name: value for name, value in found.items() if is_plain(value)}
-
-
-def require_supported(callbacks: Sequence[Callback], network: nn.Module) -> None:
-    """Refuses such callbacks before training; frozen layers of the network are in evaluation mode."""
-    averaging = [
-        one for one in callbacks if isinstance(one, WeightAveraging | StochasticWeightAveraging)
-    ]
-    if len(averaging) > 1:
-        names = [type(one).__name__ for one in averaging]
+def require_supported(callbacks: Sequence[Callback]) -> None:
+    """Refuses callbacks that do not resume exactly, or that each keep an average of the weights."""
+    averages = [type(part).__name__ for part in callbacks if isinstance(part, WeightAveraging)]
+    if len(averages) > 1:
         raise UserError(
-            f"--trainer.callbacks: {listed(names)} each average the weights, and a run keeps one average; keep the first"
-            f" and drop {listed(names[1:])}, such as a recipe like ema.yaml"
+            f"--trainer.callbacks: {listed(averages)} each average the weights, and a run keeps one"
+            " average"
         )
-    frozen = any(
-        isinstance(module, _BATCH_NORMS) and not module.training for module in network.modules()
-    )
     for callback in callbacks:
-        if (
-            type(callback) is BackboneFinetuning
-        ):  # BatchNorm's statistics move, too (Lightning #21901, #15062)
-            raise UserError(
-                "BackboneFinetuning: a resumed run would freeze again what was unfrozen; train the head"
-                " first, with --model.freeze backbone, and then the whole network from its checkpoint"
-            )
-        if isinstance(callback, StochasticWeightAveraging) and frozen:
-            raise UserError(
-                "StochasticWeightAveraging: it resets the running statistics of BatchNorm, and those of frozen layers would"
-                " stay so; freeze nothing, or average with EMAWeightAveraging"
-            )
+        # a subclass of the user's may do better
+        if (reason := _REFUSED.get(type(callback))) is not None:
+            name = type(callback).__name__
+            raise UserError(f"--trainer.callbacks: a resumed {name} {reason}")

@@ -1,43 +1,61 @@
-"""The base of classifiers: exact metrics, checkpoints that explain themselves, and exact resuming."""
+"""The base of classifiers: exact metrics, safe checkpoints, and exact resuming."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence, Set
 from functools import cache
 from inspect import signature
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, cast
 
 import torch
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.plugins import DoublePrecision
+from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 
 from ..errors import NonFiniteError, UserError
 from ..preprocessing import Preprocessing
-from ..run.checkpoint import ABOUT, describe_run
-from ..run.settings import is_plain, plain_options
-from ..upstream import trainer_of
+from ..run.checkpoint import ABOUT, describe_run, sizes_of
+from ..run.progress import note
+from ..run.settings import plain_options
 from .best_checkpoint import selection
 from .bookkeeping import Bookkeeping, require_supported
-from .fitting import require_fitting_weights
-from .opening import opened
+from .opening import load_weights, opened
 
 Split = Literal["train", "val", "test"]
 
 
+class LabelledBatch(Protocol):
+    """What a step needs of a batch."""
+
+    @property
+    def images(self) -> Tensor:
+        """The images, (N, channels, height, width)."""
+
+    @property
+    def labels(self) -> Tensor:
+        """The labels, int64 (N,) or (N, classes); in training perhaps soft, float (N, classes)."""
+
+
 class PlainBatch(NamedTuple):
-    """A batch of a plain ``DataLoader``: images, uint8 (N, 3, height, width), and labels, int64 (N,)."""
+    """A batch of a plain ``DataLoader``.
+
+    Attributes:
+        images: uint8 (N, 3, height, width).
+        labels: int64 (N,).
+    """
 
     images: Tensor
     labels: Tensor
 
 
 class ClassifierModule(LightningModule):
-    """A LightningModule whose metrics are exact, whose checkpoints explain themselves, and whose runs resume exactly.
+    """A LightningModule with exact metrics, safe checkpoints, and runs that resume exactly.
 
-    A subclass's constructor sets the attributes up to ``compile_network`` and calls :meth:`add_metrics`. One that overrides
-    ``configure_callbacks``, ``on_save_checkpoint`` or ``on_load_checkpoint`` calls these.
+    A subclass's constructor sets the attributes up to ``compile_network`` and calls
+    :meth:`add_metrics`. One that overrides ``configure_callbacks``, ``on_save_checkpoint`` or
+    ``on_load_checkpoint`` calls these.
 
     Attributes:
         class_names: The classes in the order of their labels.
@@ -48,26 +66,29 @@ class ClassifierModule(LightningModule):
         criterion: The training loss.
         compile_network: If true, the network is compiled for training.
         results: The newest metrics of ``val`` and ``test``, as plain data.
-        thresholds: The probability above which an image has each class, chosen in validation if it may have several.
+        thresholds: The probability above which an image has each class, chosen in validation if it
+            may have several.
         coverage: Thresholds of prediction sets by percent.
         validated_step: The step at which the newest metrics of ``val`` were measured.
         measured: The sets that steps have measured since the last :meth:`conclude`.
-        weights_step: The step at which the tested weights were validated; their test metrics are logged at that step, too.
+        weights_step: The step at which the tested weights were validated; their test metrics are
+            logged at that step, too.
+        settings: Name and settings of ``loss``, ``optimizer`` and ``lr_scheduler``, to read.
     """
 
     has_one_class: ClassVar[bool] = True
-    """True if each image has one class; otherwise it may have any number of them: labels (N, classes) of 0 and 1."""
+    """True if each image has one class; otherwise any number: labels (N, classes) of 0 and 1."""
     train_metric_names: ClassVar = ["loss", "accuracy"]
     """The metrics that training computes, too."""
     not_saved: ClassVar = ["loss", "optimizer", "lr_scheduler", "weights", "compile"]
-    """Arguments that a checkpoint leaves out: classes cannot be loaded safely, and the file of weights may be gone."""
+    """Arguments that a checkpoint leaves out: classes, and files that may be gone."""
 
     class_names: list[str]
     preprocessing: Preprocessing
     arch: str
-    arch_args: dict[str, Any] | None
+    arch_args: dict[str, object] | None
     network: nn.Module
-    criterion: Any
+    criterion: Any  # a module or a function, with whatever it has
     compile_network: bool
 
     def __init__(self) -> None:
@@ -78,15 +99,14 @@ class ClassifierModule(LightningModule):
         self.validated_step: int | None = None
         self.weights_step: int | None = None
         self.measured: set[Split] = set()
-        self.settings: dict[str, dict[str, Any]] = {"optimizer": {}, "lr_scheduler": {}}
-        self.resumed: Mapping[str, Any] | None = None
+        self.settings: dict[str, dict[str, object]] = {"optimizer": {}, "lr_scheduler": {}}
 
     @abstractmethod
     def configure_metrics(self) -> dict[str, Metric]:
-        """Returns the metrics by name, whose ``update`` takes probabilities and labels, see :meth:`measure`.
+        """Returns the metrics by name; ``update`` takes what :meth:`measure` gives it.
 
-        A number is logged under its metric's name. ``compute`` may also return a dict of a number under this name and of
-        other plain data or tensors, which are only recorded.
+        A number is logged under its metric's name. ``compute`` may also return a dict of a number
+        under this name and of other plain data or tensors, which are only recorded.
         """
 
     @abstractmethod
@@ -100,14 +120,14 @@ class ClassifierModule(LightningModule):
     def add_metrics(self) -> None:
         """Builds the metrics of each set."""
         # groups would merge metrics whose states agree after the first batch
-        metrics = MetricCollection(cast(Any, self.configure_metrics()), compute_groups=False)
+        metrics = MetricCollection({**self.configure_metrics()}, compute_groups=False)
         trained = {name: metrics[name] for name in self.train_metric_names if name in metrics}
-        self.train_metrics = MetricCollection(cast(Any, trained), compute_groups=False).clone()
+        self.train_metrics = MetricCollection({**trained}, compute_groups=False).clone()
         self.val_metrics = metrics
         self.test_metrics = metrics.clone()
 
     def monitors(self) -> dict[str, str | None]:
-        """Returns the names of validation metrics and which is better, ``min`` or ``max``; None if a metric does not say."""
+        """Returns the validation metrics' better direction, ``min`` or ``max``; None if unknown."""
         modes = {True: "max", False: "min", None: None}
         return {
             f"val/{name}": modes[metric.higher_is_better]
@@ -115,9 +135,10 @@ class ClassifierModule(LightningModule):
         }
 
     def predicted(self, probabilities: Tensor, split: Split = "test") -> Tensor:
-        """Returns each image's most probable class, int64 (N,), or 1 for each of its classes, int64 (N, classes).
+        """Returns each image's most probable class, int64 (N,), or a 1 for each of its classes.
 
-        Training and validation count a class above 0.5, the test and all use after training above ``thresholds``.
+        With any number of classes, int64 (N, classes). Training and validation count a class above
+        0.5, the test and all use after training above ``thresholds``.
         """
         if self.has_one_class:
             return probabilities.argmax(1)
@@ -125,65 +146,57 @@ class ClassifierModule(LightningModule):
         thresholds = [chosen[name] if chosen else 0.5 for name in self.class_names]
         return (probabilities > torch.tensor(thresholds, device=probabilities.device)).long()
 
-    def as_batch(self, batch: Any) -> Any:
-        """Returns a batch with ``images`` and ``labels``, which fit the metrics; a plain loader's pairs become one.
+    def as_batch(self, batch: LabelledBatch | Sequence[Tensor]) -> LabelledBatch:
+        """Returns a batch with ``images`` and ``labels``; a plain loader's pairs become one.
 
-        Without their data module, nothing would augment a data module's batches.
+        Raises:
+            UserError: The images have several classes and the model gives them one, or the reverse.
         """
-        trainer = trainer_of(self)
-        if trainer is not None and trainer.datamodule is None and hasattr(batch, "indices"):  # type: ignore[attr-defined]
-            fn = trainer.state.fn.value if trainer.state.fn else "fit"
+        if isinstance(batch, Sequence) and not hasattr(batch, "labels"):
+            batch = PlainBatch(*batch)
+        labels = cast(LabelledBatch, batch).labels
+        if not labels.is_floating_point() and (labels.dim() == 1) != self.has_one_class:
             raise UserError(
-                "a data module's loaders need their data module for order and augmentation; call"
-                f" trainer.{fn}(model, datamodule=data)"
+                f"the labels have the shape {tuple(labels.shape)}, but {type(self).__name__} gives"
+                f" each image {'one class' if self.has_one_class else 'any number of classes'};"
+                " choose other data or another --model"
             )
-        batch = batch if hasattr(batch, "images") else PlainBatch(*batch)
-        several = batch.labels.dim() > 1 and not batch.labels.is_floating_point()
-        if several and self.has_one_class:
-            raise UserError(
-                f"the labels are {tuple(batch.labels.shape)}, but this model gives each image one class; several take a"
-                " subclass with metrics and a loss of its own"
-            )
-        if batch.labels.dim() == 1 and not self.has_one_class:
-            raise UserError(
-                "this model gives an image any number of classes, but the labels are of one class an image;"
-                " choose data with several labels an image, or leave out --model"
-            )
-        return batch
+        return cast(LabelledBatch, batch)
 
-    def images_of(self, batch: Any) -> Tensor:
+    def images_of(self, batch: Tensor | Sequence[Tensor]) -> Tensor:
         """Returns the images of a batch, with or without labels, uint8 (N, 3, height, width)."""
-        if isinstance(batch, Tensor):
-            return batch
-        alone = isinstance(batch, Sequence) and len(batch) == 1
-        images: Tensor = batch[0] if alone else self.as_batch(batch).images
-        return images
+        return batch if isinstance(batch, Tensor) else batch[0]
 
     def measure(self, split: Split, logits: Tensor, labels: Tensor, losses: Tensor) -> None:
         """Updates the metrics of a set by a batch.
 
-        They take the probabilities and labels, and by name ``logits``, ``losses`` and ``predicted``, the predicted labels. In
-        evaluation, images without a label, -1, such as files that cannot be read, are left out. Soft labels are rounded.
+        They take the probabilities and labels, and by name ``logits``, ``losses`` and
+        ``predicted``, the predicted labels. In evaluation, images without a label, -1, such as
+        files that cannot be read, are left out. Soft labels are rounded.
 
         Args:
             split: The set.
             logits: float (N, classes).
-            labels: The data's labels, int64 (N,) or (N, classes); in training perhaps soft, float (N, classes).
+            labels: The data's labels, int64 (N,) or (N, classes); in training perhaps soft, float
+                (N, classes).
             losses: Each image's loss, float (N,).
         """
-        if not isinstance(losses, Tensor) or losses.shape != (len(logits),):
-            got = f"of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses)
+        if losses.shape != (len(logits),):
             raise UserError(
-                f"--model.loss, or {type(self).__name__}.loss, must return each image's loss, of shape ({len(logits)},), got"
-                f" {got}; with reduction='none', not a mean, which would depend on how many devices share a batch"
+                f"--model.loss, or {type(self).__name__}.loss, must return each image's loss, of"
+                f" shape ({len(logits)},), got {tuple(losses.shape)}; with reduction='none', not a"
+                " mean, which would depend on how many devices share a batch"
             )
-        logits, losses = logits.detach().float(), losses.detach()
+        logits = logits.detach().float()
+        losses = losses.detach()
         if labels.is_floating_point():
             labels = labels.argmax(1) if self.has_one_class else labels.round().long()
         if split != "train":
             known = (labels if labels.dim() == 1 else labels.amax(1)) >= 0
             if not known.all():
-                logits, labels, losses = logits[known], labels[known], losses[known]
+                logits = logits[known]
+                labels = labels[known]
+                losses = losses[known]
         self.measured.add(split)
         if not len(labels):  # torchmetrics' classes accept no empty batch
             return
@@ -200,7 +213,11 @@ class ClassifierModule(LightningModule):
         return cast(MetricCollection, getattr(self, f"{split}_metrics"))
 
     def conclude(self, split: Split) -> dict[str, Any] | None:
-        """Computes the metrics of a set over all processes and resets them; None if no step calls :meth:`measure`."""
+        """Computes the metrics of a set over all processes, and resets them.
+
+        Returns:
+            Plain data by metric; None if no step has called :meth:`measure`.
+        """
         if split not in self.measured:
             return None
         self.measured.remove(split)
@@ -214,33 +231,18 @@ class ClassifierModule(LightningModule):
         """Adds the callback that logs metrics and resumes runs."""
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
         if self.trainer.training:
-            require_supported(callbacks, self.network)
-        added = any(isinstance(callback, Bookkeeping) for callback in callbacks)
-        return [] if added else [Bookkeeping()]
-
-    def training_summary(self) -> dict[str, dict[str, Any]]:
-        """Returns name and settings of ``loss``, ``optimizer`` and ``lr_scheduler``, for people to read."""
-        owner = next(cls for cls in type(self).__mro__ if "loss" in vars(cls))
-        if owner.__base__ is not ClassifierModule:
-            loss = {"name": f"{owner.__name__}.loss"}
-        else:
-            names = signature(type(self.criterion)).parameters.keys() - {"reduction"}
-            settings = {
-                name: value
-                for name, value in vars(self.criterion).items()
-                if name in names and is_plain(value)
-            }
-            name = getattr(self.criterion, "__name__", type(self.criterion).__name__)
-            loss = {"name": name, **settings}
-        return {"loss": loss, **self.settings}
+            require_supported(callbacks)
+        added = [part for part in callbacks if isinstance(part, Bookkeeping)]
+        return [] if any(part.model is self for part in added) else [Bookkeeping(self)]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds the model's options, the checkpoint's description of itself, and open counts: plain data and tensors."""
+        """Adds the model's options, the checkpoint's description, and open counts."""
         for name, value in checkpoint["state_dict"].items():
             if isinstance(value, Tensor) and not value.isfinite().all():
                 raise NonFiniteError(
-                    f"{name} has values that are not finite after step {self.global_step}; the checkpoints are from before;"
-                    " try a lower --model.optimizer.lr, under another --name"
+                    f"{name} has values that are not finite after step {self.global_step}; the"
+                    " checkpoints are from before; try a lower --model.optimizer.lr, under another"
+                    " --name"
                 )
         checkpoint["hyper_parameters"] = plain_options(self.hparams, type(self))
         checkpoint[ABOUT] = describe_run(self.trainer, self, selection(self.trainer))
@@ -249,43 +251,50 @@ class ClassifierModule(LightningModule):
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Checks the weights that Lightning is about to load; a run that resumes also restores its open counts."""
-        require_fitting_weights(self.state_dict(), checkpoint["state_dict"], self.trainer.ckpt_path)
+        """Checks weights before Lightning loads them; a resumed run also restores its counts."""
         # Lightning converts after weights were rounded
         if isinstance(self.trainer.precision_plugin, DoublePrecision):
             self.trainer.precision_plugin.convert_module(self)
-        self.thresholds = checkpoint[ABOUT].get("thresholds")
+        load_weights(self, checkpoint["state_dict"], self.trainer.ckpt_path)
+        about = checkpoint[ABOUT]
+        self.thresholds = about.get("thresholds")
         if not self.trainer.training:
             return
-        metrics = checkpoint[ABOUT]["metrics"]
-        self.results = {"val": metrics["val"]} if "val" in metrics else {}
-        self.resumed = checkpoint
+        if (sizes := sizes_of(self.trainer)) != about["images"]:
+            rank_zero_only(note)(
+                f"the data has changed since this run was stopped, from {about['images']} images to"
+                f" {sizes}; what this epoch has left is drawn from these"
+            )
+        if "val" in about["metrics"]:
+            self.results = {"val": about["metrics"]["val"]}
         if self.trainer.is_global_zero:  # they are those of all processes
             for name, metric in self.train_metrics.items():
                 _restore_counts(metric, checkpoint["counts"].get(name, {}))
 
     @classmethod
-    def load_from_checkpoint(  # type: ignore[override]  # a file of hyperparameters could name what is imported
+    def load_from_checkpoint(  # type: ignore[override]  # a file could name what is imported
         cls,
         checkpoint_path: str | Path,
         map_location: torch.device | str = "cpu",
         strict: bool = True,
-        weights_only: Literal[True] = True,  # noqa: ARG003  # as callers of Lightning's own give it
+        weights_only: Literal[True] = True,  # noqa: ARG003  # as callers of Lightning's give it
         **kwargs: Any,
     ) -> Self:
         """Builds the model that a checkpoint holds, and imports or runs nothing that the file says.
 
         Args:
-            checkpoint_path: The checkpoint. If it is of a subclass that is imported, the model is of that.
+            checkpoint_path: The checkpoint. If it is of a subclass that is imported, the model is
+                of that.
             map_location: The device for the model.
-            strict: If true, the weights must be exactly those of the model; those of a loss need not be.
+            strict: If true, the weights must be exactly those of the model; those of a loss need
+                not be.
             weights_only: Always true.
             kwargs: Arguments of the constructor in place of those in the file.
 
         Raises:
             UserError: The file is missing or damaged, or does not hold such a model.
         """
-        return cast(Self, opened(cls, checkpoint_path, strict, kwargs).to(map_location))
+        return opened(cls, checkpoint_path, strict, kwargs).to(map_location)
 
 
 @cache

@@ -227,11 +227,13 @@ def test_what_watches_a_metric_that_is_there_in_its_own_mode_runs_and_its_config
     workplace,
 ):
     """``Timer`` has a default that is no plain data; EarlyStopping's mode is what the user says of the best checkpoint."""
-    callbacks = "--trainer.callbacks+=EarlyStopping --trainer.callbacks+=Timer --trainer.callbacks.duration=00:12:00:00"
+    early = "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/accuracy"
+    timer = "--trainer.callbacks+=Timer --trainer.callbacks.duration=00:12:00:00"
     plateau = "--model.lr_scheduler=ReduceLROnPlateau --model.lr_scheduler.monitor=val/loss"
     steps = "--model.lr_scheduler_interval=step --trainer.val_check_interval=1"
     small(
-        "--monitor=val/accuracy", "--mode=min", *callbacks.split(), *plateau.split(), *steps.split()
+        *("--monitor=val/accuracy", "--mode=min"),
+        *f"{early} {timer} {plateau} {steps}".split(),
     )
     config = workplace / "runs" / "run" / "config.yaml"
     fit(f"--config={config}", "--name=again", "--trainer.fast_dev_run=true")

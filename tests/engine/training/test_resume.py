@@ -118,10 +118,6 @@ SMALL_BATCHES = f"{EVERY_THIRD} --data.batch_size=8"
 STOPS = f"--trainer.callbacks+={__name__}.Stops --trainer.callbacks.step"
 IN_PAIRS = f"{SMALL_BATCHES} --trainer.accumulate_grad_batches=2"
 EMA = "--trainer.callbacks+=EMAWeightAveraging --trainer.callbacks.decay=0.9"
-SWA = (  # of three epochs; in a fourth, Lightning computes BatchNorm's statistics
-    "--trainer.callbacks+=StochasticWeightAveraging --trainer.callbacks.swa_lrs=0.01 --trainer.callbacks.swa_epoch_start=2"
-    " --trainer.callbacks.annealing_epochs=2 --trainer.max_epochs=3"
-)
 FIVE_EPOCHS = "--trainer.max_epochs=5 --callbacks.last_checkpoint.every_n_steps=1"
 MIXED = "--data.batch_transforms+=torchvision.transforms.v2"
 SCALER = "--trainer.plugins.scaler"
@@ -152,7 +148,8 @@ ROWS = {
     # before its test
     "stopped early within an epoch": Row(
         "--trainer.max_epochs=6 --trainer.val_check_interval=3 --trainer.callbacks+=EarlyStopping"
-        " --trainer.callbacks.patience=1 --trainer.callbacks.min_delta=5",
+        " --trainer.callbacks.monitor=val/loss --trainer.callbacks.patience=1"
+        " --trainer.callbacks.min_delta=5",
         (7,),
     ),
     # in the second of two epochs of four steps; the test is one step more
@@ -184,9 +181,6 @@ ROWS = {
     "an average that starts late": Row(
         f"{EMA} --trainer.callbacks.update_starting_at_step=4", (3, 6)
     ),
-    # before averaging, while there is one, and between it and the statistics, in the epoch of which nothing is scheduled,
-    # and Lightning does not restore a schedule
-    "stochastic weight averaging": Row(SWA, (2, 6, 9, 10, 12), but="lr_schedulers"),
     # between a validation and the end of its epoch, and after the last validation
     "seldom validated": Row(
         f"{FIVE_EPOCHS} --trainer.check_val_every_n_epoch=2", (15, 18), fails=(1, 3)

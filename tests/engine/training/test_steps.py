@@ -27,7 +27,7 @@ from project.engine.training.non_finite import _non_finite
 from project.model import ImageClassifier
 from tests.conftest import cases, evaluate, make_folder
 from tests.engine.run.test_folder import curve
-from tests.engine.training.test_resume import SCALED, SWA
+from tests.engine.training.test_resume import SCALED
 from tests.model.test_classifier import Memory, linear, trainer
 from tests.small import AtStep, load, one_line, require_same_end, small
 from tests.stress import SmallNetwork, differences, outcome
@@ -422,17 +422,7 @@ def test_the_average_is_that_of_a_plain_loop_or_else_the_newest(
     assert json.loads((RUN / "metrics.json").read_text())["test"].items() <= evaluated.items()
 
 
-@cases(
-    "flags complaint",
-    (
-        ["--model.freeze=conv2"],
-        "StochasticWeightAveraging: it resets the running statistics of BatchNorm",
-    ),
-    (EMA, "StochasticWeightAveraging and EMAWeightAveraging each average the weights"),
-)
-def test_averages_that_would_silently_be_wrong_are_refused(workplace, capsys, flags, complaint):
-    torch.save(SmallNetwork(8).state_dict(), "weights.pth")
-    assert complaint in one_line(
-        lambda: small(*SWA.split(), *flags, "--model.weights=weights.pth"), capsys
-    )
+def test_two_averages_of_the_weights_are_refused(workplace, capsys):
+    said = one_line(lambda: small(*EMA, *EMA[:2]), capsys)
+    assert "EMAWeightAveraging and EMAWeightAveraging each average the weights" in said
     assert not RUN.exists()
