@@ -22,7 +22,7 @@ from project.engine.run.settings import subclasses
 from project.export import ExportCLI
 from project.model import ImageClassifier
 from tests.conftest import SLIM, TINY, call, cases, draw_image, evaluate, fit, label, report_of
-from tests.model.test_classifier import Memory, classifier, linear, trainer
+from tests.model.test_classifier import Memory, classifier, trainer
 from tests.small import load, one_line, read_json, rows
 
 SOURCE = """
@@ -247,14 +247,3 @@ def test_a_bug_of_a_subclass_is_not_blamed_on_the_checkpoint(tmp_path):
         ImageClassifier.load_from_checkpoint(tmp_path / "own.ckpt")
     with pytest.raises(TypeError, match="has no len"):
         ImageClassifier.load_from_checkpoint(tmp_path / "own.ckpt", broken=True)
-
-
-class Forgetful(ImageClassifier):
-    def training_step(self, batch, batch_idx: int):
-        super().training_step(batch, batch_idx)
-
-
-@pytest.mark.filterwarnings("ignore:.*returned `None`")
-def test_a_training_step_that_returns_nothing_is_an_error():
-    with pytest.raises(UserError, match=r"^Forgetful\.training_step must return the loss"):
-        trainer(max_epochs=1).fit(linear(Forgetful), datamodule=Memory())

@@ -329,6 +329,7 @@ CHANGES = {
 @cases("name complaint", *product(["last"], [*CHANGES][:3]), *product(["best"], [*CHANGES][1:]))
 def test_a_run_does_not_go_on_from_what_does_not_fit(resumed, capsys, monkeypatch, name, complaint):
     path = LAST.with_name(f"{name}.ckpt")
+    LAST.with_name("previous.ckpt").unlink()  # which would be taken in its place
     tampered(path, path, CHANGES[complaint])
     with monkeypatch.context() as patch:  # the best one stays the best
         patch.setattr(

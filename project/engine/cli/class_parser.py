@@ -81,7 +81,8 @@ class ClassParser(CommandParser, LightningArgumentParser):
     ) -> list[str]:
         """Remembers the class for messages, and changes defaults that do not suit a run.
 
-        Loggers write into the run's folder; a loss returns one number per image. The callbacks of a dataclass have options of their own, as in ``--callbacks.first_batch.count 8``.
+        Loggers write into the run's folder; a loss returns one number per image. The callbacks of
+        a dataclass have options of their own, as in ``--callbacks.first_batch.count 8``.
         """
         if nested_key is None:
             self._class = theclass
