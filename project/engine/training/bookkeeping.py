@@ -17,7 +17,7 @@ from torch import Tensor, distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from ..errors import UserError, listed, printable
+from ..errors import UserError, printable
 from ..run.loggers import is_logged, log_settings
 from ..run.progress import note
 from ..run.settings import settings_of
@@ -203,15 +203,8 @@ def _require_fitting_state(optimizer: Optimizer, source: object) -> None:
 
 
 def require_supported(callbacks: Sequence[Callback]) -> None:
-    """Refuses callbacks that do not resume exactly, or that each keep an average of the weights."""
-    averages = [type(part).__name__ for part in callbacks if isinstance(part, WeightAveraging)]
-    if len(averages) > 1:
-        raise UserError(
-            f"--trainer.callbacks: {listed(averages)} each average the weights, and a run keeps one"
-            " average"
-        )
+    """Refuses callbacks of Lightning's that do not resume exactly; a subclass may do better."""
     for callback in callbacks:
-        # a subclass of the user's may do better
         if (reason := _REFUSED.get(type(callback))) is not None:
             name = type(callback).__name__
             raise UserError(f"--trainer.callbacks: a resumed {name} {reason}")

@@ -411,9 +411,3 @@ def test_the_average_is_that_of_a_plain_loop_or_else_the_newest(
     evaluate(f"{RUN}/checkpoints/best.ckpt")
     evaluated = json.loads((RUN / "checkpoints" / "best.test.metrics.json").read_text())
     assert json.loads((RUN / "metrics.json").read_text())["test"].items() <= evaluated.items()
-
-
-def test_two_averages_of_the_weights_are_refused(workplace, capsys):
-    said = one_line(lambda: small(*EMA, *EMA[:2]), capsys)
-    assert "EMAWeightAveraging and EMAWeightAveraging each average the weights" in said
-    assert not RUN.exists()
