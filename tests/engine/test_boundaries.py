@@ -122,7 +122,7 @@ run/test_folder.py tests.conftest tests.distributed.processes tests.small tests.
 test_boundaries.py tests.conftest tests.distributed.processes
 test_hardware.py tests.conftest tests.distributed.processes tests.test_memory
 test_randomness.py tests.conftest
-training/test_checkpoints.py project.model project.model.optimizers tests.conftest tests.small
+training/test_checkpoints.py project.model tests.conftest tests.small
 training/test_checkpoints.py tests.stress tests.test_fit
 training/test_resume.py examples.recipes.airbench project.data project.model tests.conftest
 training/test_resume.py tests.distributed.processes tests.small tests.stress tests.test_examples
