@@ -141,10 +141,10 @@ def test_a_file_that_is_not_the_checkpoint_is_not_left(place, tmp_path, monkeypa
 
 @cases(
     "args expected",
-    (["{}", "--output=model.bin"], r"--output must end in \.onnx or \.pt2, got 'model\.bin'"),
+    (["{}", "--output=model.bin"], r"--output must end in \.onnx or \.pt2 or /, got 'model\.bin'"),
     (["{}", "--output=nowhere/model.onnx"], r"cannot be written \(No such file or directory\)"),
-    (["{}", "--output=folder.onnx", "--overwrite"], r"cannot be written \(Is a directory\)"),
-    (["{}", "--output=folder.onnx"], "is there already; give another name, or --overwrite"),
+    (["{}", "--output=folder.onnx", "--overwrite"], "timm has no network like resnet9_slim"),
+    (["{}", "--output=cut.ckpt/"], r"cannot be written \(Not a directory\)"),
     (["{}", "--output=model.pt2", "--images=folder.onnx"], r"--images: there are no images"),
     (["nowhere.ckpt", "--output=model.onnx"], r"there is no file 'nowhere\.ckpt'"),
     (["cut.ckpt", "--output=model.onnx"], r"'cut\.ckpt' is damaged"),

@@ -49,9 +49,10 @@ class ImageClassifier(ClassifierModule):
         arch_args: Advanced: Further arguments of the network, such as ``{"drop_path_rate": 0.2}``
             for those of timm; ``{"stem": "cifar"}`` gives torchvision's ResNets a first layer for
             images of about 32 pixels.
-        weights: Pretrained weights: ``DEFAULT`` or another name, a file or an address. Names are
-            torchvision's or timm's, which are downloaded once; files are torchvision's, ours or
-            those of a hand-written script. A head for other classes is left out.
+        weights: Pretrained weights: ``DEFAULT`` or another name, a file, a folder or an address.
+            Names are torchvision's or timm's, which are downloaded once; files are torchvision's,
+            ours or those of a hand-written script, also ``.safetensors``; folders are those of
+            ``project.export`` or timm's. A head for other classes is left out.
         freeze: ``backbone`` trains the head alone; the name of a block, such as ``layer4``, trains
             that block and all after it. Frozen layers keep the running statistics of BatchNorm,
             too.

@@ -1,5 +1,6 @@
 """Pretrained weights by name, file or address, and their preprocessing."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -64,6 +65,8 @@ def find_weights(arch: str, weights: str) -> Pretrained:
         if weights in names:
             return _of_timm(arch, weights)
     path = Path(weights).expanduser()
+    if (path / "config.json").is_file():
+        return _in_folder(path)
     if not path.exists() and not re.search("[/.]", weights):
         find_builder(arch)
         raise UserError(
@@ -94,6 +97,33 @@ def _in_file(source: str, find: Callable[[], Path]) -> Pretrained:
     return Pretrained(source, lambda: read_weights(find()), preprocessing)
 
 
+def _in_folder(folder: Path) -> Pretrained:
+    """Finds weights in a folder of timm's, as of the Hugging Face Hub or ``project.export``."""
+
+    def preprocessing() -> Preprocessing:
+        try:
+            return _of_config(json.loads((folder / "config.json").read_text())["pretrained_cfg"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"--model.weights: '{folder}' has no config.json of timm's") from error
+
+    return Pretrained(
+        str(folder), lambda: read_weights(folder / "model.safetensors"), preprocessing
+    )
+
+
+def _of_config(config: Mapping[str, Any]) -> Preprocessing:
+    """Converts timm's configuration to a preprocessing."""
+    crop = config["input_size"][1]
+    return Preprocessing(
+        resize=int(crop / config["crop_pct"]),
+        crop=crop,
+        fit=_FITS[config["crop_mode"]],
+        interpolation=config["interpolation"],
+        mean=list(config["mean"]),
+        std=list(config["std"]),
+    )
+
+
 def _of_torchvision(arch: str, name: str) -> Pretrained:
     entry: Any = get_model_weights(arch)[name]
     preset = entry.transforms()
@@ -119,15 +149,6 @@ def _of_timm(arch: str, tag: str) -> Pretrained:
 
     name = timm_name(arch) if tag == "DEFAULT" else f"{timm_name(arch)}.{tag}"
     entry: Any = timm.get_pretrained_cfg(name)
-    crop = entry.input_size[1]
-    preprocessing = Preprocessing(
-        resize=int(crop / entry.crop_pct),
-        crop=crop,
-        fit=_FITS[entry.crop_mode],
-        interpolation=entry.interpolation,
-        mean=list(entry.mean),
-        std=list(entry.std),
-    )
 
     def weights() -> Mapping[str, Tensor]:
         address = entry.hf_hub_id or entry.url
@@ -141,6 +162,7 @@ def _of_timm(arch: str, tag: str) -> Pretrained:
                 " elsewhere and name it in --model.weights"
             ) from error
 
+    preprocessing = _of_config(entry.to_dict())
     return Pretrained(f"{entry.tag} of {arch}", weights, lambda: preprocessing)
 
 

@@ -89,20 +89,37 @@ class PredictCommand(CheckpointCommand):
 
 
 class ExportCommand(CheckpointCommand):
-    """Writes a checkpoint as one file that classifies without this project, and compares both."""
+    """Writes a checkpoint so that it classifies without this project, and compares both."""
 
     def network_of(self, model: "ClassifierModule") -> "nn.Module":
-        """Returns a network from pixels to probabilities, which is exported."""
+        """Returns a network from pixels to probabilities, which is exported.
+
+        Its submodule ``network`` maps normalised images to logits.
+        """
+        raise NotImplementedError
+
+    def card(
+        self, model: "ClassifierModule", about: dict[str, Any], split: str, metrics: dict[str, Any]
+    ) -> str:
+        """Returns the model card of a folder, in Markdown.
+
+        Args:
+            model: The model.
+            about: The checkpoint's facts about itself.
+            split: ``test`` or ``val``; empty if nothing was measured.
+            metrics: The newest metrics of that split.
+        """
         raise NotImplementedError
 
     def show_results(self, exported: "Exported", options: Namespace) -> None:
         """Prints what the file takes and returns."""
 
     def run(self, options: Namespace) -> None:
-        """Writes the file."""
+        """Writes the file or folder."""
         from .export import export_model
 
-        self.show_results(export_model(self.model_class(), self.network_of, options), options)
+        exported = export_model(self.model_class(), self.network_of, self.card, options)
+        self.show_results(exported, options)
 
 
 class ReportCommand(CheckpointCommand):

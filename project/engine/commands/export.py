@@ -1,4 +1,4 @@
-"""Workings of ``export``: a checkpoint as one file, ONNX or a program of ``torch.export``, compared with the checkpoint."""
+"""Workings of ``export``: ONNX, a program of ``torch.export`` or a folder, compared with the checkpoint."""
 
 import io
 import json
@@ -18,14 +18,20 @@ from ..errors import UserError
 from ..loading.files import prepare
 from ..loading.scan import image_paths
 from ..preprocessing import Preprocessing, bands_of, empty_images
-from ..run.files import whole_file
+from ..run.files import whole_file, whole_folder
 from ..run.progress import note
+from . import hub
 from .command import OutputFile
 
 Classify = Callable[[Tensor], Tensor]
 """Takes images, (N, channels, crop, crop), and returns probabilities, float32 (N, classes)."""
 NetworkOf = Callable[[Any], nn.Module]
-"""Makes a network of a model that maps images, as its preprocessing says, to probabilities."""
+"""Makes a network of a model that maps images, as its preprocessing says, to probabilities.
+
+Its submodule ``network`` maps normalised images to logits.
+"""
+CardOf = Callable[[Any, dict[str, Any], str, dict[str, Any]], str]
+"""Describes a model in Markdown, see ``ExportCommand.card``."""
 
 TOLERANCE = 1e-4
 """The largest difference of a probability from the checkpoint's; float32 on other kernels differs by less than 1e-5."""
@@ -42,31 +48,40 @@ class Exported(NamedTuple):
     difference: float
 
 
-def export_model(model_class: Any, network_of: NetworkOf, options: Namespace) -> Exported:
-    """Writes a checkpoint's model as a file, and compares what both compute; if they differ, nothing is left.
+def export_model(
+    model_class: Any, network_of: NetworkOf, card_of: CardOf, options: Namespace
+) -> Exported:
+    """Writes a checkpoint's model, and compares what both compute; if they differ, nothing is left.
 
     Args:
         model_class: The base class of models.
         network_of: Makes the network to export.
+        card_of: Describes the model, for a folder.
         options: The options of ``export``.
     """
     output = OutputFile("--output", options.output)
-    ending = output.path.suffix
+    is_folder = hub.is_folder(options.output)
+    ending = "/" if is_folder else output.path.suffix
     if ending not in _FORMATS:
         raise UserError(f"--output must end in {' or '.join(_FORMATS)}, got '{output.path}'")
-    if output.path.exists() and not options.overwrite:
+    if is_folder:
+        with output.one_line_errors():
+            hub.require_free(output.path, options.overwrite)
+    elif output.path.exists() and not options.overwrite:
         raise UserError(
             f"--output: '{output.path}' is there already; give another name, or --overwrite"
         )
-    output.require_writable()
+    else:
+        output.require_writable()
     write, load, packages = _FORMATS[ending]
     for package in packages:
         import_module(package)  # names the one that is missing, before any work
     model = model_class.load_from_checkpoint(options.checkpoint).eval()
     about: Preprocessing = model.preprocessing
     images = _images_of(options.images, about) if options.images else generated_images(about)
+    whole = whole_folder if is_folder else whole_file
     network = network_of(model).eval().requires_grad_(False)  # or no result could become an array
-    with output.one_line_errors(), whole_file(output.path) as partial:
+    with output.one_line_errors(), whole(output.path) as partial:
         note(f"writing {output.path}…")
         write(network, model, partial)
         with torch.inference_mode():
@@ -80,6 +95,8 @@ def export_model(model_class: Any, network_of: NetworkOf, options: Namespace) ->
                 "the exported file does not compute what the checkpoint does: probabilities differ by"
                 f" up to {difference:.2g}, so nothing was written"
             )
+        if is_folder:
+            hub.write_card(partial, card_of(model, *hub.facts(Path(options.checkpoint))))
     return Exported(output.path, model, images, difference)
 
 
@@ -198,4 +215,5 @@ def load_onnx(path: Path) -> Classify:
 _FORMATS = {
     ".onnx": (write_onnx, load_onnx, ["onnx", "onnxscript", "onnxruntime"]),
     ".pt2": (write_pt2, load_pt2, list[str]()),
+    "/": (hub.write_folder, hub.load_folder, ["timm"]),
 }

@@ -37,6 +37,24 @@ def whole_file(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Yields the path of a new folder, hidden beside the target, which replaces it at the end.
+
+    Where the block raises, the target stays as it was.
+    """
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as scratch:
+        partial = Path(scratch) / path.name
+        partial.mkdir()
+        yield partial
+        for file in partial.iterdir():
+            _wait_for_disk(file)
+        if path.exists():
+            path.rename(Path(scratch) / "before")
+        partial.rename(path)
+        _wait_for_disk(path.parent)
+
+
 def _wait_for_disk(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -1,0 +1,210 @@
+"""The promises of ``python -m project.export CKPT --output FOLDER/``: a folder that timm alone loads."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+from project.analysis.card import model_card
+from project.analysis.tables import class_rates
+from project.engine import Preprocessing, UserError, predict
+from project.engine.commands.hub import facts, timm_preprocessing
+from project.engine.loading.crops import fit_image
+from project.export import ExportCLI
+from project.model import ImageClassifier
+from project.model.networks import build_network
+from project.model.pretrained import find_weights
+from project.model.test_time import ProbabilityNetwork
+from tests.conftest import as_in_a_terminal, call, cases, draw_image
+from tests.distributed.job import classifier, flowers, trainer
+from tests.small import one_line, read_json
+
+timm = pytest.importorskip("timm", reason="timm is an extra")
+FILES = ["README.md", "config.json", "model.safetensors"]
+VIT = {"img_size": 32, "patch_size": 8, "depth": 2, "embed_dim": 24}
+
+
+class TwoLabels(ImageClassifier):
+    """Decides on each class by itself."""
+
+    has_one_class = False
+
+    def probabilities(self, logits: torch.Tensor) -> torch.Tensor:
+        return logits.sigmoid()
+
+
+def checkpoint_of(model: ImageClassifier, path: Path) -> Path:
+    with as_in_a_terminal():
+        job = trainer(1)
+        if model.has_one_class:
+            job.test(model, datamodule=flowers(32, 12, 4), verbose=False)
+        else:
+            job.strategy.connect(model)
+            model.trainer = job
+        job.save_checkpoint(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("hub") / "model.ckpt"
+    return checkpoint_of(classifier(arch="timm/test_resnet"), path)
+
+
+def run(checkpoint: Path, output: str | Path, *args: str) -> None:
+    call(ExportCLI(), checkpoint, f"--output={output}", *args)
+
+
+def probabilities_of_timm(folder: Path, image: Image.Image) -> torch.Tensor:
+    """Does what the card says."""
+    model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
+    call = "sigmoid()" if "sigmoid()" in (folder / "README.md").read_text() else "softmax(1)"
+    logits: torch.Tensor = model(transform(image.convert("RGB"))[None])
+    return (logits.sigmoid() if call == "sigmoid()" else logits.softmax(1)).detach()[0]
+
+
+@cases(
+    "options",
+    {"arch": "resnet18"},
+    {"arch": "timm/test_efficientnet"},
+    {"arch": "timm/vit_tiny_patch16_224", "arch_args": VIT},
+)
+def test_timm_alone_gives_the_checkpoints_probabilities_and_weights_start_from_it(
+    tmp_path, options
+):
+    model = classifier(**options)
+    path = checkpoint_of(model, tmp_path / "a model.ckpt")
+    folder = tmp_path / "our flowers"
+    run(path, f"{folder}/")
+    assert sorted(file.name for file in folder.iterdir()) == FILES
+    side = model.preprocessing["resize"]
+    draw_image(0.3, seed=1, size=(side, side)).save(tmp_path / "photo.png")
+    (prediction,) = predict(model.eval(), [tmp_path / "photo.png"])
+    shares = probabilities_of_timm(folder, Image.open(tmp_path / "photo.png"))
+    assert shares.tolist() == pytest.approx([*prediction.probabilities.values()], abs=1e-4)
+    config = read_json(folder / "config.json")
+    assert config["label_names"] == model.class_names
+    assert not {"tag", "license", "paper_ids"} & {*config["pretrained_cfg"]}  # of other weights
+
+    arch = options["arch"]
+    again = classifier(weights=str(folder), **options).eval()
+    images = flowers(32, 1, 1)
+    images.setup("fit")
+    batch = images.splits["train"].__getitems__([0, 1, 2]).images
+    torch.testing.assert_close(again.network(batch / 255), model.network(batch / 255))
+    assert find_weights(arch, str(folder)).preprocessing() == {
+        "interpolation": "bilinear",
+        "fit": "crop",
+        **model.preprocessing,
+    }
+
+
+@pytest.mark.parametrize("arch", ["resnet50", "resnet101", "resnext50_32x4d", "wide_resnet50_2"])
+def test_torchvisions_resnets_are_timms_of_the_same_name(arch):
+    with torch.device("meta"):
+        networks = [build_network(name, 5) for name in (arch, f"timm/{arch}")]
+    shapes = [{name: w.shape for name, w in net.state_dict().items()} for net in networks]
+    assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize("fit", ["crop", "pad", "squash"])
+@cases("crop resize", (32, 40), (35, 52), (224, 224), (224, 256))
+def test_timm_prepares_images_as_evaluation_does(fit, crop, resize):
+    mean, std = [0.4, 0.5, 0.6], [0.2, 0.3, 0.4]
+    preprocessing = Preprocessing(resize=resize, crop=crop, fit=fit, mean=mean, std=std)
+    config = timm.data.resolve_data_config(pretrained_cfg=timm_preprocessing(preprocessing))
+    transform = timm.data.create_transform(**config)
+    for number, size in enumerate([(300, 200), (91, 240)]):
+        image = draw_image(number / 2, seed=number, size=size)
+        pixels = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1)
+        expected = fit_image(pixels, preprocessing).float()
+        seen = transform(image) * torch.tensor(std).view(3, 1, 1)
+        seen = 255 * (seen + torch.tensor(mean).view(3, 1, 1))
+        assert seen.shape == expected.shape
+        limit = 2.5 if fit == "pad" else 0.6  # of 255; an odd border may be a pixel to the left
+        assert (seen - expected).abs().mean() < limit
+
+
+def test_classes_that_an_image_may_have_together_get_a_sigmoid(tmp_path):
+    model = classifier(TwoLabels, arch="timm/test_resnet").eval()
+    path = checkpoint_of(model, tmp_path / "two.ckpt")
+    run(path, f"{tmp_path}/two/")
+    image = draw_image(0.3, seed=1, size=(model.preprocessing["resize"],) * 2)
+    image.save(tmp_path / "photo.png")
+    (prediction,) = predict(model, [tmp_path / "photo.png"])
+    shares = probabilities_of_timm(tmp_path / "two", image)
+    assert shares.tolist() == pytest.approx([*prediction.probabilities.values()], abs=1e-4)
+    assert "was not measured" in (tmp_path / "two" / "README.md").read_text()
+
+
+def test_a_folder_that_is_not_the_checkpoint_is_not_left(checkpoint, tmp_path, monkeypatch):
+    class Tampered(ProbabilityNetwork):
+        def __init__(self, model: ImageClassifier) -> None:
+            super().__init__(model)
+            self.network.get_submodule("fc").bias.data[0] += 0.01
+
+    run(checkpoint, f"{tmp_path}/model/")
+    folder = tmp_path / "model"
+    before = {file: file.read_bytes() for file in folder.iterdir()}
+    monkeypatch.setattr("project.model.test_time.ProbabilityNetwork", Tampered)
+    with pytest.raises(UserError, match="probabilities differ by up to"):
+        run(checkpoint, folder, "--overwrite")
+    assert {file: file.read_bytes() for file in folder.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_overwriting_replaces_an_export_and_nothing_else(checkpoint, workplace, capsys):
+    run(checkpoint, "model/")
+    Path("model/README.md").write_text("edited")
+    assert "is there already" in one_line(lambda: run(checkpoint, "model"), capsys)
+    assert Path("model/README.md").read_text() == "edited"
+    run(checkpoint, "model", "--overwrite")
+    assert "timm.create_model" in Path("model/README.md").read_text()
+    Path("model/notes.txt").write_text("mine")
+    line = one_line(lambda: run(checkpoint, "model", "--overwrite"), capsys)
+    assert "'model' has other files, as 'notes.txt'" in line
+    assert sorted(path.name for path in workplace.iterdir()) == ["model"]
+
+
+@cases(
+    "options reason",
+    ({"arch": "resnet9_slim"}, "timm has no network like resnet9_slim; write an .onnx"),
+    (
+        {"arch": "resnet18", "arch_args": {"stem": "cifar"}},
+        "timm has no network like resnet18 with {'stem': 'cifar'}; write an .onnx",
+    ),
+    ({"arch": "timm/test_resnet", "test_time_augmentation": "flip"}, "averages views"),
+)
+def test_a_network_that_timm_lacks_is_one_line(workplace, capsys, options, reason):
+    path = checkpoint_of(classifier(**options), workplace / "model.ckpt")
+    assert reason in one_line(lambda: run(path, "model/"), capsys)
+    assert [file.name for file in workplace.iterdir()] == ["model.ckpt"]
+
+
+def test_the_card_has_the_metrics_of_the_runs_test_by_class(tiny_run):
+    path = tiny_run / "checkpoints" / "best.ckpt"
+    model = ImageClassifier.load_from_checkpoint(path)
+    model.class_names[0] = "a | b\n<script>"
+    card = model_card(model, *facts(path))
+    header: Any = yaml.safe_load(card.split("---")[1])
+    assert (header["library_name"], header["license"]) == ("timm", "unknown")
+    test = read_json(tiny_run / "metrics.json")["test"]
+    assert f"On the test set, {test['total']} images: accuracy {test['accuracy']:.2%}" in card
+    rows = [line.split(" | ") for line in card.splitlines() if line.startswith("| ")][1:]
+    assert rows[0][0] == r"| a \| b &lt;script&gt;"
+    for row, rates in zip(rows[1:], class_rates(test)[1:], strict=True):
+        assert row[3] == f"{rates['f1']:.4f}"
+    assert "images in" not in card
+    assert json.dumps(str(tiny_run)) not in card
+
+
+def test_a_folder_that_timm_did_not_write_is_one_line(tmp_path):
+    (tmp_path / "config.json").write_text('{"architectures": ["ResNet"]}')
+    with pytest.raises(UserError, match=r"has no config\.json of timm's"):
+        find_weights("resnet18", str(tmp_path)).preprocessing()
