@@ -8,7 +8,6 @@ import shutil
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import UserError
-from .paths import Paths
 
+_VERSION = 3  # another number where the layout of the file changes
 _LEFT_FREE = 2**30  # bytes of the disk that are for others
 _CHECKED = 2**32  # beside a checksum: that there is one
 
@@ -28,64 +27,51 @@ class ImageCache:
     In front of the pixels is a checksum for each image, which a process compares when it first
     reads the image. So an image counts as decoded only if all of it is there, whatever a killed
     process, another process that writes the same image, or a power cut has left.
+
+    Args:
+        path: The file, as :func:`open_cache` makes it.
+        shapes: int64 (N, 2), height and width of each image.
     """
 
     def __init__(self, path: Path, shapes: NDArray[np.int64]) -> None:
-        self.path, self.shapes = path, shapes
+        self.path = path
+        self.shapes = shapes
         self._starts = np.cumsum(np.concatenate([[8 * len(shapes)], 3 * shapes.prod(axis=1)]))
+        self._known = np.zeros(len(shapes), bool)
         self._map: NDArray[np.uint8] | None = None
 
     def fetch(self, index: int, decode: Callable[[], Tensor]) -> Tensor:
         """Returns an image, uint8 (3, height, width), from ``decode`` on first use."""
-        if (
-            self._map is None
-        ):  # not before the first image, so that each process opens the file itself
-            self._map = np.asarray(
-                np.memmap(self.path, np.uint8, mode="r+")
-            )  # its own class makes slices slow
-            self._checksums = self._map[: self._starts[0]].view(np.uint64)
-            self._known = np.zeros(len(self.shapes), bool)
-        pixels = self._map[self._starts[index] : self._starts[index + 1]].reshape(
-            *self.shapes[index], 3
-        )
+        if self._map is None:
+            # an array of the plain class, whose slices are fast
+            self._map = np.asarray(np.memmap(self.path, np.uint8, mode="r+"))
+        part = self._map[self._starts[index] : self._starts[index + 1]]
+        pixels = part.reshape(*self.shapes[index], 3)
         if not self._known[index]:
-            if self._checksums[index] != _CHECKED + zlib.crc32(pixels.data):
+            checksums = self._map[: self._starts[0]].view(np.uint64)
+            if checksums[index] != _CHECKED + zlib.crc32(pixels.data):
                 pixels[:] = decode().permute(1, 2, 0).numpy()
-                self._checksums[index] = _CHECKED + zlib.crc32(pixels.data)
+                checksums[index] = _CHECKED + zlib.crc32(pixels.data)
             self._known[index] = True
         return torch.from_numpy(pixels).permute(2, 0, 1)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "shapes": self.shapes, "_starts": self._starts, "_map": None}
+    def __getstate__(self) -> dict[str, object]:  # each process maps the file itself
+        return self.__dict__ | {"_map": None}
 
 
 def open_cache(
-    folder: Path, files: Paths, stamps: NDArray[np.int64], shapes: NDArray[np.int64], settings: str
+    folder: Path, rows: NDArray[np.void], shapes: NDArray[np.int64], settings: str
 ) -> ImageCache:
-    """Makes the file, or finds that of an earlier run with the same images and settings.
+    """Makes the file, or finds the file of an earlier run with the same images and settings.
 
-    Image files are the same if their stamps, length and time of change, are, and their paths below
-    their common folder.
+    Image files are the same if their ``rows`` are, see ``check_files``: names below the root of the
+    data, lengths and times of change.
     """
-    key = hashlib.sha256(
-        f"2 {settings}".encode()
-    )  # another number where the layout of the file changes
-    places = {
-        place: os.path.abspath(place)
-        for place in {os.path.dirname(file) for file in files.strings()}
-    }
-    above = len(os.path.commonpath(places.values()))  # which may be moved
-    between = ""
-    for file, stamp in zip(files.strings(), stamps, strict=True):
-        place, name = os.path.split(file)
-        fact = f"{between}{places[place][above:]}\0{name}\0{(*stamp.tolist(),)}"
-        key.update(fact.encode("utf-8", "surrogateescape"))
-        between = "\0"
+    key = hashlib.sha256(f"{_VERSION} {settings}".encode() + rows.tobytes())
     path = folder / f"{key.hexdigest()[:24]}.images"
-    size = 8 * len(shapes) + 3 * int(shapes.prod(axis=1).sum())
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _allocate(path, size)
+        _allocate(path, 8 * len(shapes) + 3 * int(shapes.prod(axis=1).sum()))
     except OSError as error:
         raise UserError(f"--data.cache '{folder}' cannot be written ({error.strerror})") from error
     return ImageCache(path, shapes)
@@ -98,8 +84,7 @@ def _allocate(path: Path, size: int) -> None:
         return
     if shutil.disk_usage(path.parent).free < size + _LEFT_FREE:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    path.touch()
-    with open(path, "r+b") as file:
+    with open(path, "ab") as file:
         with contextlib.suppress(AttributeError):  # macOS has no such call
             os.posix_fallocate(file.fileno(), 0, size)
         file.truncate(size)

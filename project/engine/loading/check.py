@@ -5,161 +5,152 @@ import hashlib
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median_low
-from typing import Any, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from ..errors import UnreadableFileError, UserError, listed
 from ..hardware import usable_cores
 from ..preprocessing import Bands
 from ..run.files import whole_file
 from ..run.progress import Progress
-from .decode import check_image, decode, named, open_image, read_bands, reason, upright_size
-from .paths import CODEC, ClassFiles, Paths, joined
+from .decode import check_image, decode, open_image, read_bands, reason
+from .paths import ClassFiles, Paths, joined, prefix_of
 
-_VERSION = 4  # of the record; another number where the check or the facts change
-_WORTH_PROCESSES = 4096  # so many new files take about as long as starting processes does
+_VERSION = 5  # of the record; another number where the check or the facts change
+_WORTH_PROCESSES = 1024  # so many new files take longer than starting processes does
 _MOST_PROCESSES = 16
 _AT_ONCE = 64
 _UNSURE_NS = 2 * 10**9  # a file may change twice within a tick of the file system's clock
+_STAMP = ["name", "length", "changed"]
 
 ROW = np.dtype(
-    {
-        "names": ["name", "length", "changed", "width", "height", "format", "mode", "pixels"],
-        "formats": ["u8", "i8", "i8", "i4", "i4", "S8", "S16", "S32"],
-    }
+    [("name", "u8"), ("length", "i8"), ("changed", "i8"), ("width", "i4"), ("height", "i4")]
 )
-"""A file: a hash of its name, its length in bytes (-1: broken), its mtime in ns, and its facts.
+"""A file: a hash of its name, its length in bytes (-1: broken), its mtime in ns, and its size.
 
-These are the size of the upright image; and where all of it was decoded its format, whatever the
-file is called, PIL's name of the kind of its pixels, and a hash of the image as training sees it.
+The size is the size of the upright image.
 """
-_COLUMNS = ["name", "length", "changed"]
-_STAMP = np.dtype([(column, ROW[column]) for column in _COLUMNS])
+
+T = TypeVar("T")
+
+
+class Description(NamedTuple):
+    """An image that was decoded as training sees it, with PIL's names of its format and mode."""
+
+    width: int
+    height: int
+    format: str
+    mode: str
+    pixels: str  # a hash
 
 
 def check_files(
-    files: Paths, root: Path, bands: Bands | None = None, sizes: bool = False, pixels: bool = False
-) -> tuple[dict[str, str], NDArray[Any]]:
+    files: Paths, root: Path, bands: Bands | None = None
+) -> tuple[dict[str, str], NDArray[np.void]]:
     """Checks the image files below ``root`` that are new or changed since the last check.
 
-    Returns why some are broken, by their paths, and a row of ``ROW`` for each file.
-
     A file is the same as long as its name, its length and its time of change are. Broken ones are
-    checked each time. ``sizes`` asks for widths and heights; ``pixels`` and ``bands`` decode each
-    image in full, which finds damage inside.
+    checked each time. ``bands`` decodes each image in full, which finds damage inside.
+
+    Returns:
+        The reasons why files are broken, by their paths, and a row of ``ROW`` for each file.
     """
-    record, sure_before = _record_of(f"{root}{bands or ''}"), time.time_ns() - _UNSURE_NS
-    stamps = np.fromiter(_stamps(files, os.path.join(root, "")), _STAMP, len(files))
+    record = _record_of(f"{root}{bands or ''}")
+    sure_before = time.time_ns() - _UNSURE_NS
+    rows = np.fromiter(_stamps(files, prefix_of(root)), ROW, len(files))
     known = _recall(record)
     # of a copy, as searching the column of a mapped record takes twice as long
-    rows = known[known["name"].copy().searchsorted(stamps["name"]).clip(max=len(known) - 1)]
-    same = stamps["length"] >= 0
-    for column in _COLUMNS:
-        same &= rows[column] == stamps[column]
-    for asked, column in ((sizes, "width"), (pixels, "pixels")):
-        same &= rows[column].astype(bool) | (not asked)
-    new, defects = np.flatnonzero(~same), dict[str, str]()
-    rows[new] = np.zeros(1, ROW)
-    rows[_COLUMNS] = stamps
-    lengths, changed = rows["length"], rows["changed"]
-    for place, facts in zip(
-        new.tolist(), _look_at(files.take(new), bands, sizes, pixels), strict=True
-    ):
-        if isinstance(facts, str):
-            defects[next(files.take([place]).strings())], lengths[place] = facts, -1
+    places = known["name"].copy().searchsorted(rows["name"]).clip(max=len(known) - 1)
+    same = (known[_STAMP][places] == rows[_STAMP]) & (rows["length"] >= 0)
+    rows[same] = known[places[same]]
+    new = np.flatnonzero(~same)
+    defects: dict[str, str] = {}
+    unread = files.take(new)
+    sizes = _look_at(unread, partial(_checked_size, bands=bands))
+    for row, path, size in zip(new.tolist(), unread.strings(), sizes, strict=True):
+        if isinstance(size, str):
+            defects[path] = size
+            rows["length"][row] = -1
         else:
-            rows[place] = (*rows[place].tolist()[:3], *facts)
+            rows[["width", "height"]][row] = size
     if len(defects) < len(new):
-        sure = rows[(lengths >= 0) & (changed < sure_before)]
+        sure = rows[(rows["length"] >= 0) & (rows["changed"] < sure_before)]
         _remember(record, sure[sure["name"].argsort()])
     return defects, rows
 
 
-def _stamps(files: Paths, below: str) -> Iterator[tuple[int, int, int]]:
-    """Yields the first three columns of each file's row."""
+def _stamps(files: Paths, prefix: str) -> Iterator[tuple[int, int, int, int, int]]:
+    """Yields each file's row, without the image's size."""
     for path in files.strings():
-        name = f"{_VERSION} {path.removeprefix(below)}".encode(*CODEC)
+        name = os.fsencode(f"{_VERSION} {path.removeprefix(prefix)}")
         key = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest())
         try:
             status = os.stat(path)
         except OSError:  # looking at it will tell
-            yield key, -1, -1
+            yield key, -1, -1, 0, 0
         else:
-            yield key, status.st_size, status.st_mtime_ns
+            yield key, status.st_size, status.st_mtime_ns, 0, 0
 
 
-def _hash_of_pixels(image: torch.Tensor) -> str:
+def _checked_size(file: Path, bands: Bands | None) -> tuple[int, int]:
+    """Checks a file; returns the width and height of the upright image."""
+    if bands is None:
+        return check_image(file)
+    _, height, width = read_bands(file, bands).shape
+    return width, height
+
+
+def _describe(file: Path, bands: Bands | None) -> Description:
+    """Decodes and describes an image."""
+    if bands is not None:
+        image, kind = read_bands(file, bands), file.suffix
+        mode = f"{bands[0]} x {bands[1]} bits"
+    else:
+        with open_image(file) as opened:
+            image, kind = decode(opened, file), opened.format or ""
+            mode = opened.mode
     _, height, width = image.shape
-    hashed = hashlib.blake2b(repr((width, height)).encode(), digest_size=16)
-    hashed.update(image.permute(1, 2, 0).contiguous().numpy().data)
-    return hashed.hexdigest()
+    digest = hashlib.blake2b(repr((width, height)).encode(), digest_size=16)
+    digest.update(image.permute(1, 2, 0).contiguous().numpy().data)
+    return Description(width, height, kind, mode, digest.hexdigest())
 
 
-def _look(file: Path, bands: Bands | None, sizes: bool, pixels: bool) -> Any:
-    """Returns the requested facts of a file, or the reason why it cannot be read."""
-    width = height = 0
-    kind = mode = hashed = ""
-    try:
-        if bands is not None:
-            stored = read_bands(file, bands)
-            _, height, width = stored.shape
-            if pixels:
-                kind, mode = (
-                    file.suffix if file.suffix.isascii() else "",
-                    f"{bands[0]} x {bands[1]} bits",
-                )
-                hashed = _hash_of_pixels(stored)
-            return width, height, kind, mode, hashed
-        check_image(file)
-        if sizes or pixels:
-            with open_image(file) as image, named(file):
-                width, height = upright_size(image, file)
-                if pixels:
-                    kind, mode, hashed = (
-                        image.format or "",
-                        image.mode,
-                        _hash_of_pixels(decode(image, file)),
-                    )
-        return width, height, kind, mode, hashed
-    except UnreadableFileError as error:
-        return reason(error)
-
-
-def _look_at(files: Paths, bands: Bands | None, sizes: bool, pixels: bool) -> Iterator[Any]:
-    """Checks files in threads, and many files in processes, because of Python's global lock."""
-    cores, threads = min(usable_cores(), _MOST_PROCESSES), 1 if pixels else 4
-    look = partial(_look, bands=bands, sizes=sizes, pixels=pixels)
-    workers = cores if len(files) >= _WORTH_PROCESSES and cores > 1 else 0
+def _look_at(files: Paths, look: Callable[[Path], T]) -> Iterator[T | str]:
+    """Yields what ``look`` returns of each file, or the reason why the file cannot be read."""
     # workers of a loader end when this process is killed, which those of other pools do not
     loader = DataLoader(
-        cast(Any, files),
+        cast("Dataset[Path]", files),
         batch_size=_AT_ONCE,
-        num_workers=workers,
-        collate_fn=partial(_look_in_threads, threads if workers else threads * cores, look),
+        num_workers=min(usable_cores(), _MOST_PROCESSES) if len(files) > _WORTH_PROCESSES else 0,
+        collate_fn=partial(_outcomes, look),
         generator=torch.Generator(),  # which it draws from, and not from the run's
     )
     with contextlib.closing(Progress(len(files), text="checking images")) as progress:
-        for facts in loader:
-            progress.advance(len(facts))
-            yield from facts
+        for outcomes in loader:
+            progress.advance(len(outcomes))
+            yield from outcomes
 
 
-def _look_in_threads(threads: int, look: Any, files: Sequence[Path]) -> list[Any]:
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(look, files))
+def _outcomes(look: Callable[[Path], T], files: Sequence[Path]) -> list[T | str]:
+    outcomes: list[T | str] = []
+    for file in files:
+        try:
+            outcomes.append(look(file))
+        except UnreadableFileError as error:
+            outcomes.append(reason(error))
+    return outcomes
 
 
 def _record_of(root: str) -> Path:
-    """The file for what is known of a folder of images."""
+    """Returns the file for what is known of a folder of images."""
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if not os.path.isabs(caches):  # no home: below this, nothing can be kept
         caches = os.devnull
@@ -168,16 +159,16 @@ def _record_of(root: str) -> Path:
     return Path(caches, __name__.partition(".")[0], f"{name}.checked.npy")
 
 
-def _recall(record: Path) -> NDArray[Any]:
+def _recall(record: Path) -> NDArray[np.void]:
     """Reads an earlier check's rows, sorted by ``name``; one row of zeros if unreadable."""
     with contextlib.suppress(Exception):  # whatever NumPy makes of a damaged file
-        known: NDArray[Any] = np.asarray(np.lib.format.open_memmap(record, mode="r"))
+        known = np.asarray(np.lib.format.open_memmap(record, mode="r"))
         if known.dtype == ROW and known.ndim == 1 and len(known):
             return known
     return np.zeros(1, ROW)
 
 
-def _remember(record: Path, known: NDArray[Any]) -> None:
+def _remember(record: Path, known: NDArray[np.void]) -> None:
     """Replaces the record atomically; on failure, the next check reads every file again."""
     with contextlib.suppress(OSError):
         record.parent.mkdir(parents=True, exist_ok=True)
@@ -192,22 +183,17 @@ def few(broken: Mapping[str, str]) -> str:
 
 def leave_out(splits: Mapping[str, ClassFiles], broken: Mapping[str, str]) -> dict[str, ClassFiles]:
     """Returns splits without broken files; each split and training class must keep some."""
-    left = {
-        split: ClassFiles(
-            {
-                name: files.take([file not in broken for file in files.strings()])
-                for name, files in classes.items()
-            }
-        )
-        for split, classes in splits.items()
-    }
-    for name, files in left["train"].items() if "train" in left else ():
-        if not files and splits["train"][name]:
-            raise UserError(f"class '{name}' has no training image that can be read: {few(broken)}")
-    for split, classes in left.items():
-        if not classes.paths:
-            raise UserError(f"{split} has no image that can be read: {few(broken)}")
-    return left
+    readable: dict[str, ClassFiles] = {}
+    for split, classes in splits.items():
+        left = {
+            name: files.take([file not in broken for file in files.strings()])
+            for name, files in classes.items()
+        }
+        lost = [name for name, files in left.items() if classes[name] and not files]
+        if lost and (split == "train" or not any(left.values())):
+            raise UserError(f"no {split} image of class '{lost[0]}' can be read: {few(broken)}")
+        readable[split] = ClassFiles(left)
+    return readable
 
 
 def survey(
@@ -221,14 +207,16 @@ def survey(
         for file in files.strings(root)
     ]
     files = joined(classes.paths for classes in splits.values())
-    defects, rows = check_files(files, root, bands, pixels=True)
-    unreadable, alike = [], defaultdict[bytes, list[dict[str, str]]](list)
-    for place, file, pixels in zip(places, files.strings(), rows["pixels"].tolist(), strict=True):
-        if file in defects:
-            unreadable.append({**place, "reason": defects[file]})
+    unreadable: list[dict[str, str]] = []
+    images: list[Description] = []
+    alike = defaultdict[str, list[dict[str, str]]](list)
+    outcomes = _look_at(files, partial(_describe, bands=bands))
+    for place, outcome in zip(places, outcomes, strict=True):
+        if isinstance(outcome, str):
+            unreadable.append({**place, "reason": outcome})
         else:
-            alike[pixels].append(place)
-    facts = rows[rows["length"] >= 0]
+            images.append(outcome)
+            alike[outcome.pixels].append(place)
     return {
         "images": len(places),
         "classes": {
@@ -244,10 +232,10 @@ def survey(
             for group in alike.values()
             if len(group) > 1
         ],
-        "width": _range(facts["width"].tolist()),
-        "height": _range(facts["height"].tolist()),
-        "formats": dict(Counter(facts["format"].astype(str).tolist()).most_common()),
-        "modes": dict(Counter(facts["mode"].astype(str).tolist()).most_common()),
+        "width": _range([image.width for image in images]),
+        "height": _range([image.height for image in images]),
+        "formats": dict(Counter(image.format for image in images).most_common()),
+        "modes": dict(Counter(image.mode for image in images).most_common()),
     }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, JpegImagePlugin
 from torch import Tensor
 
 from ..errors import LocalError, UnreadableFileError, UserError, printable
@@ -35,13 +35,11 @@ _FORMATS = {
 IMAGE_SUFFIXES = frozenset(suffix for suffixes in _FORMATS.values() for suffix in suffixes)
 """The ends of the names of image files."""
 
-MAX_PIXELS = 2**28
-"""The maximum pixels of an image, a gigabyte once decoded; larger ones are refused."""
+_MOST_BYTES = 2**30  # of a decoded TIFF file; PIL has a limit of its own
 _LONGEST = 1000  # times the shorter side; scaled to fit, a longer image would fill the memory
 _EXIF_ORIENTATION = 0x0112
 _SIDEWAYS = (5, 6, 7, 8)  # values of it with width and height exchanged
 _MIRRORED = {2: (2,), 3: (1, 2), 4: (1,), 6: (2,), 7: (1, 2), 8: (1,)}  # axes reversed after that
-_JPEG = ("JPEG", "MPO")  # the latter has a preview or the other eye's view behind the image
 _ENDINGS = {"JPEG": b"\xff\xd9", "PNG": b"IEND\xaeB`\x82"}
 # errors of the system that are the file's own fault; PIL's own OSErrors have no number
 _OF_THE_FILE = (
@@ -49,6 +47,7 @@ _OF_THE_FILE = (
     errno.ENOENT,
     errno.ENOTDIR,
     errno.EISDIR,
+    errno.EACCES,
     errno.ELOOP,
     errno.ENAMETOOLONG,
     errno.EINVAL,
@@ -93,36 +92,27 @@ def open_image(path: str | Path, content: bytes | None = None) -> Image.Image:
     with named(path):
         if content is None:
             _require_file(path)
-        Image.MAX_IMAGE_PIXELS = MAX_PIXELS  # PIL's limit for this process, a third of it
         image = Image.open(path if content is None else BytesIO(content), formats=[*_FORMATS])
-        try:
-            _require_size(image.size)
-        except ValueError:
-            image.close()
-            raise
+        _require_shape(image.size)
         return image
 
 
 def _require_file(path: str | Path) -> None:
     """Raises an error for a pipe or a device, as opening one could wait for ever."""
-    mode = os.stat(path).st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+    if not stat.S_ISREG(os.stat(path).st_mode):
         raise ValueError("not a file")
 
 
-def _require_size(shape: tuple[int, ...]) -> None:
-    """Raises an error for two sides, in any order, that no image of a data set has."""
+def _require_shape(shape: tuple[int, ...]) -> None:
+    """Raises an error for width and height, in any order, that no image of a data set has."""
     shorter, longer = sorted(shape)
-    if shorter * longer > MAX_PIXELS:
-        raise ValueError(
-            f"{longer} x {shorter} pixels are more than {MAX_PIXELS / 1e6:.0f} million"
-        )
     if not 0 < longer <= _LONGEST * shorter:
         raise ValueError(f"one side is more than {_LONGEST} times the other: {longer} x {shorter}")
 
 
-def _orientation(image: Image.Image) -> Any:
-    return image.getexif().get(_EXIF_ORIENTATION, 1)  # 1 is upright
+def _orientation(image: Image.Image) -> int:
+    orientation: int = image.getexif().get(_EXIF_ORIENTATION, 1)  # 1 is upright
+    return orientation
 
 
 def upright_size(image: Image.Image, path: str | Path) -> tuple[int, int]:
@@ -141,7 +131,7 @@ def decode(image: Image.Image, path: str | Path, least: tuple[int, int] | None =
     height.
     """
     with named(path):
-        if image.format in _JPEG:
+        if isinstance(image, JpegImagePlugin.JpegImageFile):
             turn = _orientation(image)
             least = least[::-1] if least is not None and turn in _SIDEWAYS else least
             pixels = decode_jpeg(image, least)
@@ -150,7 +140,7 @@ def decode(image: Image.Image, path: str | Path, least: tuple[int, int] | None =
         return upright_pixels(image)
 
 
-def _turned(pixels: Tensor, turn: Any) -> Tensor:
+def _turned(pixels: Tensor, turn: int) -> Tensor:
     upright = pixels.transpose(1, 2) if turn in _SIDEWAYS else pixels
     return upright.flip(_MIRRORED[turn]) if turn in _MIRRORED else upright
 
@@ -168,19 +158,22 @@ def _rgb(image: Image.Image) -> Image.Image:
         return image
     if image.mode.startswith("I"):  # PIL would clip 16 bits to 8, not scale them
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    if isinstance(image.info.get("transparency"), bytes):
-        image = image.convert("RGBA")  # PIL warns unless the transparency is kept at first
     return image.convert("RGB")
 
 
-def check_image(path: str | Path) -> None:
-    """Raises an error for a broken file, mostly from the header and the last bytes alone."""
+def check_image(path: str | Path) -> tuple[int, int]:
+    """Returns the width and height of an upright image; an error if the file is broken.
+
+    A JPEG or PNG file is read from the header and the last bytes alone.
+    """
     with open_image(path) as image, named(path):
+        size = upright_size(image, path)
         with open(path, "rb") as file:
             file.seek(-min(12, os.path.getsize(path)), os.SEEK_END)
             ending = file.read()
         if _ENDINGS.get(image.format or "", b"none") not in ending:
             decode(image, path)  # other formats, and files with something after their end
+        return size
 
 
 def read_bands(path: str | Path, bands: Bands) -> Tensor:
@@ -198,26 +191,23 @@ def read_bands(path: str | Path, bands: Bands) -> Tensor:
                 f"it is {stored.dtype} {stored.shape}, not uint{bits} (height, width, {channels});"
                 " see --data.channels and --data.bits"
             )
-        if pixels.nbytes > 3 * MAX_PIXELS:
-            raise ValueError(f"its shape is {stored.shape}")
-        _require_size(pixels.shape[:2])
+        _require_shape(pixels.shape[:2])
         return _turned(torch.from_numpy(pixels).permute(2, 0, 1), turn)
 
 
-def _stored(path: str | Path, bands: Bands) -> tuple[NDArray[Any], Any]:
+def _stored(path: str | Path, bands: Bands) -> tuple[NDArray[np.integer], int]:
+    """Returns the pixels as they are stored, and how they are turned."""
     ending = os.path.splitext(path)[1].lower()
-    if (
-        ending == ".npy"
-    ):  # mapped: allocates nothing, never unpickles, and does not write to the file
+    if ending == ".npy":  # mapped, which allocates nothing, unpickles nothing and writes nothing
         return np.lib.format.open_memmap(path, mode="c"), 1
     if ending in _FORMATS["TIFF"]:
         # not OME, whose description could name other files
         with _extra("tifffile").TiffFile(path, is_ome=False) as file:
             first = file.series[0]
-            stored = sum(sum(page.databytecounts) for page in first.pages if page is not None)
-            if first.nbytes > 3 * MAX_PIXELS or stored > 2 * first.nbytes + 2**20:
+            if first.nbytes > _MOST_BYTES:
                 raise ValueError(f"its shape is {first.shape}")  # before that is allocated
-            pixels, turn = first.asarray(), file.pages.first.tags.valueof(_EXIF_ORIENTATION, 1)
+            pixels = first.asarray()
+            turn = file.pages.first.tags.valueof(_EXIF_ORIENTATION, 1)
             return (np.moveaxis(pixels, 0, -1) if first.axes[1:] == "YX" else pixels), turn
     with open_image(path) as image:
         # PIL would keep 8 bits of these 16

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from ..errors import LocalError, UnreadableFileError, printable
+from ..errors import UnreadableFileError, printable
 from ..preprocessing import Bands, Preprocessing, bands_of, empty_images
 from ..randomness import Purpose, uniform
 from .batch import ImageBatch, Keys, split_keys
@@ -28,7 +28,7 @@ from .crops import (
     sufficient_size,
 )
 from .decode import decode, open_image, read_bands, reason, upright_size
-from .paths import PathBlock, Paths
+from .paths import Paths
 from .workers import image_loader
 
 CROP_TRIES = 10
@@ -70,10 +70,7 @@ class FileDataset:
         seed: Decides the random crops.
         skip: Serves a file that cannot be read as a black image with the label -1, which is an
             error otherwise.
-        cache: A folder for decoded images; random crops are then of images scaled down to
-            ``resize``.
-        facts: For the cache int64 (N, 4): each file's length, time of change, width and height of
-            the image.
+        cache: Decoded images, see :func:`cached_images`.
     """
 
     def __init__(
@@ -84,20 +81,15 @@ class FileDataset:
         crop_scale: tuple[float, float] | None = None,
         seed: int = 0,
         skip: bool = False,
-        cache: Path | None = None,
-        facts: NDArray[np.int64] | None = None,
+        cache: ImageCache | None = None,
     ) -> None:
-        self.files = (
-            files if isinstance(files, Paths) else PathBlock().add("", map(os.fspath, files))
-        )
+        self.files = files if isinstance(files, Paths) else Paths.of(map(os.fspath, files))
         self._labels = labels
-        self.preprocessing, self.crop = preprocessing, preprocessing["crop"]
-        self.crop_scale, self.seed, self.skip = crop_scale, seed, skip
-        self.cache = (
-            self._open_cache(cache, facts)
-            if cache is not None and facts is not None and len(facts)
-            else None
-        )
+        self.preprocessing = preprocessing
+        self.crop_scale = crop_scale
+        self.seed = seed
+        self.skip = skip
+        self.cache = cache
 
     @property
     def labels(self) -> Tensor:
@@ -112,16 +104,15 @@ class FileDataset:
         positions = indices % len(self)
         labels = self._labels[positions].long()
         images = empty_images(len(keys), self.preprocessing)
-        draws = uniform(self.seed, epoch, indices, Purpose.CROP, 4 * CROP_TRIES).view(
-            -1, CROP_TRIES, 4
-        )
+        draws = crop_draws(self.seed, epoch, indices)
         for row, position in enumerate(positions.tolist()):
             try:
                 images[row] = self._crop(position, draws[row])
             except UnreadableFileError:
                 if not self.skip:
                     raise
-                images[row], labels[row] = 0, -1
+                images[row] = 0
+                labels[row] = -1
         return ImageBatch(images, labels, indices)
 
     def image(self, index: int) -> Tensor:
@@ -137,46 +128,48 @@ class FileDataset:
     def _crop(self, index: int, draws: Tensor) -> Tensor:
         if self.crop_scale is None:
             return self.image(index)
+        file = self.files[index]
         if self.cache is not None:
             shape = self.cache.shapes[index].tolist()
-            small = self.cache.fetch(index, lambda: self._small(index, shape))
-            return random_region(small, draws, self.crop_scale, self.preprocessing)
-        file = self.files[index]
-        if (bands := bands_of(self.preprocessing)) is not None:
-            return random_region(
-                read_bands(file, bands), draws, self.crop_scale, self.preprocessing
-            )
-        with open_image(file) as image:
-            return random_crop(image, file, draws, self.crop_scale, self.preprocessing)
-
-    def _small(self, index: int, shape: list[int]) -> Tensor:
-        file, (height, width) = self.files[index], shape
-        with open_image(file) as image:
-            (now,) = self._small_shapes(np.array([upright_size(image, file)])).tolist()
-            if now != shape:  # for which the cache has no room
-                raise UnreadableFileError(
-                    f"'{printable(file)}' has changed its size since it was looked at"
-                )
-            pixels = decode(image, file, (width, height))
-        return scaled_region(
-            pixels, (0, 0, pixels.shape[2], pixels.shape[1]), (height, width), self.preprocessing
-        )
-
-    def _small_shapes(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns heights and widths, (N, 2), of images of these widths and heights."""
-        scale = np.minimum(1.0, self.preprocessing["resize"] / sizes.min(axis=1, keepdims=True))
-        shapes: NDArray[np.int64] = np.maximum(1, np.round(sizes[:, ::-1] * scale)).astype(np.int64)
-        return shapes
-
-    def _open_cache(self, folder: Path, facts: NDArray[np.int64]) -> ImageCache:
-        if self.crop_scale is None:
-            shapes = np.full((len(self), 2), self.crop)
-            settings = f"whole {sorted(self.preprocessing.items())}"
+            image = self.cache.fetch(index, lambda: _small(file, shape, self.preprocessing))
+        elif (bands := bands_of(self.preprocessing)) is not None:
+            image = read_bands(file, bands)
         else:
-            shapes = self._small_shapes(facts[:, 2:])
-            interpolation = self.preprocessing.get("interpolation", "bilinear")
-            settings = f"shorter side {self.preprocessing['resize']} {interpolation}"
-        return open_cache(folder, self.files, facts[:, :2], shapes, settings)
+            with open_image(file) as opened:
+                return random_crop(opened, file, draws, self.crop_scale, self.preprocessing)
+        return random_region(image, draws, self.crop_scale, self.preprocessing)
+
+
+def crop_draws(seed: int, epoch: int, indices: Tensor) -> Tensor:
+    """Draws the numbers of random crops, float32 (N, tries, 4) in [0, 1)."""
+    return uniform(seed, epoch, indices, Purpose.CROP, 4 * CROP_TRIES).view(-1, CROP_TRIES, 4)
+
+
+def _small(file: Path, shape: Sequence[int], preprocessing: Preprocessing) -> Tensor:
+    """Reads an image at a height and width that random crops are taken from."""
+    height, width = shape
+    with open_image(file) as image:
+        pixels = decode(image, file, (width, height))
+    whole = (0, 0, pixels.shape[2], pixels.shape[1])
+    return scaled_region(pixels, whole, (height, width), preprocessing)
+
+
+def cached_images(
+    folder: Path, rows: NDArray[np.void], preprocessing: Preprocessing, is_cropped: bool
+) -> ImageCache:
+    """Opens a cache of files, whose ``rows`` :func:`..loading.check.check_files` returns.
+
+    If the images ``is_cropped`` at random, they are cached scaled down to ``resize``.
+    """
+    settings = f"whole {sorted(preprocessing.items())}"
+    shapes = np.full((len(rows), 2), preprocessing["crop"])
+    if is_cropped:
+        sizes = np.stack([rows["height"], rows["width"]], axis=1)
+        scale = np.minimum(1.0, preprocessing["resize"] / sizes.min(axis=1, keepdims=True))
+        shapes = np.maximum(1, np.round(sizes * scale)).astype(np.int64)
+        interpolation = preprocessing.get("interpolation", "bilinear")
+        settings = f"shorter side {preprocessing['resize']} {interpolation}"
+    return open_cache(folder, rows, shapes, settings)
 
 
 def mean_and_std(files: Paths, bands: Bands) -> tuple[list[float], list[float]]:
@@ -190,9 +183,8 @@ def mean_and_std(files: Paths, bands: Bands) -> tuple[list[float], list[float]]:
         read_bands(files[0], bands)  # raises the reason
     variances, means = torch.stack(moments).unbind(1)
     std = (variances.mean(0) + means.var(0, correction=0)).sqrt()
-    return means.mean(0).tolist(), [
-        value or 1.0 for value in std.tolist()
-    ]  # a constant channel is not scaled
+    std[std == 0] = 1.0  # a constant channel is not scaled
+    return means.mean(0).tolist(), std.tolist()
 
 
 class PathBatch(NamedTuple):
@@ -207,7 +199,8 @@ class PathDataset:
     """Image files, read without failing."""
 
     def __init__(self, paths: Sequence[str | None], preprocessing: Preprocessing) -> None:
-        self._paths, self._preprocessing = paths, preprocessing
+        self._paths = paths
+        self._preprocessing = preprocessing
 
     def __len__(self) -> int:
         return len(self._paths)
@@ -217,23 +210,17 @@ class PathDataset:
         paths = [self._paths[index] for index in indices]
         errors: list[str | None] = [None] * len(paths)
         for position, path in enumerate(paths):
-            if path is None:
-                continue
             try:
-                images[position] = prepare(path, self._preprocessing)
-            except LocalError as error:
-                # other errors of the system, such as too many open files, are not about this file
-                if not isinstance(error, UnreadableFileError) and not isinstance(
-                    error.__cause__, PermissionError
-                ):
-                    raise
+                if path is not None:
+                    images[position] = prepare(path, self._preprocessing)
+            except UnreadableFileError as error:
                 errors[position] = reason(error)
         return PathBatch(images, paths, errors)
 
 
 def path_loader(
     paths: Sequence[str | None], preprocessing: Preprocessing, batch_size: int, workers: int
-) -> DataLoader[Any]:
+) -> DataLoader[PathBatch]:
     """Loads files in their order."""
     dataset = PathDataset(paths, preprocessing)
     return image_loader(dataset, batch_size, workers, 2, pin_memory=torch.cuda.is_available())

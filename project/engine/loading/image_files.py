@@ -7,27 +7,19 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from jsonargparse.typing import PositiveInt
-from numpy.lib.recfunctions import structured_to_unstructured
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from ..errors import (
-    UnreadableFileError,
-    UserError,
-    first_of_machine,
-    listed,
-    printable,
-    require,
-)
+from ..errors import UnreadableFileError, UserError, first_of_machine, listed, printable, require
 from ..preprocessing import Preprocessing
 from .batch import ImageBatch
-from .check import check_files, few, leave_out
-from .files import FileDataset, mean_and_std
+from .check import ROW, check_files, few, leave_out
+from .files import FileDataset, cached_images, mean_and_std
 from .layout import FoundFiles, class_order, find_layout, list_folder, sort_classes
 from .paths import ClassFiles, Paths, joined
 from .resized import ResizedDataModule
@@ -79,19 +71,15 @@ class ImageFilesDataModule(ResizedDataModule):
         self.bands = (channels, bits or 8) if channels else None
         super().__init__(**kwargs)
         require(bool(channels) or bits is None, "--data.bits", bits, "given with --data.channels")
-        require(
-            not channels or cache is None,
-            "--data.cache",
-            cache,
-            "left out with --data.channels: it keeps RGB",
-        )
-        self.group, self.folds, self.fold = group, folds, fold
-        if folds is None:
-            require(fold == 1, "--data.fold", fold, "given with --data.folds")
-        else:
-            require(folds >= 2, "--data.folds", folds, "at least 2")
-            require(fold <= folds, "--data.fold", fold, f"from 1 to {folds}")
+        rgb = "left out with --data.channels: it keeps RGB"
+        require(not channels or cache is None, "--data.cache", cache, rgb)
+        require(folds != 1, "--data.folds", folds, "at least 2")
+        require(fold <= (folds or 1), "--data.fold", fold, f"at most --data.folds, {folds or 1}")
+        if folds is not None:
             self.fractions["test"] = 1 / folds
+        self.group = group
+        self.folds = folds
+        self.fold = fold
         self.skip_bad = on_bad_image == "skip"
         self.cache = Path(cache).expanduser() if cache is not None else None
         self.expected_classes = [*(class_names or ())]
@@ -99,9 +87,8 @@ class ImageFilesDataModule(ResizedDataModule):
         self._files: dict[str, ClassFiles] = {}
         self._table: Table | None = None
         self._groups: Mapping[str, str] = {}
-        self._defects: dict[str, str] | None = None
-        self._facts: NDArray[Any] | None = None
-        self._reported: set[Path] = set()
+        self._checked: tuple[dict[str, str], NDArray[np.void]] | None = None
+        self._reported: set[str] = set()
 
     @property
     @abstractmethod
@@ -168,19 +155,19 @@ class ImageFilesDataModule(ResizedDataModule):
 
     def _split(self, listing: FoundFiles) -> dict[str, ClassFiles]:
         """Aligns the classes of all splits, and cuts splits that the data itself does not have."""
-        listed_splits = listing.splits
-        if self.test_split == "all":
-            parts: dict[str, list[Paths]] = {}
-            for name, files in chain.from_iterable(map(dict.items, listed_splits.values())):
-                parts.setdefault(name, []).append(files)
-            listed_splits = {"all": {name: joined(files) for name, files in parts.items()}}
-        if not listed_splits:
+        if not listing.splits:
             raise UserError(f"'{printable(self.source)}' names no image")
-        names = class_order(listed_splits, self.source, self.expected_classes, self._expected_by)
-        no_files = next(iter(next(iter(listed_splits.values())).values())).take(slice(0))
+        parts: Mapping[str, Mapping[str, Paths]] = listing.splits
+        if self.test_split == "all":
+            of_classes = defaultdict[str, list[Paths]](list)
+            for name, files in chain.from_iterable(map(dict.items, listing.splits.values())):
+                of_classes[name].append(files)
+            parts = {"all": {name: joined(files) for name, files in of_classes.items()}}
+        names = class_order(parts, self.source, self.expected_classes, self._expected_by)
+        no_files = Paths.of([], self.images_root)
         splits = {
             split: {name: classes.get(spelt(name), no_files) for name in names}
-            for split, classes in listed_splits.items()
+            for split, classes in parts.items()
         }
         notes = [f"{len(names)} {listing.layout[0]}", *filter(None, listing.layout[1:])]
         for split, classes in splits.items():
@@ -240,80 +227,75 @@ class ImageFilesDataModule(ResizedDataModule):
 
     def prepare_data(self) -> None:
         """Checks every file once before training starts, on one process a machine."""
-        self._check()
+        broken, _ = self._check()
         if not self.skip_bad:
-            self._readable()
+            self._without(broken)
 
-    def _check(self) -> None:
-        if self._defects is None:
+    def _check(self) -> tuple[dict[str, str], NDArray[np.void]]:
+        """Checks the files of all splits once; see :func:`check_files`."""
+        if self._checked is None:
             files = joined(classes.paths for classes in self.files().values())
-            self._defects, facts = check_files(
-                files, self.images_root, self.bands, sizes=self.cache is not None
-            )
-            if self.cache is not None:
-                self._facts = np.empty((int(files.rows.max()) + 1, 4), np.int64)
-                self._facts[files.rows] = structured_to_unstructured(
-                    facts[["length", "changed", "width", "height"]]
-                )
+            self._checked = check_files(files, self.images_root, self.bands)
+        return self._checked
 
     def load(self) -> dict[str, FileDataset]:
         """Opens the splits, of the files that the first process of this machine has listed."""
         splits = self._files = once_a_machine(self.files, self.trainer)
+        rows = np.empty(0, ROW)
         if self.skip_bad or self.cache is not None:
-            if self.world[1] == 0:
-                self._check()
-            if self.trainer is not None and self.trainer.world_size > 1:
-                # or each would leave out other files
-                facts = self._defects, self._facts
-                self._defects, self._facts = self.trainer.strategy.broadcast(facts)
-            splits = self._readable()
-        return {split: self._dataset(split, classes) for split, classes in splits.items()}
+            checked = self._check() if self.world[1] == 0 else ({}, rows)
+            if self.trainer is not None:  # or each process would leave out other files
+                checked = self.trainer.strategy.broadcast(checked)
+            broken, rows = checked
+            rows = rows[rows["length"] >= 0]
+            splits = self._without(broken)
+        datasets = {}
+        for split, classes in splits.items():
+            count = len(classes.paths)
+            datasets[split] = self._dataset(split, classes, rows[:count])
+            rows = rows[count:]
+        return datasets
 
-    def _dataset(self, split: str, classes: ClassFiles) -> FileDataset:
-        files = classes.paths
-        counts = torch.tensor([*classes.counts.values()])
+    def _dataset(self, split: str, classes: ClassFiles, rows: NDArray[np.void]) -> FileDataset:
+        counts = torch.tensor([len(files) for files in classes.values()])
         labels = torch.arange(len(counts), dtype=torch.int32).repeat_interleave(counts)
+        scale = self.crop_scale if split == "train" else None
+        cache = None
+        if self.cache is not None:
+            cache = cached_images(self.cache, rows, self.preprocessing, scale is not None)
         return FileDataset(
-            files,
-            labels,
-            self.preprocessing,
-            self.crop_scale if split == "train" else None,
-            self.seed,
-            self.skip_bad,
-            self.cache,
-            self._facts[files.rows] if self._facts is not None else None,
+            classes.paths, labels, self.preprocessing, scale, self.seed, self.skip_bad, cache
         )
 
-    def _readable(self) -> dict[str, ClassFiles]:
-        """The files of each split without broken ones, which are an error or skipped."""
-        broken = dict(sorted((self._defects or {}).items()))
+    def _without(self, broken: Mapping[str, str]) -> dict[str, ClassFiles]:
+        """Returns the files of each split without broken ones, which are an error or skipped."""
         if not broken:
             return self.files()
         count = sum(self.expected_sizes().values())
         text = f"{len(broken):,} of {count:,} files cannot be read as images"
+        examples = few(dict(sorted(broken.items())))
         if not self.skip_bad:
             raise UnreadableFileError(
-                f"{text}: {few(broken)}; repair or remove such files, or skip them with"
+                f"{text}: {examples}; repair or remove such files, or skip them with"
                 f" --data.on_bad_image skip; python -m {_PACKAGE}.check_data"
                 f" {shlex.quote(str(self.source))} lists all that is wrong"
             )
         if self.world[1] == 0:
-            _warn(f"{text} and are left out: {few(broken)}")
+            _warn(f"{text} and are left out: {examples}")
         return leave_out(self.files(), broken)
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Takes what could not be read out of a training batch; evaluation skips its label, -1."""
         if not self.skip_bad or not isinstance(batch, ImageBatch):  # as an example_input_array
             return batch
-        readable, split = batch.labels >= 0, self.split_in_use
-        if self.trainer is None or readable.all():
-            return batch
-        dataset = cast(FileDataset, self.splits[split])
+        readable = batch.labels >= 0
+        dataset = self.splits[self.split_in_use]
         for index in batch.indices[~readable].tolist():
-            if (file := dataset.files[index % len(dataset)]) not in self._reported:
-                self._reported.add(file)
-                _warn(f"'{printable(file)}' cannot be read as an image and is left out")
-        if split != "train":
+            name = dataset.name(index % len(dataset))
+            if name not in self._reported:
+                self._reported.add(name)
+                _warn(f"'{name}' cannot be read as an image and is left out")
+        if self.split_in_use != "train" or readable.all():
             return batch
         if not readable.any():
             raise UnreadableFileError(

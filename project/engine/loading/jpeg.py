@@ -1,25 +1,26 @@
 """Decodes JPEG files, small ones of large images where that is enough, and refuses lost pixels."""
 
 import re
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import JpegImagePlugin
 
 _MARKER = re.compile(rb"\xff+([\x01-\xfe])")
+_DECODES = rb"[\xc0-\xcf\xdb\xdd\xee]"  # markers of frames, tables, intervals, Adobe's colours
 _END_OF_HEADERS = (b"\xda", b"\xd9")  # the pixels, or the end of the image
 _SCAN = re.compile(
     rb"(\xff\xda\0(?:\x08\x01.{2}|\x0a\x02.{4}|\x0c\x03.{6}|\x0e\x04.{8}))...", re.DOTALL
 )
-_EXTRANEOUS = re.compile(r"(\d+) extraneous bytes before marker 0x(\w+)")
+_REMAINING = re.compile(r"(\d+) extraneous bytes before marker 0xd9")  # the end of the image
 _FEW_BYTES = 16  # damage mostly leaves more: the data of a block of pixels
 
 
 def decode_jpeg(
-    image: Image.Image, least: tuple[int, int] | None = None
+    image: JpegImagePlugin.JpegImageFile, least: tuple[int, int] | None = None
 ) -> NDArray[np.uint8] | None:
     """Decodes a JPEG that PIL has opened to (height, width, 3), as it is stored, not turned.
 
@@ -27,9 +28,8 @@ def decode_jpeg(
     height. Lost pixels are an error. Returns None if PIL has to read the file: it is in CMYK, or of
     a kind that simplejpeg lacks.
     """
-    file: Any = image.fp  # type: ignore[attr-defined]  # of a file that PIL has opened
-    file.seek(0)  # the open file saves opening it again
-    data = file.read()
+    image.fp.seek(0)  # the open file saves opening it again
+    data = image.fp.read()
     reduction = _reduction(image.size, least)
     read = partial(
         simplejpeg.decode_jpeg,  # type: ignore[attr-defined]  # its stubs
@@ -38,10 +38,9 @@ def decode_jpeg(
         min_width=-(-image.width // reduction),
     )
     try:
-        pixels: NDArray[np.uint8] | None = read(data)
+        pixels = read(data)
     except ValueError:  # any warning of libjpeg
-        repaired = _repaired(data, progressive=bool(image.info.get("progressive")))
-        pixels = _decode_unless_damaged(repaired, read)
+        pixels = _read_repaired(_repaired(data, "progressive" in image.info), read)
     return None if image.mode == "CMYK" else pixels
 
 
@@ -52,8 +51,8 @@ def _reduction(size: tuple[int, int], least: tuple[int, int] | None) -> int:
     return next((factor for factor in (8, 4, 2) if factor <= spare), 1)
 
 
-def _repaired(data: bytes, progressive: bool) -> bytes:
-    """Corrects what libjpeg warns of in a JPEG's headers and needs for no pixel.
+def _repaired(data: bytes, is_progressive: bool) -> bytes:
+    """Leaves out what libjpeg warns of before the pixels, and needs for none of them.
 
     It reports its first warning only, which would hide damage behind it. Cameras and phones write
     bytes between segments, odd versions and profiles, and wrong limits of scans.
@@ -61,31 +60,30 @@ def _repaired(data: bytes, progressive: bool) -> bytes:
     parts, end = [data[:2]], 2
     while (marker := _MARKER.search(data, end)) and marker[1] not in _END_OF_HEADERS:
         end = marker.end() + int.from_bytes(data[marker.end() : marker.end() + 2])
-        parts.append(data[marker.start() : end])
-    parts.append(data[marker.start() if marker else len(data) :])
-    repaired = re.sub(rb"JFIF\0.", b"JFIF\0\x01", b"".join(parts), count=1, flags=re.DOTALL)
-    repaired = repaired.replace(b"ICC_PROFILE\0", b"NOT_PROFILE\0")
-    return repaired if progressive else _SCAN.sub(b"\\1\0\x3f\0", repaired)
+        if re.match(_DECODES, marker[1]):
+            parts.append(data[marker.start() : end])
+    scans = data[marker.start() :] if marker else b""
+    parts.append(scans if is_progressive else _SCAN.sub(b"\\1\0\x3f\0", scans))
+    return b"".join(parts)
 
 
-def _decode_unless_damaged(data: bytes, read: Any) -> NDArray[np.uint8] | None:
+def _read_repaired(data: bytes, read: Callable[..., NDArray[np.uint8]]) -> NDArray[np.uint8] | None:
     """Decodes a JPEG; an error if libjpeg's first warning may mean lost pixels.
 
-    Bytes that remain behind the pixels are harmless if they are few, or all the same. More remain
-    where damage led the decoder astray. (Few before a restart marker hide damage behind it.)
+    Bytes that remain behind the last pixel are harmless if they are few, or all the same. More
+    remain where damage led the decoder astray.
     """
-    pixels: NDArray[np.uint8]
     try:
-        pixels = read(data)
+        return read(data)
     except ValueError as warning:
         try:
             pixels = read(data, strict=False)
         except ValueError:  # PIL has the same decoder, and says what is wrong, or reads this kind
             return None
-        remaining = _EXTRANEOUS.search(str(warning))
+        remaining = _REMAINING.search(str(warning))
         if remaining is None:
             raise
-        count, end = int(remaining[1]), data.rfind(bytes([0xFF, int(remaining[2], 16)]))
-        if count > _FEW_BYTES and len({*data[end - count : end]}) > 1:
+        behind = data[: data.rfind(b"\xff\xd9")][-int(remaining[1]) :]
+        if len(behind) > _FEW_BYTES and len({*behind}) > 1:
             raise
-    return pixels
+        return pixels

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..errors import UserError, listed, printable
 from ..preprocessing import Bands
-from .paths import PathBlock, Paths, joined
+from .paths import Paths, joined, prefix_of
 from .scan import ImageScan, counts, describe_left_out, spelt
 from .splits import SPLITS
 
@@ -135,11 +135,11 @@ def list_folder(root: Path, bands: Bands | None = None, known: Collection[str] =
             f"--data.root: there is no folder '{root}'; it must hold one folder of images for each"
             " class"
         )
-    layout, block, scan = find_layout(root, known), PathBlock(), ImageScan(bands)
+    layout, scan = find_layout(root, known), ImageScan(bands)
+    start = len(prefix_of(root))
 
     def images(folder: Path) -> Paths:
-        start = len(os.path.join(folder, ""))
-        return block.add(folder, (path[start:] for path in scan.images(folder)))
+        return Paths.of((path[start:] for path in scan.images(folder)), root)
 
     splits = {
         split: {name: joined(map(images, folders)) for name, folders in classes.items()}

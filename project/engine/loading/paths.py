@@ -1,100 +1,78 @@
 """Paths of millions of files in a few bytes each, of which forked loader workers copy nothing."""
 
 import os
-from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-
-CODEC = ("utf-8", "surrogateescape")
-"""The codec that keeps any name of a file."""
+from torch.nn.functional import pad
 
 _AT_ONCE = 2**16
-_ARRAYS = {"_text": torch.uint8, "_ends": torch.uint32, "_firsts": torch.uint32}
 
 
-class PathBlock:
-    """The names of files as one block of bytes, each below its folder.
-
-    Of a list of strings, each worker copies what it reads, as Python counts references in the
-    strings themselves.
-    """
-
-    def __init__(self) -> None:
-        self._folders: list[str] = []
-        self._firsts = array("I")  # rows, one for each folder
-        self._text, self._ends = bytearray(), array("I", [0])
-
-    def add(self, folder: str | Path, names: Iterable[str]) -> "Paths":
-        """Adds files by their names below a folder; an absolute name stays as it is."""
-        first = len(self._ends) - 1
-        self._folders.append(os.path.join(folder, ""))
-        self._firsts.append(first)
-        for name in names:
-            self._text += name.encode(*CODEC)
-            self._ends.append(len(self._text))
-        return Paths(self, torch.arange(first, len(self._ends) - 1, dtype=torch.int32))
-
-    def paths(self, rows: NDArray[np.int32], below: str = "") -> Iterator[str]:
-        """Yields the paths of rows, without the beginning ``below`` of their folders."""
-        ends, text, folders = np.frombuffer(self._ends, np.uint32), self._text, self._folders
-        of = np.frombuffer(self._firsts, np.uint32).searchsorted(rows, "right") - 1
-        for start, end, folder in zip(
-            ends[rows].tolist(), ends[rows + 1].tolist(), of.tolist(), strict=True
-        ):
-            name = str(text[start:end], *CODEC)
-            yield name if name.startswith(os.sep) else folders[folder].removeprefix(below) + name
-
-    def __getstate__(self) -> dict[str, Any]:  # as tensors, which torch maps from a file
-        arrays = {
-            name: torch.frombuffer(getattr(self, name), dtype=dtype)
-            for name, dtype in _ARRAYS.items()
-        }
-        return self.__dict__ | arrays
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state | {name: state[name].numpy() for name in _ARRAYS}
+def prefix_of(folder: str | Path) -> str:
+    """Returns the beginning of the paths in a folder, which is empty for the working directory."""
+    return str(Path(folder, "_"))[:-1]
 
 
 class Paths(Sequence[Path]):
-    """Some paths of a block, by their rows, int32 (N,)."""
+    """Paths of files, in one tensor of bytes.
 
-    def __init__(self, block: PathBlock, rows: Tensor) -> None:
-        self.block, self.rows = block, rows
+    Of a list of strings, each worker copies what it reads, as Python counts references in the
+    strings themselves.
+
+    Args:
+        root: The beginning of the paths.
+        text: uint8 (N, length), the names below the root, padded with zeros.
+    """
+
+    def __init__(self, root: str, text: Tensor) -> None:
+        self.root = root
+        self.text = text
+
+    @classmethod
+    def of(cls, names: Iterable[str], root: str | Path = "") -> "Paths":
+        """Keeps the names of files below ``root``; an absolute name stays as it is."""
+        text = np.array([os.fsencode(name) for name in names], np.bytes_)
+        encoded = torch.from_numpy(text.view(np.uint8).reshape(-1, text.itemsize))
+        return cls(prefix_of(root), encoded)
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.text)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return self.take(index)
-        return Path(*self.block.paths(self.rows.numpy()[[index]]))
+        return Path(*self.take([index]).strings())
 
     def __iter__(self) -> Iterator[Path]:
         return map(Path, self.strings())
 
     def take(self, places: Any) -> "Paths":
-        """Those at some places: indices, a slice or a mask."""
-        return Paths(self.block, self.rows[places])
+        """Selects some paths by indices, a slice or a mask."""
+        return Paths(self.root, self.text[places])
 
     def strings(self, below: str | Path = "") -> Iterator[str]:
         """Yields the paths as text, relative to the folder ``below`` if they are in it."""
-        prefix = os.path.join(below, "")
-        for rows in torch.split(self.rows, _AT_ONCE):
-            yield from self.block.paths(rows.numpy(), prefix)
+        prefix = prefix_of(below)
+        names = self.text.numpy().view(f"S{self.text.shape[1]}").ravel()
+        for start in range(0, len(names), _AT_ONCE):
+            for name in map(os.fsdecode, names[start : start + _AT_ONCE].tolist()):
+                is_absolute = name.startswith(os.sep)
+                yield name if is_absolute else (self.root + name).removeprefix(prefix)
 
 
 def joined(parts: Iterable[Paths]) -> Paths:
-    """All of these paths, which must be of one block."""
-    blocks, rows = zip(*((part.block, part.rows) for part in parts), strict=True)
-    (block,) = {*blocks}
-    return Paths(block, torch.cat(rows))
+    """Concatenates paths below one root."""
+    parts = [*parts]
+    (root,) = {part.root for part in parts}
+    length = max(part.text.shape[1] for part in parts)
+    texts = [pad(part.text, (0, length - part.text.shape[1])) for part in parts]
+    return Paths(root, torch.cat(texts))
 
 
 class ClassFiles(Mapping[str, Paths]):
@@ -102,15 +80,14 @@ class ClassFiles(Mapping[str, Paths]):
 
     def __init__(self, classes: Mapping[str, Paths]) -> None:
         self.paths = joined(classes.values())
-        self.counts = {name: len(files) for name, files in classes.items()}
-        self._ends = dict(zip(classes, accumulate(self.counts.values()), strict=True))
+        ends = [0, *accumulate(map(len, classes.values()))]
+        self._places = dict(zip(classes, pairwise(ends), strict=True))
 
     def __getitem__(self, name: str) -> Paths:
-        end = self._ends[name]
-        return self.paths.take(slice(end - self.counts[name], end))
+        return self.paths.take(slice(*self._places[name]))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.counts)
+        return iter(self._places)
 
     def __len__(self) -> int:
-        return len(self.counts)
+        return len(self._places)

@@ -2,14 +2,15 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 from unicodedata import normalize
 
-from ..errors import listed, printable
+from ..errors import listed
 from ..preprocessing import Bands
 from .decode import IMAGE_SUFFIXES
+from .paths import prefix_of
 
 # of macOS's archives, Synology's thumbnails, Windows
 _OF_SYSTEMS = {"__MACOSX", "@eaDir", "$RECYCLE.BIN"}
@@ -19,13 +20,13 @@ _FILES_OF_SYSTEMS = {"Thumbs.db", "desktop.ini"}
 class ImageScan:
     """Lists the image files below folders, and counts the files left out by suffix.
 
-    Files count whose names end as images' do, dead links too, which reading them reports. Hidden
+    Files count whose names end as images' do, whatever they are, as reading them tells. Hidden
     folders and those of operating systems do not, nor do macOS's ``._photo.jpg``. Links to folders
     are followed unless they lead back up.
 
     Args:
         bands: Given if images are used as they are stored: ``.npy`` files are images, too.
-        note: Is told of folders that are left out; without it, one that cannot be read is an error.
+        note: Is told of folders that cannot be read; without it, they are an error.
 
     Attributes:
         left_out: The number of files that are no images, by the ends of their names.
@@ -44,76 +45,53 @@ class ImageScan:
         Folders whose paths are in ``skip`` are passed by.
         """
         waiting = [os.fspath(folder)]
-        while waiting:
+        while waiting:  # as os.walk would be recursive
             path = waiting.pop()
             try:
-                if os.path.islink(path) and _leads_back(path):
-                    self._say(f"'{path}' leads back to a folder that it is in, and is left out")
-                    continue
-                files, folders = self._entries(path)
+                entries = sorted(os.scandir(path), key=lambda entry: spelt(entry.name))
             except OSError as error:
                 if self._note is None:
                     raise
-                self._say(f"'{path}' cannot be read ({error.strerror}), and is left out")
+                self._note(f"'{path}' cannot be read ({error.strerror}), and is left out")
                 continue
-            prefix = os.path.join(path, "")
-            yield from (prefix + name for name in sorted(files, key=spelt))
-            below = (
-                prefix + name for name in sorted(filter(counts, folders), key=spelt, reverse=True)
-            )
-            waiting += (place for place in below if place not in skip)
-
-    def _say(self, text: str) -> None:
-        if self._note is not None:
-            self._note(text)
-
-    def _entries(self, folder: str) -> tuple[list[str], list[str]]:
-        """Returns the names of a folder's image files and of the folders in it."""
-        files, folders = [], []
-        with os.scandir(folder) as entries:  # needs no call of the system for an ordinary file
+            folders = []
+            prefix = prefix_of(path)
             for entry in entries:
-                name, link = entry.name, entry.is_symlink()  # one to itself would be an error
-                if os.path.isdir(entry.path) if link else entry.is_dir():
-                    folders.append(name)
-                elif name.startswith("._") or name in _FILES_OF_SYSTEMS:
+                place = prefix + entry.name
+                suffix = os.path.splitext(entry.name)[1].lower()
+                if _is_folder(entry):
+                    if counts(entry.name) and place not in skip:
+                        folders.append(place)
+                elif entry.name.startswith("._") or entry.name in _FILES_OF_SYSTEMS:
                     continue
-                elif (suffix := _suffix(name)) in self._suffixes and (link or entry.is_file()):
-                    files.append(name)
-                elif not name.startswith("."):
+                elif suffix in self._suffixes:
+                    yield place
+                elif not entry.name.startswith("."):
                     self.left_out[suffix] += 1
-        return files, folders
+            waiting += reversed(folders)
 
 
-def _suffix(name: str) -> str:
-    return os.path.splitext(name)[1].lower()
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Returns True for a folder, or a link to one unless the link is in it."""
+    if not entry.is_symlink():
+        return entry.is_dir()
+    if not os.path.isdir(entry.path):
+        return False
+    return not any(os.path.samefile(entry.path, parent) for parent in Path(entry.path).parents)
 
 
-def _leads_back(link: str) -> bool:
-    """Returns True for a link to a folder that the link itself is in."""
-    target = os.stat(link)
-    return any(os.path.samestat(target, os.stat(parent)) for parent in Path(link).parents)
+def describe_left_out(left_out: Counter[str]) -> str:
+    """Says how many files are left out, by the ends of their names; nothing if there are none.
 
-
-def describe_left_out(left_out: Mapping[str, int]) -> str:
-    """Says how many files are left out, by the ends of their names; nothing where there are none.
-
-    >>> describe_left_out({".heic": 6})
-    '6 files ending in .heic are left out'
-    >>> describe_left_out({".txt": 1, ".json": 11, "": 2})
-    '14 files are left out: 11 ending in .json, 2 without a suffix and 1 ending in .txt'
+    >>> describe_left_out(Counter({".txt": 1, ".json": 11, "": 2}))
+    'files left out: 11 .json, 2 without a suffix and 1 .txt'
     """
-    kinds = {
-        f"ending in {suffix}" if suffix else "without a suffix": count
-        for suffix, count in sorted(left_out.items(), key=lambda pair: -pair[1])
-    }
-    total = sum(kinds.values())
-    if not total:
+    if not left_out:
         return ""
-    files = f"{total:,} files" if total > 1 else "1 file"
-    are = "are left out" if total > 1 else "is left out"
-    if len(kinds) == 1:
-        return f"{files} {printable(*kinds)} {are}"
-    return f"{files} {are}: {listed((f'{count:,} {kind}' for kind, count in kinds.items()), 5)}"
+    kinds = (
+        f"{count:,} {suffix or 'without a suffix'}" for suffix, count in left_out.most_common()
+    )
+    return f"files left out: {listed(kinds, 5)}"
 
 
 def counts(folder: str) -> bool:

@@ -13,7 +13,7 @@ from unicodedata import normalize
 
 from ..errors import UserError, listed, printable
 from .layout import SPLIT_OF, FoundFiles
-from .paths import PathBlock
+from .paths import Paths
 from .scan import spelt
 
 _SEPARATORS = ",;\t|"
@@ -47,7 +47,7 @@ class Table:
 
     def list_files(self, root: Path) -> FoundFiles:
         """Finds the files, whose paths are relative to ``root``, of each class and split."""
-        block, real = PathBlock(), cache(os.path.realpath)
+        real = cache(os.path.realpath)
         lines: dict[str, int] = {}
         rows: list[Row] = []
         for row in self.rows():
@@ -65,7 +65,7 @@ class Table:
         without = [row.line for row in rows if not row.split]
         if 0 < len(without) < len(rows):
             raise self.error("the split must be train, val or test, got ''", min(without))
-        files = block.add(root, (row.path for row in rows))
+        files = Paths.of((row.path for row in rows), root)
         places = defaultdict[str, dict[str, list[int]]](lambda: defaultdict(list))
         for place, row in enumerate(rows):
             places[row.split or "train"][row.label].append(place)

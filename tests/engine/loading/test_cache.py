@@ -11,7 +11,7 @@ import torch
 from project.data import FolderDataModule
 from project.engine.errors import UnreadableFileError, UserError
 from project.engine.loading.cache import open_cache
-from project.engine.loading.paths import PathBlock
+from project.engine.loading.paths import Paths
 from tests.conftest import draw_image, make_folder
 from tests.data.stubs import attached
 

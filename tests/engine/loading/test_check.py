@@ -16,7 +16,7 @@ from project.engine.errors import UnreadableFileError
 from project.engine.loading import check
 from project.engine.loading.check import check_files
 from project.engine.loading.decode import check_image
-from project.engine.loading.paths import PathBlock
+from project.engine.loading.paths import Paths
 from tests.data.stubs import attached
 from tests.engine.loading.image_files import noise, turned, write_folder
 

@@ -16,7 +16,6 @@ from PIL import Image, ImageOps
 
 from project.engine.errors import UnreadableFileError
 from project.engine.loading.decode import (
-    MAX_PIXELS,
     check_image,
     open_image,
     read_bands,
@@ -118,10 +117,6 @@ def test_a_file_cut_short_anywhere_is_refused_by_name(tmp_path, suffix, read):
     (b"<html>not found</html>", "not an image"),
     (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\nshowpage\n", "not an image"),
     (claiming_png(60000, 60000), r"Image size \(\d+ pixels\) exceeds"),
-    (
-        claiming_png(MAX_PIXELS // 10000 + 1, 10000),
-        "26844 x 10000 pixels are more than 268 million",
-    ),
     (claiming_png(2, 60000), "one side is more than 1000 times"),
     (tiff("F"), ".* 32 bits"),
     (tiff("I"), ".* 32 bits"),
@@ -130,6 +125,7 @@ def test_a_file_cut_short_anywhere_is_refused_by_name(tmp_path, suffix, read):
     ("pipe", "not a file"),
 )
 @pytest.mark.filterwarnings("ignore::Warning:PIL")  # as a command may say
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 @pytest.mark.parametrize("read", [check_image, decoded])
 def test_what_is_no_image_is_refused_by_name_and_reason(tmp_path, content, why, read):
     path = tmp_path / "rose.jpg"
@@ -171,7 +167,6 @@ BLEMISHED = {  # which PIL decodes to the pixels of the file without the blemish
         f"bytes before {marker!r}": inserted(PLAIN, EXTRA, marker)
         for marker in (b"\xff\xdb", b"\xff\xc0", b"\xff\xc4", SCAN, b"\xff\xd9")
     },
-    "bytes before a restart": inserted(IN_ROWS, EXTRA, b"\xff\xd3"),
     "padding": inserted(PLAIN, bytes(400), b"\xff\xd9"),
     "progressive": inserted(jpeg(progressive=True), EXTRA, b"\xff\xc2"),
     "version": replaced(PLAIN, b"JFIF\0", 5, b"\2"),

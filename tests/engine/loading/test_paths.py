@@ -1,11 +1,11 @@
-"""Paths in a block of bytes are those of a plain list, and small."""
+"""Paths in a tensor of bytes are those of a plain list, and small."""
 
 import os
 
 import pytest
 import torch
 
-from project.engine.loading.paths import PathBlock, joined
+from project.engine.loading.paths import ClassFiles, Paths, joined
 
 NAMES = [
     "1.jpg",
@@ -20,8 +20,9 @@ ELSEWHERE = "/data/out/of/it.jpg"  # as a CSV may say
 
 @pytest.mark.parametrize("saved", [False, True])
 def test_a_block_has_the_paths_of_a_plain_list(tmp_path, saved):
-    block, folders = PathBlock(), [tmp_path / "daisy", tmp_path / "rose"]
-    paths = joined([block.add(folder, iter([*NAMES, ELSEWHERE])) for folder in folders])
+    folders = [tmp_path / "daisy", tmp_path / "rose"]
+    lists = [[f"{folder.name}/{name}" for name in NAMES] for folder in folders]
+    paths = joined([Paths.of([*names, ELSEWHERE], tmp_path) for names in lists])
     if saved:
         files = {
             "train": {"a": paths.take([*range(3)]), "b": paths.take(slice(3, None))},
