@@ -38,7 +38,9 @@ def test_every_class_gives_its_share_to_every_split_and_one_image_at_least(count
 def test_a_class_with_too_few_images_is_named(count, fractions):
     with pytest.raises(UserError, match=rf"'rose' has {count} images"):
         stratified_split([0] * 10 + [1] * count, fractions, 0, CLASSES)
-    wanted = rf"class 'daisy' has {count} images or groups, too few for the {len(fractions) + 1} splits"
+    wanted = (
+        rf"class 'daisy' has {count} images or groups, too few for the {len(fractions) + 1} splits"
+    )
     with pytest.raises(UserError, match=wanted):
         places([f"{number}.jpg" for number in range(count)], fractions=fractions)
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -128,30 +128,30 @@ class FileDataset:
     def _crop(self, index: int, draws: Tensor) -> Tensor:
         if self.crop_scale is None:
             return self.image(index)
-        file = self.files[index]
         if self.cache is not None:
-            shape = self.cache.shapes[index].tolist()
-            image = self.cache.fetch(index, lambda: _small(file, shape, self.preprocessing))
+            image = self.cache.fetch(index, lambda: self._small(index))
         elif (bands := bands_of(self.preprocessing)) is not None:
-            image = read_bands(file, bands)
+            image = read_bands(self.files[index], bands)
         else:
+            file = self.files[index]
             with open_image(file) as opened:
                 return random_crop(opened, file, draws, self.crop_scale, self.preprocessing)
         return random_region(image, draws, self.crop_scale, self.preprocessing)
+
+    def _small(self, index: int) -> Tensor:
+        """Reads an image in the size that it has in the cache."""
+        file = self.files[index]
+        cache = cast(ImageCache, self.cache)
+        height, width = cache.shapes[index].tolist()
+        with open_image(file) as image:
+            pixels = decode(image, file, (width, height))
+        whole = (0, 0, pixels.shape[2], pixels.shape[1])
+        return scaled_region(pixels, whole, (height, width), self.preprocessing)
 
 
 def crop_draws(seed: int, epoch: int, indices: Tensor) -> Tensor:
     """Draws the numbers of random crops, float32 (N, tries, 4) in [0, 1)."""
     return uniform(seed, epoch, indices, Purpose.CROP, 4 * CROP_TRIES).view(-1, CROP_TRIES, 4)
-
-
-def _small(file: Path, shape: Sequence[int], preprocessing: Preprocessing) -> Tensor:
-    """Reads an image at a height and width that random crops are taken from."""
-    height, width = shape
-    with open_image(file) as image:
-        pixels = decode(image, file, (width, height))
-    whole = (0, 0, pixels.shape[2], pixels.shape[1])
-    return scaled_region(pixels, whole, (height, width), preprocessing)
 
 
 def cached_images(

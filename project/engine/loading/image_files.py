@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -88,7 +88,7 @@ class ImageFilesDataModule(ResizedDataModule):
         self._table: Table | None = None
         self._groups: Mapping[str, str] = {}
         self._checked: tuple[dict[str, str], NDArray[np.void]] | None = None
-        self._reported: set[str] = set()
+        self._reported: set[Path] = set()
 
     @property
     @abstractmethod
@@ -289,12 +289,12 @@ class ImageFilesDataModule(ResizedDataModule):
         if not self.skip_bad or not isinstance(batch, ImageBatch):  # as an example_input_array
             return batch
         readable = batch.labels >= 0
-        dataset = self.splits[self.split_in_use]
+        dataset = cast(FileDataset, self.splits[self.split_in_use])
         for index in batch.indices[~readable].tolist():
-            name = dataset.name(index % len(dataset))
-            if name not in self._reported:
-                self._reported.add(name)
-                _warn(f"'{name}' cannot be read as an image and is left out")
+            file = dataset.files[index % len(dataset)]
+            if file not in self._reported:
+                self._reported.add(file)
+                _warn(f"'{printable(file)}' cannot be read as an image and is left out")
         if self.split_in_use != "train" or readable.all():
             return batch
         if not readable.any():

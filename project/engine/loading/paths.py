@@ -16,7 +16,7 @@ _AT_ONCE = 2**16
 
 def prefix_of(folder: str | Path) -> str:
     """Returns the beginning of the paths in a folder, which is empty for the working directory."""
-    return str(Path(folder, "_"))[:-1]
+    return os.path.join(folder, "").removeprefix(f".{os.sep}")
 
 
 class Paths(Sequence[Path]):

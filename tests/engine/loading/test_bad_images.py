@@ -59,9 +59,9 @@ def test_broken_files_are_left_out_and_every_other_file_stays_in_its_split(root,
 
 @cases(
     "split classes message",
-    ("train", "b", "class 'b' has no training image that can be read: .* and {} more"),
-    ("val", "ab", "val has no image that can be read"),
-    ("test", "ab", "test has no image that can be read"),
+    ("train", "b", "no train image of class 'b' can be read: .* and {} more"),
+    ("val", "ab", "no val image of class 'a' can be read"),
+    ("test", "ab", "no test image of class 'a' can be read"),
 )
 def test_a_class_or_a_split_without_a_readable_image_is_refused(root, split, classes, message):
     files = [file for name in classes for file in module(root).files()[split][name]]
@@ -147,7 +147,7 @@ def skip(folder):
     def look(file):
         if rank == 0 and file.name.endswith("1.jpg"):
             raise UnreadableFileError(f"'{file}' cannot be read as an image")
-        whole(file)
+        return whole(file)
 
     module_of_checks.check_image = look
     data: Any = module(folder / "images", val_fraction=0.3, test_fraction=0.3)
@@ -162,7 +162,7 @@ def skip(folder):
         images.load = None
     images.setup("validate")
     files = {split: [str(file) for file in dataset.files] for split, dataset in data.splits.items()}
-    address = data.splits["train"].files.block.__getstate__()["_text"].data_ptr()
+    address = data._files["train"].paths.text.data_ptr()
     maps = mapped_file(address), mapped_file(images.splits["val"].images.data_ptr())
     (folder / f"{rank}.json").write_text(
         json.dumps([files, int(images.splits["val"].images.sum()), maps])
@@ -197,7 +197,7 @@ def test_all_processes_see_the_list_and_the_images_of_the_first_without_files_th
         assert mapped.endswith(" (deleted)")
 
 
-@pytest.mark.parametrize("code", [errno.EMFILE, errno.EACCES, errno.EIO])
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO])
 def test_an_error_of_the_system_is_no_broken_image(root, monkeypatch, code):
     data = attached(module(root))
     monkeypatch.setattr("PIL.Image.open", Mock(side_effect=OSError(code, os.strerror(code))))

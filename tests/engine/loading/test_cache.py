@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from project.data import FolderDataModule
-from project.engine.errors import UnreadableFileError, UserError
+from project.engine.errors import UserError
 from project.engine.loading.cache import open_cache
+from project.engine.loading.check import check_files
 from project.engine.loading.paths import Paths
 from tests.conftest import draw_image, make_folder
 from tests.data.stubs import attached
@@ -69,14 +70,17 @@ def test_processes_that_fill_a_file_at_once_read_what_one_alone_does(start, tmp_
 
 
 def test_files_that_differ_in_an_outer_folder_alone_are_told_apart(tmp_path):
-    def path(*files):  # all of one length and time
-        paths = PathBlock().add("", map(str, files))
-        cache = open_cache(tmp_path, paths, np.full((2, 2), 9), np.full((2, 2), 4), "")
-        return cache and cache.path
+    def path(root, *names):
+        for name in ("cat", "dog"):
+            (root / name).mkdir(parents=True, exist_ok=True)
+            draw_image(0, 0).save(root / name / "1.bmp")
+            os.utime(root / name / "1.bmp", (9, 9))
+        _, rows = check_files(Paths.of(names, root), root)
+        return open_cache(tmp_path / "cache", rows, np.full((2, 2), 4), "").path
 
-    cat, dog = (tmp_path / place / "images" / "1.bmp" for place in ("cat", "dog"))
-    moved = [tmp_path / "moved" / file.relative_to(tmp_path) for file in (cat, dog)]
-    assert path(cat, dog) == path(*moved) != path(dog, cat)
+    names = ("cat/1.bmp", "dog/1.bmp")
+    root, moved = tmp_path / "images", tmp_path / "moved"
+    assert path(root, *names) == path(moved, *names) != path(root, *names[::-1])
 
 
 def test_what_decides_the_pixels_decides_the_file(start):
@@ -125,10 +129,3 @@ def test_a_whole_file_is_used_and_stays_where_the_disk_is_full_by_now(
     assert capsys.readouterr().err == ""
     assert second.cache.path == path
     assert torch.equal(epoch(second), whole)
-
-
-def test_a_file_that_takes_another_size_after_the_check_is_named(start):
-    train = start()
-    draw_image(0.5, 0, (64, 24)).save(train.files[1])
-    with pytest.raises(UnreadableFileError, match=rf"{train.files[1].name}' has changed"):
-        epoch(train)

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from project.engine.loading.paths import ClassFiles, Paths, joined
+from project.engine.loading.paths import Paths, joined
 
 NAMES = [
     "1.jpg",
