@@ -23,7 +23,7 @@ class PredictCLI(PredictCommand):
         option("checkpoint", type=str, help="The checkpoint.")
         paths = "Files, folders with images at any depth, or - for a list on standard input."
         option("paths", nargs="+", type=str, help=paths)
-        output = "A .csv or .jsonl file; by default CSV goes to standard output."
+        output = "A CSV file; by default the rows go to standard output."
         option("--output", type=str | None, help=output)
         option("--top_k", type=PositiveInt, default=1, help="How many classes to name, best first.")
         probabilities = "Add a column for each class; implied if images may have several."

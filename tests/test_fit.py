@@ -101,8 +101,8 @@ def test_tensorboards_own_reader_finds_the_hyperparameters_and_the_final_metrics
     expected = {
         "optimizer.name": "SGD",
         "optimizer.lr": 0.1,
-        "batch_size": 16,
-        "image_size": 32,
+        "data.batch_size": 16,
+        "data.image_size": 32,
         "max_epochs": 1,
     }
     assert {name: settings[name] for name in expected} == expected

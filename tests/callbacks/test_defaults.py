@@ -31,7 +31,6 @@ from project.callbacks import (
     ProgressLines,
 )
 from project.engine import log_figure
-from project.engine.run.progress import Progress
 from project.engine.training.last_checkpoint import LastCheckpoint
 from project.fit import FitCLI
 from project.model import CosineWithWarmup
@@ -318,16 +317,3 @@ def test_what_the_user_says_of_progress_bars_wins(workplace, monkeypatch):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     assert ProgressLines not in bars()
-
-
-def test_looking_at_many_files_is_a_line_a_minute_where_nobody_watches(monkeypatch, capsys):
-    for visible in (True, False):
-        monkeypatch.setattr("project.engine.run.progress._clock", ticking(2.0))  # an image
-        progress = Progress(100, text="checking images", visible=visible)
-        for _ in range(100):
-            progress.advance(1)
-        progress.close()
-        lines = capsys.readouterr().err.splitlines()
-        assert len(lines) == 3 * visible
-        first = "checking images: 30 of 100 images, 0.5 images/s, 2 min 20 s left"
-        assert not visible or lines[0] == first

@@ -21,7 +21,7 @@ from ..loading.image_files import ImageFilesDataModule
 from ..loading.scan import spelt
 from ..preprocessing import Preprocessing, bands_of
 from ..run.checkpoint import ABOUT, About, read_checkpoint
-from ..run.rows import Row, RowWriter, ending_of
+from ..run.rows import Row, RowWriter
 from ..run.settings import plain_options
 from .command import OutputFile
 from .data import remembered_data, require_datasets, require_there, was_trained_on
@@ -84,7 +84,7 @@ class EvaluateCommand(Command):
             "Images to measure on: val, test, or all of a folder or CSV that it was not trained on."
         )
         output = "A JSON file for the metrics, by default beside the checkpoint."
-        predictions = "A .csv or .jsonl file for the predictions of each image, by default none."
+        predictions = "A CSV file for the predictions of each image, by default none."
         option = parser.add_argument
         option("checkpoint", type=str, help=checkpoint)
         assert isinstance(parser, ClassParser)
@@ -113,7 +113,6 @@ class EvaluateCommand(Command):
         if split == "all":
             self._take_all()
         each = config.output_predictions
-        ending = ending_of("--output_predictions", each) if each else ""
         if trainer.is_global_zero:
             output.require_writable()
             if each:
@@ -132,7 +131,7 @@ class EvaluateCommand(Command):
             return
         if collect.predictions is not None:
             file = OutputFile("--output_predictions", each)
-            with file.replaced() as target, RowWriter.open(target, COLUMNS, ending) as writer:
+            with file.replaced() as target, RowWriter.open(target, COLUMNS) as writer:
                 images = data.splits[split]
                 for rows in rows_of(collect.predictions, images, model.class_names):
                     writer.write(rows)

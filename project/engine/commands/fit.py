@@ -33,7 +33,7 @@ from ..training.best_checkpoint import (
     chosen_monitor,
     evaluate_best,
 )
-from ..training.last_checkpoint import CURVES, LastCheckpoint, StoppedError
+from ..training.last_checkpoint import CURVES, LastCheckpoint
 
 
 class CallbackOptions(Protocol):
@@ -89,7 +89,7 @@ class FitCommand(Command):
         resumed = self.run.resumable()
         self.prepare_options(config, resumed)
         plugins = trainer.plugins if isinstance(trainer.plugins, list) else [trainer.plugins]
-        classes = [class_of(plugin) or object for plugin in plugins]
+        classes = [class_of(plugin) for plugin in plugins]
         if trainer.precision is None and not any(issubclass(cls, Precision) for cls in classes):
             trainer.precision = best_precision(trainer.accelerator)
         # without this folder's paths, so that another run can use it
@@ -206,18 +206,14 @@ class FitCommand(Command):
 
     def _say_how_to_resume(self, error: BaseException) -> None:
         """Says how to resume a run that was stopped, or adds it to an error of the machine."""
-        step, best = self.trainer.global_step, self._keep_best
-        discarded = self.trainer.is_global_zero and step == 0 and self.run.discard()
         # without --name, the first process's name is this one's as soon as they have agreed
+        best = self._keep_best
         folder = Path(best.dirpath).parent if best and best.dirpath else self.run.path
         verb = "resume" if self._keeps_last else "start again"
         advice = f"to {verb}, run the same command with --name {shlex.quote(folder.name)}"
         if isinstance(error, SystemExit):  # StoppedError, or Lightning's for Ctrl-C
-            done = f" after step {step}" if isinstance(error, StoppedError) else ""
-            self.note(f"\nstopped{done}{' before the first step' if discarded else f'; {advice}'}")
-        elif isinstance(error, LocalError | OSError) and not (
-            discarded or isinstance(error, NonFiniteError)
-        ):
+            self.note(f"\nstopped after step {self.trainer.global_step}; {advice}")
+        elif isinstance(error, LocalError | OSError) and not isinstance(error, NonFiniteError):
             error.add_note(advice)  # such as to a full disk or a broken file
 
     def _write_metrics(self) -> dict[str, Any]:

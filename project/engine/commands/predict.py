@@ -21,8 +21,8 @@ from ..loading.files import PathBatch, path_loader
 from ..loading.scan import image_paths, listed_paths, spelt
 from ..preprocessing import bands_of
 from ..run.checkpoint import ABOUT, read_checkpoint
-from ..run.progress import Progress, note
-from ..run.rows import Row, RowWriter, ending_of, resume_rows
+from ..run.progress import note, progress_bar
+from ..run.rows import Row, RowWriter, resume_rows
 from .command import OutputFile
 from .labels import choices, has_any_labels, label_names, ranked
 from .predictions import QUIET
@@ -54,21 +54,21 @@ def label_files(model_class: Any, options: Namespace) -> int:
     if output is None:  # unlike print, a descriptor tells of a closed pipe
         file = RowWriter.open(sys.stdout.fileno(), columns)
     else:
-        ending = ending_of("--output", options.output)
         is_resumed = options.resume and output.path.exists()
-        earlier = resume_rows(output.path, columns, ending) if is_resumed else []
-        file = RowWriter.open(output.path, columns, ending, append=is_resumed)
+        earlier = resume_rows(output.path, columns) if is_resumed else []
+        file = RowWriter.open(output.path, columns, append=is_resumed)
     done = {row["path"] for row in earlier}
     left = [path for path in paths if spelt(path) not in done]
     try:
         with file as writer:
             labeller = Labeller(model, options, left, writer, earlier)
             code = _run(trainer, labeller)
+            labeller.progress.close()
     except BrokenPipeError:  # as where head has seen enough
         return _PIPE_CLOSED
     broken = f"; {labeller.unreadable:,} cannot be read, as the column 'error' says"
     place = f": {options.output}" if output else ""
-    note(f"labelled {labeller.progress.summary()}{broken if labeller.unreadable else ''}{place}")
+    note(f"labelled {len(left):,} images{broken if labeller.unreadable else ''}{place}")
     return code
 
 
@@ -92,7 +92,7 @@ class Labeller(LightningModule):
         self._paths = paths
         self._writer = writer
         total = len(earlier) + len(paths)
-        self.progress = Progress(total, len(earlier), visible=writer is not None)
+        self.progress = progress_bar(total, len(earlier), visible=writer is not None)
         self.unreadable = sum(row["error"] is not None for row in earlier)
 
     def predict_dataloader(self) -> DataLoader[Any]:
@@ -133,7 +133,7 @@ class Labeller(LightningModule):
         if self._writer is not None:
             rows = [row for turn in zip_longest(*of_ranks) for row in turn if row is not None]
             self._writer.write(rows)
-            self.progress.advance(len(rows))
+            self.progress.update(len(rows))
             self.unreadable += sum(row["error"] is not None for row in rows)
 
 
@@ -207,7 +207,6 @@ def _output_of(options: Namespace) -> OutputFile | None:
     if options.output is None:
         require(not options.resume, "--output", None, "given for --resume, which continues it")
         return None
-    ending_of("--output", options.output)
     output = OutputFile("--output", options.output)
     if output.path.exists() and not (options.overwrite or options.resume):
         raise UserError(

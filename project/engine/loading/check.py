@@ -20,7 +20,7 @@ from ..errors import UnreadableFileError, UserError, listed
 from ..hardware import usable_cores
 from ..preprocessing import Bands
 from ..run.files import whole_file
-from ..run.progress import Progress
+from ..run.progress import progress_bar
 from .decode import check_image, decode, open_image, read_bands, reason
 from .paths import ClassFiles, Paths, joined, prefix_of
 
@@ -133,9 +133,9 @@ def _look_at(files: Paths, look: Callable[[Path], T]) -> Iterator[T | str]:
         collate_fn=partial(_outcomes, look),
         generator=torch.Generator(),  # which it draws from, and not from the run's
     )
-    with contextlib.closing(Progress(len(files), text="checking images")) as progress:
+    with progress_bar(len(files), text="checking images") as bar:
         for outcomes in loader:
-            progress.advance(len(outcomes))
+            bar.update(len(outcomes))
             yield from outcomes
 
 

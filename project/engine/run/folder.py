@@ -7,10 +7,8 @@ import os
 import platform
 import re
 import shlex
-import shutil
 from datetime import datetime
 from pathlib import Path
-from types import UnionType
 from typing import Any
 
 import yaml
@@ -18,11 +16,12 @@ import yaml
 from ..errors import UserError, printable, require
 from .files import whole_file
 
-CHECKPOINTS, LAST, PREVIOUS = "checkpoints", "last.ckpt", "previous.ckpt"
+CHECKPOINTS = "checkpoints"
+LAST = "last.ckpt"
+PREVIOUS = "previous.ckpt"
 
 _MAY_CHANGE = ("--model.weights", "--model.compile")
-_LONGEST_NAME = 255  # of Linux and macOS
-_LEFT_BY_WANDB = "wandb/*run-*/logs/debug-core.log"
+_LEFT_BY_WANDB = "wandb/*run-*/logs/debug-core.log"  # a link to its cache
 
 
 class RunFolder:
@@ -31,21 +30,18 @@ class RunFolder:
     def __init__(self, root: str | Path, name: str) -> None:
         if name in ("", "..") or Path(name).name != name or not name.isprintable():
             raise UserError(f"--name '{name}' must be the name of one folder, without '/'")
-        size = len(name.encode())
-        require(size <= _LONGEST_NAME, "--name", f"{size} bytes", f"at most {_LONGEST_NAME} bytes")
-        require(
-            "://" not in str(root),
-            "--trainer.default_root_dir",
-            root,
-            "a folder of this machine, not an address",
-        )
-        self.name, self.path = name, Path(root) / name
-        self.config, self.metrics = self.path / "config.yaml", self.path / "metrics.json"
+        is_local = "://" not in str(root)
+        require(is_local, "--trainer.default_root_dir", root, "a folder of this machine")
+        self.name = name
+        self.path = Path(root) / name
+        self.config = self.path / "config.yaml"
+        self.metrics = self.path / "metrics.json"
         self.checkpoints = self.path / CHECKPOINTS
-        self.best, self.last = self.checkpoints / "best.ckpt", self.checkpoints / LAST
+        self.best = self.checkpoints / "best.ckpt"
+        self.last = self.checkpoints / LAST
         self.previous = self.checkpoints / PREVIOUS
-        self._lock, self._held = self.path / ".lock", -1
-        self._made: list[Path] = []
+        self._lock = self.path / ".lock"
+        self._held = -1
 
     def resumable(self) -> list[Path]:
         """Returns the checkpoints to resume from that are there, the newest first."""
@@ -81,60 +77,42 @@ class RunFolder:
         """Refuses a run that has its final metrics."""
         if self.metrics.exists():
             raise UserError(
-                f"the run '{self.path}' is finished, its test set measured; to train longer, start another from its"
-                f" weights: --name {shlex.quote(self.name)}_longer --model.weights {shlex.quote(str(self.best))};"
-                " to repeat it, remove that folder"
+                f"the run '{self.path}' is finished, its test set measured; to train longer, start"
+                f" another from its weights: --name {shlex.quote(self.name)}_longer --model.weights"
+                f" {shlex.quote(str(self.best))}; to repeat it, remove that folder"
             )
 
     def create(self) -> None:
         """Makes the folder, and locks out other processes."""
         try:
-            made = [folder for folder in (self.path.parent, self.path) if not folder.exists()]
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             self._require_no_way_out()
             self._held = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise UserError(
-                f"the run folder '{self.path}' cannot be written ({error.strerror}); choose another place with"
-                " --trainer.default_root_dir"
+                f"the run folder '{self.path}' cannot be written ({error.strerror}); choose another"
+                " place with --trainer.default_root_dir"
             ) from error
         self._keep_others_out()
-        self._made = made  # and no other process has, which would hold the lock
         self.require_unfinished()  # it may have been finished just now
 
-    def discard(self) -> bool:
-        """Removes the folder if this process has made it and no checkpoint is in it; returns True if it did."""
-        if self.path not in self._made or any(self.checkpoints.iterdir()):
-            return False
-        shutil.rmtree(self.path)
-        with contextlib.suppress(OSError):  # others may have put something beside it
-            for folder in self._made[:-1]:
-                folder.rmdir()
-        self._made = []
-        return True
-
     def _require_no_way_out(self) -> None:
-        """Refuses a folder, which may come from elsewhere, with links by which a run would write over other files.
+        """Refuses a folder, perhaps from elsewhere, whose links would lead the run to other files.
 
         A link loop cannot be opened, and a named pipe would let the run wait for ever.
         """
         inside = os.path.realpath(self.path)
         for entry in self.path.rglob("*"):
             target = Path(os.path.realpath(entry))
-            if entry.match(_LEFT_BY_WANDB):  # a link to its cache, which it makes for each process
-                continue
-            if entry.is_symlink() and not target.is_relative_to(inside):
-                problem = "is a link that leads out of the run's folder"
-            elif target.is_symlink():
-                problem = "is a link that leads to itself"
-            elif target.exists() and not (target.is_file() or target.is_dir()):
-                problem = "is neither a file nor a folder"
-            else:
-                continue
-            raise UserError(f"'{printable(entry)}' {problem}; remove it")
+            is_ours = target.is_relative_to(inside) and (target.is_file() or target.is_dir())
+            if not is_ours and not entry.match(_LEFT_BY_WANDB):
+                raise UserError(
+                    f"'{printable(entry)}' is no file of the run, or a link that leads out of its"
+                    " folder; remove it"
+                )
 
     def _keep_others_out(self) -> None:
-        """Takes a POSIX lock, which ends with this process and which loader workers, that outlive it, do not inherit."""
+        """Takes a POSIX lock, which ends with this process and which its workers do not inherit."""
         try:
             fcntl.lockf(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
@@ -168,25 +146,6 @@ def _options(config: str) -> dict[str, object]:
     return options
 
 
-_FORM: dict[str, type | UnionType] = {
-    "epoch": int,
-    "step": int,
-    "selection": dict | None,
-    "class_names": list,
-    "versions": dict,
-    "val": dict | None,
-    "test": dict,
-}
-_FORM_OF_SPLIT = {
-    "accuracy": float,
-    "correct": int,
-    "total": int,
-    "f1": float,
-    "loss": float,
-    "confusion_matrix": list,
-}
-
-
 def read_metrics(run: str | Path) -> dict[str, Any]:
     """Reads the final metrics of a run's folder.
 
@@ -198,16 +157,8 @@ def read_metrics(run: str | Path) -> dict[str, Any]:
         raise UserError(f"'{run}' is no finished run: it has no metrics.json")
     try:
         metrics: dict[str, Any] = json.loads(path.read_text())
-        splits = [metrics[split] for split in ("val", "test") if metrics[split] is not None]
-        sound = all(isinstance(metrics[name], kind) for name, kind in _FORM.items()) and all(
-            isinstance(split[name], kind)
-            for split in splits
-            for name, kind in _FORM_OF_SPLIT.items()
-        )
-    except (ValueError, TypeError, KeyError, RecursionError):
-        sound = False
-    if not sound:
-        raise UserError(f"'{path}' is damaged: it does not hold the metrics of a run")
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"'{path}' is damaged: {error}") from error
     return metrics
 
 

@@ -1,17 +1,16 @@
 """Loggers of a run: TensorBoard's files, which are rewound where a run resumes, and those that the user adds."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from torch.utils.tensorboard.summary import hparams
 
-from ..errors import require
 from ..upstream import is_accumulating
 
 if TYPE_CHECKING:
@@ -31,63 +30,47 @@ class RunLogger(TensorBoardLogger):
         self.experiment.flush()
 
 
-def loggers_of(given: Any, folder: Path) -> list[Logger]:
+def loggers_of(chosen: object, folder: Path) -> list[Logger]:
     """Returns the run's own logger and those that ``--trainer.logger`` adds; none for ``false``."""
-    if given is False:
+    if chosen is False:
         return []
-    added = [] if given in (None, True) else [given] if isinstance(given, Logger) else list(given)
-    return [RunLogger(folder), *added]
+    added = chosen if isinstance(chosen, list) else [chosen]
+    return [RunLogger(folder), *(part for part in added if isinstance(part, Logger))]
 
 
 def place_in_folder(trainer: Namespace, folder: Path) -> None:
-    """Puts the relative paths of the loggers and the profiler that a config names into the run's folder.
+    """Puts the relative paths of the loggers that a config names into the run's folder.
 
     A logger of W&B without an id gets the run's name, by which a resumed run continues there.
     """
-    loggers = trainer.logger if isinstance(trainer.logger, list) else [trainer.logger]
-    for spec, argument in [
-        *((logger, "save_dir") for logger in loggers),
-        (trainer.profiler, "dirpath"),
-    ]:
+    for spec in trainer.logger if isinstance(trainer.logger, list) else [trainer.logger]:
         if not isinstance(spec, Namespace) or spec.get("init_args") is None:
             continue
-        given, kind = spec.init_args, class_of(spec)
-        if isinstance(kind, type) and issubclass(
-            kind, WandbLogger | MLFlowLogger
-        ):  # others write to addresses, too
-            wanted = "a folder of this machine, not an address"
-            require(
-                "://" not in str(given.get(argument)),
-                f"--trainer.logger.{argument}",
-                given.get(argument),
-                wanted,
-            )
-        if (path := given.get(argument)) is not None and "://" not in str(path):
-            given[argument] = str(folder / path)
-        if (
-            isinstance(kind, type)
-            and issubclass(kind, WandbLogger)
-            and not (given.get("id") or given.get("version"))
-        ):
-            given["id"] = re.sub(r"[^\w.-]", "-", folder.name)[:64]
+        options = spec.init_args
+        place = options.get("save_dir")
+        if place is not None and "://" not in str(place):
+            options["save_dir"] = str(folder / place)
+        is_wandb = issubclass(class_of(spec), WandbLogger)
+        if is_wandb and not (options.get("id") or options.get("version")):
+            options["id"] = re.sub(r"[^\w.-]", "-", folder.name)[:64]
 
 
-def class_of(spec: Any) -> Any:
-    """Returns the class that a part of a config names, if it names one; the parser has imported it."""
+def class_of(spec: object) -> type:
+    """Returns the class that a part of a config names, or ``object``; the parser has imported it."""
     if not isinstance(spec, Namespace) or "class_path" not in spec:
-        return None
+        return object
     module, _, name = spec.class_path.rpartition(".")
-    return getattr(import_module(module), name)
+    part: type = getattr(import_module(module), name)
+    return part
 
 
 def curve_lengths(trainer: Trainer) -> dict[str, int]:
-    """Returns the size of each of the run's event files in bytes, by name, once everything is written."""
+    """Returns the size of each of the run's event files in bytes, once everything is written."""
     for logger in trainer.loggers if trainer.is_global_zero else []:
         if isinstance(logger, RunLogger):
             logger.save()
-            return {
-                path.name: path.stat().st_size for path in Path(logger.log_dir).glob(_EVENT_FILES)
-            }
+            files = Path(logger.log_dir).glob(_EVENT_FILES)
+            return {path.name: path.stat().st_size for path in files}
     return {}
 
 
@@ -107,12 +90,6 @@ def is_logged(trainer: Trainer) -> bool:
     if every == 0 or is_accumulating(trainer):
         return False
     return trainer.global_step % every == 0 or trainer.should_stop
-
-
-def tensorboards(trainer: Trainer) -> list[TensorBoardLogger]:
-    """Returns TensorBoard's loggers that this process writes to."""
-    loggers = trainer.loggers if trainer.is_global_zero else []
-    return [logger for logger in loggers if isinstance(logger, TensorBoardLogger)]
 
 
 def log_figure(
@@ -137,32 +114,21 @@ def log_figure(
             logger.experiment.log_figure(logger.run_id, figure, f"{tag}/{step}.png")
 
 
-def log_settings(trainer: Trainer, values: dict[str, Any], metrics: Iterable[str]) -> None:
-    """Gives every logger the settings of a new run; TensorBoard's tab HPARAMS shows them beside the named metrics."""
-    data: Any = trainer.datamodule  # type: ignore[attr-defined]  # set where it is passed to fit
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        flat |= (
-            {f"{name}.{inner}": one for inner, one in value.items()}
-            if isinstance(value, dict)
-            else {name: value}
-        )
-    flat |= {
-        "data": type(data).__name__,
-        "max_epochs": trainer.max_epochs,
-        "precision": trainer.precision,
-    }
-    flat |= {name: getattr(data, name, None) for name in ("image_size", "batch_size", "seed")}
-    plain = {
-        name: value if isinstance(value, bool | int | float | str) else str(value)
-        for name, value in flat.items()
-    }
+def log_settings(trainer: Trainer, settings: Mapping[str, object], metrics: Iterable[str]) -> None:
+    """Gives every logger the settings of a new run.
+
+    TensorBoard's tab HPARAMS shows them beside the metrics; Lightning would log a zero of each.
+    """
+    plain: dict[str, bool | int | float | str] = {}
+    for name, value in settings.items():
+        parts = value.items() if isinstance(value, Mapping) else [("", value)]
+        for part, setting in parts:
+            is_number = isinstance(setting, bool | int | float)
+            plain[f"{name}.{part}".rstrip(".")] = setting if is_number else str(setting)
     shown = {f"{split}/{name}": 0 for split in ("val", "test") for name in metrics}
-    for logger in trainer.loggers:
-        if not isinstance(logger, TensorBoardLogger):
+    for logger in trainer.loggers if trainer.is_global_zero else []:
+        if isinstance(logger, TensorBoardLogger):
+            for summary in hparams(plain, shown):  # type: ignore[no-untyped-call]
+                logger.experiment.file_writer.add_summary(summary)
+        else:
             logger.log_hyperparams(plain)
-    for tensorboard in tensorboards(
-        trainer
-    ):  # whose log_hyperparams would log a zero of each metric, too
-        for summary in hparams(plain, shown):  # type: ignore[no-untyped-call]
-            tensorboard.experiment.file_writer.add_summary(summary)

@@ -84,8 +84,15 @@ class Bookkeeping(Callback):
                 callback.on_train_epoch_start(trainer)
         if trainer.ckpt_path is None:
             model = self.model
-            network = {"arch": model.arch, "arch_args": model.arch_args}
-            log_settings(trainer, network | model.settings, model.val_metrics)
+            data = trainer.datamodule  # type: ignore[attr-defined]  # set by fit
+            run = {
+                "arch": model.arch,
+                "arch_args": model.arch_args,
+                "data": settings_of(data, getattr(data, "hparams", {})),
+                "max_epochs": trainer.max_epochs,
+                "precision": trainer.precision,
+            }
+            log_settings(trainer, run | model.settings, model.val_metrics)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int

@@ -307,7 +307,7 @@ def test_what_is_no_plain_setting_is_left_out(options, kept):
 @pytest.mark.parametrize("read", [read_checkpoint, read_weights])
 def test_a_named_pipe_is_no_checkpoint_and_is_not_waited_for(tmp_path, read):
     os.mkfifo(pipe := tmp_path / "last.ckpt")
-    with pytest.raises(UserError, match=r"there is no file '.*last\.ckpt': it is a folder, a pipe"):
+    with pytest.raises(UserError, match=r"there is no file .*last\.ckpt"):
         read(pipe)
 
 

@@ -33,11 +33,9 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
-@cases("name", "", ".", "..", "a/b", "/tmp", "../a", "a/..", "a\nb", "\udcff", "a" * 256, "é" * 128)
+@cases("name", "", ".", "..", "a/b", "/tmp", "../a", "a/..", "a\nb", "\udcff")
 def test_a_name_that_is_not_one_folder_is_refused(tmp_path, name):
-    with pytest.raises(
-        UserError, match=r"(?s)--name .*must be (the name of one folder|at most 255)"
-    ):
+    with pytest.raises(UserError, match=r"(?s)--name .*must be the name of one folder"):
         RunFolder(tmp_path, name)
 
 
@@ -52,20 +50,6 @@ def test_any_other_name_is_a_folder_in_the_root_with_nothing_but_checkpoints_and
         monkeypatch.setattr(
             "fcntl.lockf", Mock(side_effect=OSError(errno.ENOLCK, "No locks available"))
         )
-
-
-def test_a_folder_with_a_checkpoint_or_of_someone_else_is_not_discarded(tmp_path, run):
-    run.create()
-    run.last.write_text("weights")
-    assert not run.discard()
-    again = RunFolder(tmp_path / "runs", "first try")
-    again.create()
-    assert run.last.read_text() == "weights"
-    run.last.unlink()
-    assert not again.discard()
-    (tmp_path / "runs" / "other").mkdir()
-    assert run.discard()
-    assert files(tmp_path / "runs") == {"other"}
 
 
 @cases("obstacle", "runs", "runs/first try", "runs/first try/checkpoints")
@@ -86,7 +70,7 @@ def test_a_link_that_leads_out_of_a_run_is_not_followed(tmp_path, run, name):
     victim.mkdir() if name == "checkpoints" else victim.write_text("theirs")
     (run.path / name).parent.mkdir(parents=True)
     (run.path / name).symlink_to(victim)
-    with pytest.raises(UserError, match=rf"{name}' is a link that leads out of the run's folder"):
+    with pytest.raises(UserError, match=rf"{name}' is no file of the run, or a link"):
         run.create()
     assert victim.is_dir() or victim.read_text() == "theirs"
 
@@ -96,11 +80,11 @@ def test_a_link_to_itself_and_a_named_pipe_are_refused(run, name):
     path = run.path / name
     path.parent.mkdir(parents=True)
     path.symlink_to(path)
-    with pytest.raises(UserError, match=rf"{name}' is a link that leads to itself; remove it"):
+    with pytest.raises(UserError, match=rf"{name}' is no file of the run"):
         run.create()
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(UserError, match=rf"{name}' is neither a file nor a folder; remove it"):
+    with pytest.raises(UserError, match=rf"{name}' is no file of the run"):
         run.create()
 
 
@@ -187,24 +171,17 @@ def spec(kind, **arguments):
     )
 
 
-def test_places_are_within_the_runs_folder_unless_they_are_absolute_and_wandb_continues_by_its_name(
+def test_places_are_within_the_runs_folder_unless_absolute_and_wandb_continues_by_its_name(
     tmp_path,
 ):
     loggers = [spec("CSVLogger", save_dir=place) for place in (".", "/logs", "s3://bucket/x", None)]
-    wandb = [spec("WandbLogger", **given) for given in ({}, {"id": "mine"}, {"version": "v"})]
-    trainer = Namespace(logger=loggers + wandb, profiler=spec("Logger", dirpath="times"))
-    place_in_folder(trainer, run := tmp_path / "my run")
-    assert [one.init_args.save_dir for one in loggers] == [str(run), "/logs", "s3://bucket/x", None]
-    assert [one.init_args.get("id") for one in wandb] == ["my-run", "mine", None]
-    assert trainer.profiler.init_args.dirpath == str(run / "times")
+    wandb = [spec("WandbLogger", **options) for options in ({}, {"id": "mine"}, {"version": "v"})]
+    place_in_folder(Namespace(logger=loggers + wandb), run := tmp_path / "my run")
+    places = [part.init_args.save_dir for part in loggers]
+    assert places == [str(run), "/logs", "s3://bucket/x", None]
+    assert [part.init_args.get("id") for part in wandb] == ["my-run", "mine", None]
     for value in (None, True, False):
-        place_in_folder(Namespace(logger=value, profiler=None), run)
-    for kind in ("WandbLogger", "MLFlowLogger"):  # which would make a folder s3: here
-        with pytest.raises(
-            UserError,
-            match=r"save_dir must be a folder of this machine, not an address, got s3://x$",
-        ):
-            place_in_folder(Namespace(logger=spec(kind, save_dir="s3://x"), profiler=None), run)
+        place_in_folder(Namespace(logger=value), run)
 
 
 class RecordingLogger(Logger):
@@ -237,7 +214,7 @@ def test_loggers_of_the_users_get_settings_once_and_each_metric_once(workplace):
     assert len(settings) == 1
     assert {
         "optimizer.lr": 0.2,
-        "batch_size": 16,
+        "data.batch_size": 16,
         "max_epochs": 2,
     }.items() <= settings[0].items()
     assert all(isinstance(value, bool | int | float | str) for value in settings[0].values())
