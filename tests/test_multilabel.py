@@ -173,10 +173,7 @@ def test_predictions_of_each_image_name_all_its_classes(multilabel, tmp_path):
 
 
 def test_labels_of_one_class_and_balancing_are_refused_by_a_model_of_several(workplace):
-    with pytest.raises(
-        UserError, match=r"the labels are of one class an image; choose data with several"
-    ):
+    with pytest.raises(UserError, match=r"MultilabelClassifier gives each image any number of"):
         small(*MULTILABEL)
-    assert not Path("runs/run").exists()
     with pytest.raises(UserError, match="needs images of one class each"):
         small(*MULTILABEL, "--model.loss.class_weights=balanced", data=PAIRS)
