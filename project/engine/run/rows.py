@@ -21,9 +21,11 @@ Row = Mapping[str, object]
 class RowWriter:
     """Writes rows to an open text file; floats in the precision of float32."""
 
-    def __init__(self, file: TextIO, columns: Sequence[str]) -> None:
+    def __init__(self, file: TextIO, columns: Sequence[str], header: bool) -> None:
         self._file = file
         self._writer = csv.DictWriter(file, columns, lineterminator="\n")
+        if header:
+            self._writer.writeheader()
 
     @classmethod
     @contextmanager
@@ -38,10 +40,7 @@ class RowWriter:
             encoding="utf-8",
             errors="backslashreplace",
         ) as file:
-            writer = cls(file, columns)
-            if not append:
-                writer._writer.writeheader()
-            yield writer
+            yield cls(file, columns, header=not append)
 
     def write(self, rows: Sequence[Row]) -> None:
         """Appends rows."""
