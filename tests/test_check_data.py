@@ -127,7 +127,7 @@ def test_a_csv_that_training_refuses_is_refused_in_one_line(root, inspected):
         ((), "line 1: there is no column 'path' among image, class; --path_column names it"),
         (
             ("--path_column=image", "--label_column=class"),
-            "line 2: there is no file .*; --root says what paths",
+            "line 2: there is no file 'rose/no.jpg' in --root, which is '.*'",
         ),
     ):
         code, found, printed = inspected(file, *args)

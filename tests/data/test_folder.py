@@ -138,6 +138,26 @@ def test_a_folder_of_arrays_alone_names_the_option_that_reads_them(tmp_path):
         module(tmp_path).files()
 
 
+def test_an_error_about_a_lack_of_images_counts_the_files_that_are_left_out(tmp_path):
+    write_folder(tmp_path, {"a": 5, "b": 5, "c": 0})
+    (tmp_path / "c" / "photo.heic").touch()
+    with pytest.raises(UserError, match=r"c' has no images \(1 file ending in \.heic is left out\)"):
+        module(tmp_path).files()
+    with pytest.raises(UserError, match=r"' has no images \(1 file ending in \.heic is left out\)"):
+        module(tmp_path / "c").files()
+
+
+def test_a_folder_of_a_trained_class_may_be_empty_in_evaluation(tmp_path):
+    write_folder(tmp_path, {"a": 5, "b": 5, "c": 0})
+    data = module(tmp_path)
+    data.expect_classes(["a", "b", "c"], "best.ckpt")
+    assert {name: len(files) > 0 for name, files in data.files()["train"].items()} == {
+        "a": True,
+        "b": True,
+        "c": False,
+    }
+
+
 @cases(
     "folders message",
     ({}, "has no images"),

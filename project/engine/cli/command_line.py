@@ -13,7 +13,7 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_only
 
-from ..errors import UserError, listed
+from ..errors import UserError, listed, printable
 from ..run.progress import note
 from .class_parser import FOLLOWS, ClassParser
 from .classes import Bases, accepted, candidates, find_class, unknown_class
@@ -44,6 +44,8 @@ class CommandLine:
         """Reads configs, and separates classes from other words."""
         line = cls(whole_words(args))
         for word in line.words:
+            if word != word.encode(errors="replace").decode():
+                raise UserError(f"'{printable(word)}' is not UTF-8; rename the file or folder")
             option, equals, value = word.partition("=")
             option = option.replace(".init_args.", ".")
             key = option.removeprefix("--").removesuffix(".class_path")

@@ -159,12 +159,14 @@ def require_sound_run(
     folder = Path(trainer.default_root_dir, "checkpoints").resolve()
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint) and not isinstance(callback, BestCheckpoint):
-            place = Path(callback.dirpath or folder).resolve()
-            if place == folder and callback.filename in ("best", "last", "previous"):
-                raise UserError(
-                    f"{type(callback).__name__} would write {callback.filename}.ckpt, a checkpoint of the run;"
-                    " give it another filename or dirpath"
-                )
+            names = [callback.filename, callback.save_last and callback.CHECKPOINT_NAME_LAST]
+            places = [Path(callback.dirpath or folder, str(name)).resolve() for name in names]
+            for name in ("best", "last", "previous"):
+                if folder / name in places:
+                    raise UserError(
+                        f"{type(callback).__name__} would write {name}.ckpt, a checkpoint of the run;"
+                        " give it another filename or dirpath"
+                    )
     modes = {"train/loss": "min", "train/accuracy": "max"} | best | {monitor.monitor: monitor.mode}
     for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
         metric, mode = getattr(callback, "monitor", None), getattr(callback, "mode", None)

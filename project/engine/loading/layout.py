@@ -148,6 +148,12 @@ def list_folder(root: Path, bands: Bands | None = None, known: Collection[str] =
     folders = [folders for classes in layout.classes.values() for folders in classes.values()]
     loose = [*scan.images(root, skip={str(folder) for folder in chain.from_iterable(folders)})]
     _require_training_images(layout, splits["train"], loose, scan)
+    empty = [name for name, files in splits["train"].items() if not files]
+    if empty and not known:
+        folder = printable(layout.classes["train"][empty[0]][0])
+        raise UserError(
+            f"the class folder '{folder}' has no images{_left_out(scan)}; add some or remove the folder"
+        )
     if not layout.splits and not known:
         _require_no_splits(layout, splits["train"])
     where = os.path.relpath(layout.root, root.absolute().parent)
@@ -173,7 +179,7 @@ def _require_training_images(
             raise UserError(
                 f"--data.root: '{root}' has .npy files alone, which need --data.channels"
             )
-        what = "has no images"
+        what = f"has no images{_left_out(scan)}"
         if loose:
             example = printable(os.path.basename(loose[0]))
             what = f"has images (such as '{example}'), but no class folders with images"
@@ -181,9 +187,11 @@ def _require_training_images(
             f"--data.root: '{root}' {what}; it must hold one folder for each class, as in"
             f" {root}/daisy/1.jpg"
         )
-    if empty := [name for name, files in classes.items() if not files]:
-        folder = printable(layout.classes["train"][empty[0]][0])
-        raise UserError(f"the class folder '{folder}' has no images; add some or remove the folder")
+
+
+def _left_out(scan: ImageScan) -> str:
+    text = describe_left_out(scan.left_out)
+    return f" ({text})" if text else ""
 
 
 def _require_no_splits(layout: Layout, classes: Mapping[str, Paths]) -> None:

@@ -54,8 +54,8 @@ class Table:
             path, file = _find(root, row.path, real)
             if not file:
                 raise self.error(
-                    f"there is no file '{printable(root / row.path)}'; --data.root says what paths"
-                    " are relative to",
+                    f"there is no file '{printable(row.path)}' in --data.root, which is"
+                    f" '{printable(root)}'",
                     row.line,
                 )
             if (first := lines.setdefault(file, row.line)) != row.line:

@@ -31,6 +31,7 @@ MISTAKES = f"""
 --xyzzy=1 -> there is no option '--xyzzy'; see --help
 --trainer.max_ep=3 -> there is no option '--trainer.max_ep'
 extra -> unrecognized arguments: extra
+--trainer.default_root_dir=r\udcff -> root_dir=r\\udcff' is not UTF-8; rename the file or folder
 --trainer.callbacks.patience=3 -> --trainer.callbacks: Option 'patience' is not accepted
 --model.lr_scheduler.step_size=3 -> CosineWithWarmup has no option 'step_size'; it is an option of StepLR
 --data.root=x -> SyntheticFlowersDataModule has no option 'root'; it is an option of CIFAR10

@@ -318,6 +318,12 @@ def test_a_checkpoint_of_the_users_does_not_take_the_name_of_the_runs(workplace,
         small(callbacks=[own])
 
 
+def test_a_checkpoint_of_the_users_does_not_write_the_last_of_the_runs(workplace):
+    own = ModelCheckpoint(monitor="val/loss", save_last=True)
+    with pytest.raises(UserError, match=r"^ModelCheckpoint would write last\.ckpt"):
+        small(callbacks=[own])
+
+
 def test_a_users_best_elsewhere_is_not_taken_for_the_runs(workplace):
     small(callbacks=[ModelCheckpoint("mine", "best", monitor="val/loss")])
     assert read_json("runs/run/metrics.json")["selection"]["monitor"] == "val/accuracy"
