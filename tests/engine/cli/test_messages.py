@@ -166,12 +166,12 @@ def test_a_config_may_come_from_the_pipe_of_a_shells_process_substitution():
     "command args answer",
     (EvaluateCLI, [], "the checkpoint is missing; see --help"),
     (
-        report.parse,
+        report.ReportCLI().parse,
         ["x", "--data.root=x"],
         "unrecognized arguments: --data.root=x; did you mean --root?",
     ),
-    (report.parse, [], "the following arguments are required: run"),
-    (check_data.parse, [], "the following arguments are required: data"),
+    (report.ReportCLI().parse, [], "the following arguments are required: run"),
+    (check_data.CheckDataCLI().parse, [], "the following arguments are required: data"),
 )
 def test_other_commands_answer_alike(command, args, answer, capsys):
     assert answer in one_line(lambda: command(args), capsys)
