@@ -9,7 +9,7 @@ import platform
 import warnings
 import zipfile
 from argparse import Namespace
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -155,19 +155,18 @@ def require_same_classes(known: list[str], path: object, class_names: list[str])
 
 
 def read_newest(
-    paths: Iterable[Path], note: Callable[[str], None]
+    paths: Sequence[Path], note: Callable[[str], None]
 ) -> tuple[Path | None, dict[str, Any]]:
-    """Reads the first of some checkpoints, the newest first, that is not damaged; returns None if there is none."""
-    damage = None
-    for path in paths:
+    """Reads the first of some checkpoints, the newest first, that is not damaged, if any."""
+    if not paths:
+        return None, {}
+    *newer, oldest = paths
+    for path in newer:
         try:
             return path, read_checkpoint(path)
         except UserError as error:
             note(f"{error}; looking for the one before it")
-            damage = error
-    if damage is not None:
-        raise damage
-    return None, {}
+    return oldest, read_checkpoint(oldest)
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:

@@ -6,12 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from types import FrameType
 from typing import Any
-
-from .progress import note
 
 EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, try again
 _FIRST_PID = "LOCAL_RANK_0_PID"  # in the environment of what the first process starts
@@ -20,10 +17,10 @@ _PATIENCE = 5.0  # seconds for processes to end by themselves
 
 
 class StopRequest:
-    """Sets ``made`` when the system or the user wants the run to stop; the trainer looks here between two steps.
+    """Sets ``made`` when the system or the user wants the run to stop; training looks here.
 
-    Lightning's own handlers, which the commands switch off, save and talk to other processes in the middle of whatever
-    the signal interrupted, and hang now and then.
+    Lightning's own handlers, which the commands switch off, save and talk to other processes in the
+    middle of whatever the signal interrupted, and hang now and then.
     """
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
@@ -34,8 +31,7 @@ class StopRequest:
 
     def listen(self) -> None:
         """Takes the signals over."""
-        if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in self.SIGNALS}
+        self._before = {number: signal.signal(number, self._note) for number in self.SIGNALS}
 
     def ignore(self) -> None:
         """Hands the signals back to whoever handled them before."""
@@ -51,9 +47,10 @@ class StopRequest:
 
 
 def watch_processes(launcher: Any) -> None:
-    """Has the system end the processes that Lightning started when the first one dies; Lightning's observer does the rest.
+    """Has the system end the processes that Lightning started when the first one dies.
 
-    Otherwise they would wait in a collective until the backend's time limit. torchrun and srun watch their own.
+    Otherwise they would wait in a collective until the backend's time limit. Lightning's observer
+    does the rest; torchrun and srun watch their own.
     """
     if (first := os.environ.get(_FIRST_PID)) and int(os.environ.get("LOCAL_RANK", 0)) > 0:
         _die_with(int(first))
@@ -62,12 +59,6 @@ def watch_processes(launcher: Any) -> None:
     ):
         os.environ[_FIRST_PID] = str(os.getpid())
         atexit.register(_end_processes, launcher)
-    environment = getattr(launcher, "cluster_environment", None)
-    if environment is not None and launcher.num_nodes > 1 and environment.local_rank() == 0:
-        place = f"{environment.main_address}:{environment.main_port}"
-        note(
-            f"node {environment.node_rank()}: waiting for all {launcher.num_nodes} nodes to meet at {place}"
-        )
 
 
 def _die_with(parent: int) -> None:
@@ -78,7 +69,7 @@ def _die_with(parent: int) -> None:
 
 
 def _end_processes(launcher: Any) -> None:
-    """Ends what Lightning has started and forgets where the first process fails: on GPUs they would wait for it."""
+    """Ends what Lightning has started and forgets if the first process fails."""
     deadline = time.monotonic() + _PATIENCE
     for process in launcher.procs:
         try:
