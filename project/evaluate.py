@@ -8,7 +8,6 @@ from project.analysis.tables import class_rates, class_table, metrics_table
 from project.cli import ProjectCLI
 from project.data import FolderDataModule
 from project.engine import EvaluateCommand, Preprocessing
-from project.engine.cli.class_parser import Screen
 from project.model import ImageClassifier
 from project.model.pretrained import follow_preprocessing
 
@@ -28,25 +27,23 @@ class EvaluateCLI(ProjectCLI, EvaluateCommand):
     defaults = dict.fromkeys(
         ("trainer.logger", "trainer.enable_checkpointing", "trainer.enable_model_summary"), False
     )
-    screen = Screen(
-        trainer=(
-            "accelerator",
-            "devices",
-            "num_nodes",
-            "strategy",
-            "precision",
-            "limit_test_batches",
-        ),
-        data=FolderDataModule,
-        model=None,
-        examples=(
-            "python -m project.evaluate runs/mine/checkpoints/best.ckpt",
-            "python -m project.evaluate runs/mine/checkpoints/best.ckpt --split val --output val.json",
-            "python -m project.evaluate runs/mine/checkpoints/best.ckpt --data path/to/other/folder --split all",
-            "python -m project.evaluate runs/mine/checkpoints/best.ckpt --output_predictions test.csv",
-        ),
-        hidden=[f"--data.{name}" for name in ("crop_scale", "flip", "crop_padding", "cutout")],
+    trainer_options = (
+        "accelerator",
+        "devices",
+        "num_nodes",
+        "strategy",
+        "precision",
+        "limit_test_batches",
     )
+    data_in_help = FolderDataModule
+    examples = (
+        "python -m project.evaluate runs/mine/checkpoints/best.ckpt",
+        "python -m project.evaluate runs/mine/checkpoints/best.ckpt --split val --output val.json",
+        "python -m project.evaluate runs/mine/checkpoints/best.ckpt --data path/to/other/folder"
+        " --split all",
+        "python -m project.evaluate runs/mine/checkpoints/best.ckpt --output_predictions test.csv",
+    )
+    hidden_options = ("--data.crop_scale", "--data.flip", "--data.crop_padding", "--data.cutout")
 
     def prepare_options(self, config: Namespace, preprocessing: Preprocessing) -> None:
         """Prepares images as in training, where no option says otherwise."""

@@ -22,7 +22,6 @@ from project.data import (
     SyntheticFlowersDataModule,
 )
 from project.engine import FitCommand
-from project.engine.cli.class_parser import Screen
 from project.model import ImageClassifier
 from project.model.networks import is_path
 from project.model.pretrained import follow_weights
@@ -46,26 +45,25 @@ class FitCLI(ProjectCLI, FitCommand):
         "trainer.default_root_dir": "runs",
         "trainer.enable_model_summary": False,
     }
-    screen = Screen(
-        trainer=(
-            *(
-                "accelerator",
-                "devices",
-                "num_nodes",
-                "strategy",
-                "precision",
-                "max_epochs",
-                "accumulate_grad_batches",
-            ),
-            *("gradient_clip_val", "callbacks", "fast_dev_run"),
-        ),
-        data=FolderDataModule,
-        model=ImageClassifier,
-        examples=(
-            "python -m project.fit --data path/to/folder --data.image_size 160 --name mine",
-            "python -m project.fit --config configs/cifar10_resnet9.yaml --trainer.max_epochs 5",
-            "python -m project.fit --model.optimizer AdamW --model.optimizer.lr 0.001 --trainer.devices 2",
-        ),
+    trainer_options = (
+        "accelerator",
+        "devices",
+        "num_nodes",
+        "strategy",
+        "precision",
+        "max_epochs",
+        "accumulate_grad_batches",
+        "gradient_clip_val",
+        "callbacks",
+        "fast_dev_run",
+    )
+    data_in_help = FolderDataModule
+    model_in_help = ImageClassifier
+    examples = (
+        "python -m project.fit --data path/to/folder --data.image_size 160 --name mine",
+        "python -m project.fit --config configs/cifar10_resnet9.yaml --trainer.max_epochs 5",
+        "python -m project.fit --model.optimizer AdamW --model.optimizer.lr 0.001"
+        " --trainer.devices 2",
     )
     callback_options = DefaultCallbacks
     first_callbacks = (MetricsCSV,)

@@ -149,6 +149,9 @@ def surroundings(tmp_path_factory):
             build(cli, *args)
             parsers[type(cli)] = cli.parser
         cli.parser = parsers[type(cli)]
+        # the classes of the command line before this one
+        cli.parser.set_defaults({"trainer.logger": None, "trainer.profiler": None})
+        cli.parser.set_defaults({"trainer.strategy": "auto"})
 
     with pytest.MonkeyPatch.context() as patch, flowers_drawn_once():
         patch.setattr(FitCLI, "setup_parser", setup_parser)

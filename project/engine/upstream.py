@@ -4,17 +4,20 @@
 that an upgrade which renames or changes one fails there, by name.
 """
 
+from __future__ import annotations
+
 import multiprocessing.queues
 import os
 import sys
-from argparse import Action
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from jsonargparse import ArgumentParser
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import WeightAveraging
+if TYPE_CHECKING:  # none of them is needed for ``--help``
+    from argparse import Action
+    from collections.abc import Mapping
+
+    from jsonargparse import ArgumentParser
+    from lightning.pytorch import LightningModule, Trainer
+    from lightning.pytorch.callbacks import WeightAveraging
 
 _LIGHTNING = "lightning.pytorch"
 
@@ -141,6 +144,8 @@ def options_of(parser: ArgumentParser) -> list[Action]:
 
 def cpu_computes_in_bfloat16() -> bool:
     """Returns True if the CPU has instructions for bfloat16; others emulate it, slower than float32."""
+    import torch
+
     supported: Any = torch.cpu._is_avx512_bf16_supported()
     return bool(supported)
 

@@ -92,8 +92,6 @@ DEEPER = """
 analysis/evaluation.py commands.predictions loading.batch
 callbacks/defaults.py training.best_checkpoint training.last_checkpoint training.non_finite
 cli.py cli.command
-evaluate.py cli.class_parser
-fit.py cli.class_parser
 model/classifier.py preprocessing
 model/test_time.py upstream
 """  # what still goes around the door: each line is to go

@@ -1,62 +1,60 @@
-"""Arranges a command line: its configs first, in one, with the class of each option that was named last; then flags.
+"""A command line's configs and flags, and the classes that they name.
 
-jsonargparse reads from left to right. If a class is named after its arguments, it drops those that the previous
-class does not accept, and keeps that class's defaults for those that both accept. Here it never meets a change of
-class.
+jsonargparse reads from left to right. If a class is named after its arguments, it drops those that
+the previous class does not accept, and keeps that class's defaults for the others. So the classes
+are taken out here, and become the parser's defaults: it never meets a change of class.
 """
 
 import os
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from lightning.pytorch.utilities import rank_zero_only
 
 from ..errors import UserError, listed, printable
 from ..run.progress import note
-from .class_parser import FOLLOWS, ClassParser
-from .classes import Bases, accepted, candidates, find_class, unknown_class
-from .config import CLASS_KEYS, Options, flat, path_of, read_config, read_yaml
+from .classes import Bases, accepted, find_class, unknown_class
+from .config import CLASS_KEYS, Options, flat, read_config, read_yaml
 from .parser import suggestion
 
 _WITHOUT_VALUE = re.compile(r"-h|--help|--help-all|--print_config.*|.+\.help")
+_NO_CLASS = re.compile(r"(null|true|false)$|\[")
 
 
 @dataclass
 class CommandLine:
-    """The words of a command line, before classes are resolved.
+    """The words of a command line.
 
     Attributes:
         words: Each option with its value as one word, and positional arguments.
-        configs: The configs, as options by their full names.
-        classes: The classes that flags name, by option.
-        rest: The other words.
+        configs: The configs, and the classes that flags name as the last one.
+        flags: The other words.
     """
 
     words: list[str]
-    configs: list[Options] = field(default_factory=list)
-    classes: Options = field(default_factory=dict)
-    rest: list[str] = field(default_factory=list)
+    configs: list[Options]
+    flags: list[str]
 
     @classmethod
     def read(cls, args: Iterable[str]) -> "CommandLine":
-        """Reads configs, and separates classes from other words."""
-        line = cls(whole_words(args))
-        for word in line.words:
+        """Reads the configs, and separates classes from other words."""
+        configs = list[Options]()
+        classes: Options = {}
+        flags = list[str]()
+        words = whole_words(args)
+        for word in words:
             if word != word.encode(errors="replace").decode():
                 raise UserError(f"'{printable(word)}' is not UTF-8; rename the file or folder")
-            option, equals, value = word.partition("=")
-            option = option.replace(".init_args.", ".")
-            key = option.removeprefix("--").removesuffix(".class_path")
+            option, _, value = word.partition("=")
+            key = full_name(option)
             if option in ("-c", "--config"):
-                line.configs.append(read_config(value))
-            elif option.startswith("--") and key in CLASS_KEYS:
-                is_yaml = re.match(r"(null|true|false)$|[\[{]", value)
-                line.classes[key] = read_yaml(value, option) if is_yaml else value
+                configs.append(read_config(value))
+            elif word.startswith("--") and key in CLASS_KEYS and not _NO_CLASS.match(value):
+                classes[key] = read_yaml(value, option) if value.startswith("{") else value
             else:
-                line.rest.append(f"{option}{equals}{value}")
-        return line
+                flags.append(word)
+        return cls(words, [*configs, flat(classes)], flags)
 
     def values(self, option: str) -> list[str]:
         """Returns the values that flags give to an option, in order."""
@@ -66,37 +64,40 @@ class CommandLine:
     @property
     def positionals(self) -> list[str]:
         """Returns the arguments without a name."""
-        return [word for word in self.rest if not word.startswith("-")]
+        return [word for word in self.words if not word.startswith("-")]
 
-    def options(
-        self, bases: Bases, defaults: Mapping[str, Any], of_path: Mapping[str, type]
-    ) -> Options:
-        """Merges the configs and classes of the line, so that their order does not matter.
-
-        ``defaults`` are the classes of ``data`` and ``model`` if none is named; ``of_path`` are the data modules
-        for ``--data PATH``, by the argument that takes the path.
-        """
-        options = Options()
-        for config in self.configs:
-            _merge(options, _with_classes(config, bases, of_path), is_config=True)
-        _merge(options, _with_classes(flat(self.classes), bases, of_path), is_config=False)
-        for name, source in FOLLOWS.items():  # a parser would accept them and then override them
-            if options.get(name) is not None or self.values(f"--{name}"):
-                raise UserError(f"--{name} cannot be given: it follows from {source}")
-        known = _with_classes(flat(dict(defaults)), bases, of_path)
-        same = [key for key in defaults if options.get(key, known[key]) is known[key]]
-        kept = {name: value for name, value in known.items() if name.partition(".")[0] in same}
-        return kept | options
-
-    def names(self, options: Options) -> set[str]:
+    @property
+    def names(self) -> set[str]:
         """Returns the names of all options that are given."""
-        flags = [word[2:].partition("=")[0] for word in self.rest if word.startswith("--")]
-        return {name.removesuffix("+") for name in [*options, *flags]}
+        flags = [full_name(word.partition("=")[0]) for word in self.flags if word.startswith("--")]
+        names = [*flags, *(name for config in self.configs for name in config)]
+        return {name.removesuffix("+") for name in names}
+
+    def take_classes(
+        self, bases: Bases, defaults: Options, path_classes: Mapping[str, type]
+    ) -> dict[str, type]:
+        """Takes the class of each option, the one named last, out of the configs.
+
+        ``defaults`` are classes and their arguments if no other class is named; ``path_classes``
+        are the data modules for ``--data PATH``, by the argument that takes the path.
+        """
+        classes: dict[str, type] = {}
+        for config in reversed(self.configs):
+            for key, cls in classes.items():
+                _drop_others(config, key, cls)
+            named = _take_classes(config, bases, path_classes)
+            classes = named | classes
+        for key, cls in _take_classes(defaults, bases, path_classes).items():
+            if classes.setdefault(key, cls) is not cls:
+                for name in [name for name in defaults if name.startswith(f"{key}.")]:
+                    del defaults[name]
+        return classes
 
 
 def whole_words(args: Iterable[str]) -> list[str]:
     """Joins each option and its value to one word; no option takes several values."""
-    words, rest = list[str](), iter(args)
+    words = list[str]()
+    rest = iter(args)
     for word in rest:
         if word.startswith("-") and "=" not in word and not _WITHOUT_VALUE.fullmatch(word):
             if (value := next(rest, None)) is None:
@@ -106,116 +107,70 @@ def whole_words(args: Iterable[str]) -> list[str]:
     return words
 
 
-def complete_classes(options: Options, bases: Bases) -> Options:
-    """Returns all classes, also those that the model has by default, such as its optimizer.
+def full_name(option: str) -> str:
+    """Returns an option's name in this module: without dashes, ``init_args`` and ``class_path``."""
+    return option.removeprefix("--").removesuffix(".class_path").replace(".init_args.", ".")
 
-    If another is named, adds its own defaults to the options: jsonargparse would keep the arguments of the model's.
-    """
-    classes: Options = {key: cls for key, cls in options.items() if isinstance(cls, type)}
-    for name, default in accepted(classes["model"]).items() if "model" in classes else ():
-        key = f"model.{name}"
-        if key in bases and isinstance(default, dict):
-            usual = find_class(bases[key], default["class_path"])
-            cls = classes.setdefault(key, usual) if key not in options else options[key]
-            if isinstance(cls, type) and cls is not usual:
-                arguments = default.get("init_args", {})
-                for argument, value in accepted(cls).items():
-                    if argument in arguments:
-                        options.setdefault(f"{key}.{argument}", value)
+
+def _drop_others(config: Options, key: str, cls: type) -> None:
+    """Drops what a class that is named later does not accept, with a note."""
+    config.pop(key, None)
+    arguments = [name for name in config if name.startswith(f"{key}.")]
+    depth = key.count(".") + 1
+    others = [name for name in arguments if name.split(".")[depth] not in accepted(cls)]
+    for name in others:
+        del config[name]
+    if others:
+        names = listed(name.removeprefix(f"{key}.") for name in others)
+        text = f"--{key}: {cls.__name__} does not accept {names} of an earlier config"
+        rank_zero_only(note)(text)
+
+
+def _take_classes(
+    config: Options, bases: Bases, path_classes: Mapping[str, type]
+) -> dict[str, type]:
+    """Takes classes out of a config; a folder or file stands for the data module that reads it."""
+    classes: dict[str, type] = {}
+    for key, base in bases.items():
+        name = config.get(key)
+        if not isinstance(name, str):  # false, null, or a list of loggers
+            continue
+        path = os.path.expanduser(name)
+        if cls := find_class(base, name):
+            classes[key] = cls
+            del config[key]
+        elif key == "data" and os.path.exists(path):
+            argument = "root" if os.path.isdir(path) else "file"
+            classes[key] = path_classes[argument]
+            config[f"data.{argument}"] = config.pop(key)
+        # others are such as ``ddp``, or a loss that is a function
+        elif not (key.startswith("trainer.") or (key == "model.loss" and "." in name)):
+            raise unknown_class(key, base, name)
     return classes
 
 
+def all_classes(classes: Mapping[str, type], bases: Bases) -> dict[str, type]:
+    """Returns the classes, and those that the model has by default, such as its optimizer."""
+    parts: dict[str, type] = {}
+    for name, default in accepted(classes["model"]).items() if "model" in classes else ():
+        key = f"model.{name}"
+        if key in bases and isinstance(default, dict):
+            cls = find_class(bases[key], default["class_path"])
+            parts |= {key: cls} if cls else {}
+    return dict(sorted({**parts, **classes}.items()))
+
+
 def require_known(
-    names: Iterable[str], classes: Options, parser: ClassParser, bases: Bases
+    names: Iterable[str], known: Collection[str], classes: Mapping[str, type]
 ) -> None:
-    """Raises a UserError that suggests the closest name if an option is unknown."""
-    arguments = {key: accepted(cls) for key, cls in classes.items() if cls}
-    arguments |= {key: accepted(cls) for cls, key in parser.callbacks.items()}
-    known = [*parser.known(), *(f"{key}.{name}" for key in arguments for name in arguments[key])]
-    for name in names:
-        key = next((key for key in reversed(list(bases)) if name.startswith(f"{key}.")), "")
-        argument = name.removeprefix(f"{key}.").partition(".")[0]
-        if not key and name not in known and not _is_nested(name, known):
-            raise UserError(f"there is no option '--{name}'{suggestion(name, known)}")
-        if arguments.get(key) and argument not in (*arguments[key], "dict_kwargs"):
-            others = [cls.__name__ for cls in candidates(bases[key]) if argument in accepted(cls)]
-            advice = (
-                f"; it is an option of {listed(others, 3)}" if others else suggestion(name, known)
-            )
-            cls = classes[key].__name__
-            raise UserError(f"--{name}: {cls} has no option '{argument}'{advice}")
+    """Raises a UserError that suggests the closest name if an option is unknown.
 
-
-def _is_nested(name: str, known: Iterable[str]) -> bool:
-    """Returns True for an argument of a class that an option such as ``trainer.plugins`` takes."""
-    options = [option for option in known if "." in option and not option.endswith(".help")]
-    parents = [option for option in options if name.startswith(f"{option}.")]
-    # an option with options of its own knows them
-    return any(not any(other.startswith(f"{one}.") for other in options) for one in parents)
-
-
-def _with_classes(options: Options, bases: Bases, of_path: Mapping[str, type]) -> Options:
-    """Finds the classes that options name; a folder or a file stands for the data module that reads it."""
-    for key in CLASS_KEYS:
-        if (name := options.get(key)) is None:
-            continue
-        if cls := find_class(bases[key], name):
-            options[key] = cls
-        elif key == "data" and os.path.exists(path := os.path.expanduser(str(name))):
-            argument = "root" if os.path.isdir(path) else "file"
-            options |= {"data": of_path[argument], f"data.{argument}": name}
-        # others are such as ``ddp``, or a loss that is a function, which has no arguments
-        elif _arguments(options, key) or not (
-            key.startswith("trainer.") or (key == "model.loss" and "." in str(name))
-        ):
-            raise UserError(unknown_class(key, bases[key], str(name)))
-    return options
-
-
-def _merge(options: Options, later: Options, is_config: bool) -> None:
-    """Adds a later config, or the classes that flags name, to options; ``name+`` appends to a list.
-
-    What a new class does not accept is dropped if it repeats the old one's default, as in a saved config. The rest
-    is dropped with a note if a config names the new class, such as a recipe; if a flag does, the parser refuses it.
+    Whatever is below an option, such as ``trainer.callbacks.monitor``, is left to the parser.
     """
-    for key in CLASS_KEYS:
-        old: Any = options.get(key)
-        if (new := later.get(key, old)) is old:
-            continue
-        allowed = accepted(new) if isinstance(new, type) else {}
-        defaults = flat({key: accepted(old)}) if isinstance(old, type) else {}
-        arguments = _arguments(options, key).items()
-        foreign = {name: argument for name, argument in arguments if argument not in allowed}
-        changed = {
-            name: argument
-            for name, argument in foreign.items()
-            if isinstance(new, type) and options[name] != defaults.get(name, ...)
-        }
-        for name in foreign if is_config else foreign.keys() - changed.keys():
-            del options[name]
-        if changed and is_config:
-            lost = listed(dict.fromkeys(changed.values()))
-            text = f"--{key}: {new.__name__} does not accept {lost} of an earlier config"
-            rank_zero_only(note)(text)
-    for name, value in later.items():
-        option = name.removesuffix("+")
-        before = options.get(option)
-        if isinstance(before, dict) and isinstance(value, dict):
-            value = before | value
-        elif option != name:
-            if isinstance(before, type):
-                arguments = _arguments(options, option).items()
-                init_args = {argument: options.pop(full) for full, argument in arguments}
-                before = {"class_path": path_of(before), "init_args": init_args}
-            value = [*_as_list(before), *_as_list(value)]
-        options[option] = value
-
-
-def _arguments(options: Options, key: str) -> dict[str, str]:
-    """Returns the options of a class by their full names, with the argument of the class that each belongs to."""
-    names = (name for name in options if name.startswith(f"{key}."))
-    return {name: name.removeprefix(f"{key}.").partition(".")[0] for name in names}
-
-
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
+    groups = {name.rpartition(".")[0] for name in known if not name.endswith(".help")}
+    open_ended = tuple(f"{name}." for name in known if name not in groups)
+    for name in names:
+        if name not in known and not name.startswith(open_ended):
+            owners = [classes[key].__name__ for key in classes if name.startswith(f"{key}.")]
+            owner = f" of {owners[-1]}" if owners else ""
+            raise UserError(f"there is no option '--{name}'{owner}{suggestion(name, known)}")

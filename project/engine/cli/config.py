@@ -1,40 +1,29 @@
-"""Config files: YAML read as options by their full names, and written."""
+"""Config files: safe YAML, read as options by their full names."""
 
 import math
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from ..errors import UserError, first_sentence
 
-Options = dict[str, Any]
-"""Options by their full names, such as ``model.optimizer.lr``; ``model.optimizer`` itself is the class."""
+Options = dict[str, object]
+"""Options by their full names, such as ``model.optimizer.lr``; ``model.optimizer`` is the class."""
 
 CLASS_KEYS = (
     *("data", "model", "model.loss", "model.optimizer", "model.lr_scheduler"),
     *("trainer.logger", "trainer.strategy", "trainer.profiler"),
 )
-"""Options that take one class; ``trainer.callbacks`` is a list, in which a class follows another."""
-_GROUPS = ("trainer", "callbacks", *CLASS_KEYS)
-_TAG = "tag:yaml.org,2002:"
-_NUMBER = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+")
+"""Options that take one class."""
+_GROUPS = ("data", "model", "trainer", "callbacks")
 _LARGEST = 100_000  # nodes, with aliases expanded
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads ``1e-3`` as a number, as YAML 1.2 does, and a date as text.
-
-    Refuses aliases that multiply, and a key that is given twice.
-    """
-
-    def resolve(self, kind: type, value: Any, implicit: Any) -> Any:
-        if kind is yaml.ScalarNode and implicit[0] and _NUMBER.fullmatch(value):
-            return f"{_TAG}float"
-        tag = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]  # of yaml
-        return f"{_TAG}str" if tag == f"{_TAG}timestamp" else tag
+    """Refuses aliases that multiply, and a key that is given twice."""
 
     def get_single_node(self) -> yaml.Node | None:
         node: yaml.Node | None = super().get_single_node()
@@ -42,14 +31,19 @@ class _Loader(yaml.SafeLoader):
             raise yaml.YAMLError("its aliases multiply")
         return node
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = set[str]()
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
+        names = set[str]()
         for key, _ in node.value:
-            if (name := str(key.value).removesuffix("+")) in keys - {"<<"}:
-                problem = f"'{name}' is given twice"
+            if str(key.value) in names:
+                problem = f"'{key.value}' is given twice"
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
-            keys.add(name)
+            names.add(str(key.value))
         return super().construct_mapping(node, deep)
+
+
+# numbers such as 1e-3, as in YAML 1.2
+_EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+0123456789"))
 
 
 def _size(node: yaml.Node, sizes: dict[int, float]) -> float:
@@ -62,7 +56,7 @@ def _size(node: yaml.Node, sizes: dict[int, float]) -> float:
     return sizes[id(node)]
 
 
-def read_yaml(text: str, name: str) -> Any:
+def read_yaml(text: str, name: str) -> object:
     """Reads YAML; ``name`` says in messages where it is from."""
     try:
         return yaml.load(text, Loader=_Loader)  # a SafeLoader
@@ -75,58 +69,31 @@ def read_yaml(text: str, name: str) -> Any:
 
 def read_config(path: str) -> Options:
     """Reads a config file, or YAML text that starts with a brace; an empty one is an empty dict."""
-    name, text = path, ""
-    if path.lstrip().startswith("{"):
-        name, text = "--config", path
+    if path.startswith("{"):
+        return flat(read_yaml(path, "--config"))
     # a FIFO would be waited for; the pipe of a shell's <(...) resolves to no path
-    elif os.path.exists(real := os.path.realpath(path)) and not os.path.isfile(real):
+    if os.path.exists(real := os.path.realpath(path)) and not os.path.isfile(real):
         raise UserError(f"--config: '{path}' is not a file")
     try:
-        values = read_yaml(text or Path(path).read_text("utf-8-sig"), name)
+        text = Path(path).read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--config: '{path}' cannot be read: {first_sentence(error)}") from error
-    if values is not None and not isinstance(values, dict):
-        raise UserError(f"{name}: expected 'option: value', got '{str(values)[:40]}'")
-    return flat(values or {})
+    return flat(read_yaml(text, path) or {})
 
 
-def flat(values: dict[Any, Any], group: str = "") -> Options:
-    """Names options in full, as flags do: ``model: {init_args: {arch: x}}`` becomes ``model.arch: x``."""
+def flat(values: object, group: str = "") -> Options:
+    """Names options in full: ``model: {init_args: {arch: x}}`` becomes ``model.arch: x``."""
+    if not isinstance(values, Mapping):
+        raise UserError(f"--config: expected 'option: value', got '{str(values)[:40]}'")
     options: Options = {}
     for key, value in values.items():
         parts = f"{group}.{key}".split(".")
         name = ".".join(part for part in parts if part not in ("", "class_path", "init_args"))
-        if isinstance(value, dict) and name in _GROUPS:
-            added = flat(value, name)
-        elif value is not None and name in ("trainer", "callbacks"):
-            raise UserError(f"--config: {name} must hold options, got '{value}'")
-        elif value is None and name in ("trainer", "callbacks", "data", "model"):
-            continue  # a group without options
-        else:
-            added = {name: value}
-        names = {option.removesuffix("+") for option in options}
-        for twice in names & {option.removesuffix("+") for option in added}:
-            raise UserError(f"--config: '{twice}' is given twice")
-        options |= added
+        inner: Options = {name: value}
+        is_empty = value is None and name in _GROUPS
+        if is_empty or (isinstance(value, dict) and name in (*_GROUPS, *CLASS_KEYS)):
+            inner = flat(value or {}, name)
+        for repeated in options.keys() & inner.keys():
+            raise UserError(f"--config: '{repeated}' is given twice")
+        options |= inner
     return options
-
-
-def dump(options: Options) -> str:
-    """Formats options as YAML on one line, with every text quoted so that none is read as a number."""
-    config: dict[str, Any] = {}
-    for name, value in sorted(options.items()):  # a class comes before its arguments
-        *groups, last = name.split(".")
-        place = config
-        for depth, group in enumerate(groups, start=1):
-            place = place.setdefault(group, {})
-            if ".".join(groups[:depth]) in CLASS_KEYS and last != "dict_kwargs":
-                place = place.setdefault("init_args", {})
-        place[last] = {"class_path": path_of(value)} if isinstance(value, type) else value
-    style: dict[str, Any] = {"default_style": '"', "default_flow_style": True, "width": math.inf}
-    text: str = yaml.safe_dump(config, allow_unicode=True, **style)
-    return text.strip()
-
-
-def path_of(cls: type) -> str:
-    """Returns the full path of a class, by which it is imported."""
-    return f"{cls.__module__}.{cls.__qualname__}"

@@ -3,18 +3,19 @@
 It imports neither torch nor Lightning, so that ``--help`` is quick.
 """
 
-import argparse
 import re
 import shutil
 import textwrap
-from collections.abc import Iterable, Sequence
+from argparse import SUPPRESS, Action, ArgumentError, HelpFormatter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from importlib import import_module
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser, Namespace
 
 from ..errors import UserError, printable
+from ..upstream import options_of
 from .entry import end_with_error
 
 _LABEL = 36  # columns of an option's name
@@ -25,8 +26,8 @@ _USUAL = ("data.", "model.optimizer.", "trainer.max_", "seed")
 class CommandParser(ArgumentParser):
     """A parser of options whose ``--help`` fits the terminal, and whose errors are one line.
 
-    Options come from ``add_argument``, with types as in annotations. Unknown options are errors, and so are
-    abbreviated ones.
+    Options come from ``add_argument``, with types as in annotations. Unknown options are errors,
+    and so are abbreviated ones.
 
     Example:
         >>> parser = CommandParser(description="Labels images.")
@@ -40,8 +41,8 @@ class CommandParser(ArgumentParser):
 
     def add_import(self) -> None:
         """Adds ``--import``, whose modules are imported once the options are parsed."""
-        text = "Module of your own that defines the checkpoint's model, network or data module."
-        self.add_argument("--import", action="append", default=[], help=f"{text[:-1]}; repeatable.")
+        text = "Module of your own that defines the checkpoint's model, network or data module"
+        self.add_argument("--import", action="append", default=[], help=f"{text}; repeatable.")
 
     def parse_args(self, *args: Any, **kwargs: Any) -> Namespace:  # type: ignore[override]
         """Parses the options, and imports the modules that ``--import`` names."""
@@ -49,102 +50,85 @@ class CommandParser(ArgumentParser):
         import_modules(options.get("import", []))
         return options
 
-    def options(self) -> Sequence[argparse.Action]:
-        """Returns all options; argparse has no public list of them but gives them to a formatter."""
-        collector = _Collector(self.prog)
-        formatter_class, make = self.formatter_class, lambda **_: collector
-        self.formatter_class = cast("type[argparse.HelpFormatter]", make)
-        super().format_help()
-        self.formatter_class = formatter_class
-        return collector.actions
-
-    def known(self) -> list[str]:
+    def known(self) -> set[str]:
         """Returns the names of all options, without dashes."""
-        names = [name for action in self.options() for name in action.option_strings]
-        return [name.lstrip("-") for name in names]
+        names = [name for action in options_of(self) for name in action.option_strings]
+        return {name.lstrip("-") for name in names}
 
-    def sections(self, width: int) -> dict[str, list[str]]:
-        """Returns the lines of options for ``--help``, by their heading."""
-        return {"options": [*option_lines(self.options(), width).values()]}
-
-    def format_help(self, formatter: argparse.HelpFormatter | None = None) -> str:
+    def format_help(self, formatter: HelpFormatter | None = None) -> str:
         """Returns the text of ``--help``."""
-        width = min(max(shutil.get_terminal_size((110, 24)).columns, 80), 160)
-        positionals = [
-            action.dest.upper() for action in self.options() if not action.option_strings
-        ]
+        options = option_lines(options_of(self), help_width())
+        return self.format_sections({"options": [*options.values()]})
+
+    def format_sections(self, sections: Mapping[str, Sequence[str]]) -> str:
+        """Returns the text of ``--help``, with lines of options by their heading."""
+        positionals = [action.dest.upper() for action in options_of(self) if is_positional(action)]
         usage = " ".join(["usage:", str(self.prog), *positionals, "[--OPTION VALUE ...]"])
-        lines = [usage, "", *textwrap.wrap(self.description or "", width)]
-        for title, section in self.sections(width).items():
+        lines = [usage, "", *textwrap.wrap(self.description or "", help_width())]
+        for title, section in sections.items():
             if section:
-                lines += ["", *textwrap.wrap(f"{title}:", width), *section]
+                lines += ["", *textwrap.wrap(f"{title}:", help_width()), *section]
         return "\n".join([*lines, "", self.epilog or "", ""])
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Prints jsonargparse's message in one line, with the closest option, and exits with code 2."""
+        """Prints jsonargparse's innermost error in one line, and exits with code 2."""
         if not self.exit_on_error:
             super().error(message, ex)
-        known = self.known()
-        words = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
-        unknown = next((word[2:] for word in words if word[2:] not in known), None)
-        end_with_error(one_line(message) + (suggestion(unknown, known) if unknown else ""))
+        line = one_line(message, ex)
+        unknown = re.search(r"^unrecognized arguments: --([^\s=]+)", message)
+        end_with_error(line + (suggestion(unknown[1], self.known()) if unknown else ""))
 
 
-class _Collector(argparse.HelpFormatter):
-    """Collects the options that it is to format."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog)
-        self.actions: list[argparse.Action] = []
-
-    def add_argument(self, action: argparse.Action) -> None:
-        """Collects an option."""
-        self.actions.append(action)
-
-
-def one_line(message: str, group: str = "") -> str:
-    """Shortens jsonargparse's message, often a tree of types, to its leaves and the value.
-
-    ``group`` is the option that takes the class whose arguments the message is about.
-    """
-    message = message.replace("<class '", "").replace("'>", "")
-    first, *rest = filter(None, (line.strip() for line in message.splitlines()))
-    _, is_value, option = first.partition('Parser key "')
-    if is_value:
-        first = f"--{group}.{option}" if group else f"--{option}"
-        first = first.replace('":', ":").replace(".init_args", "")
-    elif group:
-        first = f"--{group}: {first}"
-    leaves = [line[2:] for line in rest if line.startswith("- ")]
-    if leaves:
-        rest = [*dict.fromkeys(leaves), rest[-1]]
-    return " ".join([first, "; ".join(rest)]).strip()
+def one_line(message: str, error: BaseException | None) -> str:
+    """Formats an error about an option, or the innermost one about the arguments of its class."""
+    messages = [message]
+    while error is not None:
+        messages += [str(error)] if isinstance(error, ArgumentError) else []
+        error = error.__cause__
+    keys = []
+    text = message
+    for text in messages:
+        if match := re.match(r'Parser key "(.+?)":(.*)', text, re.DOTALL):
+            keys.append(match[1])
+            text = match[2]
+    option = f"--{'.'.join(keys)}: " if keys else ""
+    return option + " ".join(text.split())
 
 
-def suggestion(option: str, known: Iterable[str]) -> str:
+def suggestion(option: str, known: Collection[str]) -> str:
     """Returns the end of a message about an unknown option: the closest name, if any."""
     word = option.rpartition(".")[2].replace("-", "_")
 
     def similarity(name: str) -> tuple[float, bool]:
         return SequenceMatcher(None, word, name.rpartition(".")[2]).ratio(), name.startswith(_USUAL)
 
-    closest = max(known, key=similarity)
+    closest = max(sorted(known), key=similarity)
     return f"; did you mean --{closest}?" if similarity(closest)[0] > 0.6 else "; see --help"
 
 
-def option_lines(options: Iterable[argparse.Action], width: int) -> dict[str, str]:
-    """Returns the lines of each option, by its name, with its default and the first sentence of its help."""
+def help_width() -> int:
+    """Returns the columns of the terminal, within reason."""
+    return min(max(shutil.get_terminal_size((110, 24)).columns, 80), 160)
+
+
+def is_positional(action: Action) -> bool:
+    """Returns True for an argument without a name."""
+    return not action.option_strings
+
+
+def option_lines(options: Iterable[Action], width: int) -> dict[str, str]:
+    """Returns the line of each option, by its name."""
     lines = {}
     for action in options:
-        flags = [flag for flag in action.option_strings if flag.startswith("--")]
-        name = flags[0] if flags else action.dest.upper()
-        text = action.help or ""
-        default = str(action.default)
-        if isinstance(action.default, bool):
-            default = default.lower()
-        is_shown = len(default) <= 12 and default not in ("None", "false", "[]", argparse.SUPPRESS)
-        if text != argparse.SUPPRESS and not name.endswith(".help"):
-            lines[name] = option_line(f"{name} {default}" if is_shown else name, text, width)
+        names = [name for name in action.option_strings if name.startswith("--")]
+        name = names[0] if names else action.dest.upper()
+        if action.help == SUPPRESS or name.endswith(".help"):
+            continue
+        is_bool = isinstance(action.default, bool)
+        default = str(action.default).lower() if is_bool else str(action.default)
+        is_shown = len(default) <= 12 and default not in ("None", "false", "[]", SUPPRESS)
+        label = f"{name} {default}" if is_shown else name
+        lines[name] = option_line(label, action.help or "", width)
     return lines
 
 
@@ -153,10 +137,8 @@ def option_line(label: str, text: str, width: int) -> str:
     text = " ".join(text.replace("Advanced: ", "").replace("``", "").split())
     text = re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"\1", text)
     sentence = re.split(r"(?<=[\w)])[.;](?:\s|$)|:$", text, maxsplit=1)[0]
-    indent = " " * (_LABEL + 3)
-    return textwrap.fill(
-        sentence, width, initial_indent=f"  {label:<{_LABEL}} ", subsequent_indent=indent
-    )
+    start = f"  {label:<{_LABEL}} "
+    return textwrap.fill(sentence, width, initial_indent=start, subsequent_indent=" " * len(start))
 
 
 def import_modules(modules: Sequence[str]) -> None:

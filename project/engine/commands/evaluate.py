@@ -9,10 +9,9 @@ from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
 from ..cli.class_parser import ClassParser
-from ..cli.classes import find_class
+from ..cli.classes import find_class, path_of
 from ..cli.command import Command
 from ..cli.command_line import CommandLine
-from ..cli.config import path_of
 from ..cli.entry import run_command
 from ..cli.parser import import_modules
 from ..errors import UserError
@@ -60,7 +59,7 @@ class EvaluateCommand(Command):
         self._about: About = read_checkpoint(checkpoint)[ABOUT]
         try:
             # imports the user's own module, so that the checkpoint's class is found by its name
-            find_class(self.data_class, data)
+            find_class(self.data_class, data or "")
             cls, remembered = remembered_data(self._about)
             if not any(word.startswith(("--data", "--config", "-c")) for word in line.words):
                 require_datasets(self._about, ())

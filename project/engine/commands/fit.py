@@ -70,7 +70,6 @@ class FitCommand(Command):
         parser.add_argument("--name", type=str | None, help=name)
         parser.add_argument("--monitor", default="val/accuracy", help=monitor)
         parser.add_argument("--mode", type=Literal["min", "max"] | None, help=mode)
-        parser.add_class_arguments(self.callback_options, "callbacks")
         for name in ("class_names", "preprocessing"):
             target = f"model.init_args.{name}"
             parser.link_arguments(f"data.{name}", target, apply_on="instantiate")
@@ -132,7 +131,7 @@ class FitCommand(Command):
     def fit(self) -> None:
         """Trains, or continues to; then tests the best checkpoint once and writes the final metrics."""
         trainer, model, data = self.trainer, self.model, self.datamodule
-        require_sound_run(trainer, data, model.monitors(), self.monitor)
+        require_sound_run(trainer, data)
         if self.config.trainer.fast_dev_run:  # writes no folder
             trainer.fit(model, datamodule=data)
             trainer.test(model, datamodule=data, verbose=False)
