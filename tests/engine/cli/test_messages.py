@@ -53,7 +53,7 @@ extra -> unrecognized arguments: extra
 --config=nowhere.yaml -> --config: 'nowhere.yaml' cannot be read: [Errno 2] No such file
 --trainer.limit_val_batches=0 -> --trainer.limit_val_batches 0 leaves no batch
 --trainer.limit_test_batches=0.01 -> --trainer.limit_test_batches 0.01 leaves no batch
---trainer.default_root_dir=s3://bucket/runs -> must be a folder of this machine, not an address
+--trainer.default_root_dir=s3://bucket/runs -> --trainer.default_root_dir must be a folder of this machine
 --trainer.barebones=true -> Logging can impact raw speed
 --trainer.callbacks+=LearningRateFinder -> LearningRateFinder searches in Python alone
 --trainer.strategy=ddp_spawn -> forked or spawned processes cannot hand their metrics back; use ddp
