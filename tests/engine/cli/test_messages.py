@@ -8,12 +8,11 @@ import pytest
 from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import FSDPStrategy
 
-from project.check_data import CheckDataCLI
+from project import check_data, report
 from project.engine.cli.entry import end_with_error
 from project.engine.cli.trainer import require_supported
 from project.engine.errors import UserError, listed
 from project.evaluate import EvaluateCLI
-from project.report import ReportCLI
 from tests.conftest import cases, fit, make_folder
 from tests.engine.cli.test_command_line import OWN_MODEL, parse, split
 from tests.small import one_line, small
@@ -132,11 +131,11 @@ def test_a_config_may_come_from_the_pipe_of_a_shells_process_substitution():
     "command args answer",
     (EvaluateCLI, [], "the checkpoint is missing; see --help"),
     (
-        ReportCLI().parse,
+        report.ReportCLI().parse,
         ["x", "--data.root=x"],
         "unrecognized arguments: --data.root=x; did you mean --root?",
     ),
-    (CheckDataCLI().parse, [], "the following arguments are required: data"),
+    (check_data.CheckDataCLI().parse, [], "the following arguments are required: data"),
 )
 def test_other_commands_answer_alike(command, args, answer, capsys):
     assert answer in one_line(lambda: command(args), capsys)
